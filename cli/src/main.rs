@@ -1,0 +1,2 @@
+//! The `brevity` command.
+fn main() {}
