@@ -1,1 +1,41 @@
-//! See the crate documentation.
+//! Arithmetic for saying less: selection, sparse vectors, error feedback and low-rank factors.
+//!
+//! Nothing here knows a network. Values are `f32`, indices `u32`, and every result depends on the
+//! inputs alone, never on timing, thread count or the CPU's instruction set, so that ranks which
+//! start from the same bits end with the same bits.
+//!
+//! - [`select`]: the `k` entries of largest magnitude of a dense vector.
+//! - [`SparseVec`], [`SparseView`]: indices and values of the entries that are kept.
+//! - [`merge`]: sums of sparse vectors, among them the gTop-k operator.
+//! - [`feedback`]: what was not sent stays in a residual and goes out later.
+//! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
+//! - [`generator`]: random numbers that are the same on every rank and platform.
+//!
+//! ```
+//! use brevity_compress::{SparseVec, feedback::Residual, select::TopKScratch};
+//!
+//! let mut residual = Residual::new(4);
+//! let mut sent = SparseVec::new(4);
+//! residual.accumulate(&[0.5, -3.0, 1.0, 0.0])?;
+//! residual.select(2, &mut sent, &mut TopKScratch::new())?;
+//! assert_eq!((sent.indices(), sent.values()), (&[1, 2][..], &[-3.0, 1.0][..]));
+//! assert_eq!(residual.values(), [0.5, 0.0, 0.0, 0.0]);
+//! # Ok::<(), brevity_compress::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bits;
+mod density;
+mod error;
+mod sparse;
+
+pub mod feedback;
+pub mod generator;
+pub mod low_rank;
+pub mod merge;
+pub mod select;
+
+pub use density::Density;
+pub use error::Error;
+pub use sparse::{SparseVec, SparseView};

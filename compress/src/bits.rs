@@ -1,0 +1,58 @@
+//! Magnitudes compared as integers.
+//!
+//! The bits of `|v|`, read as an integer, order like `|v|` for finite values, and every infinity
+//! and NaN lies above every finite value. So one integer comparison serves selection and the
+//! check for non-finite values alike.
+
+use crate::Error;
+
+/// The bits of positive infinity: the smallest magnitude that is not finite.
+pub(crate) const INFINITE: u32 = 0x7f80_0000;
+
+/// The bits of `|value|`.
+pub(crate) fn magnitude(value: f32) -> u32 {
+    value.to_bits() & 0x7fff_ffff
+}
+
+/// The total order of entries as one integer: larger magnitude first, then smaller index.
+/// Larger keys come first.
+pub(crate) fn order_key(index: u32, value: f32) -> u64 {
+    (u64::from(magnitude(value)) << 32) | u64::from(!index)
+}
+
+/// The index in an order key.
+pub(crate) fn key_index(key: u64) -> u32 {
+    !(key as u32)
+}
+
+/// The largest magnitude, as bits; 0 for an empty slice.
+pub(crate) fn largest_magnitude(values: &[f32]) -> u32 {
+    // Signed comparison: same order for magnitudes, and SSE2 has it.
+    let largest = values
+        .iter()
+        .fold(0_i32, |largest, &v| largest.max(magnitude(v) as i32));
+    largest as u32
+}
+
+/// The largest magnitude of finite values.
+///
+/// # Errors
+/// [`Error::NonFinite`] with the first position of a NaN or an infinity.
+pub(crate) fn largest_finite(values: &[f32]) -> Result<f32, Error> {
+    let largest = largest_magnitude(values);
+    if largest < INFINITE {
+        return Ok(f32::from_bits(largest));
+    }
+    match values.iter().position(|v| !v.is_finite()) {
+        Some(index) => Err(Error::NonFinite {
+            index,
+            value: values[index],
+        }),
+        None => Ok(f32::MAX),
+    }
+}
+
+/// Fails at the first NaN or infinity.
+pub(crate) fn check_finite(values: &[f32]) -> Result<(), Error> {
+    largest_finite(values).map(|_| ())
+}

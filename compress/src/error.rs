@@ -1,0 +1,107 @@
+//! What can be wrong with the inputs of this crate.
+
+/// A caller's misuse, or data that must not be added to anything.
+///
+/// Every function says what still holds after an error; unless it says otherwise, inputs are
+/// unchanged and output vectors are empty.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An input, or a sum of inputs, is NaN or infinite.
+    #[error(
+        "found {value} at index {index}, expected a finite number: check the input for NaN, or scale it down"
+    )]
+    NonFinite {
+        /// The first such position of the slice or dense vector concerned.
+        index: usize,
+        /// What was found there, or what a sum would have become.
+        value: f32,
+    },
+    /// Two lengths that must agree do not.
+    #[error("found {found} elements, expected {expected}: pass slices of the agreed length")]
+    LengthMismatch {
+        /// Elements that the call needs.
+        expected: usize,
+        /// Elements that it got.
+        found: usize,
+    },
+    /// A sparse index points past the end of the dense vector.
+    #[error(
+        "index {index} at position {position} is out of range, expected less than {dim}: do all ranks agree on the length?"
+    )]
+    IndexOutOfRange {
+        /// Position among the sparse entries.
+        position: usize,
+        /// The index found there.
+        index: u32,
+        /// Length of the dense vector.
+        dim: usize,
+    },
+    /// Sparse indices do not rise strictly.
+    #[error(
+        "index at position {position} does not rise above the one before it: sort the entries and add up duplicates"
+    )]
+    UnsortedIndices {
+        /// Position of the first index that is not larger than its predecessor.
+        position: usize,
+    },
+    /// A matrix or factor does not have the agreed number of elements.
+    #[error("{what} has {found} elements, expected {rows} x {cols}: pass it row-major and whole")]
+    ShapeMismatch {
+        /// Which argument.
+        what: &'static str,
+        /// Rows that it must have.
+        rows: usize,
+        /// Columns that it must have.
+        cols: usize,
+        /// Elements found.
+        found: usize,
+    },
+    /// A density outside of 0 (exclusive) to 1 (inclusive).
+    #[error(
+        "density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand"
+    )]
+    InvalidDensity(f64),
+    /// A vector too long for 32-bit indices.
+    #[error("length {len} is too long, expected at most 4294967296: split the vector")]
+    TooLong {
+        /// The length.
+        len: usize,
+    },
+    /// More orthonormal columns than they have elements.
+    #[error(
+        "rank {rank} is too large, expected at most {rows}, the number of rows: lower the rank"
+    )]
+    RankTooLarge {
+        /// Columns asked for.
+        rank: usize,
+        /// Elements of each.
+        rows: usize,
+    },
+    /// A matrix whose element count overflows the address space.
+    #[error("a {rows} x {cols} matrix is too large to address: split it")]
+    MatrixTooLarge {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+    },
+}
+
+/// Fails unless `found == expected`.
+pub(crate) fn check_length(expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Error::LengthMismatch { expected, found })
+    }
+}
+
+/// Fails when 32-bit indices can't address `len` elements.
+pub(crate) fn check_addressable(len: usize) -> Result<(), Error> {
+    if len as u64 > 1 << 32 {
+        Err(Error::TooLong { len })
+    } else {
+        Ok(())
+    }
+}

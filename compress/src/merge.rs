@@ -1,0 +1,288 @@
+//! Sums of sparse vectors.
+//!
+//! Every sum is checked: one that is not finite is an error, never an entry. Entries that cancel to
+//! exactly zero are dropped. The order of additions depends on the order of the arguments alone.
+
+use crate::bits::order_key;
+use crate::error::check_length;
+use crate::select::cut_key;
+use crate::{Error, SparseVec, SparseView};
+
+/// Work space of [`top_k_sum`], to be reused.
+#[derive(Debug, Clone, Default)]
+pub struct MergeScratch {
+    sums: SparseVec,
+    keys: Vec<u64>,
+    sorted: Vec<u64>,
+}
+
+impl MergeScratch {
+    /// An empty work space.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+/// `out = a + b` over the union of the indices. Cost: O(entries).
+///
+/// # Errors
+/// [`Error::LengthMismatch`] when the dense lengths differ, [`Error::NonFinite`] for the first
+/// index whose sum is not finite. `out` is empty then.
+pub fn add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) -> Result<(), Error> {
+    out.reset(a.dim());
+    check_length(a.dim(), b.dim())?;
+    out.reserve((a.len() + b.len()).min(a.dim()));
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        let (left, right) = (a.indices()[i], b.indices()[j]);
+        let index = left.min(right);
+        // From +0 on, so that an absent side adds nothing: x + 0 is x.
+        let mut sum = 0.0;
+        if left == index {
+            sum += a.values()[i];
+            i += 1;
+        }
+        if right == index {
+            sum += b.values()[j];
+            j += 1;
+        }
+        push_sum(out, index, sum)?;
+    }
+    for (view, next) in [(a, i), (b, j)] {
+        for (&index, &value) in view.indices()[next..].iter().zip(&view.values()[next..]) {
+            push_sum(out, index, value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|`
+/// descending, then index ascending), `kept`, and all others, `dropped`. Both by rising index.
+///
+/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected.
+///
+/// # Errors
+/// As [`add`]; `kept` and `dropped` are empty then.
+pub fn top_k_sum(
+    a: SparseView<'_>,
+    b: SparseView<'_>,
+    k: usize,
+    kept: &mut SparseVec,
+    dropped: &mut SparseVec,
+    scratch: &mut MergeScratch,
+) -> Result<(), Error> {
+    kept.reset(a.dim());
+    dropped.reset(a.dim());
+    add(a, b, &mut scratch.sums)?;
+    scratch.keys.clear();
+    scratch.keys.extend(
+        scratch
+            .sums
+            .iter()
+            .map(|(index, value)| order_key(index, value)),
+    );
+    let cut = cut_key(&scratch.keys, k, &mut scratch.sorted);
+    for ((index, value), &key) in scratch.sums.iter().zip(&scratch.keys) {
+        if key >= cut {
+            kept.push(index, value)
+        } else {
+            dropped.push(index, value)
+        }
+    }
+    Ok(())
+}
+
+/// The sum of all `views`: index by index, contributions added in the order of the slice (rank
+/// order), starting from the first one present. Without any view, `out` keeps its dense length.
+///
+/// Cost: O(entries) for entries that lie close together, O(entries * views) at worst.
+///
+/// # Errors
+/// As [`add`].
+pub fn sum_all(views: &[SparseView<'_>], out: &mut SparseVec) -> Result<(), Error> {
+    out.reset(views.first().map_or(out.dim(), SparseView::dim));
+    for view in views {
+        check_length(out.dim(), view.dim())?;
+    }
+    let mut window = Window {
+        sums: [0.0; WINDOW],
+        touched: [0; WINDOW / 64],
+    };
+    let mut next = vec![0_usize; views.len()];
+    let pending = |view: &SparseView<'_>, next: usize| view.indices().get(next).copied();
+    while let Some(first) = views
+        .iter()
+        .zip(&next)
+        .filter_map(|(view, &next)| pending(view, next))
+        .min()
+    {
+        let end = u64::from(first) + WINDOW as u64;
+        for (view, next) in views.iter().zip(&mut next) {
+            while let Some(index) = pending(view, *next).filter(|&index| u64::from(index) < end) {
+                window.add((index - first) as usize, view.values()[*next]);
+                *next += 1;
+            }
+        }
+        window.drain_into(first, out)?;
+    }
+    Ok(())
+}
+
+/// Splits the entries of `a` into those whose index is among `keys` and those whose index is not.
+///
+/// `keys` rises strictly (asserted in builds with debug assertions; else the split may put an
+/// entry on the wrong side, but never loses one). Cost: O(entries + keys).
+pub fn split_by(a: SparseView<'_>, keys: &[u32], among: &mut SparseVec, others: &mut SparseVec) {
+    debug_assert!(
+        keys.windows(2).all(|pair| pair[0] < pair[1]),
+        "keys do not rise strictly"
+    );
+    among.reset(a.dim());
+    others.reset(a.dim());
+    let mut next = 0;
+    for (index, value) in a.iter() {
+        while keys.get(next).is_some_and(|&key| key < index) {
+            next += 1;
+        }
+        let side = if keys.get(next) == Some(&index) {
+            &mut *among
+        } else {
+            &mut *others
+        };
+        side.push(index, value);
+    }
+}
+
+/// Dense elements that are summed at once: 16 KiB, half of a first-level cache.
+const WINDOW: usize = 4096;
+
+/// A stretch of the dense sum, and which of its elements have been added to.
+struct Window {
+    sums: [f32; WINDOW],
+    touched: [u64; WINDOW / 64],
+}
+
+impl Window {
+    fn add(&mut self, offset: usize, value: f32) {
+        self.sums[offset] += value;
+        self.touched[offset / 64] |= 1 << (offset % 64);
+    }
+
+    /// Moves the sums to `out`, as entries from index `first` on, and leaves zeros.
+    fn drain_into(&mut self, first: u32, out: &mut SparseVec) -> Result<(), Error> {
+        for (word_index, word) in self.touched.iter_mut().enumerate() {
+            let mut left = std::mem::take(word);
+            while left != 0 {
+                let offset = word_index * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                let sum = std::mem::take(&mut self.sums[offset]);
+                push_sum(out, first + offset as u32, sum)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends a sum unless it is zero; on a sum that is not finite, empties `out`.
+fn push_sum(out: &mut SparseVec, index: u32, sum: f32) -> Result<(), Error> {
+    if !sum.is_finite() {
+        out.clear();
+        return Err(Error::NonFinite {
+            index: index as usize,
+            value: sum,
+        });
+    }
+    if sum != 0.0 {
+        out.push(index, sum);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sparse(dim: usize, entries: &[(u32, f32)]) -> SparseVec {
+        let (indices, values) = entries.iter().copied().unzip();
+        SparseVec::from_parts(dim, indices, values).unwrap()
+    }
+
+    #[test]
+    fn adds_the_union_and_drops_what_cancels() {
+        let a = sparse(9, &[(0, 1.0), (3, 2.0), (5, -1.0)]);
+        let b = sparse(9, &[(3, -2.0), (4, 7.0), (5, -1.0), (8, 1.0)]);
+        let mut out = SparseVec::new(0);
+        add(a.view(), b.view(), &mut out).unwrap();
+        assert_eq!(out, sparse(9, &[(0, 1.0), (4, 7.0), (5, -2.0), (8, 1.0)]));
+        assert_eq!(
+            add(a.view(), sparse(8, &[]).view(), &mut out),
+            Err(Error::LengthMismatch {
+                expected: 9,
+                found: 8
+            })
+        );
+    }
+
+    #[test]
+    fn gtop_k_operator_splits_the_sum() {
+        let a = sparse(9, &[(0, 1.0), (3, 2.0)]);
+        let b = sparse(9, &[(1, -1.0), (3, 2.0), (7, 1.0)]);
+        let (mut kept, mut dropped) = (SparseVec::new(0), SparseVec::new(0));
+        let mut scratch = MergeScratch::new();
+        top_k_sum(a.view(), b.view(), 2, &mut kept, &mut dropped, &mut scratch).unwrap();
+        assert_eq!(kept, sparse(9, &[(0, 1.0), (3, 4.0)]));
+        assert_eq!(dropped, sparse(9, &[(1, -1.0), (7, 1.0)]));
+        top_k_sum(a.view(), b.view(), 0, &mut kept, &mut dropped, &mut scratch).unwrap();
+        assert_eq!((kept.len(), dropped.len()), (0, 4));
+    }
+
+    #[test]
+    fn overflow_is_reported_and_leaves_nothing() {
+        let a = sparse(9, &[(2, 1.0), (3, f32::MAX)]);
+        let expected = Err(Error::NonFinite {
+            index: 3,
+            value: f32::INFINITY,
+        });
+        let mut out = SparseVec::new(9);
+        assert_eq!(add(a.view(), a.view(), &mut out), expected);
+        assert!(out.is_empty());
+        assert_eq!(sum_all(&[a.view(), a.view()], &mut out), expected);
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn sum_of_all_adds_in_rank_order() {
+        // In rank order 1e8 swallows the 1; in any other order it would not.
+        let views = [
+            sparse(3, &[(1, 1.0)]),
+            sparse(3, &[(1, 1e8)]),
+            sparse(3, &[(1, -1e8), (2, 4.0)]),
+        ];
+        let mut out = SparseVec::new(3);
+        sum_all(&views.each_ref().map(|v| v.view()), &mut out).unwrap();
+        assert_eq!(out, sparse(3, &[(2, 4.0)]));
+        sum_all(&[], &mut out).unwrap();
+        assert_eq!(out, SparseVec::new(3));
+    }
+
+    #[test]
+    fn sum_of_all_reaches_the_last_index() {
+        let dim = 1 << 32;
+        let a = sparse(dim, &[(0, 1.0), (u32::MAX - 5000, 3.0), (u32::MAX, 2.0)]);
+        let mut out = SparseVec::new(dim);
+        sum_all(&[a.view(), a.view()], &mut out).unwrap();
+        assert_eq!(
+            out,
+            sparse(dim, &[(0, 2.0), (u32::MAX - 5000, 6.0), (u32::MAX, 4.0)])
+        );
+    }
+
+    #[test]
+    fn splits_by_membership() {
+        let a = sparse(9, &[(0, 1.0), (3, 2.0), (5, 3.0), (8, 4.0)]);
+        let (mut among, mut others) = (SparseVec::new(0), SparseVec::new(0));
+        split_by(a.view(), &[1, 3, 4, 8], &mut among, &mut others);
+        assert_eq!(among, sparse(9, &[(3, 2.0), (8, 4.0)]));
+        assert_eq!(others, sparse(9, &[(0, 1.0), (5, 3.0)]));
+    }
+}

@@ -1,0 +1,342 @@
+//! Sparse vectors: strictly rising indices and their values.
+
+use crate::Error;
+use crate::error::{check_addressable, check_length};
+
+/// An owned sparse vector of dense length `dim`.
+///
+/// Indices rise strictly and lie below `dim`; `indices` and `values` have the same length.
+/// Explicit zeros are allowed. Capacity is kept by [`clear`](Self::clear) and
+/// [`reset`](Self::reset), so a vector that is reused stops allocating.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SparseVec {
+    dim: usize,
+    indices: Vec<u32>,
+    values: Vec<f32>,
+}
+
+/// A borrowed sparse vector, with the same guarantees as [`SparseVec`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SparseView<'a> {
+    dim: usize,
+    indices: &'a [u32],
+    values: &'a [f32],
+}
+
+impl SparseVec {
+    /// A vector of `dim` zeros, without entries. `dim` above 2^32 is refused by whatever fills it.
+    pub fn new(dim: usize) -> Self {
+        Self::with_capacity(dim, 0)
+    }
+
+    /// A vector of `dim` zeros with room for `entries`.
+    pub fn with_capacity(dim: usize, entries: usize) -> Self {
+        Self {
+            dim,
+            indices: Vec::with_capacity(entries),
+            values: Vec::with_capacity(entries),
+        }
+    }
+
+    /// Takes entries over as they are, after checking them. Cost: O(entries).
+    ///
+    /// # Errors
+    /// As [`SparseView::new`].
+    pub fn from_parts(dim: usize, indices: Vec<u32>, values: Vec<f32>) -> Result<Self, Error> {
+        check_parts(dim, &indices, &values)?;
+        Ok(Self {
+            dim,
+            indices,
+            values,
+        })
+    }
+
+    /// Borrows the entries.
+    pub fn view(&self) -> SparseView<'_> {
+        SparseView {
+            dim: self.dim,
+            indices: &self.indices,
+            values: &self.values,
+        }
+    }
+
+    /// Length of the dense vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.indices.is_empty()
+    }
+
+    /// The indices, strictly rising.
+    pub fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+
+    /// The values, in the order of the indices.
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The values, to be changed in place.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
+    /// Index and value of each entry, by rising index.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, f32)> + '_ {
+        self.view().iter()
+    }
+
+    /// Gives indices and values up.
+    pub fn into_parts(self) -> (Vec<u32>, Vec<f32>) {
+        (self.indices, self.values)
+    }
+
+    /// Removes all entries; `dim` and capacity stay.
+    pub fn clear(&mut self) {
+        self.indices.clear();
+        self.values.clear();
+    }
+
+    /// Removes all entries and sets the dense length; capacity stays.
+    pub fn reset(&mut self, dim: usize) {
+        self.clear();
+        self.dim = dim;
+    }
+
+    /// Makes room for `entries` in all.
+    pub fn reserve(&mut self, entries: usize) {
+        self.indices
+            .reserve(entries.saturating_sub(self.indices.len()));
+        self.values
+            .reserve(entries.saturating_sub(self.values.len()));
+    }
+
+    /// Appends an entry. `index` must lie below `dim` and above every index present;
+    /// builds with debug assertions panic otherwise, others leave a vector whose sums are wrong
+    /// or whose use panics.
+    pub fn push(&mut self, index: u32, value: f32) {
+        debug_assert!(
+            (index as usize) < self.dim,
+            "index {index} not below {}",
+            self.dim
+        );
+        debug_assert!(
+            self.indices.last().is_none_or(|&last| last < index),
+            "index {index} does not rise"
+        );
+        self.indices.push(index);
+        self.values.push(value);
+    }
+
+    /// Multiplies every value.
+    pub fn scale(&mut self, factor: f32) {
+        self.values.iter_mut().for_each(|value| *value *= factor);
+    }
+
+    /// Replaces the entries and `dim` by those of `source`, within the present capacity if it suffices.
+    pub fn copy_from(&mut self, source: SparseView<'_>) {
+        self.reset(source.dim);
+        self.indices.extend_from_slice(source.indices);
+        self.values.extend_from_slice(source.values);
+    }
+
+    /// As [`SparseView::add_to`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn add_to(&self, dense: &mut [f32]) {
+        self.view().add_to(dense);
+    }
+
+    /// As [`SparseView::to_dense`].
+    pub fn to_dense(&self) -> Vec<f32> {
+        self.view().to_dense()
+    }
+}
+
+impl<'a> SparseView<'a> {
+    /// Checks and borrows entries, such as have come from another rank. Cost: O(entries).
+    /// Values are not looked at: what adds them up reports those that are not finite.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] when `dim` is above 2^32, [`Error::LengthMismatch`] when there are not as
+    /// many values as indices, [`Error::UnsortedIndices`] or [`Error::IndexOutOfRange`] for the
+    /// first index that breaks the rule.
+    pub fn new(dim: usize, indices: &'a [u32], values: &'a [f32]) -> Result<Self, Error> {
+        check_parts(dim, indices, values)?;
+        Ok(Self {
+            dim,
+            indices,
+            values,
+        })
+    }
+
+    /// Length of the dense vector.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.indices.is_empty()
+    }
+
+    /// The indices, strictly rising.
+    pub fn indices(&self) -> &'a [u32] {
+        self.indices
+    }
+
+    /// The values, in the order of the indices.
+    pub fn values(&self) -> &'a [f32] {
+        self.values
+    }
+
+    /// Index and value of each entry, by rising index.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, f32)> + use<'a> {
+        self.indices
+            .iter()
+            .copied()
+            .zip(self.values.iter().copied())
+    }
+
+    /// An owned copy.
+    pub fn to_owned(&self) -> SparseVec {
+        SparseVec {
+            dim: self.dim,
+            indices: self.indices.to_vec(),
+            values: self.values.to_vec(),
+        }
+    }
+
+    /// Adds every entry to its place in `dense`. Sums are not checked for overflow.
+    ///
+    /// # Panics
+    /// Unless `dense` has `dim` elements.
+    pub fn add_to(&self, dense: &mut [f32]) {
+        assert_eq!(
+            self.dim,
+            dense.len(),
+            "a sparse vector is added to a dense one of its own length"
+        );
+        self.iter()
+            .for_each(|(index, value)| dense[index as usize] += value);
+    }
+
+    /// The dense vector.
+    pub fn to_dense(&self) -> Vec<f32> {
+        let mut dense = vec![0.0; self.dim];
+        self.iter()
+            .for_each(|(index, value)| dense[index as usize] = value);
+        dense
+    }
+}
+
+fn check_parts(dim: usize, indices: &[u32], values: &[f32]) -> Result<(), Error> {
+    check_addressable(dim)?;
+    check_length(indices.len(), values.len())?;
+    if let Some(before) = indices.windows(2).position(|pair| pair[0] >= pair[1]) {
+        return Err(Error::UnsortedIndices {
+            position: before + 1,
+        });
+    }
+    // Indices rise, so the first one out of range is found by bisection.
+    let position = indices.partition_point(|&index| (index as usize) < dim);
+    match indices.get(position) {
+        Some(&index) => Err(Error::IndexOutOfRange {
+            position,
+            index,
+            dim,
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_what_it_takes_over() {
+        let build = |dim, indices: &[u32], values: &[f32]| {
+            SparseView::new(dim, indices, values).map(|_| ())
+        };
+        assert_eq!(build(3, &[0, 2], &[1.0, 2.0]), Ok(()));
+        assert_eq!(build(0, &[], &[]), Ok(()));
+        assert_eq!(build(1 << 32, &[u32::MAX], &[1.0]), Ok(()));
+        assert_eq!(
+            build((1 << 32) + 1, &[], &[]),
+            Err(Error::TooLong { len: (1 << 32) + 1 })
+        );
+        assert_eq!(
+            build(3, &[0], &[]),
+            Err(Error::LengthMismatch {
+                expected: 1,
+                found: 0
+            })
+        );
+        assert_eq!(
+            build(3, &[1, 1], &[1.0; 2]),
+            Err(Error::UnsortedIndices { position: 1 })
+        );
+        assert_eq!(
+            build(3, &[0, 2, 1], &[1.0; 3]),
+            Err(Error::UnsortedIndices { position: 2 })
+        );
+        assert_eq!(
+            build(3, &[0, 3, 4], &[1.0; 3]),
+            Err(Error::IndexOutOfRange {
+                position: 1,
+                index: 3,
+                dim: 3
+            })
+        );
+        assert_eq!(
+            SparseVec::from_parts(0, vec![0], vec![1.0]),
+            Err(Error::IndexOutOfRange {
+                position: 0,
+                index: 0,
+                dim: 0
+            })
+        );
+    }
+
+    #[test]
+    fn adds_and_scales() {
+        let mut sparse = SparseVec::with_capacity(4, 2);
+        sparse.push(1, 2.0);
+        sparse.push(3, -1.0);
+        sparse.scale(0.5);
+        let mut dense = vec![1.0; 4];
+        sparse.add_to(&mut dense);
+        assert_eq!(dense, [1.0, 2.0, 1.0, 0.5]);
+        assert_eq!(sparse.to_dense(), [0.0, 1.0, 0.0, -0.5]);
+        sparse.reset(2);
+        assert_eq!(
+            (sparse.dim(), sparse.len(), sparse.is_empty()),
+            (2, 0, true)
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "does not rise")]
+    #[cfg(debug_assertions)]
+    fn push_asserts_the_order() {
+        let mut sparse = SparseVec::new(4);
+        sparse.push(1, 1.0);
+        sparse.push(1, 1.0);
+    }
+}
