@@ -1,1 +1,25 @@
-//! See the crate documentation.
+//! The transport layer of Brevity: tagged bytes between ranks, over threads, TCP, UCX or a simulated network.
+//!
+//! A [`Transport`] moves messages between this rank and its peers. It is entered through a [`buffer::Port`], one thread
+//! at a time, and used through [`buffer::Comm`], where an operation is a future that takes its buffer by value and gives
+//! it back. This crate never sees a gradient: it moves bytes, and says who is missing.
+#![deny(unsafe_code)]
+
+pub mod bootstrap;
+pub mod buffer;
+mod envelope;
+mod error;
+pub mod launch;
+pub mod local;
+mod rank;
+pub mod sim;
+mod tag;
+pub mod tcp;
+mod transport;
+pub mod ucx;
+
+pub use envelope::{Arrival, Envelope, Lengths, MAX_PARTS, Mark, Signature};
+pub use error::{Error, Failure, Result};
+pub use rank::Rank;
+pub use tag::{MAX_WORLD_SIZE, Tag};
+pub use transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport};

@@ -1,0 +1,269 @@
+//! Operations as futures, and the scope that ends them before borrowed memory goes back.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::memory::{Buffer, RecvBuffer, SendBuffer};
+use super::port::{OperationId, Orphan, Port};
+use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
+use crate::{Arrival, Envelope, Error, Rank, Result, Tag};
+
+/// Sends and receives inside one scope, on buffers that outlive `'env`.
+///
+/// The lifetime is invariant and `'env` outlives the scope, as with [`std::thread::scope`]: lending a buffer that is
+/// local to the scope's own future does not compile.
+pub struct Comm<'env> {
+    port: Arc<Port>,
+    scope: usize,
+    env: PhantomData<fn(&'env ()) -> &'env ()>,
+}
+
+/// Runs `body` to its end on this thread, calling `between` after each poll that left it waiting.
+///
+/// Returns only after every operation that `body` posted has ended, whether it was awaited, dropped or forgotten; the
+/// same on a panic. `between` should move the transport ([`Port::progress`]) and may let the deadline pass
+/// ([`Comm::expire`]).
+pub fn scope<'env, R>(
+    port: &Arc<Port>,
+    mut between: impl FnMut(&Comm<'env>),
+    body: impl AsyncFnOnce(&Comm<'env>) -> R,
+) -> R {
+    let comm = Comm::open(port);
+    let drain = DrainOnExit(&comm);
+    let result = {
+        let mut future = std::pin::pin!(body(&comm));
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                break result;
+            }
+            between(&comm);
+        }
+    };
+    drop(drain);
+    result
+}
+
+impl<'env> Comm<'env> {
+    pub(super) fn open(port: &Arc<Port>) -> Self {
+        Self { port: Arc::clone(port), scope: port.open_scope(), env: PhantomData }
+    }
+
+    pub(super) fn scope_key(&self) -> usize {
+        self.scope
+    }
+
+    /// The transport's door.
+    #[must_use]
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// The transport's clock.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.port.now()
+    }
+
+    /// Lets the deadline pass: every operation of this scope that has not ended fails with [`Error::Timeout`].
+    pub fn expire(&self) {
+        self.port.expire(self.scope);
+    }
+
+    /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
+    pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
+        let raw = buffer.into_raw();
+        let mut parts = SendParts::new();
+        B::lend(&raw, &mut parts);
+        let posted = match self.port.enter().transport.borrow_mut().post_send(to, envelope, parts) {
+            Posted::Done(done) => Posted::Done(done.result),
+            Posted::Pending(id) => Posted::Pending(id),
+        };
+        Leaf::new(self, to, envelope.tag, raw, posted)
+    }
+
+    /// Posts a receive of the next message from `from` with the envelope's tag.
+    ///
+    /// The buffer comes back with what arrived; each part is at most as long as its place.
+    pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
+        let mut raw = buffer.into_raw();
+        let mut parts = RecvParts::new();
+        B::lend(&mut raw, &mut parts);
+        let posted = match self.port.enter().transport.borrow_mut().post_recv(from, envelope, parts) {
+            Posted::Done(done) => Posted::Done(done.result),
+            Posted::Pending(id) => Posted::Pending(id),
+        };
+        Leaf::new(self, from, envelope.tag, raw, posted)
+    }
+}
+
+/// Ends what is left in a scope when its stack frame is left, by return or by panic.
+struct DrainOnExit<'comm, 'env>(&'comm Comm<'env>);
+
+impl Drop for DrainOnExit<'_, '_> {
+    fn drop(&mut self) {
+        self.0.port.close_scope(self.0.scope);
+    }
+}
+
+/// A send in flight; see [`Comm::send`].
+pub type Send<'comm, 'env, B> = Leaf<'comm, 'env, B, SendId>;
+
+/// A receive in flight; see [`Comm::recv`].
+pub type Recv<'comm, 'env, B> = Leaf<'comm, 'env, B, RecvId>;
+
+/// An operation in flight: posted already, it resolves to its buffer and its outcome.
+///
+/// Dropped early, it cancels the operation and leaves its buffer to the scope. An operation that fails drops its
+/// buffer.
+#[must_use = "an operation that is dropped is canceled"]
+pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
+    comm: &'comm Comm<'env>,
+    peer: Rank,
+    tag: Tag,
+    state: State<B, Id>,
+}
+
+enum State<B: Buffer, Id: Direction> {
+    Pending(Id, B::Raw),
+    Done(B::Raw, Result<Id::Outcome>),
+    Taken,
+}
+
+impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
+    fn new(
+        comm: &'comm Comm<'env>,
+        peer: Rank,
+        tag: Tag,
+        raw: B::Raw,
+        posted: Posted<Id, Result<Id::Outcome>>,
+    ) -> Self {
+        let state = match posted {
+            Posted::Done(result) => State::Done(raw, result),
+            Posted::Pending(id) => {
+                comm.port.enter().scopes.borrow_mut()[comm.scope].began(id.operation());
+                State::Pending(id, raw)
+            }
+        };
+        Self { comm, peer, tag, state }
+    }
+
+    /// Asks the transport; moves to `Done` when the operation has ended. `Some` when it is over or out of time.
+    fn advance(&mut self) -> Option<Result<Id::Outcome>> {
+        let State::Pending(id, _) = &self.state else { return None };
+        let id = *id;
+        let inner = self.comm.port.enter();
+        let mut scopes = inner.scopes.borrow_mut();
+        let mut transport = inner.transport.borrow_mut();
+        if let Some(result) = id.test(&mut **transport) {
+            scopes[self.comm.scope].ended(id.operation());
+            return Some(result);
+        }
+        if !scopes[self.comm.scope].expired() {
+            return None;
+        }
+        id.cancel(&mut **transport);
+        let result = id.test(&mut **transport)?;
+        scopes[self.comm.scope].ended(id.operation());
+        Some(if result.is_ok() { result } else { Err(Error::Timeout { rank: self.peer, tag: self.tag }) })
+    }
+}
+
+impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
+    type Output = Result<(B, Id::Outcome)>;
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = self.advance();
+        match (std::mem::replace(&mut self.state, State::Taken), outcome) {
+            (State::Pending(id, raw), None) => {
+                self.state = State::Pending(id, raw);
+                Poll::Pending
+            }
+            (State::Pending(_, raw), Some(result)) | (State::Done(raw, result), _) => {
+                // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
+                let buffer = unsafe { B::from_raw(raw) };
+                Poll::Ready(result.map(|outcome| (buffer, outcome)))
+            }
+            (State::Taken, _) => unreachable!("an operation is not polled after it has resolved"),
+        }
+    }
+}
+
+// The state is never pinned: the memory that must not move lies behind the raw parts.
+impl<'env, B: Buffer + 'env, Id: Direction> Unpin for Leaf<'_, 'env, B, Id> {}
+
+impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
+    fn drop(&mut self) {
+        let State::Pending(id, raw) = std::mem::replace(&mut self.state, State::Taken) else { return };
+        let inner = self.comm.port.enter();
+        let mut scopes = inner.scopes.borrow_mut();
+        let mut transport = inner.transport.borrow_mut();
+        id.cancel(&mut **transport);
+        if id.test(&mut **transport).is_some() {
+            scopes[self.comm.scope].ended(id.operation());
+        } else {
+            scopes[self.comm.scope].adopt(id.operation(), orphan(raw));
+        }
+    }
+}
+
+/// Boxes raw parts to be kept until their operation has ended.
+fn orphan<'env, R: std::marker::Send + 'env>(raw: R) -> Box<dyn Orphan> {
+    let kept: Box<dyn Orphan + 'env> = Box::new(Kept(raw));
+    // SAFETY: the scope drops the box before `'env` ends, because it is closed before its stack frame or its task is
+    // left; what a scope never closes is never dropped.
+    unsafe { std::mem::transmute::<Box<dyn Orphan + 'env>, Box<dyn Orphan>>(kept) }
+}
+
+struct Kept<R>(R);
+
+impl<R: std::marker::Send> Orphan for Kept<R> {}
+
+/// Whether an operation sends or receives.
+pub trait Direction: Copy {
+    /// What the operation reports when it has ended.
+    type Outcome;
+
+    #[doc(hidden)]
+    fn operation(self) -> OperationId;
+    #[doc(hidden)]
+    fn test(self, transport: &mut dyn Transport) -> Option<Result<Self::Outcome>>;
+    #[doc(hidden)]
+    fn cancel(self, transport: &mut dyn Transport);
+}
+
+impl Direction for SendId {
+    type Outcome = ();
+
+    fn operation(self) -> OperationId {
+        OperationId::Send(self)
+    }
+
+    fn test(self, transport: &mut dyn Transport) -> Option<Result<()>> {
+        transport.test_send(self).map(|done| done.result)
+    }
+
+    fn cancel(self, transport: &mut dyn Transport) {
+        transport.cancel_send(self);
+    }
+}
+
+impl Direction for RecvId {
+    type Outcome = Arrival;
+
+    fn operation(self) -> OperationId {
+        OperationId::Recv(self)
+    }
+
+    fn test(self, transport: &mut dyn Transport) -> Option<Result<Arrival>> {
+        transport.test_recv(self).map(|done| done.result)
+    }
+
+    fn cancel(self, transport: &mut dyn Transport) {
+        transport.cancel_recv(self);
+    }
+}

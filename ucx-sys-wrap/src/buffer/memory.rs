@@ -1,0 +1,290 @@
+//! What can be sent from and received into: slices, vectors, shared vectors, `Bytes`, and tuples of them.
+//!
+//! A buffer is taken by value and given back when its operation has ended. In between it is held as raw parts, so that
+//! moving the operation about does not count as touching the memory.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use bytes::Bytes;
+
+use super::lease::{ReadLease, WriteLease};
+use crate::transport::{RecvParts, SendParts};
+
+/// Memory that can be given to an operation and taken back.
+///
+/// # Safety
+/// `from_raw(into_raw(buffer))` is `buffer`. Between the two, the memory that the leases name stays valid and in its
+/// place however the raw parts are moved, and nobody writes it (nor reads it, where there are write leases) but the
+/// holder of the lease.
+pub unsafe trait Buffer: Sized + Send {
+    /// The buffer while an operation has it.
+    type Raw: Send;
+
+    /// Takes the buffer apart.
+    fn into_raw(self) -> Self::Raw;
+
+    /// Puts the buffer together again.
+    ///
+    /// # Safety
+    /// `raw` comes from [`into_raw`](Self::into_raw) of the same type, and all its leases were given back.
+    unsafe fn from_raw(raw: Self::Raw) -> Self;
+}
+
+/// A buffer that can be sent: at most three parts.
+///
+/// # Safety
+/// The leases name memory that the invariants of [`ReadLease`] hold for while `raw` exists.
+pub unsafe trait SendBuffer: Buffer {
+    /// Adds a lease for each part.
+    fn lend(raw: &Self::Raw, parts: &mut SendParts);
+}
+
+/// A buffer that can be received into: at most three parts.
+///
+/// # Safety
+/// The leases name memory that the invariants of [`WriteLease`] hold for while `raw` exists.
+pub unsafe trait RecvBuffer: Buffer {
+    /// Adds a lease for each part.
+    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts);
+}
+
+/// A slice taken apart.
+pub struct RawSlice<T> {
+    pointer: NonNull<T>,
+    length: usize,
+    capacity: usize,
+    element: PhantomData<T>,
+}
+
+// SAFETY: the raw parts of a slice or vector of `T` are as good as the slice or vector itself.
+unsafe impl<T: Send> Send for RawSlice<T> {}
+
+impl<T: Pod> RawSlice<T> {
+    fn byte_count(&self) -> usize {
+        self.length * size_of::<T>()
+    }
+
+    fn read_lease(&self) -> ReadLease {
+        // SAFETY: the buffer that was taken apart owns or borrows these elements for as long as `self` exists, and is
+        // not written; elements without padding are initialised bytes (`Pod`).
+        unsafe { ReadLease::new(self.pointer.cast(), self.byte_count()) }
+    }
+
+    fn write_lease(&mut self) -> WriteLease {
+        // SAFETY: the buffer that was taken apart owns or exclusively borrows these elements for as long as `self`
+        // exists; any bytes are a valid element (`Pod`).
+        unsafe { WriteLease::new(self.pointer.cast(), self.byte_count()) }
+    }
+}
+
+// SAFETY: the elements lie behind the reference, borrowed for longer than the operation.
+unsafe impl<T: Pod + Send + Sync> Buffer for &[T] {
+    type Raw = RawSlice<T>;
+
+    fn into_raw(self) -> Self::Raw {
+        RawSlice { pointer: NonNull::from(self).cast(), length: self.len(), capacity: 0, element: PhantomData }
+    }
+
+    unsafe fn from_raw(raw: Self::Raw) -> Self {
+        // SAFETY: the parts are those of a slice borrowed for this very lifetime.
+        unsafe { std::slice::from_raw_parts(raw.pointer.as_ptr(), raw.length) }
+    }
+}
+
+// SAFETY: a shared slice is not written while it is borrowed.
+unsafe impl<T: Pod + Send + Sync> SendBuffer for &[T] {
+    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+        parts.push(raw.read_lease());
+    }
+}
+
+// SAFETY: the elements lie behind the reference, borrowed exclusively for longer than the operation.
+unsafe impl<T: Pod + Send> Buffer for &mut [T] {
+    type Raw = RawSlice<T>;
+
+    fn into_raw(self) -> Self::Raw {
+        let length = self.len();
+        RawSlice { pointer: NonNull::from(self).cast(), length, capacity: 0, element: PhantomData }
+    }
+
+    unsafe fn from_raw(raw: Self::Raw) -> Self {
+        // SAFETY: the parts are those of a slice borrowed exclusively for this very lifetime.
+        unsafe { std::slice::from_raw_parts_mut(raw.pointer.as_ptr(), raw.length) }
+    }
+}
+
+// SAFETY: nobody else can write an exclusively borrowed slice.
+unsafe impl<T: Pod + Send> SendBuffer for &mut [T] {
+    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+        parts.push(raw.read_lease());
+    }
+}
+
+// SAFETY: nobody else can touch an exclusively borrowed slice.
+unsafe impl<T: Pod + Send> RecvBuffer for &mut [T] {
+    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
+        parts.push(raw.write_lease());
+    }
+}
+
+/// A vector taken apart; dropped, it frees its memory.
+pub struct RawVec<T>(RawSlice<T>);
+
+impl<T> Drop for RawVec<T> {
+    fn drop(&mut self) {
+        let RawSlice { pointer, length, capacity, .. } = self.0;
+        // SAFETY: these are the parts of a vector that nobody else has.
+        drop(unsafe { Vec::from_raw_parts(pointer.as_ptr(), length, capacity) });
+    }
+}
+
+// SAFETY: the elements lie on the heap, owned by the raw parts.
+unsafe impl<T: Pod + Send> Buffer for Vec<T> {
+    type Raw = RawVec<T>;
+
+    fn into_raw(self) -> Self::Raw {
+        let mut vector = ManuallyDrop::new(self);
+        let pointer = NonNull::from(vector.as_mut_slice()).cast();
+        RawVec(RawSlice { pointer, length: vector.len(), capacity: vector.capacity(), element: PhantomData })
+    }
+
+    unsafe fn from_raw(raw: Self::Raw) -> Self {
+        let raw = ManuallyDrop::new(raw);
+        // SAFETY: these are the parts of a vector that nobody else has, and `raw` does not free them.
+        unsafe { Vec::from_raw_parts(raw.0.pointer.as_ptr(), raw.0.length, raw.0.capacity) }
+    }
+}
+
+// SAFETY: nobody else has the vector.
+unsafe impl<T: Pod + Send> SendBuffer for Vec<T> {
+    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+        parts.push(raw.0.read_lease());
+    }
+}
+
+// SAFETY: nobody else has the vector.
+unsafe impl<T: Pod + Send> RecvBuffer for Vec<T> {
+    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
+        parts.push(raw.0.write_lease());
+    }
+}
+
+/// Buffers that are their own raw parts: moving them does not touch what they share.
+macro_rules! shared_buffer {
+    ($type:ty, [$($generics:tt)*], $bytes:expr) => {
+        // SAFETY: the elements lie on the heap, kept by the reference count.
+        unsafe impl<$($generics)*> Buffer for $type {
+            type Raw = Self;
+
+            fn into_raw(self) -> Self {
+                self
+            }
+
+            unsafe fn from_raw(raw: Self) -> Self {
+                raw
+            }
+        }
+
+        // SAFETY: shared memory is not written while anybody has a count of it.
+        unsafe impl<$($generics)*> SendBuffer for $type {
+            fn lend(raw: &Self, parts: &mut SendParts) {
+                let as_bytes: fn(&Self) -> &[u8] = $bytes;
+                let bytes = as_bytes(raw);
+                // SAFETY: `raw` keeps the bytes alive and unchanged while it exists.
+                parts.push(unsafe { ReadLease::new(NonNull::from(bytes).cast(), bytes.len()) });
+            }
+        }
+    };
+}
+
+shared_buffer!(Bytes, [], |shared| shared);
+shared_buffer!(Arc<Vec<T>>, [T: Pod + Send + Sync], |shared| bytemuck::cast_slice(shared));
+
+// SAFETY: there is no memory.
+unsafe impl Buffer for () {
+    type Raw = ();
+
+    fn into_raw(self) {}
+
+    unsafe fn from_raw((): ()) {}
+}
+
+// SAFETY: there is no memory.
+unsafe impl SendBuffer for () {
+    fn lend((): &(), _: &mut SendParts) {}
+}
+
+// SAFETY: there is no memory.
+unsafe impl RecvBuffer for () {
+    fn lend((): &mut (), _: &mut RecvParts) {}
+}
+
+// SAFETY: each half keeps its own promise.
+unsafe impl<A: Buffer, B: Buffer> Buffer for (A, B) {
+    type Raw = (A::Raw, B::Raw);
+
+    fn into_raw(self) -> Self::Raw {
+        (self.0.into_raw(), self.1.into_raw())
+    }
+
+    unsafe fn from_raw(raw: Self::Raw) -> Self {
+        // SAFETY: the caller promises for both halves.
+        unsafe { (A::from_raw(raw.0), B::from_raw(raw.1)) }
+    }
+}
+
+// SAFETY: each half keeps its own promise.
+unsafe impl<A: SendBuffer, B: SendBuffer> SendBuffer for (A, B) {
+    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+        A::lend(&raw.0, parts);
+        B::lend(&raw.1, parts);
+    }
+}
+
+// SAFETY: each half keeps its own promise.
+unsafe impl<A: RecvBuffer, B: RecvBuffer> RecvBuffer for (A, B) {
+    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
+        A::lend(&mut raw.0, parts);
+        B::lend(&mut raw.1, parts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_as_they_were() {
+        let mut local = [1.0f32, 2.0];
+        let vector = vec![1u32, 2, 3];
+        let address = vector.as_ptr();
+        let raw = (vector, &mut local[..]).into_raw();
+        // SAFETY: just taken apart, and nothing was lent.
+        let (vector, slice) = unsafe { <(Vec<u32>, &mut [f32])>::from_raw(raw) };
+        assert_eq!(vector.as_ptr(), address);
+        assert_eq!(vector, [1, 2, 3]);
+        assert_eq!(slice, [1.0, 2.0]);
+    }
+
+    #[test]
+    fn leases_name_the_bytes() {
+        let mut raw = (vec![0u32; 2], Vec::<f32>::new()).into_raw();
+        let mut parts = RecvParts::new();
+        <(Vec<u32>, Vec<f32>) as RecvBuffer>::lend(&mut raw, &mut parts);
+        assert_eq!((parts[0].len(), parts[1].len()), (8, 0));
+        parts[0].bytes_mut().copy_from_slice(&[1, 0, 0, 0, 2, 0, 0, 0]);
+        drop(parts);
+        // SAFETY: the leases were given back by dropping them.
+        let (indices, _) = unsafe { <(Vec<u32>, Vec<f32>)>::from_raw(raw) };
+        assert_eq!(indices, [1, 2]);
+    }
+
+    #[test]
+    fn a_raw_vector_that_is_dropped_frees_its_memory() {
+        drop(vec![7u64; 1000].into_raw());
+    }
+}

@@ -1,0 +1,24 @@
+//! Memory and the network: who may touch what, and until when.
+//!
+//! - [`lease`](ReadLease): memory as a transport sees it, given back when the operation has ended;
+//! - [`memory`](Buffer): what users hand in: slices, vectors, shared vectors, tuples;
+//! - [`Port`]: the door to the transport, which knows every operation in flight;
+//! - [`Comm`] and [`scope`]: operations as futures on borrowed buffers, ended before the scope is left;
+//! - [`Task`]: the same on buffers that the future owns.
+//!
+//! All that is unsafe about lending memory to a network is in this folder. An operation holds its buffer until it has
+//! ended; dropping or forgetting the future of an operation leaves it in the scope's book, and the scope ends it
+//! before `'env` does.
+#![allow(unsafe_code)]
+
+mod comm;
+mod lease;
+mod memory;
+mod port;
+mod task;
+
+pub use comm::{Comm, Direction, Leaf, Recv, Send, scope};
+pub use lease::{ReadLease, WriteLease};
+pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
+pub use port::Port;
+pub use task::{Task, TaskFuture};

@@ -1,0 +1,210 @@
+//! The door to a transport: one thread at a time, and a book of every operation in flight.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::transport::{RecvId, SendId, Transport};
+use crate::{Failure, Rank, Statistics};
+
+/// How long a scope waits for its canceled operations before the transport is torn down.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A transport that can be shared between threads and is entered by one of them at a time.
+///
+/// It knows every operation in flight by the scope that posted it, so that a scope can end all its own, whether or not
+/// somebody still holds them.
+pub struct Port {
+    inner: ReentrantMutex<Inner>,
+    name: &'static str,
+    rank: Rank,
+    world_size: u32,
+}
+
+pub(super) struct Inner {
+    pub(super) transport: RefCell<Box<dyn Transport>>,
+    pub(super) scopes: RefCell<Slab<ScopeState>>,
+}
+
+#[derive(Default)]
+pub(super) struct ScopeState {
+    in_flight: SmallVec<[InFlight; 16]>,
+    expired: bool,
+}
+
+/// An operation in flight, and its buffer if whoever waited for it has gone.
+struct InFlight {
+    id: OperationId,
+    orphan: Option<Box<dyn Orphan>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OperationId {
+    Send(SendId),
+    Recv(RecvId),
+}
+
+/// A buffer kept only so that it outlives its operation; dropping it frees it.
+pub(super) trait Orphan: Send {}
+
+impl Port {
+    /// Makes a door for `transport`.
+    #[must_use]
+    pub fn new(transport: Box<dyn Transport>) -> Arc<Self> {
+        let (name, rank, world_size) = (transport.name(), transport.rank(), transport.world_size());
+        let inner = Inner { transport: RefCell::new(transport), scopes: RefCell::default() };
+        Arc::new(Self { inner: ReentrantMutex::new(inner), name, rank, world_size })
+    }
+
+    /// The transport's name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Ranks in the world.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// Moves bytes, without blocking except for another thread that is inside. Says whether anything happened.
+    pub fn progress(&self) -> bool {
+        self.enter().transport.borrow_mut().progress()
+    }
+
+    /// The transport's clock.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.enter().transport.borrow().now()
+    }
+
+    /// What was sent, received and copied.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.enter().transport.borrow().statistics()
+    }
+
+    /// Why the transport is closed, once it is.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        self.enter().transport.borrow().failure()
+    }
+
+    /// Closes the transport on purpose, on all ranks.
+    pub fn abort(&self) {
+        self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
+    }
+
+    /// Sleeps until there is something to progress, at most `longest`; other threads may enter meanwhile.
+    pub fn sleep(&self, longest: Duration) {
+        let descriptor = self.enter().transport.borrow_mut().arm();
+        let Some(descriptor) = descriptor else {
+            std::thread::yield_now();
+            return;
+        };
+        let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        // An interrupted sleep is a short sleep: the caller looks again anyway.
+        let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
+    }
+
+    pub(super) fn enter(&self) -> ReentrantMutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    pub(super) fn open_scope(&self) -> usize {
+        self.enter().scopes.borrow_mut().insert(ScopeState::default())
+    }
+
+    /// From now on every operation of the scope that has not ended fails with a timeout when it is polled.
+    pub(super) fn expire(&self, scope: usize) {
+        self.enter().scopes.borrow_mut()[scope].expired = true;
+    }
+
+    /// Cancels and tests what the scope has in flight. Once nothing is left, closes the scope and returns true.
+    pub(super) fn try_close_scope(&self, scope: usize) -> bool {
+        let inner = self.enter();
+        let mut scopes = inner.scopes.borrow_mut();
+        let mut transport = inner.transport.borrow_mut();
+        scopes[scope].in_flight.retain(|operation| !operation.end(&mut **transport));
+        let empty = scopes[scope].in_flight.is_empty();
+        if empty {
+            scopes.remove(scope);
+        }
+        empty
+    }
+
+    /// Ends what the scope has in flight, whatever it takes, and closes the scope.
+    ///
+    /// Borrowed memory goes back to its owner after this. If the transport can't promise that nothing touches it, the
+    /// process ends: the alternative is a peer that writes into memory that is used for something else.
+    pub(super) fn close_scope(&self, scope: usize) {
+        let start = Instant::now();
+        while !self.try_close_scope(scope) {
+            if start.elapsed() > DRAIN_PATIENCE {
+                self.abandon(scope);
+                return;
+            }
+            if !self.progress() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn abandon(&self, scope: usize) {
+        let abandoned = self.enter().transport.borrow_mut().abandon();
+        if abandoned.is_err() || !self.try_close_scope(scope) {
+            tracing::error!(?abandoned, "operations on borrowed memory can't be ended: stopping the process");
+            std::process::abort();
+        }
+    }
+}
+
+impl ScopeState {
+    pub(super) fn expired(&self) -> bool {
+        self.expired
+    }
+
+    pub(super) fn began(&mut self, id: OperationId) {
+        self.in_flight.push(InFlight { id, orphan: None });
+    }
+
+    pub(super) fn ended(&mut self, id: OperationId) {
+        if let Some(position) = self.in_flight.iter().position(|operation| operation.id == id) {
+            self.in_flight.swap_remove(position);
+        }
+    }
+
+    pub(super) fn adopt(&mut self, id: OperationId, orphan: Box<dyn Orphan>) {
+        if let Some(operation) = self.in_flight.iter_mut().find(|operation| operation.id == id) {
+            operation.orphan = Some(orphan);
+        }
+    }
+}
+
+impl InFlight {
+    /// Cancels and tests; says whether the operation has ended.
+    fn end(&self, transport: &mut dyn Transport) -> bool {
+        match self.id {
+            OperationId::Send(id) => {
+                transport.cancel_send(id);
+                transport.test_send(id).is_some()
+            }
+            OperationId::Recv(id) => {
+                transport.cancel_recv(id);
+                transport.test_recv(id).is_some()
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A future that owns what its operations work on.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::comm::Comm;
+use super::port::Port;
+
+/// The future of a task: it may use the task's own buffers and scope.
+pub type TaskFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
+
+/// A future together with the buffers that it works on and the scope that its operations belong to.
+///
+/// Invariants: `future` borrows `*comm` and `*buffers`, both on the heap and touched by nothing else while it exists;
+/// it is dropped first, then the scope is closed, then the two are freed. If the scope can't be closed, they are
+/// leaked: the network may still use them.
+pub struct Task<B, R> {
+    future: Option<TaskFuture<'static, R>>,
+    output: Option<R>,
+    comm: NonNull<Comm<'static>>,
+    buffers: Option<NonNull<B>>,
+}
+
+// SAFETY: the pointers are owning pointers to a `Comm`, which is `Send`, and to a `B: Send`; the future is `Send`.
+unsafe impl<B: Send, R: Send> Send for Task<B, R> {}
+
+impl<B: Send + 'static, R> Task<B, R> {
+    /// Makes a task that runs `body` on `buffers`.
+    pub fn new<F>(port: &Arc<Port>, buffers: B, body: F) -> Self
+    where
+        F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
+    {
+        let comm = NonNull::from(Box::leak(Box::new(Comm::open(port))));
+        let mut buffers = NonNull::from(Box::leak(Box::new(buffers)));
+        // SAFETY: both live on the heap until the future is gone (the invariants), whatever lifetime they are given
+        // here; `body` is generic over it and so can't keep them longer than its future.
+        let future = unsafe { body(comm.as_ref(), buffers.as_mut()) };
+        Self { future: Some(future), output: None, comm, buffers: Some(buffers) }
+    }
+
+    /// The scope of the task's operations.
+    #[must_use]
+    pub fn comm(&self) -> &Comm<'static> {
+        // SAFETY: freed only when the task is dropped.
+        unsafe { self.comm.as_ref() }
+    }
+
+    /// Polls the body and then ends what it left in flight; gives the buffers back with the result.
+    ///
+    /// Must not be called again after it was ready.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<(B, R)> {
+        if let Some(future) = &mut self.future {
+            match future.as_mut().poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(output) => self.output = Some(output),
+            }
+            self.future = None;
+        }
+        match (self.take_buffers(), self.output.take()) {
+            (Some(buffers), Some(output)) => Poll::Ready((*buffers, output)),
+            (_, output) => {
+                self.output = output;
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The buffers, once nothing is in flight any more.
+    fn take_buffers(&mut self) -> Option<Box<B>> {
+        let buffers = self.buffers?;
+        if !self.comm().port().try_close_scope(self.comm().scope_key()) {
+            return None;
+        }
+        self.buffers = None;
+        // SAFETY: the future is gone and the scope is closed, so nothing borrows the buffers, and they are freed once.
+        Some(unsafe { Box::from_raw(buffers.as_ptr()) })
+    }
+}
+
+impl<B, R> Drop for Task<B, R> {
+    fn drop(&mut self) {
+        self.future = None;
+        let Some(buffers) = self.buffers else {
+            // SAFETY: the future is gone; the scope is closed and its key is not used again.
+            drop(unsafe { Box::from_raw(self.comm.as_ptr()) });
+            return;
+        };
+        // SAFETY: freed below at the earliest.
+        let comm = unsafe { self.comm.as_ref() };
+        if comm.port().try_close_scope(comm.scope_key()) {
+            // SAFETY: the future is gone and the scope is closed, so nothing borrows either of them.
+            drop(unsafe { (Box::from_raw(buffers.as_ptr()), Box::from_raw(self.comm.as_ptr())) });
+        }
+    }
+}

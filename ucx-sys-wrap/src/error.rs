@@ -1,0 +1,227 @@
+//! What can go wrong between ranks: the caller's misuse, a peer's fault and the system's fault apart.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Rank, Signature, Tag};
+
+/// A transport's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation or the set-up of a transport failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A peer has died or its connection is gone; the transport is closed.
+    #[error("rank {rank} is lost: its process has ended or its connection is gone")]
+    PeerLost {
+        /// The rank that is gone.
+        rank: Rank,
+    },
+
+    /// A rank closed the job on purpose; the transport is closed.
+    #[error("rank {rank} aborted the group")]
+    Aborted {
+        /// The rank that called abort.
+        rank: Rank,
+    },
+
+    /// The deadline passed before the peer answered.
+    #[error("rank {rank} did not answer in time (waiting for {tag:?})")]
+    Timeout {
+        /// The rank waited for.
+        rank: Rank,
+        /// The message waited for.
+        tag: Tag,
+    },
+
+    /// The peer makes another call than this rank.
+    #[error("rank {rank} makes another call than this rank: do all ranks call the same operations in the same order?")]
+    Mismatch {
+        /// The peer.
+        rank: Rank,
+        /// This rank's call.
+        expected: Signature,
+        /// The peer's call.
+        found: Signature,
+    },
+
+    /// The peer sent a part that is longer than the receive allows, or another number of parts.
+    #[error(
+        "rank {rank} sent {sent} bytes in part {part}, expected at most {capacity}: do all ranks run the same version with the same sizes?"
+    )]
+    TooLong {
+        /// The peer.
+        rank: Rank,
+        /// The part, from 0.
+        part: usize,
+        /// Bytes sent.
+        sent: u64,
+        /// Bytes that the receive had room for.
+        capacity: usize,
+    },
+
+    /// The peer sent bytes that are no message of this version.
+    #[error("rank {rank} sent {what}: do all ranks run the same version?")]
+    Protocol {
+        /// The peer.
+        rank: Rank,
+        /// What was wrong, as "a frame of kind 77, expected at most 4".
+        what: String,
+    },
+
+    /// The operation was canceled before it was done.
+    #[error("the operation was canceled")]
+    Canceled,
+
+    /// The transport was closed by this rank.
+    #[error("the transport is closed")]
+    Closed,
+
+    /// A rank outside the world, or this rank itself, was named as a peer.
+    #[error("rank {rank} is no peer of rank {own} in a world of {world_size}")]
+    NoSuchPeer {
+        /// The rank that was named.
+        rank: Rank,
+        /// This rank.
+        own: Rank,
+        /// Ranks in the world.
+        world_size: u32,
+    },
+
+    /// Some ranks did not join before the deadline.
+    #[error("{} did not join within {}: are all ranks started, and can they reach {master}?", RankList(missing), Seconds(*deadline))]
+    MissingRanks {
+        /// The ranks that did not join.
+        missing: Vec<Rank>,
+        /// How long was waited.
+        deadline: Duration,
+        /// Where they were expected.
+        master: String,
+    },
+
+    /// The ranks do not agree on something that was fixed when they joined.
+    #[error("{what}: rank {rank} has {found}, expected {expected}")]
+    Disagreement {
+        /// What they differ in, as "wire version".
+        what: &'static str,
+        /// The rank that differs.
+        rank: Rank,
+        /// What it has.
+        found: String,
+        /// What rank 0 has.
+        expected: String,
+    },
+
+    /// Somebody connected who could not prove to hold the job's key.
+    #[error("{who} does not hold the key of this job: is BREVITY_KEY or BREVITY_KEY_FILE the same on all ranks?")]
+    Unauthenticated {
+        /// The address or rank.
+        who: String,
+    },
+
+    /// An environment variable is missing or not understood.
+    #[error("{variable} is {found}: expected {expected}")]
+    Environment {
+        /// The variable's name.
+        variable: &'static str,
+        /// What it holds ("not set", or the value in quotes).
+        found: String,
+        /// What it should hold, and how to set it.
+        expected: &'static str,
+    },
+
+    /// The transport that was asked for can't be used here.
+    #[error("transport {name:?} can't be used: {why}")]
+    Unavailable {
+        /// The transport.
+        name: &'static str,
+        /// Why, with the remedy.
+        why: String,
+    },
+
+    /// The operating system refused.
+    #[error("{action}: {source}")]
+    System {
+        /// What was tried, as "can't connect to 127.0.0.1:4000".
+        action: String,
+        /// The system's reason.
+        source: Arc<io::Error>,
+    },
+
+    /// UCX refused.
+    #[error("{call} failed: {status}")]
+    Ucx {
+        /// The UCX function.
+        call: &'static str,
+        /// UCX's own words.
+        status: String,
+    },
+}
+
+impl Error {
+    /// A system error with what was tried.
+    pub fn system(action: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::System { action: action.into(), source: Arc::new(source.into()) }
+    }
+}
+
+/// Why a whole transport is closed; peers are told, so that every rank names the same cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// This rank is gone.
+    PeerLost(Rank),
+    /// This rank closed the job on purpose.
+    Aborted(Rank),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::PeerLost(rank) => Self::PeerLost { rank },
+            Failure::Aborted(rank) => Self::Aborted { rank },
+        }
+    }
+}
+
+struct RankList<'a>(&'a [Rank]);
+
+impl std::fmt::Display for RankList<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
+        for (position, rank) in self.0.iter().enumerate() {
+            if position > 0 {
+                f.write_str(", ")?;
+            }
+            rank.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+struct Seconds(Duration);
+
+impl std::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} s", self.0.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_ranks_are_named() {
+        let error = Error::MissingRanks {
+            missing: vec![Rank(2), Rank(3)],
+            deadline: Duration::from_millis(2500),
+            master: "127.0.0.1:4000".into(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "ranks 2, 3 did not join within 2.5 s: are all ranks started, and can they reach 127.0.0.1:4000?"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! What a message is matched by.
+//!
+//! A tag is 64 bits, from the most significant down:
+//!
+//! | bits | field | wraps |
+//! | --- | --- | --- |
+//! | 20 | source rank | never: a world has at most 2^20 ranks |
+//! | 10 | group | never: a world has at most 2^10 groups |
+//! | 20 | sequence number of the call in its group | after 2^20 calls; no two calls so far apart are in flight together |
+//! | 12 | round inside the call | after 2^12 rounds; messages of one tag arrive in order, so a wrapped round still finds its own message |
+//! | 2 | kind, for the transport's own use | never |
+
+use std::fmt;
+
+use crate::Rank;
+
+const SOURCE_BITS: u32 = 20;
+const GROUP_BITS: u32 = 10;
+const SEQUENCE_BITS: u32 = 20;
+const ROUND_BITS: u32 = 12;
+const KIND_BITS: u32 = 2;
+
+/// The largest world: ranks must fit the source field of a [`Tag`].
+pub const MAX_WORLD_SIZE: u32 = 1 << SOURCE_BITS;
+
+/// What a message is matched by; messages of one tag between two ranks arrive in the order they were posted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+impl Tag {
+    /// The tag of a message that `source` sends in `round` of call number `sequence` of `group`.
+    ///
+    /// Sequence and round wrap as the module says; a source or group that does not fit is cut to its width.
+    #[must_use]
+    pub const fn new(source: Rank, group: u16, sequence: u32, round: u32) -> Self {
+        let mut bits = field(source.0, SOURCE_BITS);
+        bits = bits << GROUP_BITS | field(group as u32, GROUP_BITS);
+        bits = bits << SEQUENCE_BITS | field(sequence, SEQUENCE_BITS);
+        bits = bits << ROUND_BITS | field(round, ROUND_BITS);
+        Self(bits << KIND_BITS)
+    }
+
+    /// The same tag with another kind (0 to 3). Kind 0 is a whole message.
+    #[must_use]
+    pub const fn with_kind(self, kind: u32) -> Self {
+        Self(self.0 & !field(u32::MAX, KIND_BITS) | field(kind, KIND_BITS))
+    }
+
+    /// The rank that sent the message.
+    #[must_use]
+    pub const fn source(self) -> Rank {
+        Rank(self.part(GROUP_BITS + SEQUENCE_BITS + ROUND_BITS + KIND_BITS, SOURCE_BITS))
+    }
+
+    /// The group of the call.
+    #[must_use]
+    pub const fn group(self) -> u16 {
+        self.part(SEQUENCE_BITS + ROUND_BITS + KIND_BITS, GROUP_BITS) as u16
+    }
+
+    /// The sequence number of the call, modulo its width.
+    #[must_use]
+    pub const fn sequence(self) -> u32 {
+        self.part(ROUND_BITS + KIND_BITS, SEQUENCE_BITS)
+    }
+
+    /// The round of the call, modulo its width.
+    #[must_use]
+    pub const fn round(self) -> u32 {
+        self.part(KIND_BITS, ROUND_BITS)
+    }
+
+    /// The transport's own mark; 0 is a whole message.
+    #[must_use]
+    pub const fn kind(self) -> u32 {
+        self.part(0, KIND_BITS)
+    }
+
+    const fn part(self, shift: u32, width: u32) -> u32 {
+        (self.0 >> shift & ((1 << width) - 1)) as u32
+    }
+}
+
+impl fmt::Debug for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tag")
+            .field("source", &self.source().0)
+            .field("group", &self.group())
+            .field("sequence", &self.sequence())
+            .field("round", &self.round())
+            .field("kind", &self.kind())
+            .finish()
+    }
+}
+
+const fn field(value: u32, width: u32) -> u64 {
+    value as u64 & ((1 << width) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_back() {
+        let tag = Tag::new(Rank(1_048_575), 1023, 1_048_574, 4095).with_kind(3);
+        assert_eq!(tag.source(), Rank(1_048_575));
+        assert_eq!((tag.group(), tag.sequence(), tag.round(), tag.kind()), (1023, 1_048_574, 4095, 3));
+        assert_eq!(tag.with_kind(0).kind(), 0);
+        assert_eq!(tag.with_kind(0).round(), 4095);
+    }
+
+    #[test]
+    fn sequence_and_round_wrap_without_touching_their_neighbours() {
+        let tag = Tag::new(Rank(7), 5, 1 << 20, 1 << 12);
+        assert_eq!(tag, Tag::new(Rank(7), 5, 0, 0));
+    }
+
+    #[test]
+    fn widths_fill_the_word() {
+        assert_eq!(SOURCE_BITS + GROUP_BITS + SEQUENCE_BITS + ROUND_BITS + KIND_BITS, u64::BITS);
+    }
+}

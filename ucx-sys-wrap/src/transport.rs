@@ -1,0 +1,139 @@
+//! What every transport does: tagged bytes between two ranks.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+
+use crate::buffer::{ReadLease, WriteLease};
+use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, Rank, Result};
+
+/// The parts of a message to send, gathered from where they lie.
+pub type SendParts = ArrayVec<ReadLease, MAX_PARTS>;
+
+/// The places that a message is received into; each states the most that its part may have.
+pub type RecvParts = ArrayVec<WriteLease, MAX_PARTS>;
+
+/// A posted send, until [`Transport::test_send`] has given its parts back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SendId(pub u64);
+
+/// A posted receive, until [`Transport::test_recv`] has given its parts back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RecvId(pub u64);
+
+/// A send that has ended: the transport does not touch its memory any more.
+#[derive(Debug)]
+pub struct SendDone {
+    /// The leases that were posted, given back.
+    pub parts: SendParts,
+    /// Whether the bytes are on their way. Completion does not mean that the peer has received them.
+    pub result: Result<()>,
+}
+
+/// A receive that has ended: the transport does not touch its memory any more.
+#[derive(Debug)]
+pub struct RecvDone {
+    /// The leases that were posted, given back.
+    pub parts: RecvParts,
+    /// What arrived. After an error the bytes in the parts are unspecified.
+    pub result: Result<Arrival>,
+}
+
+/// An operation just posted: small ones are often done at once.
+#[derive(Debug)]
+pub enum Posted<Id, Done> {
+    /// It has ended already; there is nothing to test.
+    Done(Done),
+    /// It goes on; test it until it gives its parts back.
+    Pending(Id),
+}
+
+/// What a transport has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Messages posted.
+    pub messages_sent: u64,
+    /// Bytes handed to the network, headers included.
+    pub bytes_sent: u64,
+    /// Messages delivered.
+    pub messages_received: u64,
+    /// Bytes taken from the network, headers included.
+    pub bytes_received: u64,
+    /// Times that payload was copied inside the process.
+    pub copies: u64,
+    /// Bytes of payload copied inside the process.
+    pub bytes_copied: u64,
+}
+
+/// Tagged messages between this rank and its peers, first in first out per peer and tag.
+///
+/// A transport is entered by one thread at a time. Memory reaches it as leases, which it gives back when the operation
+/// has ended; giving a lease back is the promise that nothing reads or writes that memory any more. An operation is
+/// pending until its `test` returns `Some`, whatever happens in between: cancel, failure and [`abandon`](Self::abandon)
+/// only make that come sooner.
+///
+/// Once a peer is lost or the job is aborted, every operation, pending or new, ends with that error.
+pub trait Transport: Send {
+    /// The name that users choose it by, as "tcp".
+    fn name(&self) -> &'static str;
+
+    /// This rank.
+    fn rank(&self) -> Rank;
+
+    /// Ranks in the world.
+    fn world_size(&self) -> u32;
+
+    /// Posts a message to `to`. A zero-length part is a part; a message may have none.
+    fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone>;
+
+    /// Posts a receive of the next message from `from` with the tag of `envelope`.
+    ///
+    /// The message must have the same number of parts, none longer than its place, and the same signature; else the
+    /// receive ends with an error and the message is consumed.
+    fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone>;
+
+    /// Asks whether a send has ended. After `Some`, the id is no longer valid.
+    fn test_send(&mut self, id: SendId) -> Option<SendDone>;
+
+    /// Asks whether a receive has ended. After `Some`, the id is no longer valid.
+    fn test_recv(&mut self, id: RecvId) -> Option<RecvDone>;
+
+    /// Asks a send to end early. The peer still gets the whole message or none of it. The send must still be tested.
+    fn cancel_send(&mut self, id: SendId);
+
+    /// Asks a receive to end early; a message that was matched is consumed. The receive must still be tested.
+    fn cancel_recv(&mut self, id: RecvId);
+
+    /// Moves bytes, without blocking. Says whether anything happened.
+    fn progress(&mut self) -> bool;
+
+    /// The transport's clock, from an arbitrary start. Virtual on a simulated network.
+    fn now(&self) -> Duration;
+
+    /// Prepares for sleeping: a descriptor that becomes readable when there is something to [`progress`](Self::progress),
+    /// or `None` when there is already, or when this transport can't be slept on.
+    fn arm(&mut self) -> Option<Arc<OwnedFd>>;
+
+    /// Why the transport is closed, once it is.
+    fn failure(&self) -> Option<Failure>;
+
+    /// Closes the transport for `cause` and tells the peers. The first cause stays.
+    fn fail(&mut self, cause: Failure);
+
+    /// Tears down what is needed so that no leased memory is touched any more; afterwards every operation ends at its
+    /// next test. The transport is of no use any more.
+    ///
+    /// # Errors
+    /// When quiet can't be promised. The caller must then keep the memory for ever.
+    fn abandon(&mut self) -> Result<()>;
+
+    /// What was sent, received and copied.
+    fn statistics(&self) -> Statistics;
+}
+
+/// Refuses a peer that is not one.
+pub(crate) fn check_peer(peer: Rank, own: Rank, world_size: u32) -> Result<()> {
+    if peer == own || peer.0 >= world_size { Err(Error::NoSuchPeer { rank: peer, own, world_size }) } else { Ok(()) }
+}
