@@ -2,6 +2,7 @@
 //!
 //! - [`lease`](ReadLease): memory as a transport sees it, given back when the operation has ended;
 //! - [`memory`](Buffer): what users hand in: slices, vectors, shared vectors, tuples;
+//! - [`Chunk`]: borrowed or owned memory that is split between operations and joined again;
 //! - [`Port`]: the door to the transport, which knows every operation in flight;
 //! - [`Comm`] and [`scope`]: operations as futures on borrowed buffers, ended before the scope is left;
 //! - [`Task`]: the same on buffers that the future owns.
@@ -11,12 +12,14 @@
 //! before `'env` does.
 #![allow(unsafe_code)]
 
+mod chunk;
 mod comm;
 mod lease;
 mod memory;
 mod port;
 mod task;
 
+pub use chunk::Chunk;
 pub use comm::{Comm, Direction, Leaf, Recv, Send, scope};
 pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
