@@ -28,9 +28,7 @@ pub(crate) fn key_index(key: u64) -> u32 {
 /// The largest magnitude, as bits; 0 for an empty slice.
 pub(crate) fn largest_magnitude(values: &[f32]) -> u32 {
     // Signed comparison: same order for magnitudes, and SSE2 has it.
-    let largest = values
-        .iter()
-        .fold(0_i32, |largest, &v| largest.max(magnitude(v) as i32));
+    let largest = values.iter().fold(0_i32, |largest, &v| largest.max(magnitude(v) as i32));
     largest as u32
 }
 
@@ -44,10 +42,7 @@ pub(crate) fn largest_finite(values: &[f32]) -> Result<f32, Error> {
         return Ok(f32::from_bits(largest));
     }
     match values.iter().position(|v| !v.is_finite()) {
-        Some(index) => Err(Error::NonFinite {
-            index,
-            value: values[index],
-        }),
+        Some(index) => Err(Error::NonFinite { index, value: values[index] }),
         None => Ok(f32::MAX),
     }
 }

@@ -12,11 +12,7 @@ impl Density {
     /// # Errors
     /// [`Error::InvalidDensity`] unless `0 < share <= 1`.
     pub fn new(share: f64) -> Result<Self, Error> {
-        if share > 0.0 && share <= 1.0 {
-            Ok(Self(share))
-        } else {
-            Err(Error::InvalidDensity(share))
-        }
+        if share > 0.0 && share <= 1.0 { Ok(Self(share)) } else { Err(Error::InvalidDensity(share)) }
     }
 
     /// The share.
@@ -50,10 +46,7 @@ mod tests {
     #[test]
     fn refuses_what_is_no_share() {
         for share in [0.0, -0.1, 1.000_001, f64::NAN, f64::INFINITY] {
-            assert!(
-                matches!(Density::new(share), Err(Error::InvalidDensity(_))),
-                "{share}"
-            );
+            assert!(matches!(Density::new(share), Err(Error::InvalidDensity(_))), "{share}");
         }
     }
 }

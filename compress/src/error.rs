@@ -8,9 +8,7 @@
 #[non_exhaustive]
 pub enum Error {
     /// An input, or a sum of inputs, is NaN or infinite.
-    #[error(
-        "found {value} at index {index}, expected a finite number: check the input for NaN, or scale it down"
-    )]
+    #[error("found {value} at index {index}, expected a finite number: check the input for NaN, or scale it down")]
     NonFinite {
         /// The first such position of the slice or dense vector concerned.
         index: usize,
@@ -58,9 +56,7 @@ pub enum Error {
         found: usize,
     },
     /// A density outside of 0 (exclusive) to 1 (inclusive).
-    #[error(
-        "density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand"
-    )]
+    #[error("density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand")]
     InvalidDensity(f64),
     /// A vector too long for 32-bit indices.
     #[error("length {len} is too long, expected at most 4294967296: split the vector")]
@@ -69,9 +65,7 @@ pub enum Error {
         len: usize,
     },
     /// More orthonormal columns than they have elements.
-    #[error(
-        "rank {rank} is too large, expected at most {rows}, the number of rows: lower the rank"
-    )]
+    #[error("rank {rank} is too large, expected at most {rows}, the number of rows: lower the rank")]
     RankTooLarge {
         /// Columns asked for.
         rank: usize,
@@ -90,18 +84,10 @@ pub enum Error {
 
 /// Fails unless `found == expected`.
 pub(crate) fn check_length(expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::LengthMismatch { expected, found })
-    }
+    if expected == found { Ok(()) } else { Err(Error::LengthMismatch { expected, found }) }
 }
 
 /// Fails when 32-bit indices can't address `len` elements.
 pub(crate) fn check_addressable(len: usize) -> Result<(), Error> {
-    if len as u64 > 1 << 32 {
-        Err(Error::TooLong { len })
-    } else {
-        Ok(())
-    }
+    if len as u64 > 1 << 32 { Err(Error::TooLong { len }) } else { Ok(()) }
 }

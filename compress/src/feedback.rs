@@ -21,10 +21,7 @@ pub struct Residual {
 impl Residual {
     /// A residual of `n` zeros.
     pub fn new(n: usize) -> Self {
-        Self {
-            values: vec![0.0; n],
-            ceiling: 0.0,
-        }
+        Self { values: vec![0.0; n], ceiling: 0.0 }
     }
 
     /// The residual.
@@ -44,11 +41,7 @@ impl Residual {
 
     /// The Euclidean norm.
     pub fn norm(&self) -> f64 {
-        self.values
-            .iter()
-            .map(|&v| f64::from(v) * f64::from(v))
-            .sum::<f64>()
-            .sqrt()
+        self.values.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt()
     }
 
     /// `r += g`. The gradient is read twice: it is checked as a whole before anything is stored.
@@ -58,10 +51,7 @@ impl Residual {
     /// finite, else the first sum that overflows. The residual is unchanged then, bit for bit.
     pub fn accumulate(&mut self, gradient: &[f32]) -> Result<(), Error> {
         self.check_addition(gradient, 1.0)?;
-        self.values
-            .iter_mut()
-            .zip(gradient)
-            .for_each(|(r, &g)| *r += g);
+        self.values.iter_mut().zip(gradient).for_each(|(r, &g)| *r += g);
         Ok(())
     }
 
@@ -71,10 +61,7 @@ impl Residual {
     /// As [`accumulate`](Self::accumulate).
     pub fn subtract(&mut self, gradient: &[f32]) -> Result<(), Error> {
         self.check_addition(gradient, -1.0)?;
-        self.values
-            .iter_mut()
-            .zip(gradient)
-            .for_each(|(r, &g)| *r -= g);
+        self.values.iter_mut().zip(gradient).for_each(|(r, &g)| *r -= g);
         Ok(())
     }
 
@@ -82,16 +69,9 @@ impl Residual {
     ///
     /// # Errors
     /// As [`top_k`]; the residual is unchanged then.
-    pub fn select(
-        &mut self,
-        k: usize,
-        out: &mut SparseVec,
-        scratch: &mut TopKScratch,
-    ) -> Result<(), Error> {
+    pub fn select(&mut self, k: usize, out: &mut SparseVec, scratch: &mut TopKScratch) -> Result<(), Error> {
         top_k(&self.values, k, out, scratch)?;
-        out.indices()
-            .iter()
-            .for_each(|&index| self.values[index as usize] = 0.0);
+        out.indices().iter().for_each(|&index| self.values[index as usize] = 0.0);
         Ok(())
     }
 
@@ -106,10 +86,7 @@ impl Residual {
         for (index, value) in entries.iter() {
             let sum = self.values[index as usize] + value;
             if !sum.is_finite() {
-                return Err(Error::NonFinite {
-                    index: index as usize,
-                    value: sum,
-                });
+                return Err(Error::NonFinite { index: index as usize, value: sum });
             }
             largest = largest.max(sum.abs());
         }
@@ -143,11 +120,7 @@ impl Residual {
         let raised = |ceiling: f64| (ceiling + largest) * (1.0 + f64::from(f32::EPSILON));
         if raised(self.ceiling) > f64::from(f32::MAX) {
             self.ceiling = f64::from(largest_finite(&self.values)?);
-            let sums = self
-                .values
-                .iter()
-                .zip(gradient)
-                .map(|(&r, &g)| r + sign * g);
+            let sums = self.values.iter().zip(gradient).map(|(&r, &g)| r + sign * g);
             if let Some((index, value)) = sums.enumerate().find(|(_, sum)| !sum.is_finite()) {
                 return Err(Error::NonFinite { index, value });
             }
@@ -175,12 +148,7 @@ pub trait Compressor {
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] for a `dense` of another length, which is unchanged then.
-    fn add_decoded(
-        &self,
-        message: &Self::Message,
-        factor: f32,
-        dense: &mut [f32],
-    ) -> Result<(), Error>;
+    fn add_decoded(&self, message: &Self::Message, factor: f32, dense: &mut [f32]) -> Result<(), Error>;
 }
 
 /// Keeps the `k` entries of largest magnitude, as they are.
@@ -193,10 +161,7 @@ pub struct TopK {
 impl TopK {
     /// Keeps at most `k` entries.
     pub fn new(k: usize) -> Self {
-        Self {
-            k,
-            scratch: TopKScratch::new(),
-        }
+        Self { k, scratch: TopKScratch::new() }
     }
 }
 
@@ -207,16 +172,9 @@ impl Compressor for TopK {
         top_k(dense, self.k, message, &mut self.scratch)
     }
 
-    fn add_decoded(
-        &self,
-        message: &SparseVec,
-        factor: f32,
-        dense: &mut [f32],
-    ) -> Result<(), Error> {
+    fn add_decoded(&self, message: &SparseVec, factor: f32, dense: &mut [f32]) -> Result<(), Error> {
         check_length(message.dim(), dense.len())?;
-        message
-            .iter()
-            .for_each(|(index, value)| dense[index as usize] += factor * value);
+        message.iter().for_each(|(index, value)| dense[index as usize] += factor * value);
         Ok(())
     }
 }
@@ -236,11 +194,7 @@ pub struct ErrorFeedback<C> {
 impl<C: Compressor> ErrorFeedback<C> {
     /// Feedback for a tensor of `n` elements.
     pub fn new(n: usize, compressor: C) -> Self {
-        Self {
-            compressor,
-            residual: Residual::new(n),
-            before: vec![0.0; n],
-        }
+        Self { compressor, residual: Residual::new(n), before: vec![0.0; n] }
     }
 
     /// The compressor.
@@ -280,9 +234,7 @@ impl<C: Compressor> ErrorFeedback<C> {
 
     fn add_to_residual(&mut self, message: &C::Message, factor: f32) -> Result<(), Error> {
         self.before.copy_from_slice(&self.residual.values);
-        let decoded = self
-            .compressor
-            .add_decoded(message, factor, &mut self.residual.values);
+        let decoded = self.compressor.add_decoded(message, factor, &mut self.residual.values);
         match decoded.and_then(|()| largest_finite(&self.residual.values)) {
             Ok(largest) => {
                 self.residual.ceiling = f64::from(largest);
@@ -310,25 +262,14 @@ mod tests {
     fn failed_accumulation_changes_nothing() {
         let mut residual = loaded(&[1.0, 1e-30, f32::MAX]);
         let before = residual.values().to_vec();
-        for (gradient, index) in [
-            ([1e30, f32::NAN, f32::INFINITY], 1),
-            ([1e30, 1e30, f32::MAX], 2),
-            ([f32::NEG_INFINITY, 0.0, 0.0], 0),
-        ] {
+        for (gradient, index) in
+            [([1e30, f32::NAN, f32::INFINITY], 1), ([1e30, 1e30, f32::MAX], 2), ([f32::NEG_INFINITY, 0.0, 0.0], 0)]
+        {
             let found = residual.accumulate(&gradient);
-            assert!(
-                matches!(found, Err(Error::NonFinite { index: i, .. }) if i == index),
-                "{found:?}"
-            );
+            assert!(matches!(found, Err(Error::NonFinite { index: i, .. }) if i == index), "{found:?}");
             assert_eq!(residual.values(), before);
         }
-        assert_eq!(
-            residual.accumulate(&[0.0]),
-            Err(Error::LengthMismatch {
-                expected: 3,
-                found: 1
-            })
-        );
+        assert_eq!(residual.accumulate(&[0.0]), Err(Error::LengthMismatch { expected: 3, found: 1 }));
         // What overflows one way fits the other way.
         residual.subtract(&[0.0, 0.0, f32::MAX]).unwrap();
         assert_eq!(residual.values(), [1.0, 1e-30, 0.0]);
@@ -340,16 +281,11 @@ mod tests {
     fn no_sequence_of_additions_slips_past_the_ceiling() {
         let mut residual = Residual::new(1);
         let step = f32::MAX / 3.0;
-        let taken = (0..5)
-            .take_while(|_| residual.accumulate(&[step]).is_ok())
-            .count();
+        let taken = (0..5).take_while(|_| residual.accumulate(&[step]).is_ok()).count();
         assert_eq!(taken, 3);
         assert!(residual.values()[0].is_finite());
         let entry = SparseVec::from_parts(1, vec![0], vec![step]).unwrap();
-        assert!(matches!(
-            residual.put_back(entry.view()),
-            Err(Error::NonFinite { index: 0, .. })
-        ));
+        assert!(matches!(residual.put_back(entry.view()), Err(Error::NonFinite { index: 0, .. })));
         residual.clear();
         residual.put_back(entry.view()).unwrap();
         assert_eq!(residual.values(), [step]);
@@ -359,9 +295,7 @@ mod tests {
     fn selection_moves_and_put_back_returns() {
         let mut residual = loaded(&[3.0, -5.0, 1.0, 4.0]);
         let mut out = SparseVec::new(0);
-        residual
-            .select(2, &mut out, &mut TopKScratch::new())
-            .unwrap();
+        residual.select(2, &mut out, &mut TopKScratch::new()).unwrap();
         assert_eq!(residual.values(), [3.0, 0.0, 1.0, 0.0]);
         residual.put_back(out.view()).unwrap();
         assert_eq!(residual.values(), [3.0, -5.0, 1.0, 4.0]);

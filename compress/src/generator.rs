@@ -126,16 +126,8 @@ mod tests {
 
     #[test]
     fn integers_are_those_of_xoshiro256_plus_plus() {
-        let mut generator = Generator {
-            state: [1, 2, 3, 4],
-        };
-        let published = [
-            41943041,
-            58720359,
-            3588806011781223,
-            3591011842654386,
-            9228616714210784205,
-        ];
+        let mut generator = Generator { state: [1, 2, 3, 4] };
+        let published = [41943041, 58720359, 3588806011781223, 3591011842654386, 9228616714210784205];
         assert_eq!([(); 5].map(|()| generator.next_u64()), published);
     }
 
@@ -145,10 +137,7 @@ mod tests {
         for _ in 0..10_000 {
             let x = generator.uniform().powi(3).max(f64::MIN_POSITIVE);
             let (ours, theirs) = (natural_logarithm(x), x.ln());
-            assert!(
-                (ours - theirs).abs() <= 4e-16 * theirs.abs().max(1.0),
-                "ln {x}: {ours}, {theirs}"
-            );
+            assert!((ours - theirs).abs() <= 4e-16 * theirs.abs().max(1.0), "ln {x}: {ours}, {theirs}");
         }
     }
 
@@ -156,21 +145,10 @@ mod tests {
     fn normal_deviates_have_the_moments_and_tails_of_the_normal_law() {
         let mut values = vec![0.0; 1_000_001];
         Generator::new(7).fill_normal(&mut values);
-        let moment = |p: i32| {
-            values.iter().map(|&v| f64::from(v).powi(p)).sum::<f64>() / values.len() as f64
-        };
+        let moment = |p: i32| values.iter().map(|&v| f64::from(v).powi(p)).sum::<f64>() / values.len() as f64;
         // Standard errors at a million: 0.001, 0.0014, 0.0039, 0.0098.
-        for (p, expected, error) in [
-            (1, 0.0, 0.005),
-            (2, 1.0, 0.007),
-            (3, 0.0, 0.02),
-            (4, 3.0, 0.05),
-        ] {
-            assert!(
-                (moment(p) - expected).abs() < error,
-                "moment {p}: {}",
-                moment(p)
-            );
+        for (p, expected, error) in [(1, 0.0, 0.005), (2, 1.0, 0.007), (3, 0.0, 0.02), (4, 3.0, 0.05)] {
+            assert!((moment(p) - expected).abs() < error, "moment {p}: {}", moment(p));
         }
         let beyond = values.iter().filter(|v| v.abs() > 3.0).count() as f64 / values.len() as f64;
         assert!((beyond - 0.0027).abs() < 0.0003, "{beyond}");
@@ -181,10 +159,7 @@ mod tests {
         // A change here separates ranks that run different builds.
         let mut values = [0.0; 3];
         Generator::new(42).fill_normal(&mut values);
-        assert_eq!(
-            values.map(f32::to_bits),
-            [0x3f70_dee3, 0xbfc6_3db7, 0xbf34_fd3f]
-        );
+        assert_eq!(values.map(f32::to_bits), [0x3f70_dee3, 0xbfc6_3db7, 0xbf34_fd3f]);
     }
 
     #[test]
@@ -195,10 +170,7 @@ mod tests {
         let mut generator = Generator::new(3);
         let mut seen = [0_usize; 5];
         (0..10_000).for_each(|_| seen[generator.below(5) as usize] += 1);
-        assert!(
-            seen.iter().all(|&count| (1800..2200).contains(&count)),
-            "{seen:?}"
-        );
+        assert!(seen.iter().all(|&count| (1800..2200).contains(&count)), "{seen:?}");
         assert_eq!((generator.below(0), generator.below(1)), (0, 0));
     }
 }

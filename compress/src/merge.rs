@@ -75,19 +75,10 @@ pub fn top_k_sum(
     dropped.reset(a.dim());
     add(a, b, &mut scratch.sums)?;
     scratch.keys.clear();
-    scratch.keys.extend(
-        scratch
-            .sums
-            .iter()
-            .map(|(index, value)| order_key(index, value)),
-    );
+    scratch.keys.extend(scratch.sums.iter().map(|(index, value)| order_key(index, value)));
     let cut = cut_key(&scratch.keys, k, &mut scratch.sorted);
     for ((index, value), &key) in scratch.sums.iter().zip(&scratch.keys) {
-        if key >= cut {
-            kept.push(index, value)
-        } else {
-            dropped.push(index, value)
-        }
+        if key >= cut { kept.push(index, value) } else { dropped.push(index, value) }
     }
     Ok(())
 }
@@ -104,18 +95,10 @@ pub fn sum_all(views: &[SparseView<'_>], out: &mut SparseVec) -> Result<(), Erro
     for view in views {
         check_length(out.dim(), view.dim())?;
     }
-    let mut window = Window {
-        sums: [0.0; WINDOW],
-        touched: [0; WINDOW / 64],
-    };
+    let mut window = Window { sums: [0.0; WINDOW], touched: [0; WINDOW / 64] };
     let mut next = vec![0_usize; views.len()];
     let pending = |view: &SparseView<'_>, next: usize| view.indices().get(next).copied();
-    while let Some(first) = views
-        .iter()
-        .zip(&next)
-        .filter_map(|(view, &next)| pending(view, next))
-        .min()
-    {
+    while let Some(first) = views.iter().zip(&next).filter_map(|(view, &next)| pending(view, next)).min() {
         let end = u64::from(first) + WINDOW as u64;
         for (view, next) in views.iter().zip(&mut next) {
             while let Some(index) = pending(view, *next).filter(|&index| u64::from(index) < end) {
@@ -133,10 +116,7 @@ pub fn sum_all(views: &[SparseView<'_>], out: &mut SparseVec) -> Result<(), Erro
 /// `keys` rises strictly (asserted in builds with debug assertions; else the split may put an
 /// entry on the wrong side, but never loses one). Cost: O(entries + keys).
 pub fn split_by(a: SparseView<'_>, keys: &[u32], among: &mut SparseVec, others: &mut SparseVec) {
-    debug_assert!(
-        keys.windows(2).all(|pair| pair[0] < pair[1]),
-        "keys do not rise strictly"
-    );
+    debug_assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "keys do not rise strictly");
     among.reset(a.dim());
     others.reset(a.dim());
     let mut next = 0;
@@ -144,11 +124,7 @@ pub fn split_by(a: SparseView<'_>, keys: &[u32], among: &mut SparseVec, others: 
         while keys.get(next).is_some_and(|&key| key < index) {
             next += 1;
         }
-        let side = if keys.get(next) == Some(&index) {
-            &mut *among
-        } else {
-            &mut *others
-        };
+        let side = if keys.get(next) == Some(&index) { &mut *among } else { &mut *others };
         side.push(index, value);
     }
 }
@@ -187,10 +163,7 @@ impl Window {
 fn push_sum(out: &mut SparseVec, index: u32, sum: f32) -> Result<(), Error> {
     if !sum.is_finite() {
         out.clear();
-        return Err(Error::NonFinite {
-            index: index as usize,
-            value: sum,
-        });
+        return Err(Error::NonFinite { index: index as usize, value: sum });
     }
     if sum != 0.0 {
         out.push(index, sum);
@@ -216,10 +189,7 @@ mod tests {
         assert_eq!(out, sparse(9, &[(0, 1.0), (4, 7.0), (5, -2.0), (8, 1.0)]));
         assert_eq!(
             add(a.view(), sparse(8, &[]).view(), &mut out),
-            Err(Error::LengthMismatch {
-                expected: 9,
-                found: 8
-            })
+            Err(Error::LengthMismatch { expected: 9, found: 8 })
         );
     }
 
@@ -239,10 +209,7 @@ mod tests {
     #[test]
     fn overflow_is_reported_and_leaves_nothing() {
         let a = sparse(9, &[(2, 1.0), (3, f32::MAX)]);
-        let expected = Err(Error::NonFinite {
-            index: 3,
-            value: f32::INFINITY,
-        });
+        let expected = Err(Error::NonFinite { index: 3, value: f32::INFINITY });
         let mut out = SparseVec::new(9);
         assert_eq!(add(a.view(), a.view(), &mut out), expected);
         assert!(out.is_empty());
@@ -253,11 +220,7 @@ mod tests {
     #[test]
     fn sum_of_all_adds_in_rank_order() {
         // In rank order 1e8 swallows the 1; in any other order it would not.
-        let views = [
-            sparse(3, &[(1, 1.0)]),
-            sparse(3, &[(1, 1e8)]),
-            sparse(3, &[(1, -1e8), (2, 4.0)]),
-        ];
+        let views = [sparse(3, &[(1, 1.0)]), sparse(3, &[(1, 1e8)]), sparse(3, &[(1, -1e8), (2, 4.0)])];
         let mut out = SparseVec::new(3);
         sum_all(&views.each_ref().map(|v| v.view()), &mut out).unwrap();
         assert_eq!(out, sparse(3, &[(2, 4.0)]));
@@ -271,10 +234,7 @@ mod tests {
         let a = sparse(dim, &[(0, 1.0), (u32::MAX - 5000, 3.0), (u32::MAX, 2.0)]);
         let mut out = SparseVec::new(dim);
         sum_all(&[a.view(), a.view()], &mut out).unwrap();
-        assert_eq!(
-            out,
-            sparse(dim, &[(0, 2.0), (u32::MAX - 5000, 6.0), (u32::MAX, 4.0)])
-        );
+        assert_eq!(out, sparse(dim, &[(0, 2.0), (u32::MAX - 5000, 6.0), (u32::MAX, 4.0)]));
     }
 
     #[test]

@@ -39,12 +39,7 @@ impl TopKScratch {
 /// # Errors
 /// [`Error::NonFinite`] for the first NaN or infinity anywhere in `values`, [`Error::TooLong`] for
 /// more than 2^32 values. `out` is empty then.
-pub fn top_k(
-    values: &[f32],
-    k: usize,
-    out: &mut SparseVec,
-    scratch: &mut TopKScratch,
-) -> Result<(), Error> {
+pub fn top_k(values: &[f32], k: usize, out: &mut SparseVec, scratch: &mut TopKScratch) -> Result<(), Error> {
     out.reset(values.len());
     check_addressable(values.len())?;
     let k = k.min(values.len());
@@ -52,35 +47,11 @@ pub fn top_k(
         return check_finite(values);
     }
     out.reserve(k);
-    let guess = guess_bound(values, k, &mut scratch.sample);
-    if guess.room <= values.len() / 4 || values.len() <= SMALL {
-        if let Some(count) = collect(values, guess, &mut scratch.keys) {
-            let candidates = &scratch.keys[..count];
-            // Candidates lie by rising index, so the first one found is the first of all.
-            if let Some(&key) = candidates
-                .iter()
-                .find(|&&key| (key >> 32) as u32 >= INFINITE)
-            {
-                let index = key_index(key) as usize;
-                return Err(Error::NonFinite {
-                    index,
-                    value: values[index],
-                });
-            }
-            if count >= k || guess.bound == 1 {
-                let cut = cut_key(candidates, k, &mut scratch.sorted);
-                let kept = candidates
-                    .iter()
-                    .filter(|&&key| key >= cut)
-                    .map(|&key| key_index(key));
-                kept.for_each(|index| out.push(index, values[index as usize]));
-                return Ok(());
-            }
-        }
+    if !select_candidates(values, k, out, scratch)? {
+        check_finite(values)?;
+        let (threshold, ties) = exact_threshold(values, k, &mut scratch.histogram);
+        emit(values, threshold, ties, out);
     }
-    check_finite(values)?;
-    let (threshold, ties) = exact_threshold(values, k, &mut scratch.histogram);
-    emit(values, threshold, ties, out);
     Ok(())
 }
 
@@ -103,6 +74,27 @@ const SMALL: usize = 4096;
 /// Values that are compared together.
 const LANES: usize = 16;
 
+/// Selects among candidates; false when the guess was no good, or candidates would be too many.
+fn select_candidates(values: &[f32], k: usize, out: &mut SparseVec, scratch: &mut TopKScratch) -> Result<bool, Error> {
+    let Some(guess) = guess_bound(values, k, &mut scratch.sample) else { return Ok(false) };
+    let Some(count) = collect(values, guess, &mut scratch.keys) else { return Ok(false) };
+    let candidates = &scratch.keys[..count];
+    // Candidates lie by rising index, so the first one found is the first of all.
+    if let Some(&key) = candidates.iter().find(|&&key| (key >> 32) as u32 >= INFINITE) {
+        let index = key_index(key) as usize;
+        return Err(Error::NonFinite { index, value: values[index] });
+    }
+    // With a bound of 1 no non-zero value is left out, however few there are.
+    if count < k && guess.bound > 1 {
+        return Ok(false);
+    }
+    let cut = cut_key(candidates, k, &mut scratch.sorted);
+    for index in candidates.iter().filter(|&&key| key >= cut).map(|&key| key_index(key)) {
+        out.push(index, values[index as usize]);
+    }
+    Ok(true)
+}
+
 /// Candidates are the values whose magnitude bits are at least `bound`; `room` of them are planned for.
 #[derive(Clone, Copy)]
 struct Guess {
@@ -110,37 +102,30 @@ struct Guess {
     room: usize,
 }
 
-/// Guesses a bound that about `k` plus four deviations of `values` reach.
-fn guess_bound(values: &[f32], k: usize, sample: &mut Vec<u32>) -> Guess {
+/// Guesses a bound that `k` values and four deviations more reach; none when that is too large a share.
+fn guess_bound(values: &[f32], k: usize, sample: &mut Vec<u32>) -> Option<Guess> {
     let n = values.len();
     if n <= SMALL {
-        return Guess { bound: 1, room: n };
+        return Some(Guess { bound: 1, room: n });
     }
-    let drawn = ((64.0 * n as f64 / k as f64) as usize)
-        .clamp(4096, 65_536)
-        .min(n / 4);
+    let drawn = ((64.0 * n as f64 / k as f64) as usize).clamp(4096, 65_536).min(n / 4);
     let expected = k as f64 * drawn as f64 / n as f64;
     let rank = (expected + 4.0 * expected.sqrt() + 4.0) as usize;
     let room = (2.0 * rank as f64 * n as f64 / drawn as f64) as usize + 64;
     if rank >= drawn || room > n / 4 {
-        return Guess { bound: 1, room: n };
+        return None;
     }
     sample.clear();
     let stratum = n / drawn;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for first in (0..drawn).map(|i| i * stratum) {
         // One place a stratum, jittered so that periodic data do not line up with the strata.
-        state = state
-            .wrapping_mul(0x5851_f42d_4c95_7f2d)
-            .wrapping_add(0x1405_7b7e_f767_814f);
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         sample.push(magnitude(values[first + (state >> 33) as usize % stratum]));
     }
     let place = drawn - rank;
     let bound = *sample.select_nth_unstable(place).1;
-    Guess {
-        bound: bound.max(1),
-        room,
-    }
+    Some(Guess { bound: bound.max(1), room })
 }
 
 /// Collects the order keys of all candidates by rising index; `None` when there are more than planned for.
@@ -181,9 +166,7 @@ fn append(block: &[f32], first: usize, bound: u32, keys: &mut [u64]) -> usize {
 
 /// Whether a magnitude of the block is at least `bound`, compared signed since SSE2 can do that.
 fn any_reaches(block: &[f32; LANES], bound: u32) -> bool {
-    block.iter().fold(false, |any, &value| {
-        any | (magnitude(value) as i32 >= bound as i32)
-    })
+    block.iter().fold(false, |any, &value| any | (magnitude(value) as i32 >= bound as i32))
 }
 
 /// The magnitude bits of the `k`-th value in the total order, and how many values of just that
@@ -208,11 +191,7 @@ fn exact_threshold(values: &[f32], k: usize, histogram: &mut Vec<usize>) -> (u32
         prefix |= (digit as u32) << shift;
         prefix_mask |= digit_mask << shift;
     }
-    if prefix == 0 {
-        (1, usize::MAX)
-    } else {
-        (prefix, wanted)
-    }
+    if prefix == 0 { (1, usize::MAX) } else { (prefix, wanted) }
 }
 
 /// Emits the values above `threshold`, and the first `ties` of those at it.
@@ -228,16 +207,11 @@ fn emit(values: &[f32], threshold: u32, mut ties: usize, out: &mut SparseVec) {
     for (block_index, block) in blocks.iter().enumerate() {
         if any_reaches(block, threshold) {
             let first = block_index * LANES;
-            block
-                .iter()
-                .enumerate()
-                .for_each(|(lane, &value)| emit_one(first + lane, value));
+            block.iter().enumerate().for_each(|(lane, &value)| emit_one(first + lane, value));
         }
     }
     let first = blocks.len() * LANES;
-    rest.iter()
-        .enumerate()
-        .for_each(|(lane, &value)| emit_one(first + lane, value));
+    rest.iter().enumerate().for_each(|(lane, &value)| emit_one(first + lane, value));
 }
 
 #[cfg(test)]
@@ -253,10 +227,7 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_smaller_index() {
-        assert_eq!(
-            select(&[1.0, -2.0, 2.0, -1.0, 1.0], 3),
-            [(0, 1.0), (1, -2.0), (2, 2.0)]
-        );
+        assert_eq!(select(&[1.0, -2.0, 2.0, -1.0, 1.0], 3), [(0, 1.0), (1, -2.0), (2, 2.0)]);
         assert_eq!(select(&[0.0, -0.0, 1e-45, 0.0], 4), [(2, 1e-45)]);
         assert_eq!(select(&[], 3), []);
         assert_eq!(select(&[1.0], 0), []);
@@ -272,15 +243,8 @@ mod tests {
                 let mut out = SparseVec::with_capacity(9, 1);
                 out.push(1, 1.0);
                 let found = top_k(&values, k, &mut out, &mut TopKScratch::new());
-                let expected = Error::NonFinite {
-                    index: n / 2,
-                    value: f32::NEG_INFINITY,
-                };
-                assert_eq!(
-                    (found, out.is_empty()),
-                    (Err(expected), true),
-                    "n {n}, k {k}"
-                );
+                let expected = Error::NonFinite { index: n / 2, value: f32::NEG_INFINITY };
+                assert_eq!((found, out.is_empty()), (Err(expected), true), "n {n}, k {k}");
             }
         }
     }
@@ -289,26 +253,20 @@ mod tests {
     fn guess_and_histogram_agree() {
         // A ramp of distinct magnitudes in scrambled order, both signs.
         let n = 50_000_u64;
-        let scrambled = |i: u64| ((i * 7919) % n) as f32 * if i % 3 == 0 { -1.0 } else { 1.0 };
+        let scrambled = |i: u64| ((i * 7919) % n) as f32 * if i.is_multiple_of(3) { -1.0 } else { 1.0 };
         let values: Vec<f32> = (0..n).map(scrambled).collect();
         for k in [1, 50, 500, 5000] {
             let (threshold, ties) = exact_threshold(&values, k, &mut Vec::new());
             let mut exact = SparseVec::new(values.len());
             emit(&values, threshold, ties, &mut exact);
-            assert_eq!(
-                select(&values, k),
-                exact.iter().collect::<Vec<_>>(),
-                "k {k}"
-            );
+            assert_eq!(select(&values, k), exact.iter().collect::<Vec<_>>(), "k {k}");
             assert_eq!(exact.len(), k);
         }
     }
 
     #[test]
     fn reused_scratch_does_not_grow() {
-        let values: Vec<f32> = (0..100_000_u64)
-            .map(|i| ((i * 7919) % 100_003) as f32)
-            .collect();
+        let values: Vec<f32> = (0..100_000_u64).map(|i| ((i * 7919) % 100_003) as f32).collect();
         let (mut out, mut scratch) = (SparseVec::new(0), TopKScratch::new());
         top_k(&values, 1000, &mut out, &mut scratch).unwrap();
         let capacities = |s: &TopKScratch| [s.keys.capacity(), s.sample.capacity()];

@@ -31,11 +31,7 @@ impl SparseVec {
 
     /// A vector of `dim` zeros with room for `entries`.
     pub fn with_capacity(dim: usize, entries: usize) -> Self {
-        Self {
-            dim,
-            indices: Vec::with_capacity(entries),
-            values: Vec::with_capacity(entries),
-        }
+        Self { dim, indices: Vec::with_capacity(entries), values: Vec::with_capacity(entries) }
     }
 
     /// Takes entries over as they are, after checking them. Cost: O(entries).
@@ -44,20 +40,12 @@ impl SparseVec {
     /// As [`SparseView::new`].
     pub fn from_parts(dim: usize, indices: Vec<u32>, values: Vec<f32>) -> Result<Self, Error> {
         check_parts(dim, &indices, &values)?;
-        Ok(Self {
-            dim,
-            indices,
-            values,
-        })
+        Ok(Self { dim, indices, values })
     }
 
     /// Borrows the entries.
     pub fn view(&self) -> SparseView<'_> {
-        SparseView {
-            dim: self.dim,
-            indices: &self.indices,
-            values: &self.values,
-        }
+        SparseView { dim: self.dim, indices: &self.indices, values: &self.values }
     }
 
     /// Length of the dense vector.
@@ -114,25 +102,16 @@ impl SparseVec {
 
     /// Makes room for `entries` in all.
     pub fn reserve(&mut self, entries: usize) {
-        self.indices
-            .reserve(entries.saturating_sub(self.indices.len()));
-        self.values
-            .reserve(entries.saturating_sub(self.values.len()));
+        self.indices.reserve(entries.saturating_sub(self.indices.len()));
+        self.values.reserve(entries.saturating_sub(self.values.len()));
     }
 
     /// Appends an entry. `index` must lie below `dim` and above every index present;
     /// builds with debug assertions panic otherwise, others leave a vector whose sums are wrong
     /// or whose use panics.
     pub fn push(&mut self, index: u32, value: f32) {
-        debug_assert!(
-            (index as usize) < self.dim,
-            "index {index} not below {}",
-            self.dim
-        );
-        debug_assert!(
-            self.indices.last().is_none_or(|&last| last < index),
-            "index {index} does not rise"
-        );
+        debug_assert!((index as usize) < self.dim, "index {index} not below {}", self.dim);
+        debug_assert!(self.indices.last().is_none_or(|&last| last < index), "index {index} does not rise");
         self.indices.push(index);
         self.values.push(value);
     }
@@ -173,11 +152,7 @@ impl<'a> SparseView<'a> {
     /// first index that breaks the rule.
     pub fn new(dim: usize, indices: &'a [u32], values: &'a [f32]) -> Result<Self, Error> {
         check_parts(dim, indices, values)?;
-        Ok(Self {
-            dim,
-            indices,
-            values,
-        })
+        Ok(Self { dim, indices, values })
     }
 
     /// Length of the dense vector.
@@ -207,19 +182,12 @@ impl<'a> SparseView<'a> {
 
     /// Index and value of each entry, by rising index.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, f32)> + use<'a> {
-        self.indices
-            .iter()
-            .copied()
-            .zip(self.values.iter().copied())
+        self.indices.iter().copied().zip(self.values.iter().copied())
     }
 
     /// An owned copy.
     pub fn to_owned(&self) -> SparseVec {
-        SparseVec {
-            dim: self.dim,
-            indices: self.indices.to_vec(),
-            values: self.values.to_vec(),
-        }
+        SparseVec { dim: self.dim, indices: self.indices.to_vec(), values: self.values.to_vec() }
     }
 
     /// Adds every entry to its place in `dense`. Sums are not checked for overflow.
@@ -227,20 +195,14 @@ impl<'a> SparseView<'a> {
     /// # Panics
     /// Unless `dense` has `dim` elements.
     pub fn add_to(&self, dense: &mut [f32]) {
-        assert_eq!(
-            self.dim,
-            dense.len(),
-            "a sparse vector is added to a dense one of its own length"
-        );
-        self.iter()
-            .for_each(|(index, value)| dense[index as usize] += value);
+        assert_eq!(self.dim, dense.len(), "a sparse vector is added to a dense one of its own length");
+        self.iter().for_each(|(index, value)| dense[index as usize] += value);
     }
 
     /// The dense vector.
     pub fn to_dense(&self) -> Vec<f32> {
         let mut dense = vec![0.0; self.dim];
-        self.iter()
-            .for_each(|(index, value)| dense[index as usize] = value);
+        self.iter().for_each(|(index, value)| dense[index as usize] = value);
         dense
     }
 }
@@ -249,18 +211,12 @@ fn check_parts(dim: usize, indices: &[u32], values: &[f32]) -> Result<(), Error>
     check_addressable(dim)?;
     check_length(indices.len(), values.len())?;
     if let Some(before) = indices.windows(2).position(|pair| pair[0] >= pair[1]) {
-        return Err(Error::UnsortedIndices {
-            position: before + 1,
-        });
+        return Err(Error::UnsortedIndices { position: before + 1 });
     }
     // Indices rise, so the first one out of range is found by bisection.
     let position = indices.partition_point(|&index| (index as usize) < dim);
     match indices.get(position) {
-        Some(&index) => Err(Error::IndexOutOfRange {
-            position,
-            index,
-            dim,
-        }),
+        Some(&index) => Err(Error::IndexOutOfRange { position, index, dim }),
         None => Ok(()),
     }
 }
@@ -271,46 +227,18 @@ mod tests {
 
     #[test]
     fn checks_what_it_takes_over() {
-        let build = |dim, indices: &[u32], values: &[f32]| {
-            SparseView::new(dim, indices, values).map(|_| ())
-        };
+        let build = |dim, indices: &[u32], values: &[f32]| SparseView::new(dim, indices, values).map(|_| ());
         assert_eq!(build(3, &[0, 2], &[1.0, 2.0]), Ok(()));
         assert_eq!(build(0, &[], &[]), Ok(()));
         assert_eq!(build(1 << 32, &[u32::MAX], &[1.0]), Ok(()));
-        assert_eq!(
-            build((1 << 32) + 1, &[], &[]),
-            Err(Error::TooLong { len: (1 << 32) + 1 })
-        );
-        assert_eq!(
-            build(3, &[0], &[]),
-            Err(Error::LengthMismatch {
-                expected: 1,
-                found: 0
-            })
-        );
-        assert_eq!(
-            build(3, &[1, 1], &[1.0; 2]),
-            Err(Error::UnsortedIndices { position: 1 })
-        );
-        assert_eq!(
-            build(3, &[0, 2, 1], &[1.0; 3]),
-            Err(Error::UnsortedIndices { position: 2 })
-        );
-        assert_eq!(
-            build(3, &[0, 3, 4], &[1.0; 3]),
-            Err(Error::IndexOutOfRange {
-                position: 1,
-                index: 3,
-                dim: 3
-            })
-        );
+        assert_eq!(build((1 << 32) + 1, &[], &[]), Err(Error::TooLong { len: (1 << 32) + 1 }));
+        assert_eq!(build(3, &[0], &[]), Err(Error::LengthMismatch { expected: 1, found: 0 }));
+        assert_eq!(build(3, &[1, 1], &[1.0; 2]), Err(Error::UnsortedIndices { position: 1 }));
+        assert_eq!(build(3, &[0, 2, 1], &[1.0; 3]), Err(Error::UnsortedIndices { position: 2 }));
+        assert_eq!(build(3, &[0, 3, 4], &[1.0; 3]), Err(Error::IndexOutOfRange { position: 1, index: 3, dim: 3 }));
         assert_eq!(
             SparseVec::from_parts(0, vec![0], vec![1.0]),
-            Err(Error::IndexOutOfRange {
-                position: 0,
-                index: 0,
-                dim: 0
-            })
+            Err(Error::IndexOutOfRange { position: 0, index: 0, dim: 0 })
         );
     }
 
@@ -325,10 +253,7 @@ mod tests {
         assert_eq!(dense, [1.0, 2.0, 1.0, 0.5]);
         assert_eq!(sparse.to_dense(), [0.0, 1.0, 0.0, -0.5]);
         sparse.reset(2);
-        assert_eq!(
-            (sparse.dim(), sparse.len(), sparse.is_empty()),
-            (2, 0, true)
-        );
+        assert_eq!((sparse.dim(), sparse.len(), sparse.is_empty()), (2, 0, true));
     }
 
     #[test]

@@ -5,10 +5,9 @@
 //! loops run along both. Ranks above eight take a pass for every eight columns of the factors.
 //! Additions have one order, whatever the CPU.
 
-/// Sizes of `M` (`rows x cols`), `P` (`rows x rank`) and `Q` (`cols x rank`).
+/// Row lengths: `cols` of `M`, `rank` of `P` and `Q`. The number of rows follows from the slices.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) rank: usize,
 }
@@ -26,16 +25,7 @@ pub(super) fn multiply_transposed(m: &[f32], p: &[f32], shape: Shape, q: &mut [f
 
 /// `M += sign * P Q^T`.
 pub(super) fn add_outer(p: &[f32], q: &[f32], sign: f32, shape: Shape, m: &mut [f32]) {
-    for_each_pass(
-        shape.rank,
-        AddOuter {
-            p,
-            q,
-            sign,
-            shape,
-            m,
-        },
-    );
+    for_each_pass(shape.rank, AddOuter { p, q, sign, shape, m });
 }
 
 /// Columns in a tile: eight rows of a transposed tile take 16 KiB.
@@ -106,10 +96,7 @@ impl Pass for MultiplyTransposed<'_> {
             for (m_row, p_row) in self.m.chunks_exact(cols).zip(self.p.chunks_exact(rank)) {
                 let m_part = &m_row[start..start + width];
                 for (column, &p) in tile.iter_mut().zip(&p_row[first..first + C]) {
-                    column
-                        .iter_mut()
-                        .zip(m_part)
-                        .for_each(|(q, &m)| *q += m * p);
+                    column.iter_mut().zip(m_part).for_each(|(q, &m)| *q += m * p);
                 }
             }
             store_tile(&tile, start, width, first, rank, self.q);
@@ -134,10 +121,7 @@ impl Pass for AddOuter<'_> {
             load_tile(self.q, start, width, first, rank, &mut tile);
             for (m_row, p_row) in self.m.chunks_exact_mut(cols).zip(self.p.chunks_exact(rank)) {
                 let mut factors = [0.0; C];
-                factors
-                    .iter_mut()
-                    .zip(&p_row[first..])
-                    .for_each(|(factor, &p)| *factor = self.sign * p);
+                factors.iter_mut().zip(&p_row[first..]).for_each(|(factor, &p)| *factor = self.sign * p);
                 for (j, m) in m_row[start..start + width].iter_mut().enumerate() {
                     // A whole dot product first: the error of a subtraction stays small.
                     let mut product = 0.0;
@@ -152,14 +136,7 @@ impl Pass for AddOuter<'_> {
 }
 
 /// Transposes `C` columns of a `TILE`-row stretch of `q`.
-fn load_tile<const C: usize>(
-    q: &[f32],
-    start: usize,
-    width: usize,
-    first: usize,
-    rank: usize,
-    tile: &mut Tile<C>,
-) {
+fn load_tile<const C: usize>(q: &[f32], start: usize, width: usize, first: usize, rank: usize, tile: &mut Tile<C>) {
     for (j, q_row) in q.chunks_exact(rank).skip(start).take(width).enumerate() {
         for c in 0..C {
             tile[c][j] = q_row[first + c];
@@ -168,14 +145,7 @@ fn load_tile<const C: usize>(
 }
 
 /// The inverse of [`load_tile`].
-fn store_tile<const C: usize>(
-    tile: &Tile<C>,
-    start: usize,
-    width: usize,
-    first: usize,
-    rank: usize,
-    q: &mut [f32],
-) {
+fn store_tile<const C: usize>(tile: &Tile<C>, start: usize, width: usize, first: usize, rank: usize, q: &mut [f32]) {
     for (j, q_row) in q.chunks_exact_mut(rank).skip(start).take(width).enumerate() {
         for c in 0..C {
             q_row[first + c] = tile[c][j];

@@ -18,7 +18,7 @@ mod orthonormal;
 pub use orthonormal::orthonormalise;
 
 use crate::Error;
-use crate::bits::check_finite;
+use crate::bits::{check_finite, largest_finite};
 use crate::generator::Generator;
 
 /// The state of one matrix between steps: its shape, `Q`, and the generator shared by all ranks.
@@ -38,19 +38,12 @@ impl LowRank {
     /// # Errors
     /// [`Error::MatrixTooLarge`] when `rows * cols` overflows.
     pub fn new(rows: usize, cols: usize, rank: usize, seed: u64) -> Result<Self, Error> {
-        rows.checked_mul(cols)
-            .ok_or(Error::MatrixTooLarge { rows, cols })?;
+        rows.checked_mul(cols).ok_or(Error::MatrixTooLarge { rows, cols })?;
         let rank = rank.min(rows).min(cols);
         let mut generator = Generator::new(seed);
         let mut q = vec![0.0; cols * rank];
         generator.fill_normal(&mut q);
-        Ok(Self {
-            rows,
-            cols,
-            rank,
-            q,
-            generator,
-        })
+        Ok(Self { rows, cols, rank, q, generator })
     }
 
     /// Rows of the matrix.
@@ -122,12 +115,15 @@ impl LowRank {
 
     /// Takes over `q`, the average of all ranks, as the start of the next step.
     ///
+    /// It is kept times the power of two that brings its largest magnitude to between one and two: the next
+    /// `M Q` then stays in range for tiny and huge matrices alike, and spans the same space bit for bit.
+    ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; the state is unchanged then.
     pub fn set_q(&mut self, q: &[f32]) -> Result<(), Error> {
         check_shape("Q", self.cols, self.rank, q.len())?;
-        check_finite(q)?;
-        self.q.copy_from_slice(q);
+        let factor = reciprocal_power_of_two(largest_finite(q)?);
+        self.q.iter_mut().zip(q).for_each(|(kept, &v)| *kept = (f64::from(v) * factor) as f32);
         Ok(())
     }
 
@@ -147,12 +143,7 @@ impl LowRank {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
-    pub fn subtract_reconstruction(
-        &self,
-        p: &[f32],
-        q: &[f32],
-        m: &mut [f32],
-    ) -> Result<(), Error> {
+    pub fn subtract_reconstruction(&self, p: &[f32], q: &[f32], m: &mut [f32]) -> Result<(), Error> {
         check_shape("M", self.rows, self.cols, m.len())?;
         self.check_factors(p, q)?;
         kernels::add_outer(p, q, -1.0, self.shape(), m);
@@ -160,11 +151,7 @@ impl LowRank {
     }
 
     fn shape(&self) -> kernels::Shape {
-        kernels::Shape {
-            rows: self.rows,
-            cols: self.cols,
-            rank: self.rank,
-        }
+        kernels::Shape { cols: self.cols, rank: self.rank }
     }
 
     fn check_factors(&self, p: &[f32], q: &[f32]) -> Result<(), Error> {
@@ -181,17 +168,17 @@ pub fn worth_it(rows: usize, cols: usize, rank: usize, min_compression: f64) -> 
     (rows + cols) * rank * min_compression < rows * cols
 }
 
-fn check_shape(what: &'static str, rows: usize, cols: usize, found: usize) -> Result<(), Error> {
-    if rows.checked_mul(cols) == Some(found) {
-        Ok(())
-    } else {
-        Err(Error::ShapeMismatch {
-            what,
-            rows,
-            cols,
-            found,
-        })
+/// `1 / 2^e` for a `magnitude` of `2^e` up to `2^(e + 1)`; 1 for zero.
+fn reciprocal_power_of_two(magnitude: f32) -> f64 {
+    if magnitude == 0.0 {
+        return 1.0;
     }
+    // Every f32, subnormal or not, is a normal f64: its upper bits alone are its power of two.
+    1.0 / f64::from_bits(f64::from(magnitude).to_bits() & (0x7ff << 52))
+}
+
+fn check_shape(what: &'static str, rows: usize, cols: usize, found: usize) -> Result<(), Error> {
+    if rows.checked_mul(cols) == Some(found) { Ok(()) } else { Err(Error::ShapeMismatch { what, rows, cols, found }) }
 }
 
 /// Every non-finite element of `m` makes some element of a product with it non-finite, so only the

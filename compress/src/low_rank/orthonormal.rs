@@ -14,12 +14,7 @@ use crate::generator::Generator;
 ///
 /// # Errors
 /// [`Error::RankTooLarge`] when `rank > rows`, [`Error::ShapeMismatch`], [`Error::NonFinite`]. `p` is unchanged then.
-pub fn orthonormalise(
-    p: &mut [f32],
-    rows: usize,
-    rank: usize,
-    generator: &mut Generator,
-) -> Result<(), Error> {
+pub fn orthonormalise(p: &mut [f32], rows: usize, rank: usize, generator: &mut Generator) -> Result<(), Error> {
     if rank > rows {
         return Err(Error::RankTooLarge { rank, rows });
     }
@@ -30,8 +25,7 @@ pub fn orthonormalise(
     }
     for column in 0..rank {
         while !normalise_column(p, rank, column) {
-            p.chunks_exact_mut(rank)
-                .for_each(|row| row[column] = generator.normal());
+            p.chunks_exact_mut(rank).for_each(|row| row[column] = generator.normal());
         }
     }
     Ok(())
@@ -65,8 +59,7 @@ fn normalise_column(p: &mut [f32], rank: usize, column: usize) -> bool {
 }
 
 fn scale(p: &mut [f32], rank: usize, column: usize, factor: f64) {
-    p.chunks_exact_mut(rank)
-        .for_each(|row| row[column] = (f64::from(row[column]) * factor) as f32);
+    p.chunks_exact_mut(rank).for_each(|row| row[column] = (f64::from(row[column]) * factor) as f32);
 }
 
 /// The dot product of two columns.
@@ -76,12 +69,8 @@ fn dot(p: &[f32], rank: usize, a: usize, b: usize) -> f64 {
     let groups = p.chunks_exact(4 * rank);
     let rest = groups.remainder();
     for group in groups {
-        sums.iter_mut()
-            .zip(group.chunks_exact(rank))
-            .for_each(|(sum, row)| *sum += product(row));
+        sums.iter_mut().zip(group.chunks_exact(rank)).for_each(|(sum, row)| *sum += product(row));
     }
-    sums.iter_mut()
-        .zip(rest.chunks_exact(rank))
-        .for_each(|(sum, row)| *sum += product(row));
+    sums.iter_mut().zip(rest.chunks_exact(rank)).for_each(|(sum, row)| *sum += product(row));
     (sums[0] + sums[1]) + (sums[2] + sums[3])
 }
