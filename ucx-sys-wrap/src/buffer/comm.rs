@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{OperationId, Orphan, Port};
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
-use crate::{Arrival, Envelope, Error, Rank, Result, Tag};
+use crate::{Arrival, Envelope, Error, Lengths, Rank, Result, Tag};
 
 /// Sends and receives inside one scope, on buffers that outlive `'env`.
 ///
@@ -79,11 +80,12 @@ impl<'env> Comm<'env> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
         B::lend(&raw, &mut parts);
+        let lent = parts.iter().map(ReadLease::len).collect();
         let posted = match self.port.enter().transport.borrow_mut().post_send(to, envelope, parts) {
             Posted::Done(done) => Posted::Done(done.result),
             Posted::Pending(id) => Posted::Pending(id),
         };
-        Leaf::new(self, to, envelope.tag, raw, posted)
+        Leaf::new(self, (to, envelope.tag), lent, raw, posted)
     }
 
     /// Posts a receive of the next message from `from` with the envelope's tag.
@@ -93,11 +95,12 @@ impl<'env> Comm<'env> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
         B::lend(&mut raw, &mut parts);
+        let lent = parts.iter().map(WriteLease::len).collect();
         let posted = match self.port.enter().transport.borrow_mut().post_recv(from, envelope, parts) {
             Posted::Done(done) => Posted::Done(done.result),
             Posted::Pending(id) => Posted::Pending(id),
         };
-        Leaf::new(self, from, envelope.tag, raw, posted)
+        Leaf::new(self, (from, envelope.tag), lent, raw, posted)
     }
 }
 
@@ -125,6 +128,7 @@ pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     comm: &'comm Comm<'env>,
     peer: Rank,
     tag: Tag,
+    lent: Lengths,
     state: State<B, Id>,
 }
 
@@ -137,8 +141,8 @@ enum State<B: Buffer, Id: Direction> {
 impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
     fn new(
         comm: &'comm Comm<'env>,
-        peer: Rank,
-        tag: Tag,
+        (peer, tag): (Rank, Tag),
+        lent: Lengths,
         raw: B::Raw,
         posted: Posted<Id, Result<Id::Outcome>>,
     ) -> Self {
@@ -149,7 +153,13 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
                 State::Pending(id, raw)
             }
         };
-        Self { comm, peer, tag, state }
+        Self { comm, peer, tag, lent, state }
+    }
+
+    /// Bytes that the buffer has for each part.
+    #[must_use]
+    pub fn lent(&self) -> &Lengths {
+        &self.lent
     }
 
     /// Asks the transport; moves to `Done` when the operation has ended. `Some` when it is over or out of time.

@@ -1,0 +1,166 @@
+//! One collective call on one rank: what it sends and receives carries its number and its description.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use ucx_sys_wrap::buffer::{Comm, Leaf, RecvBuffer, SendBuffer};
+use ucx_sys_wrap::{Envelope, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag};
+
+use crate::description::Description;
+use crate::error::{Error, Place, Result};
+
+/// What every algorithm works with: who takes part, and sends and receives that belong to this call.
+///
+/// Several collectives may run one after the other inside one call ([`describe`](Self::describe)): their messages
+/// are matched in order.
+pub struct Call<'comm, 'env> {
+    comm: &'comm Comm<'env>,
+    identity: Identity,
+    place: Place,
+    signature: Signature,
+    mark: &'comm AtomicU64,
+}
+
+/// What is fixed when a call is made, before it is first polled.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    pub(crate) group: u16,
+    pub(crate) sequence: u32,
+    pub(crate) timeout: Duration,
+}
+
+impl<'comm, 'env> Call<'comm, 'env> {
+    pub(crate) fn new(
+        comm: &'comm Comm<'env>,
+        identity: Identity,
+        description: Description,
+        mark: &'comm AtomicU64,
+    ) -> Self {
+        let Identity { sequence, timeout, .. } = identity;
+        let place = Place { description, sequence, timeout };
+        Self { comm, identity, place, signature: description.encode(), mark }
+    }
+
+    /// A collective inside this call; its messages say so.
+    #[must_use]
+    pub fn describe(&self, description: Description) -> Call<'comm, 'env> {
+        Call::new(self.comm, self.identity, description, self.mark)
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.comm.port().rank().0
+    }
+
+    /// Ranks in the group.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.comm.port().world_size()
+    }
+
+    /// What this rank says that it calls.
+    #[must_use]
+    pub fn description(&self) -> Description {
+        self.place.description
+    }
+
+    /// The largest mark that this rank has set or received in this call.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.mark.load(Ordering::Relaxed))
+    }
+
+    /// Sets a mark that spreads with this call's messages, unless a larger one is set.
+    pub fn set_mark(&self, mark: Mark) {
+        self.mark.fetch_max(mark.0, Ordering::Relaxed);
+    }
+
+    /// Posts a message; the buffer comes back when the bytes are on their way.
+    pub fn send<B: SendBuffer + 'env>(&self, to: u32, round: u32, buffer: B) -> Sending<'_, 'env, B> {
+        let leaf = self.comm.send(Rank(to), self.envelope(self.rank(), round, self.mark()), buffer);
+        Sending { leaf, place: &self.place }
+    }
+
+    /// Posts a receive whose parts are as long as their places.
+    pub fn recv<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> Receiving<'_, 'env, B> {
+        Receiving(self.recv_up_to(from, round, buffer))
+    }
+
+    /// Posts a receive whose parts are at most as long as their places; resolves with their lengths in bytes.
+    pub fn recv_up_to<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> ReceivingUpTo<'_, 'env, B> {
+        let leaf = self.comm.recv(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
+        ReceivingUpTo { leaf, place: &self.place, mark: self.mark, from }
+    }
+
+    fn envelope(&self, source: u32, round: u32, mark: Mark) -> Envelope {
+        let tag = Tag::new(Rank(source), self.identity.group, self.identity.sequence, round);
+        Envelope { tag, signature: self.signature, mark }
+    }
+}
+
+/// A message on its way; see [`Call::send`].
+#[must_use = "a send that is dropped is canceled"]
+pub struct Sending<'a, 'env, B: SendBuffer + 'env> {
+    leaf: Leaf<'a, 'env, B, SendId>,
+    place: &'a Place,
+}
+
+impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
+    type Output = Result<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
+        let ended = ready!(Pin::new(&mut self.leaf).poll(context));
+        Poll::Ready(ended.map(|(buffer, ())| buffer).map_err(|error| Error::at(self.place, error)))
+    }
+}
+
+/// A message awaited; see [`Call::recv_up_to`].
+#[must_use = "a receive that is dropped is canceled"]
+pub struct ReceivingUpTo<'a, 'env, B: RecvBuffer + 'env> {
+    leaf: Leaf<'a, 'env, B, RecvId>,
+    place: &'a Place,
+    mark: &'a AtomicU64,
+    from: u32,
+}
+
+impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
+    type Output = Result<(B, Lengths)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match ready!(Pin::new(&mut self.leaf).poll(context)) {
+            Ok((buffer, arrival)) => {
+                self.mark.fetch_max(arrival.mark.0, Ordering::Relaxed);
+                Ok((buffer, arrival.lengths))
+            }
+            Err(error) => Err(Error::at(self.place, error)),
+        })
+    }
+}
+
+/// A message of a known size awaited; see [`Call::recv`].
+#[must_use = "a receive that is dropped is canceled"]
+pub struct Receiving<'a, 'env, B: RecvBuffer + 'env>(ReceivingUpTo<'a, 'env, B>);
+
+impl<'env, B: RecvBuffer + 'env> Future for Receiving<'_, 'env, B> {
+    type Output = Result<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
+        let (buffer, lengths) = match ready!(Pin::new(&mut self.0).poll(context)) {
+            Ok(arrived) => arrived,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        let expected = self.0.leaf.lent();
+        Poll::Ready(if lengths == *expected {
+            Ok(buffer)
+        } else {
+            Err(Error::Payload {
+                rank: Rank(self.0.from),
+                what: format!("parts of {lengths:?} bytes, expected {expected:?}"),
+            })
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! What an algorithm will cost, and which one is chosen.
+
+use crate::pattern::doubling_rounds;
+
+/// The latency and the inverse bandwidth of the network, the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Seconds per message.
+    pub alpha: f64,
+    /// Seconds per byte.
+    pub beta: f64,
+}
+
+/// Loopback sockets on one host, roughly.
+impl Default for Cost {
+    fn default() -> Self {
+        Self { alpha: 20e-6, beta: 0.5e-9 }
+    }
+}
+
+/// The algorithms for a dense all-reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseAllReduce {
+    /// [`ring`](crate::dense::ring): least bytes.
+    Ring,
+    /// [`recursive_doubling`](crate::dense::recursive_doubling): least rounds.
+    RecursiveDoubling,
+}
+
+impl Cost {
+    /// The cheapest dense all-reduce of `bytes` among `world_size` ranks.
+    #[must_use]
+    pub fn dense_all_reduce(&self, world_size: u32, bytes: usize) -> DenseAllReduce {
+        if self.ring_all_reduce(world_size, bytes) < self.recursive_doubling(world_size, bytes) {
+            DenseAllReduce::Ring
+        } else {
+            DenseAllReduce::RecursiveDoubling
+        }
+    }
+
+    /// Seconds of a ring all-reduce.
+    #[must_use]
+    pub fn ring_all_reduce(&self, world_size: u32, bytes: usize) -> f64 {
+        let steps = f64::from(world_size.saturating_sub(1));
+        2.0 * steps * (self.alpha + self.beta * bytes as f64 / f64::from(world_size.max(1)))
+    }
+
+    /// Seconds of a recursive doubling.
+    #[must_use]
+    pub fn recursive_doubling(&self, world_size: u32, bytes: usize) -> f64 {
+        let extra = if world_size.is_power_of_two() { 0 } else { 1 };
+        f64::from(doubling_rounds(world_size) + extra) * (self.alpha + self.beta * bytes as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_vectors_take_few_rounds_and_long_ones_few_bytes() {
+        let cost = Cost::default();
+        assert_eq!(cost.dense_all_reduce(8, 8), DenseAllReduce::RecursiveDoubling);
+        assert_eq!(cost.dense_all_reduce(8, 64 << 20), DenseAllReduce::Ring);
+        assert_eq!(cost.dense_all_reduce(1, 1 << 20), DenseAllReduce::RecursiveDoubling);
+    }
+
+    #[test]
+    fn formulas_of_the_papers() {
+        let cost = Cost { alpha: 1.0, beta: 1.0 };
+        assert_eq!(cost.ring_all_reduce(4, 8), 2.0 * 3.0 + 2.0 * 3.0 / 4.0 * 8.0);
+        assert_eq!(cost.recursive_doubling(8, 5), 3.0 * 6.0);
+        assert_eq!(cost.recursive_doubling(5, 0), 4.0);
+    }
+}

@@ -1,0 +1,73 @@
+//! All-gather: every rank gets all ranks' vectors.
+//!
+//! Ring: `P - 1` rounds; in each a rank passes on what it got in the round before. Every rank sends all vectors but
+//! the one of its successor.
+
+use std::sync::Arc;
+
+use ucx_sys_wrap::Rank;
+use ucx_sys_wrap::buffer::Chunk;
+
+use crate::call::Call;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
+
+/// Gathers vectors of equal length: `all` is `P` vectors long and holds this rank's in its place.
+///
+/// # Errors
+/// What the transport reports: `all` is then lost.
+pub async fn all_gather<'env, T: Element>(call: &Call<'_, 'env>, all: Chunk<'env, T>) -> Result<Chunk<'env, T>> {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
+    let length = all.len() / world_size as usize;
+    let mut blocks = all.split_into((0..world_size).map(|_| length));
+    for round in 0..world_size - 1 {
+        let (out, into) = (ring_chunk(rank, round, world_size), ring_chunk(rank, round + 1, world_size));
+        let sending = call.send(next, round, blocks[out].take());
+        let receiving = call.recv(previous, round, blocks[into].take());
+        blocks[into] = receiving.await?;
+        blocks[out] = sending.await?;
+    }
+    Ok(Chunk::join_all(blocks))
+}
+
+/// Gathers vectors of any lengths, in rank order. The lengths travel first, in a ring of their own.
+///
+/// # Errors
+/// What the transport reports.
+pub async fn all_gather_varying<'env, T: Element>(call: &Call<'_, 'env>, own: Vec<T>) -> Result<Vec<Vec<T>>> {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
+    let mut lengths = vec![0u64; world_size as usize];
+    lengths[rank as usize] = own.len() as u64;
+    let lengths = all_gather(call, Chunk::from(lengths)).await?;
+
+    let mut blocks: Vec<Arc<Vec<T>>> = vec![Arc::default(); world_size as usize];
+    blocks[rank as usize] = Arc::new(own);
+    for step in 0..world_size - 1 {
+        let round = world_size - 1 + step;
+        let (out, into) = (ring_chunk(rank, step, world_size), ring_chunk(rank, step + 1, world_size));
+        let sending = call.send(next, round, Arc::clone(&blocks[out]));
+        let place = zeroed(lengths[into]).ok_or_else(|| too_long(into, lengths[into]))?;
+        blocks[into] = Arc::new(call.recv(previous, round, place).await?);
+        sending.await?;
+    }
+    Ok(blocks.into_iter().map(Arc::unwrap_or_clone).collect())
+}
+
+/// A vector of `length` zeros, if there is memory for it: the length comes from a peer.
+fn zeroed<T: Element>(length: u64) -> Option<Vec<T>> {
+    let length = usize::try_from(length).ok()?;
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(length).ok()?;
+    vector.resize(length, T::zeroed());
+    Some(vector)
+}
+
+fn too_long(rank: usize, length: u64) -> Error {
+    Error::Payload {
+        rank: Rank(rank as u32),
+        what: format!("a length of {length} elements, more than there is memory for"),
+    }
+}

@@ -1,0 +1,125 @@
+//! All-reduce: every rank gets the elementwise reduction of all ranks' vectors.
+//!
+//! With `P` ranks and `n` bytes, alpha per message and beta per byte:
+//!
+//! | algorithm | rounds | bytes sent per rank | time |
+//! | --- | --- | --- | --- |
+//! | ring | 2 (P - 1) | 2 n (P - 1) / P | 2 (P - 1) alpha + 2 n beta (P - 1) / P |
+//! | recursive doubling | ceil(log2 P), and 1 more unless P is a power of two | n a round | rounds (alpha + n beta) |
+//!
+//! Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009. Recursive
+//! doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
+
+use ucx_sys_wrap::buffer::Chunk;
+
+use crate::call::Call;
+use crate::choose::{Cost, DenseAllReduce};
+use crate::description::{Description, Operation};
+use crate::element::{Element, Reduction};
+use crate::error::{Error, Result};
+use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
+
+/// What ranks that all-reduce must agree on.
+pub(crate) fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
+    Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
+}
+
+/// Reduces `data` over all ranks, in place; the same bits on every rank. The algorithm is the cheapest by `cost`, which
+/// must be the same on all ranks.
+///
+/// # Errors
+/// [`Error::Reduction`] for an average of integers; else what the transport reports: `data` is then lost.
+pub async fn all_reduce<'env, T: Element>(
+    call: &Call<'_, 'env>,
+    data: Chunk<'env, T>,
+    reduction: Reduction,
+    cost: &Cost,
+) -> Result<Chunk<'env, T>> {
+    if reduction == Reduction::Average && !T::IS_FLOAT {
+        return Err(Error::Reduction { reduction: "average", element: T::NAME });
+    }
+    let mut data = match cost.dense_all_reduce(call.world_size(), data.len() * size_of::<T>()) {
+        DenseAllReduce::Ring => ring(call, data, reduction).await?,
+        DenseAllReduce::RecursiveDoubling => recursive_doubling(call, data, reduction).await?,
+    };
+    if reduction == Reduction::Average {
+        T::divide(&mut data, call.world_size());
+    }
+    Ok(data)
+}
+
+/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely, in `P - 1` more it passes it around.
+///
+/// [`Reduction::Average`] adds without dividing.
+///
+/// # Errors
+/// What the transport reports: `data` is then lost.
+pub async fn ring<'env, T: Element>(
+    call: &Call<'_, 'env>,
+    data: Chunk<'env, T>,
+    reduction: Reduction,
+) -> Result<Chunk<'env, T>> {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
+    let lengths: Vec<usize> = (0..world_size as usize).map(|i| chunk_range(data.len(), world_size, i).len()).collect();
+    let mut incoming = vec![T::zeroed(); lengths[0]];
+    let mut chunks = data.split_into(lengths);
+
+    for round in 0..world_size - 1 {
+        let (out, into) = (ring_chunk(rank, round, world_size), ring_chunk(rank, round + 1, world_size));
+        let sending = call.send(next, round, chunks[out].take());
+        incoming.resize(chunks[into].len(), T::zeroed());
+        incoming = call.recv(previous, round, incoming).await?;
+        T::combine(reduction, &mut chunks[into], &incoming);
+        chunks[out] = sending.await?;
+    }
+    for step in 0..world_size - 1 {
+        let round = world_size - 1 + step;
+        let (out, into) = (ring_chunk(rank + 1, step, world_size), ring_chunk(rank, step, world_size));
+        let sending = call.send(next, round, chunks[out].take());
+        let receiving = call.recv(previous, round, chunks[into].take());
+        chunks[into] = receiving.await?;
+        chunks[out] = sending.await?;
+    }
+    Ok(Chunk::join_all(chunks))
+}
+
+/// Recursive doubling: in round `j` a rank adds what rank `rank ^ 2^j` has, until all have everything.
+///
+/// [`Reduction::Average`] adds without dividing.
+///
+/// # Errors
+/// What the transport reports: `data` is then lost.
+pub async fn recursive_doubling<'env, T: Element>(
+    call: &Call<'_, 'env>,
+    mut data: Chunk<'env, T>,
+    reduction: Reduction,
+) -> Result<Chunk<'env, T>> {
+    let rank = call.rank();
+    let (guest, half) = match Doubling::new(rank, call.world_size()) {
+        Doubling::Guest { keeper } => {
+            let data = call.send(keeper, FIRST_ROUND, data).await?;
+            return call.recv(keeper, LAST_ROUND, data).await;
+        }
+        Doubling::Member { guest, half } => (guest, half),
+    };
+    let mut incoming = vec![T::zeroed(); data.len()];
+    if let Some(guest) = guest {
+        incoming = call.recv(guest, FIRST_ROUND, incoming).await?;
+        T::combine(reduction, &mut data, &incoming);
+    }
+    for bit in 0..half.ilog2() {
+        let peer = rank ^ 1 << bit;
+        let sending = call.send(peer, 1 + bit, data);
+        incoming = call.recv(peer, 1 + bit, incoming).await?;
+        data = sending.await?;
+        T::combine(reduction, &mut data, &incoming);
+    }
+    match guest {
+        Some(guest) => call.send(guest, LAST_ROUND, data).await,
+        None => Ok(data),
+    }
+}
+
+const FIRST_ROUND: u32 = 0;
+const LAST_ROUND: u32 = u32::BITS + 1;

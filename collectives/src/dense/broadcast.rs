@@ -1,0 +1,40 @@
+//! Broadcast: every rank gets the root's vector.
+//!
+//! Binomial tree: `ceil(log2 P)` rounds of the whole vector; the root sends it `ceil(log2 P)` times.
+
+use std::sync::Arc;
+
+use ucx_sys_wrap::buffer::{Chunk, SendBuffer};
+
+use crate::call::Call;
+use crate::element::Element;
+use crate::error::Result;
+use crate::pattern::Binomial;
+
+/// Copies `data` of `root` to all ranks. All ranks pass equal lengths.
+///
+/// # Errors
+/// What the transport reports: `data` is then lost.
+pub async fn broadcast<'env, T: Element>(call: &Call<'_, 'env>, mut data: Chunk<'env, T>, root: u32) -> Result<()> {
+    let place = Binomial::new(call.rank(), root, call.world_size());
+    if let Some((parent, round)) = place.parent() {
+        data = call.recv(parent, round, data).await?;
+    }
+    to_children(call, place, 0, Arc::new(data)).await
+}
+
+/// Sends the same buffer to all children of a tree, the child with the largest subtree first. The rounds are shifted by
+/// `first_round`.
+pub(crate) async fn to_children<'env, B: SendBuffer + Clone + 'env>(
+    call: &Call<'_, 'env>,
+    place: Binomial,
+    first_round: u32,
+    buffer: B,
+) -> Result<()> {
+    let sends: Vec<_> =
+        place.children().rev().map(|(child, round)| call.send(child, first_round + round, buffer.clone())).collect();
+    for send in sends {
+        send.await?;
+    }
+    Ok(())
+}

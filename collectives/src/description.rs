@@ -1,0 +1,153 @@
+//! What a call is: ranks that make different calls must find out.
+
+use std::fmt;
+
+use ucx_sys_wrap::{Rank, Signature};
+
+const NO_ROOT: u32 = u32::MAX;
+
+/// A collective operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Operation(u8);
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
+        impl Operation {
+            $($(#[$doc])* pub const $name: Self = Self($number);)*
+
+            fn text(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some($text),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// Nobody leaves before everybody has come.
+    BARRIER = 1, "barrier";
+    /// One rank's data to all.
+    BROADCAST = 2, "broadcast";
+    /// The elementwise reduction of all ranks' data, to all.
+    ALL_REDUCE = 3, "all-reduce";
+    /// All ranks' data, to all.
+    ALL_GATHER = 4, "all-gather";
+    /// All ranks' sparse vectors, to all.
+    SPARSE_ALL_GATHER = 5, "sparse all-gather";
+    /// The sum of all ranks' sparse vectors, to all.
+    TOPK_ALL_REDUCE = 6, "top-k all-reduce";
+    /// The largest entries of the sum of all ranks' sparse vectors, to all.
+    GTOPK_ALL_REDUCE = 7, "gtop-k all-reduce";
+    /// The mean of all ranks' matrices, by low-rank factors.
+    LOW_RANK_ALL_REDUCE = 8, "low-rank all-reduce";
+    /// A point-to-point message.
+    MESSAGE = 9, "message";
+    /// One step of a gradient exchange.
+    EXCHANGE = 10, "gradient exchange";
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.text() {
+            Some(text) => f.write_str(text),
+            None => write!(f, "operation {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What all ranks of a call must agree on. How many entries a sparse vector keeps is not part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The operation.
+    pub operation: Operation,
+    /// The element type's number; 0 where there is none.
+    pub element: u8,
+    /// The reduction's number; 0 where there is none.
+    pub reduction: u8,
+    /// The root, where there is one.
+    pub root: Option<Rank>,
+    /// Elements of the dense vector.
+    pub count: u64,
+}
+
+impl Description {
+    /// An operation on `count` elements of a type.
+    #[must_use]
+    pub const fn new(operation: Operation, element: u8, count: usize) -> Self {
+        Self { operation, element, reduction: 0, root: None, count: count as u64 }
+    }
+
+    /// The sixteen bytes that travel with every message.
+    #[must_use]
+    pub fn encode(&self) -> Signature {
+        let mut bytes = [0; 16];
+        bytes[0] = self.operation.0;
+        bytes[1] = self.element;
+        bytes[2] = self.reduction;
+        bytes[4..8].copy_from_slice(&self.root.map_or(NO_ROOT, |root| root.0).to_le_bytes());
+        bytes[8..].copy_from_slice(&self.count.to_le_bytes());
+        Signature(bytes)
+    }
+
+    /// What a peer says that it calls; any bytes are a description.
+    #[must_use]
+    pub fn decode(Signature(bytes): Signature) -> Self {
+        let [operation, element, reduction, _, root0, root1, root2, root3, count @ ..] = bytes;
+        let root = u32::from_le_bytes([root0, root1, root2, root3]);
+        Self {
+            operation: Operation(operation),
+            element,
+            reduction,
+            root: (root != NO_ROOT).then_some(Rank(root)),
+            count: u64::from_le_bytes(count),
+        }
+    }
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.operation, self.count)?;
+        match crate::element::name_of(self.element) {
+            Some(name) => write!(f, " {name}")?,
+            None => f.write_str(" elements")?,
+        }
+        if let Some(name) = crate::element::reduction_name(self.reduction) {
+            write!(f, " ({name})")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, " from root {root}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::{Element, Reduction};
+
+    #[test]
+    fn descriptions_survive_the_wire() {
+        let description = Description {
+            reduction: Reduction::Sum.number(),
+            root: Some(Rank(3)),
+            ..Description::new(Operation::ALL_REDUCE, f32::NUMBER, 1 << 40)
+        };
+        assert_eq!(Description::decode(description.encode()), description);
+        assert_eq!(description.to_string(), "all-reduce of 1099511627776 f32 (sum) from root 3");
+    }
+
+    #[test]
+    fn strange_bytes_are_described() {
+        let strange = Description::decode(Signature([255; 16]));
+        assert_eq!(strange.to_string(), format!("operation 255 of {} elements", u64::MAX));
+    }
+}

@@ -1,0 +1,170 @@
+//! Element types and how they are reduced.
+
+use bytemuck::Pod;
+
+/// How the elements of all ranks become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reduction {
+    /// The sum; integers wrap.
+    Sum,
+    /// The sum divided by the number of ranks, once; floating-point types only.
+    Average,
+    /// The largest; NaN where any is NaN.
+    Max,
+    /// The smallest; NaN where any is NaN.
+    Min,
+}
+
+impl Reduction {
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Sum => 1,
+            Self::Average => 2,
+            Self::Max => 3,
+            Self::Min => 4,
+        }
+    }
+}
+
+pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
+    ["sum", "average", "max", "min"].get(usize::from(number).checked_sub(1)?).copied()
+}
+
+pub(crate) fn name_of(number: u8) -> Option<&'static str> {
+    [f32::NAME, f64::NAME, i32::NAME, i64::NAME, u32::NAME, u64::NAME, u8::NAME]
+        .get(usize::from(number).checked_sub(1)?)
+        .copied()
+}
+
+/// A type that collectives work on. The same bits on every rank, whatever the order of two operands.
+pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug + private::Sealed {
+    /// The type's number on the wire.
+    const NUMBER: u8;
+    /// The type's name.
+    const NAME: &'static str;
+    /// Whether an average is defined.
+    const IS_FLOAT: bool;
+
+    /// `into[i] = into[i] (+, max, min) from[i]`; [`Reduction::Average`] adds. Slices have equal lengths.
+    fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]);
+
+    /// Divides every element by `count`; nothing for integers.
+    fn divide(values: &mut [Self], count: u32);
+}
+
+mod private {
+    pub trait Sealed {}
+}
+
+fn zip_with<T: Copy>(into: &mut [T], from: &[T], combine: impl Fn(T, T) -> T) {
+    debug_assert_eq!(into.len(), from.len());
+    for (into, &from) in into.iter_mut().zip(from) {
+        *into = combine(*into, from);
+    }
+}
+
+macro_rules! float_element {
+    ($type:ty, $number:literal) => {
+        impl private::Sealed for $type {}
+
+        impl Element for $type {
+            const NUMBER: u8 = $number;
+            const NAME: &'static str = stringify!($type);
+            const IS_FLOAT: bool = true;
+
+            fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]) {
+                match reduction {
+                    Reduction::Sum | Reduction::Average => zip_with(into, from, |a, b| a + b),
+                    Reduction::Max => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_ge())),
+                    Reduction::Min => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_le())),
+                }
+
+                /// One of the two; NaN when either is.
+                fn pick(a: $type, b: $type, first: bool) -> $type {
+                    if a.is_nan() || b.is_nan() {
+                        <$type>::NAN
+                    } else if first {
+                        a
+                    } else {
+                        b
+                    }
+                }
+            }
+
+            fn divide(values: &mut [Self], count: u32) {
+                let count = count as $type;
+                for value in values {
+                    *value /= count;
+                }
+            }
+        }
+    };
+}
+
+macro_rules! integer_element {
+    ($type:ty, $number:literal) => {
+        impl private::Sealed for $type {}
+
+        impl Element for $type {
+            const NUMBER: u8 = $number;
+            const NAME: &'static str = stringify!($type);
+            const IS_FLOAT: bool = false;
+
+            fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]) {
+                match reduction {
+                    Reduction::Sum | Reduction::Average => zip_with(into, from, <$type>::wrapping_add),
+                    Reduction::Max => zip_with(into, from, Ord::max),
+                    Reduction::Min => zip_with(into, from, Ord::min),
+                }
+            }
+
+            fn divide(_: &mut [Self], _: u32) {}
+        }
+    };
+}
+
+float_element!(f32, 1);
+float_element!(f64, 2);
+integer_element!(i32, 3);
+integer_element!(i64, 4);
+integer_element!(u32, 5);
+integer_element!(u64, 6);
+integer_element!(u8, 7);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn max_and_min_do_not_depend_on_the_order_of_operands() {
+        let values = [0.0f32, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+        for reduction in [Reduction::Max, Reduction::Min, Reduction::Sum] {
+            for a in values {
+                for b in values {
+                    let (mut ab, mut ba) = ([a], [b]);
+                    f32::combine(reduction, &mut ab, &[b]);
+                    f32::combine(reduction, &mut ba, &[a]);
+                    assert!(ab[0].to_bits() == ba[0].to_bits() || ab[0].is_nan() && ba[0].is_nan(), "{a} {b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_nan_is_never_lost() {
+        for reduction in [Reduction::Max, Reduction::Min] {
+            let mut into = [f64::NAN, 1.0];
+            f64::combine(reduction, &mut into, &[1.0, -f64::NAN]);
+            assert!(into.iter().all(|value| value.is_nan()));
+        }
+    }
+
+    #[test]
+    fn numbers_and_names_agree() {
+        assert_eq!(name_of(f32::NUMBER), Some("f32"));
+        assert_eq!(name_of(u8::NUMBER), Some("u8"));
+        assert_eq!(name_of(0), None);
+        assert_eq!(reduction_name(Reduction::Min.number()), Some("min"));
+    }
+}

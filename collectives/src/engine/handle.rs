@@ -1,0 +1,99 @@
+//! What the caller of a non-blocking call holds.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use ucx_sys_wrap::buffer::Task;
+
+use super::wait::Waiter;
+use super::{Background, Engine};
+
+type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;
+
+/// A non-blocking call: test it, wait for it, or await it from any runtime.
+///
+/// Awaiting polls the engine and wakes itself again: as fast as blocking, and as busy. Dropping a handle detaches the
+/// call, since its peers still need it; it goes on whenever the engine turns.
+#[must_use = "a dropped handle loses the call's buffers and result"]
+pub struct Handle<T> {
+    engine: Arc<Engine>,
+    slot: Slot<T>,
+}
+
+impl<T> Handle<T> {
+    /// Turns the engine once and says whether the call has ended.
+    #[must_use]
+    pub fn test(&self) -> bool {
+        self.engine.turn();
+        self.slot.lock().is_some()
+    }
+
+    /// Blocks until the call has ended, which its deadline makes sure of.
+    ///
+    /// # Panics
+    /// With the call's own panic, if it panicked.
+    pub fn wait(self) -> T {
+        let mut waiter = Waiter::new(self.engine.crowded);
+        loop {
+            if let Some(result) = self.slot.lock().take() {
+                return result.unwrap_or_else(|panic| resume_unwind(panic));
+            }
+            let moved = self.engine.turn();
+            waiter.pause(moved, Duration::MAX, &self.engine.port);
+        }
+    }
+}
+
+impl<T> Future for Handle<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        if self.slot.lock().is_none() {
+            self.engine.turn();
+        }
+        match self.slot.lock().take() {
+            Some(result) => Poll::Ready(result.unwrap_or_else(|panic| resume_unwind(panic))),
+            None => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A task in the engine's care, and where its result goes.
+pub(super) struct Spawned<B, R> {
+    task: Task<B, R>,
+    slot: Slot<(B, R)>,
+    deadline: Duration,
+}
+
+impl<B: Send + 'static, R> Spawned<B, R> {
+    pub(super) fn new(engine: &Arc<Engine>, task: Task<B, R>, deadline: Duration) -> (Handle<(B, R)>, Self) {
+        let slot = Slot::default();
+        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, slot, deadline })
+    }
+}
+
+impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
+    fn poll(&mut self) -> bool {
+        if self.task.comm().now() >= self.deadline {
+            self.task.comm().expire();
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = catch_unwind(AssertUnwindSafe(|| self.task.poll(&mut context)));
+        let result = match polled {
+            Ok(Poll::Pending) => return false,
+            Ok(Poll::Ready(result)) => Ok(result),
+            Err(panic) => Err(panic),
+        };
+        *self.slot.lock() = Some(result);
+        true
+    }
+}

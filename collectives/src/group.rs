@@ -1,0 +1,263 @@
+//! A group of ranks and everything that can be called on it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use brevity_compress::low_rank::LowRank;
+use brevity_compress::{SparseVec, SparseView};
+use ucx_sys_wrap::buffer::{Chunk, Comm, Port};
+use ucx_sys_wrap::{Rank, Statistics, Transport};
+
+use crate::call::{Call, Identity};
+use crate::choose::Cost;
+use crate::description::{Description, Operation};
+use crate::element::{Element, Reduction};
+use crate::engine::{Engine, Handle};
+use crate::error::{Error, Result};
+use crate::low_rank::Factors;
+use crate::sparse::{Gtopk, PutBack};
+use crate::{dense, low_rank, sparse};
+
+/// How long a call may take unless told otherwise: dead peers are found at once, so this is for live ones that hang.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What a group is made with. All but the timeout must be the same on all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long a call may take before it fails with [`Error::Timeout`].
+    pub timeout: Duration,
+    /// The network that algorithms are chosen for.
+    pub cost: Cost,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { timeout: DEFAULT_TIMEOUT, cost: Cost::default() }
+    }
+}
+
+/// The ranks of a job, to call collectives on.
+///
+/// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones are the
+/// same group. After [`Error::PeerLost`] or [`Error::Aborted`] every call fails with that error.
+#[derive(Clone)]
+pub struct Group(Arc<Inner>);
+
+struct Inner {
+    engine: Arc<Engine>,
+    settings: Settings,
+    sequence: AtomicU32,
+}
+
+/// The future of a non-blocking call's body; see [`Group::start`].
+pub type CallFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
+
+impl Group {
+    /// The group of all ranks of `transport`.
+    #[must_use]
+    pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Self {
+        let port = Port::new(transport);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let engine = Engine::new(Arc::clone(&port), port.world_size() as usize > processors);
+        Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0) }))
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.port().rank().0
+    }
+
+    /// Ranks in the group.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.port().world_size()
+    }
+
+    /// The transport's name, as "tcp".
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.port().name()
+    }
+
+    /// What this rank has sent, received and copied.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.port().statistics()
+    }
+
+    /// What the group was made with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    /// Closes the group on all ranks: their pending and later calls fail with [`Error::Aborted`] naming this rank.
+    pub fn abort(&self) {
+        self.port().abort();
+    }
+
+    /// Moves the transport and all non-blocking calls once, without blocking. Says whether anything happened.
+    pub fn progress(&self) -> bool {
+        self.0.engine.turn()
+    }
+
+    /// Makes a call of one's own and runs it to its end on this thread.
+    ///
+    /// All ranks must pass equal descriptions. Everything that `body` posted has ended when this returns.
+    pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
+        let identity = self.next_call();
+        self.0.engine.run(identity.timeout, async |comm: &Comm<'env>| {
+            let mark = AtomicU64::new(0);
+            body(&Call::new(comm, identity, description, &mark)).await
+        })
+    }
+
+    /// Makes a non-blocking call of one's own on `buffers`; the handle gives them back with the result.
+    ///
+    /// The call's number is taken here, so ranks must start their calls in the same order, whatever order they wait in.
+    pub fn start<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
+    {
+        let identity = self.next_call();
+        self.0.engine.spawn(identity.timeout, buffers, move |comm, buffers| {
+            Box::pin(async move {
+                let mark = AtomicU64::new(0);
+                let call = Call::new(comm, identity, description, &mark);
+                body(&call, buffers).await
+            })
+        })
+    }
+
+    /// Waits until all ranks have called this.
+    ///
+    /// # Errors
+    /// When a rank is lost, aborts, calls something else or does not come in time.
+    pub fn barrier(&self) -> Result<()> {
+        self.run(Description::new(Operation::BARRIER, 0, 0), async |call| dense::barrier(call).await)
+    }
+
+    /// Copies `data` of rank `root` to all ranks; lengths are equal on all ranks.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier); [`Error::NoSuchRoot`].
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: u32) -> Result<()> {
+        if root >= self.world_size() {
+            return Err(Error::NoSuchRoot { root: Rank(root), world_size: self.world_size() });
+        }
+        let description = Description::new(Operation::BROADCAST, T::NUMBER, data.len());
+        let description = Description { root: Some(Rank(root)), ..description };
+        self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await)
+    }
+
+    /// Reduces `data` over all ranks, in place: the same bits on every rank.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier); `data` is then unspecified.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<()> {
+        let description = dense::describe_all_reduce::<T>(data.len(), reduction);
+        let cost = self.0.settings.cost;
+        self.run(description, async |call| dense::all_reduce(call, Chunk::from(data), reduction, &cost).await.map(drop))
+    }
+
+    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile.
+    pub fn start_all_reduce<T: Element>(&self, data: Vec<T>, reduction: Reduction) -> Handle<(Vec<T>, Result<()>)> {
+        let description = dense::describe_all_reduce::<T>(data.len(), reduction);
+        let cost = self.0.settings.cost;
+        self.start(description, data, move |call, data| {
+            Box::pin(
+                async move { dense::all_reduce(call, Chunk::from(&mut data[..]), reduction, &cost).await.map(drop) },
+            )
+        })
+    }
+
+    /// Gathers vectors of equal length: `all` gets rank 0's `own`, then rank 1's, and so on.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier); [`Error::Length`] unless `all` is `P` times as long as `own`.
+    pub fn all_gather<T: Element>(&self, own: &[T], all: &mut [T]) -> Result<()> {
+        let expected = own.len() * self.world_size() as usize;
+        if all.len() != expected {
+            return Err(Error::Length { what: "the gathered vector", found: all.len(), expected });
+        }
+        let start = own.len() * self.rank() as usize;
+        // The one copy that gathering in place leaves: this rank's own part.
+        all[start..start + own.len()].copy_from_slice(own);
+        let description = Description::new(Operation::ALL_GATHER, T::NUMBER, own.len());
+        self.run(description, async |call| dense::all_gather(call, Chunk::from(all)).await.map(drop))
+    }
+
+    /// Gathers vectors whose lengths may differ, in rank order.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier).
+    pub fn all_gather_varying<T: Element>(&self, own: Vec<T>) -> Result<Vec<Vec<T>>> {
+        let description = Description::new(Operation::ALL_GATHER, T::NUMBER, 0);
+        self.run(description, async |call| dense::all_gather_varying(call, own).await)
+    }
+
+    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, the same on all
+    /// ranks.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more.
+    pub fn sparse_all_gather(&self, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
+        check_limit(local, limit)?;
+        let description = sparse::describe_all_gather(Operation::SPARSE_ALL_GATHER, local.dim());
+        self.run(description, async |call| sparse::sparse_all_gather(call, local, limit).await)
+    }
+
+    /// Sums the sparse vectors of all ranks. `local` has at most `limit` entries, the same on all ranks.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more.
+    pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
+        check_limit(local, limit)?;
+        let description = sparse::describe_all_gather(Operation::TOPK_ALL_REDUCE, local.dim());
+        self.run(description, async |call| sparse::topk_all_reduce(call, local, limit).await)
+    }
+
+    /// Sums the sparse vectors of all ranks and keeps the `k` largest entries; says what goes back to the residual.
+    ///
+    /// `local` has at most `k` entries, and `k` is the same on all ranks.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more; `local` is unchanged.
+    pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
+        check_limit(local, k)?;
+        let description = sparse::describe_gtopk(local.dim());
+        self.run(description, async |call| sparse::gtopk_all_reduce(call, local, k, rule).await)
+    }
+
+    /// Finds the low-rank factors of the mean of all ranks' matrices, one for each state.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier); [`Error::Length`] when a matrix does not fit its state.
+    pub fn low_rank_all_reduce(&self, states: &mut [LowRank], matrices: &[&[f32]]) -> Result<Factors> {
+        let cost = self.0.settings.cost;
+        let description = low_rank::describe(states);
+        self.run(description, async |call| low_rank::low_rank_all_reduce(call, states, matrices, &cost).await)
+    }
+
+    fn port(&self) -> &Arc<Port> {
+        self.0.engine.port()
+    }
+
+    fn next_call(&self) -> Identity {
+        let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
+        Identity { group: 0, sequence, timeout: self.0.settings.timeout }
+    }
+}
+
+fn check_limit(local: SparseView<'_>, limit: usize) -> Result<()> {
+    if local.len() > limit {
+        return Err(Error::Length { what: "the sparse vector", found: local.len(), expected: limit });
+    }
+    Ok(())
+}

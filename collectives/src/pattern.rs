@@ -1,0 +1,206 @@
+//! Rank arithmetic: who talks to whom, apart from any talking.
+
+use std::ops::Range;
+
+/// The rank after `rank` on a ring.
+#[must_use]
+pub const fn ring_successor(rank: u32, world_size: u32) -> u32 {
+    (rank + 1) % world_size
+}
+
+/// The rank before `rank` on a ring.
+#[must_use]
+pub const fn ring_predecessor(rank: u32, world_size: u32) -> u32 {
+    (rank + world_size - 1) % world_size
+}
+
+/// The chunk that lies `steps` before `rank`'s on a ring.
+#[must_use]
+pub const fn ring_chunk(rank: u32, steps: u32, world_size: u32) -> usize {
+    ((rank + world_size - steps % world_size) % world_size) as usize
+}
+
+/// The elements of chunk `index` when `count` elements are cut into `pieces` by rounding up: the last may be shorter or
+/// empty.
+#[must_use]
+pub fn chunk_range(count: usize, pieces: u32, index: usize) -> Range<usize> {
+    let length = count.div_ceil(pieces as usize);
+    (index * length).min(count)..((index + 1) * length).min(count)
+}
+
+/// Rounds in which a value can reach `world_size` ranks when each round doubles who has it: `ceil(log2 P)`.
+#[must_use]
+pub const fn doubling_rounds(world_size: u32) -> u32 {
+    u32::BITS - world_size.saturating_sub(1).leading_zeros()
+}
+
+/// A rank's place in a binomial tree, as offsets from the root (modulo the world size).
+///
+/// The parent of an offset is the offset without its lowest set bit; a child's round is the number of the bit that its
+/// parent clears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binomial {
+    offset: u32,
+    root: u32,
+    world_size: u32,
+}
+
+impl Binomial {
+    /// The place of `rank` in the tree towards `root`.
+    #[must_use]
+    pub const fn new(rank: u32, root: u32, world_size: u32) -> Self {
+        Self { offset: (rank + world_size - root) % world_size, root, world_size }
+    }
+
+    /// The parent and the round in which this rank talks to it; none for the root.
+    #[must_use]
+    pub fn parent(self) -> Option<(u32, u32)> {
+        (self.offset != 0).then(|| {
+            let round = self.offset.trailing_zeros();
+            (self.rank_of(self.offset & (self.offset - 1)), round)
+        })
+    }
+
+    /// The children and the round of each, rounds rising: the order of a reduction. A broadcast goes backwards.
+    pub fn children(self) -> impl DoubleEndedIterator<Item = (u32, u32)> {
+        let own = if self.offset == 0 { u32::BITS } else { self.offset.trailing_zeros() };
+        (0..doubling_rounds(self.world_size).min(own)).filter_map(move |round| {
+            let offset = self.offset.checked_add(1 << round)?;
+            (offset < self.world_size).then(|| (self.rank_of(offset), round))
+        })
+    }
+
+    const fn rank_of(self, offset: u32) -> u32 {
+        (offset + self.root) % self.world_size
+    }
+}
+
+/// A rank's part in recursive doubling among any number of ranks.
+///
+/// With `half` the largest power of two that fits, ranks from `half` on first hand their data to the rank `half` below
+/// and in the end receive the result from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubling {
+    /// Hands its data to `keeper` and gets the result from it.
+    Guest {
+        /// The rank that stands in for this one.
+        keeper: u32,
+    },
+    /// Exchanges with `rank ^ 1`, `rank ^ 2`, ... below `half`.
+    Member {
+        /// The rank that this one stands in for.
+        guest: Option<u32>,
+        /// Ranks that exchange.
+        half: u32,
+    },
+}
+
+impl Doubling {
+    /// The part of `rank`.
+    #[must_use]
+    pub const fn new(rank: u32, world_size: u32) -> Self {
+        let half = 1 << world_size.ilog2();
+        if rank >= half {
+            return Self::Guest { keeper: rank - half };
+        }
+        let guest = if rank + half < world_size { Some(rank + half) } else { None };
+        Self::Member { guest, half }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_close() {
+        for world_size in 1..=33 {
+            for rank in 0..world_size {
+                assert_eq!(ring_predecessor(ring_successor(rank, world_size), world_size), rank);
+                assert_eq!(ring_chunk(rank, 0, world_size), rank as usize);
+                assert_eq!(ring_chunk(rank, 1, world_size), ring_predecessor(rank, world_size) as usize);
+                assert_eq!(ring_chunk(rank, world_size, world_size), rank as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_cover_everything_once() {
+        for world_size in 1..=33 {
+            for count in [0, 1, 2, 31, 32, 33, 1000] {
+                let mut next = 0;
+                for index in 0..world_size as usize {
+                    let range = chunk_range(count, world_size, index);
+                    assert_eq!(range.start, next.min(count));
+                    next = range.end;
+                }
+                assert_eq!(next, count);
+            }
+        }
+    }
+
+    #[test]
+    fn every_rank_but_the_root_has_one_parent_that_knows_it() {
+        for world_size in 1..=33 {
+            for root in 0..world_size {
+                let mut found = 0;
+                for rank in 0..world_size {
+                    let place = Binomial::new(rank, root, world_size);
+                    match place.parent() {
+                        None => assert_eq!(rank, root),
+                        Some((parent, round)) => {
+                            let children: Vec<_> = Binomial::new(parent, root, world_size).children().collect();
+                            assert!(children.contains(&(rank, round)), "P={world_size} root={root} rank={rank}");
+                        }
+                    }
+                    let rounds: Vec<_> = place.children().map(|(_, round)| round).collect();
+                    assert!(rounds.is_sorted() && rounds.iter().all(|&round| round < doubling_rounds(world_size)));
+                    found += rounds.len();
+                }
+                assert_eq!(found as u32, world_size - 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_parent_hears_a_child_after_the_child_has_heard_its_own() {
+        for world_size in 1..=33 {
+            for rank in 0..world_size {
+                let place = Binomial::new(rank, 0, world_size);
+                if let Some((_, round)) = place.parent() {
+                    assert!(place.children().all(|(_, earlier)| earlier < round));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn doubling_pairs_guests_with_members() {
+        for world_size in 1..=33u32 {
+            for rank in 0..world_size {
+                match Doubling::new(rank, world_size) {
+                    Doubling::Guest { keeper } => {
+                        assert!(
+                            matches!(Doubling::new(keeper, world_size), Doubling::Member { guest, .. } if guest == Some(rank))
+                        );
+                    }
+                    Doubling::Member { half, guest } => {
+                        assert!(half.is_power_of_two() && rank < half && half <= world_size && world_size < 2 * half);
+                        assert!(
+                            guest.is_none_or(
+                                |guest| Doubling::new(guest, world_size) == Doubling::Guest { keeper: rank }
+                            )
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounds_are_logarithms_rounded_up() {
+        for (world_size, rounds) in [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4), (1024, 10)] {
+            assert_eq!(doubling_rounds(world_size), rounds);
+        }
+    }
+}

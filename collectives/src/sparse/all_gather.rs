@@ -1,0 +1,171 @@
+//! Sparse all-gather, and the top-k all-reduce on it.
+//!
+//! Bruck's algorithm: in round `j` a rank passes all that it has, at most `2^j` vectors, to rank `rank - 2^j`:
+//! `ceil(log2 P)` rounds, and every rank receives each vector once, `8 (P - 1) k` bytes. How many entries each vector
+//! has travels in the same message. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+//! message-passing systems", 1997.
+
+use brevity_compress::merge;
+use brevity_compress::{SparseVec, SparseView};
+use ucx_sys_wrap::Rank;
+use ucx_sys_wrap::buffer::Chunk;
+
+use crate::call::Call;
+use crate::description::{Description, Operation};
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::pattern::doubling_rounds;
+
+/// What ranks of a sparse all-gather must agree on.
+pub(crate) fn describe(operation: Operation, dim: usize) -> Description {
+    Description::new(operation, f32::NUMBER, dim)
+}
+
+/// Gathers the sparse vectors of all ranks, in rank order.
+///
+/// `local` has at most `limit` entries, and `limit` is the same on all ranks.
+///
+/// # Errors
+/// What the transport reports; [`Error::Payload`] when a peer's vector is not one.
+pub async fn sparse_all_gather(call: &Call<'_, '_>, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let mut gathered = Gathered::new(local, limit, world_size);
+    for round in 0..doubling_rounds(world_size) {
+        let distance = 1 << round;
+        let blocks = distance.min(world_size - distance);
+        let (to, from) = ((rank + world_size - distance) % world_size, (rank + distance) % world_size);
+        gathered.exchange(call, to, from, round, blocks as usize).await?;
+    }
+    gathered.in_rank_order(rank, local.dim())
+}
+
+/// Sums the sparse vectors of all ranks; every rank gets the whole sum, contributions added in rank order.
+///
+/// `local` has at most `limit` entries, and `limit` is the same on all ranks.
+///
+/// # Errors
+/// As [`sparse_all_gather`].
+pub async fn topk_all_reduce(call: &Call<'_, '_>, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
+    let gathered = sparse_all_gather(call, local, limit).await?;
+    let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();
+    let mut sum = SparseVec::new(local.dim());
+    merge::sum_all(&views, &mut sum)?;
+    Ok(sum)
+}
+
+/// What has been gathered: this rank's vector first, then its successors', one after the other without gaps.
+struct Gathered {
+    limit: usize,
+    counts: Filling<u32>,
+    indices: Filling<u32>,
+    values: Filling<f32>,
+}
+
+impl Gathered {
+    fn new(local: SparseView<'_>, limit: usize, world_size: u32) -> Self {
+        let blocks = world_size as usize;
+        Self {
+            limit,
+            counts: Filling::new(&[local.len() as u32], blocks),
+            indices: Filling::new(local.indices(), limit.max(local.len()) * blocks),
+            values: Filling::new(local.values(), limit.max(local.len()) * blocks),
+        }
+    }
+
+    /// Sends the first `blocks` vectors to `to` and appends as many from `from`.
+    async fn exchange(&mut self, call: &Call<'_, '_>, to: u32, from: u32, round: u32, blocks: usize) -> Result<()> {
+        let entries = self.counts.filled[..blocks].iter().map(|&count| count as usize).sum();
+        let (counts, indices, values) =
+            (self.counts.lend(blocks), self.indices.lend(entries), self.values.lend(entries));
+        let room = blocks * self.limit;
+        let place = (self.counts.room(blocks), (self.indices.room(room), self.values.room(room)));
+        let sending = call.send(to, round, (counts, (indices, values)));
+        let ((counts, (indices, values)), lengths) = call.recv_up_to(from, round, place).await?;
+        let arrived = check(&counts, &lengths, self.limit, from)?;
+        let (sent_counts, (sent_indices, sent_values)) = sending.await?;
+        self.counts.restore(sent_counts, counts, blocks);
+        self.indices.restore(sent_indices, indices, arrived);
+        self.values.restore(sent_values, values, arrived);
+        Ok(())
+    }
+
+    fn in_rank_order(self, rank: u32, dim: usize) -> Result<Vec<SparseVec>> {
+        let world_size = self.counts.filled.len();
+        let mut vectors = Vec::with_capacity(world_size);
+        let mut start = 0;
+        for (offset, &count) in self.counts.filled.iter().enumerate() {
+            let owner = (rank as usize + offset) % world_size;
+            let range = start..start + count as usize;
+            start = range.end;
+            let (indices, values) = (self.indices.filled[range.clone()].to_vec(), self.values.filled[range].to_vec());
+            vectors.push(SparseVec::from_parts(dim, indices, values).map_err(|error| Error::Payload {
+                rank: Rank(owner as u32),
+                what: format!("a sparse vector with {error}"),
+            })?);
+        }
+        vectors.rotate_right(rank as usize);
+        Ok(vectors)
+    }
+}
+
+/// Entries that arrived; the counts must be within the limit and add up to the bytes of indices and values.
+fn check(counts: &[u32], lengths: &[usize], limit: usize, from: u32) -> Result<usize> {
+    let entries: usize = counts.iter().map(|&count| count as usize).sum();
+    let bytes = entries.saturating_mul(size_of::<u32>());
+    if lengths == [size_of_val(counts), bytes, bytes] && counts.iter().all(|&count| count as usize <= limit) {
+        return Ok(entries);
+    }
+    let what =
+        format!("{} sparse vectors of {entries} entries in {lengths:?} bytes, at most {limit} each", counts.len());
+    Err(Error::Payload { rank: Rank(from), what })
+}
+
+/// A vector that fills from the front, of which pieces can be lent to operations.
+struct Filling<T: 'static> {
+    filled: Chunk<'static, T>,
+    rest: Chunk<'static, T>,
+}
+
+impl<T: Element> Filling<T> {
+    fn new(first: &[T], capacity: usize) -> Self {
+        let mut all = vec![T::zeroed(); capacity];
+        all[..first.len()].copy_from_slice(first);
+        let (filled, rest) = Chunk::from(all).split_at(first.len());
+        Self { filled, rest }
+    }
+
+    /// The first `count` filled elements, until [`restore`](Self::restore).
+    fn lend(&mut self, count: usize) -> Chunk<'static, T> {
+        let (lent, kept) = self.filled.take().split_at(count);
+        self.filled = kept;
+        lent
+    }
+
+    /// Room for `count` more, until [`restore`](Self::restore).
+    fn room(&mut self, count: usize) -> Chunk<'static, T> {
+        let (room, kept) = self.rest.take().split_at(count);
+        self.rest = kept;
+        room
+    }
+
+    /// Takes back what was lent and the room, of which `count` elements are filled now.
+    fn restore(&mut self, lent: Chunk<'static, T>, room: Chunk<'static, T>, count: usize) {
+        let (arrived, unused) = room.split_at(count);
+        self.filled = lent.join(self.filled.take()).join(arrived);
+        self.rest = unused.join(self.rest.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_must_agree_with_the_bytes() {
+        assert_eq!(check(&[2, 1], &[8, 12, 12], 2, 0).unwrap(), 3);
+        assert!(check(&[2, 1], &[8, 12, 8], 2, 0).is_err());
+        assert!(check(&[3, 0], &[8, 12, 12], 2, 0).is_err());
+        assert!(check(&[u32::MAX, u32::MAX], &[8, 12, 12], 2, 0).is_err());
+        assert!(check(&[2, 1], &[4, 12, 12], 2, 0).is_err());
+    }
+}

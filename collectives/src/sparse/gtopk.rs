@@ -1,0 +1,144 @@
+//! gTop-k all-reduce: the `k` largest entries of the sum of all ranks' sparse vectors.
+//!
+//! Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth networks",
+//! ICDCS 2019. A binomial tree of `T` towards rank 0, where `a T b` is the `k` largest of `a + b`, then a broadcast:
+//! `2 ceil(log2 P)` rounds of at most `8 k` bytes each.
+//!
+//! An index that one subtree drops can survive through another. Who then keeps the dropped part is a [`PutBack`] rule.
+
+use std::mem;
+use std::sync::Arc;
+
+use brevity_compress::merge::{self, MergeScratch};
+use brevity_compress::{SparseVec, SparseView};
+
+use super::message::{Place, receive};
+use crate::call::Call;
+use crate::dense::to_children;
+use crate::description::{Description, Operation};
+use crate::element::Element;
+use crate::error::Result;
+use crate::pattern::{Binomial, doubling_rounds};
+
+/// What of a rank's contribution and of its merges goes back to its residual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PutBack {
+    /// A contributor gets back its entries that are not in the result; a merging rank keeps what its merges dropped at
+    /// indices that are in the result. Nothing is lost, and residuals stay with the ranks whose gradients they are.
+    #[default]
+    Conserving,
+    /// As published: a contributor gets back its entries that are not in the result. What a merge drops at an index
+    /// that is in the result is lost.
+    Published,
+    /// A merging rank keeps everything that its merges drop; contributors get nothing back. Nothing is lost, but
+    /// residuals gather at the ranks that merge.
+    MergerKeeps,
+}
+
+/// What a rank has after a gTop-k all-reduce.
+#[derive(Clone, Debug)]
+pub struct Gtopk {
+    /// The `k` largest entries of the sum, undivided: the same bits on every rank.
+    pub result: SparseVec,
+    /// What this rank must add to its residual.
+    pub put_back: SparseVec,
+}
+
+/// What ranks of a gTop-k all-reduce must agree on.
+pub(crate) fn describe(dim: usize) -> Description {
+    Description::new(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim)
+}
+
+/// Sums the sparse vectors of all ranks and keeps the `k` largest entries by magnitude, ties to the lower index.
+///
+/// `local` has at most `k` entries, and `k` is the same on all ranks. Merges happen in an order that depends on the
+/// number of ranks alone.
+///
+/// # Errors
+/// What the transport reports; `local` is unchanged.
+pub async fn gtopk_all_reduce(call: &Call<'_, '_>, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
+    let dim = local.dim();
+    let tree = Binomial::new(call.rank(), 0, call.world_size());
+    let mut merger = Merger::new(local, k);
+    for (child, round) in tree.children() {
+        let incoming = receive(call, child, round, dim, k, merger.take_spare()).await?;
+        merger.merge(incoming)?;
+    }
+    let rounds = doubling_rounds(call.world_size());
+    let result = match tree.parent() {
+        None => merger.kept.into_parts(),
+        Some((parent, round)) => {
+            let parts = call.send(parent, round, merger.kept.into_parts()).await?;
+            receive(call, parent, rounds + round, dim, k, parts).await?.into_parts()
+        }
+    };
+    let shared = (Arc::new(result.0), Arc::new(result.1));
+    to_children(call, tree, rounds, shared.clone()).await?;
+    let (indices, values) = (Arc::unwrap_or_clone(shared.0), Arc::unwrap_or_clone(shared.1));
+    let result = SparseVec::from_parts(dim, indices, values)?;
+    let put_back = put_back(rule, local, &merger.dropped, &result)?;
+    Ok(Gtopk { result, put_back })
+}
+
+/// The running `T` of one rank.
+struct Merger {
+    k: usize,
+    kept: SparseVec,
+    /// Everything that this rank's merges have dropped.
+    dropped: SparseVec,
+    next_kept: SparseVec,
+    next_dropped: SparseVec,
+    spare: Place,
+    scratch: MergeScratch,
+}
+
+impl Merger {
+    fn new(local: SparseView<'_>, k: usize) -> Self {
+        let empty = || SparseVec::new(local.dim());
+        Self {
+            k,
+            kept: local.to_owned(),
+            dropped: empty(),
+            next_kept: empty(),
+            next_dropped: empty(),
+            spare: Place::default(),
+            scratch: MergeScratch::new(),
+        }
+    }
+
+    /// Memory of an earlier message, to receive the next into.
+    fn take_spare(&mut self) -> Place {
+        mem::take(&mut self.spare)
+    }
+
+    fn merge(&mut self, incoming: SparseVec) -> Result<()> {
+        let Self { k, kept, dropped, next_kept, next_dropped, spare, scratch } = self;
+        merge::top_k_sum(kept.view(), incoming.view(), *k, next_kept, next_dropped, scratch)?;
+        mem::swap(kept, next_kept);
+        if dropped.is_empty() {
+            mem::swap(dropped, next_dropped);
+        } else if !next_dropped.is_empty() {
+            merge::add(dropped.view(), next_dropped.view(), next_kept)?;
+            mem::swap(dropped, next_kept);
+        }
+        *spare = incoming.into_parts();
+        Ok(())
+    }
+}
+
+fn put_back(rule: PutBack, local: SparseView<'_>, dropped: &SparseVec, result: &SparseVec) -> Result<SparseVec> {
+    let dim = local.dim();
+    let (mut among, mut others) = (SparseVec::new(dim), SparseVec::new(dim));
+    if rule == PutBack::MergerKeeps {
+        return Ok(dropped.clone());
+    }
+    merge::split_by(local, result.indices(), &mut among, &mut others);
+    if rule == PutBack::Published {
+        return Ok(others);
+    }
+    merge::split_by(dropped.view(), result.indices(), &mut among, &mut SparseVec::new(dim));
+    // The two are disjoint: one holds indices outside the result, the other inside.
+    let mut sum = SparseVec::new(dim);
+    merge::add(others.view(), among.view(), &mut sum)?;
+    Ok(sum)
+}
