@@ -8,7 +8,8 @@
 //! 3. at least `k` candidates prove the bound, and the exact cut is found among them.
 //!
 //! A bound that lets too few or far too many pass (ties) is dropped, and a radix histogram
-//! over the bits of `|v|` finds the exact cut in three more passes.
+//! over the bits of `|v|` finds the exact cut in three more passes,
+//! unless a count proves that the bound itself is the cut.
 
 use crate::bits::{INFINITE, check_finite, key_index, magnitude, order_key};
 use crate::error::check_addressable;
@@ -47,11 +48,17 @@ pub fn top_k(values: &[f32], k: usize, out: &mut SparseVec, scratch: &mut TopKSc
         return check_finite(values);
     }
     out.reserve(k);
-    if !select_candidates(values, k, out, scratch)? {
-        check_finite(values)?;
-        let (threshold, ties) = exact_threshold(values, k, &mut scratch.histogram);
-        emit(values, threshold, ties, out);
+    let guess = guess_bound(values, k, &mut scratch.sample);
+    if let Some(guess) = guess
+        && select_candidates(values, k, guess, out, scratch)?
+    {
+        return Ok(());
     }
+    check_finite(values)?;
+    let (threshold, ties) = guess
+        .and_then(|guess| threshold_at(values, k, guess.bound))
+        .unwrap_or_else(|| exact_threshold(values, k, &mut scratch.histogram));
+    emit(values, threshold, ties, out);
     Ok(())
 }
 
@@ -75,8 +82,13 @@ const SMALL: usize = 4096;
 const LANES: usize = 16;
 
 /// Selects among candidates; false when the guess was no good, or candidates would be too many.
-fn select_candidates(values: &[f32], k: usize, out: &mut SparseVec, scratch: &mut TopKScratch) -> Result<bool, Error> {
-    let Some(guess) = guess_bound(values, k, &mut scratch.sample) else { return Ok(false) };
+fn select_candidates(
+    values: &[f32],
+    k: usize,
+    guess: Guess,
+    out: &mut SparseVec,
+    scratch: &mut TopKScratch,
+) -> Result<bool, Error> {
     let Some(count) = collect(values, guess, &mut scratch.keys) else { return Ok(false) };
     let candidates = &scratch.keys[..count];
     // Candidates lie by rising index, so the first one found is the first of all.
@@ -169,6 +181,19 @@ fn any_reaches(block: &[f32; LANES], bound: u32) -> bool {
     block.iter().fold(false, |any, &value| any | (magnitude(value) as i32 >= bound as i32))
 }
 
+/// As [`exact_threshold`], if that is `bound`: so it is when many values share one magnitude.
+fn threshold_at(values: &[f32], k: usize, bound: u32) -> Option<(u32, usize)> {
+    let above = count_reaching(values, bound + 1);
+    let fits = above < k && count_reaching(values, bound) >= k;
+    fits.then(|| (bound, k - above))
+}
+
+fn count_reaching(values: &[f32], bound: u32) -> usize {
+    let reaches = |&value: &f32| u32::from(magnitude(value) as i32 >= bound as i32);
+    // 32-bit counters fill whole vector registers; a stretch can't overflow them.
+    values.chunks(1 << 16).map(|stretch| stretch.iter().map(reaches).sum::<u32>() as usize).sum()
+}
+
 /// The magnitude bits of the `k`-th value in the total order, and how many values of just that
 /// magnitude belong to the first `k`. Zeros excluded: the threshold is at least 1.
 fn exact_threshold(values: &[f32], k: usize, histogram: &mut Vec<usize>) -> (u32, usize) {
@@ -196,22 +221,24 @@ fn exact_threshold(values: &[f32], k: usize, histogram: &mut Vec<usize>) -> (u32
 
 /// Emits the values above `threshold`, and the first `ties` of those at it.
 fn emit(values: &[f32], threshold: u32, mut ties: usize, out: &mut SparseVec) {
-    let mut emit_one = |index: usize, value: f32| {
-        let bits = magnitude(value);
-        if bits > threshold || (bits == threshold && ties > 0) {
-            ties -= usize::from(bits == threshold);
-            out.push(index as u32, value);
-        }
-    };
     let (blocks, rest) = values.as_chunks::<LANES>();
     for (block_index, block) in blocks.iter().enumerate() {
-        if any_reaches(block, threshold) {
-            let first = block_index * LANES;
-            block.iter().enumerate().for_each(|(lane, &value)| emit_one(first + lane, value));
+        // Once the ties are used up, blocks of nothing else are passed over.
+        if any_reaches(block, threshold + u32::from(ties == 0)) {
+            emit_block(block, block_index * LANES, threshold, &mut ties, out);
         }
     }
-    let first = blocks.len() * LANES;
-    rest.iter().enumerate().for_each(|(lane, &value)| emit_one(first + lane, value));
+    emit_block(rest, blocks.len() * LANES, threshold, &mut ties, out);
+}
+
+fn emit_block(block: &[f32], first: usize, threshold: u32, ties: &mut usize, out: &mut SparseVec) {
+    for (lane, &value) in block.iter().enumerate() {
+        let bits = magnitude(value);
+        if bits > threshold || (bits == threshold && *ties > 0) {
+            *ties -= usize::from(bits == threshold);
+            out.push((first + lane) as u32, value);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ proptest! {
                     1 => row[c] = -3.0 * row[c / 2],
                     2 => row[c] *= 1e-44,
                     3 => row[c] = row[0] + row[c] * 1e-4,
-                    _ => row[c] *= 1e37,
+                    _ => row[c] *= 1e35, // times 3 four times over is still finite
                 }
             }
         }

@@ -31,7 +31,7 @@ pub(super) fn add_outer(p: &[f32], q: &[f32], sign: f32, shape: Shape, m: &mut [
 /// Columns in a tile: eight rows of a transposed tile take 16 KiB.
 const TILE: usize = 512;
 /// Partial sums of a dot product.
-const LANES: usize = 8;
+const LANES: usize = 16;
 
 /// `C` columns of a factor's tile, each contiguous.
 type Tile<const C: usize> = [[f32; TILE]; C];
@@ -153,23 +153,20 @@ fn store_tile<const C: usize>(tile: &Tile<C>, start: usize, width: usize, first:
     }
 }
 
-/// The dot products of a part of a row with each column of the tile.
+/// The dot products of a part of a row with each column of the tile. Both are in the first-level
+/// cache, so the row is read again for every column, and the registers hold one column's sums.
 fn dots<const C: usize>(row: &[f32], tile: &Tile<C>) -> [f32; C] {
-    let mut partial = [[0.0_f32; LANES]; C];
-    let (blocks, rest) = row.as_chunks::<LANES>();
-    for (block_index, block) in blocks.iter().enumerate() {
-        for c in 0..C {
-            let column = &tile[c].as_chunks::<LANES>().0[block_index];
-            for lane in 0..LANES {
-                partial[c][lane] += block[lane] * column[lane];
-            }
+    tile.each_ref().map(|column| dot(row, &column[..row.len()]))
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut partial = [0.0_f32; LANES];
+    let ((a_blocks, a_rest), (b_blocks, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for lane in 0..LANES {
+            partial[lane] += a[lane] * b[lane];
         }
     }
-    let mut sums = [0.0; C];
-    for c in 0..C {
-        let column = &tile[c][blocks.len() * LANES..];
-        let rest: f32 = rest.iter().zip(column).map(|(&m, &q)| m * q).sum();
-        sums[c] = partial[c].iter().sum::<f32>() + rest;
-    }
-    sums
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    partial.iter().sum::<f32>() + rest
 }
