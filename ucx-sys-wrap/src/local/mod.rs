@@ -1,1 +1,342 @@
 //! Ranks that are threads of one process.
+//!
+//! Every rank has a mailbox, which its peers put messages into. A message of at most [`COPIED_BYTES`] bytes is copied
+//! when it is posted, so that its send is done at once. A larger one lends the sender's memory to the receiver, who
+//! copies it to its place, once, and gives the memory back: then the send is done.
+//!
+//! A rank that drops its transport has left. Who then waits for it, or sends to it, closes the world with
+//! [`Error::PeerLost`]; what it sent before can still be received.
+#![forbid(unsafe_code)]
+
+mod ledger;
+mod mailbox;
+pub(crate) mod matching;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use self::ledger::Ledger;
+use self::mailbox::{Mailbox, Message, News, Payload, Returned, Taken};
+use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, count_copy};
+use crate::transport::{
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
+};
+use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, Rank, Result};
+
+/// Messages of at most this many bytes are copied when they are posted.
+pub const COPIED_BYTES: usize = 4096;
+
+/// Makes the transports of a world whose ranks are threads of this process, by rising rank.
+///
+/// # Panics
+/// When `world_size` is above [`MAX_WORLD_SIZE`].
+#[must_use]
+pub fn world(world_size: u32) -> Vec<Local> {
+    assert!(world_size <= MAX_WORLD_SIZE, "a world has at most {MAX_WORLD_SIZE} ranks");
+    let mailboxes = Rank::all(world_size).map(|_| Mailbox::new()).collect();
+    let world = Arc::new(World { start: Instant::now(), mailboxes, failure: OnceLock::new() });
+    Rank::all(world_size).map(|rank| Local::new(rank, &world)).collect()
+}
+
+/// One rank of a [`world`]: hand it to the rank's thread.
+pub struct Local {
+    rank: Rank,
+    world: Arc<World>,
+    receives: Receives,
+    sends: Ledger<Outgoing>,
+    posted: u64,
+    news: News,
+    statistics: Statistics,
+    may_have_slept: bool,
+    has_ended: bool,
+    has_left: bool,
+}
+
+struct World {
+    start: Instant,
+    mailboxes: Box<[Mailbox]>,
+    failure: OnceLock<Failure>,
+}
+
+/// A send whose memory is lent to the receiver, until `done`.
+struct Outgoing {
+    to: Rank,
+    key: Key,
+    done: Option<SendDone>,
+}
+
+impl Transport for Local {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> u32 {
+        self.world.mailboxes.len() as u32
+    }
+
+    fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone> {
+        if let Err(error) = self.check_open(to) {
+            return Posted::Done(SendDone { parts, result: Err(error) });
+        }
+        let header = Header::new(&envelope, &parts);
+        let payload_bytes = header.payload_bytes();
+        self.posted += 1;
+        self.statistics.messages_sent += 1;
+        self.statistics.bytes_sent += HEADER_BYTES + payload_bytes as u64;
+        let key = Key { source: self.rank, tag: envelope.tag, sequence: self.posted };
+        if payload_bytes <= COPIED_BYTES && self.world.mailboxes[to.index()].has_room(payload_bytes) {
+            Posted::Done(self.send_copy(to, key, header, parts))
+        } else {
+            self.lend(to, key, header, parts)
+        }
+    }
+
+    fn post_recv(&mut self, from: Rank, envelope: Envelope, mut parts: RecvParts) -> Posted<RecvId, RecvDone> {
+        self.progress();
+        if let Err(error) = self.check_open(from) {
+            return Posted::Done(RecvDone { parts, result: Err(error) });
+        }
+        // Behind a receive of the same tag that waits, this one has to wait as well.
+        if self.receives.expects(from, envelope.tag) {
+            return Posted::Pending(self.receives.post(from, &envelope, parts));
+        }
+        match self.world.mailboxes[self.rank.index()].take(from, envelope.tag) {
+            Taken::Nothing => Posted::Pending(self.receives.post(from, &envelope, parts)),
+            Taken::PeerHasLeft => Posted::Done(RecvDone { parts, result: Err(self.lose(from)) }),
+            Taken::Message(Message { header, payload }) => {
+                let slices = payload.slices(&header);
+                let result = accept(from, envelope.signature, &mut parts, &header, slices, &mut self.statistics);
+                self.world.give_back(from, payload, true);
+                Posted::Done(RecvDone { parts, result })
+            }
+        }
+    }
+
+    fn test_send(&mut self, id: SendId) -> Option<SendDone> {
+        self.sends.remove_if(id.0, |send| send.done.is_some())?.done
+    }
+
+    fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
+        self.receives.test(id)
+    }
+
+    /// Takes the message back if nobody has matched it; else the receiver is copying it, and the send ends soon.
+    fn cancel_send(&mut self, id: SendId) {
+        if let Some(send) = self.sends.get_mut(id.0) {
+            send.take_back(&self.world, &Error::Canceled);
+        }
+    }
+
+    fn cancel_recv(&mut self, id: RecvId) {
+        self.receives.cancel(id);
+    }
+
+    fn progress(&mut self) -> bool {
+        let mailbox = &self.world.mailboxes[self.rank.index()];
+        if std::mem::take(&mut self.may_have_slept) {
+            mailbox.disarm();
+        }
+        if !mailbox.has_changed() {
+            return false;
+        }
+        let mut news = std::mem::take(&mut self.news);
+        mailbox.look(&mut self.receives, &mut news);
+        let moved = self.take_messages(&mut news) | self.take_returned(&mut news) | self.look_for_the_lost(&news);
+        self.news = news;
+        self.end_if_failed() || moved
+    }
+
+    fn now(&self) -> Duration {
+        self.world.start.elapsed()
+    }
+
+    fn arm(&mut self) -> Option<Arc<OwnedFd>> {
+        self.may_have_slept = true;
+        self.world.mailboxes[self.rank.index()].arm()
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.world.failure.get().copied()
+    }
+
+    fn fail(&mut self, cause: Failure) {
+        if self.world.failure.set(cause).is_ok() {
+            tracing::warn!(rank = self.rank.0, ?cause, "the world is closed");
+            self.world.mailboxes.iter().for_each(Mailbox::ring);
+        }
+        self.end_if_failed();
+    }
+
+    /// Leaves the world. Waits for peers that are copying from this rank's memory, which takes no longer than the copy.
+    fn abandon(&mut self) -> Result<()> {
+        self.leave();
+        Ok(())
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Local {
+    fn new(rank: Rank, world: &Arc<World>) -> Self {
+        Self {
+            rank,
+            world: Arc::clone(world),
+            receives: Receives::default(),
+            sends: Ledger::default(),
+            posted: 0,
+            news: News::default(),
+            statistics: Statistics::default(),
+            may_have_slept: false,
+            has_ended: false,
+            has_left: false,
+        }
+    }
+
+    fn check_open(&self, peer: Rank) -> Result<()> {
+        match self.failure() {
+            Some(failure) => Err(failure.into()),
+            None if self.has_left => Err(Error::Closed),
+            None => check_peer(peer, self.rank, self.world_size()),
+        }
+    }
+
+    fn send_copy(&mut self, to: Rank, key: Key, header: Header, parts: SendParts) -> SendDone {
+        // Copy: the send is done now, whenever the peer looks.
+        let mut bytes = Vec::with_capacity(header.payload_bytes());
+        parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
+        count_copy(&mut self.statistics, bytes.len());
+        let message = Message { header, payload: Payload::Copied(bytes) };
+        let refused = self.world.mailboxes[to.index()].put(key, message);
+        SendDone { parts, result: refused.map_or(Ok(()), |_| Err(self.lose(to))) }
+    }
+
+    fn lend(&mut self, to: Rank, key: Key, header: Header, parts: SendParts) -> Posted<SendId, SendDone> {
+        let id = SendId(self.sends.insert(Outgoing { to, key, done: None }));
+        let message = Message { header, payload: Payload::Lent(id, parts) };
+        let Some(refused) = self.world.mailboxes[to.index()].put(key, message) else { return Posted::Pending(id) };
+        self.sends.remove_if(id.0, |_| true);
+        let parts = match refused.payload {
+            Payload::Lent(_, parts) => parts,
+            Payload::Copied(_) => SendParts::new(),
+        };
+        Posted::Done(SendDone { parts, result: Err(self.lose(to)) })
+    }
+
+    fn take_messages(&mut self, news: &mut News) -> bool {
+        let any = !news.messages.is_empty();
+        for (from, id, Message { header, payload }) in news.messages.drain(..) {
+            self.receives.deliver(id, &header, payload.slices(&header), &mut self.statistics);
+            self.world.give_back(from, payload, true);
+        }
+        any
+    }
+
+    fn take_returned(&mut self, news: &mut News) -> bool {
+        let any = !news.returned.is_empty();
+        for Returned { id, parts, taken } in news.returned.drain(..) {
+            let Some(to) = self.sends.get_mut(id.0).map(|send| send.to) else { continue };
+            let result = if taken { Ok(()) } else { Err(self.lose(to)) };
+            if let Some(send) = self.sends.get_mut(id.0) {
+                send.done = Some(SendDone { parts, result });
+            }
+        }
+        any
+    }
+
+    fn look_for_the_lost(&mut self, news: &News) -> bool {
+        let lost = news.left.iter().find(|peer| self.receives.waits_for(**peer));
+        lost.map(|peer| self.lose(*peer)).is_some()
+    }
+
+    /// Closes the world because `peer` has left, unless it is closed for something else; says for what.
+    fn lose(&mut self, peer: Rank) -> Error {
+        if !self.has_left {
+            self.fail(Failure::PeerLost(peer));
+        }
+        self.failure().unwrap_or(Failure::PeerLost(peer)).into()
+    }
+
+    /// Once the world is closed, ends all that this rank has in flight. Says whether it did.
+    fn end_if_failed(&mut self) -> bool {
+        let Some(failure) = self.failure() else { return false };
+        let first = !std::mem::replace(&mut self.has_ended, true);
+        if first {
+            self.end_all(&failure.into());
+        }
+        first
+    }
+
+    fn end_all(&mut self, error: &Error) {
+        self.receives.end_all(error);
+        for send in self.sends.iter_mut() {
+            send.take_back(&self.world, error);
+        }
+    }
+
+    /// Gives everything back that is in flight, and tells the peers.
+    fn leave(&mut self) {
+        if std::mem::replace(&mut self.has_left, true) {
+            return;
+        }
+        for (from, message) in self.world.mailboxes[self.rank.index()].close() {
+            self.world.give_back(from, message.payload, false);
+        }
+        self.end_all(&self.failure().map_or(Error::Canceled, Error::from));
+        while self.sends.iter_mut().any(|send| send.done.is_none()) {
+            if !self.progress() {
+                std::thread::yield_now();
+            }
+        }
+        for peer in Rank::all(self.world_size()).filter(|peer| *peer != self.rank) {
+            self.world.mailboxes[peer.index()].peer_left(self.rank);
+        }
+    }
+}
+
+impl World {
+    /// Gives a message's memory back to its sender, if it is lent.
+    fn give_back(&self, sender: Rank, payload: Payload, taken: bool) {
+        if let Payload::Lent(id, parts) = payload {
+            self.mailboxes[sender.index()].give_back(Returned { id, parts, taken });
+        }
+    }
+}
+
+impl Outgoing {
+    /// Ends the send with `error` if nobody has matched it.
+    fn take_back(&mut self, world: &World, error: &Error) {
+        if self.done.is_none()
+            && let Some(parts) = world.mailboxes[self.to.index()].take_back(&self.key)
+        {
+            self.done = Some(SendDone { parts, result: Err(error.clone()) });
+        }
+    }
+}
+
+impl Payload {
+    /// The parts of the message.
+    fn slices<'a>(&'a self, header: &'a Header) -> impl Iterator<Item = &'a [u8]> {
+        let mut start = 0;
+        header.lengths.iter().enumerate().map(move |(part, length)| {
+            let from = start;
+            start += length;
+            match self {
+                Payload::Copied(bytes) => &bytes[from..start],
+                Payload::Lent(_, parts) => parts[part].bytes(),
+            }
+        })
+    }
+}

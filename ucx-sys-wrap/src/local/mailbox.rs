@@ -1,0 +1,211 @@
+//! What lies between a rank and its peers: messages for it, and its own memory coming back.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::matching::{Header, Key, Receives, first_of};
+use crate::transport::{RecvId, SendId, SendParts};
+use crate::{Rank, Tag};
+
+/// Copied messages may take this much in a mailbox; then small messages are lent as large ones are.
+const COPIED_BYTES_LIMIT: usize = 16 << 20;
+
+pub(super) struct Message {
+    pub(super) header: Header,
+    pub(super) payload: Payload,
+}
+
+pub(super) enum Payload {
+    /// The parts one after the other.
+    Copied(Vec<u8>),
+    /// The sender's memory, to be given back under its id.
+    Lent(SendId, SendParts),
+}
+
+/// Memory that comes back to its sender.
+pub(super) struct Returned {
+    pub(super) id: SendId,
+    pub(super) parts: SendParts,
+    /// Whether the peer has taken the message, as opposed to having left.
+    pub(super) taken: bool,
+}
+
+/// What a rank finds in its mailbox.
+#[derive(Default)]
+pub(super) struct News {
+    pub(super) messages: Vec<(Rank, RecvId, Message)>,
+    pub(super) returned: Vec<Returned>,
+    /// All peers that have left so far.
+    pub(super) left: Vec<Rank>,
+}
+
+/// What [`Mailbox::take`] finds.
+pub(super) enum Taken {
+    Message(Message),
+    Nothing,
+    PeerHasLeft,
+}
+
+/// Written by all peers, read by its owner. Nobody holds the lock of two mailboxes, nor copies payload under one.
+pub(super) struct Mailbox {
+    inbox: Mutex<Inbox>,
+    copied_bytes: AtomicUsize,
+    changed: AtomicBool,
+    armed: AtomicBool,
+    event: Option<Arc<OwnedFd>>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    messages: BTreeMap<Key, Message>,
+    /// Keys of messages that the owner has not looked at; some may have been taken since.
+    fresh: Vec<Key>,
+    returned: Vec<Returned>,
+    left: Vec<Rank>,
+    closed: bool,
+}
+
+impl Mailbox {
+    pub(super) fn new() -> Self {
+        Self {
+            inbox: Mutex::default(),
+            copied_bytes: AtomicUsize::new(0),
+            changed: AtomicBool::new(false),
+            armed: AtomicBool::new(false),
+            // Without a descriptor the owner polls instead of sleeping.
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new),
+        }
+    }
+
+    /// Whether a message of so many bytes may be copied; lent ones always have room.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.copied_bytes.load(Ordering::Relaxed) + bytes <= COPIED_BYTES_LIMIT
+    }
+
+    /// Puts a message in, or gives it back if the owner has left.
+    #[must_use]
+    pub(super) fn put(&self, key: Key, message: Message) -> Option<Message> {
+        let mut inbox = self.inbox.lock();
+        if inbox.closed {
+            return Some(message);
+        }
+        self.copied_bytes.fetch_add(message.copied_bytes(), Ordering::Relaxed);
+        inbox.messages.insert(key, message);
+        inbox.fresh.push(key);
+        drop(inbox);
+        self.ring();
+        None
+    }
+
+    /// The sender takes back what nobody has matched.
+    pub(super) fn take_back(&self, key: &Key) -> Option<SendParts> {
+        match self.remove(&mut self.inbox.lock(), key)?.payload {
+            Payload::Lent(_, parts) => Some(parts),
+            Payload::Copied(_) => None,
+        }
+    }
+
+    pub(super) fn give_back(&self, returned: Returned) {
+        self.inbox.lock().returned.push(returned);
+        self.ring();
+    }
+
+    pub(super) fn peer_left(&self, peer: Rank) {
+        self.inbox.lock().left.push(peer);
+        self.ring();
+    }
+
+    /// The owner takes the oldest message of a source and tag.
+    pub(super) fn take(&self, source: Rank, tag: Tag) -> Taken {
+        let mut inbox = self.inbox.lock();
+        match first_of(&inbox.messages, source, tag).and_then(|key| self.remove(&mut inbox, &key)) {
+            Some(message) => Taken::Message(message),
+            None if inbox.left.contains(&source) => Taken::PeerHasLeft,
+            None => Taken::Nothing,
+        }
+    }
+
+    /// The owner takes what has come, and of the messages those that it has claimed a receive for.
+    pub(super) fn look(&self, receives: &mut Receives, news: &mut News) {
+        let mut guard = self.inbox.lock();
+        let inbox = &mut *guard;
+        news.returned.append(&mut inbox.returned);
+        news.left.clone_from(&inbox.left);
+        let mut fresh = std::mem::take(&mut inbox.fresh);
+        for Key { source, tag, .. } in fresh.drain(..) {
+            if let Some(key) = first_of(&inbox.messages, source, tag)
+                && let Some(id) = receives.claim(source, tag)
+                && let Some(message) = self.remove(inbox, &key)
+            {
+                news.messages.push((source, id, message));
+            }
+        }
+        inbox.fresh = fresh;
+    }
+
+    /// The owner leaves: what is in the mailbox is handed out, and nothing comes in any more.
+    pub(super) fn close(&self) -> Vec<(Rank, Message)> {
+        let mut inbox = self.inbox.lock();
+        inbox.closed = true;
+        inbox.fresh.clear();
+        std::mem::take(&mut inbox.messages).into_iter().map(|(key, message)| (key.source, message)).collect()
+    }
+
+    /// Says that there is something to look at, and wakes an owner that sleeps.
+    pub(super) fn ring(&self) {
+        self.changed.store(true, Ordering::SeqCst);
+        if self.armed.load(Ordering::SeqCst)
+            && self.armed.swap(false, Ordering::SeqCst)
+            && let Some(event) = &self.event
+        {
+            // The counter can't overflow: the owner empties it before it arms again.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Whether anything has come since this was last asked.
+    pub(super) fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::SeqCst)
+    }
+
+    /// Asks to be woken through the descriptor; `None` when there is something to look at.
+    pub(super) fn arm(&self) -> Option<Arc<OwnedFd>> {
+        let event = self.event.as_ref()?;
+        // Armed before looking, while peers look after changing: one of the two sees the other.
+        self.armed.store(true, Ordering::SeqCst);
+        if self.changed.load(Ordering::SeqCst) {
+            self.armed.store(false, Ordering::SeqCst);
+            return None;
+        }
+        Some(Arc::clone(event))
+    }
+
+    /// Takes the wish to be woken back and empties the descriptor.
+    pub(super) fn disarm(&self) {
+        self.armed.store(false, Ordering::SeqCst);
+        if let Some(event) = &self.event {
+            // Nothing to read when nobody has rung.
+            let _ = rustix::io::read(event, &mut [0u8; 8]);
+        }
+    }
+
+    fn remove(&self, inbox: &mut Inbox, key: &Key) -> Option<Message> {
+        let message = inbox.messages.remove(key)?;
+        self.copied_bytes.fetch_sub(message.copied_bytes(), Ordering::Relaxed);
+        Some(message)
+    }
+}
+
+impl Message {
+    fn copied_bytes(&self) -> usize {
+        match &self.payload {
+            Payload::Copied(bytes) => bytes.len(),
+            Payload::Lent(..) => 0,
+        }
+    }
+}

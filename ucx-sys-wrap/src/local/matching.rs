@@ -1,0 +1,170 @@
+//! Receives that wait for their message, and what becomes of them when it comes.
+
+use std::collections::BTreeMap;
+
+use super::ledger::Ledger;
+use crate::transport::{RecvDone, RecvId, RecvParts, SendParts, Statistics};
+use crate::{Arrival, Envelope, Error, Lengths, Mark, Rank, Result, Signature, Tag};
+
+/// What the statistics count for the header of a message: tag, signature and mark.
+pub(crate) const HEADER_BYTES: u64 = 32;
+
+/// Where a message or a receive stands in the line of its source and tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) source: Rank,
+    pub(crate) tag: Tag,
+    /// Rises with every message that the source posts (or every receive).
+    pub(crate) sequence: u64,
+}
+
+/// What a message says about itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Header {
+    pub(crate) signature: Signature,
+    pub(crate) mark: Mark,
+    pub(crate) lengths: Lengths,
+}
+
+impl Header {
+    /// The header of a message that is being sent.
+    pub(crate) fn new(envelope: &Envelope, parts: &SendParts) -> Self {
+        let lengths = parts.iter().map(|part| part.len()).collect();
+        Self { signature: envelope.signature, mark: envelope.mark, lengths }
+    }
+
+    /// Bytes of all parts.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+}
+
+/// The first entry in the line of a source and tag.
+pub(crate) fn first_of<T>(line: &BTreeMap<Key, T>, source: Rank, tag: Tag) -> Option<Key> {
+    let (key, _) = line.range(Key { source, tag, sequence: 0 }..).next()?;
+    (key.source == source && key.tag == tag).then_some(*key)
+}
+
+/// The receives of one rank, until they are tested.
+#[derive(Default)]
+pub(crate) struct Receives {
+    slots: Ledger<Slot>,
+    waiting: BTreeMap<Key, RecvId>,
+    posted: u64,
+}
+
+struct Slot {
+    key: Key,
+    signature: Signature,
+    parts: RecvParts,
+    result: Option<Result<Arrival>>,
+}
+
+impl Receives {
+    /// Adds a receive at the end of its line.
+    pub(crate) fn post(&mut self, from: Rank, envelope: &Envelope, parts: RecvParts) -> RecvId {
+        self.posted += 1;
+        let key = Key { source: from, tag: envelope.tag, sequence: self.posted };
+        let id = RecvId(self.slots.insert(Slot { key, signature: envelope.signature, parts, result: None }));
+        self.waiting.insert(key, id);
+        id
+    }
+
+    /// Whether a receive waits for this source and tag.
+    pub(crate) fn expects(&self, from: Rank, tag: Tag) -> bool {
+        first_of(&self.waiting, from, tag).is_some()
+    }
+
+    /// Whether a receive waits for anything from this source.
+    pub(crate) fn waits_for(&self, from: Rank) -> bool {
+        let start = Key { source: from, tag: Tag(0), sequence: 0 };
+        self.waiting.range(start..).next().is_some_and(|(key, _)| key.source == from)
+    }
+
+    /// Takes the oldest receive of this source and tag out of the line; [`deliver`](Self::deliver) must follow.
+    pub(crate) fn claim(&mut self, from: Rank, tag: Tag) -> Option<RecvId> {
+        let key = first_of(&self.waiting, from, tag)?;
+        self.waiting.remove(&key)
+    }
+
+    /// Gives its message to a claimed receive, which has then ended.
+    pub(crate) fn deliver<'a>(
+        &mut self,
+        id: RecvId,
+        header: &Header,
+        payload: impl Iterator<Item = &'a [u8]>,
+        statistics: &mut Statistics,
+    ) {
+        if let Some(slot) = self.slots.get_mut(id.0) {
+            let from = slot.key.source;
+            slot.result = Some(accept(from, slot.signature, &mut slot.parts, header, payload, statistics));
+        }
+    }
+
+    /// Gives a receive that has ended back.
+    pub(crate) fn test(&mut self, id: RecvId) -> Option<RecvDone> {
+        let slot = self.slots.remove_if(id.0, |slot| slot.result.is_some())?;
+        Some(RecvDone { parts: slot.parts, result: slot.result? })
+    }
+
+    /// Ends a receive that still waits.
+    pub(crate) fn cancel(&mut self, id: RecvId) {
+        if let Some(slot) = self.slots.get_mut(id.0)
+            && slot.result.is_none()
+        {
+            slot.result = Some(Err(Error::Canceled));
+            self.waiting.remove(&slot.key);
+        }
+    }
+
+    /// Ends every receive that still waits. Says whether there were any.
+    pub(crate) fn end_all(&mut self, error: &Error) -> bool {
+        let waiting = std::mem::take(&mut self.waiting);
+        for id in waiting.values() {
+            if let Some(slot) = self.slots.get_mut(id.0) {
+                slot.result = Some(Err(error.clone()));
+            }
+        }
+        !waiting.is_empty()
+    }
+}
+
+/// Copies a message to its places, or says why it does not fit. Either way it is consumed.
+pub(crate) fn accept<'a>(
+    from: Rank,
+    expected: Signature,
+    places: &mut RecvParts,
+    header: &Header,
+    payload: impl Iterator<Item = &'a [u8]>,
+    statistics: &mut Statistics,
+) -> Result<Arrival> {
+    statistics.messages_received += 1;
+    statistics.bytes_received += HEADER_BYTES + header.payload_bytes() as u64;
+    check(from, expected, places, header)?;
+    count_copy(statistics, header.payload_bytes());
+    for (place, bytes) in places.iter_mut().zip(payload) {
+        // Copy: the bytes lie with the sender, and go where the receiver wants them.
+        place.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    }
+    Ok(Arrival { mark: header.mark, lengths: header.lengths.clone() })
+}
+
+/// Counts one copy of payload, unless there is none.
+pub(crate) fn count_copy(statistics: &mut Statistics, bytes: usize) {
+    statistics.copies += u64::from(bytes > 0);
+    statistics.bytes_copied += bytes as u64;
+}
+
+/// The signature first, then that every part has its place: a part too many has a place of 0 bytes, and a place too
+/// many a part of 0 bytes.
+fn check(rank: Rank, expected: Signature, places: &RecvParts, header: &Header) -> Result<()> {
+    if header.signature != expected {
+        return Err(Error::Mismatch { rank, expected, found: header.signature });
+    }
+    let lengths = &header.lengths;
+    let too_long = lengths.iter().zip(places).position(|(length, place)| *length > place.len());
+    let count_differs = (lengths.len() != places.len()).then(|| lengths.len().min(places.len()));
+    let Some(part) = too_long.or(count_differs) else { return Ok(()) };
+    let sent = lengths.get(part).map_or(0, |length| *length as u64);
+    Err(Error::TooLong { rank, part, sent, capacity: places.get(part).map_or(0, |place| place.len()) })
+}
