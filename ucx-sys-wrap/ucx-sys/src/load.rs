@@ -76,7 +76,8 @@ impl Ucp {
     /// # Safety
     ///
     /// Loading runs the file's constructors, and the symbols found are taken to have the types that
-    /// UCX's headers give them: the file must be UCX, or none at all.
+    /// UCX's headers give them: the file must be UCX, or none at all. With a `path`, no other UCX may
+    /// be loaded in the process: the dynamic linker would join this `libucp` with the other's `libucs`.
     pub unsafe fn load(path: Option<&Path>) -> Result<Self, LoadError> {
         let looked_for = path.unwrap_or(Path::new(DEFAULT_NAME));
         // SAFETY: the caller vouches for the file.
