@@ -1,1 +1,38 @@
-//! See the crate documentation.
+//! Brevity: the communication library that says less.
+//!
+//! Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with error
+//! feedback so that nothing is lost.
+//!
+//! ```no_run
+//! use brevity::{GradientExchange, Group, Policy};
+//!
+//! # fn backward() -> Vec<Vec<f32>> { vec![] }
+//! let group = Group::from_env()?; // rank, world size and transport from the environment
+//! let mut exchange = GradientExchange::builder(&group)
+//!     .tensor("embedding", [50_000, 512], Policy::gtopk(0.001))
+//!     .tensor("linear.weight", [512, 512], Policy::low_rank(4))
+//!     .tensor("linear.bias", [512], Policy::dense())
+//!     .build()?;
+//! let mut gradients: Vec<Vec<f32>> = backward();
+//! exchange.average(&mut gradients)?; // in place; the same bits on every rank; the rest stays in the residuals
+//! # Ok::<(), brevity::Error>(())
+//! ```
+//!
+//! Below that, everything is open: every collective on plain slices ([`Group`]), every compressor on plain vectors
+//! ([`compress`]), the transport by itself ([`transport`]).
+#![forbid(unsafe_code)]
+
+mod error;
+mod exchange;
+mod policy;
+
+pub use brevity_collectives as collectives;
+pub use brevity_collectives::engine::Handle;
+pub use brevity_collectives::sparse::PutBack;
+pub use brevity_collectives::{Cost, Element, Group, Reduction, Settings};
+pub use brevity_compress as compress;
+pub use error::{Error, Result};
+pub use exchange::{Averaged, ExchangeBuilder, GradientExchange};
+pub use policy::Policy;
+pub use ucx_sys_wrap as transport;
+pub use ucx_sys_wrap::launch;

@@ -11,6 +11,7 @@ use ucx_sys_wrap::{Envelope, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag
 
 use crate::description::Description;
 use crate::error::{Error, Place, Result};
+use crate::poison::Poison;
 
 /// What every algorithm works with: who takes part, and sends and receives that belong to this call.
 ///
@@ -68,15 +69,30 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.place.description
     }
 
-    /// The largest mark that this rank has set or received in this call.
-    #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark(self.mark.load(Ordering::Relaxed))
+    /// Says that this rank has a value that is not finite in tensor `tensor` of the call. It spreads with the call's
+    /// messages, so this rank must take part in the call all the same, with nothing to say.
+    pub fn set_poison(&self, tensor: u32) {
+        let poison = Poison { rank: self.rank(), tensor };
+        self.mark.fetch_max(poison.mark().0, Ordering::Relaxed);
     }
 
-    /// Sets a mark that spreads with this call's messages, unless a larger one is set.
-    pub fn set_mark(&self, mark: Mark) {
-        self.mark.fetch_max(mark.0, Ordering::Relaxed);
+    /// Whether any rank has set poison, as far as this rank has heard. After a collective whose result depends on every
+    /// rank, all ranks get the same answer.
+    #[must_use]
+    pub fn poison(&self) -> Option<Poison> {
+        Poison::from_mark(self.mark())
+    }
+
+    /// Fails if any rank has set poison, as far as this rank has heard.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`].
+    pub fn check_poison(&self) -> Result<()> {
+        self.poison().map_or(Ok(()), |poison| Err(poison.into()))
+    }
+
+    fn mark(&self) -> Mark {
+        Mark(self.mark.load(Ordering::Relaxed))
     }
 
     /// Posts a message; the buffer comes back when the bytes are on their way.

@@ -65,6 +65,14 @@ impl Group {
         Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0) }))
     }
 
+    /// A group of this rank alone.
+    #[must_use]
+    pub fn solo() -> Self {
+        let alone = ucx_sys_wrap::local::world(1);
+        let transport = alone.into_iter().next().unwrap_or_else(|| unreachable!("a world of one has one rank"));
+        Self::new(Box::new(transport), Settings::default())
+    }
+
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
@@ -209,7 +217,7 @@ impl Group {
     /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more.
     pub fn sparse_all_gather(&self, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
         check_limit(local, limit)?;
-        let description = sparse::describe_all_gather(Operation::SPARSE_ALL_GATHER, local.dim());
+        let description = sparse::describe_all_gather(local.dim());
         self.run(description, async |call| sparse::sparse_all_gather(call, local, limit).await)
     }
 
@@ -219,7 +227,7 @@ impl Group {
     /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more.
     pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
         check_limit(local, limit)?;
-        let description = sparse::describe_all_gather(Operation::TOPK_ALL_REDUCE, local.dim());
+        let description = sparse::describe_topk(local.dim());
         self.run(description, async |call| sparse::topk_all_reduce(call, local, limit).await)
     }
 
@@ -228,11 +236,15 @@ impl Group {
     /// `local` has at most `k` entries, and `k` is the same on all ranks.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more; `local` is unchanged.
+    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more; [`Error::NonFinite`] on all ranks when a
+    /// sum overflows.
     pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
         check_limit(local, k)?;
         let description = sparse::describe_gtopk(local.dim());
-        self.run(description, async |call| sparse::gtopk_all_reduce(call, local, k, rule).await)
+        self.run(description, async |call| {
+            let outcome = sparse::gtopk_all_reduce(call, local, k, rule, 0).await?;
+            call.check_poison().map(|()| outcome)
+        })
     }
 
     /// Finds the low-rank factors of the mean of all ranks' matrices, one for each state.

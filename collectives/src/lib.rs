@@ -16,6 +16,7 @@ mod error;
 mod group;
 pub mod low_rank;
 pub mod pattern;
+mod poison;
 pub mod sparse;
 
 pub use call::{Call, Identity, Receiving, ReceivingUpTo, Sending};
@@ -24,3 +25,5 @@ pub use description::{Description, Operation};
 pub use element::{Element, Reduction};
 pub use error::{Error, Result};
 pub use group::{CallFuture, DEFAULT_TIMEOUT, Group, Settings};
+pub use poison::Poison;
+pub use ucx_sys_wrap::buffer::Chunk;

@@ -15,7 +15,8 @@ use crate::element::{Element, Reduction};
 use crate::error::{Error, Result};
 
 /// What ranks of a low-rank all-reduce must agree on.
-pub(crate) fn describe(states: &[LowRank]) -> Description {
+#[must_use]
+pub fn describe(states: &[LowRank]) -> Description {
     let factors = states.iter().map(|state| state.p_len() + state.q_len()).sum();
     Description::new(Operation::LOW_RANK_ALL_REDUCE, f32::NUMBER, factors)
 }

@@ -1,1 +1,7 @@
-//! See the crate documentation.
+//! Helpers for tests of several ranks: ranks as threads, each with a deadline.
+#![forbid(unsafe_code)]
+
+pub mod oracle;
+mod threads;
+
+pub use threads::{on_local, on_transports};

@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
 
 /// What ranks that all-reduce must agree on.
-pub(crate) fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
+#[must_use]
+pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
     Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
 }
 

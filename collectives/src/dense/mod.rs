@@ -6,8 +6,7 @@ mod barrier;
 mod broadcast;
 
 pub use all_gather::{all_gather, all_gather_varying};
-pub(crate) use all_reduce::describe as describe_all_reduce;
-pub use all_reduce::{all_reduce, recursive_doubling, ring};
+pub use all_reduce::{all_reduce, describe as describe_all_reduce, recursive_doubling, ring};
 pub use barrier::barrier;
 pub use broadcast::broadcast;
 pub(crate) use broadcast::to_children;

@@ -64,7 +64,7 @@ impl Engine {
                 let deadline = *deadline.get_or_insert_with(|| self.port.now().saturating_add(timeout));
                 let moved = self.turn();
                 turns = turns.wrapping_add(1);
-                if turns % TURNS_PER_CLOCK == 0 || waiter.is_patient() {
+                if turns.is_multiple_of(TURNS_PER_CLOCK) || waiter.is_patient() {
                     let now = self.port.now();
                     if now >= deadline {
                         comm.expire();

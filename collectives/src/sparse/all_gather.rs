@@ -17,8 +17,15 @@ use crate::error::{Error, Result};
 use crate::pattern::doubling_rounds;
 
 /// What ranks of a sparse all-gather must agree on.
-pub(crate) fn describe(operation: Operation, dim: usize) -> Description {
-    Description::new(operation, f32::NUMBER, dim)
+#[must_use]
+pub fn describe_all_gather(dim: usize) -> Description {
+    Description::new(Operation::SPARSE_ALL_GATHER, f32::NUMBER, dim)
+}
+
+/// What ranks of a top-k all-reduce must agree on.
+#[must_use]
+pub fn describe_topk(dim: usize) -> Description {
+    Description::new(Operation::TOPK_ALL_REDUCE, f32::NUMBER, dim)
 }
 
 /// Gathers the sparse vectors of all ranks, in rank order.

@@ -45,24 +45,33 @@ pub struct Gtopk {
 }
 
 /// What ranks of a gTop-k all-reduce must agree on.
-pub(crate) fn describe(dim: usize) -> Description {
+#[must_use]
+pub fn describe(dim: usize) -> Description {
     Description::new(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim)
 }
 
 /// Sums the sparse vectors of all ranks and keeps the `k` largest entries by magnitude, ties to the lower index.
 ///
 /// `local` has at most `k` entries, and `k` is the same on all ranks. Merges happen in an order that depends on the
-/// number of ranks alone.
+/// number of ranks alone. A merge whose sum is not finite poisons the call, as tensor number `tensor`.
 ///
 /// # Errors
 /// What the transport reports; `local` is unchanged.
-pub async fn gtopk_all_reduce(call: &Call<'_, '_>, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
+pub async fn gtopk_all_reduce(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    k: usize,
+    rule: PutBack,
+    tensor: u32,
+) -> Result<Gtopk> {
     let dim = local.dim();
     let tree = Binomial::new(call.rank(), 0, call.world_size());
     let mut merger = Merger::new(local, k);
     for (child, round) in tree.children() {
         let incoming = receive(call, child, round, dim, k, merger.take_spare()).await?;
-        merger.merge(incoming)?;
+        if merger.merge(incoming).is_err() {
+            call.set_poison(tensor);
+        }
     }
     let rounds = doubling_rounds(call.world_size());
     let result = match tree.parent() {

@@ -1,0 +1,57 @@
+//! What can go wrong, as a user of the facade sees it.
+
+use brevity_collectives::Error as Collective;
+
+/// The result of the facade's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed. What still holds afterwards, and what to do, is said for each.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A rank handed in a value that is not finite. The same error on every rank: nothing was applied, the step is not
+    /// in the residuals, and the group can be used on.
+    #[error("rank {rank} has a value that is not finite in tensor {tensor:?}: the step was left out on all ranks")]
+    NonFinite {
+        /// The rank whose value it is.
+        rank: u32,
+        /// The tensor.
+        tensor: String,
+    },
+
+    /// The gradients do not fit the tensors that the exchange was built for. Nothing was sent.
+    #[error("{what} has {found} elements, expected {expected}: hand in the tensors in the order of the builder")]
+    Shape {
+        /// Which argument: the list of gradients, or a tensor by name.
+        what: String,
+        /// Its length.
+        found: usize,
+        /// The length that it must have.
+        expected: usize,
+    },
+
+    /// A policy's parameter is out of range.
+    #[error("tensor {tensor:?}: {parameter} is {found}, expected {expected}")]
+    Policy {
+        /// The tensor.
+        tensor: String,
+        /// The parameter.
+        parameter: &'static str,
+        /// Its value.
+        found: f64,
+        /// Its range.
+        expected: &'static str,
+    },
+
+    /// Two tensors have the same name.
+    #[error("there are two tensors named {tensor:?}: give each its own name")]
+    DuplicateName {
+        /// The name.
+        tensor: String,
+    },
+
+    /// A collective failed. After an exchange, what was handed in is in the residuals and goes out with the next
+    /// exchange that succeeds: do not hand it in again.
+    #[error(transparent)]
+    Collective(#[from] Collective),
+}

@@ -1,0 +1,94 @@
+//! Tensors that travel uncompressed: packed one after the other into one all-reduce.
+
+use std::mem;
+use std::ops::Range;
+
+use brevity_collectives::{Call, Chunk, Cost, Reduction, Result, dense};
+
+use super::{Ending, add_finite};
+
+/// All dense tensors of an exchange.
+#[derive(Default)]
+pub(super) struct DenseLane {
+    tensors: Vec<Packed>,
+    /// What goes out: the gradients and, after a failure, what waited.
+    pending: Vec<f32>,
+    /// The average, when the all-reduce has succeeded.
+    average: Vec<f32>,
+    /// Whether `pending` holds something of earlier steps that failed.
+    waiting: bool,
+}
+
+struct Packed {
+    tensor: usize,
+    range: Range<usize>,
+    /// Whether this step's gradient is in `pending`.
+    added: bool,
+}
+
+impl DenseLane {
+    pub(super) fn add(&mut self, tensor: usize, count: usize) {
+        let start = self.pending.len();
+        self.pending.resize(start + count, 0.0);
+        self.tensors.push(Packed { tensor, range: start..start + count, added: false });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
+        let mut bad = None;
+        for packed in &mut self.tensors {
+            packed.added = add_finite(&mut self.pending[packed.range.clone()], gradients[packed.tensor]);
+            if !packed.added {
+                bad = bad.or(Some(packed.tensor as u32));
+            }
+        }
+        bad
+    }
+
+    pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
+        let mut sum = mem::take(&mut self.average);
+        sum.clear();
+        // Copied so that a failure leaves the gradients in `pending`.
+        sum.extend_from_slice(&self.pending);
+        if poisoned {
+            sum.fill(0.0);
+        }
+        let call = call.describe(dense::describe_all_reduce::<f32>(sum.len(), Reduction::Average));
+        self.average = dense::all_reduce(&call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]]) {
+        match ending {
+            Ending::Done => {
+                for packed in &self.tensors {
+                    gradients[packed.tensor].copy_from_slice(&self.average[packed.range.clone()]);
+                }
+                self.pending.fill(0.0);
+                self.waiting = false;
+            }
+            Ending::Failed => self.waiting = true,
+            Ending::Poisoned => self.withdraw(gradients),
+        }
+    }
+
+    /// Takes this step's gradients out again.
+    fn withdraw(&mut self, gradients: &[&mut [f32]]) {
+        for packed in self.tensors.iter().filter(|packed| packed.added) {
+            for (sum, gradient) in self.pending[packed.range.clone()].iter_mut().zip(gradients[packed.tensor].iter()) {
+                *sum -= gradient;
+            }
+        }
+        if !self.waiting {
+            self.pending.fill(0.0);
+        }
+    }
+
+    pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
+        let packed = self.tensors.iter().find(|packed| packed.tensor == tensor)?;
+        Some(self.pending[packed.range.clone()].to_vec())
+    }
+}

@@ -1,0 +1,252 @@
+//! Averaging the gradients of a model's tensors over all ranks, each by its policy.
+//!
+//! A step has three parts. First every tensor is accumulated into what waits in its residual, and checked. Then the
+//! collectives run, without touching what a failed step would need. In the end the step is committed, or kept whole in
+//! the residuals, or (when a rank had a value that is not finite) taken out of them again.
+
+mod builder;
+mod dense;
+mod low_rank;
+mod sparse;
+
+use brevity_collectives::engine::Handle;
+use brevity_collectives::{Call, Cost, Description, Error as Collective, Group, Operation};
+
+pub use builder::ExchangeBuilder;
+
+use crate::error::{Error, Result};
+use dense::DenseLane;
+use low_rank::LowRankLane;
+use sparse::SparseLane;
+
+/// Averages gradients over all ranks, in place, with a residual for what is not sent.
+///
+/// All ranks build it with the same tensors in the same order, and call it in step. Results are the same bits on every
+/// rank.
+///
+/// ```
+/// use brevity::{GradientExchange, Group, Policy};
+///
+/// let group = Group::solo();
+/// let mut exchange = GradientExchange::builder(&group)
+///     .tensor("weight", [8, 4], Policy::gtopk(0.25))
+///     .tensor("bias", [4], Policy::dense())
+///     .build()?;
+/// let mut gradients = [vec![1.0f32; 32], vec![2.0; 4]];
+/// exchange.average(&mut gradients)?;
+/// assert_eq!(gradients[0].iter().sum::<f32>(), 8.0);
+/// assert_eq!(exchange.residual("weight").unwrap().iter().sum::<f32>(), 24.0);
+/// # Ok::<(), brevity::Error>(())
+/// ```
+pub struct GradientExchange {
+    group: Group,
+    tensors: Vec<Tensor>,
+    lanes: Vec<Lane>,
+}
+
+/// What a non-blocking average gives back: the exchange, the gradients, and how it went.
+pub type Averaged = ((GradientExchange, Vec<Vec<f32>>), Result<()>);
+
+/// A tensor as the builder was told.
+struct Tensor {
+    name: String,
+    count: usize,
+}
+
+/// Tensors that travel together.
+enum Lane {
+    Dense(DenseLane),
+    Sparse(SparseLane),
+    LowRank(LowRankLane),
+}
+
+/// How a step ended.
+#[derive(Clone, Copy)]
+enum Ending {
+    /// The results are here.
+    Done,
+    /// A collective failed: everything handed in stays in the residuals.
+    Failed,
+    /// A value was not finite, on all ranks alike: the step is left out.
+    Poisoned,
+}
+
+impl GradientExchange {
+    /// Starts a list of tensors.
+    #[must_use]
+    pub fn builder(group: &Group) -> ExchangeBuilder {
+        ExchangeBuilder::new(group)
+    }
+
+    /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the residuals.
+    /// Blocks until done. `gradients` has one slice for each tensor, in the builder's order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`]: the same on all ranks, the step is left out.
+    /// [`Error::Collective`]: the gradients are unchanged and have been added to the residuals; do not hand them in
+    /// again.
+    pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
+        let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
+        self.check(&slices)?;
+        let Self { group, tensors, lanes } = self;
+        let cost = group.settings().cost;
+        group.run(describe(tensors), async |call| step(call, tensors, lanes, &mut slices, &cost).await)
+    }
+
+    /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until the handle gives them
+    /// back.
+    ///
+    /// # Errors
+    /// [`Error::Shape`]: the exchange and the gradients are dropped.
+    pub fn start(mut self, mut gradients: Vec<Vec<f32>>) -> Result<Handle<Averaged>> {
+        let slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
+        self.check(&slices)?;
+        let group = self.group.clone();
+        let cost = group.settings().cost;
+        Ok(group.start(describe(&self.tensors), (self, gradients), move |call, (exchange, gradients)| {
+            Box::pin(async move {
+                let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
+                step(call, &exchange.tensors, &mut exchange.lanes, &mut slices, &cost).await
+            })
+        }))
+    }
+
+    /// The group that the exchange was built for.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// What of a tensor's gradients on this rank has not been sent yet; none for an unknown name. A dense tensor has
+    /// one only after a failure.
+    #[must_use]
+    pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
+        let position = self.tensors.iter().position(|known| known.name == tensor)?;
+        self.lanes.iter().find_map(|lane| lane.residual(position))
+    }
+
+    fn check(&mut self, gradients: &[&mut [f32]]) -> Result<()> {
+        let shape = |what: String, found, expected| {
+            if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
+        };
+        shape("the list of gradients".into(), gradients.len(), self.tensors.len())?;
+        for (tensor, gradient) in self.tensors.iter().zip(gradients) {
+            shape(format!("the gradient of {:?}", tensor.name), gradient.len(), tensor.count)?;
+        }
+        Ok(())
+    }
+}
+
+fn describe(tensors: &[Tensor]) -> Description {
+    Description::new(Operation::EXCHANGE, 0, tensors.len())
+}
+
+/// One step on one rank.
+async fn step(
+    call: &Call<'_, '_>,
+    tensors: &[Tensor],
+    lanes: &mut [Lane],
+    gradients: &mut [&mut [f32]],
+    cost: &Cost,
+) -> Result<()> {
+    let bad = lanes.iter_mut().filter_map(|lane| lane.accumulate(gradients)).min();
+    if let Some(tensor) = bad {
+        call.set_poison(tensor);
+    }
+    let mut outcome = Ok(());
+    for lane in lanes.iter_mut() {
+        outcome = lane.exchange(call, bad.is_some(), cost).await.and_then(|()| call.check_poison());
+        // Every rank knows of the same poison after a collective, so all stop here together.
+        if outcome.is_err() {
+            break;
+        }
+    }
+    let ending = Ending::of(&outcome);
+    for lane in lanes {
+        lane.finish(ending, gradients, call.world_size());
+    }
+    outcome.map_err(|error| named(error, tensors))
+}
+
+/// The facade's error: with the tensor's name.
+fn named(error: Collective, tensors: &[Tensor]) -> Error {
+    match error {
+        Collective::NonFinite { rank, tensor } => Error::NonFinite {
+            rank: rank.0,
+            tensor: tensors.get(tensor as usize).map_or_else(|| tensor.to_string(), |known| known.name.clone()),
+        },
+        error => Error::Collective(error),
+    }
+}
+
+impl Ending {
+    fn of(outcome: &Result<(), Collective>) -> Self {
+        match outcome {
+            Ok(()) => Self::Done,
+            Err(Collective::NonFinite { .. } | Collective::Compress(_)) => Self::Poisoned,
+            Err(_) => Self::Failed,
+        }
+    }
+}
+
+impl Lane {
+    /// Adds the gradients to what waits; returns the first tensor with a value that is not finite, which is not added.
+    fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
+        match self {
+            Self::Dense(lane) => lane.accumulate(gradients),
+            Self::Sparse(lane) => lane.accumulate(gradients),
+            Self::LowRank(lane) => lane.accumulate(gradients),
+        }
+    }
+
+    /// Runs the collective, with nothing to say where this rank is poisoned.
+    async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<(), Collective> {
+        match self {
+            Self::Dense(lane) => lane.exchange(call, poisoned, cost).await,
+            Self::Sparse(lane) => lane.exchange(call, poisoned).await,
+            Self::LowRank(lane) => lane.exchange(call, poisoned, cost).await,
+        }
+    }
+
+    /// Brings residuals and gradients to what the ending demands.
+    fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
+        match self {
+            Self::Dense(lane) => lane.finish(ending, gradients),
+            Self::Sparse(lane) => lane.finish(ending, gradients, world_size),
+            Self::LowRank(lane) => lane.finish(ending, gradients),
+        }
+    }
+
+    fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
+        match self {
+            Self::Dense(lane) => lane.residual(tensor),
+            Self::Sparse(lane) => lane.residual(tensor),
+            Self::LowRank(lane) => lane.residual(tensor),
+        }
+    }
+}
+
+/// Adds `gradient` to `sum` unless a sum would not be finite, in which case `sum` stays as it is and the answer is no.
+fn add_finite(sum: &mut [f32], gradient: &[f32]) -> bool {
+    let finite = sum.iter().zip(gradient).all(|(sum, gradient)| (sum + gradient).is_finite());
+    if finite {
+        for (sum, gradient) in sum.iter_mut().zip(gradient) {
+            *sum += gradient;
+        }
+    }
+    finite
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_that_is_not_finite_is_not_stored() {
+        let mut sum = [1.0, f32::MAX];
+        assert!(!add_finite(&mut sum, &[1.0, f32::MAX]));
+        assert_eq!(sum, [1.0, f32::MAX]);
+        assert!(add_finite(&mut sum, &[1.0, 0.0]));
+        assert_eq!(sum, [2.0, f32::MAX]);
+    }
+}

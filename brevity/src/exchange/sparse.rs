@@ -1,0 +1,113 @@
+//! A tensor of which only the largest entries travel.
+
+use brevity_collectives::{Call, Result, sparse};
+use brevity_compress::SparseVec;
+use brevity_compress::feedback::Residual;
+use brevity_compress::select::TopKScratch;
+
+use super::Ending;
+use crate::policy::SparseMethod;
+
+/// One sparse tensor.
+pub(super) struct SparseLane {
+    tensor: usize,
+    k: usize,
+    method: SparseMethod,
+    residual: Residual,
+    /// Taken out of the residual in this step.
+    selected: SparseVec,
+    /// Whether this step's gradient is in the residual.
+    added: bool,
+    /// The sum over all ranks, undivided, when the collective has succeeded.
+    sum: SparseVec,
+    /// What the collective returns to the residual.
+    put_back: SparseVec,
+    scratch: TopKScratch,
+}
+
+impl SparseLane {
+    pub(super) fn new(tensor: usize, count: usize, k: usize, method: SparseMethod) -> Self {
+        Self {
+            tensor,
+            k,
+            method,
+            residual: Residual::new(count),
+            selected: SparseVec::new(count),
+            added: false,
+            sum: SparseVec::new(count),
+            put_back: SparseVec::new(count),
+            scratch: TopKScratch::new(),
+        }
+    }
+
+    pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
+        self.selected.clear();
+        self.added = self.residual.accumulate(gradients[self.tensor]).is_ok();
+        (!self.added).then_some(self.tensor as u32)
+    }
+
+    pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
+        if !poisoned {
+            self.residual.select(self.k, &mut self.selected, &mut self.scratch)?;
+        }
+        let (local, dim) = (self.selected.view(), self.residual.len());
+        match self.method {
+            SparseMethod::Union => {
+                let call = call.describe(sparse::describe_topk(dim));
+                self.sum = sparse::topk_all_reduce(&call, local, self.k).await?;
+                self.put_back.clear();
+            }
+            SparseMethod::Global(rule) => {
+                let call = call.describe(sparse::describe_gtopk(dim));
+                let outcome = sparse::gtopk_all_reduce(&call, local, self.k, rule, self.tensor as u32).await?;
+                (self.sum, self.put_back) = (outcome.result, outcome.put_back);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
+        let gradient = &mut *gradients[self.tensor];
+        match ending {
+            Ending::Done => {
+                self.restore(Restore::PutBack);
+                gradient.fill(0.0);
+                self.sum.scale(1.0 / world_size as f32);
+                self.sum.add_to(gradient);
+            }
+            Ending::Failed => self.restore(Restore::Selected),
+            Ending::Poisoned => {
+                self.restore(Restore::Selected);
+                if self.added {
+                    self.withdraw(gradient);
+                }
+            }
+        }
+    }
+
+    /// Returns entries to the residual they came from; their indices fit, since they were selected from it.
+    fn restore(&mut self, what: Restore) {
+        let entries = match what {
+            Restore::PutBack => &self.put_back,
+            Restore::Selected => &self.selected,
+        };
+        let restored = self.residual.put_back(entries.view());
+        debug_assert!(restored.is_ok(), "{restored:?}");
+        self.selected.clear();
+    }
+
+    /// Takes this step's gradient out again; lengths were checked when it was added.
+    fn withdraw(&mut self, gradient: &[f32]) {
+        let withdrawn = self.residual.subtract(gradient);
+        debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
+    }
+
+    pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
+        (tensor == self.tensor).then(|| self.residual.values().to_vec())
+    }
+}
+
+enum Restore {
+    PutBack,
+    Selected,
+}

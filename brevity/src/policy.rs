@@ -1,0 +1,140 @@
+//! How a tensor's gradients travel.
+
+use brevity_collectives::sparse::PutBack;
+use brevity_compress::Density;
+use brevity_compress::low_rank::worth_it;
+
+use crate::error::{Error, Result};
+
+/// Below this factor of compression a matrix travels uncompressed.
+const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
+
+/// How one tensor's gradients travel; what is not sent stays in a residual and goes out later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy(pub(crate) Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Kind {
+    Dense,
+    Sparse(SparsePolicy),
+    LowRank { rank: usize, min_compression: f64 },
+}
+
+/// A sparse policy's parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SparsePolicy {
+    pub(crate) density: f64,
+    pub(crate) method: SparseMethod,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum SparseMethod {
+    /// Every rank's largest entries, all delivered.
+    Union,
+    /// The largest entries of the sum of every rank's largest entries.
+    Global(PutBack),
+}
+
+impl Policy {
+    /// All of it, uncompressed. All dense tensors of an exchange travel together.
+    #[must_use]
+    pub const fn dense() -> Self {
+        Self(Kind::Dense)
+    }
+
+    /// Every rank's largest `density` of the entries (0 < density <= 1), gathered by all: gradient dropping.
+    #[must_use]
+    pub const fn topk(density: f64) -> Self {
+        Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union }))
+    }
+
+    /// The largest `density` of the entries of all ranks together (0 < density <= 1): gTop-k.
+    #[must_use]
+    pub const fn gtopk(density: f64) -> Self {
+        Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Global(PutBack::Conserving) }))
+    }
+
+    /// Factors of `rank` for the tensor as a matrix, its first dimension by the rest: PowerSGD. Vectors, and matrices
+    /// that would not shrink by a factor of 2, travel dense.
+    #[must_use]
+    pub const fn low_rank(rank: usize) -> Self {
+        Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
+    }
+
+    /// What of a gTop-k contribution goes back to which residual; no effect on other policies.
+    #[must_use]
+    pub const fn put_back(mut self, rule: PutBack) -> Self {
+        if let Kind::Sparse(SparsePolicy { method: SparseMethod::Global(own), .. }) = &mut self.0 {
+            *own = rule;
+        }
+        self
+    }
+
+    /// The factor of compression below which a low-rank tensor travels dense; no effect on other policies.
+    #[must_use]
+    pub const fn min_compression(mut self, factor: f64) -> Self {
+        if let Kind::LowRank { min_compression, .. } = &mut self.0 {
+            *min_compression = factor;
+        }
+        self
+    }
+
+    /// What the policy comes to for a tensor of this shape.
+    pub(crate) fn resolve(self, tensor: &str, shape: &[usize]) -> Result<Resolved> {
+        let count: usize = shape.iter().product();
+        let out_of_range =
+            |parameter, found, expected| Error::Policy { tensor: tensor.into(), parameter, found, expected };
+        match self.0 {
+            Kind::Dense => Ok(Resolved::Dense),
+            Kind::Sparse(SparsePolicy { density, method }) => {
+                let density =
+                    Density::new(density).map_err(|_| out_of_range("density", density, "above 0 and at most 1"))?;
+                Ok(Resolved::Sparse { k: density.entries(count), method })
+            }
+            Kind::LowRank { rank: 0, .. } => Err(out_of_range("rank", 0.0, "at least 1")),
+            Kind::LowRank { rank, min_compression } => {
+                let rows = shape.first().copied().unwrap_or(1);
+                let cols = count.checked_div(rows).unwrap_or(0);
+                let compress = shape.len() > 1 && worth_it(rows, cols, rank, min_compression);
+                Ok(if compress { Resolved::LowRank { rows, cols, rank } } else { Resolved::Dense })
+            }
+        }
+    }
+}
+
+/// A policy with the tensor's shape applied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Resolved {
+    Dense,
+    Sparse { k: usize, method: SparseMethod },
+    LowRank { rows: usize, cols: usize, rank: usize },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_and_flat_tensors_travel_dense() {
+        let policy = Policy::low_rank(2);
+        assert_eq!(policy.resolve("bias", &[512]).unwrap(), Resolved::Dense);
+        assert_eq!(policy.resolve("scalar", &[]).unwrap(), Resolved::Dense);
+        assert_eq!(policy.resolve("small", &[4, 4]).unwrap(), Resolved::Dense);
+        assert_eq!(policy.resolve("empty", &[0, 4]).unwrap(), Resolved::Dense);
+        assert_eq!(policy.resolve("conv", &[64, 3, 7, 7]).unwrap(), Resolved::LowRank { rows: 64, cols: 147, rank: 2 });
+    }
+
+    #[test]
+    fn densities_outside_their_range_are_refused() {
+        for density in [0.0, -0.1, 1.5, f64::NAN] {
+            assert!(matches!(Policy::gtopk(density).resolve("t", &[8]), Err(Error::Policy { .. })), "{density}");
+        }
+        assert!(matches!(Policy::low_rank(0).resolve("t", &[8, 8]), Err(Error::Policy { .. })));
+    }
+
+    #[test]
+    fn at_least_one_entry_is_kept() {
+        let resolved = Policy::gtopk(0.001).resolve("t", &[10]).unwrap();
+        assert!(matches!(resolved, Resolved::Sparse { k: 1, .. }));
+    }
+}

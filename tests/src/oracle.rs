@@ -1,0 +1,71 @@
+//! What a collective must compute, done naively and in one place.
+
+use std::collections::BTreeMap;
+
+/// A small integer-valued float that depends on rank and index: sums of many are exact.
+#[must_use]
+pub fn value(rank: u32, index: usize) -> f32 {
+    let mixed = (u64::from(rank) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ (index as u64 + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    ((mixed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) % 201) as f32 - 100.0
+}
+
+/// The vector of `rank`.
+#[must_use]
+pub fn vector(rank: u32, count: usize) -> Vec<f32> {
+    (0..count).map(|index| value(rank, index)).collect()
+}
+
+/// The elementwise sum of all ranks' vectors.
+#[must_use]
+pub fn sum(vectors: &[Vec<f32>]) -> Vec<f32> {
+    let mut total = vec![0.0; vectors.first().map_or(0, Vec::len)];
+    for vector in vectors {
+        for (total, value) in total.iter_mut().zip(vector) {
+            *total += value;
+        }
+    }
+    total
+}
+
+/// The `k` entries of largest magnitude, ties to the lower index, zeros never; by a full sort.
+#[must_use]
+pub fn top_k(vector: &[f32], k: usize) -> BTreeMap<u32, f32> {
+    let mut order: Vec<usize> = (0..vector.len()).filter(|&index| vector[index] != 0.0).collect();
+    order.sort_by(|&a, &b| vector[b].abs().total_cmp(&vector[a].abs()).then(a.cmp(&b)));
+    order.into_iter().take(k).map(|index| (index as u32, vector[index])).collect()
+}
+
+/// Adds sparse vectors; entries that cancel to zero vanish.
+#[must_use]
+pub fn add(a: &BTreeMap<u32, f32>, b: &BTreeMap<u32, f32>) -> BTreeMap<u32, f32> {
+    let mut sum = a.clone();
+    for (&index, &value) in b {
+        *sum.entry(index).or_insert(0.0) += value;
+    }
+    sum.retain(|_, value| *value != 0.0);
+    sum
+}
+
+/// The `k` largest entries of a sparse vector.
+#[must_use]
+pub fn largest(sparse: &BTreeMap<u32, f32>, k: usize) -> BTreeMap<u32, f32> {
+    let mut entries: Vec<(u32, f32)> = sparse.iter().map(|(&index, &value)| (index, value)).collect();
+    entries.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
+    entries.into_iter().take(k).collect()
+}
+
+/// The gTop-k tree, naively: in round `j`, rank `r` with `r % 2^(j+1) == 0` takes in rank `r + 2^j`.
+#[must_use]
+pub fn gtopk(mut contributions: Vec<BTreeMap<u32, f32>>, k: usize) -> BTreeMap<u32, f32> {
+    let mut distance = 1;
+    while distance < contributions.len() {
+        for rank in (0..contributions.len()).step_by(2 * distance) {
+            if let Some(partner) = contributions.get(rank + distance) {
+                contributions[rank] = largest(&add(&contributions[rank], partner), k);
+            }
+        }
+        distance *= 2;
+    }
+    contributions.swap_remove(0)
+}

@@ -1,0 +1,53 @@
+//! Ranks that are threads of the test's own process.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use brevity::transport::Transport;
+use brevity::transport::local;
+use brevity::{Group, Settings};
+
+/// How long the ranks of one test may take together; generous, since it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs `body` on `world_size` ranks of the local transport; the results in rank order.
+///
+/// # Panics
+/// When a rank panics or does not end.
+pub fn on_local<R: Send + 'static>(world_size: u32, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
+    let world = local::world(world_size).into_iter();
+    on_transports(world.map(|rank| Box::new(rank) as Box<dyn Transport>).collect(), body)
+}
+
+/// Runs `body` on one rank for each transport, each in its own thread; the results in rank order.
+///
+/// # Panics
+/// When a rank panics or does not end.
+pub fn on_transports<R: Send + 'static>(
+    transports: Vec<Box<dyn Transport>>,
+    body: impl Fn(&Group) -> R + Clone + Send + 'static,
+) -> Vec<R> {
+    let world_size = transports.len();
+    let (sender, receiver) = mpsc::channel();
+    for (rank, transport) in transports.into_iter().enumerate() {
+        let (body, sender) = (body.clone(), sender.clone());
+        thread::spawn(move || {
+            let group = Group::new(transport, Settings::default());
+            let result = body(&group);
+            // The test may have given up already.
+            let _ = sender.send((rank, result));
+        });
+    }
+    drop(sender);
+    let mut results: Vec<Option<R>> = (0..world_size).map(|_| None).collect();
+    for _ in 0..world_size {
+        let missing =
+            || results.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(rank, _)| rank).collect::<Vec<_>>();
+        match receiver.recv_timeout(PATIENCE) {
+            Ok((rank, result)) => results[rank] = Some(result),
+            Err(error) => panic!("ranks {:?} did not end: {error}", missing()),
+        }
+    }
+    results.into_iter().flatten().collect()
+}

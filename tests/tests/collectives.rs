@@ -1,0 +1,226 @@
+//! Every collective against a naive serial oracle, on ranks that are threads.
+
+use brevity::collectives::dense;
+use brevity::compress::SparseVec;
+use brevity::compress::select::{TopKScratch, top_k};
+use brevity::{Group, PutBack, Reduction};
+use brevity_tests::{on_local, oracle};
+
+const WORLD_SIZES: [u32; 7] = [1, 2, 3, 4, 5, 7, 8];
+const COUNTS: [usize; 3] = [0, 1, 1000];
+
+fn for_all_worlds(body: impl Fn(u32, usize)) {
+    for world_size in WORLD_SIZES {
+        for count in COUNTS {
+            body(world_size, count);
+        }
+    }
+}
+
+fn vectors(world_size: u32, count: usize) -> Vec<Vec<f32>> {
+    (0..world_size).map(|rank| oracle::vector(rank, count)).collect()
+}
+
+fn sparse(vector: &[f32], k: usize) -> SparseVec {
+    let mut selected = SparseVec::new(vector.len());
+    top_k(vector, k, &mut selected, &mut TopKScratch::new()).unwrap();
+    selected
+}
+
+fn all_reduce_with(group: &Group, data: &mut [f32], algorithm: &str) {
+    let call = dense::describe_all_reduce::<f32>(data.len(), Reduction::Sum);
+    group
+        .run(call, async |call| match algorithm {
+            "ring" => dense::ring(call, data.into(), Reduction::Sum).await.map(drop),
+            _ => dense::recursive_doubling(call, data.into(), Reduction::Sum).await.map(drop),
+        })
+        .unwrap();
+}
+
+#[test]
+fn all_reduce_is_the_sum() {
+    for algorithm in ["ring", "recursive doubling"] {
+        for_all_worlds(|world_size, count| {
+            let expected = oracle::sum(&vectors(world_size, count));
+            let results = on_local(world_size, move |group| {
+                let mut data = oracle::vector(group.rank(), count);
+                all_reduce_with(group, &mut data, algorithm);
+                data
+            });
+            for result in results {
+                assert_eq!(result, expected, "{algorithm}, P = {world_size}, n = {count}");
+            }
+        });
+    }
+}
+
+#[test]
+fn averages_and_extremes() {
+    for_all_worlds(|world_size, count| {
+        let all = vectors(world_size, count);
+        let results = on_local(world_size, move |group| {
+            [Reduction::Average, Reduction::Max, Reduction::Min].map(|reduction| {
+                let mut data = oracle::vector(group.rank(), count);
+                group.all_reduce(&mut data, reduction).unwrap();
+                data
+            })
+        });
+        let fold = |pick: fn(f32, f32) -> f32| -> Vec<f32> {
+            (0..count).map(|i| all.iter().map(|vector| vector[i]).reduce(pick).unwrap()).collect()
+        };
+        let average: Vec<f32> = oracle::sum(&all).iter().map(|sum| sum / world_size as f32).collect();
+        for result in results {
+            assert_eq!(result, [average.clone(), fold(f32::max), fold(f32::min)]);
+        }
+    });
+}
+
+#[test]
+fn broadcast_reaches_all_from_any_root() {
+    for_all_worlds(|world_size, count| {
+        for root in 0..world_size {
+            let results = on_local(world_size, move |group| {
+                let mut data = oracle::vector(group.rank(), count);
+                group.broadcast(&mut data, root).unwrap();
+                data
+            });
+            assert!(results.iter().all(|result| *result == oracle::vector(root, count)));
+        }
+    });
+}
+
+#[test]
+fn gathering_keeps_rank_order() {
+    for_all_worlds(|world_size, count| {
+        let equal = vectors(world_size, count).concat();
+        let varying: Vec<_> = (0..world_size).map(|rank| oracle::vector(rank, count * rank as usize)).collect();
+        let results = on_local(world_size, move |group| {
+            let mut all = vec![0.0; count * group.world_size() as usize];
+            group.all_gather(&oracle::vector(group.rank(), count), &mut all).unwrap();
+            let own = oracle::vector(group.rank(), count * group.rank() as usize);
+            (all, group.all_gather_varying(own).unwrap())
+        });
+        for result in results {
+            assert_eq!(result, (equal.clone(), varying.clone()));
+        }
+    });
+}
+
+#[test]
+fn barriers_hold() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    for world_size in WORLD_SIZES {
+        let arrived = Arc::new(AtomicU32::new(0));
+        on_local(world_size, move |group| {
+            for round in 1..=20 {
+                arrived.fetch_add(1, Ordering::SeqCst);
+                group.barrier().unwrap();
+                assert!(arrived.load(Ordering::SeqCst) >= round * group.world_size());
+            }
+        });
+    }
+}
+
+#[test]
+fn sparse_vectors_are_gathered_and_summed() {
+    for_all_worlds(|world_size, count| {
+        for k in [0, 1, count / 10, count] {
+            let locals: Vec<_> = vectors(world_size, count).iter().map(|vector| sparse(vector, k)).collect();
+            let sum = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
+            let results = on_local(world_size, move |group| {
+                let local = sparse(&oracle::vector(group.rank(), count), k);
+                let gathered = group.sparse_all_gather(local.view(), k).unwrap();
+                (gathered, group.topk_all_reduce(local.view(), k).unwrap())
+            });
+            for (gathered, total) in results {
+                assert_eq!(gathered, locals, "P = {world_size}, n = {count}, k = {k}");
+                assert_eq!(total.to_dense(), sum, "P = {world_size}, n = {count}, k = {k}");
+            }
+        }
+    });
+}
+
+#[test]
+fn gtopk_is_the_tree_of_t() {
+    for_all_worlds(|world_size, count| {
+        for k in [0, 1, count / 10, count] {
+            let all = vectors(world_size, count);
+            let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
+            let results = on_local(world_size, move |group| {
+                let local = sparse(&oracle::vector(group.rank(), count), k);
+                [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps].map(|rule| {
+                    let outcome = group.gtopk_all_reduce(local.view(), k, rule).unwrap();
+                    (outcome.result, outcome.put_back.to_dense())
+                })
+            });
+            for rank in &results {
+                for (result, _) in rank {
+                    assert!(result.iter().eq(expected.iter().map(|(&i, &v)| (i, v))), "P = {world_size}, k = {k}");
+                }
+            }
+            let sent = oracle::sum(&all.iter().map(|vector| sparse(vector, k).to_dense()).collect::<Vec<_>>());
+            for rule in [0, 2] {
+                let back: Vec<_> = results.iter().map(|rank| rank[rule].1.clone()).collect();
+                let delivered = results[0][rule].0.to_dense();
+                let mass = oracle::sum(&[oracle::sum(&back), delivered]);
+                assert_eq!(mass, sent, "rule {rule}, P = {world_size}, n = {count}, k = {k}");
+            }
+        }
+    });
+}
+
+#[test]
+fn handles_run_side_by_side() {
+    let results = on_local(4, |group| {
+        let first = group.start_all_reduce(oracle::vector(group.rank(), 1000), Reduction::Sum);
+        let second = group.start_all_reduce(vec![group.rank() as u64; 3], Reduction::Max);
+        // Waited for in another order than started, and differently on each rank.
+        if group.rank() % 2 == 0 {
+            let (second, first) = (second.wait(), first.wait());
+            (first, second)
+        } else {
+            (first.wait(), second.wait())
+        }
+    });
+    let expected = oracle::sum(&vectors(4, 1000));
+    for ((sum, first), (max, second)) in results {
+        first.unwrap();
+        second.unwrap();
+        assert_eq!(sum, expected);
+        assert_eq!(max, [3, 3, 3]);
+    }
+}
+
+#[test]
+fn a_dropped_handle_leaves_the_peers_theirs() {
+    let results = on_local(3, |group| {
+        let handle = group.start_all_reduce(oracle::vector(group.rank(), 100_000), Reduction::Sum);
+        if group.rank() == 1 {
+            drop(handle);
+            group.barrier().unwrap();
+            return Vec::new();
+        }
+        let (sum, result) = handle.wait();
+        result.unwrap();
+        group.barrier().unwrap();
+        sum
+    });
+    assert_eq!(results[0], oracle::sum(&vectors(3, 100_000)));
+    assert_eq!(results[2], results[0]);
+}
+
+#[test]
+fn different_calls_are_found_out() {
+    use brevity::collectives::Error;
+    let results = on_local(2, |group| {
+        let mut data = vec![0.0f32; if group.rank() == 0 { 4 } else { 5 }];
+        group.all_reduce(&mut data, Reduction::Sum).unwrap_err()
+    });
+    for (rank, error) in results.into_iter().enumerate() {
+        let Error::Mismatch { rank: peer, .. } = &error else { panic!("{error}") };
+        assert_eq!(peer.index(), 1 - rank);
+        assert!(error.to_string().contains("all-reduce of 4 f32 (sum)"), "{error}");
+        assert!(error.to_string().contains("all-reduce of 5 f32 (sum)"), "{error}");
+    }
+}
