@@ -1,1 +1,18 @@
-//! See the crate documentation.
+//! A classifier of handwritten digits, trained by several ranks that exchange compressed gradients.
+//!
+//! The program `train` is built from these modules, each of which can be read by itself:
+//! [`data`] reads the examples and deals them out to the ranks, [`model`] is the network
+//! (candle computes its gradients), [`optimizer`] turns an averaged gradient into a step,
+//! [`trainer`] is the loop between them, and [`report`] and [`plot`] show what came out.
+//! Ranks meet in one place only: the trait [`trainer::Exchange`].
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod error;
+pub mod in_process;
+pub mod model;
+pub mod optimizer;
+pub mod progress;
+pub mod trainer;
+
+pub use error::Error;

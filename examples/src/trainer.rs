@@ -1,0 +1,347 @@
+//! The training loop: each rank computes gradients on its own examples, all ranks average them,
+//! each takes the same step.
+
+use crate::Error;
+use crate::data::{Dataset, Shard, batches_per_epoch};
+use crate::model::Model;
+use crate::optimizer::{Descent, Schedule};
+use crate::progress::Progress;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// An error of any exchange.
+pub type BoxError = Box<dyn std::error::Error>;
+
+/// What the training loop asks of the ranks' communication; all ranks make the same calls.
+pub trait Exchange {
+    /// This rank, below [`Exchange::world_size`].
+    fn rank(&self) -> usize;
+
+    /// How many ranks train together.
+    fn world_size(&self) -> usize;
+
+    /// Replaces the gradients of this step by their average over all ranks, or by what the
+    /// method lets through of it; the same bits on every rank.
+    ///
+    /// # Errors
+    /// What the communication reports; the run is over then.
+    fn average(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), BoxError>;
+
+    /// Replaces each value by its sum over all ranks. Used once, after the last step.
+    ///
+    /// # Errors
+    /// What the communication reports; the run is over then.
+    fn sum(&mut self, values: &mut [f64]) -> Result<(), BoxError>;
+
+    /// The bytes that this rank has sent for [`Exchange::average`] so far.
+    fn bytes_sent(&self) -> u64;
+}
+
+/// A single rank: its own gradient is the average, and nothing is sent.
+pub struct Solo;
+
+impl Exchange for Solo {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        1
+    }
+
+    fn average(&mut self, _gradients: &mut [Vec<f32>]) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    fn sum(&mut self, _values: &mut [f64]) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        0
+    }
+}
+
+/// What decides a run besides the data and the exchange; the same on all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Passes over the training examples.
+    pub epochs: usize,
+    /// Examples per rank and step.
+    pub batch_size: usize,
+    /// Units of each hidden layer.
+    pub hidden: Vec<usize>,
+    /// The largest learning rate of the [`Schedule`].
+    pub learning_rate: f64,
+    /// The momentum of the [`Descent`], applied after averaging.
+    pub momentum: f64,
+    /// Decides the first weights and the order of the examples.
+    pub seed: u64,
+    /// How often the test examples are tried in a run; at least once, at the end.
+    pub evaluations: usize,
+}
+
+impl Settings {
+    /// The network that a run starts from.
+    ///
+    /// # Errors
+    /// [`Error::Network`] for sizes that candle refuses.
+    pub fn model(&self, dataset: &Dataset) -> Result<Model, Error> {
+        Ok(Model::new(dataset.features, &self.hidden, dataset.classes, self.seed)?)
+    }
+
+    /// How many steps a run takes.
+    pub fn steps(&self, dataset: &Dataset, world_size: usize) -> usize {
+        self.epochs * batches_per_epoch(dataset.train.len(), self.batch_size, world_size)
+    }
+}
+
+/// What came out of one run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// How the gradients were averaged.
+    pub method: String,
+    /// How many ranks trained.
+    pub ranks: usize,
+    /// The share of test examples that the trained network classifies rightly, 0 to 1.
+    pub test_accuracy: f64,
+    /// Bytes sent, mean over ranks and steps.
+    pub bytes_per_rank_step: f64,
+    /// Steps taken.
+    pub steps: usize,
+    /// Time on rank 0 without the tries on test examples, in seconds.
+    pub seconds: f64,
+    /// The part of `seconds` that rank 0 spent in [`Exchange::average`]: compressing, sending
+    /// and waiting for others.
+    pub communication_seconds: f64,
+    /// How the run went.
+    pub curve: Vec<Point>,
+}
+
+/// The state of a run after some steps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Steps taken so far.
+    pub step: usize,
+    /// Bytes sent so far, mean over ranks.
+    pub bytes_per_rank: f64,
+    /// Training loss, mean over ranks and over the steps since the last point.
+    pub loss: f64,
+    /// The share of test examples classified rightly.
+    pub test_accuracy: f64,
+}
+
+/// Trains a network with `method` as its name in what comes out; blocks until all ranks are done.
+///
+/// # Errors
+/// [`Error::Exchange`] where the ranks could not average, [`Error::Diverged`] where the loss is
+/// no longer finite, [`Error::Network`] where candle reports an error.
+pub fn train<E: Exchange + ?Sized>(
+    method: &str,
+    dataset: &Dataset,
+    settings: &Settings,
+    exchange: &mut E,
+    progress: &Progress,
+) -> Result<Run, Error> {
+    let mut training = Training::new(method, dataset, settings, exchange)?;
+    for epoch in 0..settings.epochs {
+        training.epoch(epoch, exchange, progress)?;
+    }
+    training.finish(exchange)
+}
+
+/// A run between its steps, on one rank.
+struct Training<'a> {
+    method: &'a str,
+    dataset: &'a Dataset,
+    settings: &'a Settings,
+    rank: usize,
+    world_size: usize,
+    steps: usize,
+    model: Model,
+    descent: Descent,
+    gradients: Vec<Vec<f32>>,
+    step: usize,
+    loss_since_point: f64,
+    steps_since_point: usize,
+    /// Step, bytes sent, loss and right answers at each point, of this rank alone.
+    points: Vec<(usize, [f64; 3])>,
+    computing: Duration,
+    communicating: Duration,
+}
+
+impl<'a> Training<'a> {
+    fn new<E: Exchange + ?Sized>(
+        method: &'a str,
+        dataset: &'a Dataset,
+        settings: &'a Settings,
+        exchange: &E,
+    ) -> Result<Self, Error> {
+        let (rank, world_size) = (exchange.rank(), exchange.world_size());
+        let steps = settings.steps(dataset, world_size);
+        let model = settings.model(dataset)?;
+        let schedule = Schedule { peak: settings.learning_rate, steps };
+        Ok(Self {
+            method,
+            dataset,
+            settings,
+            rank,
+            world_size,
+            steps,
+            gradients: model.gradient_buffers(),
+            model,
+            descent: Descent::new(schedule, settings.momentum),
+            step: 0,
+            loss_since_point: 0.0,
+            steps_since_point: 0,
+            points: Vec::new(),
+            computing: Duration::ZERO,
+            communicating: Duration::ZERO,
+        })
+    }
+
+    fn epoch<E: Exchange + ?Sized>(
+        &mut self,
+        epoch: usize,
+        exchange: &mut E,
+        progress: &Progress,
+    ) -> Result<(), Error> {
+        let settings = self.settings;
+        let shard = Shard::new(
+            self.dataset.train.len(),
+            settings.batch_size,
+            (self.rank, self.world_size),
+            (settings.seed, epoch),
+        );
+        for indices in shard.batches() {
+            let loss = self.step(indices, exchange)?;
+            progress.step(loss);
+            let evaluations = settings.evaluations.clamp(1, self.steps);
+            // True at the last step too, and `evaluations` times in all.
+            if self.step * evaluations / self.steps > (self.step - 1) * evaluations / self.steps {
+                self.record_point(exchange.bytes_sent())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step on the examples at `indices`; returns this rank's loss.
+    fn step<E: Exchange + ?Sized>(&mut self, indices: &[u32], exchange: &mut E) -> Result<f64, Error> {
+        let begin = Instant::now();
+        let batch = self.dataset.train.batch(indices);
+        let loss = self.model.forward_backward(batch, &mut self.gradients)?;
+        if !loss.is_finite() {
+            let (method, step) = (self.method.to_owned(), self.step);
+            return Err(Error::Diverged { method, step, loss });
+        }
+        let before = Instant::now();
+        exchange.average(&mut self.gradients).map_err(Error::Exchange)?;
+        self.communicating += before.elapsed();
+        self.descent.step(&self.model, &self.gradients)?;
+        self.step += 1;
+        self.loss_since_point += loss;
+        self.steps_since_point += 1;
+        self.computing += begin.elapsed();
+        Ok(loss)
+    }
+
+    /// Tries this rank's share of the test examples. All ranks hold the same network, so the
+    /// shares add up in [`Training::finish`], and no rank waits for another here.
+    fn record_point(&mut self, bytes_sent: u64) -> Result<(), Error> {
+        let test = &self.dataset.test;
+        let share = |rank: usize| rank * test.len() / self.world_size;
+        let range = share(self.rank)..share(self.rank + 1);
+        let correct = self.model.count_correct(test, range)?;
+        let loss = self.loss_since_point / self.steps_since_point.max(1) as f64;
+        self.points.push((self.step, [bytes_sent as f64, loss, correct as f64]));
+        (self.loss_since_point, self.steps_since_point) = (0.0, 0);
+        Ok(())
+    }
+
+    fn finish<E: Exchange + ?Sized>(self, exchange: &mut E) -> Result<Run, Error> {
+        let mut sums: Vec<f64> = self.points.iter().flat_map(|(_, values)| *values).collect();
+        exchange.sum(&mut sums).map_err(Error::Exchange)?;
+        let ranks = self.world_size as f64;
+        let tests = self.dataset.test.len().max(1) as f64;
+        let (sums, _) = sums.as_chunks::<3>();
+        let curve: Vec<Point> = self
+            .points
+            .iter()
+            .zip(sums)
+            .map(|((step, _), [bytes, loss, correct])| Point {
+                step: *step,
+                bytes_per_rank: bytes / ranks,
+                loss: loss / ranks,
+                test_accuracy: correct / tests,
+            })
+            .collect();
+        let last = curve.last();
+        Ok(Run {
+            method: self.method.to_owned(),
+            ranks: self.world_size,
+            test_accuracy: last.map_or(0.0, |point| point.test_accuracy),
+            bytes_per_rank_step: last.map_or(0.0, |p| p.bytes_per_rank / self.steps as f64),
+            steps: self.steps,
+            seconds: self.computing.as_secs_f64(),
+            communication_seconds: self.communicating.as_secs_f64(),
+            curve,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::digits;
+    use crate::in_process;
+
+    fn settings(batch_size: usize, epochs: usize) -> Settings {
+        Settings { epochs, batch_size, hidden: vec![32], learning_rate: 0.1, momentum: 0.0, seed: 1, evaluations: 5 }
+    }
+
+    #[test]
+    fn one_rank_learns_the_digits() {
+        let run = train("dense", &digits::load(), &settings(32, 8), &mut Solo, &Progress::hidden()).unwrap();
+        assert!(run.test_accuracy > 0.9, "accuracy {}", run.test_accuracy);
+        assert_eq!(run.steps, 8 * (1438 / 32));
+        assert_eq!(run.curve.len(), 5);
+        assert_eq!(run.curve[4].step, run.steps);
+        assert!(run.curve[4].loss < run.curve[0].loss / 2.0);
+        assert_eq!(run.bytes_per_rank_step, 0.0);
+        assert!(run.communication_seconds <= run.seconds);
+    }
+
+    #[test]
+    fn three_ranks_learn_what_one_rank_with_their_batches_together_learns() {
+        let alone = train("dense", &digits::load(), &settings(48, 2), &mut Solo, &Progress::hidden()).unwrap();
+        let threads: Vec<_> = in_process::ranks(3)
+            .into_iter()
+            .map(|mut rank| {
+                std::thread::spawn(move || {
+                    let progress = Progress::hidden();
+                    train("dense", &digits::load(), &settings(16, 2), &mut rank, &progress).unwrap()
+                })
+            })
+            .collect();
+        let runs: Vec<Run> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        for run in &runs {
+            assert_eq!(run.curve, runs[0].curve);
+            assert_eq!((run.ranks, run.steps), (3, alone.steps));
+            let parameters = 64 * 32 + 32 + 32 * 10 + 10;
+            assert_eq!(run.bytes_per_rank_step, f64::from(4 * parameters));
+            for (point, expected) in run.curve.iter().zip(&alone.curve) {
+                assert!((point.loss - expected.loss).abs() < 1e-3, "{point:?}, {expected:?}");
+                assert!((point.test_accuracy - expected.test_accuracy).abs() < 0.01);
+            }
+        }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_ends_the_run() {
+        let mut wild = settings(32, 2);
+        wild.learning_rate = 1e30;
+        let error = train("dense", &digits::load(), &wild, &mut Solo, &Progress::hidden()).unwrap_err();
+        assert!(matches!(error, Error::Diverged { .. }), "{error}");
+        assert_eq!(error.exit_status(), 1);
+    }
+}
