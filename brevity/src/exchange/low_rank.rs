@@ -11,6 +11,8 @@ use super::{Ending, add_finite};
 pub(super) struct LowRankLane {
     tensors: Vec<usize>,
     states: Vec<LowRank>,
+    /// The states as they were built.
+    first_states: Vec<LowRank>,
     /// For each tensor what has not been delivered: before the collective, the error and this step's gradient.
     deltas: Vec<Vec<f32>>,
     /// Whether this step's gradient is in the delta.
@@ -22,12 +24,18 @@ impl LowRankLane {
     pub(super) fn add(&mut self, tensor: usize, state: LowRank) {
         self.tensors.push(tensor);
         self.deltas.push(vec![0.0; state.rows() * state.cols()]);
+        self.first_states.push(state.clone());
         self.states.push(state);
         self.added.push(false);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.tensors.is_empty()
+    }
+
+    /// Forgets the warm start.
+    pub(super) fn restart(&mut self) {
+        self.states.clone_from(&self.first_states);
     }
 
     pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {

@@ -111,7 +111,19 @@ impl GradientExchange {
         }))
     }
 
-    /// The group that the exchange was built for.
+    /// Goes on in another group, with all residuals: after a rank is lost, the survivors make a new group and hand their
+    /// exchanges over. Low-rank tensors start from the builder's seed again, since survivors may be a step apart. All
+    /// ranks of the new group must do this, or have just built theirs.
+    pub fn rejoin(&mut self, group: &Group) {
+        self.group = group.clone();
+        for lane in &mut self.lanes {
+            if let Lane::LowRank(lane) = lane {
+                lane.restart();
+            }
+        }
+    }
+
+    /// The group that the exchange is used in.
     #[must_use]
     pub fn group(&self) -> &Group {
         &self.group

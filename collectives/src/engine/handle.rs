@@ -72,19 +72,21 @@ pub(super) struct Spawned<B, R> {
     task: Task<B, R>,
     slot: Slot<(B, R)>,
     deadline: Duration,
+    expired: bool,
 }
 
 impl<B: Send + 'static, R> Spawned<B, R> {
     pub(super) fn new(engine: &Arc<Engine>, task: Task<B, R>, deadline: Duration) -> (Handle<(B, R)>, Self) {
         let slot = Slot::default();
-        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, slot, deadline })
+        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, slot, deadline, expired: false })
     }
 }
 
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
-        if self.task.comm().now() >= self.deadline {
+        if !self.expired && self.task.comm().now() >= self.deadline {
             self.task.comm().expire();
+            self.expired = true;
         }
         let mut context = Context::from_waker(Waker::noop());
         let polled = catch_unwind(AssertUnwindSafe(|| self.task.poll(&mut context)));
@@ -93,6 +95,9 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
             Ok(Poll::Ready(result)) => Ok(result),
             Err(panic) => Err(panic),
         };
+        if self.expired {
+            self.task.comm().port().abort();
+        }
         *self.slot.lock() = Some(result);
         true
     }

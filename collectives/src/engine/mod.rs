@@ -51,14 +51,16 @@ impl Engine {
         &self.port
     }
 
-    /// Runs `body` to its end on this thread. Operations that have not ended `timeout` from now fail.
+    /// Runs `body` to its end on this thread. Operations that have not ended `timeout` from now fail, and the transport
+    /// is closed on all ranks: nobody could tell who has which result.
     ///
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         let mut waiter = Waiter::new(self.crowded);
         let mut deadline = None;
         let mut turns = 0u32;
-        scope(
+        let mut expired = false;
+        let result = scope(
             &self.port,
             |comm| {
                 let deadline = *deadline.get_or_insert_with(|| self.port.now().saturating_add(timeout));
@@ -66,8 +68,9 @@ impl Engine {
                 turns = turns.wrapping_add(1);
                 if turns.is_multiple_of(TURNS_PER_CLOCK) || waiter.is_patient() {
                     let now = self.port.now();
-                    if now >= deadline {
+                    if now >= deadline && !expired {
                         comm.expire();
+                        expired = true;
                     }
                     waiter.pause(moved, deadline.saturating_sub(now), &self.port);
                 } else {
@@ -75,7 +78,11 @@ impl Engine {
                 }
             },
             body,
-        )
+        );
+        if expired {
+            self.port.abort();
+        }
+        result
     }
 
     /// Starts `body` on buffers that the task owns; the handle gives them back with the result.

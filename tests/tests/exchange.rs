@@ -1,0 +1,190 @@
+//! The gradient exchange: mass over steps, poison, and failures that lose nothing.
+
+use std::sync::{Arc, Mutex};
+
+use brevity::collectives::Error as Collective;
+use brevity::transport::{Transport, local};
+use brevity::{Error, GradientExchange, Group, Policy, PutBack};
+use brevity_tests::{on_local, on_transports, oracle};
+
+const POLICIES: [(&str, Policy); 5] = [
+    ("dense", Policy::dense()),
+    ("topk", Policy::topk(0.05)),
+    ("gtopk", Policy::gtopk(0.05)),
+    ("gtopk merger keeps", Policy::gtopk(0.05).put_back(PutBack::MergerKeeps)),
+    ("low rank", Policy::low_rank(2)),
+];
+
+const SHAPE: [usize; 2] = [33, 65];
+const COUNT: usize = SHAPE[0] * SHAPE[1];
+
+fn exchange(group: &Group, policy: Policy) -> GradientExchange {
+    GradientExchange::builder(group)
+        .tensor("weight", SHAPE, policy)
+        .tensor("bias", [7], Policy::dense())
+        .build()
+        .unwrap()
+}
+
+/// The gradients of one rank in one step.
+fn gradients(rank: u32, step: usize) -> Vec<Vec<f32>> {
+    vec![oracle::vector(rank + 100 * step as u32, COUNT), oracle::vector(rank + 50 + 100 * step as u32, 7)]
+}
+
+#[test]
+fn mass_is_conserved_exactly_over_steps() {
+    for (name, policy) in &POLICIES[..4] {
+        // Powers of two, so that the division by P is exact.
+        for world_size in [1, 2, 4, 8] {
+            let policy = *policy;
+            let ranks = on_local(world_size, move |group| {
+                let mut exchange = exchange(group, policy);
+                let mut delivered = vec![0.0; COUNT];
+                for step in 0..5 {
+                    let mut gradients = gradients(group.rank(), step);
+                    exchange.average(&mut gradients).unwrap();
+                    for (total, value) in delivered.iter_mut().zip(&gradients[0]) {
+                        *total += value * group.world_size() as f32;
+                    }
+                }
+                (delivered, exchange.residual("weight").unwrap())
+            });
+            let put_in: Vec<Vec<f32>> =
+                (0..5).flat_map(|step| (0..world_size).map(move |rank| gradients(rank, step).remove(0))).collect();
+            let mut parts: Vec<Vec<f32>> = ranks.iter().map(|(_, residual)| residual.clone()).collect();
+            parts.push(ranks[0].0.clone());
+            assert_eq!(oracle::sum(&parts), oracle::sum(&put_in), "{name}, P = {world_size}");
+            assert!(ranks.iter().all(|(delivered, _)| *delivered == ranks[0].0), "{name}: ranks differ");
+        }
+    }
+}
+
+#[test]
+fn low_rank_keeps_what_it_does_not_deliver() {
+    let ranks = on_local(4, |group| {
+        let mut exchange = exchange(group, Policy::low_rank(2));
+        let mut delivered = vec![0.0f32; COUNT];
+        for step in 0..5 {
+            let mut gradients = gradients(group.rank(), step);
+            exchange.average(&mut gradients).unwrap();
+            for (total, value) in delivered.iter_mut().zip(&gradients[0]) {
+                *total += value * 4.0;
+            }
+        }
+        (delivered, exchange.residual("weight").unwrap())
+    });
+    let put_in: Vec<Vec<f32>> =
+        (0..5).flat_map(|step| (0..4).map(move |rank| gradients(rank, step).remove(0))).collect();
+    let mut parts: Vec<Vec<f32>> = ranks.iter().map(|(_, residual)| residual.clone()).collect();
+    parts.push(ranks[0].0.clone());
+    for (found, expected) in oracle::sum(&parts).iter().zip(oracle::sum(&put_in)) {
+        assert!((found - expected).abs() < 0.05, "{found} {expected}");
+    }
+    assert!(ranks.iter().all(|(delivered, _)| *delivered == ranks[0].0), "ranks differ");
+}
+
+#[test]
+fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
+    for (name, policy) in POLICIES {
+        for (bad_rank, tensor, bad) in [(0, 0, f32::NAN), (2, 1, f32::INFINITY), (2, 0, f32::NEG_INFINITY)] {
+            let ranks = on_local(3, move |group| {
+                let mut exchange = exchange(group, policy);
+                exchange.average(&mut gradients(group.rank(), 0)).unwrap();
+                let before = exchange.residual("weight").unwrap();
+                let mut poisoned = gradients(group.rank(), 1);
+                if group.rank() == bad_rank {
+                    poisoned[tensor][3] = bad;
+                }
+                let handed_in = poisoned.clone();
+                let error = exchange.average(&mut poisoned).unwrap_err();
+                let applied =
+                    poisoned.iter().flatten().zip(handed_in.iter().flatten()).any(|(a, b)| a.to_bits() != b.to_bits());
+                let after = exchange.residual("weight").unwrap();
+                let next = exchange.average(&mut gradients(group.rank(), 2)).is_ok();
+                (error, applied, before, after, next)
+            });
+            for (error, applied, before, after, next) in ranks {
+                let Error::NonFinite { rank, tensor: found } = &error else { panic!("{name}: {error}") };
+                assert_eq!((*rank, found.as_str()), (bad_rank, ["weight", "bias"][tensor]), "{name}");
+                assert!(!applied && next, "{name}");
+                assert!(before.iter().zip(&after).all(|(b, a)| a.is_finite() && (a - b).abs() < 1e-2), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_bad_ranks_are_one_error() {
+    let errors = on_local(5, |group| {
+        let mut gradients = gradients(group.rank(), 0);
+        if group.rank() >= 2 {
+            gradients[(group.rank() % 2) as usize][0] = f32::NAN;
+        }
+        exchange(group, Policy::gtopk(0.1)).average(&mut gradients).unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+    assert!(errors[0].contains("rank 2") && errors[0].contains("\"weight\""), "{errors:?}");
+}
+
+/// Three of four ranks lose the fourth in the middle of training, make a new group and go on.
+#[test]
+fn nothing_is_lost_over_a_failure() {
+    for (name, policy) in POLICIES {
+        let survivors: Arc<Mutex<Vec<Option<local::Local>>>> =
+            Arc::new(Mutex::new(local::world(3).into_iter().map(Some).collect()));
+        let first: Vec<Box<dyn Transport>> =
+            local::world(4).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect();
+        let ranks = on_transports(first, move |group| {
+            let rank = group.rank();
+            let mut exchange = exchange(group, policy);
+            let mut step_0 = gradients(rank, 0);
+            exchange.average(&mut step_0).unwrap();
+            let before = exchange.residual("weight").unwrap();
+            if rank == 3 {
+                return None;
+            }
+            let error = exchange.average(&mut gradients(rank, 1)).unwrap_err();
+            assert!(matches!(&error, Error::Collective(Collective::PeerLost { rank }) if rank.0 == 3), "{error}");
+            let after = exchange.residual("weight").unwrap();
+            let transport = survivors.lock().unwrap()[rank as usize].take().unwrap();
+            let group = Group::new(Box::new(transport), brevity::Settings::default());
+            exchange.rejoin(&group);
+            let mut delivered = vec![0.0f32; COUNT];
+            for _ in 0..60 {
+                let mut nothing = vec![vec![0.0; COUNT], vec![0.0; 7]];
+                exchange.average(&mut nothing).unwrap();
+                for (total, value) in delivered.iter_mut().zip(&nothing[0]) {
+                    *total += value * 3.0;
+                }
+            }
+            Some((before, after, delivered, exchange.residual("weight").unwrap()))
+        });
+        let ranks: Vec<_> = ranks.into_iter().flatten().collect();
+        assert_eq!(ranks.len(), 3, "{name}");
+        for (rank, (before, after, ..)) in ranks.iter().enumerate() {
+            let expected = oracle::sum(&[before.clone(), gradients(rank as u32, 1).remove(0)]);
+            assert_eq!(*after, expected, "{name}: rank {rank} lost something");
+        }
+        let waiting: Vec<_> = ranks.iter().map(|(_, after, ..)| after.clone()).collect();
+        let mut parts: Vec<_> = ranks.iter().map(|(.., rest)| rest.clone()).collect();
+        parts.push(ranks[0].2.clone());
+        let (found, expected) = (oracle::sum(&parts), oracle::sum(&waiting));
+        let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!((found - expected).abs() < 1e-3 * largest.max(1.0), "{name}: {found} {expected}");
+        }
+        let sent = ranks[0].2.iter().filter(|value| **value != 0.0).count();
+        assert!(sent > COUNT / 2, "{name}: only {sent} entries went out later");
+    }
+}
+
+#[test]
+fn gradients_that_do_not_fit_are_refused_before_anything_is_sent() {
+    let group = Group::solo();
+    let mut exchange = exchange(&group, Policy::dense());
+    let error = exchange.average(&mut [vec![0.0f32; COUNT]]).unwrap_err();
+    assert!(matches!(error, Error::Shape { found: 1, expected: 2, .. }), "{error}");
+    let error = exchange.average(&mut [vec![0.0f32; COUNT], vec![0.0; 8]]).unwrap_err();
+    assert!(error.to_string().contains("\"bias\""), "{error}");
+    assert_eq!(group.statistics().messages_sent, 0);
+}
