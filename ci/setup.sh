@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs what the checks and tests need beyond the Rust toolchain. Sourced; says what is missing where it can't.
+# What users need is less: the library itself needs nothing but cargo.
+
+# The libraries and compilers that tests use: UCX to test its transport, gcc and g++ for the C ABI, clang for bindgen.
+brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev clang pkg-config)
+
+brevity_missing() {
+    local package
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' || echo "$package"
+    done
+}
+
+if command -v dpkg-query >/dev/null; then
+    mapfile -t missing < <(brevity_missing "${brevity_packages[@]}")
+    if [ "${#missing[@]}" -gt 0 ]; then
+        as_root=()
+        [ "$(id -u)" = 0 ] || as_root=(sudo)
+        "${as_root[@]}" apt-get update -q
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${missing[@]}"
+    fi
+else
+    echo "ci/setup.sh: no dpkg here: install the equivalents of ${brevity_packages[*]} yourself" >&2
+fi
+
+for component in rustfmt clippy; do
+    cargo "${component/rustfmt/fmt}" --version >/dev/null || {
+        echo "ci/setup.sh: no $component: run 'rustup component add $component'" >&2
+        exit 1
+    }
+done

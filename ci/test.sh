@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs every test. Installs what they need first; nothing is skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. ci/setup.sh
+
+# UCX is installed above: a test that does not find it must fail.
+export BREVITY_REQUIRE_UCX=1
+
+# The C tests link the library that users install.
+cargo build --locked -p brevity-capi
+if command -v cargo-nextest >/dev/null; then
+    # One process a test, and a test that hangs is named and ended (.config/nextest.toml).
+    cargo nextest run --workspace --locked --no-fail-fast
+else
+    cargo test --workspace --locked --all-targets --no-fail-fast
+fi
+cargo test --workspace --locked --doc
