@@ -1,1 +1,323 @@
 //! Ranks that are processes, over TCP sockets.
+//!
+//! There is one connection between any two ranks. A connection carries frames (version [`WIRE_VERSION`]): 64 bytes of
+//! header, little-endian, and for a message its parts one after another, without padding.
+//!
+//! | bytes | field |
+//! | --- | --- |
+//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted |
+//! | 1 | number of parts, 0 to 3 |
+//! | 2..4 | zero |
+//! | 4..8 | the rank that is lost or has aborted; zero in messages and byes |
+//! | 8..16 | tag, whose source is the sender |
+//! | 16..32 | signature |
+//! | 32..40 | mark |
+//! | 40..64 | bytes of each part |
+//!
+//! **Order and room.** Messages of one connection arrive in the order they were posted. A message whose receive is
+//! posted is read into its place. Others are kept on the heap up to [`MAX_UNEXPECTED_BYTES`] a peer; beyond it, that
+//! connection is not read until a receive is posted for the message it stands at, or for enough of those kept. So a
+//! receive for a message *behind* such a one waits: post receives before, or in the order of, messages larger than
+//! this. Other connections go on.
+//!
+//! **Failure.** A connection that ends without bye or failure means that its peer has died: the transport fails, and
+//! the cause is sent to all peers, which pass it on, so that every rank names the rank that died. After a bye only
+//! receives that wait for that very peer end, with [`Error::PeerLost`], once what it sent is consumed. A peer that
+//! sends what is no frame closes the transport with [`Error::Protocol`]; the others are told that it is lost.
+//!
+//! Both sides have proven to hold the job's key before a socket comes here; the bytes themselves are not protected.
+#![forbid(unsafe_code)]
+
+mod connection;
+mod frame;
+mod incoming;
+mod matching;
+mod operations;
+mod outgoing;
+mod poller;
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use socket2::{SockRef, TcpKeepalive};
+
+pub use frame::{MAX_MESSAGE_BYTES, WIRE_VERSION};
+pub use matching::MAX_UNEXPECTED_BYTES;
+
+use crate::transport::{Statistics, Transport, check_peer};
+use crate::{Error, Failure, Rank, Result};
+use connection::{Connection, Verdict};
+use incoming::Farewell;
+use poller::Poller;
+
+/// How much is read and how much written a connection in one turn, in bytes.
+const QUOTA: usize = 1 << 20;
+
+/// How much is read a connection to find out who died first, in bytes: more than kernels keep.
+const JUDGE_QUOTA: usize = 64 << 20;
+
+/// Connections that nothing waits for are looked at in every so many turns.
+const SWEEP_EVERY: u32 = 64;
+
+/// How long a transport that is dropped goes on writing what is queued.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a silent peer is trusted before the kernel asks it for a sign of life, and how often it asks.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 6;
+
+/// The transport over TCP.
+///
+/// Dropped, it writes what is queued for at most a second and says bye; the sockets are closed then.
+pub struct Tcp {
+    rank: Rank,
+    world_size: u32,
+    connections: Vec<Option<Connection>>,
+    poller: Poller,
+    /// Indices of the connections that an operation waits for, and of some that none waits for any more.
+    awaited: Vec<usize>,
+    /// Connections that ended without a word, until it is decided who died.
+    suspects: Vec<Rank>,
+    closed: Option<Closed>,
+    turns: u32,
+    sweep_next: bool,
+    /// Whether anything happened since the last [`Transport::arm`].
+    has_moved: bool,
+    statistics: Statistics,
+    start: Instant,
+}
+
+/// Why nothing goes on.
+struct Closed {
+    /// What operations end with.
+    error: Error,
+    /// What peers are told; `None` after [`Transport::abandon`].
+    cause: Option<Failure>,
+}
+
+impl Tcp {
+    /// Makes a transport of sockets that are connected to every other rank, in the order of ranks, and authenticated.
+    ///
+    /// The sockets are made non-blocking and set to send small messages at once.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is not exactly one socket for each other rank; [`Error::System`] when the
+    /// system refuses to set one up.
+    pub fn new(rank: Rank, world_size: u32, streams: Vec<Option<TcpStream>>) -> Result<Self> {
+        let is_mesh = streams.len() == world_size as usize
+            && rank.0 < world_size
+            && streams.iter().enumerate().all(|(index, stream)| stream.is_some() == (index != rank.index()));
+        if !is_mesh {
+            let why = format!("rank {rank} of {world_size} must be connected once to every other rank");
+            return Err(Error::Unavailable { name: "tcp", why });
+        }
+        let poller = Poller::new()?;
+        let mut connections = Vec::with_capacity(streams.len());
+        for (peer, stream) in Rank::all(world_size).zip(streams) {
+            let connection = stream.map(|stream| connect(rank, peer, world_size, stream, &poller)).transpose()?;
+            connections.push(connection);
+        }
+        Ok(Self {
+            rank,
+            world_size,
+            connections,
+            poller,
+            awaited: Vec::new(),
+            suspects: Vec::new(),
+            closed: None,
+            turns: 0,
+            sweep_next: false,
+            has_moved: false,
+            statistics: Statistics::default(),
+            start: Instant::now(),
+        })
+    }
+
+    /// One turn of a transport that is open.
+    fn turn(&mut self) -> bool {
+        let mut moved = false;
+        let mut position = 0;
+        while let Some(&index) = self.awaited.get(position) {
+            moved |= self.service(index, QUOTA);
+            if self.closed.is_some() {
+                return true;
+            }
+            match self.connections.get_mut(index) {
+                Some(Some(connection)) if !connection.is_awaited() => {
+                    connection.is_listed = false;
+                    self.awaited.swap_remove(position);
+                }
+                _ => position += 1,
+            }
+        }
+        self.turns = self.turns.wrapping_add(1);
+        if self.sweep_next || self.turns.is_multiple_of(SWEEP_EVERY) {
+            moved |= self.sweep();
+        }
+        if !self.suspects.is_empty() {
+            self.judge();
+            moved = true;
+        }
+        moved
+    }
+
+    /// Serves every connection that has something, awaited or not.
+    fn sweep(&mut self) -> bool {
+        self.sweep_next = false;
+        let mut moved = false;
+        for (index, events) in self.poller.wait(Duration::ZERO) {
+            if let Some(Some(connection)) = self.connections.get_mut(index)
+                && events.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
+            {
+                connection.peer_has_closed();
+            }
+            moved |= self.service(index, QUOTA);
+        }
+        moved
+    }
+
+    /// Reads and writes one connection, and draws the consequences.
+    fn service(&mut self, index: usize, quota: usize) -> bool {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return false };
+        if self.closed.is_some() {
+            return false;
+        }
+        let peer = Rank(index as u32);
+        let (moved, verdict) = connection.service(quota, &mut self.statistics);
+        match verdict {
+            Verdict::Open => return moved,
+            Verdict::Lost => {
+                if !self.suspects.contains(&peer) {
+                    self.suspects.push(peer);
+                }
+            }
+            Verdict::Farewell(Farewell::Bye) => {
+                self.poller.remove(connection);
+                connection.finish();
+            }
+            Verdict::Farewell(Farewell::Failed(cause)) => {
+                tracing::warn!(%peer, ?cause, "a peer reports a failure");
+                self.poller.remove(connection);
+                connection.finish();
+                self.close_for(cause, cause.into());
+            }
+            Verdict::Violation(error) => {
+                tracing::error!(%error, "closing the transport");
+                self.close_for(Failure::PeerLost(peer), error);
+            }
+        }
+        true
+    }
+
+    /// Decides who died when connections have ended without a word.
+    ///
+    /// All that is left on the other sockets is read first: the cause that somebody names there comes before what can
+    /// be concluded from an end.
+    fn judge(&mut self) {
+        for index in 0..self.connections.len() {
+            if !self.suspects.contains(&Rank(index as u32)) {
+                self.service(index, JUDGE_QUOTA);
+            }
+        }
+        let suspects = std::mem::take(&mut self.suspects);
+        if let (None, Some(rank)) = (&self.closed, suspects.first()) {
+            tracing::warn!(%rank, "a connection ended without a word");
+            self.close_for(Failure::PeerLost(*rank), Error::PeerLost { rank: *rank });
+        }
+    }
+
+    /// Ends everything with `error` and tells all peers the cause. The first cause stays.
+    fn close_for(&mut self, cause: Failure, error: Error) {
+        if self.closed.is_some() {
+            return;
+        }
+        for connection in self.connections.iter_mut().flatten() {
+            connection.fail(&error, cause, &mut self.statistics);
+        }
+        self.awaited.clear();
+        self.closed = Some(Closed { error, cause: Some(cause) });
+        self.has_moved = true;
+    }
+
+    /// One turn of a transport that is closed: peers are still told why.
+    fn wind_down(&mut self) -> bool {
+        let before = self.statistics;
+        for connection in self.connections.iter_mut().flatten() {
+            connection.wind_down(&mut self.statistics);
+        }
+        self.statistics != before
+    }
+
+    /// Has a connection polled in every turn for as long as an operation waits for it.
+    fn list(&mut self, index: usize) {
+        if let Some(Some(connection)) = self.connections.get_mut(index)
+            && !connection.is_listed
+        {
+            connection.is_listed = true;
+            self.awaited.push(index);
+        }
+    }
+
+    /// The open connection to a peer, and what is counted.
+    fn connection(&mut self, peer: Rank) -> Result<(&mut Connection, &mut Statistics)> {
+        check_peer(peer, self.rank, self.world_size)?;
+        if let Some(closed) = &self.closed {
+            return Err(closed.error.clone());
+        }
+        let missing = Error::NoSuchPeer { rank: peer, own: self.rank, world_size: self.world_size };
+        let connection = self.connections.get_mut(peer.index()).and_then(Option::as_mut).ok_or(missing)?;
+        Ok((connection, &mut self.statistics))
+    }
+
+    /// Says bye, or the cause of the failure, and writes what is queued for a short while.
+    fn part(&mut self) {
+        if std::thread::panicking() {
+            self.fail(Failure::PeerLost(self.rank));
+        }
+        if self.closed.is_none() {
+            self.connections.iter_mut().flatten().for_each(Connection::say_bye);
+        }
+        let start = Instant::now();
+        loop {
+            self.sweep_next = true;
+            (0..self.connections.len()).for_each(|index| self.list(index));
+            self.progress();
+            let has_queued = self.connections.iter().flatten().any(Connection::has_queued);
+            if !has_queued || start.elapsed() > FLUSH_PATIENCE {
+                break;
+            }
+            self.watch();
+            self.poller.wait(Duration::from_millis(10));
+        }
+    }
+
+    /// Tells the poller what every connection waits for.
+    fn watch(&mut self) {
+        for (index, connection) in self.connections.iter_mut().enumerate() {
+            if let Some(connection) = connection {
+                self.poller.update(index, connection);
+            }
+        }
+    }
+}
+
+/// Sets a socket up and begins to watch it.
+fn connect(own: Rank, peer: Rank, world_size: u32, stream: TcpStream, poller: &Poller) -> Result<Connection> {
+    set_up(&stream).map_err(|error| Error::system(format!("can't set up the connection to rank {peer}"), error))?;
+    let mut connection = Connection::new(own, peer, world_size, stream);
+    poller.add(peer.index(), &mut connection)?;
+    Ok(connection)
+}
+
+/// Small messages go out at once, and a host that has vanished is noticed in less than a minute.
+fn set_up(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let keepalive =
+        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES))
+}

@@ -1,0 +1,256 @@
+//! One peer: its socket, what is read, what is written, and the operations that name it.
+
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+
+use rustix::event::epoll::EventFlags;
+use rustix::fd::BorrowedFd;
+
+use super::frame::{self, Frame, Header};
+use super::incoming::{Farewell, Found, Incoming, Turn};
+use super::matching::{Receives, check, scatter};
+use super::outgoing::{Outgoing, Written};
+use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::{Envelope, Error, Failure, Rank, Statistics};
+
+pub(super) struct Connection {
+    own: Rank,
+    peer: Rank,
+    /// `None` once nothing more can come or go.
+    socket: Option<TcpStream>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    receives: Receives,
+    write_broken: bool,
+    /// What the poller watches this socket for.
+    pub(super) interest: EventFlags,
+    /// Whether this connection is in the list of those that are polled in each turn.
+    pub(super) is_listed: bool,
+}
+
+/// What a turn of reading and writing has shown.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// The connection goes on.
+    Open,
+    /// The peer has said its last word.
+    Farewell(Farewell),
+    /// The connection ended without a word: the peer has died, or its failure could not be told.
+    Lost,
+    /// The peer sent what is no frame.
+    Violation(Error),
+}
+
+impl Connection {
+    /// Takes a socket that is connected to `peer` and non-blocking.
+    pub(super) fn new(own: Rank, peer: Rank, world_size: u32, socket: TcpStream) -> Self {
+        Self {
+            own,
+            peer,
+            socket: Some(socket),
+            incoming: Incoming::new(peer, world_size),
+            outgoing: Outgoing::default(),
+            receives: Receives::new(peer),
+            write_broken: false,
+            interest: EventFlags::empty(),
+            is_listed: false,
+        }
+    }
+
+    /// The socket, while the connection is open.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(super) fn post_send(
+        &mut self,
+        envelope: Envelope,
+        parts: SendParts,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, SendDone> {
+        let Some(socket) = &self.socket else {
+            return Posted::Done(SendDone { parts, result: Err(self.lost()) });
+        };
+        let Envelope { tag, signature, mark } = envelope;
+        let lengths = parts.iter().map(|part| part.len()).collect();
+        let header = frame::encode(&Frame::Message(Header { tag, signature, mark, lengths }), self.own);
+        statistics.messages_sent += 1;
+        self.outgoing.post(socket.as_fd(), header, parts, statistics)
+    }
+
+    pub(super) fn post_recv(
+        &mut self,
+        envelope: Envelope,
+        parts: RecvParts,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        match self.incoming.find(envelope.tag, &mut self.receives) {
+            Found::Nothing if self.socket.is_none() => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
+            Found::Nothing => Posted::Pending(self.receives.post(envelope, parts)),
+            Found::Whole(header, bytes) => {
+                Posted::Done(deliver(self.peer, &envelope, parts, header, &bytes, statistics))
+            }
+            Found::Arriving(header, bytes) => self.post_arriving(envelope, parts, &header, &bytes, statistics),
+        }
+    }
+
+    pub(super) fn test_send(&mut self, key: usize) -> Option<SendDone> {
+        self.outgoing.take_ended(key)
+    }
+
+    pub(super) fn test_recv(&mut self, key: usize) -> Option<RecvDone> {
+        self.receives.take_ended(key)
+    }
+
+    pub(super) fn cancel_send(&mut self, key: usize, statistics: &mut Statistics) {
+        self.outgoing.cancel(key, Error::Canceled, statistics);
+    }
+
+    pub(super) fn cancel_recv(&mut self, key: usize) {
+        self.incoming.divert(key);
+        self.receives.cancel(key);
+    }
+
+    /// Whether an operation waits for this connection.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.socket.is_some()
+            && (self.receives.has_waiting() || self.incoming.is_receiving() || !self.outgoing.is_idle())
+    }
+
+    /// Whether nothing is read because the messages that nobody has received fill their room.
+    pub(super) fn is_held(&self) -> bool {
+        self.incoming.is_held()
+    }
+
+    /// What the poller should watch this socket for.
+    pub(super) fn wanted_interest(&self) -> EventFlags {
+        let mut wanted = EventFlags::RDHUP;
+        wanted.set(EventFlags::IN, !self.incoming.is_held());
+        wanted.set(EventFlags::OUT, !self.outgoing.is_idle());
+        wanted
+    }
+
+    /// The peer has closed its side: what comes now is bounded by what the kernel holds already.
+    pub(super) fn peer_has_closed(&mut self) {
+        self.incoming.lift_bound();
+    }
+
+    /// Writes and reads about `quota` bytes each. Says whether anything moved, and how the connection stands.
+    pub(super) fn service(&mut self, quota: usize, statistics: &mut Statistics) -> (bool, Verdict) {
+        let Some(socket) = &self.socket else { return (false, Verdict::Open) };
+        let before = (statistics.bytes_sent, statistics.bytes_received);
+        if !self.write_broken && self.outgoing.flush(socket.as_fd(), quota, statistics) == Written::Broken {
+            // Why it is broken may still be unread.
+            self.write_broken = true;
+            self.incoming.lift_bound();
+        }
+        let verdict = match self.incoming.read(socket.as_fd(), &mut self.receives, quota, statistics) {
+            Ok(Turn::Farewell(farewell)) => Verdict::Farewell(farewell),
+            Ok(Turn::Broken) => Verdict::Lost,
+            Ok(Turn::Drained) if self.write_broken => Verdict::Lost,
+            Ok(Turn::Drained | Turn::Stopped) => Verdict::Open,
+            Err(error) => Verdict::Violation(error),
+        };
+        ((statistics.bytes_sent, statistics.bytes_received) != before, verdict)
+    }
+
+    /// The peer has said bye: ends what still waits for it. What it sent before can still be received.
+    pub(super) fn finish(&mut self) {
+        let error = self.lost();
+        self.receives.end_all(&error);
+        self.outgoing.drop_all(&error);
+        self.socket = None;
+    }
+
+    /// Queues the good-bye of a transport that is closed in good order.
+    pub(super) fn say_bye(&mut self) {
+        self.say(&Frame::Bye);
+    }
+
+    /// Ends every operation with `error` and tells the peer the cause, if there is one to tell.
+    ///
+    /// A half-written message is copied, so that the peer gets it whole and then the cause.
+    pub(super) fn fail(&mut self, error: &Error, cause: Failure, statistics: &mut Statistics) {
+        self.incoming.discard();
+        self.receives.end_all(error);
+        self.receives.forget_unexpected();
+        self.outgoing.cancel_all(error, statistics);
+        self.say(&Frame::Failed(cause));
+        self.wind_down(statistics);
+    }
+
+    /// Writes what is queued and throws away what comes, for a transport that has failed.
+    pub(super) fn wind_down(&mut self, statistics: &mut Statistics) {
+        let Some(socket) = &self.socket else { return };
+        let written = self.outgoing.flush(socket.as_fd(), usize::MAX, statistics);
+        let is_open = self.incoming.throw_away(socket.as_fd(), statistics);
+        if !is_open || written == Written::Broken {
+            self.outgoing.drop_all(&Error::Closed);
+            self.socket = None;
+        }
+    }
+
+    /// Whether something still has to be written.
+    pub(super) fn has_queued(&self) -> bool {
+        self.socket.is_some() && !self.outgoing.is_idle()
+    }
+
+    /// Ends every operation with `error` and closes the socket at once.
+    pub(super) fn close(&mut self, error: &Error, statistics: &mut Statistics) {
+        self.incoming.discard();
+        self.receives.end_all(error);
+        self.receives.forget_unexpected();
+        self.outgoing.drop_all(error);
+        if let Some(socket) = self.socket.take() {
+            // Bytes that are left unread would make the kernel reset the connection, and drop what the peer has not
+            // read. A connection that is gone already needs no shutting down.
+            let _ = socket.shutdown(Shutdown::Write);
+            self.incoming.throw_away(socket.as_fd(), statistics);
+        }
+    }
+
+    fn say(&mut self, frame: &Frame) {
+        if self.socket.is_some() {
+            self.outgoing.push_control(frame::encode(frame, self.own));
+        }
+    }
+
+    fn post_arriving(
+        &mut self,
+        envelope: Envelope,
+        mut parts: RecvParts,
+        header: &Header,
+        bytes: &[u8],
+        statistics: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        if let Err(error) = check(self.peer, &envelope, &parts, header) {
+            self.incoming.discard();
+            return Posted::Done(RecvDone { parts, result: Err(error) });
+        }
+        scatter(&mut parts, header, 0, bytes, statistics);
+        let key = self.receives.post_matched(envelope, parts);
+        self.incoming.redirect(key);
+        Posted::Pending(key)
+    }
+
+    fn lost(&self) -> Error {
+        Error::PeerLost { rank: self.peer }
+    }
+}
+
+/// Gives a whole message to its receive.
+fn deliver(
+    peer: Rank,
+    envelope: &Envelope,
+    mut parts: RecvParts,
+    header: Header,
+    bytes: &[u8],
+    statistics: &mut Statistics,
+) -> RecvDone {
+    let result = check(peer, envelope, &parts, &header).map(|()| {
+        scatter(&mut parts, &header, 0, bytes, statistics);
+        statistics.messages_received += 1;
+        header.arrival()
+    });
+    RecvDone { parts, result }
+}

@@ -1,0 +1,255 @@
+//! What travels on a connection: frames of 64 bytes of header and, for a message, its parts one after another.
+//!
+//! The header, little-endian:
+//!
+//! | bytes | field | message | bye | lost, aborted |
+//! | --- | --- | --- | --- | --- |
+//! | 0 | kind | 1 | 2 | 3, 4 |
+//! | 1 | number of parts | 0 to 3 | 0 | 0 |
+//! | 2..4 | reserved | 0 | 0 | 0 |
+//! | 4..8 | rank | 0 | 0 | the rank that is lost or has aborted |
+//! | 8..16 | tag; its source is the sender | the message's | source only | source only |
+//! | 16..32 | signature of the call | the message's | 0 | 0 |
+//! | 32..40 | mark | the message's | 0 | 0 |
+//! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 | 0 |
+//!
+//! `bye` and the failures are the last frame of a connection. Kinds from 5 on are free for credits and rendezvous.
+
+use crate::{Error, Failure, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
+
+/// The version of this wire format; ranks compare it when they join.
+pub const WIRE_VERSION: u32 = 1;
+
+/// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
+pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
+
+pub(super) const HEADER_BYTES: usize = 64;
+
+const MESSAGE: u8 = 1;
+const BYE: u8 = 2;
+const LOST: u8 = 3;
+const ABORTED: u8 = 4;
+
+/// One frame, without a message's payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Frame {
+    /// A message, whose payload follows.
+    Message(Header),
+    /// The sender has closed its transport in good order and sends nothing more.
+    Bye,
+    /// The sender's transport is closed for this cause, and it sends nothing more.
+    Failed(Failure),
+}
+
+/// What a message says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) tag: Tag,
+    pub(super) signature: Signature,
+    pub(super) mark: Mark,
+    pub(super) lengths: Lengths,
+}
+
+impl Header {
+    /// Bytes of payload; a decoded header's fit.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.lengths.iter().sum()
+    }
+}
+
+/// The bytes of `frame` as `source` sends it.
+pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    let control = Tag::new(source, 0, 0, 0);
+    let (kind, tag) = match frame {
+        Frame::Message(header) => (MESSAGE, header.tag),
+        Frame::Bye => (BYE, control),
+        Frame::Failed(Failure::PeerLost(_)) => (LOST, control),
+        Frame::Failed(Failure::Aborted(_)) => (ABORTED, control),
+    };
+    put(0, &[kind]);
+    put(8, &tag.0.to_le_bytes());
+    match frame {
+        Frame::Message(header) => {
+            put(1, &[header.lengths.len() as u8]);
+            put(16, &header.signature.0);
+            put(32, &header.mark.0.to_le_bytes());
+            for (part, length) in header.lengths.iter().enumerate() {
+                put(40 + 8 * part, &(*length as u64).to_le_bytes());
+            }
+        }
+        Frame::Bye => {}
+        Frame::Failed(Failure::PeerLost(rank) | Failure::Aborted(rank)) => put(4, &rank.0.to_le_bytes()),
+    }
+    bytes
+}
+
+/// The frame that `peer` sent as `bytes`, in a world of `world_size`.
+///
+/// # Errors
+/// [`Error::Protocol`] for anything that [`encode`] does not make; see the table above.
+pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
+    let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
+    let kind = bytes[0];
+    if !(MESSAGE..=ABORTED).contains(&kind) {
+        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {ABORTED}"));
+    }
+    let tag = Tag(word(bytes, 8));
+    if tag.source() != peer {
+        return refuse(format!("a frame with the tag of rank {}", tag.source()));
+    }
+    let frame = if kind == MESSAGE {
+        Frame::Message(decode_message(bytes, peer, tag)?)
+    } else {
+        let rank = Rank((word(bytes, 0) >> 32) as u32);
+        if rank.0 >= world_size {
+            return refuse(format!("a failure of rank {rank} in a world of {world_size}"));
+        }
+        match kind {
+            LOST => Frame::Failed(Failure::PeerLost(rank)),
+            ABORTED => Frame::Failed(Failure::Aborted(rank)),
+            _ => Frame::Bye,
+        }
+    };
+    if encode(&frame, peer) != *bytes {
+        return refuse(format!("a frame of kind {kind} with bits set that have no meaning"));
+    }
+    Ok(frame)
+}
+
+fn decode_message(bytes: &[u8; HEADER_BYTES], peer: Rank, tag: Tag) -> Result<Header> {
+    let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
+    let part_count = usize::from(bytes[1]);
+    if part_count > MAX_PARTS {
+        return refuse(format!("a message of {part_count} parts, expected at most {MAX_PARTS}"));
+    }
+    let mut lengths = Lengths::new();
+    let mut room = MAX_MESSAGE_BYTES;
+    for part in 0..part_count {
+        let length = word(bytes, 40 + 8 * part);
+        let Some(rest) = room.checked_sub(length) else {
+            return refuse(format!("a part of {length} bytes, expected at most {room}"));
+        };
+        room = rest;
+        let Ok(length) = usize::try_from(length) else {
+            return refuse(format!("a part of {length} bytes, which this machine can't address"));
+        };
+        lengths.push(length);
+    }
+    let mut signature = Signature::default();
+    signature.0.copy_from_slice(&bytes[16..32]);
+    Ok(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
+}
+
+/// The eight bytes at `at`.
+fn word(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
+    bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(lengths: &[usize]) -> Frame {
+        Frame::Message(Header {
+            tag: Tag::new(Rank(3), 1, 2, 3),
+            signature: Signature(*b"0123456789abcdef"),
+            mark: Mark(0x0102_0304_0506_0708),
+            lengths: lengths.iter().copied().collect(),
+        })
+    }
+
+    /// What `decode` says about the bytes of a message of one part after `change`.
+    fn refusal(change: impl FnOnce(&mut [u8; HEADER_BYTES])) -> String {
+        let mut bytes = encode(&message(&[5]), Rank(3));
+        change(&mut bytes);
+        decode(&bytes, Rank(3), 4).expect_err("a frame that is wrong").to_string()
+    }
+
+    #[test]
+    fn the_bytes_of_a_message_are_these() {
+        let bytes = encode(&message(&[5, 0x1_0000]), Rank(3));
+        assert_eq!(bytes[..8], [1, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[8..16], Tag::new(Rank(3), 1, 2, 3).0.to_le_bytes());
+        assert_eq!(bytes[16..32], *b"0123456789abcdef");
+        assert_eq!(bytes[32..40], [8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(bytes[40..48], [5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[48..56], [0, 0, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[56..], [0; 8]);
+    }
+
+    #[test]
+    fn the_bytes_of_a_failure_are_these() {
+        let bytes = encode(&Frame::Failed(Failure::Aborted(Rank(0x0102))), Rank(3));
+        assert_eq!(bytes[..8], [4, 0, 0, 0, 2, 1, 0, 0]);
+        assert_eq!(decode(&bytes, Rank(3), 0x103).unwrap(), Frame::Failed(Failure::Aborted(Rank(0x0102))));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert!(refusal(|bytes| bytes[0] = 77).contains("a frame of kind 77"));
+        assert!(refusal(|bytes| bytes[0] = 0).contains("a frame of kind 0"));
+        assert!(refusal(|bytes| bytes[1] = 4).contains("4 parts"));
+        assert!(refusal(|bytes| bytes[15] ^= 0x80).contains("the tag of rank"));
+        assert!(refusal(|bytes| bytes[40..48].fill(0xff)).contains("a part of 18446744073709551615 bytes"));
+        assert!(refusal(|bytes| bytes[3] = 1).contains("no meaning"));
+        assert!(refusal(|bytes| bytes[7] = 1).contains("no meaning"));
+        assert!(refusal(|bytes| bytes[48] = 1).contains("no meaning"));
+    }
+
+    #[test]
+    fn lengths_that_overflow_together_are_refused() {
+        let full = MAX_MESSAGE_BYTES as usize;
+        assert_eq!(decode(&encode(&message(&[full]), Rank(3)), Rank(3), 4).unwrap(), message(&[full]));
+        for lengths in [&[full, 1][..], &[full + 1], &[1, full], &[usize::MAX, usize::MAX], &[1, 1, usize::MAX]] {
+            assert!(decode(&encode(&message(lengths), Rank(3)), Rank(3), 4).is_err(), "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_outside_the_world_is_refused() {
+        let bytes = encode(&Frame::Failed(Failure::PeerLost(Rank(4))), Rank(3));
+        assert!(decode(&bytes, Rank(3), 4).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_back(
+            fields in any::<(u16, u32, u32, u64, [u8; 16])>(),
+            source in 0u32..1 << 20,
+            lengths in proptest::collection::vec(0usize..1 << 38, 0..=MAX_PARTS),
+        ) {
+            let (group, sequence, round, mark, signature) = fields;
+            let frame = Frame::Message(Header {
+                tag: Tag::new(Rank(source), group, sequence, round),
+                signature: Signature(signature),
+                mark: Mark(mark),
+                lengths: lengths.iter().copied().collect(),
+            });
+            prop_assert_eq!(decode(&encode(&frame, Rank(source)), Rank(source), 1 << 20).unwrap(), frame);
+        }
+
+        #[test]
+        fn what_decodes_encodes_to_the_same_bytes(
+            mut bytes in any::<[u8; HEADER_BYTES]>(),
+            kind in 0u8..6,
+            parts in 0u8..5,
+            sparse in any::<bool>(),
+        ) {
+            (bytes[0], bytes[1]) = (kind, parts);
+            if sparse {
+                bytes[2..8].fill(0);
+                for part in 0..3 {
+                    bytes[40 + 8 * part + 4..48 + 8 * part].fill(0);
+                }
+            }
+            let peer = Tag(u64::from_le_bytes(bytes[8..16].try_into().unwrap())).source();
+            if let Ok(frame) = decode(&bytes, peer, 8) {
+                prop_assert_eq!(encode(&frame, peer), bytes);
+            }
+        }
+    }
+}

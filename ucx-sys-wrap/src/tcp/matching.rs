@@ -1,0 +1,240 @@
+//! The receives of one connection: those posted, and the messages that came before their receive was posted.
+//!
+//! Both are short lists in the order of posting and of arrival, searched from the front: what is asked for is nearly
+//! always the first, and a hundred entries are searched in the time of a cache miss.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+
+use arrayvec::ArrayVec;
+use slab::Slab;
+
+use super::frame::Header;
+use crate::transport::{RecvDone, RecvParts};
+use crate::{Arrival, Envelope, Error, MAX_PARTS, Rank, Result, Statistics, Tag};
+
+/// Messages without a posted receive are kept up to this many bytes a peer, each counted with 128 bytes for itself.
+pub const MAX_UNEXPECTED_BYTES: usize = 64 << 20;
+
+const BYTES_PER_UNEXPECTED: usize = 128;
+
+/// Places to read into: the parts of a message, and room for what comes after it.
+pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, { MAX_PARTS + 1 }>;
+
+pub(super) struct Receives {
+    peer: Rank,
+    operations: Slab<Receive>,
+    /// Posted and not matched, in the order of posting.
+    waiting: VecDeque<(Tag, usize)>,
+    /// Arrived and not matched, in the order of arrival; the last may still be arriving.
+    unexpected: VecDeque<Unexpected>,
+    unexpected_bytes: usize,
+}
+
+enum Receive {
+    Posted(Envelope, RecvParts),
+    Ended(RecvDone),
+}
+
+/// A message that came before its receive.
+struct Unexpected {
+    header: Header,
+    bytes: Vec<u8>,
+}
+
+impl Receives {
+    pub(super) fn new(peer: Rank) -> Self {
+        Self {
+            peer,
+            operations: Slab::new(),
+            waiting: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            unexpected_bytes: 0,
+        }
+    }
+
+    /// Books a receive that waits for its message.
+    pub(super) fn post(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
+        let key = self.post_matched(envelope, parts);
+        self.waiting.push_back((envelope.tag, key));
+        key
+    }
+
+    /// Books a receive whose message is arriving.
+    pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
+        self.operations.insert(Receive::Posted(envelope, parts))
+    }
+
+    /// Takes the first waiting receive of `tag`.
+    pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
+        let position = self.waiting.iter().position(|(posted, _)| *posted == tag)?;
+        self.waiting.remove(position).map(|(_, key)| key)
+    }
+
+    /// Whether any receive waits for its message.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether the message of `header` may be received by the posted receive.
+    pub(super) fn check(&self, key: usize, header: &Header) -> Result<()> {
+        match self.operations.get(key) {
+            Some(Receive::Posted(envelope, parts)) => check(self.peer, envelope, parts, header),
+            _ => Err(Error::Canceled),
+        }
+    }
+
+    /// Ends a posted receive. One that has ended already stays as it is.
+    pub(super) fn end(&mut self, key: usize, result: Result<Arrival>) {
+        if let Some(operation) = self.operations.get_mut(key) {
+            operation.end(result);
+        }
+    }
+
+    /// Takes a receive that has ended.
+    pub(super) fn take_ended(&mut self, key: usize) -> Option<RecvDone> {
+        if matches!(self.operations.get(key)?, Receive::Posted(..)) {
+            return None;
+        }
+        match self.operations.remove(key) {
+            Receive::Ended(done) => Some(done),
+            Receive::Posted(..) => None,
+        }
+    }
+
+    /// Cancels a receive; its message, if one was matched, is the caller's to discard.
+    pub(super) fn cancel(&mut self, key: usize) {
+        self.waiting.retain(|(_, waiting)| *waiting != key);
+        self.end(key, Err(Error::Canceled));
+    }
+
+    /// Ends every receive that has not ended, whether its message is arriving or not.
+    pub(super) fn end_all(&mut self, error: &Error) {
+        self.waiting.clear();
+        for (_, operation) in &mut self.operations {
+            operation.end(Err(error.clone()));
+        }
+    }
+
+    /// Forgets the messages that nobody has received.
+    pub(super) fn forget_unexpected(&mut self) {
+        self.unexpected = VecDeque::new();
+        self.unexpected_bytes = 0;
+    }
+
+    /// Where the rest of a message goes whose first `received` bytes are there, at most `limit` bytes of it.
+    pub(super) fn places(&mut self, key: usize, header: &Header, received: usize, limit: usize) -> Places<'_> {
+        let mut places = Places::new();
+        let Some(Receive::Posted(_, parts)) = self.operations.get_mut(key) else { return places };
+        let (mut skip, mut room) = (received, limit);
+        for (part, length) in parts.iter_mut().zip(&header.lengths) {
+            let start = skip.min(*length);
+            let end = start + (length - start).min(room);
+            skip -= start;
+            room -= end - start;
+            if end > start {
+                places.push(IoSliceMut::new(&mut part.bytes_mut()[start..end]));
+            }
+        }
+        places
+    }
+
+    /// Copies `bytes` to where they belong in a message whose first `received` bytes are there.
+    pub(super) fn scatter(
+        &mut self,
+        key: usize,
+        header: &Header,
+        received: usize,
+        bytes: &[u8],
+        statistics: &mut Statistics,
+    ) {
+        if let Some(Receive::Posted(_, parts)) = self.operations.get_mut(key) {
+            scatter(parts, header, received, bytes, statistics);
+        }
+    }
+
+    /// Whether a message may be kept until its receive is posted.
+    pub(super) fn has_room(&self, payload_bytes: usize) -> bool {
+        payload_bytes
+            .checked_add(self.unexpected_bytes + BYTES_PER_UNEXPECTED)
+            .is_some_and(|bytes| bytes <= MAX_UNEXPECTED_BYTES)
+    }
+
+    /// Begins to keep a message whose receive is not posted. No memory is taken for bytes that have not come.
+    pub(super) fn open_unexpected(&mut self, header: Header) {
+        self.unexpected_bytes += BYTES_PER_UNEXPECTED + header.payload_bytes();
+        self.unexpected.push_back(Unexpected { header, bytes: Vec::new() });
+    }
+
+    /// The bytes of the message that is kept while it arrives.
+    pub(super) fn arriving_bytes(&mut self) -> Option<&mut Vec<u8>> {
+        self.unexpected.back_mut().map(|message| &mut message.bytes)
+    }
+
+    /// Takes the first kept message of `tag`, with those of its bytes that are there.
+    pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Vec<u8>)> {
+        let position = self.unexpected.iter().position(|message| message.header.tag == tag)?;
+        let message = self.unexpected.remove(position)?;
+        self.unexpected_bytes -= BYTES_PER_UNEXPECTED + message.header.payload_bytes();
+        Some((message.header, message.bytes))
+    }
+}
+
+impl Receive {
+    fn end(&mut self, result: Result<Arrival>) {
+        if let Self::Posted(_, parts) = self {
+            *self = Self::Ended(RecvDone { parts: parts.take(), result });
+        }
+    }
+}
+
+impl Header {
+    /// What the receiver of this message is told.
+    pub(super) fn arrival(self) -> Arrival {
+        Arrival { mark: self.mark, lengths: self.lengths }
+    }
+}
+
+/// Whether the message of `header` may be received into `parts`.
+pub(super) fn check(peer: Rank, envelope: &Envelope, parts: &RecvParts, header: &Header) -> Result<()> {
+    if envelope.signature != header.signature {
+        return Err(Error::Mismatch { rank: peer, expected: envelope.signature, found: header.signature });
+    }
+    let sent = |part: usize| header.lengths.get(part).copied();
+    let capacity = |part: usize| parts.get(part).map(|place| place.len());
+    for part in 0..MAX_PARTS {
+        let fits = match (sent(part), capacity(part)) {
+            (Some(sent), Some(capacity)) => sent <= capacity,
+            (sent, capacity) => sent.is_none() && capacity.is_none(),
+        };
+        if !fits {
+            let (sent, capacity) = (sent(part).unwrap_or(0) as u64, capacity(part).unwrap_or(0));
+            return Err(Error::TooLong { rank: peer, part, sent, capacity });
+        }
+    }
+    Ok(())
+}
+
+/// Copies `bytes`, which follow the first `received` bytes of the message, into the parts that they belong to.
+pub(super) fn scatter(
+    parts: &mut RecvParts,
+    header: &Header,
+    received: usize,
+    mut bytes: &[u8],
+    statistics: &mut Statistics,
+) {
+    let mut skip = received;
+    for (part, length) in parts.iter_mut().zip(&header.lengths) {
+        let start = skip.min(*length);
+        let count = (length - start).min(bytes.len());
+        skip -= start;
+        if count > 0 {
+            let (now, later) = bytes.split_at(count);
+            // A copy: these bytes came before it was known where they belong.
+            part.bytes_mut()[start..start + count].copy_from_slice(now);
+            statistics.copies += 1;
+            statistics.bytes_copied += count as u64;
+            bytes = later;
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The transport's face: posting, testing and canceling, and closing.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::frame::MAX_MESSAGE_BYTES;
+use super::{Closed, Tcp};
+use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport};
+use crate::{Envelope, Error, Failure, Rank, Result};
+
+impl Transport for Tcp {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone> {
+        debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
+        if let Err(error) = self.check_length(&parts) {
+            return Posted::Done(SendDone { parts, result: Err(error) });
+        }
+        let posted = match self.connection(to) {
+            Ok((connection, statistics)) => connection.post_send(envelope, parts, statistics),
+            Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
+        };
+        match posted {
+            Posted::Done(done) => Posted::Done(done),
+            Posted::Pending(key) => {
+                self.list(to.index());
+                Posted::Pending(SendId(join(to, key)))
+            }
+        }
+    }
+
+    fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
+        let (posted, is_held) = match self.connection(from) {
+            Ok((connection, statistics)) => {
+                let posted = connection.post_recv(envelope, parts, statistics);
+                (posted, connection.is_held())
+            }
+            Err(error) => return Posted::Done(RecvDone { parts, result: Err(error) }),
+        };
+        if is_held {
+            // There may be room now for what was held back.
+            self.list(from.index());
+            self.has_moved = true;
+        }
+        match posted {
+            Posted::Done(done) => Posted::Done(done),
+            Posted::Pending(key) => {
+                self.list(from.index());
+                Posted::Pending(RecvId(join(from, key)))
+            }
+        }
+    }
+
+    fn test_send(&mut self, id: SendId) -> Option<SendDone> {
+        let (index, key) = split(id.0);
+        self.connections.get_mut(index)?.as_mut()?.test_send(key)
+    }
+
+    fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
+        let (index, key) = split(id.0);
+        self.connections.get_mut(index)?.as_mut()?.test_recv(key)
+    }
+
+    fn cancel_send(&mut self, id: SendId) {
+        let (index, key) = split(id.0);
+        if let Some(Some(connection)) = self.connections.get_mut(index) {
+            connection.cancel_send(key, &mut self.statistics);
+        }
+    }
+
+    fn cancel_recv(&mut self, id: RecvId) {
+        let (index, key) = split(id.0);
+        if let Some(Some(connection)) = self.connections.get_mut(index) {
+            connection.cancel_recv(key);
+        }
+    }
+
+    fn progress(&mut self) -> bool {
+        let moved = if self.closed.is_some() { self.wind_down() } else { self.turn() };
+        self.has_moved |= moved;
+        moved
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn arm(&mut self) -> Option<Arc<OwnedFd>> {
+        self.sweep_next = true;
+        if std::mem::take(&mut self.has_moved) || self.closed.is_some() {
+            return None;
+        }
+        self.watch();
+        Some(Arc::clone(self.poller.descriptor()))
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.closed.as_ref().and_then(|closed| closed.cause)
+    }
+
+    fn fail(&mut self, cause: Failure) {
+        self.close_for(cause, cause.into());
+    }
+
+    fn abandon(&mut self) -> Result<()> {
+        let closed = self.closed.get_or_insert(Closed { error: Error::Closed, cause: None });
+        for connection in self.connections.iter_mut().flatten() {
+            self.poller.remove(connection);
+            connection.close(&closed.error, &mut self.statistics);
+        }
+        self.awaited.clear();
+        self.has_moved = true;
+        Ok(())
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+}
+
+impl Tcp {
+    fn check_length(&self, parts: &SendParts) -> Result<()> {
+        let mut room = MAX_MESSAGE_BYTES;
+        for (part, lease) in parts.iter().enumerate() {
+            let sent = lease.len() as u64;
+            let capacity = usize::try_from(room).unwrap_or(usize::MAX);
+            room = room.checked_sub(sent).ok_or(Error::TooLong { rank: self.rank, part, sent, capacity })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.part();
+        for connection in self.connections.iter_mut().flatten() {
+            connection.close(&Error::Closed, &mut self.statistics);
+        }
+    }
+}
+
+/// The name of operation `key` of the connection to `peer`.
+fn join(peer: Rank, key: usize) -> u64 {
+    u64::from(peer.0) << 32 | key as u64
+}
+
+/// The connection's index and the operation's key.
+fn split(id: u64) -> (usize, usize) {
+    ((id >> 32) as usize, id as u32 as usize)
+}

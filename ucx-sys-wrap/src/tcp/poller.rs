@@ -1,0 +1,81 @@
+//! Which sockets have something: one epoll descriptor over all of them, level-triggered.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::connection::Connection;
+use crate::{Error, Result};
+
+/// Events that are taken from the kernel at once.
+const EVENTS: usize = 64;
+
+pub(super) struct Poller {
+    epoll: Arc<OwnedFd>,
+}
+
+/// Connections that have something, by the index of their peer.
+pub(super) type Ready = arrayvec::ArrayVec<(usize, EventFlags), EVENTS>;
+
+impl Poller {
+    pub(super) fn new() -> Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::system("can't create epoll", error))?;
+        Ok(Self { epoll: Arc::new(epoll) })
+    }
+
+    /// The descriptor, readable when a socket has something.
+    pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
+        &self.epoll
+    }
+
+    /// Begins to watch the socket of a connection.
+    pub(super) fn add(&self, index: usize, connection: &mut Connection) -> Result<()> {
+        let wanted = connection.wanted_interest();
+        if let Some(socket) = connection.socket() {
+            epoll::add(&self.epoll, socket, EventData::new_u64(index as u64), wanted)
+                .map_err(|error| Error::system("can't watch a socket", error))?;
+            connection.interest = wanted;
+        }
+        Ok(())
+    }
+
+    /// Watches the socket of a connection for what it waits for now.
+    pub(super) fn update(&self, index: usize, connection: &mut Connection) {
+        let wanted = connection.wanted_interest();
+        if wanted == connection.interest {
+            return;
+        }
+        if let Some(socket) = connection.socket() {
+            // Fails only for a socket that is not watched, and all open ones are.
+            if epoll::modify(&self.epoll, socket, EventData::new_u64(index as u64), wanted).is_ok() {
+                connection.interest = wanted;
+            }
+        }
+    }
+
+    /// Stops watching the socket of a connection that is about to be closed.
+    pub(super) fn remove(&self, connection: &Connection) {
+        if let Some(socket) = connection.socket() {
+            // Fails only for a socket that is not watched.
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+    }
+
+    /// Waits at most `patience` for something; at zero, only looks.
+    pub(super) fn wait(&self, patience: Duration) -> Ready {
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
+        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
+            Ok(count) => events[..count].iter().map(|event| (event.data.u64() as usize, event.flags)).collect(),
+            Err(Errno::INTR) => Ready::new(),
+            Err(error) => {
+                tracing::error!(%error, "epoll failed");
+                Ready::new()
+            }
+        }
+    }
+}
