@@ -161,7 +161,7 @@ impl Group {
         }
         let description = Description::new(Operation::BROADCAST, T::NUMBER, data.len());
         let description = Description { root: Some(Rank(root)), ..description };
-        self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await)
+        self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await.map(drop))
     }
 
     /// Reduces `data` over all ranks, in place: the same bits on every rank.

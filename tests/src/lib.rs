@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod oracle;
+pub mod suite;
 mod threads;
 
 pub use threads::{on_local, on_transports};

@@ -69,3 +69,29 @@ pub fn gtopk(mut contributions: Vec<BTreeMap<u32, f32>>, k: usize) -> BTreeMap<u
     }
     contributions.swap_remove(0)
 }
+
+/// One step of power iteration in double precision: the projection of `matrix` on the span of `matrix * q`.
+#[must_use]
+pub fn power_iteration(matrix: &[f64], rows: usize, cols: usize, q: &[f32]) -> Vec<f64> {
+    let rank = q.len().checked_div(cols).unwrap_or(0);
+    let mut basis: Vec<Vec<f64>> = Vec::new();
+    for column in 0..rank {
+        let mut p: Vec<f64> = (0..rows)
+            .map(|i| (0..cols).map(|j| matrix[i * cols + j] * f64::from(q[j * rank + column])).sum())
+            .collect();
+        for earlier in &basis {
+            let dot: f64 = p.iter().zip(earlier).map(|(a, b)| a * b).sum();
+            p.iter_mut().zip(earlier).for_each(|(a, b)| *a -= dot * b);
+        }
+        let norm = p.iter().map(|value| value * value).sum::<f64>().sqrt();
+        basis.push(p.iter().map(|value| value / norm).collect());
+    }
+    let mut projection = vec![0.0; rows * cols];
+    for p in &basis {
+        for j in 0..cols {
+            let dot: f64 = (0..rows).map(|i| p[i] * matrix[i * cols + j]).sum();
+            (0..rows).for_each(|i| projection[i * cols + j] += p[i] * dot);
+        }
+    }
+    projection
+}

@@ -1,13 +1,8 @@
-//! Every collective against a naive serial oracle, on ranks that are threads.
+//! Collectives and their blocking and non-blocking forms, on ranks that are threads.
 
-use brevity::collectives::dense;
-use brevity::compress::SparseVec;
-use brevity::compress::select::{TopKScratch, top_k};
-use brevity::{Group, PutBack, Reduction};
+use brevity::Reduction;
+use brevity_tests::suite::{self, COUNTS, WORLD_SIZES, vectors};
 use brevity_tests::{on_local, oracle};
-
-const WORLD_SIZES: [u32; 7] = [1, 2, 3, 4, 5, 7, 8];
-const COUNTS: [usize; 3] = [0, 1, 1000];
 
 fn for_all_worlds(body: impl Fn(u32, usize)) {
     for world_size in WORLD_SIZES {
@@ -17,41 +12,11 @@ fn for_all_worlds(body: impl Fn(u32, usize)) {
     }
 }
 
-fn vectors(world_size: u32, count: usize) -> Vec<Vec<f32>> {
-    (0..world_size).map(|rank| oracle::vector(rank, count)).collect()
-}
-
-fn sparse(vector: &[f32], k: usize) -> SparseVec {
-    let mut selected = SparseVec::new(vector.len());
-    top_k(vector, k, &mut selected, &mut TopKScratch::new()).unwrap();
-    selected
-}
-
-fn all_reduce_with(group: &Group, data: &mut [f32], algorithm: &str) {
-    let call = dense::describe_all_reduce::<f32>(data.len(), Reduction::Sum);
-    group
-        .run(call, async |call| match algorithm {
-            "ring" => dense::ring(call, data.into(), Reduction::Sum).await.map(drop),
-            _ => dense::recursive_doubling(call, data.into(), Reduction::Sum).await.map(drop),
-        })
-        .unwrap();
-}
-
 #[test]
-fn all_reduce_is_the_sum() {
-    for algorithm in ["ring", "recursive doubling"] {
-        for_all_worlds(|world_size, count| {
-            let expected = oracle::sum(&vectors(world_size, count));
-            let results = on_local(world_size, move |group| {
-                let mut data = oracle::vector(group.rank(), count);
-                all_reduce_with(group, &mut data, algorithm);
-                data
-            });
-            for result in results {
-                assert_eq!(result, expected, "{algorithm}, P = {world_size}, n = {count}");
-            }
-        });
-    }
+fn every_collective_matches_its_oracle() {
+    for_all_worlds(|world_size, count| {
+        on_local(world_size, move |group| group.run(suite::description(), async |call| suite::run(call, count).await));
+    });
 }
 
 #[test]
@@ -120,54 +85,6 @@ fn barriers_hold() {
             }
         });
     }
-}
-
-#[test]
-fn sparse_vectors_are_gathered_and_summed() {
-    for_all_worlds(|world_size, count| {
-        for k in [0, 1, count / 10, count] {
-            let locals: Vec<_> = vectors(world_size, count).iter().map(|vector| sparse(vector, k)).collect();
-            let sum = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
-            let results = on_local(world_size, move |group| {
-                let local = sparse(&oracle::vector(group.rank(), count), k);
-                let gathered = group.sparse_all_gather(local.view(), k).unwrap();
-                (gathered, group.topk_all_reduce(local.view(), k).unwrap())
-            });
-            for (gathered, total) in results {
-                assert_eq!(gathered, locals, "P = {world_size}, n = {count}, k = {k}");
-                assert_eq!(total.to_dense(), sum, "P = {world_size}, n = {count}, k = {k}");
-            }
-        }
-    });
-}
-
-#[test]
-fn gtopk_is_the_tree_of_t() {
-    for_all_worlds(|world_size, count| {
-        for k in [0, 1, count / 10, count] {
-            let all = vectors(world_size, count);
-            let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
-            let results = on_local(world_size, move |group| {
-                let local = sparse(&oracle::vector(group.rank(), count), k);
-                [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps].map(|rule| {
-                    let outcome = group.gtopk_all_reduce(local.view(), k, rule).unwrap();
-                    (outcome.result, outcome.put_back.to_dense())
-                })
-            });
-            for rank in &results {
-                for (result, _) in rank {
-                    assert!(result.iter().eq(expected.iter().map(|(&i, &v)| (i, v))), "P = {world_size}, k = {k}");
-                }
-            }
-            let sent = oracle::sum(&all.iter().map(|vector| sparse(vector, k).to_dense()).collect::<Vec<_>>());
-            for rule in [0, 2] {
-                let back: Vec<_> = results.iter().map(|rank| rank[rule].1.clone()).collect();
-                let delivered = results[0][rule].0.to_dense();
-                let mass = oracle::sum(&[oracle::sum(&back), delivered]);
-                assert_eq!(mass, sent, "rule {rule}, P = {world_size}, n = {count}, k = {k}");
-            }
-        }
-    });
 }
 
 #[test]

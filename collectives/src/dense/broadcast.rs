@@ -15,26 +15,31 @@ use crate::pattern::Binomial;
 ///
 /// # Errors
 /// What the transport reports: `data` is then lost.
-pub async fn broadcast<'env, T: Element>(call: &Call<'_, 'env>, mut data: Chunk<'env, T>, root: u32) -> Result<()> {
+pub async fn broadcast<'env, T: Element>(
+    call: &Call<'_, 'env>,
+    mut data: Chunk<'env, T>,
+    root: u32,
+) -> Result<Chunk<'env, T>> {
     let place = Binomial::new(call.rank(), root, call.world_size());
     if let Some((parent, round)) = place.parent() {
         data = call.recv(parent, round, data).await?;
     }
-    to_children(call, place, 0, Arc::new(data)).await
+    let shared = to_children(call, place, 0, Arc::new(data)).await?;
+    Ok(Arc::into_inner(shared).unwrap_or_else(|| unreachable!("every send has given its count back")))
 }
 
 /// Sends the same buffer to all children of a tree, the child with the largest subtree first. The rounds are shifted by
-/// `first_round`.
+/// `first_round`. Gives the buffer back when nobody else has it any more.
 pub(crate) async fn to_children<'env, B: SendBuffer + Clone + 'env>(
     call: &Call<'_, 'env>,
     place: Binomial,
     first_round: u32,
     buffer: B,
-) -> Result<()> {
+) -> Result<B> {
     let sends: Vec<_> =
         place.children().rev().map(|(child, round)| call.send(child, first_round + round, buffer.clone())).collect();
     for send in sends {
-        send.await?;
+        drop(send.await?);
     }
-    Ok(())
+    Ok(buffer)
 }

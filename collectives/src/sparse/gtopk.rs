@@ -81,8 +81,7 @@ pub async fn gtopk_all_reduce(
             receive(call, parent, rounds + round, dim, k, parts).await?.into_parts()
         }
     };
-    let shared = (Arc::new(result.0), Arc::new(result.1));
-    to_children(call, tree, rounds, shared.clone()).await?;
+    let shared = to_children(call, tree, rounds, (Arc::new(result.0), Arc::new(result.1))).await?;
     let (indices, values) = (Arc::unwrap_or_clone(shared.0), Arc::unwrap_or_clone(shared.1));
     let result = SparseVec::from_parts(dim, indices, values)?;
     let put_back = put_back(rule, local, &merger.dropped, &result)?;

@@ -1,0 +1,161 @@
+//! Every collective once, inside one call, each against its oracle: the same for every transport.
+
+use brevity::collectives::low_rank::{Factors, low_rank_all_reduce, pieces};
+use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce};
+use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
+use brevity::compress::SparseVec;
+use brevity::compress::low_rank::LowRank;
+use brevity::compress::select::{TopKScratch, top_k};
+use brevity::{Element, PutBack, Reduction};
+
+use crate::oracle;
+
+/// The world sizes that every collective is tested with.
+pub const WORLD_SIZES: [u32; 7] = [1, 2, 3, 4, 5, 7, 8];
+
+/// The lengths that every collective is tested with.
+pub const COUNTS: [usize; 3] = [0, 1, 1000];
+
+/// The matrices that low-rank collectives are tested with, and the rank of their factors.
+const MATRICES: [(usize, usize); 3] = [(1, 1), (1, 7), (33, 65)];
+const RANK: usize = 2;
+
+/// What a program that runs the suite calls.
+#[must_use]
+pub fn description() -> Description {
+    Description::new(Operation::MESSAGE, 0, 0)
+}
+
+/// Runs every collective on vectors of `count` elements.
+///
+/// # Panics
+/// When a result is not the oracle's.
+pub async fn run(call: &Call<'_, '_>, count: usize) {
+    dense_collectives(call, count).await;
+    gathering(call, count).await;
+    for k in [0, 1, count / 10, count] {
+        sparse_collectives(call, count, k.min(count)).await;
+    }
+    low_rank(call).await;
+}
+
+/// The vectors of all ranks.
+#[must_use]
+pub fn vectors(world_size: u32, count: usize) -> Vec<Vec<f32>> {
+    (0..world_size).map(|rank| oracle::vector(rank, count)).collect()
+}
+
+/// The `k` largest entries of `vector`.
+///
+/// # Panics
+/// When a value is not finite.
+#[must_use]
+pub fn sparse(vector: &[f32], k: usize) -> SparseVec {
+    let mut selected = SparseVec::new(vector.len());
+    let outcome = top_k(vector, k, &mut selected, &mut TopKScratch::new());
+    assert!(outcome.is_ok(), "{outcome:?}");
+    selected
+}
+
+fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn of<T: Element>(operation: Operation, count: usize) -> Description {
+    Description::new(operation, T::NUMBER, count)
+}
+
+async fn dense_collectives(call: &Call<'_, '_>, count: usize) {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let own = || Chunk::from(oracle::vector(rank, count));
+    let sum = oracle::sum(&vectors(world_size, count));
+    ok(dense::barrier(&call.describe(of::<u8>(Operation::BARRIER, 0))).await);
+
+    let summing = call.describe(dense::describe_all_reduce::<f32>(count, Reduction::Sum));
+    assert_eq!(ok(dense::ring(&summing, own(), Reduction::Sum).await).into_vec(), sum, "ring");
+    let doubled = ok(dense::recursive_doubling(&summing, own(), Reduction::Sum).await);
+    assert_eq!(doubled.into_vec(), sum, "recursive doubling");
+
+    let averaging = call.describe(dense::describe_all_reduce::<f32>(count, Reduction::Average));
+    let average = ok(dense::all_reduce(&averaging, own(), Reduction::Average, &Cost::default()).await);
+    assert!(average.iter().zip(&sum).all(|(average, sum)| *average == sum / world_size as f32), "average");
+
+    for root in [0, world_size / 2, world_size - 1] {
+        let mut data = vec![rank as u64; count];
+        if rank == root {
+            data = (0..count as u64).collect();
+        }
+        let call = call.describe(of::<u64>(Operation::BROADCAST, count));
+        let received = ok(dense::broadcast(&call, Chunk::from(data), root).await);
+        assert!(received.iter().copied().eq(0..count as u64), "broadcast from {root}");
+    }
+}
+
+async fn gathering(call: &Call<'_, '_>, count: usize) {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let call = call.describe(of::<f32>(Operation::ALL_GATHER, count));
+    let mut all = vec![f32::NAN; count * world_size as usize];
+    all[rank as usize * count..][..count].copy_from_slice(&oracle::vector(rank, count));
+    let gathered = ok(dense::all_gather(&call, Chunk::from(all)).await).into_vec();
+    assert_eq!(gathered, vectors(world_size, count).concat(), "all-gather");
+
+    let length = |rank: u32| count * (rank as usize % 3);
+    let varying = ok(dense::all_gather_varying(&call, oracle::vector(rank, length(rank))).await);
+    let expected: Vec<_> = (0..world_size).map(|rank| oracle::vector(rank, length(rank))).collect();
+    assert_eq!(varying, expected, "all-gather of varying lengths");
+}
+
+async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let all = vectors(world_size, count);
+    let locals: Vec<_> = all.iter().map(|vector| sparse(vector, k)).collect();
+    let own = locals[rank as usize].view();
+
+    let gathered = ok(sparse_all_gather(call, own, k).await);
+    assert_eq!(gathered, locals, "sparse all-gather, n = {count}, k = {k}");
+    let total = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
+    assert_eq!(ok(topk_all_reduce(call, own, k).await).to_dense(), total, "top-k, n = {count}, k = {k}");
+
+    let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
+    let call = call.describe(describe_gtopk(count));
+    for rule in [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps] {
+        let outcome = ok(gtopk_all_reduce(&call, own, k, rule, 0).await);
+        assert!(outcome.result.iter().eq(expected.iter().map(|(&i, &v)| (i, v))), "gtop-k, n = {count}, k = {k}");
+        if rule != PutBack::Published {
+            let back = ok(dense::ring(&call, Chunk::from(outcome.put_back.to_dense()), Reduction::Sum).await);
+            let mass = oracle::sum(&[back.into_vec(), outcome.result.to_dense()]);
+            assert_eq!(mass, total, "mass under {rule:?}, n = {count}, k = {k}");
+        }
+    }
+}
+
+async fn low_rank(call: &Call<'_, '_>) {
+    let (rank, world_size) = (call.rank(), call.world_size());
+    let mut states: Vec<LowRank> = MATRICES.iter().map(|&(rows, cols)| ok(LowRank::new(rows, cols, RANK, 7))).collect();
+    let matrix = |rank: u32, position: usize| {
+        let (rows, cols) = MATRICES[position];
+        oracle::vector(rank + 10 * position as u32, rows * cols)
+    };
+    let own: Vec<_> = (0..MATRICES.len()).map(|position| matrix(rank, position)).collect();
+    let slices: Vec<&[f32]> = own.iter().map(Vec::as_slice).collect();
+    let Factors { mut p, mut q, .. } = ok(low_rank_all_reduce(call, &mut states, &slices, &Cost::default()).await);
+
+    let bits: Vec<u32> = p.iter().chain(&q).map(|value| value.to_bits()).collect();
+    let all_bits = ok(dense::all_gather_varying(call, bits.clone()).await);
+    assert!(all_bits.iter().all(|other| *other == bits), "the factors differ between ranks");
+
+    let lefts = pieces(&states, &mut p, LowRank::p_len);
+    let rights = pieces(&states, &mut q, LowRank::q_len);
+    for (position, (p, q)) in lefts.into_iter().zip(rights).enumerate() {
+        let (rows, cols) = MATRICES[position];
+        let mut found = vec![0.0; rows * cols];
+        ok(states[position].reconstruct(p, q, &mut found));
+        let all: Vec<_> = (0..world_size).map(|rank| matrix(rank, position)).collect();
+        let mean: Vec<f64> = oracle::sum(&all).iter().map(|sum| f64::from(*sum) / f64::from(world_size)).collect();
+        let expected = oracle::power_iteration(&mean, rows, cols, states[position].q());
+        let scale = mean.iter().fold(1.0f64, |m, v| m.max(v.abs()));
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!((f64::from(*found) - expected).abs() < 1e-3 * scale, "{rows} x {cols}: {found} {expected}");
+        }
+    }
+}
