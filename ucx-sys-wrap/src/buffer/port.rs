@@ -1,13 +1,12 @@
 //! The door to a transport: one thread at a time, and a book of every operation in flight.
 
 use std::cell::RefCell;
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use slab::Slab;
-use smallvec::SmallVec;
 
 use crate::transport::{RecvId, SendId, Transport};
 use crate::{Failure, Rank, Statistics};
@@ -28,12 +27,19 @@ pub struct Port {
 
 pub(super) struct Inner {
     pub(super) transport: RefCell<Box<dyn Transport>>,
-    pub(super) scopes: RefCell<Slab<ScopeState>>,
+    pub(super) scopes: RefCell<Scopes>,
+}
+
+/// The scopes that are open. Those that were closed keep their place and memory for the next.
+#[derive(Default)]
+pub(super) struct Scopes {
+    all: Vec<ScopeState>,
+    closed: Vec<usize>,
 }
 
 #[derive(Default)]
 pub(super) struct ScopeState {
-    in_flight: SmallVec<[InFlight; 16]>,
+    in_flight: Vec<InFlight>,
     expired: bool,
 }
 
@@ -124,7 +130,7 @@ impl Port {
     }
 
     pub(super) fn open_scope(&self) -> usize {
-        self.enter().scopes.borrow_mut().insert(ScopeState::default())
+        self.enter().scopes.borrow_mut().open()
     }
 
     /// From now on every operation of the scope that has not ended fails with a timeout when it is polled.
@@ -140,7 +146,7 @@ impl Port {
         scopes[scope].in_flight.retain(|operation| !operation.end(&mut **transport));
         let empty = scopes[scope].in_flight.is_empty();
         if empty {
-            scopes.remove(scope);
+            scopes.close(scope);
         }
         empty
     }
@@ -150,9 +156,9 @@ impl Port {
     /// Borrowed memory goes back to its owner after this. If the transport can't promise that nothing touches it, the
     /// process ends: the alternative is a peer that writes into memory that is used for something else.
     pub(super) fn close_scope(&self, scope: usize) {
-        let start = Instant::now();
+        let mut start = None;
         while !self.try_close_scope(scope) {
-            if start.elapsed() > DRAIN_PATIENCE {
+            if start.get_or_insert_with(Instant::now).elapsed() > DRAIN_PATIENCE {
                 self.abandon(scope);
                 return;
             }
@@ -168,6 +174,34 @@ impl Port {
             tracing::error!(?abandoned, "operations on borrowed memory can't be ended: stopping the process");
             std::process::abort();
         }
+    }
+}
+
+impl Scopes {
+    fn open(&mut self) -> usize {
+        self.closed.pop().unwrap_or_else(|| {
+            self.all.push(ScopeState::default());
+            self.all.len() - 1
+        })
+    }
+
+    fn close(&mut self, scope: usize) {
+        self.all[scope].expired = false;
+        self.closed.push(scope);
+    }
+}
+
+impl Index<usize> for Scopes {
+    type Output = ScopeState;
+
+    fn index(&self, scope: usize) -> &ScopeState {
+        &self.all[scope]
+    }
+}
+
+impl IndexMut<usize> for Scopes {
+    fn index_mut(&mut self, scope: usize) -> &mut ScopeState {
+        &mut self.all[scope]
     }
 }
 
