@@ -49,7 +49,7 @@ impl Connection {
             peer,
             socket: Some(socket),
             incoming: Incoming::new(peer, world_size),
-            outgoing: Outgoing::default(),
+            outgoing: Outgoing::new(),
             receives: Receives::new(peer),
             write_broken: false,
             interest: EventFlags::empty(),
@@ -73,7 +73,7 @@ impl Connection {
         };
         let Envelope { tag, signature, mark } = envelope;
         let lengths = parts.iter().map(|part| part.len()).collect();
-        let header = frame::encode(&Frame::Message(Header { tag, signature, mark, lengths }), self.own);
+        let header = Header { tag, signature, mark, lengths }.encode();
         statistics.messages_sent += 1;
         self.outgoing.post(socket.as_fd(), header, parts, statistics)
     }

@@ -50,45 +50,49 @@ pub(super) struct Header {
     pub(super) lengths: Lengths,
 }
 
+/// The bytes of `frame` as `source` sends it.
+pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
+    let (kind, rank) = match frame {
+        Frame::Message(header) => return header.encode(),
+        Frame::Bye => (BYE, Rank(0)),
+        Frame::Failed(Failure::PeerLost(rank)) => (LOST, *rank),
+        Frame::Failed(Failure::Aborted(rank)) => (ABORTED, *rank),
+    };
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[0] = kind;
+    bytes[4..8].copy_from_slice(&rank.0.to_le_bytes());
+    bytes[8..16].copy_from_slice(&Tag::new(source, 0, 0, 0).0.to_le_bytes());
+    bytes
+}
+
 impl Header {
     /// Bytes of payload; a decoded header's fit.
+    #[inline]
     pub(super) fn payload_bytes(&self) -> usize {
         self.lengths.iter().sum()
     }
-}
 
-/// The bytes of `frame` as `source` sends it.
-pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
-    let mut bytes = [0; HEADER_BYTES];
-    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-    let control = Tag::new(source, 0, 0, 0);
-    let (kind, tag) = match frame {
-        Frame::Message(header) => (MESSAGE, header.tag),
-        Frame::Bye => (BYE, control),
-        Frame::Failed(Failure::PeerLost(_)) => (LOST, control),
-        Frame::Failed(Failure::Aborted(_)) => (ABORTED, control),
-    };
-    put(0, &[kind]);
-    put(8, &tag.0.to_le_bytes());
-    match frame {
-        Frame::Message(header) => {
-            put(1, &[header.lengths.len() as u8]);
-            put(16, &header.signature.0);
-            put(32, &header.mark.0.to_le_bytes());
-            for (part, length) in header.lengths.iter().enumerate() {
-                put(40 + 8 * part, &(*length as u64).to_le_bytes());
-            }
+    /// The bytes of the message without its payload.
+    #[inline]
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = MESSAGE;
+        bytes[1] = self.lengths.len() as u8;
+        bytes[8..16].copy_from_slice(&self.tag.0.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.signature.0);
+        bytes[32..40].copy_from_slice(&self.mark.0.to_le_bytes());
+        for (field, length) in bytes[40..].chunks_exact_mut(8).zip(&self.lengths) {
+            field.copy_from_slice(&(*length as u64).to_le_bytes());
         }
-        Frame::Bye => {}
-        Frame::Failed(Failure::PeerLost(rank) | Failure::Aborted(rank)) => put(4, &rank.0.to_le_bytes()),
+        bytes
     }
-    bytes
 }
 
 /// The frame that `peer` sent as `bytes`, in a world of `world_size`.
 ///
 /// # Errors
 /// [`Error::Protocol`] for anything that [`encode`] does not make; see the table above.
+#[inline]
 pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
     let kind = bytes[0];
@@ -99,23 +103,33 @@ pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) ->
     if tag.source() != peer {
         return refuse(format!("a frame with the tag of rank {}", tag.source()));
     }
-    let frame = if kind == MESSAGE {
-        Frame::Message(decode_message(bytes, peer, tag)?)
+    if kind == MESSAGE {
+        decode_message(bytes, peer, tag).map(Frame::Message)
     } else {
-        let rank = Rank((word(bytes, 0) >> 32) as u32);
-        if rank.0 >= world_size {
-            return refuse(format!("a failure of rank {rank} in a world of {world_size}"));
-        }
-        match kind {
-            LOST => Frame::Failed(Failure::PeerLost(rank)),
-            ABORTED => Frame::Failed(Failure::Aborted(rank)),
-            _ => Frame::Bye,
-        }
+        decode_end(bytes, peer, world_size)
+    }
+}
+
+/// A frame without payload: the last of its connection.
+fn decode_end(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
+    let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
+    let rank = Rank((word(bytes, 0) >> 32) as u32);
+    if rank.0 >= world_size {
+        return refuse(format!("a failure of rank {rank} in a world of {world_size}"));
+    }
+    let frame = match bytes[0] {
+        LOST => Frame::Failed(Failure::PeerLost(rank)),
+        ABORTED => Frame::Failed(Failure::Aborted(rank)),
+        _ => Frame::Bye,
     };
     if encode(&frame, peer) != *bytes {
-        return refuse(format!("a frame of kind {kind} with bits set that have no meaning"));
+        return refuse(without_meaning(bytes));
     }
     Ok(frame)
+}
+
+fn without_meaning(bytes: &[u8; HEADER_BYTES]) -> String {
+    format!("a frame of kind {} with bits set that have no meaning", bytes[0])
 }
 
 fn decode_message(bytes: &[u8; HEADER_BYTES], peer: Rank, tag: Tag) -> Result<Header> {
@@ -137,14 +151,21 @@ fn decode_message(bytes: &[u8; HEADER_BYTES], peer: Rank, tag: Tag) -> Result<He
         };
         lengths.push(length);
     }
+    let is_clean = word(bytes, 0) >> 16 == 0 && (part_count..MAX_PARTS).all(|part| word(bytes, 40 + 8 * part) == 0);
+    if !is_clean {
+        return refuse(without_meaning(bytes));
+    }
     let mut signature = Signature::default();
     signature.0.copy_from_slice(&bytes[16..32]);
     Ok(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
 }
 
 /// The eight bytes at `at`.
+#[inline]
 fn word(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
 }
 
 #[cfg(test)]

@@ -1,40 +1,32 @@
 //! Reading one connection: which bytes are a header, which belong to which message, and where they go.
 //!
-//! Between messages bytes are read into a small staging area, so that a small message costs one read and a small copy.
+//! Between messages bytes are read into a small staging area, so that a small message costs one read and a small copy,
+//! or on a guess into the first posted receive, if that is large.
 //! Once a header has been read and its receive is posted, the rest is read straight into the receiver's parts, with
 //! the staging area behind them for what follows.
 
 use std::io::IoSliceMut;
 
 use rustix::fd::BorrowedFd;
-use rustix::io::{Errno, read, readv};
+use rustix::io::{Errno, readv};
+use rustix::net::{RecvFlags, recv};
 
 use super::frame::{self, Frame, HEADER_BYTES, Header};
+use super::guess::{Confidence, Guess, Guessed};
 use super::matching::Receives;
+use super::staging::Staging;
 use crate::{Failure, Rank, Result, Statistics, Tag};
-
-/// How much of a message is read before it is known where it belongs, in bytes.
-const STAGED_PAYLOAD: usize = 4096;
 
 /// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as announced.
 const KEEP_STEP: usize = 128 << 10;
-
-/// How much of what nobody wants is read in one turn, in bytes.
-const THROWN_AWAY: usize = 4 << 20;
 
 pub(super) struct Incoming {
     peer: Rank,
     world_size: u32,
     staging: Staging,
+    confidence: Confidence,
     arriving: Option<Arriving>,
     unlimited: bool,
-}
-
-/// Bytes that were read and not consumed yet: `bytes[start..end]`.
-struct Staging {
-    bytes: Box<[u8; HEADER_BYTES + STAGED_PAYLOAD]>,
-    start: usize,
-    end: usize,
 }
 
 /// A message of which the header and `received` bytes of payload are there.
@@ -90,9 +82,14 @@ pub(super) enum Found {
 
 impl Incoming {
     pub(super) fn new(peer: Rank, world_size: u32) -> Self {
-        let bytes = Box::new([0; HEADER_BYTES + STAGED_PAYLOAD]);
-        let staging = Staging { bytes, start: 0, end: 0 };
-        Self { peer, world_size, staging, arriving: None, unlimited: false }
+        Self {
+            peer,
+            world_size,
+            staging: Staging::new(),
+            confidence: Confidence::default(),
+            arriving: None,
+            unlimited: false,
+        }
     }
 
     /// Reads at most about `quota` bytes, as far as they come and there is room.
@@ -111,7 +108,7 @@ impl Incoming {
             if self.is_held() || rest == 0 {
                 return Ok(Turn::Stopped);
             }
-            match self.read_once(socket, receives, rest) {
+            match self.read_once(socket, receives, rest, statistics) {
                 Ok((_, 0)) => return Ok(Turn::Broken),
                 Ok((asked, got)) => {
                     statistics.bytes_received += got as u64;
@@ -180,22 +177,9 @@ impl Incoming {
         }
     }
 
-    /// Reads what there is, at most about [`THROWN_AWAY`] bytes, and forgets it; says whether more can come.
+    /// Forgets what was read and what there is, about 4 MiB at most; says whether more can come.
     pub(super) fn throw_away(&mut self, socket: BorrowedFd<'_>, statistics: &mut Statistics) -> bool {
-        let mut rest = THROWN_AWAY;
-        while rest > 0 {
-            match read(socket, &mut self.staging.bytes[..]) {
-                Ok(0) => return false,
-                Ok(got) => {
-                    statistics.bytes_received += got as u64;
-                    rest = rest.saturating_sub(got);
-                }
-                Err(Errno::AGAIN) => return true,
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
-        true
+        self.staging.throw_away(socket, statistics)
     }
 
     /// One read: into the parts of the arriving message and the staging area, or into the staging area alone.
@@ -205,15 +189,52 @@ impl Incoming {
         socket: BorrowedFd<'_>,
         receives: &mut Receives,
         limit: usize,
+        statistics: &mut Statistics,
     ) -> rustix::io::Result<(usize, usize)> {
         match &mut self.arriving {
+            None => match self.confidence.guess(&self.staging, receives) {
+                Some(guess) => self.read_guessed(&guess, socket, receives, limit, statistics),
+                None => self.staging.fill(socket),
+            },
             Some(arriving) if arriving.is_large() => match arriving.target {
                 Target::Posted(key) => read_in_place(socket, key, arriving, &mut self.staging, receives, limit),
                 Target::Kept => read_kept(socket, arriving, receives, limit),
                 Target::Discarded | Target::Held => self.staging.fill(socket),
             },
-            _ => self.staging.fill(socket),
+            Some(_) => self.staging.fill(socket),
         }
+    }
+
+    /// One read on a guess; begins the message if the guess was right.
+    fn read_guessed(
+        &mut self,
+        guess: &Guess,
+        socket: BorrowedFd<'_>,
+        receives: &mut Receives,
+        limit: usize,
+        statistics: &mut Statistics,
+    ) -> rustix::io::Result<(usize, usize)> {
+        let Guessed { asked, got, landed } = guess.read(socket, &mut self.staging, receives, limit)?;
+        let Some(header) = self.staging.staged().first_chunk() else { return Ok((asked, got)) };
+        let payload = got - HEADER_BYTES;
+        match frame::decode(header, self.peer, self.world_size) {
+            Ok(Frame::Message(header))
+                if header.tag == guess.tag
+                    && receives.check(guess.key, &header).is_ok()
+                    && guess.is_in_place(&header.lengths, payload) =>
+            {
+                self.staging.take_header();
+                self.arriving = Some(Arriving { received: landed, ..begin(header, receives) });
+                self.confidence.learn(true);
+            }
+            // What is wrong with it is found again when it is consumed.
+            _ if landed > 0 => {
+                guess.take_back(landed, &mut self.staging, receives, statistics);
+                self.confidence.learn(false);
+            }
+            _ => {}
+        }
+        Ok((asked, got))
     }
 
     /// Consumes staged bytes, as far as they and the room go.
@@ -299,7 +320,7 @@ fn read_in_place(
     limit: usize,
 ) -> rustix::io::Result<(usize, usize)> {
     let missing = arriving.payload_bytes - arriving.received;
-    let mut places = receives.places(key, &arriving.header, arriving.received, limit);
+    let mut places = receives.places(key, &arriving.header.lengths, arriving.received, limit);
     if missing <= limit {
         places.push(IoSliceMut::new(staging.room()));
     }
@@ -308,7 +329,7 @@ fn read_in_place(
     drop(places);
     let in_place = got.min(missing);
     arriving.received += in_place;
-    staging.end += got - in_place;
+    staging.filled(got - in_place);
     Ok((asked, got))
 }
 
@@ -326,7 +347,7 @@ fn read_kept(
         bytes.reserve_exact((arriving.payload_bytes - kept).min(kept.max(KEEP_STEP)));
     }
     bytes.resize(kept + asked, 0);
-    let result = read(socket, &mut bytes[kept..]);
+    let result = recv(socket, &mut bytes[kept..], RecvFlags::empty()).map(|(got, _)| got);
     let got = result.unwrap_or(0);
     bytes.truncate(kept + got);
     arriving.received += got;
@@ -343,39 +364,5 @@ fn keep(bytes: &[u8], receives: &mut Receives, statistics: &mut Statistics) {
         kept.extend_from_slice(bytes);
         statistics.copies += 1;
         statistics.bytes_copied += bytes.len() as u64;
-    }
-}
-
-impl Staging {
-    /// Reads into the free room; gives the bytes asked for and the bytes got.
-    fn fill(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<(usize, usize)> {
-        let room = self.room();
-        let asked = room.len();
-        let got = read(socket, room)?;
-        self.end += got;
-        Ok((asked, got))
-    }
-
-    /// The free room, with what is staged moved to the front: less than a header, as all else has been consumed.
-    fn room(&mut self) -> &mut [u8] {
-        if self.start > 0 {
-            self.bytes.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        &mut self.bytes[self.end..]
-    }
-
-    fn take_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
-        let header = *self.bytes[self.start..self.end].first_chunk()?;
-        self.start += HEADER_BYTES;
-        Some(header)
-    }
-
-    /// At most `count` staged bytes.
-    fn take(&mut self, count: usize) -> &[u8] {
-        let start = self.start;
-        self.start += count.min(self.end - start);
-        &self.bytes[start..self.start]
     }
 }

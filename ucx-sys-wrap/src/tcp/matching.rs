@@ -11,15 +11,15 @@ use slab::Slab;
 
 use super::frame::Header;
 use crate::transport::{RecvDone, RecvParts};
-use crate::{Arrival, Envelope, Error, MAX_PARTS, Rank, Result, Statistics, Tag};
+use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Rank, Result, Statistics, Tag};
 
 /// Messages without a posted receive are kept up to this many bytes a peer, each counted with 128 bytes for itself.
 pub const MAX_UNEXPECTED_BYTES: usize = 64 << 20;
 
 const BYTES_PER_UNEXPECTED: usize = 128;
 
-/// Places to read into: the parts of a message, and room for what comes after it.
-pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, { MAX_PARTS + 1 }>;
+/// Places to read into: the parts of a message, and room for what comes before and after them.
+pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, { MAX_PARTS + 2 }>;
 
 pub(super) struct Receives {
     peer: Rank,
@@ -76,6 +76,19 @@ impl Receives {
         !self.waiting.is_empty()
     }
 
+    /// The receive that was posted first of those that wait.
+    pub(super) fn first_waiting(&self) -> Option<(Tag, usize)> {
+        self.waiting.front().copied()
+    }
+
+    /// How many bytes the parts of a posted receive have room for.
+    pub(super) fn capacities(&self, key: usize) -> Lengths {
+        match self.operations.get(key) {
+            Some(Receive::Posted(_, parts)) => parts.iter().map(|part| part.len()).collect(),
+            _ => Lengths::new(),
+        }
+    }
+
     /// Whether the message of `header` may be received by the posted receive.
     pub(super) fn check(&self, key: usize, header: &Header) -> Result<()> {
         match self.operations.get(key) {
@@ -122,12 +135,13 @@ impl Receives {
         self.unexpected_bytes = 0;
     }
 
-    /// Where the rest of a message goes whose first `received` bytes are there, at most `limit` bytes of it.
-    pub(super) fn places(&mut self, key: usize, header: &Header, received: usize, limit: usize) -> Places<'_> {
+    /// Where the rest of a message of `lengths` goes whose first `received` bytes are there, at most `limit` bytes of
+    /// it.
+    pub(super) fn places(&mut self, key: usize, lengths: &Lengths, received: usize, limit: usize) -> Places<'_> {
         let mut places = Places::new();
         let Some(Receive::Posted(_, parts)) = self.operations.get_mut(key) else { return places };
         let (mut skip, mut room) = (received, limit);
-        for (part, length) in parts.iter_mut().zip(&header.lengths) {
+        for (part, length) in parts.iter_mut().zip(lengths) {
             let start = skip.min(*length);
             let end = start + (length - start).min(room);
             skip -= start;

@@ -30,11 +30,13 @@
 
 mod connection;
 mod frame;
+mod guess;
 mod incoming;
 mod matching;
 mod operations;
 mod outgoing;
 mod poller;
+mod staging;
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

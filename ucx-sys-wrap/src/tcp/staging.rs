@@ -1,0 +1,108 @@
+//! A small area for bytes that were read before it is known where they belong.
+
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use super::frame::HEADER_BYTES;
+use crate::Statistics;
+
+/// How much of a message is read before it is known where it belongs, in bytes.
+pub(super) const STAGED_PAYLOAD: usize = 4096;
+
+const STAGING_BYTES: usize = HEADER_BYTES + STAGED_PAYLOAD;
+
+/// How much of what nobody wants is read in one turn, in bytes.
+const THROWN_AWAY: usize = 4 << 20;
+
+/// Bytes that were read and not consumed yet: `bytes[start..end]`.
+pub(super) struct Staging {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Staging {
+    pub(super) fn new() -> Self {
+        Self { bytes: vec![0; STAGING_BYTES], start: 0, end: 0 }
+    }
+
+    /// Reads into the free room; gives the bytes asked for and the bytes got.
+    pub(super) fn fill(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<(usize, usize)> {
+        let room = self.room();
+        let asked = room.len();
+        let (got, _) = recv(socket, room, RecvFlags::empty())?;
+        self.end += got;
+        Ok((asked, got))
+    }
+
+    /// The free room, with what is staged moved to the front: less than a header, as all else has been consumed.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.bytes.len() > STAGING_BYTES && self.end < STAGING_BYTES {
+            self.bytes.truncate(STAGING_BYTES);
+            self.bytes.shrink_to_fit();
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// Takes note that `count` bytes were read into the room.
+    pub(super) fn filled(&mut self, count: usize) {
+        self.end += count;
+    }
+
+    /// Stages these bytes in place of what was staged.
+    pub(super) fn replace(&mut self, bytes: Vec<u8>) {
+        (self.start, self.end) = (0, bytes.len());
+        self.bytes = bytes;
+        if self.bytes.len() < STAGING_BYTES {
+            self.bytes.resize(STAGING_BYTES, 0);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The staged bytes.
+    pub(super) fn staged(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Takes a header, once it is there.
+    pub(super) fn take_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
+        let header = *self.staged().first_chunk()?;
+        self.start += HEADER_BYTES;
+        Some(header)
+    }
+
+    /// Takes at most `count` staged bytes.
+    pub(super) fn take(&mut self, count: usize) -> &[u8] {
+        let start = self.start;
+        self.start += count.min(self.end - start);
+        &self.bytes[start..self.start]
+    }
+
+    /// Reads what there is, about 4 MiB at most, and forgets it with what was staged; says whether more can come.
+    pub(super) fn throw_away(&mut self, socket: BorrowedFd<'_>, statistics: &mut Statistics) -> bool {
+        (self.start, self.end) = (0, 0);
+        let mut rest = THROWN_AWAY;
+        while rest > 0 {
+            match recv(socket, &mut self.bytes[..], RecvFlags::empty()) {
+                Ok((0, _)) => return false,
+                Ok((got, _)) => {
+                    statistics.bytes_received += got as u64;
+                    rest = rest.saturating_sub(got);
+                }
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
