@@ -1,1 +1,32 @@
-//! See the crate documentation.
+//! The C ABI of Brevity: `libbrevity.so`, `libbrevity.a` and `brevity.h`.
+//!
+//! `include/brevity.h` documents every function for its callers; the items here say only what Rust needs. `install.sh`
+//! installs the libraries under their final names, with the header, a pkg-config file and a CMake package.
+//!
+//! Rules of every function: no panic leaves it ([`brv_status::Panic`]), every pointer is checked for NULL and alignment
+//! before it is used, and what cannot be checked is what its `# Safety` section demands of the caller.
+#![allow(non_camel_case_types, reason = "types have their C names")]
+
+mod boundary;
+mod collective;
+mod element;
+mod failure;
+mod feedback;
+mod group;
+mod memory;
+mod status;
+mod version;
+
+pub use collective::{brv_all_gather, brv_all_reduce, brv_barrier, brv_broadcast};
+pub use element::{brv_reduction, brv_type};
+pub use failure::{brv_last_error, brv_last_error_rank};
+pub use feedback::{
+    brv_feedback, brv_feedback_free, brv_feedback_new, brv_feedback_residual, brv_gtopk_all_reduce,
+    brv_low_rank_all_reduce,
+};
+pub use group::{
+    brv_group, brv_group_abort, brv_group_free, brv_group_from_env, brv_group_rank, brv_group_size, brv_group_solo,
+    brv_group_transport,
+};
+pub use status::brv_status;
+pub use version::{brv_abi_version, brv_version};

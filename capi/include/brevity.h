@@ -1,0 +1,219 @@
+/*
+ * brevity.h - the C interface of Brevity, the communication library that says less.
+ *
+ * Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with error
+ * feedback so that nothing is lost.
+ *
+ *     brv_group *group = NULL;
+ *     if (brv_group_from_env(&group) != BRV_OK) { fputs(brv_last_error(), stderr); return 1; }
+ *     brv_all_reduce(group, gradient, gradient, n, BRV_F32, BRV_AVERAGE);
+ *     brv_gtopk_all_reduce(group, feedback, gradient, n, 0.001);
+ *
+ * Ranks       All ranks make the same calls on a group in the same order, with the same n, type, reduction, root and
+ *             shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT where nobody was waiting
+ *             for it.
+ * Blocking    Every call on a group that sends something (barrier to low_rank_all_reduce, and from_env) blocks until it
+ *             is done on this rank, fails, or the deadline passes (BREVITY_TIMEOUT in seconds, 300 by default; 60 for
+ *             joining). It never hangs.
+ * Ownership   Memory passed to a call is lent to it: the library uses it until the call returns, and not after. Objects
+ *             that a function makes belong to the caller, who frees them with the function of the same prefix.
+ *             Strings belong to the library.
+ * NULL        NULL is refused with BRV_ERR_ARGUMENT, but for three cases: the functions that free take it and do
+ *             nothing; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1, -1 and "".
+ *             Pointers must be aligned for their type.
+ * Results     brv_all_reduce, brv_gtopk_all_reduce and brv_low_rank_all_reduce give the same bits on every rank.
+ * Threads     A group may be used from any thread, and by several at once as long as all ranks still make their calls
+ *             in the same order. A feedback is used by one thread at a time; another gets BRV_ERR_ARGUMENT. An object
+ *             is freed when no thread uses it any more. brv_last_error is each thread's own. After fork, a child must
+ *             not use the parent's objects.
+ * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
+ *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not know of it
+ *             and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED and BRV_ERR_TIMEOUT the
+ *             group is closed: every further call fails. After BRV_ERR_MISMATCH ranks no longer agree on what comes
+ *             next: abort the group or end the program. After BRV_ERR_NON_FINITE everything goes on.
+ */
+#ifndef BREVITY_H
+#define BREVITY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Version -------------------------------------------------------------------------------------------------- */
+
+/* The version of this header. */
+#define BRV_VERSION_MAJOR 0
+#define BRV_VERSION_MINOR 1
+#define BRV_VERSION_PATCH 0
+#define BRV_VERSION "0.1.0"
+
+/* The interface that this header describes, and the number in the soname. It rises when programs must be recompiled. */
+#define BRV_ABI_VERSION 1
+
+/* The version of the library in use, as "0.1.0". Never NULL, valid for ever. */
+const char *brv_version(void);
+
+/* The ABI version of the library in use. A program that loads the library by itself (dlopen) compares it with
+ * BRV_ABI_VERSION before it calls anything else; for others the linker does it. */
+uint32_t brv_abi_version(void);
+
+/* ---- Errors --------------------------------------------------------------------------------------------------- */
+
+/* What a call returns. Numbers never change; new ones may be added, so take all but BRV_OK as failures. */
+typedef enum brv_status {
+    /* Done. */
+    BRV_OK = 0,
+    /* An argument is wrong: nothing was sent, nothing was changed. Correct the call. */
+    BRV_ERR_ARGUMENT = 1,
+    /* A rank has died, or its connection is gone. The group is closed. Rank: who. */
+    BRV_ERR_PEER_LOST = 2,
+    /* A rank called brv_group_abort. The group is closed. Rank: who. */
+    BRV_ERR_ABORTED = 3,
+    /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: who was waited for. */
+    BRV_ERR_TIMEOUT = 4,
+    /* A rank makes another call than this one. Rank: who. */
+    BRV_ERR_MISMATCH = 5,
+    /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; the step is left out of gradients
+     * and residuals (to rounding), and the group goes on. Rank: whose value it was. */
+    BRV_ERR_NON_FINITE = 6,
+    /* A variable of the environment is missing or not understood. */
+    BRV_ERR_ENVIRONMENT = 7,
+    /* A peer broke the rules of the wire: another version, another job, or no rank at all. Rank: who, if known. */
+    BRV_ERR_PROTOCOL = 8,
+    /* The network or the operating system failed, or the transport that was asked for is not there. */
+    BRV_ERR_TRANSPORT = 9,
+    /* A defect in the library, caught before it could reach the caller. Free the objects concerned and report it. */
+    BRV_ERR_PANIC = 10
+} brv_status;
+
+/* The text of this thread's last failed call, in one line with the remedy; "" if none has failed. Calls that succeed
+ * leave it alone. Never NULL. Valid until the thread's next failed call, or its end. */
+const char *brv_last_error(void);
+
+/* The rank that this thread's last failed call was about (see brv_status), or -1 if it was about none. */
+int32_t brv_last_error_rank(void);
+
+/* ---- Groups --------------------------------------------------------------------------------------------------- */
+
+/* The ranks of a job, to make calls on. */
+typedef struct brv_group brv_group;
+
+/* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with BREVITY_RANK,
+ * BREVITY_WORLD_SIZE and BREVITY_MASTER) and stores its group in *group. Blocks until all ranks have joined, 60 s at
+ * most. On failure *group is NULL.
+ *
+ * BRV_ERR_ENVIRONMENT, BRV_ERR_TIMEOUT (naming the first missing rank), BRV_ERR_PROTOCOL, BRV_ERR_TRANSPORT. */
+brv_status brv_group_from_env(brv_group **group);
+
+/* Makes a group of this process alone and stores it in *group: every call works, nothing is sent. */
+brv_status brv_group_solo(brv_group **group);
+
+/* This process's rank, from 0; -1 if group is NULL. */
+int32_t brv_group_rank(const brv_group *group);
+
+/* Ranks in the group, 1 or more; -1 if group is NULL. */
+int32_t brv_group_size(const brv_group *group);
+
+/* The name of the transport in use, as "tcp"; "" if group is NULL. Never NULL, valid until the group is freed. */
+const char *brv_group_transport(const brv_group *group);
+
+/* Closes the group on all ranks: pending and later calls fail there with BRV_ERR_ABORTED naming this rank. Does not
+ * wait for them. The group must still be freed. May be called while another thread is in a call on the group. */
+brv_status brv_group_abort(brv_group *group);
+
+/* Frees a group; does nothing if group is NULL. Feedbacks that were used with it keep its connections until they are
+ * freed too; the order does not matter. To other ranks this rank is then gone: end with a brv_barrier. */
+void brv_group_free(brv_group *group);
+
+/* ---- Dense collectives ---------------------------------------------------------------------------------------- */
+
+/* Element types. */
+typedef enum brv_type {
+    BRV_F32 = 1, /* float */
+    BRV_F64 = 2, /* double */
+    BRV_I32 = 3, /* int32_t */
+    BRV_I64 = 4, /* int64_t */
+    BRV_U32 = 5, /* uint32_t */
+    BRV_U64 = 6, /* uint64_t */
+    BRV_U8 = 7   /* uint8_t */
+} brv_type;
+
+/* How the elements of all ranks become one. */
+typedef enum brv_reduction {
+    BRV_SUM = 1,     /* the sum; integers wrap */
+    BRV_AVERAGE = 2, /* the sum divided by the number of ranks, once; BRV_F32 and BRV_F64 only */
+    BRV_MAX = 3,     /* the largest; NaN where any is NaN */
+    BRV_MIN = 4      /* the smallest; NaN where any is NaN */
+} brv_reduction;
+
+/* Waits until all ranks have called this. */
+brv_status brv_barrier(brv_group *group);
+
+/* Copies the n elements at data of rank root to all ranks. On the other ranks data need not be set before, and is
+ * unspecified after an error. */
+brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, int32_t root);
+
+/* Reduces the n elements at in over all ranks, to out on every rank.
+ *
+ * in == out is allowed and saves a copy; memory that overlaps in another way is refused. After an error out is
+ * unspecified (but for BRV_ERR_ARGUMENT), so in is too where it is the same memory; else in is never changed. NaN and
+ * infinity are reduced like other values: they are not an error here. */
+brv_status brv_all_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
+                          brv_reduction reduction);
+
+/* Gathers the n elements at own of every rank, in rank order: all has n * brv_group_size(group) elements, which need
+ * not be set before. own and all must not overlap. After an error all is unspecified (but for BRV_ERR_ARGUMENT). */
+brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type);
+
+/* ---- Compressed averages with error feedback ------------------------------------------------------------------ */
+
+/* What of one tensor's gradients has not been delivered yet (the residual) and what the method keeps between steps.
+ *
+ * A program keeps one for each tensor for as long as it trains. The first call decides what it is for: the group, the
+ * method, n, or rows, cols and rank. A call that differs is refused with BRV_ERR_ARGUMENT. */
+typedef struct brv_feedback brv_feedback;
+
+/* Makes an empty feedback and stores it in *feedback. On failure *feedback is NULL. */
+brv_status brv_feedback_new(brv_feedback **feedback);
+
+/* Frees a feedback, with what was not delivered; does nothing if feedback is NULL. */
+void brv_feedback_free(brv_feedback *feedback);
+
+/* Copies the residual to the n elements at out, which need not be set before. n is the tensor's length.
+ * BRV_ERR_ARGUMENT if n differs, or if the feedback has not been used yet. Sends nothing. */
+brv_status brv_feedback_residual(const brv_feedback *feedback, float *out, size_t n);
+
+/* Averages the n elements at gradient over all ranks by gTop-k, in place (Shi et al., ICDCS 2019).
+ *
+ * What goes in is gradient plus the residual. What comes out is, on every rank alike, the largest density * n entries
+ * (at least one) of the sum of every rank's largest entries, divided by the number of ranks P, and 0 elsewhere. The
+ * rest stays in the residuals: the result times P and the residuals of all ranks add up to what went in, to rounding.
+ * Costs 2 ceil(log2 P) rounds of at most 8 * density * n bytes.
+ *
+ * density is above 0 and at most 1, and the same on all ranks. It may change from call to call (as in a warm-up); the
+ * residual is kept. feedback must not be NULL: without it, what is not sent would be lost.
+ *
+ * After an error gradient is unchanged. After BRV_ERR_ARGUMENT and BRV_ERR_NON_FINITE so is the residual; after every
+ * other error gradient has been added to it: do not hand it in again. */
+brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t n, double density);
+
+/* Averages the row-major matrix at gradient over all ranks by factors of the given rank, in place (PowerSGD: Vogels et
+ * al., NeurIPS 2019).
+ *
+ * What goes in is gradient plus the residual; what comes out is an approximation of its average, the same on every
+ * rank. What a rank's own projection misses stays in its residual. A matrix that factors would not shrink to a half
+ * or less is averaged dense, with nothing left in the residual. Costs two dense all-reduces, of rows * rank and
+ * cols * rank elements.
+ *
+ * rank is 1 or more, usually 1 to 8. feedback must not be NULL. Errors are as for brv_gtopk_all_reduce. */
+brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows, size_t cols,
+                                   uint32_t rank);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BREVITY_H */

@@ -1,0 +1,237 @@
+//! Compressed averages with error feedback: one tensor, one residual, one handle.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use brevity::{Error, GradientExchange, Policy};
+
+use crate::boundary::{free, guard, hand_out, object};
+use crate::failure::Failure;
+use crate::group::{Shared, brv_group, group_of};
+use crate::memory::Stretch;
+use crate::status::brv_status;
+
+/// The tensor's name in error messages.
+const TENSOR: &str = "gradient";
+
+/// What has not been delivered yet of one tensor. The mutex turns use by two threads at once into an error.
+#[derive(Default)]
+pub struct brv_feedback(Mutex<Option<Bound>>);
+
+/// A feedback after its first use: all later uses must fit it.
+struct Bound {
+    group: Arc<Shared>,
+    shape: Shape,
+    density: f64,
+    exchange: GradientExchange,
+}
+
+/// What a feedback was first used for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Gtopk { n: usize },
+    LowRank { rows: usize, cols: usize, rank: u32 },
+}
+
+/// Makes an empty feedback.
+///
+/// # Safety
+/// `feedback` is NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_feedback_new(feedback: *mut *mut brv_feedback) -> brv_status {
+    // SAFETY: the caller in C guarantees what `hand_out` demands.
+    guard(|| unsafe { hand_out(feedback, "feedback", || Ok(brv_feedback::default())) })
+}
+
+/// Frees a feedback; nothing for NULL.
+///
+/// # Safety
+/// `feedback` is NULL or a live feedback that no other thread uses, and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_feedback_free(feedback: *mut brv_feedback) {
+    // SAFETY: the caller in C gives up the handle, which came from `hand_out`.
+    unsafe { free(feedback) }
+}
+
+/// Copies the residual to `out`.
+///
+/// # Safety
+/// `feedback` is NULL or a live feedback; `out` has `n` elements that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_feedback_residual(feedback: *const brv_feedback, out: *mut f32, n: usize) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live feedback.
+        let bound = unsafe { feedback_of(feedback) }?;
+        let out = Stretch::new(out, n, "out")?;
+        let residual = bound.as_ref().ok_or_else(never_used)?.residual();
+        if residual.len() != n {
+            return Err(Failure::argument(format!("n is {n}, expected {}, the length of the tensor", residual.len())));
+        }
+        let source = Stretch::new(residual.as_ptr(), n, "the residual")?;
+        // SAFETY: the caller in C guarantees the memory of `out`; the residual is memory of our own.
+        unsafe { out.copied_from(source) };
+        Ok(())
+    })
+}
+
+/// Averages `gradient` over all ranks by gTop-k, in place.
+///
+/// # Safety
+/// `group` and `feedback` are NULL or live; `gradient` has `n` elements, set, that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_gtopk_all_reduce(
+    group: *mut brv_group,
+    feedback: *mut brv_feedback,
+    gradient: *mut f32,
+    n: usize,
+    density: f64,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live group.
+        let group = unsafe { group_of(group) }?.shared();
+        // SAFETY: the caller in C guarantees a live feedback.
+        let mut state = unsafe { feedback_of(feedback) }?;
+        // SAFETY: the caller in C guarantees set memory that nobody else uses.
+        let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.write() };
+        Bound::enter(&mut state, group, Shape::Gtopk { n }, density)?.average(gradient, density)
+    })
+}
+
+/// Averages `gradient`, a row-major matrix, over all ranks by low-rank factors, in place.
+///
+/// # Safety
+/// `group` and `feedback` are NULL or live; `gradient` has `rows * cols` elements, set, that nobody else uses
+/// meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_low_rank_all_reduce(
+    group: *mut brv_group,
+    feedback: *mut brv_feedback,
+    gradient: *mut f32,
+    rows: usize,
+    cols: usize,
+    rank: u32,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live group.
+        let group = unsafe { group_of(group) }?.shared();
+        // SAFETY: the caller in C guarantees a live feedback.
+        let mut state = unsafe { feedback_of(feedback) }?;
+        let Some(n) = rows.checked_mul(cols) else {
+            return Err(Failure::argument(format!(
+                "a matrix of {rows} x {cols} fits in no memory: check rows and cols"
+            )));
+        };
+        // SAFETY: the caller in C guarantees set memory that nobody else uses.
+        let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.write() };
+        Bound::enter(&mut state, group, Shape::LowRank { rows, cols, rank }, NO_DENSITY)?.average(gradient, NO_DENSITY)
+    })
+}
+
+/// Stands where a low-rank feedback has no density.
+const NO_DENSITY: f64 = 1.0;
+
+/// The state of the feedback behind a handle, for this call alone.
+///
+/// # Safety
+/// As [`object`].
+unsafe fn feedback_of<'a>(feedback: *const brv_feedback) -> Result<MutexGuard<'a, Option<Bound>>, Failure> {
+    if feedback.is_null() {
+        return Err(Failure::argument(
+            "feedback is NULL, expected one made by brv_feedback_new: without it, what is not sent is lost",
+        ));
+    }
+    // SAFETY: the caller of this function guarantees what `object` demands.
+    match unsafe { object(feedback, "feedback") }?.0.try_lock() {
+        Ok(state) => Ok(state),
+        Err(TryLockError::WouldBlock) => {
+            Err(Failure::argument("feedback is in use by another thread: give each tensor its own"))
+        }
+        Err(TryLockError::Poisoned(_)) => Err(Failure::panic(&"the feedback was left unfinished by an earlier defect")),
+    }
+}
+
+fn never_used() -> Failure {
+    Failure::argument("feedback has no residual, expected one that was used in a call")
+}
+
+impl Bound {
+    /// Binds an unused feedback, and checks that a used one fits.
+    fn enter<'a>(
+        state: &'a mut Option<Self>,
+        group: &Arc<Shared>,
+        shape: Shape,
+        density: f64,
+    ) -> Result<&'a mut Self, Failure> {
+        match state {
+            Some(bound) => bound.check(group, shape)?,
+            None => {
+                *state =
+                    Some(Self { group: Arc::clone(group), shape, density, exchange: build(group, shape, density)? })
+            }
+        }
+        state.as_mut().ok_or_else(never_used)
+    }
+
+    fn check(&self, group: &Arc<Shared>, shape: Shape) -> Result<(), Failure> {
+        if !Arc::ptr_eq(&self.group, group) {
+            return Err(Failure::argument("feedback belongs to another group: make one for each group and tensor"));
+        }
+        if self.shape != shape {
+            return Err(Failure::argument(format!(
+                "feedback is used for {shape}, expected {} as at first: make one for each tensor",
+                self.shape
+            )));
+        }
+        Ok(())
+    }
+
+    fn average(&mut self, gradient: &mut [f32], density: f64) -> Result<(), Failure> {
+        if density == self.density {
+            return Ok(self.exchange.average(&mut [gradient])?);
+        }
+        self.average_with_new_density(gradient, density)
+    }
+
+    /// Hands the residual on to an exchange of another density, as part of what goes in.
+    fn average_with_new_density(&mut self, gradient: &mut [f32], density: f64) -> Result<(), Failure> {
+        let mut next = build(&self.group, self.shape, density)?;
+        let mut sum = self.residual();
+        for (sum, gradient) in sum.iter_mut().zip(gradient.iter()) {
+            *sum += gradient;
+        }
+        let outcome = next.average(&mut [&mut sum[..]]);
+        match &outcome {
+            Ok(()) => gradient.copy_from_slice(&sum),
+            // The step was left out, the residual handed in with it too: it is still here, and so is the old density.
+            Err(Error::NonFinite { .. } | Error::Collective(brevity::collectives::Error::Compress(_))) => {
+                return Ok(outcome?);
+            }
+            // What was handed in is in the residual of `next`.
+            Err(_) => {}
+        }
+        (self.exchange, self.density) = (next, density);
+        Ok(outcome?)
+    }
+
+    fn residual(&self) -> Vec<f32> {
+        self.exchange.residual(TENSOR).unwrap_or_default()
+    }
+}
+
+fn build(group: &Shared, shape: Shape, density: f64) -> Result<GradientExchange, Failure> {
+    let builder = GradientExchange::builder(&group.group);
+    let builder = match shape {
+        Shape::Gtopk { n } => builder.tensor(TENSOR, [n], Policy::gtopk(density)),
+        Shape::LowRank { rows, cols, rank } => builder.tensor(TENSOR, [rows, cols], Policy::low_rank(rank as usize)),
+    };
+    Ok(builder.build()?)
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gtopk { n } => write!(f, "gTop-k of {n} elements"),
+            Self::LowRank { rows, cols, rank } => write!(f, "rank {rank} of a {rows} x {cols} matrix"),
+        }
+    }
+}

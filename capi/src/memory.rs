@@ -1,0 +1,126 @@
+//! Stretches of the caller's memory as slices.
+
+use bytemuck::Pod;
+
+use crate::boundary::check;
+use crate::failure::Failure;
+
+/// `count` elements that the caller lends; `count` and the address are checked, the memory is not touched yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch<T> {
+    start: *const T,
+    count: usize,
+}
+
+impl<T: Pod> Stretch<T> {
+    /// Checks a pointer for NULL and alignment, and the length for overflow. With `count` 0 any pointer will do.
+    pub(crate) fn new(start: *const T, count: usize, name: &str) -> Result<Self, Failure> {
+        if count == 0 {
+            return Ok(Self { start: std::ptr::NonNull::dangling().as_ptr(), count });
+        }
+        check(start, name)?;
+        let fits = count
+            .checked_mul(size_of::<T>())
+            .is_some_and(|bytes| isize::try_from(bytes).is_ok() && (start as usize).checked_add(bytes).is_some());
+        if !fits {
+            return Err(Failure::argument(format!("{name} has {count} elements, which no memory can hold: check n")));
+        }
+        Ok(Self { start, count })
+    }
+
+    /// Whether the two have the same start and length.
+    pub(crate) fn is_same(self, other: Self) -> bool {
+        self.count == other.count && self.start == other.start
+    }
+
+    /// Refuses two stretches that share bytes.
+    pub(crate) fn check_apart(self, other: Self, names: &str) -> Result<(), Failure> {
+        let (own, others) = (self.addresses(), other.addresses());
+        if own.start < others.end && others.start < own.end {
+            return Err(Failure::argument(format!("{names} overlap: pass separate memory")));
+        }
+        Ok(())
+    }
+
+    /// The elements, to read.
+    ///
+    /// # Safety
+    /// All elements are in one live allocation, set, and not written by anyone else during `'a`.
+    pub(crate) unsafe fn read<'a>(self) -> &'a [T] {
+        // SAFETY: `new` checked the pointer and the length; the caller of this function guarantees the rest.
+        unsafe { std::slice::from_raw_parts(self.start, self.count) }
+    }
+
+    /// The elements, to read and write.
+    ///
+    /// # Safety
+    /// All elements are in one live, writable allocation, set, and not used by anyone else during `'a`.
+    pub(crate) unsafe fn write<'a>(self) -> &'a mut [T] {
+        // SAFETY: `new` checked the pointer and the length; the caller of this function guarantees the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut(), self.count) }
+    }
+
+    /// The elements, all 0, to write. What they were need not be set.
+    ///
+    /// # Safety
+    /// As [`write`](Self::write), but for the elements being set.
+    pub(crate) unsafe fn zeroed<'a>(self) -> &'a mut [T] {
+        // SAFETY: `new` checked pointer and length; the caller of this function guarantees that they may be written.
+        unsafe { self.start.cast_mut().write_bytes(0, self.count) };
+        // SAFETY: set just now; the caller of this function guarantees the rest.
+        unsafe { self.write() }
+    }
+
+    /// The elements, copied from `source`, to write. What they were need not be set.
+    ///
+    /// # Safety
+    /// As [`zeroed`](Self::zeroed); `source` is as long, may be read, and is apart.
+    pub(crate) unsafe fn copied_from<'a>(self, source: Self) -> &'a mut [T] {
+        debug_assert_eq!(self.count, source.count);
+        // SAFETY: `new` checked pointers and lengths; the caller of this function guarantees the rest.
+        unsafe { self.start.cast_mut().copy_from_nonoverlapping(source.start, self.count) };
+        // SAFETY: set just now; the caller of this function guarantees the rest.
+        unsafe { self.write() }
+    }
+
+    fn addresses(self) -> std::ops::Range<usize> {
+        let start = self.start as usize;
+        start..if self.count == 0 { start } else { start + self.count * size_of::<T>() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stretch(values: &[f32]) -> Stretch<f32> {
+        Stretch::new(values.as_ptr(), values.len(), "values").unwrap()
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_refused() {
+        let value = 0.0f64;
+        for count in [usize::MAX, usize::MAX / 8, isize::MAX as usize / 8 + 1] {
+            assert!(Stretch::new(&raw const value, count, "values").is_err(), "{count}");
+        }
+    }
+
+    #[test]
+    fn nothing_at_null_is_fine() {
+        let nothing = Stretch::<f32>::new(std::ptr::null(), 0, "values").unwrap();
+        // SAFETY: there are no elements.
+        assert!(unsafe { nothing.read() }.is_empty());
+        assert!(Stretch::<f32>::new(std::ptr::null(), 1, "values").is_err());
+    }
+
+    #[test]
+    fn neighbours_are_apart_and_one_shared_element_is_an_overlap() {
+        let values = [0.0f32; 8];
+        let (left, right) = values.split_at(4);
+        assert!(stretch(left).check_apart(stretch(right), "the halves").is_ok());
+        assert!(stretch(&values[..5]).check_apart(stretch(right), "the parts").is_err());
+        assert!(stretch(right).check_apart(stretch(&values[..5]), "the parts").is_err());
+        assert!(stretch(&values).check_apart(stretch(&values[3..5]), "the parts").is_err());
+        assert!(stretch(left).is_same(stretch(left)));
+    }
+}
