@@ -1,0 +1,53 @@
+#!/bin/sh
+# Installs the C libraries of Brevity, with header, pkg-config file and CMake package, under PREFIX.
+#
+#   cargo build --release -p brevity-capi && capi/install.sh PREFIX [BUILT]
+#
+# BUILT is the folder with libbrevity_capi.so and .a: by default what the command above builds. DESTDIR, where set, is
+# put before PREFIX. What is installed finds its own place, so the tree may be moved.
+set -eu
+
+fail() {
+    echo "install.sh: $1" >&2
+    exit "$2"
+}
+
+[ $# -ge 1 ] && [ $# -le 2 ] && [ -n "$1" ] || fail "expected PREFIX [BUILT], as in: capi/install.sh /usr/local" 2
+case $1 in
+/*) ;;
+*) fail "PREFIX is $1, expected an absolute path" 2 ;;
+esac
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+built=${2:-${CARGO_TARGET_DIR:-$here/../target}/release}
+for library in libbrevity_capi.so libbrevity_capi.a; do
+    [ -f "$built/$library" ] || fail "no $library in $built: run cargo build --release -p brevity-capi first" 1
+done
+
+header=$here/include/brevity.h
+version=$(sed -n 's/^#define BRV_VERSION "\(.*\)"$/\1/p' "$header")
+abi=$(sed -n 's/^#define BRV_ABI_VERSION \([0-9]*\)$/\1/p' "$header")
+root=${DESTDIR:-}$1
+
+# file SOURCE TARGET: by way of a second name, so that a program that runs with the old file keeps it.
+file() {
+    cp "$1" "$2.new"
+    chmod "${3:-644}" "$2.new"
+    mv -f "$2.new" "$2"
+}
+
+# template SOURCE TARGET
+template() {
+    sed -e "s|@VERSION@|$version|g" -e "s|@ABI@|$abi|g" "$1" >"$2.new"
+    chmod 644 "$2.new"
+    mv -f "$2.new" "$2"
+}
+
+mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/lib/cmake/brevity"
+file "$header" "$root/include/brevity.h"
+file "$built/libbrevity_capi.so" "$root/lib/libbrevity.so.$abi" 755
+ln -sf "libbrevity.so.$abi" "$root/lib/libbrevity.so"
+file "$built/libbrevity_capi.a" "$root/lib/libbrevity.a"
+template "$here/install/brevity.pc.in" "$root/lib/pkgconfig/brevity.pc"
+template "$here/install/brevity-config.cmake.in" "$root/lib/cmake/brevity/brevity-config.cmake"
+template "$here/install/brevity-config-version.cmake.in" "$root/lib/cmake/brevity/brevity-config-version.cmake"
