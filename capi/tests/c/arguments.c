@@ -1,0 +1,138 @@
+/* Every argument that can be refused is refused, with a text that says what was expected, and nothing is touched. */
+#include "check.h"
+
+static void null_handles(void)
+{
+    float value = 1;
+
+    CHECK(strcmp(brv_last_error(), "") == 0 && brv_last_error_rank() == -1);
+    CHECK(brv_group_rank(NULL) == -1 && brv_group_size(NULL) == -1);
+    CHECK(strcmp(brv_group_transport(NULL), "") == 0);
+    CHECK_FAILS(brv_group_from_env(NULL), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_group_solo(NULL), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_group_abort(NULL), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_feedback_new(NULL), BRV_ERR_ARGUMENT, "feedback is NULL");
+    CHECK_FAILS(brv_barrier(NULL), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_broadcast(NULL, &value, 1, BRV_F32, 0), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_all_reduce(NULL, &value, &value, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_all_gather(NULL, &value, &value, 1, BRV_F32), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_gtopk_all_reduce(NULL, NULL, &value, 1, 0.5), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_low_rank_all_reduce(NULL, NULL, &value, 1, 1, 1), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_feedback_residual(NULL, &value, 1), BRV_ERR_ARGUMENT, "feedback is NULL");
+    brv_group_free(NULL);
+    brv_feedback_free(NULL);
+    CHECK(value == 1);
+}
+
+static void arrays(brv_group *group)
+{
+    float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    void *crooked = (char *)values + 1;
+
+    CHECK_FAILS(brv_all_reduce(group, NULL, values, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "in is NULL");
+    CHECK_FAILS(brv_all_reduce(group, values, NULL, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "out is NULL");
+    CHECK_FAILS(brv_all_reduce(group, crooked, crooked, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "multiple of 4");
+    CHECK_FAILS(brv_all_reduce(group, values, values + 1, 2, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "overlap");
+    CHECK_FAILS(brv_all_reduce(group, values + 1, values, 2, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "overlap");
+    CHECK_FAILS(brv_all_reduce(group, values, values, SIZE_MAX / 2, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "check n");
+    CHECK_FAILS(brv_all_gather(group, values, values, 1, BRV_F32), BRV_ERR_ARGUMENT, "overlap");
+    CHECK_FAILS(brv_all_gather(group, NULL, values, 1, BRV_F32), BRV_ERR_ARGUMENT, "own is NULL");
+    CHECK_FAILS(brv_all_gather(group, values, NULL, 1, BRV_F32), BRV_ERR_ARGUMENT, "all is NULL");
+    CHECK_FAILS(brv_broadcast(group, NULL, 1, BRV_F32, 0), BRV_ERR_ARGUMENT, "data is NULL");
+    CHECK(brv_all_reduce(group, NULL, NULL, 0, BRV_F32, BRV_SUM) == BRV_OK);
+    CHECK(brv_all_gather(group, NULL, NULL, 0, BRV_F64) == BRV_OK);
+    CHECK(brv_broadcast(group, NULL, 0, BRV_U8, 0) == BRV_OK);
+    CHECK(values[0] == 1 && values[1] == 2 && values[2] == 3);
+}
+
+static void numbers(brv_group *group)
+{
+    int32_t integer = 3;
+    float value = 1;
+
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)0, BRV_SUM), BRV_ERR_ARGUMENT, "type is 0");
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)8, BRV_SUM), BRV_ERR_ARGUMENT, "type is 8");
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, BRV_F32, (brv_reduction)5), BRV_ERR_ARGUMENT,
+                "reduction is 5");
+    CHECK_FAILS(brv_all_reduce(group, &integer, &integer, 1, BRV_I32, BRV_AVERAGE), BRV_ERR_ARGUMENT,
+                "average is not defined for i32");
+    CHECK_FAILS(brv_broadcast(group, &value, 1, BRV_F32, 1), BRV_ERR_ARGUMENT, "root is 1");
+    CHECK_FAILS(brv_broadcast(group, &value, 1, BRV_F32, -1), BRV_ERR_ARGUMENT, "root is -1");
+    CHECK(integer == 3 && value == 1);
+}
+
+static void feedbacks(brv_group *group)
+{
+    static float matrix[64 * 64];
+    float residual[8], gradient[8] = {8, 7, 6, 5, 4, 3, 2, 1};
+    double densities[4] = {0, -0.5, 1.5, NAN};
+    brv_feedback *feedback = NULL, *other = NULL;
+    brv_group *another = NULL;
+    int i;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&other) == BRV_OK);
+    CHECK_FAILS(brv_gtopk_all_reduce(group, NULL, gradient, 8, 0.5), BRV_ERR_ARGUMENT, "brv_feedback_new");
+    CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, NULL, 8, 0.5), BRV_ERR_ARGUMENT, "gradient is NULL");
+    CHECK_FAILS(brv_feedback_residual(feedback, residual, 8), BRV_ERR_ARGUMENT, "used");
+    for (i = 0; i < 4; i++)
+        CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 8, densities[i]), BRV_ERR_ARGUMENT, "density");
+    CHECK(gradient[0] == 8 && gradient[7] == 1);
+
+    CHECK(brv_gtopk_all_reduce(group, feedback, gradient, 8, 0.25) == BRV_OK);
+    for (i = 0; i < 8; i++)
+        CHECK(gradient[i] == (i < 2 ? 8 - i : 0));
+    CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 7, 0.25), BRV_ERR_ARGUMENT, "gTop-k of 8 elements");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, feedback, gradient, 2, 4, 1), BRV_ERR_ARGUMENT, "gTop-k of 8");
+    for (i = 0; i < 4; i++)
+        CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 8, densities[i]), BRV_ERR_ARGUMENT, "density");
+    CHECK_FAILS(brv_feedback_residual(feedback, residual, 7), BRV_ERR_ARGUMENT, "expected 8");
+    CHECK_FAILS(brv_feedback_residual(feedback, NULL, 8), BRV_ERR_ARGUMENT, "out is NULL");
+    CHECK(brv_feedback_residual(feedback, residual, 8) == BRV_OK);
+    for (i = 0; i < 8; i++)
+        CHECK(residual[i] == (i < 2 ? 0 : 8 - i));
+    CHECK(brv_group_solo(&another) == BRV_OK);
+    CHECK_FAILS(brv_gtopk_all_reduce(another, feedback, gradient, 8, 0.25), BRV_ERR_ARGUMENT, "another group");
+
+    CHECK_FAILS(brv_low_rank_all_reduce(group, NULL, matrix, 64, 64, 2), BRV_ERR_ARGUMENT, "feedback is NULL");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 64, 64, 0), BRV_ERR_ARGUMENT, "rank is 0");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, SIZE_MAX, 2, 1), BRV_ERR_ARGUMENT, "check rows");
+    CHECK(brv_low_rank_all_reduce(group, other, matrix, 64, 64, 2) == BRV_OK);
+    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 64, 64, 3), BRV_ERR_ARGUMENT, "rank 2 of a 64 x 64");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 32, 128, 2), BRV_ERR_ARGUMENT, "rank 2 of a 64 x 64");
+
+    brv_feedback_free(other);
+    brv_group_free(another);
+    brv_feedback_free(feedback);
+}
+
+static void nothing(brv_group *group)
+{
+    brv_feedback *feedback = NULL, *other = NULL;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&other) == BRV_OK);
+    CHECK(brv_gtopk_all_reduce(group, feedback, NULL, 0, 0.5) == BRV_OK);
+    CHECK(brv_gtopk_all_reduce(group, feedback, NULL, 0, 1.0) == BRV_OK);
+    CHECK(brv_feedback_residual(feedback, NULL, 0) == BRV_OK);
+    CHECK(brv_low_rank_all_reduce(group, other, NULL, 0, 64, 2) == BRV_OK);
+    CHECK(brv_feedback_residual(other, NULL, 0) == BRV_OK);
+    brv_feedback_free(feedback);
+    brv_feedback_free(other);
+}
+
+int main(void)
+{
+    brv_group *group = NULL;
+
+    CHECK(strcmp(brv_version(), BRV_VERSION) == 0 && brv_abi_version() == BRV_ABI_VERSION);
+    null_handles();
+    CHECK(brv_group_solo(&group) == BRV_OK);
+    CHECK(brv_group_rank(group) == 0 && brv_group_size(group) == 1);
+    CHECK(strcmp(brv_group_transport(group), "") != 0);
+    arrays(group);
+    numbers(group);
+    feedbacks(group);
+    nothing(group);
+    CHECK(brv_group_abort(group) == BRV_OK);
+    brv_group_free(group);
+    return 0;
+}

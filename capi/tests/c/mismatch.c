@@ -1,0 +1,32 @@
+/* Two ranks that disagree about n, the type or the reduction get BRV_ERR_MISMATCH. */
+#include "check.h"
+
+int main(int argc, char **argv)
+{
+    static float values[3000];
+    brv_group *group = join();
+    int32_t rank = brv_group_rank(group);
+    size_t n = rank == 0 ? 1000 : 1001;
+    brv_feedback *feedback = NULL;
+    brv_status status;
+
+    CHECK(argc == 2 && brv_group_size(group) == 2);
+    CHECK(brv_feedback_new(&feedback) == BRV_OK);
+    if (strcmp(argv[1], "all_reduce") == 0)
+        status = brv_all_reduce(group, values, values, n, BRV_F32, BRV_SUM);
+    else if (strcmp(argv[1], "type") == 0)
+        status = brv_all_reduce(group, values, values, 1000, rank == 0 ? BRV_F32 : BRV_I32, BRV_SUM);
+    else if (strcmp(argv[1], "reduction") == 0)
+        status = brv_all_reduce(group, values, values, 1000, BRV_F32, rank == 0 ? BRV_SUM : BRV_MAX);
+    else
+        status = brv_gtopk_all_reduce(group, feedback, values, n, 0.01);
+    CHECK(status != BRV_OK && brv_last_error_rank() == 1 - rank);
+    /* In gTop-k rank 0 receives first; rank 1 may learn no more than that rank 0 is gone. */
+    if (rank == 0 || strcmp(argv[1], "gtopk") != 0) {
+        CHECK(status == BRV_ERR_MISMATCH);
+        CHECK(strstr(brv_last_error(), "same calls") != NULL);
+    }
+    brv_feedback_free(feedback);
+    brv_group_free(group);
+    return 0;
+}

@@ -1,0 +1,118 @@
+//! `install.sh`: what it installs is found by pkg-config and CMake, links shared and static, and may be moved.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::stage::{STRICT_C, built, outcome, run, source};
+
+fn install(prefix: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.arg(source("install.sh")).arg(prefix).arg(built()).env_remove("DESTDIR");
+    command
+}
+
+/// What pkg-config says, as words.
+fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(arguments).arg("brevity").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    run(&mut command).split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn an_installed_tree_works_after_it_was_moved() {
+    let folder = TempDir::new().unwrap();
+    run(&mut install(&folder.path().join("first")));
+    let prefix = folder.path().join("moved");
+    fs::rename(folder.path().join("first"), &prefix).unwrap();
+    assert_eq!(pkg_config(&prefix, &["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+
+    let program = folder.path().join("arguments");
+    let mut command = Command::new("gcc");
+    command.args(STRICT_C).arg(source("tests/c/arguments.c")).arg("-o").arg(&program);
+    run(command.args(pkg_config(&prefix, &["--cflags", "--libs"])).arg("-lm"));
+    // Without the symbolic link, as where only a runtime package is installed.
+    fs::remove_file(prefix.join("lib/libbrevity.so")).unwrap();
+    run(Command::new(&program).env("LD_LIBRARY_PATH", prefix.join("lib")));
+    let (status, output) = outcome(&mut Command::new(&program));
+    assert!(!status.success() && output.contains("libbrevity.so.1"), "{output}");
+}
+
+#[test]
+fn static_programs_need_no_shared_library() {
+    let folder = TempDir::new().unwrap();
+    let prefix = folder.path().join("prefix");
+    run(&mut install(&prefix));
+    for name in ["libbrevity.so", "libbrevity.so.1"] {
+        fs::remove_file(prefix.join("lib").join(name)).unwrap();
+    }
+    let program = folder.path().join("arguments");
+    let mut command = Command::new("gcc");
+    command.args(STRICT_C).arg(source("tests/c/arguments.c")).arg("-o").arg(&program);
+    run(command.args(pkg_config(&prefix, &["--cflags", "--libs", "--static"])).arg("-lm"));
+    run(&mut Command::new(&program));
+}
+
+#[test]
+fn destdir_goes_before_the_prefix_and_a_second_time_is_fine() {
+    let folder = TempDir::new().unwrap();
+    for _ in 0..2 {
+        run(install(Path::new("/opt/brevity")).env("DESTDIR", folder.path()));
+    }
+    let lib = folder.path().join("opt/brevity/lib");
+    assert_eq!(fs::read_link(lib.join("libbrevity.so")).unwrap(), Path::new("libbrevity.so.1"));
+    let config = fs::read_to_string(lib.join("cmake/brevity/brevity-config.cmake")).unwrap();
+    assert!(config.contains("libbrevity.so.1") && !config.contains('@'), "{config}");
+    assert!(folder.path().join("opt/brevity/include/brevity.h").exists());
+}
+
+#[test]
+fn wrong_arguments_are_refused_with_the_remedy() {
+    let script = source("install.sh");
+    let mut calls = [
+        (Command::new("sh"), 2, "expected PREFIX"),
+        (Command::new("sh"), 2, "expected an absolute path"),
+        (Command::new("sh"), 1, "cargo build --release"),
+    ];
+    calls[0].0.arg(&script);
+    calls[1].0.arg(&script).arg("relative");
+    calls[2].0.arg(&script).args(["/nowhere/prefix", "/nowhere/built"]);
+    for (command, expected, words) in &mut calls {
+        let (status, output) = outcome(command);
+        assert_eq!(status.code(), Some(*expected), "{output}");
+        assert!(output.contains(*words) && output.lines().count() == 1, "{output}");
+    }
+}
+
+const CMAKE_LISTS: &str = r#"
+cmake_minimum_required(VERSION 3.13)
+project(user C)
+find_package(brevity 0.1 REQUIRED)
+foreach(kind brevity static)
+  add_executable(with_${kind} ${PROGRAM})
+  target_link_libraries(with_${kind} brevity::${kind} m)
+endforeach()
+"#;
+
+#[test]
+fn cmake_finds_both_libraries() {
+    if Command::new("cmake").arg("--version").output().is_err() {
+        assert!(std::env::var_os("BREVITY_REQUIRE_CMAKE").is_none(), "no cmake, and BREVITY_REQUIRE_CMAKE is set");
+        eprintln!("skipped: no cmake");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let (prefix, build) = (folder.path().join("prefix"), folder.path().join("build"));
+    run(&mut install(&prefix));
+    fs::write(folder.path().join("CMakeLists.txt"), CMAKE_LISTS).unwrap();
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(folder.path()).arg("-B").arg(&build);
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+    run(configure.arg(format!("-DPROGRAM={}", source("tests/c/arguments.c").display())));
+    run(Command::new("cmake").arg("--build").arg(&build));
+    for program in ["with_brevity", "with_static"] {
+        run(&mut Command::new(build.join(program)));
+    }
+}

@@ -1,0 +1,129 @@
+//! A place where a test compiles and runs C programs against the library that this test was built with.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// What a child process may take.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Warnings are errors: a program that compiles with these compiles everywhere.
+pub const STRICT_C: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror", "-O1", "-g"];
+/// The same for C++.
+pub const STRICT_CPP: &[&str] = &["-std=c++11", "-Wall", "-Wextra", "-pedantic", "-Werror", "-O1", "-g"];
+
+/// What a program hands to the library, and what it forgets to free, is watched.
+const SANITIZED: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// A temporary folder with the shared library under its final name.
+pub struct Stage {
+    folder: TempDir,
+}
+
+impl Stage {
+    pub fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        let library = built().join("libbrevity_capi.so");
+        assert!(library.exists(), "no {}: cargo builds it with this test", library.display());
+        symlink(&library, folder.path().join("libbrevity.so")).unwrap();
+        symlink(&library, folder.path().join("libbrevity.so.1")).unwrap();
+        Self { folder }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Compiles and links `tests/c/<name>`.
+    pub fn compile(&self, name: &str) -> PathBuf {
+        self.compile_source(&source(&format!("tests/c/{name}")))
+    }
+
+    /// Compiles and links a program, and says where it is.
+    pub fn compile_source(&self, source: &Path) -> PathBuf {
+        let program = self.path().join(source.file_stem().unwrap());
+        let (compiler, flags) =
+            if source.extension().is_some_and(|kind| kind == "c") { ("gcc", STRICT_C) } else { ("g++", STRICT_CPP) };
+        let mut command = Command::new(compiler);
+        command.args(flags).args(SANITIZED).arg(source).arg("-o").arg(&program);
+        command.arg("-I").arg(self::source("include")).arg("-L").arg(self.path());
+        command.arg(format!("-Wl,-rpath,{}", self.path().display())).args(["-lbrevity", "-lm", "-pthread"]);
+        run(&mut command);
+        program
+    }
+}
+
+/// A path of this package.
+pub fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Where cargo put the libraries: beside this test.
+pub fn built() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// Runs a command to its end and returns what it printed; fails the test unless it succeeds in time.
+pub fn run(command: &mut Command) -> String {
+    let (status, output) = outcome(command);
+    assert!(status.success(), "{command:?}: {status}\n{output}");
+    output
+}
+
+/// Runs a command to its end, with its exit status and what it printed on both streams.
+pub fn outcome(command: &mut Command) -> (ExitStatus, String) {
+    Running::start(command).wait(Instant::now() + DEADLINE)
+}
+
+/// A child process; killed and reaped when it is dropped.
+pub struct Running {
+    child: Child,
+    name: String,
+    folder: TempDir,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Self {
+        let folder = TempDir::new().unwrap();
+        let file = File::create(folder.path().join(OUTPUT)).unwrap();
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        let name = format!("{command:?}");
+        match command.spawn() {
+            Ok(child) => Self { child, name, folder },
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                panic!("no {:?}: install gcc, g++, binutils and pkg-config", command.get_program())
+            }
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+
+    /// Waits for the end, with the exit status and what was printed; fails the test at the deadline.
+    pub fn wait(mut self, deadline: Instant) -> (ExitStatus, String) {
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, self.output());
+            }
+            assert!(Instant::now() < deadline, "{} did not end in time\n{}", self.name, self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(self.folder.path().join(OUTPUT)).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both do nothing where the child has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const OUTPUT: &str = "output";
