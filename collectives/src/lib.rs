@@ -12,6 +12,7 @@ pub mod dense;
 mod description;
 mod element;
 pub mod engine;
+mod environment;
 mod error;
 mod group;
 pub mod low_rank;

@@ -6,3 +6,6 @@ pub mod suite;
 mod threads;
 
 pub use threads::{on_local, on_transports};
+
+/// The exit status of a rank that ended because another one was lost.
+pub const LOST_STATUS: u8 = 3;

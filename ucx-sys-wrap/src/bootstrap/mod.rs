@@ -1,1 +1,46 @@
-//! How ranks find each other.
+//! How the ranks of a job find each other, check that they belong together, and open a transport.
+//!
+//! [`Identity::from_env`] reads who this process is. [`Rendezvous::join`] meets the other ranks at rank 0, under a
+//! deadline, and then exchanges small blobs between all of them. [`connect_mesh`] gives every pair of ranks a TCP
+//! connection, and [`open`] puts it all together and picks the transport.
+//!
+//! Every connection begins with a mutual proof that both sides hold the job's key, before anything else is read:
+//!
+//! | step | who | bytes |
+//! | --- | --- | --- |
+//! | 1 | caller | an opening of fixed size: magic, wire version, purpose, role, rank, peer, world size, job, nonce |
+//! | 2 | answerer | its own opening |
+//! | 3 | caller | HMAC-SHA256 of role and both openings under the job's key |
+//! | 4 | answerer | one byte: accepted or refused; if accepted, its own HMAC |
+//!
+//! The role is part of what is hashed, so that no side can send back what it got; both nonces are, so that nothing can
+//! be replayed. A listener reads from all its callers at once and drops who does not prove itself in time: strangers can
+//! neither stop nor delay a job.
+#![forbid(unsafe_code)]
+
+mod channel;
+mod choice;
+mod deadline;
+mod environment;
+mod handshake;
+mod interface;
+mod key;
+mod lobby;
+mod member;
+mod mesh;
+mod open;
+mod proof;
+mod rendezvous;
+mod root;
+mod wire;
+
+pub use choice::{Capability, Choice, Selected, choose};
+pub use environment::{Identity, Master};
+pub use key::JobKey;
+pub use mesh::connect_mesh;
+pub use open::open;
+pub use rendezvous::Rendezvous;
+pub use wire::MAX_BLOB_BYTES;
+
+/// The version of everything that ranks send each other: bootstrap, frames and collectives. All ranks must have the same.
+pub const WIRE_VERSION: u32 = 1;

@@ -1,1 +1,158 @@
-//! Starting the ranks of a job on one host.
+//! Starting the ranks of a job on one host, and ending them together.
+//!
+//! The launcher starts every rank with its place in the environment, a fresh key and a port that it keeps reserved. It
+//! waits for all of them; after the first that fails, the others get a grace period to say so themselves and are then
+//! killed, with whatever they have started: the job is a process group of its own. It passes on the signals that are meant for the job. No rank outlives it: a rank that calls
+//! [`die_with_parent`] dies with its launcher even if that is killed.
+#![forbid(unsafe_code)]
+
+mod child;
+mod job;
+mod output;
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::Pid;
+use socket2::{Domain, Protocol, Socket, Type};
+
+pub use child::{die_with_parent, is_launched};
+pub use job::{Ending, Job, Outcome};
+
+use crate::bootstrap::{Choice, JobKey};
+use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
+
+/// How long ranks may go on after the first one has failed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Says to a rank that it was launched, and by which process.
+const LAUNCHER: &str = "BREVITY_LAUNCHER_PID";
+
+/// A job of several ranks on this host; all ranks run the same program.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    program: OsString,
+    arguments: Vec<OsString>,
+    ranks: u32,
+    transport: Choice,
+    tag_output: bool,
+    grace: Duration,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl Launch {
+    /// A job of one rank that runs `program` with `arguments`.
+    pub fn new<A: Into<OsString>>(program: impl Into<OsString>, arguments: impl IntoIterator<Item = A>) -> Self {
+        Self {
+            program: program.into(),
+            arguments: arguments.into_iter().map(Into::into).collect(),
+            ranks: 1,
+            transport: Choice::Auto,
+            tag_output: false,
+            grace: GRACE,
+            environment: Vec::new(),
+        }
+    }
+
+    /// How many ranks.
+    #[must_use]
+    pub fn ranks(mut self, ranks: u32) -> Self {
+        self.ranks = ranks;
+        self
+    }
+
+    /// The transport that the ranks ask for.
+    #[must_use]
+    pub fn transport(mut self, transport: Choice) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// Puts the rank before every line that a rank prints.
+    #[must_use]
+    pub fn tag_output(mut self, tag: bool) -> Self {
+        self.tag_output = tag;
+        self
+    }
+
+    /// How long ranks may go on after the first one has failed, before they are killed.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Sets a variable in the environment of every rank.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts the ranks.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for a number of ranks that can't be; [`Error::System`] when the program can't be started:
+    /// then no rank is left running.
+    pub fn spawn(self) -> Result<Job> {
+        if self.ranks == 0 || self.ranks > MAX_WORLD_SIZE {
+            return Err(Error::Environment {
+                variable: "the number of ranks",
+                found: self.ranks.to_string(),
+                expected: "1 to 1048576",
+            });
+        }
+        let (reserved, master) = reserve_port()?;
+        let key = JobKey::generate()?.to_hex();
+        let mut job = Job::new(reserved, self.grace, self.tag_output);
+        for rank in Rank::all(self.ranks) {
+            let mut command = self.command(rank, master, &key);
+            // The first rank leads a process group that the others, and what they start, are in.
+            command.process_group(job.leader().map_or(0, Pid::as_raw_pid));
+            let child = command
+                .spawn()
+                .map_err(|error| Error::system(format!("can't start {}", self.program.to_string_lossy()), error))?;
+            job.add(rank, child);
+        }
+        Ok(job)
+    }
+
+    fn command(&self, rank: Rank, master: SocketAddrV4, key: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        // What a surrounding job has set is not meant for these ranks.
+        for name in ["BREVITY_KEY_FILE", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+            command.env_remove(name);
+        }
+        command
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .env("BREVITY_RANK", rank.to_string())
+            .env("BREVITY_WORLD_SIZE", self.ranks.to_string())
+            .env("BREVITY_MASTER", master.to_string())
+            .env("BREVITY_MASTER_RESERVED", "1")
+            .env("BREVITY_KEY", key)
+            .env("BREVITY_JOB", format!("brevity-{}-{}", std::process::id(), master.port()))
+            .env("BREVITY_TRANSPORT", self.transport.name())
+            .env(LAUNCHER, std::process::id().to_string());
+        if self.tag_output {
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        command
+    }
+}
+
+/// A port of loopback that nobody else gets while the socket lives: bound, not listening, and shared with rank 0.
+fn reserve_port() -> Result<(Socket, SocketAddrV4)> {
+    let reserve = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into())?;
+        let address = socket.local_addr()?.as_socket_ipv4().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        Ok::<_, std::io::Error>((socket, address))
+    };
+    reserve().map_err(|error| Error::system("can't reserve a port on 127.0.0.1", error))
+}

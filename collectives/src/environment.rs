@@ -1,0 +1,63 @@
+//! Settings from the environment.
+
+use std::time::Duration;
+
+use ucx_sys_wrap::bootstrap::{Identity, open};
+
+use crate::error::{Error, Result};
+use crate::group::{Group, Settings};
+
+const TIMEOUT: &str = "BREVITY_TIMEOUT";
+
+impl Group {
+    /// Joins the job that the environment describes and waits until all its ranks have.
+    ///
+    /// `BREVITY_RANK`, `BREVITY_WORLD_SIZE` and `BREVITY_MASTER` (set by `brevity run`), or torchrun's names, say who and
+    /// where; with neither, this is a group of one rank. `BREVITY_TRANSPORT` chooses the transport, `BREVITY_TIMEOUT`
+    /// the seconds that a call may take.
+    ///
+    /// # Errors
+    /// When a variable is missing or not understood; when ranks do not join in time, by name.
+    pub fn from_env() -> Result<Self> {
+        let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
+        let identity = Identity::from_env().map_err(Error::Transport)?;
+        Ok(Self::new(open(&identity).map_err(Error::Transport)?, settings))
+    }
+}
+
+impl Settings {
+    /// The defaults with what the environment changes.
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let mut settings = Self::default();
+        if let Some(text) = lookup(TIMEOUT) {
+            settings.timeout = seconds(&text).ok_or_else(|| {
+                Error::Transport(ucx_sys_wrap::Error::Environment {
+                    variable: TIMEOUT,
+                    found: format!("{text:?}"),
+                    expected: "seconds above 0, as 30 or 0.5",
+                })
+            })?;
+        }
+        Ok(settings)
+    }
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_a_positive_number_of_seconds() {
+        let of = |text: &str| Settings::from_lookup(|_| Some(text.to_owned()));
+        assert_eq!(of("2.5").unwrap().timeout, Duration::from_millis(2500));
+        for text in ["", "0", "-1", "soon", "NaN", "inf", "1e300"] {
+            assert!(of(text).unwrap_err().to_string().contains("BREVITY_TIMEOUT"), "{text}");
+        }
+        assert_eq!(Settings::from_lookup(|_| None).unwrap().timeout, Settings::default().timeout);
+    }
+}

@@ -1,0 +1,72 @@
+//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`; or their launcher: `rank
+//! launch-for-ever`.
+//!
+//! Ends with status 0 when everything was as it must be; else says why and ends with another.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use brevity::collectives::Error as Collective;
+use brevity::{Error, GradientExchange, Group, Policy, launch};
+use brevity_tests::suite::{self, COUNTS};
+use brevity_tests::{LOST_STATUS, oracle};
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("launch-for-ever") {
+        return launch_for_ever();
+    }
+    launch::die_with_parent();
+    let outcome = Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
+        Some("suite") => run_suite(&group),
+        Some("exchange-for-ever") => exchange_for_ever(&group),
+        mode => panic!("no such mode: {mode:?}"),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Error::Collective(Collective::PeerLost { rank })) => {
+            assert_eq!(rank.0, 2, "another rank than the one that was killed is named");
+            ExitCode::from(LOST_STATUS)
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Launches ranks, prints their process ids, and waits.
+fn launch_for_ever() -> ExitCode {
+    let program = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
+    let job = launch::Launch::new(program, ["exchange-for-ever"]).ranks(3).spawn();
+    let job = job.unwrap_or_else(|error| panic!("{error}"));
+    let ids: Vec<String> = job.process_ids().iter().map(u32::to_string).collect();
+    println!("{}", ids.join(" "));
+    match job.wait() {
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn run_suite(group: &Group) -> brevity::Result<()> {
+    let expected = std::env::var("EXPECTED_TRANSPORT").unwrap_or_default();
+    assert_eq!(group.transport(), expected, "the ranks talk over another transport than was asked for");
+    for count in COUNTS {
+        group.run(suite::description(), async |call| suite::run(call, count).await);
+    }
+    // Nobody leaves while another still needs it.
+    Ok(group.barrier()?)
+}
+
+fn exchange_for_ever(group: &Group) -> brevity::Result<()> {
+    let mut exchange = GradientExchange::builder(group)
+        .tensor("weight", [300, 200], Policy::gtopk(0.01))
+        .tensor("projection", [300, 200], Policy::low_rank(2))
+        .tensor("bias", [300], Policy::dense())
+        .build()?;
+    let mut step = 0;
+    loop {
+        let vector = |count| oracle::vector(group.rank() + step, count);
+        exchange.average(&mut [vector(60_000), vector(60_000), vector(300)])?;
+        step += 1;
+    }
+}

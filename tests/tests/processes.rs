@@ -1,0 +1,87 @@
+//! Ranks that are processes: every collective over tcp and UCX, and a rank that is killed.
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use brevity::launch::{Ending, Launch, Outcome};
+use brevity::transport::bootstrap::Choice;
+use brevity_tests::LOST_STATUS;
+use brevity_tests::suite::WORLD_SIZES;
+
+const RANK: &str = env!("CARGO_BIN_EXE_rank");
+
+/// How long the processes of one test may take; generous, since it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+fn run_suite(transport: Choice, environment: &[(&str, &str)]) {
+    for world_size in WORLD_SIZES {
+        let expected = if world_size == 1 { "local" } else { transport.name() };
+        let mut launch = Launch::new(RANK, ["suite"]).ranks(world_size).transport(transport);
+        launch = launch.env("EXPECTED_TRANSPORT", expected).env("BREVITY_TIMEOUT", "60");
+        for (name, value) in environment {
+            launch = launch.env(*name, *value);
+        }
+        let outcome = launch.spawn().unwrap().wait().unwrap();
+        assert_eq!(outcome.report(), None, "{transport} with {environment:?}, P = {world_size}");
+    }
+}
+
+#[test]
+fn every_collective_over_tcp() {
+    run_suite(Choice::Tcp, &[]);
+}
+
+/// A rank is killed while all of them exchange gradients without pause: the others say which.
+fn kill_one(transport: Choice) {
+    let job = Launch::new(RANK, ["exchange-for-ever"]).ranks(4).transport(transport).spawn().unwrap();
+    let processes = job.process_ids();
+    let victim = processes[2].to_string();
+    let waiter = std::thread::spawn(move || job.wait().unwrap());
+    // Long enough for the ranks to have joined and to be in the middle of it.
+    sleep(Duration::from_millis(1500));
+    assert!(!waiter.is_finished(), "the ranks ended by themselves");
+    let killed = Instant::now();
+    assert!(Command::new("kill").args(["-9", &victim]).status().unwrap().success());
+    while !waiter.is_finished() {
+        assert!(killed.elapsed() < PATIENCE, "survivors hang");
+        sleep(Duration::from_millis(5));
+    }
+    println!("all had ended {:?} after the kill", killed.elapsed());
+    let Outcome { endings, first_failure } = waiter.join().unwrap();
+    let lost = Ending::Exited(i32::from(LOST_STATUS));
+    assert_eq!(endings, [lost, lost, Ending::Killed(9), lost]);
+    assert!(first_failure.is_some());
+    for process in processes {
+        assert!(!std::path::Path::new(&format!("/proc/{process}")).exists(), "process {process} is left");
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others_over_tcp() {
+    kill_one(Choice::Tcp);
+}
+
+#[test]
+fn the_launcher_leaves_nothing_when_it_is_killed() {
+    let mut launcher = Command::new(RANK).arg("launch-for-ever").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(launcher.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    let ranks: Vec<u32> = line.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    assert_eq!(ranks.len(), 3, "{line}");
+    sleep(Duration::from_millis(500));
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    let start = Instant::now();
+    while ranks.iter().any(|rank| is_running(*rank)) {
+        assert!(start.elapsed() < PATIENCE, "a rank outlives its launcher");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether the process exists and is more than an entry that nobody has reaped.
+fn is_running(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
+}

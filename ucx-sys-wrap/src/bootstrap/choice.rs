@@ -1,0 +1,162 @@
+//! Which transport a job takes: a pure rule over what every rank can do.
+
+use std::fmt;
+
+use super::wire::cut;
+use crate::{Error, Rank, Result};
+
+/// The transport that was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The best that all ranks can use.
+    #[default]
+    Auto,
+    /// TCP sockets.
+    Tcp,
+    /// UCX.
+    Ucx,
+}
+
+/// The transport that a job takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selected {
+    /// TCP sockets.
+    Tcp,
+    /// UCX.
+    Ucx,
+}
+
+/// What one rank can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// What this rank was asked for; only rank 0's counts.
+    pub requested: Choice,
+    /// Whether UCX can be used here, or why not.
+    pub ucx: std::result::Result<(), String>,
+}
+
+/// Takes a transport for all ranks, the same on each of them, from the capabilities in rank order.
+///
+/// Rank 0's wish counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every rank has it, and
+/// TCP otherwise.
+///
+/// # Errors
+/// [`Error::Unavailable`] when rank 0 asks for UCX and some rank can't: the first such rank is named, with its reason.
+pub fn choose(capabilities: &[Capability]) -> Result<Selected> {
+    let requested = capabilities.first().map_or(Choice::Auto, |root| root.requested);
+    let without = Rank::all(u32::MAX).zip(capabilities).find_map(|(rank, own)| Some((rank, own.ucx.as_ref().err()?)));
+    match (requested, without) {
+        (Choice::Tcp, _) | (Choice::Auto, Some(_)) => Ok(Selected::Tcp),
+        (_, None) => Ok(Selected::Ucx),
+        (Choice::Ucx, Some((rank, why))) => {
+            Err(Error::Unavailable { name: "ucx", why: format!("rank {rank} has none: {why}") })
+        }
+    }
+}
+
+impl Choice {
+    /// Reads the name that users write.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Auto, Self::Tcp, Self::Ucx].into_iter().find(|choice| choice.name() == text)
+    }
+
+    /// The name that users write.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Tcp => "tcp",
+            Self::Ucx => "ucx",
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Capability {
+    /// The longest reason that is sent, in bytes.
+    const MAX_REASON_BYTES: usize = 1024;
+
+    /// The requested choice, whether there is UCX, the reason.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![self.requested as u8, u8::from(self.ucx.is_ok())];
+        let reason = self.ucx.as_ref().err().map_or("", String::as_str);
+        bytes.extend_from_slice(cut(reason, Self::MAX_REASON_BYTES).as_bytes());
+        bytes
+    }
+
+    /// `None` when the bytes are nothing that [`encode`](Self::encode) makes.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[requested, ucx], reason) = bytes.split_first_chunk()?;
+        let requested =
+            [Choice::Auto, Choice::Tcp, Choice::Ucx].into_iter().find(|&choice| choice as u8 == requested)?;
+        let reason = std::str::from_utf8(reason.get(..Self::MAX_REASON_BYTES).unwrap_or(reason)).ok()?;
+        let ucx = match ucx {
+            0 => Err(reason.to_owned()),
+            1 => Ok(()),
+            _ => return None,
+        };
+        Some(Self { requested, ucx })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ranks(requested: Choice, usable: &[bool]) -> Vec<Capability> {
+        let ucx = |&usable: &bool| if usable { Ok(()) } else { Err("no libucp.so.0".to_owned()) };
+        usable.iter().map(|usable| Capability { requested, ucx: ucx(usable) }).collect()
+    }
+
+    #[test]
+    fn the_table_of_choices() {
+        let (all, some, none) = ([true; 3], [true, true, false], [false; 3]);
+        for usable in [&all, &some, &none] {
+            assert_eq!(choose(&ranks(Choice::Tcp, usable)).unwrap(), Selected::Tcp);
+        }
+        assert_eq!(choose(&ranks(Choice::Auto, &all)).unwrap(), Selected::Ucx);
+        assert_eq!(choose(&ranks(Choice::Auto, &some)).unwrap(), Selected::Tcp);
+        assert_eq!(choose(&ranks(Choice::Auto, &none)).unwrap(), Selected::Tcp);
+        assert_eq!(choose(&ranks(Choice::Ucx, &all)).unwrap(), Selected::Ucx);
+        let error = choose(&ranks(Choice::Ucx, &some)).unwrap_err().to_string();
+        assert_eq!(error, "transport \"ucx\" can't be used: rank 2 has none: no libucp.so.0");
+    }
+
+    #[test]
+    fn rank_0_decides() {
+        let mut mixed = ranks(Choice::Auto, &[true, true]);
+        mixed[1].requested = Choice::Tcp;
+        assert_eq!(choose(&mixed).unwrap(), Selected::Ucx);
+        mixed[0].requested = Choice::Tcp;
+        mixed[1].requested = Choice::Ucx;
+        assert_eq!(choose(&mixed).unwrap(), Selected::Tcp);
+    }
+
+    proptest! {
+        #[test]
+        fn capabilities_come_back(requested in 0usize..3, reason in proptest::option::of(".{0,100}")) {
+            let requested = [Choice::Auto, Choice::Tcp, Choice::Ucx][requested];
+            let capability = Capability { requested, ucx: reason.map_or(Ok(()), Err) };
+            prop_assert_eq!(Capability::decode(&capability.encode()), Some(capability));
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            let _ = Capability::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let capability = Capability { requested: Choice::Auto, ucx: Err("é".repeat(600).replacen('é', "e", 1)) };
+        let reason = Capability::decode(&capability.encode()).unwrap().ucx.unwrap_err();
+        assert_eq!(reason.len(), 1023);
+    }
+}

@@ -1,0 +1,42 @@
+//! From an identity to a transport.
+
+use super::choice::{Capability, Selected, choose};
+use super::environment::Identity;
+use super::mesh::connect_mesh;
+use super::rendezvous::Rendezvous;
+use crate::tcp::Tcp;
+use crate::transport::Transport;
+use crate::{Error, Rank, Result, local};
+
+/// Joins the job and opens the transport that all its ranks take; blocks until all ranks have.
+///
+/// # Errors
+/// As [`Rendezvous::join`], [`connect_mesh`] and [`choose`].
+pub fn open(identity: &Identity) -> Result<Box<dyn Transport>> {
+    if identity.world_size == 1 {
+        let alone = local::world(1).into_iter().next();
+        return Ok(Box::new(alone.unwrap_or_else(|| unreachable!("a world of one has one rank"))));
+    }
+    let mut rendezvous = Rendezvous::join(identity)?;
+    match agree(identity, &mut rendezvous)? {
+        Selected::Tcp => {
+            let streams = connect_mesh(identity, &mut rendezvous)?;
+            Ok(Box::new(Tcp::new(identity.rank, identity.world_size, streams)?))
+        }
+        Selected::Ucx => Err(Error::Unavailable { name: "ucx", why: "it is not built in".into() }),
+    }
+}
+
+/// What all ranks take, by what each can do.
+fn agree(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Selected> {
+    let own = Capability { requested: identity.transport, ucx: Err("it is not built in".into()) };
+    let capabilities = rendezvous.exchange(&own.encode())?;
+    let capabilities = Rank::all(identity.world_size)
+        .zip(&capabilities)
+        .map(|(rank, bytes)| {
+            let what = || Error::Protocol { rank, what: "capabilities that are none".into() };
+            Capability::decode(bytes).ok_or_else(what)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    choose(&capabilities)
+}

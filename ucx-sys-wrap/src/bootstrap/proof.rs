@@ -1,0 +1,228 @@
+//! What both ends of a connection say first, and how each proves that it holds the job's key.
+//!
+//! Pure: bytes in, bytes out. The caller is who connects, the answerer who accepts. Each sends an [`Opening`]; each then
+//! proves itself with `HMAC-SHA256(key, label of its role | caller's opening | answerer's opening)`. Openings hold the
+//! job, both ranks and a nonce each, so a proof is good for one direction of one connection between two given ranks.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::environment::MAX_JOB_BYTES;
+use super::key::fill_random;
+use crate::Result;
+
+/// An opening on the wire: magic 8, wire version 4, purpose 1, role 1, job length 1, zero 1, rank 4, peer 4,
+/// world size 4, job 64, nonce 32; integers little-endian.
+pub(super) const OPENING_BYTES: usize = 28 + MAX_JOB_BYTES + NONCE_BYTES;
+
+/// A proof on the wire.
+pub(super) const PROOF_BYTES: usize = 32;
+
+const NONCE_BYTES: usize = 32;
+
+/// Names the form of openings and proofs.
+const MAGIC: [u8; 8] = *b"BREVITY\x01";
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Rendezvous = 1,
+    Mesh = 2,
+}
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Who connects.
+    Caller = 1,
+    /// Who accepts.
+    Answerer = 2,
+}
+
+/// What one end says about itself. Nothing in it is believed before its proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Opening {
+    pub(super) wire_version: u32,
+    pub(super) purpose: Purpose,
+    pub(super) role: Role,
+    /// Who says this.
+    pub(super) rank: u32,
+    /// To whom.
+    pub(super) peer: u32,
+    pub(super) world_size: u32,
+    /// At most [`MAX_JOB_BYTES`].
+    pub(super) job: String,
+    nonce: [u8; NONCE_BYTES],
+}
+
+/// What a rank says about itself in every opening.
+#[derive(Clone, Debug)]
+pub(super) struct Party {
+    pub(super) key: Vec<u8>,
+    pub(super) job: String,
+    pub(super) rank: u32,
+    pub(super) world_size: u32,
+    pub(super) wire_version: u32,
+}
+
+impl Party {
+    /// An opening with a new nonce.
+    pub(super) fn opening(&self, purpose: Purpose, role: Role, peer: u32) -> Result<Opening> {
+        let mut nonce = [0; NONCE_BYTES];
+        fill_random(&mut nonce)?;
+        let &Self { rank, world_size, wire_version, .. } = self;
+        Ok(Opening { wire_version, purpose, role, rank, peer, world_size, job: self.job.clone(), nonce })
+    }
+}
+
+impl Opening {
+    pub(super) fn encode(&self) -> [u8; OPENING_BYTES] {
+        let mut bytes = [0; OPENING_BYTES];
+        let job = super::wire::cut(&self.job, MAX_JOB_BYTES).as_bytes();
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&self.wire_version.to_le_bytes());
+        bytes[12..16].copy_from_slice(&[self.purpose as u8, self.role as u8, job.len() as u8, 0]);
+        bytes[16..20].copy_from_slice(&self.rank.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.peer.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.world_size.to_le_bytes());
+        bytes[28..28 + job.len()].copy_from_slice(job);
+        bytes[28 + MAX_JOB_BYTES..].copy_from_slice(&self.nonce);
+        bytes
+    }
+
+    /// `None` when the bytes are no opening.
+    pub(super) fn decode(bytes: &[u8; OPENING_BYTES]) -> Option<Self> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let job = &bytes[28..28 + MAX_JOB_BYTES];
+        let (job, padding) = job.split_at_checked(usize::from(bytes[14]))?;
+        let mut nonce = [0; NONCE_BYTES];
+        nonce.copy_from_slice(&bytes[28 + MAX_JOB_BYTES..]);
+        let valid = may_begin(bytes) && bytes[15] == 0 && padding.iter().all(|&byte| byte == 0);
+        valid.then_some(Self {
+            wire_version: word(8),
+            purpose: [Purpose::Rendezvous, Purpose::Mesh].into_iter().find(|&purpose| purpose as u8 == bytes[12])?,
+            role: [Role::Caller, Role::Answerer].into_iter().find(|&role| role as u8 == bytes[13])?,
+            rank: word(16),
+            peer: word(20),
+            world_size: word(24),
+            job: std::str::from_utf8(job).ok()?.to_owned(),
+            nonce,
+        })
+    }
+}
+
+/// Whether an opening may begin with these bytes: says early that a stranger is one.
+pub(super) fn may_begin(prefix: &[u8]) -> bool {
+    prefix.iter().zip(&MAGIC).all(|(found, expected)| found == expected)
+}
+
+/// The proof of the end with `role` in a conversation of these two openings.
+pub(super) fn prove(key: &[u8], role: Role, caller: &[u8], answerer: &[u8]) -> [u8; PROOF_BYTES] {
+    proof(key, role, caller, answerer).finalize().into_bytes().into()
+}
+
+/// Whether `found` is the proof of the end with `role`; takes the same time wherever they differ.
+pub(super) fn verify(key: &[u8], role: Role, caller: &[u8], answerer: &[u8], found: &[u8]) -> bool {
+    proof(key, role, caller, answerer).verify_slice(found).is_ok()
+}
+
+fn proof(key: &[u8], role: Role, caller: &[u8], answerer: &[u8]) -> Hmac<Sha256> {
+    #[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
+    mac.update(match role {
+        Role::Caller => b"brevity caller\0\0",
+        Role::Answerer => b"brevity answerer",
+    });
+    mac.update(caller);
+    mac.update(answerer);
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const KEY: &[u8] = b"correct horse battery";
+
+    fn party(rank: u32) -> Party {
+        Party { key: KEY.to_vec(), job: "job".into(), rank, world_size: 4, wire_version: 1 }
+    }
+
+    fn openings() -> (Vec<u8>, Vec<u8>) {
+        let caller = party(3).opening(Purpose::Mesh, Role::Caller, 1).unwrap();
+        let answerer = party(1).opening(Purpose::Mesh, Role::Answerer, 3).unwrap();
+        (caller.encode().to_vec(), answerer.encode().to_vec())
+    }
+
+    #[test]
+    fn a_proof_is_the_hmac_of_the_standard() {
+        // RFC 4231, test case 2, through the same type.
+        let mut mac = Hmac::<Sha256>::new_from_slice(b"Jefe").unwrap();
+        mac.update(b"what do ya want for nothing?");
+        let digest = mac.finalize().into_bytes();
+        assert_eq!(digest[..8], [0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e]);
+    }
+
+    #[test]
+    fn only_the_right_key_role_and_openings_prove() {
+        let (caller, answerer) = openings();
+        let good = prove(KEY, Role::Caller, &caller, &answerer);
+        assert!(verify(KEY, Role::Caller, &caller, &answerer, &good));
+        assert!(!verify(KEY, Role::Answerer, &caller, &answerer, &good), "a reflected proof");
+        assert!(!verify(KEY, Role::Caller, &answerer, &caller, &good), "exchanged openings");
+        assert!(!verify(b"another key of the job", Role::Caller, &caller, &answerer, &good));
+        assert!(!verify(KEY, Role::Caller, &caller, &answerer, &good[..31]));
+        assert!(!verify(KEY, Role::Caller, &caller, &answerer, &[0; 32]));
+        let (_, later) = openings();
+        assert!(!verify(KEY, Role::Caller, &caller, &later, &good), "a replayed proof");
+    }
+
+    #[test]
+    fn every_byte_of_both_openings_counts() {
+        let (caller, answerer) = openings();
+        let good = prove(KEY, Role::Answerer, &caller, &answerer);
+        for at in 0..OPENING_BYTES {
+            let (mut changed_caller, mut changed_answerer) = (caller.clone(), answerer.clone());
+            changed_caller[at] ^= 1;
+            changed_answerer[at] ^= 1;
+            assert!(!verify(KEY, Role::Answerer, &changed_caller, &answerer, &good));
+            assert!(!verify(KEY, Role::Answerer, &caller, &changed_answerer, &good));
+        }
+    }
+
+    #[test]
+    fn an_empty_key_is_a_key() {
+        let (caller, answerer) = openings();
+        let good = prove(b"", Role::Caller, &caller, &answerer);
+        assert!(verify(b"", Role::Caller, &caller, &answerer, &good));
+        assert!(!verify(KEY, Role::Caller, &caller, &answerer, &good));
+    }
+
+    proptest! {
+        #[test]
+        fn openings_come_back(rank: u32, peer: u32, world_size: u32, wire_version: u32, job in "[a-zé]{0,32}", caller: bool) {
+            let role = if caller { Role::Caller } else { Role::Answerer };
+            let party = Party { key: vec![], job, rank, world_size, wire_version };
+            let opening = party.opening(Purpose::Rendezvous, role, peer).unwrap();
+            prop_assert_eq!(Opening::decode(&opening.encode()), Some(opening));
+        }
+
+        #[test]
+        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), OPENING_BYTES), magic: bool) {
+            if magic {
+                bytes[..8].copy_from_slice(&MAGIC);
+            }
+            let bytes: [u8; OPENING_BYTES] = bytes.try_into().unwrap();
+            if let Some(opening) = Opening::decode(&bytes) {
+                prop_assert_eq!(opening.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn strangers_are_seen_early() {
+        assert!(may_begin(b"") && may_begin(b"BREV") && may_begin(&openings().0));
+        assert!(!may_begin(b"GET / HTTP/1.1\r\n") && !may_begin(b"\x16\x03\x01"));
+    }
+}
