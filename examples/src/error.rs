@@ -98,7 +98,7 @@ pub enum Error {
     Network(#[from] candle_core::Error),
     /// The ranks could not exchange their gradients.
     #[error("{0}")]
-    Exchange(Box<dyn std::error::Error>),
+    Exchange(Box<dyn std::error::Error + Send + Sync>),
     /// The ranks no longer agree, or the loss is no longer a number.
     #[error("the loss of method {method} is {loss} at step {step}; try a smaller --learning-rate")]
     Diverged {

@@ -7,12 +7,17 @@
 //! Ranks meet in one place only: the trait [`trainer::Exchange`].
 #![forbid(unsafe_code)]
 
+pub mod arguments;
 pub mod data;
 pub mod error;
+pub mod exchange;
 pub mod in_process;
+pub mod job;
 pub mod model;
 pub mod optimizer;
+pub mod plot;
 pub mod progress;
+pub mod report;
 pub mod trainer;
 
 pub use error::Error;

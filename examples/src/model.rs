@@ -295,15 +295,22 @@ mod tests {
 
     #[test]
     fn steps_along_the_gradient_learn_the_batch() {
+        // Each example has its largest value where its label says.
+        let mut separable = batch();
+        for (example, label) in separable.values.chunks_mut(5).zip(&separable.labels) {
+            example[*label as usize] += 2.0;
+        }
         let model = Model::new(5, &[16], 3, 2).unwrap();
         let mut gradients = model.gradient_buffers();
-        for _ in 0..1000 {
-            model.forward_backward(batch(), &mut gradients).unwrap();
+        for _ in 0..500 {
+            model.forward_backward(separable.clone(), &mut gradients).unwrap();
             model.apply(&gradients, 0.1).unwrap();
         }
-        let Batch { values, labels } = batch();
+        let Batch { values, labels } = separable;
         let split = Split { values, labels };
         assert_eq!(model.count_correct(&split, 0..6).unwrap(), 6);
         assert_eq!(model.count_correct(&split, 2..5).unwrap(), 3);
+        let wrong = Split { labels: vec![1, 0, 1, 2, 0, 1], values: split.values };
+        assert_eq!(model.count_correct(&wrong, 0..6).unwrap(), 4);
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// An error of any exchange.
-pub type BoxError = Box<dyn std::error::Error>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the training loop asks of the ranks' communication; all ranks make the same calls.
 pub trait Exchange {

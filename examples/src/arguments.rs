@@ -1,0 +1,302 @@
+//! What `train` can be told, and which of it makes no sense.
+//!
+//! Everything is checked before any rank starts; what was not given gets a default that fits the
+//! data (`Defaults` below).
+
+use crate::Error;
+use crate::data::{Dataset, digits, idx};
+use crate::trainer::Settings;
+use clap::{Parser, ValueEnum};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// How many times a run tries the test examples.
+const EVALUATIONS: usize = 10;
+
+/// How gradients are averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// Everything, uncompressed.
+    Dense,
+    /// Every rank's largest entries, gathered by all.
+    Topk,
+    /// The largest entries of all ranks together.
+    Gtopk,
+    /// Two thin factors a matrix (PowerSGD).
+    Lowrank,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Dense => "dense",
+            Self::Topk => "topk",
+            Self::Gtopk => "gtopk",
+            Self::Lowrank => "lowrank",
+        })
+    }
+}
+
+/// Trains a classifier of handwritten digits on several ranks, once per method of averaging
+/// gradients, and prints what each method cost and achieved.
+#[derive(Clone, Debug, PartialEq, Parser)]
+#[command(name = "train", version)]
+pub struct Arguments {
+    /// Folder of the four MNIST IDX files, plain or .gz [default: the built-in UCI digits].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// How many ranks train together.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub ranks: usize,
+    /// The methods to compare, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "dense,gtopk,lowrank")]
+    pub method: Vec<Method>,
+    /// The share of entries that topk and gtopk keep, above 0 and at most 1.
+    #[arg(long, value_name = "D", default_value_t = 0.01, allow_negative_numbers = true)]
+    pub density: f64,
+    /// The rank of lowrank's factors.
+    #[arg(long, value_name = "R", default_value_t = 2)]
+    pub rank: usize,
+    /// Passes over the training examples [default: 3 on MNIST, 30 on the digits].
+    #[arg(long, value_name = "N")]
+    pub epochs: Option<usize>,
+    /// Examples per rank and step [default: 32 on MNIST, 8 on the digits].
+    #[arg(long, value_name = "N")]
+    pub batch_size: Option<usize>,
+    /// Decides the first weights and the order of the examples.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Units of each hidden layer, separated by commas [default: 512,512 on MNIST, 128 on the digits].
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    pub hidden: Option<Vec<usize>>,
+    /// The largest learning rate: it rises over the first tenth of the steps and then falls to 0
+    /// [default: 0.3 on MNIST, 0.2 on the digits].
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
+    pub learning_rate: Option<f64>,
+    /// Momentum after averaging, at least 0 and below 1; it suits dense better than the others.
+    #[arg(long, value_name = "M", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub momentum: f64,
+    /// Writes all results to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draws loss and accuracy over steps and bytes into this SVG file.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// What a run takes where the command line says nothing: measured to give full accuracy with
+/// every method, on each data set.
+struct Defaults {
+    epochs: usize,
+    batch_size: usize,
+    hidden: &'static [usize],
+    learning_rate: f64,
+}
+
+const MNIST: Defaults = Defaults { epochs: 3, batch_size: 32, hidden: &[512, 512], learning_rate: 0.3 };
+const DIGITS: Defaults = Defaults { epochs: 30, batch_size: 8, hidden: &[128], learning_rate: 0.2 };
+
+impl Arguments {
+    /// Reads a command line, whose first word is the program, and checks all that can be checked
+    /// without the data. Prints and exits where help or the version is asked for.
+    ///
+    /// # Errors
+    /// [`Error::CommandLine`] or [`Error::Argument`], in one line.
+    pub fn from_words<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, Error> {
+        let arguments = Self::try_parse_from(words).map_err(|error| {
+            if !error.use_stderr() {
+                error.exit();
+            }
+            Error::CommandLine { line: one_line(&error.to_string()) }
+        })?;
+        arguments.check()?;
+        Ok(arguments)
+    }
+
+    /// The data that these arguments name.
+    ///
+    /// # Errors
+    /// The data errors of [`idx::load`].
+    pub fn dataset(&self) -> Result<Dataset, Error> {
+        self.data.as_deref().map_or_else(|| Ok(digits::load()), idx::load)
+    }
+
+    /// What the training loop needs to know, with defaults that fit `dataset`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where one step would need more examples than there are.
+    pub fn settings(&self, dataset: &Dataset) -> Result<Settings, Error> {
+        let defaults = if self.data.is_some() { MNIST } else { DIGITS };
+        let batch_size = self.batch_size.unwrap_or(defaults.batch_size);
+        let shard = dataset.train.len() / self.ranks;
+        if batch_size > shard {
+            let given = self.batch_size.is_some();
+            return Err(Error::Argument {
+                flag: if given { "--batch-size" } else { "--ranks" },
+                found: if given { batch_size } else { self.ranks }.to_string(),
+                expected: format!(
+                    "{}: {} has {} training examples, {shard} for each of {} ranks",
+                    if given { format!("at most {shard}") } else { "fewer".into() },
+                    dataset.name,
+                    dataset.train.len(),
+                    self.ranks,
+                ),
+            });
+        }
+        Ok(Settings {
+            epochs: self.epochs.unwrap_or(defaults.epochs),
+            batch_size,
+            hidden: self.hidden.clone().unwrap_or_else(|| defaults.hidden.to_vec()),
+            learning_rate: self.learning_rate.unwrap_or(defaults.learning_rate),
+            momentum: self.momentum,
+            seed: self.seed,
+            evaluations: EVALUATIONS,
+        })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        at_least_one("--ranks", self.ranks)?;
+        at_least_one("--rank", self.rank)?;
+        at_least_one("--epochs", self.epochs.unwrap_or(1))?;
+        at_least_one("--batch-size", self.batch_size.unwrap_or(1))?;
+        for &units in self.hidden.iter().flatten() {
+            at_least_one("--hidden", units)?;
+        }
+        let density = self.density;
+        in_range("--density", density, density > 0.0 && density <= 1.0, "above 0 and at most 1")?;
+        let rate = self.learning_rate.unwrap_or(1.0);
+        in_range("--learning-rate", rate, rate > 0.0 && rate.is_finite(), "above 0")?;
+        let momentum = self.momentum;
+        let expected = "at least 0 and below 1";
+        in_range("--momentum", momentum, (0.0..1.0).contains(&momentum), expected)?;
+        check_output("--json", self.json.as_deref())?;
+        check_output("--plot", self.plot.as_deref())?;
+        match &self.data {
+            Some(folder) if !folder.is_dir() => Err(Error::MissingFolder { folder: folder.clone() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn at_least_one(flag: &'static str, found: usize) -> Result<(), Error> {
+    in_range(flag, found, found > 0, "at least 1")
+}
+
+fn in_range(flag: &'static str, found: impl ToString, holds: bool, expected: &str) -> Result<(), Error> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::Argument { flag, found: found.to_string(), expected: expected.to_owned() })
+}
+
+/// A file can be made later only where its folder is there now.
+fn check_output(flag: &'static str, file: Option<&Path>) -> Result<(), Error> {
+    let Some(file) = file else { return Ok(()) };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let holds = folder.is_none_or(Path::is_dir) && !file.is_dir();
+    in_range(flag, file.display(), holds, "a file in a folder that exists")
+}
+
+/// The parser explains itself over several lines; ours has one.
+fn one_line(message: &str) -> String {
+    let parts: Vec<&str> = message
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("For more") && !line.starts_with("Usage"))
+        .collect();
+    parts.join(" ").trim_start_matches("error: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Arguments, Error> {
+        Arguments::from_words(std::iter::once("train").chain(words.split_whitespace()))
+    }
+
+    /// What a command line that must be refused is answered with.
+    fn refusal(words: &str) -> String {
+        let error = match parse(words) {
+            Ok(arguments) => arguments.settings(&arguments.dataset().unwrap()).unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.exit_status(), 2, "{error}");
+        let line = error.to_string();
+        assert!(!line.contains('\n'), "{line}");
+        line
+    }
+
+    #[test]
+    fn nothing_given_means_the_defaults() {
+        let arguments = parse("").unwrap();
+        assert_eq!(arguments.ranks, 4);
+        assert_eq!(arguments.method, [Method::Dense, Method::Gtopk, Method::Lowrank]);
+        assert_eq!((arguments.density, arguments.rank), (0.01, 2));
+        let settings = arguments.settings(&arguments.dataset().unwrap()).unwrap();
+        assert_eq!((settings.epochs, settings.batch_size), (30, 8));
+        assert_eq!(settings.hidden, [128]);
+    }
+
+    #[test]
+    fn everything_can_be_given() {
+        let words = "--ranks 2 --method topk,dense --density 0.5 --rank 4 --epochs 7 --batch-size 3 \
+                     --seed 9 --hidden 20,10 --learning-rate 0.01 --momentum 0.9 --json a.json --plot b.svg";
+        let arguments = parse(words).unwrap();
+        assert_eq!(arguments.method, [Method::Topk, Method::Dense]);
+        assert_eq!(arguments.json.as_deref(), Some(Path::new("a.json")));
+        assert_eq!(arguments.plot.as_deref(), Some(Path::new("b.svg")));
+        let settings = arguments.settings(&digits::load()).unwrap();
+        let expected = Settings {
+            epochs: 7,
+            batch_size: 3,
+            hidden: vec![20, 10],
+            learning_rate: 0.01,
+            momentum: 0.9,
+            seed: 9,
+            evaluations: EVALUATIONS,
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for (words, line) in [
+            ("--density 0", "--density is 0, expected above 0 and at most 1"),
+            ("--density 2", "--density is 2, expected above 0 and at most 1"),
+            ("--density -0.1", "--density is -0.1, expected above 0 and at most 1"),
+            ("--density NaN", "--density is NaN, expected above 0 and at most 1"),
+            ("--ranks 0", "--ranks is 0, expected at least 1"),
+            ("--rank 0", "--rank is 0, expected at least 1"),
+            ("--epochs 0", "--epochs is 0, expected at least 1"),
+            ("--hidden 12,0", "--hidden is 0, expected at least 1"),
+            ("--batch-size 0", "--batch-size is 0, expected at least 1"),
+            ("--learning-rate 0", "--learning-rate is 0, expected above 0"),
+            ("--learning-rate inf", "--learning-rate is inf, expected above 0"),
+            ("--momentum 1", "--momentum is 1, expected at least 0 and below 1"),
+        ] {
+            assert_eq!(refusal(words), line);
+        }
+    }
+
+    #[test]
+    fn a_batch_must_fit_its_shard() {
+        assert!(parse("--batch-size 359").unwrap().settings(&digits::load()).is_ok());
+        let line = refusal("--batch-size 360");
+        assert!(line.starts_with("--batch-size is 360, expected at most 359: digits has 1438"), "{line}");
+        let line = refusal("--ranks 1000");
+        assert!(line.starts_with("--ranks is 1000, expected fewer: digits has 1438"), "{line}");
+    }
+
+    #[test]
+    fn words_that_mean_nothing_are_refused() {
+        let line = refusal("--method dense,zip");
+        assert!(line.contains("'zip'") && line.contains("gtopk, lowrank"), "{line}");
+        assert!(refusal("--ranks many").contains("'many'"));
+        assert!(refusal("--speed 9").contains("'--speed'"));
+        assert!(refusal("--data /no/such/folder").contains("/no/such/folder: no such folder"));
+        let line = refusal("--json /no/such/folder/a.json");
+        assert!(line.contains("--json is /no/such/folder/a.json, expected a file"), "{line}");
+    }
+}

@@ -1,0 +1,135 @@
+//! The training loop's [`Exchange`] by the library: one policy a tensor, all by one method.
+
+use crate::arguments::Method;
+use crate::model::Model;
+use crate::trainer::{BoxError, Exchange};
+use brevity::{GradientExchange, Group, Policy, Reduction};
+
+/// A rank of a [`Group`] that averages by one method.
+pub struct GroupExchange {
+    exchange: GradientExchange,
+    bytes_before: u64,
+}
+
+impl GroupExchange {
+    /// An exchange for the parameters of `model`. Matrices travel by `method`, with `density` or
+    /// `rank` where it needs one; biases travel dense, being small.
+    ///
+    /// # Errors
+    /// Where the library refuses the policy.
+    pub fn new(group: &Group, model: &Model, (method, density, rank): (Method, f64, usize)) -> brevity::Result<Self> {
+        let mut builder = GradientExchange::builder(group);
+        for (name, shape) in model.parameters() {
+            let policy = match method {
+                _ if shape.len() < 2 => Policy::dense(),
+                Method::Dense => Policy::dense(),
+                Method::Topk => Policy::topk(density),
+                Method::Gtopk => Policy::gtopk(density),
+                Method::Lowrank => Policy::low_rank(rank),
+            };
+            builder = builder.tensor(name, shape, policy);
+        }
+        let exchange = builder.build()?;
+        Ok(Self { exchange, bytes_before: group.statistics().bytes_sent })
+    }
+}
+
+impl Exchange for GroupExchange {
+    fn rank(&self) -> usize {
+        self.exchange.group().rank() as usize
+    }
+
+    fn world_size(&self) -> usize {
+        self.exchange.group().world_size() as usize
+    }
+
+    fn average(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), BoxError> {
+        Ok(self.exchange.average(gradients)?)
+    }
+
+    fn sum(&mut self, values: &mut [f64]) -> Result<(), BoxError> {
+        Ok(self.exchange.group().all_reduce(values, Reduction::Sum)?)
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.exchange.group().statistics().bytes_sent - self.bytes_before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::digits;
+    use crate::in_process;
+    use crate::progress::Progress;
+    use crate::trainer::{Run, Settings, train};
+    use brevity::transport::local;
+
+    const RANKS: usize = 3;
+
+    fn settings() -> Settings {
+        Settings {
+            epochs: 6,
+            batch_size: 8,
+            hidden: vec![32],
+            learning_rate: 0.2,
+            momentum: 0.0,
+            seed: 4,
+            evaluations: 3,
+        }
+    }
+
+    /// All ranks' runs by the library, over the local transport.
+    fn runs(method: Method) -> Vec<Run> {
+        let threads: Vec<_> = local::world(RANKS as u32)
+            .into_iter()
+            .map(|transport| {
+                std::thread::spawn(move || {
+                    let group = Group::new(Box::new(transport), brevity::Settings::default());
+                    let (settings, dataset) = (settings(), digits::load());
+                    let model = settings.model(&dataset).unwrap();
+                    let mut exchange = GroupExchange::new(&group, &model, (method, 0.02, 1)).unwrap();
+                    let name = method.to_string();
+                    train(&name, &dataset, &settings, &mut exchange, &Progress::hidden()).unwrap()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+
+    fn exact_run() -> Run {
+        let threads: Vec<_> = in_process::ranks(RANKS)
+            .into_iter()
+            .map(|mut rank| {
+                std::thread::spawn(move || {
+                    train("dense", &digits::load(), &settings(), &mut rank, &Progress::hidden()).unwrap()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).next().unwrap()
+    }
+
+    #[test]
+    fn dense_training_follows_the_exact_mean() {
+        let exact = exact_run();
+        for run in runs(Method::Dense) {
+            for (point, expected) in run.curve.iter().zip(&exact.curve) {
+                assert!((point.loss - expected.loss).abs() < 1e-3, "{point:?}, {expected:?}");
+            }
+            assert!((run.test_accuracy - exact.test_accuracy).abs() < 0.01);
+        }
+    }
+
+    #[test]
+    fn compressed_training_sends_less_and_learns_as_much() {
+        let exact = exact_run();
+        let dense = runs(Method::Dense)[0].bytes_per_rank_step;
+        for method in [Method::Topk, Method::Gtopk, Method::Lowrank] {
+            let runs = runs(method);
+            assert!(runs.iter().all(|run| run.curve == runs[0].curve), "{method}");
+            let run = &runs[0];
+            assert!(run.bytes_per_rank_step < dense / 3.0, "{method}: {}", run.bytes_per_rank_step);
+            assert!(run.test_accuracy > exact.test_accuracy - 0.03, "{method}: {}", run.test_accuracy);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What `train` prints and writes when all runs are done.
+
+use crate::Error;
+use crate::trainer::Run;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+
+/// The columns of [`table`].
+const HEADINGS: [&str; 6] = ["method", "test accuracy", "bytes/rank/step", "compression", "communication", "total"];
+
+/// The file that [`write_json`] makes.
+#[derive(Serialize)]
+struct Report<'a> {
+    runs: &'a [Run],
+}
+
+/// The runs as a table of text, one line a run under a line of headings.
+///
+/// `parameter_count` numbers make up a gradient: where no run was dense, compression is against
+/// a ring all-reduce of them.
+pub fn table(runs: &[Run], parameter_count: usize) -> String {
+    let mut rows = vec![HEADINGS.map(str::to_owned)];
+    rows.extend(runs.iter().map(|run| row(run, dense_bytes(runs, parameter_count, run.ranks))));
+    let widths: [usize; 6] = std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
+    let mut text = String::new();
+    for row in rows {
+        let mut line = format!("{:<width$}", row[0], width = widths[0]);
+        for (cell, width) in row.iter().zip(widths).skip(1) {
+            // Writing to a string cannot fail.
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes the runs to `file` as `{"runs":[..]}`, with every field of [`Run`].
+///
+/// # Errors
+/// [`Error::File`] where the file cannot be written.
+pub fn write_json(runs: &[Run], file: &Path) -> Result<(), Error> {
+    let mut text = serde_json::to_vec_pretty(&Report { runs }).map_err(std::io::Error::from);
+    if let Ok(text) = &mut text {
+        text.push(b'\n');
+    }
+    text.and_then(|text| std::fs::write(file, text)).map_err(|source| Error::File {
+        file: file.to_owned(),
+        action: "write",
+        source,
+    })
+}
+
+/// What a dense step sends: measured where a run was dense, else `2 (P-1)/P` times the gradient.
+fn dense_bytes(runs: &[Run], parameter_count: usize, ranks: usize) -> f64 {
+    let measured = runs.iter().find(|run| run.method == "dense");
+    measured.map_or_else(
+        || 4.0 * parameter_count as f64 * 2.0 * (ranks as f64 - 1.0) / ranks as f64,
+        |run| run.bytes_per_rank_step,
+    )
+}
+
+fn row(run: &Run, dense_bytes: f64) -> [String; 6] {
+    let bytes = run.bytes_per_rank_step;
+    let compression = if bytes > 0.0 { format!("{:.1}x", dense_bytes / bytes) } else { "-".to_owned() };
+    [
+        run.method.clone(),
+        format!("{:.2} %", 100.0 * run.test_accuracy),
+        format!("{bytes:.0}"),
+        compression,
+        format!("{:.1} s", run.communication_seconds),
+        format!("{:.1} s", run.seconds),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trainer::Point;
+
+    fn run(method: &str, bytes_per_rank_step: f64) -> Run {
+        let point = Point { step: 10, bytes_per_rank: 1e4, loss: 0.5, test_accuracy: 0.975 };
+        Run {
+            method: method.into(),
+            ranks: 4,
+            test_accuracy: 0.975,
+            bytes_per_rank_step,
+            steps: 10,
+            seconds: 12.34,
+            communication_seconds: 2.0,
+            curve: vec![point],
+        }
+    }
+
+    #[test]
+    fn the_table_has_one_aligned_line_a_run() {
+        let text = table(&[run("dense", 4_000_000.0), run("gtopk", 40_000.0)], 0);
+        let expected = "\
+method   test accuracy  bytes/rank/step  compression  communication   total
+dense          97.50 %          4000000         1.0x          2.0 s  12.3 s
+gtopk          97.50 %            40000       100.0x          2.0 s  12.3 s
+";
+        assert_eq!(
+            text,
+            expected.replace("method   ", "method  ").replace("dense    ", "dense   ").replace("gtopk    ", "gtopk   ")
+        );
+    }
+
+    #[test]
+    fn compression_without_a_dense_run_is_against_a_ring() {
+        // 1000 numbers over 4 ranks: 2 * 3/4 * 4000 bytes.
+        assert!(table(&[run("gtopk", 60.0)], 1000).contains(" 100.0x "));
+        assert!(table(&[run("dense", 0.0)], 1000).contains("  -  "));
+    }
+
+    #[test]
+    fn the_json_file_has_the_agreed_fields() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("runs.json");
+        write_json(&[run("lowrank", 123.5)], &file).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let found = &value["runs"][0];
+        assert_eq!(found["method"], "lowrank");
+        assert_eq!(found["ranks"], 4);
+        assert_eq!(found["test_accuracy"], 0.975);
+        assert_eq!(found["bytes_per_rank_step"], 123.5);
+        assert_eq!(found["steps"], 10);
+        assert_eq!(found["seconds"], 12.34);
+        assert_eq!(found["communication_seconds"], 2.0);
+        assert_eq!(found["curve"][0]["loss"], 0.5);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = write_json(&[], folder.path()).unwrap_err();
+        assert!(error.to_string().contains("cannot write"), "{error}");
+        assert_eq!(error.exit_status(), 1);
+    }
+}
