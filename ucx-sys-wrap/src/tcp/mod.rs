@@ -201,8 +201,6 @@ impl Tcp {
             }
             Verdict::Farewell(Farewell::Failed(cause)) => {
                 tracing::warn!(%peer, ?cause, "a peer reports a failure");
-                self.poller.remove(connection);
-                connection.finish();
                 self.close_for(cause, cause.into());
             }
             Verdict::Violation(error) => {
