@@ -209,6 +209,12 @@ impl Connection {
         }
     }
 
+    /// Bytes of memory that kept messages hold.
+    #[cfg(test)]
+    pub(super) fn kept_capacity(&self) -> usize {
+        self.receives.kept_capacity()
+    }
+
     fn say(&mut self, frame: &Frame) {
         if self.socket.is_some() {
             self.outgoing.push_control(frame::encode(frame, self.own));

@@ -185,6 +185,12 @@ impl Receives {
         self.unexpected.back_mut().map(|message| &mut message.bytes)
     }
 
+    /// Bytes of memory that kept messages hold.
+    #[cfg(test)]
+    pub(super) fn kept_capacity(&self) -> usize {
+        self.unexpected.iter().map(|message| message.bytes.capacity()).sum()
+    }
+
     /// Takes the first kept message of `tag`, with those of its bytes that are there.
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Vec<u8>)> {
         let position = self.unexpected.iter().position(|message| message.header.tag == tag)?;

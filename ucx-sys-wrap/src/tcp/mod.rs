@@ -37,6 +37,8 @@ mod operations;
 mod outgoing;
 mod poller;
 mod staging;
+#[cfg(test)]
+mod stream_tests;
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
