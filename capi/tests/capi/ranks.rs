@@ -1,36 +1,49 @@
-//! Programs of several ranks, started by hand: each with its rank, the world size and rank 0's address.
+//! Programs of several ranks, started as `brevity run` starts them.
 
-use std::net::TcpListener;
+use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::stage::{DEADLINE, Running, Stage, source};
+use brevity::launch::Launch;
+use ucx_sys_wrap::bootstrap::Choice;
 
-/// Runs a program on `world_size` ranks over tcp; all must succeed. Returns what each printed.
-fn launch(program: &Path, arguments: &[&str], world_size: u32) -> Vec<String> {
-    // The system chooses a port that nobody has; rank 0 takes it over.
-    let master = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let deadline = Instant::now() + DEADLINE;
-    let ranks: Vec<Running> = (0..world_size)
-        .map(|rank| {
-            let mut command = Command::new(program);
-            command.args(arguments).env("BREVITY_RANK", rank.to_string());
-            command.env("BREVITY_WORLD_SIZE", world_size.to_string()).env("BREVITY_MASTER", &master);
-            command.env("BREVITY_TRANSPORT", "tcp").env("BREVITY_TIMEOUT", "60");
-            Running::start(&mut command)
-        })
-        .collect();
-    let outcomes: Vec<_> = ranks.into_iter().map(|rank| rank.wait(deadline)).collect();
-    assert!(outcomes.iter().all(|(status, _)| status.success()), "{arguments:?} of {world_size}: {outcomes:#?}");
-    outcomes.into_iter().map(|(_, output)| output).collect()
+use crate::stage::{DEADLINE, Stage, source};
+
+/// Sends what a rank prints to a file of its own.
+const REDIRECTED: &str = r#"exec "$0" "$@" >"$OUTPUT.$BREVITY_RANK" 2>&1"#;
+
+/// Runs a program on `world_size` ranks; all must succeed. Returns what each printed.
+fn launch(stage: &Stage, program: &Path, arguments: &[&str], world_size: u32) -> Vec<String> {
+    let output = stage.path().join("output");
+    let mut words: Vec<OsString> = vec!["-c".into(), REDIRECTED.into(), program.into()];
+    words.extend(arguments.iter().map(OsString::from));
+    let launch = Launch::new("sh", words).ranks(world_size).transport(Choice::Tcp);
+    let job = launch.env("OUTPUT", &output).env("BREVITY_TIMEOUT", "60").spawn().unwrap();
+    let processes = job.process_ids();
+    let waiter = std::thread::spawn(move || job.wait().unwrap());
+    let start = Instant::now();
+    while !waiter.is_finished() {
+        if start.elapsed() > DEADLINE {
+            // Their ends are the job's end, which is then reported as a failure.
+            Command::new("kill").arg("-9").args(processes.iter().map(u32::to_string)).status().unwrap();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let report = waiter.join().unwrap().report();
+    let outputs: Vec<String> =
+        (0..world_size).map(|rank| fs::read_to_string(output.with_extension(rank.to_string())).unwrap()).collect();
+    assert_eq!(report, None, "{arguments:?} on {world_size} ranks: {outputs:#?}");
+    outputs
 }
 
 fn succeeds(name: &str, worlds: &[u32], arguments: &[&str]) {
     let stage = Stage::new();
     let program = stage.compile(name);
     for &world_size in worlds {
-        launch(&program, arguments, world_size);
+        launch(&stage, &program, arguments, world_size);
     }
 }
 
@@ -75,7 +88,7 @@ fn a_death_reaches_all_ranks() {
 fn the_example_averages() {
     let stage = Stage::new();
     let program = stage.compile_source(&source("examples/c/average.c"));
-    for (rank, output) in launch(&program, &[], 4).iter().enumerate() {
+    for (rank, output) in launch(&stage, &program, &[], 4).iter().enumerate() {
         assert!(output.starts_with(&format!("rank {rank} of 4 over ")), "{output}");
         assert!(output.contains("average[0] = 1.5, 10 entries came, 9"), "{output}");
     }

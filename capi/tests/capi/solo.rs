@@ -6,7 +6,15 @@ use crate::stage::{Stage, run};
 
 fn succeeds(name: &str) {
     let stage = Stage::new();
-    run(&mut Command::new(stage.compile(name)));
+    run(alone(&mut Command::new(stage.compile(name))));
+}
+
+/// Takes away what a surrounding job may have set.
+fn alone(command: &mut Command) -> &mut Command {
+    for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "BREVITY_MASTER", "RANK", "WORLD_SIZE", "MASTER_ADDR"] {
+        command.env_remove(name);
+    }
+    command
 }
 
 #[test]
@@ -22,4 +30,16 @@ fn errors_belong_to_threads() {
 #[test]
 fn cplusplus_links_and_runs() {
     succeeds("header.cpp");
+}
+
+#[test]
+fn without_a_job_a_program_runs_alone() {
+    succeeds("gtopk.c");
+}
+
+#[test]
+fn an_environment_that_makes_no_sense_is_refused() {
+    let stage = Stage::new();
+    let mut command = Command::new(stage.compile("join_fails.c"));
+    run(alone(&mut command).env("BREVITY_RANK", "three").env("BREVITY_WORLD_SIZE", "2"));
 }
