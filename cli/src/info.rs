@@ -1,0 +1,237 @@
+//! `brevity info`: what this build is, what it finds on this host, and what is in force.
+
+use std::env;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use brevity::Settings;
+use brevity::transport::tcp;
+use serde::Serialize;
+
+/// Shows the version, the transports found, the processor's features and the settings in force.
+#[derive(Clone, Debug, clap::Args)]
+pub struct InfoArguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints what there is.
+///
+/// # Errors
+/// When standard output is gone.
+pub fn info(arguments: &InfoArguments) -> io::Result<()> {
+    let info = Info::collect(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()));
+    let text = if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.to_string() };
+    io::stdout().write_all(text.as_bytes())
+}
+
+/// All that is told.
+#[derive(Debug, Serialize)]
+struct Info {
+    version: &'static str,
+    transports: Vec<Transport>,
+    ucx: Option<Ucx>,
+    cpu: Cpu,
+    defaults: Vec<Setting>,
+    environment: Vec<Variable>,
+}
+
+#[derive(Debug, Serialize)]
+struct Transport {
+    name: &'static str,
+    available: bool,
+    /// What it runs over, or why it is missing.
+    note: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Ucx {
+    version: String,
+    path: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct Cpu {
+    architecture: &'static str,
+    processors: usize,
+    /// What the kernels were compiled for.
+    used: Vec<&'static str>,
+    /// What the processor has besides.
+    unused: Vec<&'static str>,
+}
+
+/// What holds unless a variable or an argument says otherwise.
+#[derive(Debug, Serialize)]
+struct Setting {
+    name: &'static str,
+    value: String,
+}
+
+/// A variable of the environment that is set.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Variable {
+    name: &'static str,
+    value: String,
+    meaning: &'static str,
+}
+
+/// The variables that are read, and what they mean.
+const VARIABLES: [(&str, &str); 15] = [
+    ("BREVITY_RANK", "this rank, from 0"),
+    ("BREVITY_WORLD_SIZE", "ranks in the job"),
+    ("BREVITY_MASTER", "host:port where ranks meet"),
+    ("BREVITY_TRANSPORT", "auto, ucx or tcp"),
+    ("BREVITY_TIMEOUT", "seconds that a call may take"),
+    ("BREVITY_JOIN_TIMEOUT", "seconds that ranks wait for each other at the start"),
+    ("BREVITY_INTERFACE", "the network interface to use"),
+    ("BREVITY_KEY_FILE", "the file with the job's key"),
+    (KEY, "the job's key"),
+    ("BREVITY_JOB", "the job's name, the same for all its ranks"),
+    ("BREVITY_UCX_LIB", "the libucp.so.0 to load"),
+    ("RANK", "this rank, as torchrun says it"),
+    ("WORLD_SIZE", "ranks in the job, as torchrun says it"),
+    ("MASTER_ADDR", "host where ranks meet, as torchrun says it"),
+    ("MASTER_PORT", "torchrun's own port; ranks meet at the next one"),
+];
+
+/// The variable whose value is never shown.
+const KEY: &str = "BREVITY_KEY";
+
+impl Info {
+    fn collect(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let found = find_ucx();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            transports: transports(found.as_ref().map(drop).map_err(String::as_str)),
+            ucx: found.ok(),
+            cpu: Cpu::detect(),
+            defaults: defaults(),
+            environment: variables(lookup),
+        }
+    }
+}
+
+/// The UCX library in use, or why there is none.
+fn find_ucx() -> Result<Ucx, String> {
+    Err("this build has no UCX transport".into())
+}
+
+fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
+    let ucx_note = ucx.err().unwrap_or("shared memory, TCP and what else UCX finds");
+    vec![
+        Transport { name: "ucx", available: ucx.is_ok(), note: ucx_note.to_owned() },
+        Transport { name: "tcp", available: true, note: "sockets".into() },
+        Transport { name: "local", available: true, note: "threads of one process".into() },
+    ]
+}
+
+fn defaults() -> Vec<Setting> {
+    let Settings { timeout, cost } = Settings::default();
+    let of = |name, value| Setting { name, value };
+    let unexpected_mib = tcp::MAX_UNEXPECTED_BYTES >> 20;
+    vec![
+        of("transport", "auto: ucx where all ranks have it, else tcp".into()),
+        of("timeout of a call", format!("{} s", timeout.as_secs_f64())),
+        of("timeout of joining", "60 s".into()),
+        of("messages kept before they are received, over tcp", format!("{unexpected_mib} MiB a peer")),
+        of("alpha, which chooses algorithms", format!("{} us", cost.alpha * 1e6)),
+        of("beta, which chooses algorithms", format!("{} ns/byte", cost.beta * 1e9)),
+    ]
+}
+
+fn variables(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
+    let shown = |name, value: String| if name == KEY { "(set, not shown)".to_owned() } else { value };
+    let set = |(name, meaning)| lookup(name).map(|value| Variable { name, value: shown(name, value), meaning });
+    VARIABLES.into_iter().filter_map(set).collect()
+}
+
+/// Sorts features into those that the program was compiled for and those that the processor has besides.
+macro_rules! features {
+    ($detected:ident: $($name:tt)*) => {{
+        let (mut used, mut unused) = (Vec::new(), Vec::new());
+        $(if cfg!(target_feature = $name) {
+            used.push($name);
+        } else if std::arch::$detected!($name) {
+            unused.push($name);
+        })*
+        (used, unused)
+    }};
+}
+
+impl Cpu {
+    fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let (used, unused) = features!(is_x86_feature_detected: "sse2" "sse4.2" "avx" "avx2" "fma" "f16c" "avx512f");
+        #[cfg(target_arch = "aarch64")]
+        let (used, unused) = features!(is_aarch64_feature_detected: "neon" "fp16" "sve");
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let (used, unused) = (Vec::new(), Vec::new());
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { architecture: env::consts::ARCH, processors, used, unused }
+    }
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "brevity {}", self.version)?;
+        writeln!(f, "transports")?;
+        for Transport { name, available, note } in &self.transports {
+            writeln!(f, "  {name:<6} {:<8} {note}", if *available { "found" } else { "missing" })?;
+        }
+        if let Some(Ucx { version, path }) = &self.ucx {
+            writeln!(f, "ucx {version}, {}", path.display())?;
+        }
+        let Cpu { architecture, processors, used, unused } = &self.cpu;
+        writeln!(f, "processor\n  {architecture}, {processors} processors for this process")?;
+        writeln!(f, "  used: {}\n  not used: {}", list(used), list(unused))?;
+        writeln!(f, "defaults")?;
+        for Setting { name, value } in &self.defaults {
+            writeln!(f, "  {name}: {value}")?;
+        }
+        writeln!(f, "environment")?;
+        for Variable { name, value, meaning } in &self.environment {
+            writeln!(f, "  {name}={value}  ({meaning})")?;
+        }
+        if self.environment.is_empty() {
+            let names = VARIABLES.map(|(name, _)| name).join(", ");
+            writeln!(f, "  none is set of {names}")?;
+        }
+        Ok(())
+    }
+}
+
+fn list(names: &[&str]) -> String {
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_not_shown() {
+        let info = Info::collect(|name| (name == KEY || name == "RANK").then(|| "secret7".to_owned()));
+        let rank = Variable { name: "RANK", value: "secret7".into(), meaning: "this rank, as torchrun says it" };
+        assert_eq!(info.environment[1], rank);
+        assert_eq!(info.environment[0].value, "(set, not shown)");
+        assert_eq!(info.to_string().matches("secret7").count(), 1);
+    }
+
+    #[test]
+    fn a_missing_transport_says_why() {
+        let [ucx, tcp, _] = transports(Err("no UCX library")).try_into().unwrap();
+        assert_eq!((ucx.available, ucx.note.as_str(), tcp.available), (false, "no UCX library", true));
+        assert!(transports(Ok(()))[0].available);
+    }
+
+    #[test]
+    fn the_baseline_of_the_architecture_is_used() {
+        let cpu = Cpu::detect();
+        assert!(cpu.used.iter().all(|name| !cpu.unused.contains(name)));
+        if cfg!(target_arch = "x86_64") {
+            assert!(cpu.used.contains(&"sse2"));
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The arguments of `brevity perf`, checked before any rank is started.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use brevity::compress::Density;
+use brevity::transport::MAX_WORLD_SIZE;
+use brevity::transport::bootstrap::Choice;
+
+use super::error::{Error, Result};
+use super::size::{Size, SizeRange};
+
+/// Sizes measured unless told otherwise, in bytes.
+const DEFAULT_MAX: usize = 4 << 20;
+
+/// Elements of the vectors that are made sparse unless told otherwise.
+const DEFAULT_SPARSE_ELEMENTS: usize = 1 << 20;
+
+/// The share of entries kept unless told otherwise.
+const DEFAULT_DENSITY: f64 = 0.001;
+
+/// Measures an operation between ranks and prints a table.
+///
+/// Starts its own ranks on this host, unless a launcher has started this one already.
+#[derive(Clone, Debug, clap::Args)]
+pub struct PerfArguments {
+    /// What to measure: latency, allreduce or gtopk-allreduce
+    pub name: String,
+    /// Ranks to start on this host [default: 2]
+    #[arg(long, value_name = "N")]
+    pub np: Option<u32>,
+    /// auto, ucx or tcp [default: what BREVITY_TRANSPORT says, else auto]
+    #[arg(long, value_name = "NAME", value_parser = transport)]
+    pub transport: Option<Choice>,
+    /// Bytes, as 4:4M: the powers of two from MIN to MAX
+    #[arg(long, value_name = "MIN:MAX")]
+    pub size: Option<SizeRange>,
+    /// Elements of the vector, as 25M, in place of a range of sizes
+    #[arg(long, value_name = "N")]
+    pub elements: Option<Size>,
+    /// Share of entries that is kept, a row for each [default: 0.001]
+    #[arg(long, value_name = "D", value_delimiter = ',')]
+    pub density: Vec<f64>,
+    /// Type of the elements: f32
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub dtype: String,
+    /// Iterations timed for each row [default: 1000 up to 8K, 100 above]
+    #[arg(long, value_name = "I")]
+    pub iterations: Option<u32>,
+    /// Iterations before those [default: a tenth]
+    #[arg(long, value_name = "W")]
+    pub warmup: Option<u32>,
+    /// Check the result of every iteration, not of the first alone
+    #[arg(long)]
+    pub verify: bool,
+    /// Write the figures to a file; "-" prints them in place of the table
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw the figures
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Benchmark {
+    /// Half a round trip between ranks 0 and 1.
+    Latency,
+    /// The sum of all ranks' vectors.
+    AllReduce,
+    /// The largest entries of the sum of all ranks' sparse vectors.
+    GtopkAllReduce,
+}
+
+/// Arguments that make sense together.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What is measured.
+    pub benchmark: Benchmark,
+    /// The ranks asked for, if any were.
+    pub np: Option<u32>,
+    /// The transport asked for, if one was.
+    pub transport: Option<Choice>,
+    /// The rows of the table.
+    pub cases: Vec<Case>,
+    /// Whether every iteration is checked.
+    pub verify: bool,
+    /// Where the figures go.
+    pub json: Option<PathBuf>,
+    /// Where the drawing goes.
+    pub plot: Option<PathBuf>,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Case {
+    /// Bytes of the message, or of the dense vector.
+    pub bytes: usize,
+    /// The share of entries that is kept, where some are dropped.
+    pub density: Option<Density>,
+    /// Iterations that are timed.
+    pub iterations: usize,
+    /// Iterations before those.
+    pub warmup: usize,
+}
+
+impl Plan {
+    /// Ranks to start.
+    pub fn ranks(&self) -> u32 {
+        self.np.unwrap_or(2)
+    }
+}
+
+impl Benchmark {
+    const ALL: [Self; 3] = [Self::Latency, Self::AllReduce, Self::GtopkAllReduce];
+
+    /// The fewest ranks that it takes.
+    pub fn fewest_ranks(self) -> u32 {
+        if self == Self::Latency { 2 } else { 1 }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::AllReduce => "allreduce",
+            Self::GtopkAllReduce => "gtopk-allreduce",
+        }
+    }
+
+    /// Bytes that sizes are multiples of.
+    fn unit(self) -> usize {
+        if self == Self::Latency { 1 } else { size_of::<f32>() }
+    }
+}
+
+impl fmt::Display for Benchmark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Benchmark {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|benchmark| benchmark.as_str() == name);
+        known.ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            Error::Arguments(format!("there is no benchmark {name:?}: name one of {names}"))
+        })
+    }
+}
+
+impl PerfArguments {
+    /// Checks the arguments against each other.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`], in one line with the remedy.
+    pub fn plan(self) -> Result<Plan> {
+        let benchmark: Benchmark = self.name.parse()?;
+        self.check(benchmark)?;
+        let cases = self.cases(benchmark)?;
+        let Self { np, transport, verify, json, plot, .. } = self;
+        Ok(Plan { benchmark, np, transport, cases, verify, json, plot })
+    }
+
+    fn check(&self, benchmark: Benchmark) -> Result<()> {
+        let fewest = benchmark.fewest_ranks();
+        refuse(self.np.is_some_and(|np| !(fewest..=MAX_WORLD_SIZE).contains(&np)), || {
+            format!("--np {}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks", self.np.unwrap_or(0))
+        })?;
+        refuse(self.dtype != "f32", || format!("--dtype {}: only f32 is measured", self.dtype))?;
+        refuse(self.iterations == Some(0), || "--iterations 0: at least 1 is timed".into())?;
+        refuse(benchmark != Benchmark::GtopkAllReduce && !self.density.is_empty(), || {
+            format!("--density goes with gtopk-allreduce: {benchmark} drops nothing")
+        })?;
+        refuse(benchmark == Benchmark::Latency && self.elements.is_some(), || {
+            "--elements goes with a reduction: give latency a --size in bytes".into()
+        })?;
+        refuse(self.size.is_some() && self.elements.is_some(), || {
+            "--size and --elements say the same thing: give one of them".into()
+        })?;
+        for (option, file) in [("--json", &self.json), ("--plot", &self.plot)] {
+            file.as_deref().map_or(Ok(()), |file| check_file(option, file))?;
+        }
+        refuse(self.plot.as_ref().is_some_and(|file| file.extension().is_none_or(|ending| ending != "svg")), || {
+            "--plot draws SVG: give it a FILE.svg".into()
+        })
+    }
+
+    fn cases(&self, benchmark: Benchmark) -> Result<Vec<Case>> {
+        let densities: Vec<_> = match benchmark {
+            Benchmark::GtopkAllReduce if self.density.is_empty() => vec![Some(density(DEFAULT_DENSITY)?)],
+            Benchmark::GtopkAllReduce => {
+                self.density.iter().map(|&share| density(share).map(Some)).collect::<Result<_>>()?
+            }
+            _ => vec![None],
+        };
+        let cases = self.sizes(benchmark)?.into_iter().flat_map(|bytes| {
+            let iterations = self.iterations.map_or(default_iterations(bytes), |count| count as usize);
+            let warmup = self.warmup.map_or(iterations / 10, |count| count as usize);
+            densities.iter().map(move |&density| Case { bytes, density, iterations, warmup })
+        });
+        Ok(cases.collect())
+    }
+
+    fn sizes(&self, benchmark: Benchmark) -> Result<Vec<usize>> {
+        let unit = benchmark.unit();
+        match (self.size, self.elements) {
+            (_, Some(Size(elements))) => {
+                refuse(u32::try_from(elements).is_err(), || {
+                    format!("--elements {}: indices have 32 bits, so 4095M is about the most", Size(elements))
+                })?;
+                Ok(vec![elements * unit])
+            }
+            (None, None) if benchmark == Benchmark::GtopkAllReduce => Ok(vec![DEFAULT_SPARSE_ELEMENTS * unit]),
+            (size, None) => {
+                let range = size.unwrap_or(SizeRange { min: unit, max: DEFAULT_MAX });
+                let sizes: Vec<_> = range.sizes().collect();
+                refuse(sizes[0] < unit, || format!("--size from {}: an f32 has {unit} bytes", sizes[0]))?;
+                Ok(sizes)
+            }
+        }
+    }
+}
+
+fn refuse(bad: bool, message: impl FnOnce() -> String) -> Result<()> {
+    if bad { Err(Error::Arguments(message())) } else { Ok(()) }
+}
+
+fn transport(name: &str) -> Result<Choice, String> {
+    Choice::parse(name).ok_or_else(|| "name one of auto, ucx, tcp".into())
+}
+
+fn density(share: f64) -> Result<Density> {
+    Density::new(share).map_err(|_| Error::Arguments(format!("--density {share}: it lies above 0 and is at most 1")))
+}
+
+fn default_iterations(bytes: usize) -> usize {
+    if bytes <= 8 << 10 { 1000 } else { 100 }
+}
+
+fn check_file(option: &str, file: &Path) -> Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    refuse(file.is_dir() || !folder.is_dir(), || format!("{option} {}: no file can be written there", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: PerfArguments,
+    }
+
+    fn plan(line: &str) -> Result<Plan, String> {
+        let words = std::iter::once("perf").chain(line.split_whitespace());
+        let command = Command::try_parse_from(words).map_err(|error| error.to_string())?;
+        command.arguments.plan().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rows_follow_sizes_and_densities() {
+        let bytes = |line: &str| plan(line).unwrap().cases.iter().map(|case| case.bytes).collect::<Vec<_>>();
+        assert_eq!(bytes("latency --size 1:8"), [1, 2, 4, 8]);
+        assert_eq!(bytes("latency").len(), 23);
+        assert_eq!(bytes("allreduce")[..2], [4, 8]);
+        assert_eq!(bytes("allreduce --elements 3"), [12]);
+        assert_eq!(bytes("allreduce --size 64K"), [65_536]);
+        assert_eq!(bytes("gtopk-allreduce"), [4 << 20]);
+        let rows = plan("gtopk-allreduce --elements 1K --density 0.01,0.1").unwrap().cases;
+        let densities: Vec<_> = rows.iter().map(|case| case.density.unwrap().share()).collect();
+        assert_eq!((densities, rows[0].bytes, rows[1].bytes), (vec![0.01, 0.1], 4096, 4096));
+        assert_eq!(plan("gtopk-allreduce --size 4:16 --density 0.5,1").unwrap().cases.len(), 6);
+    }
+
+    #[test]
+    fn counts_have_defaults() {
+        let counts = |line: &str| {
+            let case = plan(line).unwrap().cases[0];
+            (case.iterations, case.warmup)
+        };
+        assert_eq!(counts("latency --size 8K"), (1000, 100));
+        assert_eq!(counts("latency --size 16K"), (100, 10));
+        assert_eq!(counts("latency --size 16K --iterations 7 --warmup 0"), (7, 0));
+        assert_eq!((plan("latency").unwrap().ranks(), plan("allreduce --np 5").unwrap().ranks()), (2, 5));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_in_one_line() {
+        let refused = [
+            ("bandwidth", "latency, allreduce, gtopk-allreduce"),
+            ("latency --np 1", "from 2 to"),
+            ("allreduce --np 0", "from 1 to"),
+            ("allreduce --dtype f16", "only f32"),
+            ("allreduce --iterations 0", "at least 1"),
+            ("allreduce --density 0.1", "goes with gtopk-allreduce"),
+            ("latency --elements 8", "--size in bytes"),
+            ("allreduce --size 4:8 --elements 8", "give one of them"),
+            ("allreduce --size 1:8", "an f32 has 4 bytes"),
+            ("allreduce --elements 8G", "32 bits"),
+            ("gtopk-allreduce --density 0", "above 0"),
+            ("gtopk-allreduce --density 0.1,nan", "above 0"),
+            ("gtopk-allreduce --density 1.5", "at most 1"),
+            ("latency --json /no/such/folder/file.json", "no file can be written"),
+            ("latency --json /", "no file can be written"),
+            ("latency --plot figure.png", "FILE.svg"),
+        ];
+        for (line, expected) in refused {
+            let message = plan(line).expect_err(line);
+            assert!(message.contains(expected), "{line}: {message}");
+            assert_eq!(message.lines().count(), 1, "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_refused_by_the_parser() {
+        for line in [
+            "",
+            "latency --size 8:4",
+            "latency --np many",
+            "latency --iterations -1",
+            "latency --bogus",
+            "a b",
+            "latency --transport smoke",
+        ] {
+            assert!(plan(line).is_err(), "{line}");
+        }
+    }
+}

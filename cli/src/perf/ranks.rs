@@ -1,0 +1,81 @@
+//! The ranks of a measurement: those that a launcher started, or those that are started here.
+
+use std::env;
+
+use brevity::Group;
+use brevity::collectives::Error as Collective;
+use brevity::launch::{self, Ending, Launch};
+use brevity::transport::bootstrap::Choice;
+
+use super::arguments::Plan;
+use super::error::{Error, Result};
+
+/// Variables of which a launcher sets at least one.
+const LAUNCHED: [&str; 4] = ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "RANK", "WORLD_SIZE"];
+
+/// Whether a launcher has started this process as a rank.
+pub fn is_launched() -> bool {
+    LAUNCHED.iter().any(|name| env::var_os(name).is_some())
+}
+
+/// Joins the job that the launcher describes.
+///
+/// # Errors
+/// When ranks do not join in time, or the environment is not understood.
+pub fn join() -> Result<Group> {
+    launch::die_with_parent();
+    Ok(Group::from_env()?)
+}
+
+/// Checks that the job is as the arguments ask; the same outcome on all ranks.
+///
+/// # Errors
+/// [`Error::Arguments`].
+pub fn check(plan: &Plan, group: &Group) -> Result<()> {
+    let (ranks, transport) = (group.world_size(), group.transport());
+    let fewest = plan.benchmark.fewest_ranks();
+    if plan.np.is_some_and(|np| np != ranks) || ranks < fewest {
+        let wanted = plan.np.unwrap_or(fewest);
+        return Err(Error::Arguments(format!("the launcher started {ranks} ranks, expected {wanted}: start as many")));
+    }
+    match plan.transport {
+        Some(choice) if choice != Choice::Auto && choice.name() != transport => Err(Error::Arguments(format!(
+            "--transport {choice}: the launcher's job runs over {transport}, set BREVITY_TRANSPORT={choice} for all ranks"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether another rank tells of what has happened, so that this one may be silent.
+pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
+    match error {
+        Error::Arguments(_) => rank != 0,
+        Error::Collective(Collective::Aborted { rank: by }) => by.0 != rank,
+        _ => false,
+    }
+}
+
+/// Starts the ranks on this host, each this same program with the same arguments, and waits for them; the exit status
+/// of the first that fails.
+///
+/// # Errors
+/// When a rank can't be started, or is killed.
+pub fn start(plan: &Plan) -> Result<u8> {
+    let transport = plan.transport.map_or_else(transport_of_environment, Ok)?;
+    let program = env::current_exe().map_err(|error| Error::Program(error.to_string()))?;
+    let job = Launch::new(program, env::args_os().skip(1)).ranks(plan.ranks()).transport(transport).spawn()?;
+    let outcome = job.wait()?;
+    let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
+    match (first, outcome.report()) {
+        // Nobody else can tell of it.
+        (Some(Ending::Killed(_)), Some(report)) => Err(Error::Killed(report)),
+        _ => Ok(outcome.exit_status()),
+    }
+}
+
+/// What `BREVITY_TRANSPORT` asks for; auto where it does not.
+fn transport_of_environment() -> Result<Choice> {
+    let Some(name) = env::var_os("BREVITY_TRANSPORT") else { return Ok(Choice::Auto) };
+    let choice = name.to_str().and_then(Choice::parse);
+    choice.ok_or_else(|| Error::Arguments(format!("BREVITY_TRANSPORT is {name:?}, expected auto, tcp or ucx")))
+}

@@ -1,0 +1,221 @@
+//! The figures, as a table and as JSON.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use brevity::Group;
+use brevity::compress::Density;
+use serde::Serialize;
+
+use super::arguments::{Benchmark, Case, Plan};
+use super::error::{Error, Result};
+use super::measure::Measured;
+use super::statistics::{Summary, mean};
+
+/// All figures of one run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What was measured.
+    pub name: String,
+    /// What it ran over.
+    pub transport: &'static str,
+    /// Ranks.
+    pub world_size: u32,
+    /// Type of the elements.
+    pub dtype: &'static str,
+    /// The version of Brevity.
+    pub version: &'static str,
+    /// A row for each size and density.
+    pub rows: Vec<Row>,
+}
+
+/// The figures of one size and density.
+#[derive(Debug, Serialize)]
+#[allow(non_snake_case, reason = "the names are those of the JSON contract")]
+pub struct Row {
+    /// Bytes of the message, or of the dense vector.
+    pub bytes: usize,
+    /// The mean over ranks and iterations.
+    pub avg_us: f64,
+    /// The fastest iteration of any rank.
+    pub min_us: f64,
+    /// The slowest iteration of any rank.
+    pub max_us: f64,
+    /// The median of all iterations of all ranks.
+    pub p50_us: f64,
+    /// The time that 99 of 100 iterations kept to.
+    pub p99_us: f64,
+    /// `bytes` by `avg_us`.
+    pub bandwidth_MBps: f64,
+    /// The mean of the rank whose mean is largest.
+    pub slowest_rank_us: f64,
+    /// Iterations that were timed.
+    pub iterations: usize,
+    /// Bytes that a rank hands to the network in an iteration, headers included: the mean over ranks.
+    pub bytes_sent_per_rank: f64,
+    /// The mean with one call for each round trip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_avg_us: Option<f64>,
+    /// The share of entries that is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub density: Option<f64>,
+    /// Entries that are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<usize>,
+}
+
+impl Row {
+    /// Gathers what all ranks measured; the same row on each. A collective call.
+    pub fn gather(group: &Group, case: Case, measured: Measured) -> Result<Option<Self>> {
+        let times = group.all_gather_varying(measured.times)?;
+        let call_times = group.all_gather_varying(measured.call_times)?;
+        let mut bytes_sent = vec![0.0; group.world_size() as usize];
+        group.all_gather(&[measured.bytes_sent], &mut bytes_sent)?;
+        Ok(Summary::new(&times).map(|summary| Self {
+            bytes: case.bytes,
+            avg_us: summary.avg,
+            min_us: summary.min,
+            max_us: summary.max,
+            p50_us: summary.p50,
+            p99_us: summary.p99,
+            bandwidth_MBps: case.bytes as f64 / summary.avg,
+            slowest_rank_us: summary.slowest_rank,
+            iterations: case.iterations,
+            bytes_sent_per_rank: mean(&bytes_sent),
+            call_avg_us: Summary::new(&call_times).map(|summary| summary.avg),
+            density: case.density.map(Density::share),
+            kept: measured.kept,
+        }))
+    }
+}
+
+impl Report {
+    /// A report without rows.
+    pub fn new(group: &Group, benchmark: Benchmark) -> Self {
+        Self {
+            name: benchmark.to_string(),
+            transport: group.transport(),
+            world_size: group.world_size(),
+            dtype: "f32",
+            version: env!("CARGO_PKG_VERSION"),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Writes the figures to a file; to standard output for "-".
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        let refuse = |why: String| Error::Write { path: PathBuf::from(path), why };
+        let mut text = serde_json::to_string_pretty(self).map_err(|error| refuse(error.to_string()))?;
+        text.push('\n');
+        if is_standard_output(path) {
+            return Ok(io::stdout().write_all(text.as_bytes())?);
+        }
+        std::fs::write(path, text).map_err(|error| refuse(error.to_string()))
+    }
+}
+
+/// The table, printed row by row as the figures come.
+pub struct Table {
+    wanted: bool,
+    sparse: bool,
+}
+
+impl Table {
+    /// Prints the head, if this rank prints a table.
+    pub fn begin(group: &Group, plan: &Plan) -> Result<Self> {
+        let wanted = group.rank() == 0 && !plan.json.as_deref().is_some_and(is_standard_output);
+        let table = Self { wanted, sparse: plan.benchmark == Benchmark::GtopkAllReduce };
+        let (name, transport, ranks) = (plan.benchmark, group.transport(), group.world_size());
+        table.print(&format!("# brevity {name}: {ranks} ranks, {transport}\n{}", table.head()))?;
+        Ok(table)
+    }
+
+    /// Prints a row.
+    pub fn row(&self, row: &Row) -> Result<()> {
+        self.print(&self.line(row))
+    }
+
+    fn head(&self) -> String {
+        let mut head = format!(
+            "{:<10} {:>16} {:>12} {:>12} {:>12} {:>12}",
+            "# Size", "Avg Latency(us)", "Min", "Max", "p50", "p99"
+        );
+        if self.sparse {
+            let _ = write!(head, " {:>10} {:>14}", "Density", "Sent(B)/rank");
+        }
+        head
+    }
+
+    fn line(&self, row: &Row) -> String {
+        let mut line = format!("{:<10} {:>16.2}", row.bytes, row.avg_us);
+        for figure in [row.min_us, row.max_us, row.p50_us, row.p99_us] {
+            let _ = write!(line, " {figure:>12.2}");
+        }
+        if self.sparse {
+            let _ = write!(line, " {:>10} {:>14.0}", row.density.unwrap_or(1.0), row.bytes_sent_per_rank);
+        }
+        line
+    }
+
+    fn print(&self, text: &str) -> Result<()> {
+        if !self.wanted {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}")?;
+        Ok(out.flush()?)
+    }
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Row {
+        Row {
+            bytes: 1024,
+            avg_us: 4.0,
+            min_us: 1.0,
+            max_us: 9.0,
+            p50_us: 3.5,
+            p99_us: 8.0,
+            bandwidth_MBps: 256.0,
+            slowest_rank_us: 4.5,
+            iterations: 10,
+            bytes_sent_per_rank: 96.4,
+            call_avg_us: None,
+            density: Some(0.001),
+            kept: Some(1),
+        }
+    }
+
+    #[test]
+    fn columns_are_those_of_the_osu_benchmarks() {
+        let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        let dense = Table { wanted: false, sparse: false };
+        assert_eq!(words(dense.head()), "# Size Avg Latency(us) Min Max p50 p99");
+        assert_eq!(words(dense.line(&row())), "1024 4.00 1.00 9.00 3.50 8.00");
+        let sparse = Table { wanted: false, sparse: true };
+        assert_eq!(words(sparse.head()), "# Size Avg Latency(us) Min Max p50 p99 Density Sent(B)/rank");
+        assert_eq!(words(sparse.line(&row())), "1024 4.00 1.00 9.00 3.50 8.00 0.001 96");
+        assert_eq!(dense.head().len(), dense.line(&row()).len());
+    }
+
+    #[test]
+    fn json_has_the_names_of_the_contract() {
+        let report = Report::new(&Group::solo(), Benchmark::AllReduce);
+        let report = serde_json::to_value(Report { rows: vec![row()], ..report }).unwrap();
+        for name in ["name", "transport", "world_size", "dtype", "version", "rows"] {
+            assert!(!report[name].is_null(), "{name}");
+        }
+        for name in ["bytes", "avg_us", "min_us", "max_us", "p50_us", "p99_us", "bandwidth_MBps"] {
+            assert!(report["rows"][0][name].is_number(), "{name}");
+        }
+        assert!(report["rows"][0].get("call_avg_us").is_none());
+    }
+}

@@ -1,0 +1,154 @@
+//! The measurements on ranks that are threads.
+
+use std::thread;
+
+use brevity::collectives::Error as Collective;
+use brevity::transport::local;
+use brevity::{Group, Settings};
+use clap::Parser;
+
+use super::measure::Difference;
+use super::*;
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    arguments: PerfArguments,
+}
+
+fn plan(line: &str) -> Plan {
+    let words = std::iter::once("perf").chain(line.split_whitespace());
+    Command::try_parse_from(words).unwrap().arguments.plan().unwrap()
+}
+
+fn on_ranks<R: Send>(world_size: u32, body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
+    let body = &body;
+    thread::scope(|scope| {
+        let ranks: Vec<_> = local::world(world_size)
+            .into_iter()
+            .map(|rank| scope.spawn(move || body(&Group::new(Box::new(rank), Settings::default()))))
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+/// The rows, which must be the same on all ranks.
+fn rows(world_size: u32, line: &str) -> Vec<Row> {
+    let plan = plan(line);
+    let measured = on_ranks(world_size, |group| {
+        let row = |&case| Row::gather(group, case, measure_case(group, &plan, case).unwrap()).unwrap().unwrap();
+        plan.cases.iter().map(row).collect::<Vec<_>>()
+    });
+    let texts: Vec<_> = measured.iter().map(|rows| serde_json::to_string(rows).unwrap()).collect();
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+    measured.into_iter().next().unwrap()
+}
+
+#[test]
+fn every_benchmark_measures_right_results() {
+    for world_size in [1, 2, 3, 5] {
+        for line in ["allreduce --size 4:4K", "gtopk-allreduce --elements 999 --density 0.01,0.5,1"] {
+            let rows = rows(world_size, &format!("{line} --iterations 3 --warmup 1 --verify"));
+            assert!(rows.iter().all(|row| row.iterations == 3 && row.avg_us > 0.0), "{line}: {rows:?}");
+        }
+    }
+}
+
+#[test]
+fn latency_is_measured_between_two_ranks_whoever_else_is_there() {
+    for world_size in [2, 3] {
+        let rows = rows(world_size, "latency --size 1:64K --iterations 5 --warmup 2 --verify");
+        assert_eq!(rows.len(), 17);
+        for row in rows {
+            assert!(row.min_us > 0.0 && row.call_avg_us.unwrap() > 0.0, "{row:?}");
+            assert_eq!(row.bandwidth_MBps, row.bytes as f64 / row.avg_us);
+        }
+    }
+}
+
+#[test]
+fn sparse_vectors_send_what_they_keep() {
+    let rows = rows(2, "gtopk-allreduce --elements 100K --density 0.001,0.01 --iterations 4");
+    assert_eq!(rows.iter().map(|row| row.kept).collect::<Vec<_>>(), [Some(103), Some(1024)]);
+    for row in rows {
+        // Each of two ranks sends at most 8 bytes an entry and a header.
+        let entries = row.kept.unwrap() as f64;
+        assert!((8.0 * entries..8.0 * entries + 200.0).contains(&row.bytes_sent_per_rank), "{row:?}");
+    }
+}
+
+struct Broken {
+    runs: usize,
+    wrong_from: usize,
+}
+
+impl Workload for Broken {
+    fn prepare(&mut self) {}
+
+    fn run(&mut self, group: &Group) -> brevity::collectives::Result<()> {
+        self.runs += 1;
+        group.barrier()
+    }
+
+    fn check(&self) -> Result<(), Difference> {
+        Difference::find(&[self.runs >= self.wrong_from], &[false])
+    }
+}
+
+#[test]
+fn wrong_results_are_found_where_results_are_checked() {
+    let case = plan("allreduce --size 4 --iterations 3 --warmup 1").cases[0];
+    let run = |wrong_from, verify| {
+        let group = Group::solo();
+        measure(&group, &mut Broken { runs: 0, wrong_from }, Benchmark::AllReduce, case, verify)
+    };
+    for (wrong_from, verify) in [(1, false), (1, true), (5, true)] {
+        let error = run(wrong_from, verify).unwrap_err().to_string();
+        assert_eq!(error, "rank 0: allreduce of 4 bytes is wrong at 0: found true, expected false");
+    }
+    assert_eq!(run(2, false).unwrap().times.len(), 3);
+    assert_eq!(run(6, true).unwrap().times.len(), 3);
+}
+
+#[test]
+fn only_the_rank_that_stopped_the_job_tells() {
+    let outcomes = on_ranks(2, |group| {
+        if group.rank() == 1 {
+            group.abort();
+        }
+        let error = Error::from(group.barrier().unwrap_err());
+        assert!(matches!(error, Error::Collective(Collective::Aborted { .. })), "{error}");
+        ranks::is_told_elsewhere(&error, group.rank())
+    });
+    assert_eq!(outcomes, [true, false]);
+    let misuse = Error::Arguments("no".into());
+    assert!(!ranks::is_told_elsewhere(&misuse, 0) && ranks::is_told_elsewhere(&misuse, 1));
+    assert_eq!(misuse.status(), 2);
+}
+
+#[test]
+fn the_job_must_be_as_the_arguments_ask() {
+    let check = |line: &str| ranks::check(&plan(line), &Group::solo()).map_err(|error| error.to_string());
+    assert_eq!(check("allreduce"), Ok(()));
+    assert_eq!(check("allreduce --np 1 --transport auto"), Ok(()));
+    assert!(check("allreduce --np 3").unwrap_err().contains("started 1 ranks, expected 3"));
+    assert!(check("latency").unwrap_err().contains("started 1 ranks, expected 2"));
+    assert!(check("allreduce --transport tcp").unwrap_err().contains("BREVITY_TRANSPORT=tcp"));
+}
+
+#[test]
+fn figures_are_written_and_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, svg) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
+    for line in ["gtopk-allreduce --elements 1K --density 0.01,0.1", "allreduce --size 4:64", "allreduce --size 8"] {
+        let line = format!("{line} --iterations 2 --json {} --plot {}", json.display(), svg.display());
+        let plan = plan(&line);
+        for outcome in on_ranks(2, |group| measure_all(group, &plan)) {
+            outcome.unwrap();
+        }
+        let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        assert_eq!(figures["rows"].as_array().unwrap().len(), plan.cases.len());
+        let drawing = std::fs::read_to_string(&svg).unwrap();
+        assert!(drawing.starts_with("<svg") && drawing.contains("</svg>") && drawing.contains("p99"), "{line}");
+    }
+}
