@@ -1,0 +1,147 @@
+//! What every transport must do, as a battery of cases that each transport's tests run.
+
+mod endings;
+mod messages;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ucx_sys_wrap::buffer::{Comm, Port, scope};
+use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag, Transport};
+
+/// How long the ranks of one case may take together.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The sequence number of the messages that end a case; cases use others.
+const LAST_SEQUENCE: u32 = 0xf_ffff;
+
+/// A name, the world sizes it runs with, and what every rank does.
+type Case = (&'static str, &'static [u32], fn(&Arc<Port>));
+
+/// After these the ranks meet once more, so the transport must still work.
+const CASES: &[Case] = &[
+    ("order within a tag", &[2], messages::order_within_a_tag),
+    ("tags received out of order", &[2], messages::tags_out_of_order),
+    ("unexpected messages", &[2], messages::unexpected),
+    ("parts", &[2], messages::parts),
+    ("refused messages", &[2], messages::refused),
+    ("mark", &[2], messages::mark),
+    ("sizes", &[2], messages::sizes),
+    ("40 MiB", &[2], messages::forty_mebibytes),
+    ("all to all", &[1, 2, 3, 5, 8], messages::all_to_all),
+    ("peers that are none", &[2], messages::no_such_peer),
+    ("statistics", &[2], messages::statistics),
+    ("canceled receive", &[2], endings::canceled_recv),
+    ("canceled send", &[2], endings::canceled_send),
+    ("receive canceled in the middle", &[2], endings::canceled_in_the_middle),
+    ("operations left in a scope", &[2], endings::left_in_a_scope),
+    ("expired scope", &[2], endings::expired),
+    ("tasks", &[3], endings::tasks),
+    ("sleep", &[2], endings::sleep),
+];
+
+/// These close the transport.
+const CLOSING_CASES: &[Case] = &[
+    ("peer dropped", &[3], endings::peer_dropped),
+    ("peer dropped under a send", &[2], endings::peer_dropped_under_a_send),
+    ("abort", &[2, 5], endings::abort),
+    ("abandon", &[2], endings::scope_after_abort),
+];
+
+/// Runs all cases on worlds that `make` makes, of as many ranks as it is asked for; each rank gets a thread.
+///
+/// # Panics
+/// When a case fails, or does not end in time, with its name.
+pub fn battery(name: &str, make: impl Fn(u32) -> Vec<Box<dyn Transport>>) {
+    let cases = CASES.iter().map(|case| (case, true)).chain(CLOSING_CASES.iter().map(|case| (case, false)));
+    for (&(case, world_sizes, body), meets) in cases {
+        for &world_size in world_sizes {
+            let start = Instant::now();
+            let title = format!("{name}: {case}, {world_size} ranks");
+            run(&title, make(world_size), move |port| {
+                body(&port);
+                if meets {
+                    meet(&port);
+                }
+            });
+            println!("{title}: {:?}", start.elapsed());
+        }
+    }
+}
+
+/// Runs `body` for every rank in a thread of its own.
+///
+/// # Panics
+/// When one of them panics, or does not end in time.
+pub fn run(title: &str, world: Vec<Box<dyn Transport>>, body: impl Fn(Arc<Port>) + Send + Sync + 'static) {
+    let (body, (report, reports)) = (Arc::new(body), channel());
+    let mut running: Vec<_> = (0..world.len()).collect();
+    for (rank, transport) in world.into_iter().enumerate() {
+        assert_eq!(transport.rank().index(), rank, "{title}: transports come by rising rank");
+        let (body, report) = (Arc::clone(&body), report.clone());
+        thread::spawn(move || {
+            let result = catch_unwind(AssertUnwindSafe(|| body(Port::new(transport))));
+            let failure = result.err().map(|panic| match panic.downcast::<String>() {
+                Ok(text) => *text,
+                Err(panic) => panic.downcast_ref::<&str>().unwrap_or(&"a panic").to_string(),
+            });
+            report.send((rank, failure)).unwrap();
+        });
+    }
+    drop(report);
+    let deadline = Instant::now() + DEADLINE;
+    while !running.is_empty() {
+        match reports.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok((rank, None)) => running.retain(|other| *other != rank),
+            Ok((rank, Some(failure))) => panic!("{title}: rank {rank}: {failure}"),
+            Err(RecvTimeoutError::Timeout) => panic!("{title}: ranks {running:?} hang"),
+            Err(RecvTimeoutError::Disconnected) => unreachable!("every rank reports"),
+        }
+    }
+}
+
+/// Runs `body` to its end, moving the transport in between.
+pub fn block<'env, R>(port: &Arc<Port>, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
+    scope(port, |comm| turn(comm.port()), body)
+}
+
+pub fn turn(port: &Port) {
+    if !port.progress() {
+        thread::yield_now();
+    }
+}
+
+/// Every rank hears from every other.
+pub fn meet(port: &Arc<Port>) {
+    let own = port.rank();
+    block(port, async |comm| {
+        let sends: Vec<_> = peers(port).map(|peer| comm.send(peer, envelope(own, LAST_SEQUENCE, 0), ())).collect();
+        for peer in peers(port) {
+            comm.recv(peer, envelope(peer, LAST_SEQUENCE, 0), ()).await.unwrap();
+        }
+        for send in sends {
+            send.await.unwrap();
+        }
+    });
+}
+
+/// All ranks but this one.
+pub fn peers(port: &Port) -> impl Iterator<Item = Rank> {
+    let own = port.rank();
+    Rank::all(port.world_size()).filter(move |rank| *rank != own)
+}
+
+pub fn envelope(source: Rank, sequence: u32, round: u32) -> Envelope {
+    Envelope { tag: Tag::new(source, 1, sequence, round), signature: Signature::default(), mark: Mark::NONE }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    let start = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..length as u64)
+        .map(|index| (start.wrapping_add(index.wrapping_mul(0x5851_f42d_4c95_7f2d)) >> 56) as u8)
+        .collect()
+}

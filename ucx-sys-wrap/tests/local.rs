@@ -1,0 +1,63 @@
+//! The transport between threads, held against the conformance battery and its own promises.
+
+mod common;
+
+use common::{block, envelope, pattern};
+use ucx_sys_wrap::buffer::Port;
+use ucx_sys_wrap::{Rank, Statistics, Transport, local};
+
+fn world(world_size: u32) -> Vec<Box<dyn Transport>> {
+    local::world(world_size).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
+}
+
+#[test]
+fn battery() {
+    common::battery("local", world);
+}
+
+#[test]
+fn small_messages_are_copied_twice_and_large_ones_once() {
+    for (length, sender_copies) in [(0, 0), (local::COPIED_BYTES, 1), (local::COPIED_BYTES + 1, 0)] {
+        common::run("copies", world(2), move |port| {
+            block(&port, async |comm| {
+                if port.rank() == Rank(0) {
+                    comm.send(Rank(1), envelope(Rank(0), 1, 0), pattern(1, length)).await.unwrap();
+                } else {
+                    comm.recv(Rank(0), envelope(Rank(0), 1, 0), vec![0u8; length]).await.unwrap();
+                }
+            });
+            let Statistics { copies, bytes_copied, .. } = port.statistics();
+            let expected = if port.rank() == Rank(0) { sender_copies } else { u64::from(length > 0) };
+            assert_eq!((copies, bytes_copied), (expected, expected * length as u64), "{length} bytes");
+        });
+    }
+}
+
+#[test]
+fn small_sends_end_when_posted_until_the_mailbox_is_full() {
+    let ports: Vec<_> = world(2).into_iter().map(Port::new).collect();
+    let mut posted = 0;
+    // Nobody receives, and still nothing hangs: what does not fit stays with its sender.
+    block(&ports[0], async |comm| {
+        let sends: Vec<_> =
+            (0..10_000).map(|index| comm.send(Rank(1), envelope(Rank(0), 1, 0), pattern(index, 4000))).collect();
+        posted = sends.len();
+    });
+    let copied = ports[0].statistics().bytes_copied;
+    assert!(copied <= 16 << 20 && copied > 16 << 19, "{copied} of {posted} messages");
+    block(&ports[1], async |comm| {
+        for index in 0..copied as usize / 4000 {
+            let (bytes, _) = comm.recv(Rank(0), envelope(Rank(0), 1, 0), vec![0u8; 4000]).await.unwrap();
+            assert_eq!(bytes, pattern(index, 4000));
+        }
+    });
+}
+
+#[test]
+fn who_has_left_harms_only_those_who_wait_for_it() {
+    let mut ports: Vec<_> = world(3).into_iter().map(Port::new).collect();
+    drop(ports.pop());
+    block(&ports[0], async |comm| comm.send(Rank(1), envelope(Rank(0), 1, 0), vec![1u8]).await.unwrap());
+    block(&ports[1], async |comm| comm.recv(Rank(0), envelope(Rank(0), 1, 0), vec![0u8]).await.unwrap());
+    assert_eq!((ports[0].failure(), ports[1].failure()), (None, None));
+}
