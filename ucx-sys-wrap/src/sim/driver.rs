@@ -1,0 +1,130 @@
+//! Runs one future a rank on the virtual clock.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::Cluster;
+use super::links::{duration, picoseconds};
+use crate::{Rank, Transport};
+
+/// Every rank is polled at least this often in virtual time, so that it sees its deadlines pass.
+const LONGEST_STEP: Duration = Duration::from_millis(10);
+
+/// While nothing happens, that grows to this share of the time since something last did.
+const STEP_SHARE: u64 = 8;
+
+/// When nothing has happened for so long, nothing will.
+const PATIENCE: Duration = Duration::from_secs(1_000_000);
+
+/// Ranks that wait for what will never come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} never ended, and nothing has happened since {} s", RankList(waiting), since.as_secs_f64())]
+pub struct Stuck {
+    /// The ranks whose futures have not ended, rising.
+    pub waiting: Vec<Rank>,
+    /// When something last happened.
+    pub since: Duration,
+}
+
+/// Runs `start`'s future for every rank, and returns what they return, by rank.
+///
+/// Deterministic: all that happens at one time happens before any future is polled; futures are polled by rising rank,
+/// only those of ranks to which something has happened, and again while they post or end operations. Every rank is
+/// polled at least every 10 ms of virtual time; after a silence, at the latest when it has lasted 1/8 longer: a deadline
+/// in a silence is seen that much late. Wakers do nothing: a future that waits for anything but its transport and its
+/// clock is polled only then. A future that ends is dropped, and with it its transport.
+///
+/// # Errors
+/// [`Stuck`] when nothing has happened for 1,000,000 virtual seconds.
+pub fn run<R, F>(cluster: Cluster, start: impl FnMut(Box<dyn Transport>) -> F) -> Result<Vec<R>, Stuck>
+where
+    F: Future<Output = R>,
+{
+    let mut ranks = Ranks::start(&cluster, start);
+    cluster.network.lock().advance(0);
+    ranks.poll_all();
+    let (mut last_event, mut last_look) = (0u64, 0u64);
+    while ranks.running > 0 {
+        let step = picoseconds(LONGEST_STEP).max(last_look.saturating_sub(last_event) / STEP_SHARE);
+        let mut network = cluster.network.lock();
+        if network.advance(last_look.saturating_add(step)) {
+            last_event = network.now;
+            let ready = network.take_ready();
+            drop(network);
+            ranks.poll(&ready);
+        } else if !network.has_events() && network.now - last_event > picoseconds(PATIENCE) {
+            return Err(Stuck { waiting: ranks.waiting(), since: duration(last_event) });
+        } else {
+            last_look = network.now;
+            drop(network);
+            ranks.poll_all();
+        }
+    }
+    Ok(ranks.outputs.into_iter().flatten().collect())
+}
+
+struct Ranks<'cluster, R, F> {
+    cluster: &'cluster Cluster,
+    futures: Vec<Option<Pin<Box<F>>>>,
+    outputs: Vec<Option<R>>,
+    running: usize,
+}
+
+impl<'cluster, R, F: Future<Output = R>> Ranks<'cluster, R, F> {
+    fn start(cluster: &'cluster Cluster, mut start: impl FnMut(Box<dyn Transport>) -> F) -> Self {
+        let futures: Vec<_> =
+            cluster.transports().into_iter().map(|transport| Some(Box::pin(start(Box::new(transport))))).collect();
+        let outputs = futures.iter().map(|_| None).collect();
+        let running = futures.len();
+        Self { cluster, futures, outputs, running }
+    }
+
+    fn waiting(&self) -> Vec<Rank> {
+        Rank::all(self.futures.len() as u32).filter(|rank| self.futures[rank.index()].is_some()).collect()
+    }
+
+    fn poll_all(&mut self) {
+        for rank in self.waiting() {
+            self.poll_one(rank);
+        }
+    }
+
+    fn poll(&mut self, ready: &BTreeSet<Rank>) {
+        for rank in ready {
+            self.poll_one(*rank);
+        }
+    }
+
+    /// Polls a rank until it only waits. A rank that stands still is not polled.
+    fn poll_one(&mut self, rank: Rank) {
+        let Some(future) = &mut self.futures[rank.index()] else { return };
+        let mut context = Context::from_waker(Waker::noop());
+        while self.cluster.begin_turn(rank) {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                self.outputs[rank.index()] = Some(output);
+                self.futures[rank.index()] = None;
+                self.running -= 1;
+                return;
+            }
+            if !self.cluster.has_acted(rank) {
+                return;
+            }
+        }
+    }
+}
+
+struct RankList<'a>(&'a [Rank]);
+
+impl fmt::Display for RankList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, rank) in self.0.iter().enumerate() {
+            f.write_str(if position > 0 { ", rank " } else { "rank " })?;
+            rank.fmt(f)?;
+        }
+        Ok(())
+    }
+}
