@@ -36,13 +36,14 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
     if !ranks::is_launched() {
         return ranks::start(&plan);
     }
-    let group = ranks::join()?;
-    match ranks::check(&plan, &group).and_then(|()| measure_all(&group, &plan)) {
+    let measured = ranks::join().and_then(|group| {
+        let measured = ranks::check(&plan, &group).and_then(|()| measure_all(&group, &plan));
+        measured.inspect_err(|_| group.abort())
+    });
+    match measured {
         Ok(()) => Ok(0),
-        Err(error) => {
-            group.abort();
-            if ranks::is_told_elsewhere(&error, group.rank()) { Ok(error.status()) } else { Err(error) }
-        }
+        Err(error) if ranks::is_told_elsewhere(&error, ranks::rank_of_environment()) => Ok(error.status()),
+        Err(error) => Err(error),
     }
 }
 

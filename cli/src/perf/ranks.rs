@@ -5,6 +5,7 @@ use std::env;
 use brevity::Group;
 use brevity::collectives::Error as Collective;
 use brevity::launch::{self, Ending, Launch};
+use brevity::transport::Error as Transport;
 use brevity::transport::bootstrap::Choice;
 
 use super::arguments::Plan;
@@ -25,6 +26,12 @@ pub fn is_launched() -> bool {
 pub fn join() -> Result<Group> {
     launch::die_with_parent();
     Ok(Group::from_env()?)
+}
+
+/// This rank, as the launcher says it; 0 where it does not.
+pub fn rank_of_environment() -> u32 {
+    let read = |name| env::var(name).ok()?.parse().ok();
+    read("BREVITY_RANK").or_else(|| read("RANK")).unwrap_or(0)
 }
 
 /// Checks that the job is as the arguments ask; the same outcome on all ranks.
@@ -51,6 +58,8 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     match error {
         Error::Arguments(_) => rank != 0,
         Error::Collective(Collective::Aborted { rank: by }) => by.0 != rank,
+        // The choice of a transport is the same on all ranks.
+        Error::Collective(Collective::Transport(Transport::Unavailable { .. })) => rank != 0,
         _ => false,
     }
 }
