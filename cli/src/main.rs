@@ -1,2 +1,99 @@
 //! The `brevity` command.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod info;
+mod perf;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Exit status of arguments that make no sense.
+const BAD_ARGUMENTS: u8 = 2;
+/// Exit status of a run that failed.
+const FAILED: u8 = 1;
+
+/// Collectives that say less: run jobs, measure, see what is there.
+#[derive(Parser)]
+#[command(name = "brevity", version, arg_required_else_help = false)]
+struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Run(run::RunArguments),
+    Perf(Box<perf::PerfArguments>),
+    Info(info::InfoArguments),
+    #[command(name = run::TRAMPOLINE, hide = true)]
+    Rank(run::TrampolineArguments),
+}
+
+fn main() -> ExitCode {
+    let action = match Command::try_parse() {
+        Ok(command) => command.action,
+        Err(error) => return explain(&error),
+    };
+    match action {
+        Action::Run(arguments) => end(run::run(arguments), run::Error::status),
+        Action::Rank(arguments) => run::trampoline(arguments).into(),
+        Action::Perf(arguments) => end(perf::perf(*arguments), perf::Error::status),
+        Action::Info(arguments) => end(info::info(&arguments).map(|()| 0), |_| FAILED),
+    }
+}
+
+/// The exit status of a command, after its error has been told.
+fn end<E: std::fmt::Display>(outcome: Result<u8, E>, status: impl Fn(&E) -> u8) -> ExitCode {
+    match outcome {
+        Ok(status) => status.into(),
+        Err(error) => {
+            eprintln!("brevity: {error}");
+            status(&error).into()
+        }
+    }
+}
+
+/// Prints the help that was asked for, or tells in one line what is wrong with the arguments.
+fn explain(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        eprintln!("brevity: {} (see --help)", one_line(&error.to_string()));
+        return BAD_ARGUMENTS.into();
+    }
+    // Nobody is left to tell when even this fails.
+    let _ = error.print();
+    ExitCode::SUCCESS
+}
+
+/// The first paragraph, which says what is wrong; the rest is advice.
+fn one_line(message: &str) -> String {
+    let paragraph = message.lines().take_while(|line| !line.trim().is_empty());
+    let line = paragraph.map(str::trim).collect::<Vec<_>>().join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Command::command().debug_assert();
+    }
+
+    #[test]
+    fn messages_of_the_parser_become_one_line() {
+        let complaint = |line: &str| {
+            let Err(error) = Command::try_parse_from(line.split(' ')) else { panic!("{line} is accepted") };
+            one_line(&error.to_string())
+        };
+        assert_eq!(complaint("brevity perf"), "the following required arguments were not provided: <NAME>");
+        assert_eq!(complaint("brevity perf latency --bogus"), "unexpected argument '--bogus' found");
+        assert!(complaint("brevity perf latency --size 8:4").ends_with("MIN is larger than MAX"));
+        assert!(complaint("brevity").contains("run, perf, info"));
+        assert!(complaint("brevity sing").contains("'sing'"));
+    }
+}

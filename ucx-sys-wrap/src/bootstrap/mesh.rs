@@ -56,7 +56,7 @@ struct Mesh {
 }
 
 enum Call {
-    Under(Handshake),
+    Under(Box<Handshake>),
     NotBefore(Instant),
 }
 
@@ -119,7 +119,8 @@ impl Mesh {
             }
             match Channel::connect(self.addresses[index]) {
                 Ok(channel) => {
-                    self.calls[index] = Call::Under(Handshake::call(channel, &self.party, Purpose::Mesh, peer)?);
+                    self.calls[index] =
+                        Call::Under(Box::new(Handshake::call(channel, &self.party, Purpose::Mesh, peer)?));
                 }
                 Err(_) => self.calls[index] = Call::NotBefore(Instant::now() + PAUSE),
             }

@@ -1,0 +1,152 @@
+//! `brevity run`: starts the ranks of a job on this host.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use brevity::launch::{self, Launch};
+use brevity::transport::bootstrap::Choice;
+use clap::Args;
+
+/// The hidden subcommand that a rank begins as.
+pub const TRAMPOLINE: &str = "rank";
+
+/// The status of a rank whose program can't be run, as in shells.
+const CANNOT_RUN: u8 = 126;
+
+/// Starts N ranks of a program on this host, and ends with the status of the first that fails
+#[derive(Args)]
+pub struct RunArguments {
+    /// How many ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    ranks: u32,
+
+    /// The transport: auto, ucx or tcp
+    #[arg(long, default_value = "auto", value_parser = transport)]
+    transport: Choice,
+
+    /// Put the rank before every line of output
+    #[arg(long)]
+    tag_output: bool,
+
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM ARGS")]
+    program: Vec<OsString>,
+}
+
+/// The program of a rank, run in place of this process
+#[derive(Args)]
+pub struct TrampolineArguments {
+    #[arg(last = true, required = true)]
+    program: Vec<OsString>,
+}
+
+/// Why a job could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such program.
+    #[error("can't run {program:?}: {why}")]
+    Program {
+        /// What was asked for.
+        program: OsString,
+        /// The reason, with the remedy.
+        why: &'static str,
+    },
+
+    /// The system refused.
+    #[error(transparent)]
+    Launch(#[from] brevity::transport::Error),
+
+    /// This program does not find itself.
+    #[error("can't find the brevity program itself: {0}")]
+    Own(std::io::Error),
+}
+
+impl Error {
+    /// The exit status: 2 for bad arguments, else 1.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Program { .. } => 2,
+            Self::Launch(_) | Self::Own(_) => 1,
+        }
+    }
+}
+
+/// Runs the job; the exit status of the first rank that fails, else 0.
+///
+/// # Errors
+/// When the program can't be run or the ranks can't be started.
+pub fn run(arguments: RunArguments) -> Result<u8, Error> {
+    if let Some(program) = arguments.program.first() {
+        find(program, env::var_os("PATH").as_deref())?;
+    }
+    let own = env::current_exe().map_err(Error::Own)?;
+    // Each rank begins as this program, so that it dies with the launcher whatever program it becomes.
+    let begin = [TRAMPOLINE, "--"].map(OsString::from).into_iter().chain(arguments.program);
+    let job = Launch::new(own, begin)
+        .ranks(arguments.ranks)
+        .transport(arguments.transport)
+        .tag_output(arguments.tag_output)
+        .spawn()?;
+    let outcome = job.wait()?;
+    if let Some(report) = outcome.report() {
+        eprintln!("brevity: {report}");
+    }
+    Ok(outcome.exit_status())
+}
+
+/// Becomes the rank's program; returns only if that fails.
+pub fn trampoline(arguments: TrampolineArguments) -> u8 {
+    launch::die_with_parent();
+    let mut words = arguments.program.into_iter();
+    let program = words.next().unwrap_or_default();
+    let error = Command::new(&program).args(words).exec();
+    eprintln!("brevity: can't run {program:?}: {error}");
+    CANNOT_RUN
+}
+
+/// Finds the program as the system will, so that one line says what is wrong before any rank is started.
+fn find(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
+    let failed = |why| Error::Program { program: program.to_owned(), why };
+    let candidates: Vec<PathBuf> = if program.as_encoded_bytes().contains(&b'/') {
+        vec![PathBuf::from(program)]
+    } else {
+        path.map(|path| env::split_paths(path).map(|folder| folder.join(program)).collect()).unwrap_or_default()
+    };
+    let files: Vec<PathBuf> = candidates.into_iter().filter(|candidate| candidate.is_file()).collect();
+    if files.is_empty() {
+        return Err(failed("there is no such file here or in PATH: give a path, as ./program"));
+    }
+    files.into_iter().find(|file| is_executable(file)).ok_or_else(|| failed("it is not executable: use chmod +x"))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn transport(text: &str) -> Result<Choice, &'static str> {
+    Choice::parse(text).ok_or("expected auto, ucx or tcp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_the_system_finds_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("program");
+        std::fs::write(&file, "#!/bin/sh\n").unwrap();
+        let path = Some(folder.path().as_os_str());
+        let refused = find(OsStr::new("program"), path).unwrap_err().to_string();
+        assert!(refused.contains("not executable"), "{refused}");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find(OsStr::new("program"), path).unwrap(), file);
+        assert_eq!(find(file.as_os_str(), None).unwrap(), file);
+        assert!(find(OsStr::new("no-such-program"), path).is_err());
+        assert!(find(folder.path().as_os_str(), path).is_err());
+    }
+}

@@ -1,0 +1,214 @@
+//! The built command: what it prints, how it ends, and that it leaves no process behind.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long one command may take; generous, since it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A variable that only the processes of one command have.
+const MARK: &str = "BREVITY_CLI_TEST_MARK";
+
+/// What a launcher would have set.
+const LAUNCHED: [&str; 7] =
+    ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "BREVITY_MASTER", "BREVITY_TRANSPORT", "RANK", "WORLD_SIZE", "MASTER_ADDR"];
+
+struct Ended {
+    status: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// Starts the command; the mark that its processes bear.
+fn start(line: &str) -> (Child, String) {
+    static COMMANDS: AtomicU32 = AtomicU32::new(0);
+    let mark = format!("{}-{}", std::process::id(), COMMANDS.fetch_add(1, Ordering::Relaxed));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brevity"));
+    command.args(line.split_whitespace()).env(MARK, &mark).stdin(Stdio::null());
+    LAUNCHED.iter().for_each(|name| _ = command.env_remove(name));
+    (command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), mark)
+}
+
+/// Runs the command to its end, which must come in time and leave no process.
+fn brevity(line: &str) -> Ended {
+    let (mut child, mark) = start(line);
+    let read = |mut from: Box<dyn Read + Send>| {
+        thread::spawn(move || {
+            let mut text = String::new();
+            from.read_to_string(&mut text).unwrap();
+            text
+        })
+    };
+    let stdout = read(Box::new(child.stdout.take().unwrap()));
+    let stderr = read(Box::new(child.stderr.take().unwrap()));
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{line:?} did not end in {PATIENCE:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(left_behind(&mark), Vec::<String>::new(), "{line}");
+    Ended { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+/// Processes with the mark.
+fn marked(mark: &str) -> Vec<String> {
+    let entry = format!("{MARK}={mark}");
+    let bears_mark = |process: fs::DirEntry| {
+        let environment = fs::read(process.path().join("environ")).ok()?;
+        let is_marked = environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes());
+        is_marked.then(|| process.file_name().to_string_lossy().into_owned())
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter_map(bears_mark).collect()
+}
+
+/// Processes with the mark that are still there a moment later.
+fn left_behind(mark: &str) -> Vec<String> {
+    for _ in 0..100 {
+        if marked(mark).is_empty() {
+            return Vec::new();
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    marked(mark)
+}
+
+/// Runs a command that must succeed; its standard output.
+fn succeed(line: &str) -> String {
+    let Ended { status, stdout, stderr } = brevity(line);
+    assert_eq!(status, Some(0), "{line}: {stderr}");
+    stdout
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The sizes of a table, whose other columns must be numbers in order.
+fn sizes(table: &str) -> Vec<usize> {
+    let rows = table.lines().filter(|line| !line.starts_with('#'));
+    rows.map(|row| {
+        let figures: Vec<f64> = row.split_whitespace().map(|figure| figure.parse().unwrap()).collect();
+        let [size, avg, min, max, p50, p99] = figures[..6].try_into().unwrap();
+        assert!(0.0 < min && min <= p50 && p50 <= p99 && p99 <= max && min <= avg && avg <= max, "{row}");
+        size as usize
+    })
+    .collect()
+}
+
+fn assert_row(row: &Value) {
+    for name in ["bytes", "avg_us", "min_us", "max_us", "p50_us", "p99_us", "bandwidth_MBps"] {
+        assert!(row[name].as_f64().is_some_and(|figure| figure > 0.0), "{name} in {row}");
+    }
+}
+
+#[test]
+fn info_names_the_transports() {
+    let text = succeed("info");
+    assert!(text.contains("tcp") && text.contains("ucx"), "{text}");
+    let info = json(&succeed("info --json"));
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    let transports = info["transports"].as_array().unwrap();
+    let tcp = transports.iter().find(|transport| transport["name"] == "tcp").unwrap();
+    assert_eq!(tcp["available"], true);
+}
+
+#[test]
+fn all_reduce_over_tcp_writes_its_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, plot) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
+    let line = format!(
+        "perf allreduce --np 3 --transport tcp --size 4:64K --iterations 5 --verify --json {} --plot {}",
+        file.display(),
+        plot.display()
+    );
+    let table = succeed(&line);
+    let expected: Vec<usize> = (2..=16).map(|bit| 1 << bit).collect();
+    assert_eq!(sizes(&table), expected, "{table}");
+    let figures = json(&fs::read_to_string(file).unwrap());
+    assert_eq!(figures["name"], "allreduce");
+    assert_eq!(figures["transport"], "tcp");
+    assert_eq!(figures["world_size"], 3);
+    assert_eq!(figures["dtype"], "f32");
+    let rows = figures["rows"].as_array().unwrap();
+    assert_eq!(rows.iter().map(|row| row["bytes"].as_u64().unwrap() as usize).collect::<Vec<_>>(), expected);
+    rows.iter().for_each(assert_row);
+    assert!(fs::read_to_string(plot).unwrap().contains("allreduce"));
+}
+
+#[test]
+fn latency_prints_the_columns_of_the_osu_benchmarks() {
+    let table = succeed("perf latency --np 2 --transport tcp --size 1:4K --iterations 20 --verify");
+    let head = table.lines().find(|line| line.starts_with("# Size")).unwrap();
+    assert_eq!(
+        head.split_whitespace().collect::<Vec<_>>(),
+        ["#", "Size", "Avg", "Latency(us)", "Min", "Max", "p50", "p99"]
+    );
+    assert_eq!(sizes(&table).len(), 13);
+}
+
+#[test]
+fn gtopk_says_what_it_sends() {
+    let line =
+        "perf gtopk-allreduce --np 2 --transport tcp --elements 100K --density 0.001,0.01 --iterations 3 --json -";
+    let figures = json(&succeed(line));
+    let rows = figures["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for (row, kept) in rows.iter().zip([103.0, 1024.0]) {
+        assert_row(row);
+        assert_eq!(row["kept"].as_f64(), Some(kept));
+        // Each of two ranks sends at most 8 bytes an entry, and headers.
+        let sent = row["bytes_sent_per_rank"].as_f64().unwrap();
+        assert!(sent > 4.0 * kept && sent < 8.0 * kept + 1000.0, "{row}");
+    }
+}
+
+#[test]
+fn ranks_die_with_the_command() {
+    let (mut child, mark) = start("perf allreduce --np 3 --transport tcp --size 64K --iterations 100000000");
+    let mut table = BufReader::new(child.stdout.take().unwrap());
+    let mut title = String::new();
+    // All ranks have joined when the table begins.
+    table.read_line(&mut title).unwrap();
+    assert!(title.contains("3 ranks"), "{title}");
+    assert_eq!(marked(&mark).len(), 4);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(left_behind(&mark), Vec::<String>::new());
+}
+
+#[test]
+fn bad_arguments_are_told_in_one_line() {
+    let lines = [
+        "",
+        "perf",
+        "perf bandwidth",
+        "perf latency --np 1",
+        "perf latency --size 8:4",
+        "perf latency --size many",
+        "perf latency --bogus",
+        "perf allreduce --transport smoke",
+        "perf gtopk-allreduce --density 2",
+        "perf allreduce --json /no/such/folder/file.json",
+        "info --bogus",
+    ];
+    for line in lines {
+        let Ended { status, stdout, stderr } = brevity(line);
+        assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}");
+        assert_eq!(stderr.lines().count(), 1, "{line}: {stderr}");
+    }
+    assert!(brevity("perf bandwidth").stderr.contains("latency, allreduce, gtopk-allreduce"));
+}

@@ -1,0 +1,97 @@
+//! `brevity run`, as its users see it.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+const BREVITY: &str = env!("CARGO_BIN_EXE_brevity");
+
+fn brevity(arguments: &[&str]) -> Output {
+    Command::new(BREVITY).args(arguments).output().unwrap()
+}
+
+fn shell(ranks: &str, script: &str) -> Output {
+    brevity(&["run", "-n", ranks, "--", "sh", "-c", script])
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_rank_gets_its_place() {
+    let output = shell("3", "echo $BREVITY_RANK of $BREVITY_WORLD_SIZE by $BREVITY_TRANSPORT");
+    let stdout = text(&output.stdout);
+    let mut lines: Vec<&str> = stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 of 3 by auto", "1 of 3 by auto", "2 of 3 by auto"]);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn lines_are_tagged() {
+    let output = brevity(&["run", "-n", "2", "--tag-output", "--", "sh", "-c", "echo out; echo err >&2"]);
+    let (mut stdout, stderr) =
+        (text(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>(), text(&output.stderr));
+    stdout.sort();
+    assert_eq!(stdout, ["[0] out", "[1] out"]);
+    assert!(stderr.contains("[0] err") && stderr.contains("[1] err"), "{stderr}");
+}
+
+#[test]
+fn the_first_failure_decides_the_status() {
+    let output = shell("3", "test $BREVITY_RANK = 1 && exit 7; exit 0");
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(text(&output.stderr), "brevity: rank 1 ended with status 7\n");
+    let output = shell("2", "test $BREVITY_RANK = 1 && kill -9 $$; exit 0");
+    assert_eq!(output.status.code(), Some(137));
+    assert_eq!(text(&output.stderr), "brevity: rank 1 was killed by signal 9\n");
+}
+
+#[test]
+fn ranks_that_go_on_after_a_failure_are_ended_with_what_they_started() {
+    let start = Instant::now();
+    let output = shell("2", "test $BREVITY_RANK = 0 && exit 1; sleep 1000 & echo $!; wait");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(start.elapsed() < Duration::from_secs(60));
+    let sleeper = text(&output.stdout).trim().to_owned();
+    assert!(!sleeper.is_empty() && !is_running(&sleeper), "process {sleeper} is left");
+}
+
+#[test]
+fn a_signal_reaches_all_ranks() {
+    let script = "trap 'echo got it; exit 0' TERM; echo ready; sleep 1000 & wait";
+    let mut job = Command::new(BREVITY)
+        .args(["run", "-n", "2", "--", "sh", "-c", script])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(job.stdout.take().unwrap()));
+    let mut next = || lines.next().unwrap().unwrap();
+    assert_eq!([next(), next()], ["ready", "ready"]);
+    assert!(Command::new("kill").arg(job.id().to_string()).status().unwrap().success());
+    assert_eq!([next(), next()], ["got it", "got it"]);
+    assert_eq!(job.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn bad_arguments_are_one_line_and_status_2() {
+    for (arguments, expected) in [
+        (&["run", "-n", "0", "--", "true"][..], "0 is not in 1..="),
+        (&["run", "-n", "2"], "PROGRAM"),
+        (&["run", "--", "true"], "--ranks <N>"),
+        (&["run", "-n", "2", "--transport", "pigeon", "--", "true"], "expected auto, ucx or tcp"),
+        (&["run", "-n", "2", "--", "/no/such/program"], "no such file"),
+        (&["run", "-n", "2", "--", "/etc/passwd"], "not executable"),
+    ] {
+        let output = brevity(arguments);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
+    }
+}
+
+/// Whether the process exists and is more than an entry that nobody has reaped.
+fn is_running(process: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
+}
