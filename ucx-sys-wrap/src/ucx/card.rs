@@ -1,0 +1,121 @@
+//! What a rank tells all others about itself when the world is made.
+//!
+//! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and its minor number, process and
+//! descriptor of the rank's word, 4 bytes each; the token, 16; the control address: 16 bytes of IPv6 (or IPv4 mapped to
+//! it) and 4 of port; then UCX's worker address to the end.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::word::Token;
+use crate::{Error, Rank, Result};
+
+/// The version of this transport's wire format; ranks compare it when they join.
+pub const WIRE_VERSION: u32 = 1;
+
+/// More than any worker address has.
+const MAX_ADDRESS_BYTES: usize = 64 << 10;
+
+const MAGIC: [u8; 4] = *b"brvu";
+const FIXED_BYTES: usize = 60;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Card {
+    /// Of UCX: addresses are only understood by the same one.
+    pub(super) ucx_version: (u32, u32),
+    pub(super) process: u32,
+    /// The descriptor of the rank's word in its process.
+    pub(super) word: u32,
+    pub(super) token: Token,
+    pub(super) control: SocketAddr,
+    /// UCX's worker address.
+    pub(super) worker: Vec<u8>,
+}
+
+impl Card {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        for number in [WIRE_VERSION, self.ucx_version.0, self.ucx_version.1, self.process, self.word] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.token);
+        let ip = match self.control.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        bytes.extend_from_slice(&ip.octets());
+        bytes.extend_from_slice(&u32::from(self.control.port()).to_le_bytes());
+        bytes.extend_from_slice(&self.worker);
+        bytes
+    }
+
+    /// Reads the card of `rank`, which must run the same versions as this rank.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] for anything that is no card; [`Error::Disagreement`] for another version.
+    pub(super) fn decode(bytes: &[u8], rank: Rank, ucx_version: (u32, u32)) -> Result<Self> {
+        let Some((fixed, worker)) = bytes
+            .split_first_chunk::<FIXED_BYTES>()
+            .filter(|(fixed, worker)| fixed[..4] == MAGIC && !worker.is_empty() && worker.len() <= MAX_ADDRESS_BYTES)
+        else {
+            let what = format!("{} bytes that are no UCX address of this library", bytes.len());
+            return Err(Error::Protocol { rank, what });
+        };
+        let number = |at: usize| fixed[at..at + 4].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
+        let disagreement =
+            |what, found: String, expected: String| Err(Error::Disagreement { what, rank, found, expected });
+        if number(4) != WIRE_VERSION {
+            return disagreement("wire version of ucx", number(4).to_string(), WIRE_VERSION.to_string());
+        }
+        let (major, minor) = (number(8), number(12));
+        if (major, minor) != ucx_version {
+            let expected = format!("{}.{}", ucx_version.0, ucx_version.1);
+            return disagreement("UCX version", format!("{major}.{minor}"), expected);
+        }
+        let (mut token, mut ip) = (Token::default(), [0; 16]);
+        token.copy_from_slice(&fixed[24..40]);
+        ip.copy_from_slice(&fixed[40..56]);
+        let Ok(port) = u16::try_from(number(56)) else {
+            return Err(Error::Protocol { rank, what: format!("a control port of {}", number(56)) });
+        };
+        let control = SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port);
+        Ok(Self { ucx_version, process: number(16), word: number(20), token, control, worker: worker.to_vec() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(control: &str) -> Card {
+        Card {
+            ucx_version: (1, 13),
+            process: 77,
+            word: 5,
+            token: *b"0123456789abcdef",
+            control: control.parse().unwrap(),
+            worker: vec![1, 2, 3],
+        }
+    }
+
+    #[test]
+    fn cards_come_back() {
+        for control in ["127.0.0.1:4000", "[::1]:65535"] {
+            assert_eq!(Card::decode(&card(control).encode(), Rank(1), (1, 13)).unwrap(), card(control));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let refusal = |change: fn(&mut Vec<u8>)| {
+            let mut bytes = card("127.0.0.1:4000").encode();
+            change(&mut bytes);
+            Card::decode(&bytes, Rank(1), (1, 13)).expect_err("a card that is wrong").to_string()
+        };
+        assert!(refusal(|bytes| bytes.truncate(60)).contains("60 bytes that are no UCX address"));
+        assert!(refusal(|bytes| bytes.resize(70 << 10, 0)).contains("no UCX address"));
+        assert!(refusal(|bytes| bytes[0] = 0).contains("no UCX address"));
+        assert!(refusal(|bytes| bytes[4] = 9).contains("wire version of ucx: rank 1 has 9, expected 1"));
+        assert!(refusal(|bytes| bytes[12] = 20).contains("UCX version: rank 1 has 1.20, expected 1.13"));
+        assert!(refusal(|bytes| bytes[58] = 1).contains("a control port of"));
+    }
+}

@@ -1,0 +1,47 @@
+//! The UCX library of this process: loaded once, when it is first asked for.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use brevity_ucx_sys::{LoadError, Ucp};
+
+/// The UCX library in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its major, minor and release number.
+    pub version: (u32, u32, u32),
+    /// The file that was loaded.
+    pub path: PathBuf,
+}
+
+/// Says which UCX library is in use, or why there is none, in one line with the remedy.
+///
+/// The first call loads the library, from the path in `BREVITY_UCX_LIB` or else `libucp.so.0` from where the dynamic
+/// linker looks; it stays loaded, and there is never a second one. Loading takes milliseconds, starts UCX's own
+/// modules and changes the allocator's functions: ask only where UCX is wanted.
+///
+/// # Errors
+/// The line.
+pub fn available() -> Result<Report, String> {
+    match load() {
+        Ok(ucp) => Ok(Report { version: ucp.version(), path: ucp.path().to_owned() }),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The library, once it is loaded.
+pub(super) fn load() -> Result<&'static Ucp, &'static LoadError> {
+    static LIBRARY: OnceLock<Result<Ucp, LoadError>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        let path = std::env::var_os("BREVITY_UCX_LIB").filter(|path| !path.is_empty());
+        // SAFETY: whoever installs a libucp.so.0, or names one in BREVITY_UCX_LIB, vouches that it is UCX; this is the
+        // only place of the process that loads it.
+        let library = unsafe { Ucp::load(path.as_deref().map(Path::new)) };
+        match &library {
+            Ok(ucp) => tracing::info!(version = ?ucp.version(), path = %ucp.path().display(), "UCX is loaded"),
+            Err(error) => tracing::info!(%error, "UCX can't be used"),
+        }
+        library
+    });
+    library.as_ref()
+}

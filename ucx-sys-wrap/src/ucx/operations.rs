@@ -1,0 +1,159 @@
+//! The transport's face: posting, testing and canceling, and closing.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::header::Header;
+use super::incoming::Finished;
+use super::{PACKED_BYTES, TURNS_PER_CLOCK, Ucx};
+use crate::transport::{
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
+};
+use crate::{Envelope, Error, Failure, Rank, Result};
+
+impl Transport for Ucx {
+    fn name(&self) -> &'static str {
+        "ucx"
+    }
+
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone> {
+        let header = self.check_open(to).and_then(|()| Header::new(self.rank, &envelope, &parts, PACKED_BYTES));
+        let header = match header {
+            Ok(header) => header,
+            Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
+        };
+        debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
+        self.statistics.messages_sent += 1;
+        self.statistics.bytes_sent += (super::HEADER_BYTES + header.payload_bytes()) as u64;
+        let means = (&mut self.engine, &mut self.bounces);
+        match self.sends.post(means, to, &header, parts, (self.round, &mut self.statistics)) {
+            Posted::Done(done) => Posted::Done(self.judge_send(to, done)),
+            Posted::Pending(number) => Posted::Pending(SendId(number)),
+        }
+    }
+
+    fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
+        if let Err(error) = self.check_open(from) {
+            return Posted::Done(RecvDone { parts, result: Err(error) });
+        }
+        debug_assert_eq!(envelope.tag.source(), from, "a tag names the rank that sends");
+        let round = self.round;
+        let (receives, means) = self.means();
+        match receives.post(means, from, &envelope, parts, round) {
+            Posted::Done(finished) => {
+                self.judge_violation();
+                Posted::Done(self.judge_recv(finished))
+            }
+            Posted::Pending(number) => Posted::Pending(RecvId(number)),
+        }
+    }
+
+    /// After a failure a send that had not ended ends with the cause, which does not say whether the peer has it.
+    fn test_send(&mut self, id: SendId) -> Option<SendDone> {
+        let (to, done) = self.sends.test((&mut self.engine, &mut self.bounces), id.0)?;
+        Some(self.judge_send(to, done))
+    }
+
+    fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
+        let (receives, means) = self.means();
+        let finished = receives.test(means, id.0)?;
+        self.judge_violation();
+        Some(self.judge_recv(finished))
+    }
+
+    /// Does nothing: UCX can't take a message back. The send ends when the peer receives, or with the transport.
+    fn cancel_send(&mut self, _: SendId) {}
+
+    fn cancel_recv(&mut self, id: RecvId) {
+        self.receives.cancel(&self.engine, id.0);
+        self.settle();
+    }
+
+    fn progress(&mut self) -> bool {
+        let mut moved = self.engine.progress();
+        moved |= self.settle();
+        self.turns = self.turns.wrapping_add(1);
+        if std::mem::take(&mut self.may_have_slept)
+            || self.turns.is_multiple_of(TURNS_PER_CLOCK) && self.now() >= self.next_look
+        {
+            moved |= self.look(false);
+        }
+        self.has_moved |= moved;
+        moved
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn arm(&mut self) -> Option<Arc<OwnedFd>> {
+        self.may_have_slept = true;
+        if std::mem::take(&mut self.has_moved) || self.look(true) || self.closed.is_some() || !self.engine.arm() {
+            return None;
+        }
+        Some(Arc::clone(&self.epoll))
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.closed.as_ref().and_then(|closed| closed.cause)
+    }
+
+    fn fail(&mut self, cause: Failure) {
+        self.close_for(Some(cause), cause.into());
+    }
+
+    /// Tears UCX down, after the peers were told. The promise holds unless the user's settings (`UCX_RNDV_SCHEME`) let
+    /// peers write this rank's memory, or the peers of this host can't be told.
+    fn abandon(&mut self) -> Result<()> {
+        self.close_for(None, Error::Closed);
+        if self.engine.is_quiet() {
+            return Ok(());
+        }
+        let why = "peers may still use this rank's memory: unset UCX_RNDV_SCHEME".into();
+        Err(Error::Unavailable { name: "ucx", why })
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+}
+
+impl Ucx {
+    fn check_open(&self, peer: Rank) -> Result<()> {
+        match &self.closed {
+            Some(closed) => Err(closed.error.clone()),
+            None => check_peer(peer, self.rank, self.world_size),
+        }
+    }
+
+    /// A send that UCX refused leaves half a message behind: the transport is closed.
+    fn judge_send(&mut self, to: Rank, done: SendDone) -> SendDone {
+        if let Err(error) = &done.result
+            && self.closed.is_none()
+        {
+            tracing::error!(rank = %to, %error, "closing the transport");
+            self.close_for(Some(Failure::PeerLost(to)), error.clone());
+        }
+        done
+    }
+
+    fn judge_recv(&mut self, (parts, ended): Finished) -> RecvDone {
+        let mut result = ended.result;
+        if ended.is_spread
+            && result.is_ok()
+            && let Some(error) = self.has_taken_back(ended.from)
+        {
+            result = Err(error);
+        }
+        RecvDone { parts, result }
+    }
+}

@@ -1,0 +1,127 @@
+//! Which UCX settings are changed, and what the user's settings mean for our promises.
+
+use std::ffi::CString;
+
+use brevity_ucx_sys::ucp_config_t;
+
+use super::engine::check;
+use crate::{Error, Result};
+use brevity_ucx_sys::Ucp;
+
+const SCHEME: &str = "RNDV_SCHEME";
+
+/// Names in `UCX_TLS` that bring shared-memory lanes.
+const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cma", "xpmem"];
+
+/// What is set, and what follows.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Tuning {
+    /// Settings without `UCX_`, in the order in which they are made.
+    settings: Vec<(String, String)>,
+    /// Whether nothing writes our memory any more once the worker is destroyed.
+    pub(super) is_quiet: bool,
+}
+
+impl Tuning {
+    /// Decides, given the caller's settings (without `UCX_`), the environment and the library's version.
+    ///
+    /// Where there are shared-memory lanes, rendezvous is by `get_zcopy`: the receiver fetches, so that destroying its
+    /// worker ends it. Under `put_zcopy` the sender goes on writing. Without shared memory only our own worker writes
+    /// what arrived on its sockets, and from 1.19 on `put_zcopy` is four times as fast on tcp as the default.
+    pub(super) fn decide(
+        given: &[(String, String)],
+        environment: impl Fn(&str) -> Option<String>,
+        version: (u32, u32, u32),
+    ) -> Self {
+        let chosen = |name: &str| {
+            let given = given.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
+            given.or_else(|| environment(&format!("UCX_{name}")))
+        };
+        let shares_memory = shares_memory(&chosen("TLS").unwrap_or_else(|| "all".into()));
+        let mut settings = given.to_vec();
+        let mut is_quiet = true;
+        match chosen(SCHEME) {
+            Some(scheme) => is_quiet = !shares_memory || scheme == "get_zcopy",
+            None if shares_memory => settings.push((SCHEME.into(), "get_zcopy".into())),
+            None if (version.0, version.1) >= (1, 19) => settings.push((SCHEME.into(), "put_zcopy".into())),
+            None => {}
+        }
+        if !is_quiet {
+            tracing::warn!(
+                "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because peers may \
+                 still write its memory; unset it"
+            );
+        }
+        Self { settings, is_quiet }
+    }
+
+    /// Makes the settings.
+    ///
+    /// # Safety
+    /// `config` comes from `ucp_config_read` of `ucp` and has not been released.
+    pub(super) unsafe fn apply(&self, ucp: &Ucp, config: *mut ucp_config_t) -> Result<()> {
+        for (name, value) in &self.settings {
+            let refused = || Error::Unavailable { name: "ucx", why: format!("UCX does not take UCX_{name}={value}") };
+            let (Ok(name_c), Ok(value_c)) = (CString::new(name.as_str()), CString::new(value.as_str())) else {
+                return Err(refused());
+            };
+            // SAFETY: the configuration lives (the caller), and the strings outlive the call.
+            let status = unsafe { ucp.ucp_config_modify(config, name_c.as_ptr(), value_c.as_ptr()) };
+            check(ucp, "ucp_config_modify", status).map_err(|_| refused())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a value of `UCX_TLS` allows shared-memory lanes.
+fn shares_memory(transports: &str) -> bool {
+    if transports.starts_with('^') {
+        return true;
+    }
+    transports.split(',').any(|name| {
+        let name = name.trim().trim_start_matches('\\');
+        name.starts_with("knem") || SHARED_MEMORY.contains(&name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: (u32, u32, u32) = (1, 13, 1);
+    const NEW: (u32, u32, u32) = (1, 19, 0);
+
+    fn scheme(
+        given: &[(&str, &str)],
+        environment: &[(&str, &str)],
+        version: (u32, u32, u32),
+    ) -> (Option<String>, bool) {
+        let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let look = |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+        let tuning = Tuning::decide(&given, look, version);
+        let scheme = tuning.settings.iter().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
+        (scheme, tuning.is_quiet)
+    }
+
+    #[test]
+    fn the_receiver_fetches_where_memory_is_shared() {
+        for transports in ["all", "tcp,sm,self", "posix,cma,self", "^rc", "\\shm"] {
+            assert_eq!(scheme(&[], &[("UCX_TLS", transports)], NEW), (Some("get_zcopy".into()), true), "{transports}");
+        }
+        assert_eq!(scheme(&[], &[], OLD), (Some("get_zcopy".into()), true));
+    }
+
+    #[test]
+    fn without_shared_memory_the_fast_scheme_is_taken() {
+        assert_eq!(scheme(&[("TLS", "tcp,self")], &[], OLD), (None, true));
+        assert_eq!(scheme(&[("TLS", "tcp,self")], &[("UCX_TLS", "all")], NEW), (Some("put_zcopy".into()), true));
+    }
+
+    #[test]
+    fn the_users_choice_wins_and_costs_the_promise() {
+        assert_eq!(scheme(&[], &[("UCX_RNDV_SCHEME", "put_zcopy")], NEW), (None, false));
+        assert_eq!(scheme(&[], &[("UCX_RNDV_SCHEME", "get_zcopy")], NEW), (None, true));
+        let both = [("UCX_RNDV_SCHEME", "put_zcopy"), ("UCX_TLS", "tcp,self")];
+        assert_eq!(scheme(&[], &both, NEW), (None, true));
+    }
+}

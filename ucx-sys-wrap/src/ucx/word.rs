@@ -1,0 +1,140 @@
+//! How ranks of one host see each other's failure without asking: a word in memory that the peer's kernel keeps.
+//!
+//! A large message is fetched by its receiver from the sender's memory. A sender whose transport fails takes its memory
+//! back, and a receiver that fetches after that would get bytes of something else and take them for the message. So
+//! the sender writes its word before it takes the memory back, and the receiver reads the word after it has fetched: if
+//! the word is still open then, so was the memory. The memory can only be fetched by a process of the same host and
+//! process namespace, and such a process can also open the word; for all others the bytes pass through the sender's
+//! own UCX, which is torn down.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use crate::{Error, Failure, Rank, Result};
+
+/// Proves that a file is the one that was meant.
+pub(super) type Token = [u8; 16];
+
+const WORD_AT: u64 = size_of::<Token>() as u64;
+const FILE_BYTES: u64 = WORD_AT + 8;
+
+/// Why a rank's transport is closed, or that it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closed {
+    No,
+    /// It was closed in good order.
+    Left,
+    Failed(Failure),
+}
+
+impl Closed {
+    /// The same as a number; 0 is open.
+    pub(super) fn encode(self) -> u64 {
+        match self {
+            Self::No => 0,
+            Self::Left => 1 << 32,
+            Self::Failed(Failure::PeerLost(rank)) => 2 << 32 | u64::from(rank.0),
+            Self::Failed(Failure::Aborted(rank)) => 3 << 32 | u64::from(rank.0),
+        }
+    }
+
+    /// `None` for what [`encode`](Self::encode) does not make in this world.
+    pub(super) fn decode(word: u64, world_size: u32) -> Option<Self> {
+        let rank = Rank(word as u32);
+        let closed = match word >> 32 {
+            0 => Self::No,
+            1 => Self::Left,
+            2 => Self::Failed(Failure::PeerLost(rank)),
+            3 => Self::Failed(Failure::Aborted(rank)),
+            _ => return None,
+        };
+        (closed.encode() == word && rank.0 < world_size).then_some(closed)
+    }
+}
+
+/// This rank's word.
+pub(super) struct OwnWord(File);
+
+impl OwnWord {
+    pub(super) fn new(token: &Token) -> Result<Self> {
+        let make = || -> std::io::Result<File> {
+            let memory = memfd_create("brevity-ucx", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            ftruncate(&memory, FILE_BYTES)?;
+            fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;
+            let file = File::from(memory);
+            file.write_all_at(token, 0)?;
+            Ok(file)
+        };
+        make().map(Self).map_err(|error| Error::system("can't make a word of shared memory", error))
+    }
+
+    /// The descriptor that peers open it by.
+    pub(super) fn number(&self) -> u32 {
+        self.0.as_raw_fd() as u32
+    }
+
+    /// Tells the peers of this host.
+    ///
+    /// # Errors
+    /// When the system does not write it; then memory that peers may fetch must be kept.
+    pub(super) fn write(&self, closed: Closed) -> Result<()> {
+        let written = self.0.write_all_at(&closed.encode().to_le_bytes(), WORD_AT);
+        written.map_err(|error| Error::system("can't write a word of shared memory", error))
+    }
+}
+
+/// A peer's word.
+pub(super) struct PeerWord(File);
+
+impl PeerWord {
+    /// Opens the word of a process of this host; `None` if there is none that holds `token`.
+    pub(super) fn open(process: u32, number: u32, token: &Token) -> Option<Self> {
+        let file = File::open(format!("/proc/{process}/fd/{number}")).ok()?;
+        let is_ours = file.metadata().ok().is_some_and(|metadata| metadata.is_file() && metadata.len() == FILE_BYTES);
+        let mut found = Token::default();
+        (is_ours && file.read_exact_at(&mut found, 0).is_ok() && found == *token).then_some(Self(file))
+    }
+
+    /// What it says now.
+    pub(super) fn read(&self, world_size: u32) -> Closed {
+        let mut bytes = [0; 8];
+        let read = self.0.read_exact_at(&mut bytes, WORD_AT);
+        read.ok().and_then(|()| Closed::decode(u64::from_le_bytes(bytes), world_size)).unwrap_or(Closed::Left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_found_by_its_token_and_changes_under_the_reader() {
+        let word = OwnWord::new(&[7; 16]).unwrap();
+        let process = std::process::id();
+        assert!(PeerWord::open(process, word.number(), &[8; 16]).is_none());
+        assert!(PeerWord::open(process, u32::MAX, &[7; 16]).is_none());
+        let seen = PeerWord::open(process, word.number(), &[7; 16]).unwrap();
+        assert_eq!(seen.read(4), Closed::No);
+        let failed = Closed::Failed(Failure::PeerLost(Rank(3)));
+        word.write(failed).unwrap();
+        assert_eq!(seen.read(4), failed);
+    }
+
+    #[test]
+    fn numbers_that_mean_nothing_are_refused() {
+        for closed in [
+            Closed::No,
+            Closed::Left,
+            Closed::Failed(Failure::PeerLost(Rank(0))),
+            Closed::Failed(Failure::Aborted(Rank(3))),
+        ] {
+            assert_eq!(Closed::decode(closed.encode(), 4), Some(closed));
+        }
+        for word in [1, 1 << 32 | 1, 2 << 32 | 4, 4 << 32, u64::MAX] {
+            assert_eq!(Closed::decode(word, 4), None, "{word:x}");
+        }
+    }
+}

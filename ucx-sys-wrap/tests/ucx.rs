@@ -1,0 +1,325 @@
+//! The transport over UCX between threads of this process: one context and worker a rank, over shared memory and over
+//! UCX's tcp. Skipped where there is no UCX, unless `BREVITY_REQUIRE_UCX` is 1.
+
+use std::io::Write;
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use ucx_sys_wrap::buffer::{Comm, Port, scope};
+use ucx_sys_wrap::ucx::{self, Options, Ucx};
+use ucx_sys_wrap::{Envelope, Error, Failure, Mark, Rank, Signature, Tag, Transport};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The lanes that everything is tested on.
+const LANES: [&str; 2] = ["all", "tcp,self"];
+
+/// Whether there is a UCX; says so where there is none, and fails if there must be one.
+fn has_ucx() -> bool {
+    match ucx::available() {
+        Ok(_) => true,
+        Err(why) if std::env::var_os("BREVITY_REQUIRE_UCX").is_none_or(|value| value != "1") => {
+            // Not `eprintln`, which the test harness swallows.
+            let _ = std::io::stderr().write_all(format!("skipped: no UCX ({why})\n").as_bytes());
+            false
+        }
+        Err(why) => panic!("{why}"),
+    }
+}
+
+/// Makes the ranks of a world, each on a thread of its own.
+fn world(world_size: u32, lanes: &str) -> Vec<Box<dyn Transport>> {
+    let options = Options { settings: vec![("TLS".into(), lanes.into())], ..Options::default() };
+    let cards = Mutex::new(vec![Vec::new(); world_size as usize]);
+    let met = Barrier::new(world_size as usize);
+    let connect = &|rank: Rank| {
+        let mut exchange = |own: &[u8]| {
+            cards.lock().unwrap()[rank.index()] = own.to_vec();
+            met.wait();
+            let all = cards.lock().unwrap().clone();
+            met.wait();
+            Ok(all)
+        };
+        Ucx::connect(rank, world_size, &mut exchange, &options).unwrap()
+    };
+    std::thread::scope(|threads| {
+        let ranks: Vec<_> = Rank::all(world_size).map(|rank| threads.spawn(move || connect(rank))).collect();
+        ranks.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Transport>).collect()
+    })
+}
+
+/// The same through a port.
+fn ported(world_size: u32, body: impl Fn(&Arc<Port>, Rank) + Send + Sync) {
+    if !has_ucx() {
+        return;
+    }
+    for lanes in LANES {
+        std::thread::scope(|threads| {
+            for transport in world(world_size, lanes) {
+                let body = &body;
+                threads.spawn(move || {
+                    let rank = transport.rank();
+                    body(&Port::new(transport), rank);
+                });
+            }
+        });
+    }
+}
+
+/// Runs `body`, which must end before the deadline.
+fn run<'env, R>(port: &Arc<Port>, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
+    let start = Instant::now();
+    let between = |comm: &Comm<'env>| {
+        assert!(start.elapsed() < DEADLINE, "hangs");
+        if !comm.port().progress() {
+            std::thread::yield_now();
+        }
+    };
+    scope(port, between, body)
+}
+
+fn envelope(source: Rank, round: u32) -> Envelope {
+    Envelope { tag: Tag::new(source, 1, 2, round), signature: Signature([9; 16]), mark: Mark(round.into()) }
+}
+
+fn pattern(seed: u32, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at.wrapping_mul(31) + at / 251 + seed as usize) as u8).collect()
+}
+
+const LENGTHS: [usize; 12] = [0, 1, 8, 4095, 4096, 4097, 8192, 10_000, 65_536, 300_001, 1 << 20, (4 << 20) + 3];
+
+#[test]
+fn rings_of_all_lengths() {
+    ported(3, |port, rank| {
+        let (next, before) = (Rank((rank.0 + 1) % 3), Rank((rank.0 + 2) % 3));
+        for (round, length) in (0..).zip(LENGTHS) {
+            let (sent, mut received) = (pattern(rank.0, length), vec![0; length + 5]);
+            let arrival = run(port, async |comm| {
+                let receive = comm.recv(before, envelope(before, round), &mut received[..]);
+                let send = comm.send(next, envelope(rank, round), &sent[..]);
+                let (_, arrival) = receive.await.unwrap();
+                send.await.unwrap();
+                arrival
+            });
+            assert_eq!((arrival.mark, &arrival.lengths[..]), (Mark(round.into()), &[length][..]));
+            assert!(received[..length] == pattern(before.0, length), "{length}");
+            assert_eq!(received[length..], [0; 5]);
+        }
+    });
+}
+
+#[test]
+fn parts_come_to_their_places_in_order() {
+    const MESSAGES: u32 = 40;
+    ported(2, |port, rank| {
+        let peer = Rank(1 - rank.0);
+        let size = |message: u32, part: usize| LENGTHS[(message as usize * 7 + part * 5) % 9];
+        let sent: Vec<_> =
+            (0..MESSAGES).map(|message| [0, 1, 2].map(|part| pattern(message, size(message, part)))).collect();
+        let mut received: Vec<_> =
+            (0..MESSAGES).map(|message| [0, 1, 2].map(|part| vec![0u8; size(message, part)])).collect();
+        // One tag for all, receives posted before, after and between.
+        run(port, async |comm| {
+            let mut receives = Vec::new();
+            let mut sends = Vec::new();
+            for ([a, b, c], places) in sent.iter().zip(&mut received) {
+                let [x, y, z] = places;
+                let receive = comm.recv(peer, envelope(peer, 0), (&mut x[..], (&mut y[..], &mut z[..])));
+                let send = comm.send(peer, envelope(rank, 0), (&a[..], (&b[..], &c[..])));
+                receives.push(receive);
+                sends.push(send);
+            }
+            for receive in receives {
+                receive.await.unwrap();
+            }
+            for send in sends {
+                send.await.unwrap();
+            }
+        });
+        assert!(sent == received);
+    });
+}
+
+#[test]
+fn what_does_not_fit_leaves_the_next_message_unharmed() {
+    ported(2, |port, rank| {
+        let peer = Rank(1 - rank.0);
+        for length in [10, 20_000, 1 << 20] {
+            let bytes = pattern(3, length);
+            let mut received = vec![0u8; length];
+            run(port, async |comm| {
+                if rank == Rank(0) {
+                    for _ in 0..4 {
+                        comm.send(peer, envelope(rank, 0), (&bytes[..], &bytes[..])).await.unwrap();
+                    }
+                    comm.recv(peer, envelope(peer, 1), ()).await.unwrap();
+                    return;
+                }
+                let short = comm.recv(peer, envelope(peer, 0), (vec![0u8; length], vec![0u8; length - 1])).await;
+                assert!(
+                    matches!(short, Err(Error::TooLong { rank: Rank(0), part: 1, sent, capacity })
+                        if (sent, capacity) == (length as u64, length - 1)),
+                    "{length}"
+                );
+                let few = comm.recv(peer, envelope(peer, 0), vec![0u8; length]).await;
+                assert!(matches!(few, Err(Error::TooLong { part: 1, capacity: 0, .. })));
+                let other = Envelope { signature: Signature([8; 16]), ..envelope(peer, 0) };
+                let other = comm.recv(peer, other, (vec![0u8; length], vec![0u8; length])).await;
+                assert!(matches!(other, Err(Error::Mismatch { rank: Rank(0), found: Signature(found), .. })
+                    if found == [9; 16]));
+                let ((left, right), _) =
+                    comm.recv(peer, envelope(peer, 0), (&mut received[..], vec![0u8; length])).await.unwrap();
+                assert!(left == bytes && right == bytes);
+                comm.send(peer, envelope(rank, 1), ()).await.unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_canceled_receive_leaves_its_place_in_the_line() {
+    ported(2, |port, rank| {
+        let peer = Rank(1 - rank.0);
+        let mut places = [[0u8; 4]; 3];
+        run(port, async |comm| {
+            if rank == Rank(0) {
+                comm.recv(peer, envelope(peer, 1), ()).await.unwrap();
+                comm.send(peer, envelope(rank, 0), &[1u8; 4][..]).await.unwrap();
+                return;
+            }
+            let [a, b, c] = &mut places;
+            let first = comm.recv(peer, envelope(peer, 0), &mut a[..]);
+            let second = comm.recv(peer, envelope(peer, 0), &mut b[..]);
+            let third = comm.recv(peer, envelope(peer, 0), &mut c[..]);
+            drop(second);
+            drop(first);
+            comm.send(peer, envelope(rank, 1), ()).await.unwrap();
+            third.await.unwrap();
+        });
+        if rank == Rank(1) {
+            assert_eq!(places, [[0; 4], [0; 4], [1; 4]]);
+        }
+    });
+}
+
+#[test]
+fn whoever_waits_for_a_rank_that_leaves_is_told() {
+    ported(3, |port, rank| {
+        if rank == Rank(2) {
+            return;
+        }
+        let start = Instant::now();
+        let result = run(port, async |comm| comm.recv(Rank(2), envelope(Rank(2), 0), vec![0u8; 8]).await);
+        assert!(matches!(result, Err(Error::PeerLost { rank: Rank(2) })), "{result:?}");
+        assert!(start.elapsed() < Duration::from_secs(2));
+        assert_eq!(port.failure(), Some(Failure::PeerLost(Rank(2))));
+    });
+}
+
+#[test]
+fn a_failure_reaches_those_who_wait_for_others_and_ends_large_sends() {
+    ported(4, |port, rank| {
+        // 1 and 2 wait for 0, 3 sends to 0 what 0 never receives; 0 aborts after a while.
+        let bytes = vec![1u8; 1 << 22];
+        let result = run(port, async |comm| match rank.0 {
+            0 => {
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_millis(50) {
+                    comm.port().progress();
+                }
+                comm.port().abort();
+                Err(Error::Aborted { rank })
+            }
+            3 => comm.send(Rank(0), envelope(rank, 0), &bytes[..]).await.map(|_| ()),
+            _ => comm.recv(Rank(0), envelope(Rank(0), 7), vec![0u8; 8]).await.map(|_| ()),
+        });
+        assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{rank} {result:?}");
+        assert_eq!(port.failure(), Some(Failure::Aborted(Rank(0))));
+    });
+}
+
+#[test]
+fn a_scope_that_leaves_a_large_send_behind_abandons_the_transport() {
+    ported(2, |port, rank| {
+        let start = Instant::now();
+        if rank == Rank(0) {
+            let bytes = vec![1u8; 1 << 22];
+            run(port, async |comm| drop(comm.send(Rank(1), envelope(rank, 0), &bytes[..])));
+            return;
+        }
+        while port.failure().is_none() && start.elapsed() < DEADLINE {
+            let result = run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), 1), vec![0u8; 8]).await);
+            assert!(matches!(result, Err(Error::PeerLost { rank: Rank(0) })), "{result:?}");
+        }
+    });
+}
+
+#[test]
+fn a_sleeping_rank_is_woken_by_messages_and_by_the_end_of_its_peer() {
+    ported(2, |port, rank| {
+        let peer = Rank(1 - rank.0);
+        let start = Instant::now();
+        if rank == Rank(0) {
+            std::thread::sleep(Duration::from_millis(50));
+            run(port, async |comm| comm.send(peer, envelope(rank, 0), &[5u8; 4][..]).await.unwrap());
+            std::thread::sleep(Duration::from_millis(100));
+            return;
+        }
+        let mut sleeps = 0;
+        for round in 0..2 {
+            let mut between = |comm: &Comm<'_>| {
+                assert!(start.elapsed() < DEADLINE, "hangs");
+                if !comm.port().progress() {
+                    comm.port().sleep(DEADLINE);
+                    sleeps += 1;
+                }
+            };
+            let result = scope(port, &mut between, async |comm| {
+                comm.recv(peer, envelope(peer, round), vec![0u8; 4]).await.map(|(bytes, _)| bytes)
+            });
+            match round {
+                0 => assert_eq!(result.unwrap(), [5; 4]),
+                _ => assert!(matches!(result, Err(Error::PeerLost { rank: Rank(0) }))),
+            }
+        }
+        assert!((1..2000).contains(&sleeps), "{sleeps} sleeps");
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn what_was_sent_before_leaving_arrives() {
+    ported(2, |port, rank| {
+        for (round, length) in (0..).zip([8, 4096]) {
+            if rank == Rank(0) {
+                let bytes = pattern(1, length);
+                run(port, async |comm| comm.send(Rank(1), envelope(rank, round), &bytes[..]).await.unwrap());
+            } else {
+                std::thread::sleep(Duration::from_millis(60));
+                let received =
+                    run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), round), vec![0u8; length]).await);
+                assert!(received.unwrap().0 == pattern(1, length));
+            }
+        }
+    });
+}
+
+#[test]
+fn statistics_are_exact() {
+    ported(2, |port, rank| {
+        let peer = Rank(1 - rank.0);
+        let (small, large) = (vec![1u8; 100], vec![2u8; 100_000]);
+        run(port, async |comm| {
+            for bytes in [&small, &large] {
+                let receive = comm.recv(peer, envelope(peer, 0), vec![0u8; bytes.len()]);
+                let send = comm.send(peer, envelope(rank, 0), &bytes[..]);
+                receive.await.unwrap();
+                send.await.unwrap();
+            }
+        });
+        let statistics = port.statistics();
+        assert_eq!((statistics.messages_sent, statistics.messages_received), (2, 2));
+        assert_eq!((statistics.bytes_sent, statistics.bytes_received), (100_228, 100_228));
+        assert_eq!((statistics.copies, statistics.bytes_copied), (2, 200), "packed and unpacked the small one");
+    });
+}
