@@ -70,6 +70,8 @@ where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
+    // Losses fall away from the upper corner, accuracies rise away from the lower one.
+    let corner = if y_label == "loss" { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::LowerRight };
     let mut chart = ChartBuilder::on(area)
         .caption(format!("{title} over {x_label}"), ("sans-serif", 20))
         .margin(14)
@@ -95,6 +97,7 @@ where
     }
     chart
         .configure_series_labels()
+        .position(corner)
         .label_font(("sans-serif", 14))
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))

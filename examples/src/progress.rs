@@ -27,7 +27,7 @@ impl Progress {
     /// Moves on by one step, whose loss was `loss`.
     pub fn step(&self, loss: f64) {
         self.bar.inc(1);
-        if !self.bar.is_hidden() && self.bar.position() % 16 == 0 {
+        if !self.bar.is_hidden() && self.bar.position().is_multiple_of(16) {
             self.bar.set_message(format!("loss {loss:.3}"));
         }
     }

@@ -120,7 +120,7 @@ fn read_bytes(path: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
 fn header<const N: usize>(file: &Path, bytes: &[u8], expected: u32, what: &'static str) -> Result<[u32; N], Error> {
     let (words, _) = bytes.as_chunks::<4>();
     let found = words.first().map_or(0, |word| u32::from_be_bytes(*word));
-    if words.first().is_some() && found != expected {
+    if !words.is_empty() && found != expected {
         return Err(Error::Magic { file: file.to_owned(), found, expected, what });
     }
     if words.len() <= N {
