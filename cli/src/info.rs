@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use brevity::Settings;
-use brevity::transport::tcp;
+use brevity::transport::{tcp, ucx};
 use serde::Serialize;
 
 /// Shows the version, the transports found, the processor's features and the settings in force.
@@ -115,7 +115,8 @@ impl Info {
 
 /// The UCX library in use, or why there is none.
 fn find_ucx() -> Result<Ucx, String> {
-    Err("this build has no UCX transport".into())
+    let ucx::Report { version: (major, minor, release), path } = ucx::available()?;
+    Ok(Ucx { version: format!("{major}.{minor}.{release}"), path })
 }
 
 fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
@@ -131,11 +132,13 @@ fn defaults() -> Vec<Setting> {
     let Settings { timeout, cost } = Settings::default();
     let of = |name, value| Setting { name, value };
     let unexpected_mib = tcp::MAX_UNEXPECTED_BYTES >> 20;
+    let packed_kib = ucx::PACKED_BYTES as f64 / 1024.0;
     vec![
         of("transport", "auto: ucx where all ranks have it, else tcp".into()),
         of("timeout of a call", format!("{} s", timeout.as_secs_f64())),
         of("timeout of joining", "60 s".into()),
         of("messages kept before they are received, over tcp", format!("{unexpected_mib} MiB a peer")),
+        of("messages sent in one piece, over ucx", format!("up to {packed_kib} KiB")),
         of("alpha, which chooses algorithms", format!("{} us", cost.alpha * 1e6)),
         of("beta, which chooses algorithms", format!("{} ns/byte", cost.beta * 1e9)),
     ]

@@ -124,6 +124,12 @@ fn info_names_the_transports() {
     let transports = info["transports"].as_array().unwrap();
     let tcp = transports.iter().find(|transport| transport["name"] == "tcp").unwrap();
     assert_eq!(tcp["available"], true);
+    let ucx = transports.iter().find(|transport| transport["name"] == "ucx").unwrap();
+    if ucx["available"] == true {
+        assert!(info["ucx"]["version"].as_str().unwrap().starts_with("1."), "{info}");
+    } else {
+        assert!(ucx["note"].as_str().unwrap().contains("libucp.so"), "{info}");
+    }
 }
 
 #[test]
