@@ -29,6 +29,34 @@ pub const COPIED_BYTES: usize = 4096;
 
 /// Makes the transports of a world whose ranks are threads of this process, by rising rank.
 ///
+/// ```
+/// use ucx_sys_wrap::buffer::{Port, scope};
+/// use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag, local};
+///
+/// let tag = Tag::new(Rank(0), 0, 0, 0);
+/// let envelope = Envelope { tag, signature: Signature::default(), mark: Mark::NONE };
+/// let [sender, receiver] = <[_; 2]>::try_from(local::world(2)).ok().unwrap();
+/// let sending = std::thread::spawn(move || {
+///     let port = Port::new(Box::new(sender));
+///     scope(
+///         &port,
+///         |comm| drop(comm.port().progress()),
+///         async |comm| comm.send(Rank(1), envelope, vec![1u32, 2, 3]).await.map(|_| ()),
+///     )
+/// });
+/// let port = Port::new(Box::new(receiver));
+/// let mut place = [0u32; 4];
+/// let (_, arrival) = scope(
+///     &port,
+///     |comm| drop(comm.port().progress()),
+///     async |comm| comm.recv(Rank(0), envelope, &mut place[..]).await,
+/// )?;
+/// sending.join().unwrap()?;
+/// assert_eq!(place, [1, 2, 3, 0]);
+/// assert_eq!(arrival.lengths[0], 12);
+/// # Ok::<(), ucx_sys_wrap::Error>(())
+/// ```
+///
 /// # Panics
 /// When `world_size` is above [`MAX_WORLD_SIZE`].
 #[must_use]

@@ -16,7 +16,7 @@ fn arrival(lengths: &[usize]) -> Arrival {
 }
 
 pub fn order_within_a_tag(port: &Arc<Port>) {
-    let length = |index: usize| if index % 5 == 0 { 20_000 + index } else { index % 50 };
+    let length = |index: usize| if index.is_multiple_of(5) { 20_000 + index } else { index % 50 };
     block(port, async |comm| {
         if port.rank() == A {
             let sends: Vec<_> =
@@ -181,7 +181,7 @@ fn round_trip(port: &Arc<Port>, length: usize) {
 
 pub fn all_to_all(port: &Arc<Port>) {
     let own = port.rank();
-    let length = |from: Rank, to: Rank| if (from.0 + to.0) % 2 == 0 { 64 } else { 100_000 + from.index() };
+    let length = |from: Rank, to: Rank| if (from.0 + to.0).is_multiple_of(2) { 64 } else { 100_000 + from.index() };
     block(port, async |comm| {
         for round in 0..5 {
             let seed = |from: Rank, to: Rank| from.index() * 1000 + to.index() * 10 + round as usize;

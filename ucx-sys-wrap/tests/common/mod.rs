@@ -1,4 +1,5 @@
 //! What every transport must do, as a battery of cases that each transport's tests run.
+#![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 mod endings;
 mod messages;
@@ -48,7 +49,7 @@ const CLOSING_CASES: &[Case] = &[
     ("peer dropped", &[3], endings::peer_dropped),
     ("peer dropped under a send", &[2], endings::peer_dropped_under_a_send),
     ("abort", &[2, 5], endings::abort),
-    ("abandon", &[2], endings::scope_after_abort),
+    ("scope left after an abort", &[2], endings::scope_after_abort),
 ];
 
 /// Runs all cases on worlds that `make` makes, of as many ranks as it is asked for; each rank gets a thread.
