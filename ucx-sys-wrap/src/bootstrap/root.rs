@@ -138,7 +138,7 @@ impl Root {
         lost.map_or(Ok(()), |rank| Err(self.fail(Verdict::Lost { rank })))
     }
 
-    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+    fn others(&self) -> std::ops::Range<u32> {
         1..self.party.world_size
     }
 
@@ -176,12 +176,21 @@ impl Root {
         verdict.into_error(self.master.clone())
     }
 
+    /// Tells everybody why the job has failed, the caller that is the reason and those that come a little later too.
     fn fail_with(&mut self, mut channel: Channel, verdict: Verdict) -> Error {
-        channel.queue(Frame::Verdict(verdict.clone()).encode());
+        let bytes = Frame::Verdict(verdict.clone()).encode();
+        channel.queue(bytes.clone());
         self.members.push(Some(channel));
-        self.tell(&Frame::Verdict(verdict.clone()));
-        farewell(self.members.iter_mut().filter_map(Option::take).collect(), FAREWELL_PATIENCE);
-        verdict.into_error(self.master.clone())
+        let deadline = Deadline::after(FAREWELL_PATIENCE);
+        while self.members.iter().flatten().count() < self.others().len() && !deadline.passed() {
+            for (_, mut late) in self.lobby.turn().unwrap_or_default() {
+                late.queue(bytes.clone());
+                self.members.push(Some(late));
+            }
+            let (listener, callers) = self.lobby.parts();
+            wait_for(Some(listener), callers, deadline.remaining());
+        }
+        self.fail(verdict)
     }
 }
 
