@@ -32,6 +32,25 @@ fn every_collective_over_tcp() {
     run_suite(Choice::Tcp, &[]);
 }
 
+/// UCX's shared memory, and its tcp.
+#[test]
+fn every_collective_over_ucx() {
+    if ucx_is_here() {
+        run_suite(Choice::Ucx, &[]);
+        run_suite(Choice::Ucx, &[("UCX_TLS", "tcp,self")]);
+    }
+}
+
+/// Whether UCX can be tested; where `BREVITY_REQUIRE_UCX=1` says that it must, a missing one is a failure.
+fn ucx_is_here() -> bool {
+    let missing = brevity::transport::ucx::available().err();
+    if let Some(why) = &missing {
+        assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none_or(|value| value != "1"), "{why}");
+        println!("skipped: no UCX ({why})");
+    }
+    missing.is_none()
+}
+
 /// A rank is killed while all of them exchange gradients without pause: the others say which.
 fn kill_one(transport: Choice) {
     let job = Launch::new(RANK, ["exchange-for-ever"]).ranks(4).transport(transport).spawn().unwrap();
@@ -60,6 +79,13 @@ fn kill_one(transport: Choice) {
 #[test]
 fn a_killed_rank_is_named_by_all_others_over_tcp() {
     kill_one(Choice::Tcp);
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others_over_ucx() {
+    if ucx_is_here() {
+        kill_one(Choice::Ucx);
+    }
 }
 
 #[test]

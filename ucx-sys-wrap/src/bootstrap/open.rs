@@ -1,11 +1,12 @@
 //! From an identity to a transport.
 
-use super::choice::{Capability, Selected, choose};
+use super::choice::{Capability, Choice, Selected, choose};
 use super::environment::Identity;
 use super::mesh::connect_mesh;
 use super::rendezvous::Rendezvous;
 use crate::tcp::Tcp;
 use crate::transport::Transport;
+use crate::ucx::{self, Options, Ucx};
 use crate::{Error, Rank, Result, local};
 
 /// Joins the job and opens the transport that all its ranks take; blocks until all ranks have.
@@ -23,13 +24,23 @@ pub fn open(identity: &Identity) -> Result<Box<dyn Transport>> {
             let streams = connect_mesh(identity, &mut rendezvous)?;
             Ok(Box::new(Tcp::new(identity.rank, identity.world_size, streams)?))
         }
-        Selected::Ucx => Err(Error::Unavailable { name: "ucx", why: "it is not built in".into() }),
+        Selected::Ucx => {
+            let interface = rendezvous.own_address(identity)?.ip();
+            let options = Options { interface, ..Options::default() };
+            let mut exchange = |card: &[u8]| rendezvous.exchange(card);
+            Ok(Box::new(Ucx::connect(identity.rank, identity.world_size, &mut exchange, &options)?))
+        }
     }
 }
 
 /// What all ranks take, by what each can do.
 fn agree(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Selected> {
-    let own = Capability { requested: identity.transport, ucx: Err("it is not built in".into()) };
+    // UCX is loaded only where it may be taken: that alone changes the process.
+    let ucx = match identity.transport {
+        Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
+        Choice::Auto | Choice::Ucx => ucx::available().map(drop),
+    };
+    let own = Capability { requested: identity.transport, ucx };
     let capabilities = rendezvous.exchange(&own.encode())?;
     let capabilities = Rank::all(identity.world_size)
         .zip(&capabilities)
