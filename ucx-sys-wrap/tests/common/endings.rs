@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::{Port, Task, scope};
 use ucx_sys_wrap::{Envelope, Error, Failure, Mark, Rank};
 
-use super::{block, envelope, pattern, turn};
+use super::{block, envelope, meet, pattern, turn};
 
 const A: Rank = Rank(0);
 const B: Rank = Rank(1);
@@ -173,6 +173,8 @@ pub fn tasks(port: &Arc<Port>) {
     let mut context = Context::from_waker(Waker::noop());
     assert!(abandoned.poll(&mut context).is_pending());
     drop(abandoned);
+    // Nobody sends before all have dropped theirs.
+    meet(port);
     let mut tasks = vec![ring(1), ring(2), ring(3)];
     while !tasks.is_empty() {
         turn(port);
