@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brevity_ucx_sys::*;
 
-use super::flight::{Flight, Flights, State, recv_ended, send_ended};
+use super::flight::{Flight, Flights, Record, State, recv_ended, send_ended};
 use super::tuning::Tuning;
 use crate::{Error, Rank, Result};
 
@@ -28,6 +28,8 @@ pub(super) struct Engine {
     worker: ucp_worker_h,
     context: ucp_context_h,
     pub(super) flights: Flights,
+    /// Whether every endpoint is connected.
+    pub(super) is_connected: bool,
 }
 
 // SAFETY: the worker's thread mode is serialized: any thread may enter it, one at a time, which `&mut` of the owner
@@ -43,6 +45,7 @@ impl Engine {
             worker: null_mut(),
             context: null_mut(),
             flights: Flights::new(),
+            is_connected: false,
         };
         engine.make_context(tuning)?;
         engine.make_worker()?;
@@ -129,6 +132,12 @@ impl Engine {
         Ok(())
     }
 
+    /// The ranks that there are endpoints to.
+    pub(super) fn peers(&self) -> Vec<Rank> {
+        let ranks = Rank::all(self.endpoints.len() as u32);
+        ranks.filter(|rank| !self.endpoints[rank.index()].is_null()).collect()
+    }
+
     /// Whether UCX is torn down.
     pub(super) fn is_quiet(&self) -> bool {
         self.worker.is_null()
@@ -153,11 +162,22 @@ impl Engine {
         // SAFETY: the endpoint lives as the worker does; the caller keeps the bytes; the record outlives the worker.
         let request =
             unsafe { self.ucp.ucp_tag_send_nbx(self.endpoints[to.index()], bytes.cast(), length, tag, &param) };
-        if ucs_ptr_is_ptr(request) {
-            record.request.set(request);
-        } else {
-            record.end(ucs_ptr_raw_status(request), 0);
-        }
+        take_down(record, request);
+    }
+
+    /// Begins to flush what is queued for `to`.
+    pub(super) fn flush(&self, to: Rank, flight: &Flight) {
+        let record = flight.record();
+        record.begin();
+        let mut param = ucp_request_param_t {
+            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+            user_data: flight.user_data(),
+            ..Default::default()
+        };
+        param.cb.send = Some(send_ended);
+        // SAFETY: the endpoint lives as the worker does; the record outlives the worker.
+        let request = unsafe { self.ucp.ucp_ep_flush_nbx(self.endpoints[to.index()], &param) };
+        take_down(record, request);
     }
 
     /// Begins to receive. With an `owner`, an end that comes through a callback is announced; one inside this call is
@@ -180,24 +200,49 @@ impl Engine {
             record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
             return true;
         }
-        let mut param = ucp_request_param_t {
-            // Not completed without a callback: UCX 1.13 does not say then how long the message was.
-            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-            user_data: flight.user_data(),
-            ..Default::default()
-        };
-        param.cb.recv = Some(recv_ended);
+        let param = recv_param(flight);
         // SAFETY: the worker lives; the caller keeps the bytes; the record outlives the worker.
         let request = unsafe { self.ucp.ucp_tag_recv_nbx(self.worker, bytes.cast(), length, tag, WHOLE_TAG, &param) };
-        if ucs_ptr_is_ptr(request) {
-            record.request.set(request);
-        } else if !flight.is_over() {
-            record.end(ucs_ptr_raw_status(request), 0);
-        }
+        take_down(record, request);
         if let (Some(owner), false) = (owner, flight.is_over()) {
             record.announce(self.flights.announced(), owner);
         }
         flight.is_over()
+    }
+
+    /// Takes the first message of `tag` that no receive has matched, if it has `length` bytes.
+    pub(super) fn probe(&self, tag: u64, length: usize) -> Option<ucp_tag_message_h> {
+        if self.is_quiet() {
+            return None;
+        }
+        let mut info = ucp_tag_recv_info_t::default();
+        // SAFETY: the worker lives, the information is ours; nothing is taken.
+        let message = unsafe { self.ucp.ucp_tag_probe_nb(self.worker, tag, WHOLE_TAG, 0, &mut info) };
+        if message.is_null() || info.length != length {
+            return None;
+        }
+        // SAFETY: as above; the message is taken and the caller receives it.
+        let message = unsafe { self.ucp.ucp_tag_probe_nb(self.worker, tag, WHOLE_TAG, 1, &mut info) };
+        (!message.is_null()).then_some(message)
+    }
+
+    /// Receives what [`probe`](Self::probe) has taken.
+    ///
+    /// # Safety
+    /// As for [`recv`](Self::recv); `message` was just taken.
+    pub(super) unsafe fn recv_probed(
+        &self,
+        message: ucp_tag_message_h,
+        bytes: *mut u8,
+        length: usize,
+        flight: &Flight,
+    ) {
+        let record = flight.record();
+        record.begin();
+        let param = recv_param(flight);
+        // SAFETY: the worker lives; the caller vouches for the rest.
+        let request = unsafe { self.ucp.ucp_tag_msg_recv_nbx(self.worker, bytes.cast(), length, message, &param) };
+        take_down(record, request);
     }
 
     /// The outcome of an operation that is over, or `None`; afterwards UCX does not touch its memory. Frees its request.
@@ -298,15 +343,54 @@ impl Engine {
         }
     }
 
-    /// A failed call as an error.
-    pub(super) fn error(&self, call: &'static str, status: ucs_status_t) -> Error {
-        Error::Ucx { call, status: self.ucp.status_text(status).to_owned() }
+    pub(super) fn check(&self, call: &'static str, status: ucs_status_t) -> Result<()> {
+        check(self.ucp, call, status)
+    }
+
+    /// What a failed operation with `peer` means: mostly that it is gone.
+    pub(super) fn error(&self, peer: Rank, call: &'static str, status: ucs_status_t) -> Error {
+        match status {
+            ucs_status_t::UCS_ERR_IO_ERROR
+            | ucs_status_t::UCS_ERR_UNREACHABLE
+            | ucs_status_t::UCS_ERR_SHMEM_SEGMENT
+            | ucs_status_t::UCS_ERR_TIMED_OUT
+            | ucs_status_t::UCS_ERR_REJECTED
+            | ucs_status_t::UCS_ERR_NOT_CONNECTED
+            | ucs_status_t::UCS_ERR_CONNECTION_RESET
+            | ucs_status_t::UCS_ERR_ENDPOINT_TIMEOUT => Error::PeerLost { rank: peer },
+            _ => Error::Ucx { call, status: self.ucp.status_text(status).to_owned() },
+        }
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.tear_down();
+        if self.is_connected || self.peers().is_empty() {
+            self.tear_down();
+        }
+        // Else it is leaked: UCX 1.13 ends the process when a connection is destroyed that is being made. No memory
+        // but its own is lent to it, and nobody makes it progress any more.
+    }
+}
+
+/// How messages are received.
+fn recv_param(flight: &Flight) -> ucp_request_param_t {
+    let mut param = ucp_request_param_t {
+        // Not completed without a callback: UCX 1.13 does not say then how long the message was.
+        op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+        user_data: flight.user_data(),
+        ..Default::default()
+    };
+    param.cb.recv = Some(recv_ended);
+    param
+}
+
+/// Takes down what a call returned; its callback may have come before.
+fn take_down(record: &Record, request: ucs_status_ptr_t) {
+    if ucs_ptr_is_ptr(request) {
+        record.request.set(request);
+    } else if record.state.get() != State::Over {
+        record.end(ucs_ptr_raw_status(request), 0);
     }
 }
 

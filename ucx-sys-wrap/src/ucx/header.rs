@@ -6,7 +6,8 @@
 //! | --- | --- |
 //! | 0 | kind: 1 packed, the payload follows in the same UCX message; 2 spread, each part is a UCX message of its own |
 //! | 1 | number of parts, 0 to 3 |
-//! | 2..8 | zero |
+//! | 2..4 | zero |
+//! | 4..8 | serial number of the message at its sender, wrapping; names it when it is withdrawn |
 //! | 8..16 | tag; its source is the sender |
 //! | 16..32 | signature of the call |
 //! | 32..40 | mark |
@@ -28,6 +29,7 @@ const SPREAD: u8 = 2;
 pub(super) struct Header {
     /// Whether the payload follows in the same UCX message.
     pub(super) is_packed: bool,
+    pub(super) serial: u32,
     pub(super) tag: Tag,
     pub(super) signature: Signature,
     pub(super) mark: Mark,
@@ -49,7 +51,14 @@ impl Header {
             lengths.push(lease.len());
         }
         let is_packed = MAX_MESSAGE_BYTES - room <= packed_bytes as u64;
-        Ok(Self { is_packed, tag: envelope.tag, signature: envelope.signature, mark: envelope.mark, lengths })
+        Ok(Self {
+            is_packed,
+            serial: 0,
+            tag: envelope.tag,
+            signature: envelope.signature,
+            mark: envelope.mark,
+            lengths,
+        })
     }
 
     /// Bytes of all parts; those of a decoded header fit.
@@ -61,6 +70,7 @@ impl Header {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = if self.is_packed { PACKED } else { SPREAD };
         bytes[1] = self.lengths.len() as u8;
+        bytes[4..8].copy_from_slice(&self.serial.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.tag.0.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.signature.0);
         bytes[32..40].copy_from_slice(&self.mark.0.to_le_bytes());
@@ -93,12 +103,14 @@ impl Header {
         let lengths = decode_lengths(bytes, part_count, peer)?;
         let mut signature = Signature::default();
         signature.0.copy_from_slice(&bytes[16..32]);
-        let header = Self { is_packed: kind == PACKED, tag, signature, mark: Mark(word(bytes, 32)), lengths };
+        let serial = (word(bytes, 0) >> 32) as u32;
+        let mark = Mark(word(bytes, 32));
+        let header = Self { is_packed: kind == PACKED, serial, tag, signature, mark, lengths };
         let announced = if header.is_packed { header.payload_bytes() } else { 0 };
         if payload.len() != announced {
             return refuse(format!("{} bytes of packed payload, announced {announced}", payload.len()));
         }
-        if bytes[2..8] != [0; 6] || bytes[40 + 8 * part_count..].iter().any(|byte| *byte != 0) {
+        if bytes[2..4] != [0; 2] || bytes[40 + 8 * part_count..].iter().any(|byte| *byte != 0) {
             return refuse("a header with bits set that have no meaning".into());
         }
         Ok((header, payload))
@@ -161,6 +173,7 @@ mod tests {
     fn header(is_packed: bool, lengths: &[usize]) -> Header {
         Header {
             is_packed,
+            serial: 0x0a0b_0c0d,
             tag: TAG,
             signature: Signature(*b"0123456789abcdef"),
             mark: Mark(0x0102_0304_0506_0708),
@@ -178,7 +191,7 @@ mod tests {
     #[test]
     fn the_bytes_are_these() {
         let bytes = header(false, &[5, 0x1_0000]).encode();
-        assert_eq!(bytes[..8], [2, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[..8], [2, 2, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a]);
         assert_eq!(bytes[8..16], TAG.0.to_le_bytes());
         assert_eq!(bytes[16..32], *b"0123456789abcdef");
         assert_eq!(bytes[32..40], [8, 7, 6, 5, 4, 3, 2, 1]);
@@ -213,14 +226,14 @@ mod tests {
     proptest! {
         #[test]
         fn messages_come_back(
-            fields in any::<(u16, u32, u32, u64, [u8; 16], bool)>(),
+            fields in any::<(u16, u32, u32, u64, [u8; 16], bool, u32)>(),
             source in 0u32..1 << 20,
             lengths in proptest::collection::vec(0usize..100, 0..=MAX_PARTS),
         ) {
-            let (group, sequence, round, mark, signature, is_packed) = fields;
+            let (group, sequence, round, mark, signature, is_packed, serial) = fields;
             let tag = Tag::new(Rank(source), group, sequence, round);
             let lengths = lengths.iter().copied().collect();
-            let sent = Header { is_packed, tag, signature: Signature(signature), mark: Mark(mark), lengths };
+            let sent = Header { is_packed, serial, tag, signature: Signature(signature), mark: Mark(mark), lengths };
             let payload = vec![7; if is_packed { sent.payload_bytes() } else { 0 }];
             let message = [&sent.encode()[..], &payload].concat();
             let (found, rest) = Header::decode(&message, Rank(source), tag).unwrap();
@@ -238,7 +251,7 @@ mod tests {
                 (message[0], message[1]) = (kind, parts);
                 message[8..16].copy_from_slice(&TAG.0.to_le_bytes());
                 if sparse {
-                    message[2..8].fill(0);
+                    message[2..4].fill(0);
                     message[40..64].fill(0);
                     message[40] = (message.len() - HEADER_BYTES) as u8;
                 }

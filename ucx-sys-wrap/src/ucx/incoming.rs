@@ -4,6 +4,7 @@ use arrayvec::ArrayVec;
 use brevity_ucx_sys::ucs_status_t;
 
 use super::BOUNCE_BYTES;
+use super::aside::Aside;
 use super::engine::Engine;
 use super::flight::{Bounce, Bounces, Flight};
 use super::header::{HEADER_BYTES, Header};
@@ -47,14 +48,14 @@ pub(super) struct Ended {
     pub(super) is_spread: bool,
 }
 
-/// Why a header leads to no parts.
-enum Refusal {
-    /// No message was matched.
-    Canceled,
-    /// The message is not wanted; its parts are on the way.
-    Discard(Header, Error),
-    /// The peer does not speak this protocol.
-    Violation(Error),
+/// What becomes of a header.
+pub(super) enum Taken {
+    /// The receive goes on, or has ended.
+    Settled,
+    /// The receive has ended; the parts on the way have no place.
+    Unwanted(Header),
+    /// The sender wants the message back; the receive waits for the next, once its header receive is posted again.
+    Withdrawn(Header),
 }
 
 /// What receives work with.
@@ -82,65 +83,61 @@ impl Incoming {
         is_over
     }
 
-    /// What becomes of a receive whose header receive is over. Gives the header back if its parts have no place.
-    pub(super) fn take_header(
-        &mut self,
-        means: &mut Means<'_>,
-        violation: &mut Option<(Rank, Error)>,
-    ) -> Option<Header> {
-        let Stage::Header(flight, bounce) = std::mem::replace(&mut self.stage, Stage::InLine) else { return None };
+    /// What becomes of a receive whose header receive is over.
+    pub(super) fn take_header(&mut self, means: &mut Means<'_>, aside: &mut Aside) -> Taken {
+        let Stage::Header(flight, bounce) = std::mem::replace(&mut self.stage, Stage::InLine) else {
+            return Taken::Settled;
+        };
         let (status, bytes) = means.engine.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
         means.engine.flights.put(flight);
         // SAFETY: the only operation on this memory has just been reaped.
         let message = unsafe { bounce.bytes(bytes) };
-        let read = self.read_header(status, message, means);
-        means.bounces.put(bounce);
-        let (error, unwanted) = match read {
-            Ok(stage) => {
-                self.stage = stage;
-                return None;
-            }
-            Err(Refusal::Canceled) => (Error::Canceled, None),
-            Err(Refusal::Discard(header, error)) => (error, Some(header)),
-            Err(Refusal::Violation(error)) => {
-                violation.get_or_insert((self.from, error.clone()));
-                (error, None)
+        let read = self.read_header(status, message, means.engine);
+        let taken = match read {
+            Ok((header, _)) if aside.is_withdrawn(&header) && !self.is_canceled => Taken::Withdrawn(header),
+            Ok((header, payload)) => self.accept(header, payload, means),
+            Err(error) => {
+                if !matches!(error, Error::Canceled) {
+                    aside.violation.get_or_insert((self.from, error.clone()));
+                }
+                self.end(error);
+                Taken::Settled
             }
         };
-        self.end(error);
-        unwanted
+        means.bounces.put(bounce);
+        taken
     }
 
-    /// The stage that follows the header in `message`.
-    fn read_header(
-        &mut self,
-        status: ucs_status_t,
-        message: &[u8],
-        means: &mut Means<'_>,
-    ) -> std::result::Result<Stage, Refusal> {
-        match status {
-            ucs_status_t::UCS_OK => {}
-            ucs_status_t::UCS_ERR_CANCELED => return Err(Refusal::Canceled),
-            ucs_status_t::UCS_ERR_MESSAGE_TRUNCATED => {
-                let what = format!("a message above {BOUNCE_BYTES} bytes in the place of a header");
-                return Err(Refusal::Violation(Error::Protocol { rank: self.from, what }));
-            }
-            status => return Err(Refusal::Violation(means.engine.error("ucp_tag_recv_nbx", status))),
-        }
-        let (header, payload) = Header::decode(message, self.from, self.tag).map_err(Refusal::Violation)?;
+    /// Goes on with the message of `header`, packed or not.
+    pub(super) fn accept(&mut self, header: Header, payload: &[u8], means: &mut Means<'_>) -> Taken {
         means.statistics.messages_received += 1;
         means.statistics.bytes_received += (HEADER_BYTES + header.payload_bytes()) as u64;
         let checked = header.check(self.from, self.signature, &self.parts);
         if header.is_packed {
-            return Ok(match checked {
+            self.stage = match checked {
                 Ok(()) => self.unpack(&header, payload, means.statistics),
                 Err(error) => self.ended(Err(error), false),
-            });
+            };
+            return Taken::Settled;
         }
-        match checked {
-            Err(error) => Err(Refusal::Discard(header, error)),
-            Ok(()) if self.is_canceled => Err(Refusal::Discard(header, Error::Canceled)),
-            Ok(()) => Ok(self.fetch_parts(header, means)),
+        if let Err(error) = checked.and(if self.is_canceled { Err(Error::Canceled) } else { Ok(()) }) {
+            self.end(error);
+            return Taken::Unwanted(header);
+        }
+        self.stage = self.fetch_parts(header, means);
+        Taken::Settled
+    }
+
+    /// The header and the payload packed behind it; [`Error::Canceled`] if no message was matched.
+    fn read_header<'a>(&self, status: ucs_status_t, message: &'a [u8], engine: &Engine) -> Result<(Header, &'a [u8])> {
+        match status {
+            ucs_status_t::UCS_OK => Header::decode(message, self.from, self.tag),
+            ucs_status_t::UCS_ERR_CANCELED => Err(Error::Canceled),
+            ucs_status_t::UCS_ERR_MESSAGE_TRUNCATED => {
+                let what = format!("a message above {BOUNCE_BYTES} bytes in the place of a header");
+                Err(Error::Protocol { rank: self.from, what })
+            }
+            status => Err(engine.error(self.from, "ucp_tag_recv_nbx", status)),
         }
     }
 
@@ -184,7 +181,7 @@ impl Incoming {
             };
             means.engine.flights.put(flight);
             if status != ucs_status_t::UCS_OK {
-                violation.get_or_insert((self.from, means.engine.error("ucp_tag_recv_nbx", status)));
+                violation.get_or_insert((self.from, means.engine.error(self.from, "ucp_tag_recv_nbx", status)));
             } else if bytes != expected {
                 let what = format!("{bytes} bytes in a part announced with {expected}");
                 violation.get_or_insert((self.from, Error::Protocol { rank: self.from, what }));

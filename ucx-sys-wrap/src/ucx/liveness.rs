@@ -4,10 +4,6 @@
 //! kernel takes the connection even if the peer only computes, and ends it when the peer's process ends. A rank that
 //! closes its transport answers its watchers, those that its kernel has taken for it included, with the cause; a rank
 //! that fails also connects to all others and tells them. No thread, and nothing to look at while nobody waits.
-//!
-//! All that is ever sent is one notice of 32 bytes, little-endian: the letters `brvc`, four zero bytes, what is closed
-//! as in [`Closed::encode`], and 16 bytes that prove the sender a member of the job: the token of the rank whose
-//! listener the connection belongs to.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -20,6 +16,8 @@ use rustix::io::Errno;
 use slab::Slab;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
+use super::notice::{NOTICE_BYTES, Notice, decode, encode};
+use super::sending::Withdrawal;
 use super::word::{Closed, Token};
 use crate::{Error, Failure, Rank, Result};
 
@@ -30,9 +28,6 @@ const TELL_PATIENCE: Duration = Duration::from_millis(100);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 6;
-
-const NOTICE_BYTES: usize = 32;
-const MAGIC: [u8; 8] = *b"brvc\0\0\0\0";
 
 const LISTENER: u64 = u64::MAX;
 const ACCEPTED: u64 = 1 << 32;
@@ -57,6 +52,10 @@ pub(super) struct Liveness {
     epoll: OwnedFd,
     /// What whoever asks is answered.
     answer: Option<Closed>,
+    /// What could not be said at once.
+    unsaid: Vec<(Rank, Withdrawal)>,
+    /// What peers want back and nobody has taken note of.
+    pub(super) withdrawn: Vec<Withdrawal>,
 }
 
 struct Peer {
@@ -92,7 +91,8 @@ impl Liveness {
         };
         let (listener, epoll) =
             make().map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
-        Ok(Self { listener, token, peers: Vec::new(), accepted: Slab::new(), epoll, answer: None })
+        let (peers, accepted, answer) = (Vec::new(), Slab::new(), None);
+        Ok(Self { listener, token, peers, accepted, epoll, answer, unsaid: Vec::new(), withdrawn: Vec::new() })
     }
 
     /// Where peers connect to.
@@ -134,6 +134,7 @@ impl Liveness {
 
     /// Takes new connections and hears what there is. A cause that somebody names comes before what an end tells.
     pub(super) fn look(&mut self) -> Option<News> {
+        self.say_unsaid();
         match self.hear() {
             // A rank tells its peers before it goes: what it told is here by now.
             Some(end @ (News::Died(_) | News::Gone(_))) => match self.hear() {
@@ -178,7 +179,7 @@ impl Liveness {
             }
             let mut connection = Connection::new(stream);
             if let Some(answer) = self.answer {
-                connection.send(&notice(answer, &self.token));
+                connection.say(&encode(Notice::Closed(answer), &self.token));
             }
             let entry = self.accepted.vacant_entry();
             let key = entry.key();
@@ -191,18 +192,21 @@ impl Liveness {
         failed
     }
 
-    /// Hears a peer that has connected to this rank: it watches, or tells why its transport is closed.
+    /// Hears a peer that has connected to this rank: it watches, or it has something to say.
     fn hear_accepted(&mut self, key: usize) -> Option<News> {
         let world_size = self.peers.len() as u32;
-        match self.accepted.get_mut(key)?.hear() {
-            Heard::Nothing => None,
-            Heard::Notice(bytes) => match read_notice(&bytes, &self.token, world_size)? {
-                Closed::Failed(cause) => Some(News::Failed(cause)),
-                Closed::No | Closed::Left => None,
-            },
-            Heard::End { .. } => {
-                self.accepted.remove(key);
-                None
+        loop {
+            match self.accepted.get_mut(key)?.hear() {
+                Heard::Nothing => return None,
+                Heard::Notice(bytes) => match decode(&bytes, &self.token, world_size) {
+                    Some(Notice::Closed(Closed::Failed(cause))) => return Some(News::Failed(cause)),
+                    Some(Notice::Withdrawn(message)) => self.withdrawn.push(message),
+                    Some(Notice::Closed(Closed::No | Closed::Left)) | None => {}
+                },
+                Heard::End { .. } => {
+                    self.accepted.remove(key);
+                    return None;
+                }
             }
         }
     }
@@ -212,8 +216,8 @@ impl Liveness {
         let peer = self.peers.get_mut(rank.index())?.as_mut()?;
         let news = match peer.watch.as_mut()?.hear() {
             Heard::Nothing => return None,
-            Heard::Notice(bytes) => match read_notice(&bytes, &peer.token, world_size) {
-                Some(Closed::Failed(cause)) => News::Failed(cause),
+            Heard::Notice(bytes) => match decode(&bytes, &peer.token, world_size) {
+                Some(Notice::Closed(Closed::Failed(cause))) => News::Failed(cause),
                 // Somebody else listens there now.
                 _ => News::Gone(rank),
             },
@@ -224,11 +228,33 @@ impl Liveness {
         Some(news)
     }
 
+    /// Tells a peer that this rank wants a message back: now, or with one of the next looks.
+    pub(super) fn withdraw(&mut self, to: Rank, message: Withdrawal) {
+        self.unsaid.push((to, message));
+        self.say_unsaid();
+    }
+
+    fn say_unsaid(&mut self) {
+        let unsaid = std::mem::take(&mut self.unsaid);
+        for (to, message) in unsaid {
+            if self.watch(to).is_some() {
+                continue;
+            }
+            if let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(to.index())
+                && !watch.say(&encode(Notice::Withdrawn(message), token))
+            {
+                self.unsaid.push((to, message));
+            }
+        }
+    }
+
     /// From now on tells whoever asks that this rank's transport is closed, and those who have asked.
     pub(super) fn answer(&mut self, closed: Closed) {
         self.answer = Some(closed);
-        let answer = notice(closed, &self.token);
-        self.accepted.iter_mut().for_each(|(_, connection)| connection.send(&answer));
+        let answer = encode(Notice::Closed(closed), &self.token);
+        for (_, connection) in &mut self.accepted {
+            connection.say(&answer);
+        }
         self.accept();
     }
 
@@ -243,8 +269,7 @@ impl Liveness {
                 let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(rank.index()) else {
                     return false;
                 };
-                // A notice is far smaller than any socket's room: it is taken whole or not at all.
-                matches!(watch.stream.write(&notice(closed, token)), Err(error) if error.kind() == ErrorKind::WouldBlock)
+                !watch.say(&encode(Notice::Closed(closed), token))
             });
             if untold.is_empty() || start.elapsed() > TELL_PATIENCE {
                 return;
@@ -259,9 +284,10 @@ impl Connection {
         Self { stream, notice: [0; NOTICE_BYTES], filled: 0 }
     }
 
-    fn send(&mut self, notice: &[u8; NOTICE_BYTES]) {
-        // Whoever does not take it sees the end of the connection.
-        let _ = self.stream.write(notice);
+    /// Sends a notice; false if the connection is not made yet. If it is gone there is nobody to tell.
+    fn say(&mut self, notice: &[u8; NOTICE_BYTES]) -> bool {
+        // A notice is far smaller than any socket's room: it is taken whole or not at all.
+        !matches!(self.stream.write(notice), Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
     fn hear(&mut self) -> Heard {
@@ -294,16 +320,71 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
     }
 }
 
-fn notice(closed: Closed, token: &Token) -> [u8; NOTICE_BYTES] {
-    let mut bytes = [0; NOTICE_BYTES];
-    bytes[..8].copy_from_slice(&MAGIC);
-    bytes[8..16].copy_from_slice(&closed.encode().to_le_bytes());
-    bytes[16..].copy_from_slice(token);
-    bytes
-}
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
 
-/// What a notice says; `None` if it is none, or not of this job.
-fn read_notice(bytes: &[u8; NOTICE_BYTES], token: &Token, world_size: u32) -> Option<Closed> {
-    let word = bytes[8..16].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    (bytes[..8] == MAGIC && bytes[16..] == *token).then(|| Closed::decode(word, world_size)).flatten()
+    use super::*;
+    use crate::Tag;
+
+    fn pair() -> [Liveness; 2] {
+        let mut ranks = [1, 2].map(|seed| Liveness::new(Ipv4Addr::LOCALHOST.into(), [seed; 16]).unwrap());
+        let addresses = [0, 1].map(|rank: usize| Some((ranks[rank].address().unwrap(), ranks[rank].token)));
+        ranks[0].add_peer(None);
+        ranks[0].add_peer(addresses[1]);
+        ranks[1].add_peer(addresses[0]);
+        ranks[1].add_peer(None);
+        ranks
+    }
+
+    /// What is heard, once something is.
+    fn heard(rank: &mut Liveness) -> News {
+        let start = Instant::now();
+        loop {
+            if let Some(news) = rank.look() {
+                return news;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_goes_without_a_word_has_died() {
+        let [mut watcher, watched] = pair();
+        assert_eq!(watcher.watch(Rank(1)), None);
+        assert_eq!(watcher.look(), None, "it does nothing, and lives");
+        drop(watched);
+        assert_eq!(heard(&mut watcher), News::Died(Rank(1)));
+        let news = watcher.watch(Rank(1)).unwrap_or_else(|| heard(&mut watcher));
+        assert_eq!(news, News::Gone(Rank(1)), "nobody listens there any more");
+    }
+
+    #[test]
+    fn watchers_are_told_even_if_nobody_had_taken_their_connection() {
+        let [mut watcher, mut watched] = pair();
+        watcher.watch(Rank(1));
+        watched.answer(Closed::Left);
+        drop(watched);
+        assert_eq!(heard(&mut watcher), News::Gone(Rank(1)));
+    }
+
+    #[test]
+    fn a_failure_reaches_those_who_do_not_watch() {
+        let [mut failing, mut other] = pair();
+        failing.tell_all(Closed::Failed(Failure::PeerLost(Rank(1))));
+        drop(failing);
+        assert_eq!(heard(&mut other), News::Failed(Failure::PeerLost(Rank(1))));
+    }
+
+    #[test]
+    fn withdrawals_arrive() {
+        let [mut sender, mut receiver] = pair();
+        let messages = [1, 2, 3].map(|serial| Withdrawal { tag: Tag(9), serial });
+        messages.iter().for_each(|message| sender.withdraw(Rank(1), *message));
+        let start = Instant::now();
+        while receiver.withdrawn.len() < 3 && start.elapsed() < Duration::from_secs(10) {
+            assert_eq!((sender.look(), receiver.look()), (None, None));
+        }
+        assert_eq!(receiver.withdrawn, messages);
+    }
 }

@@ -16,24 +16,29 @@
 //! afterwards whether the sender had not taken it back (`word.rs`).
 //!
 //! **Ending early.** A receive whose message has not come can be canceled; one whose parts are on the way ends when
-//! they have come. A send can't be canceled: UCX ends it when the peer receives, or when the transport is abandoned.
+//! they have come. A large send that is canceled asks its receiver, over the control connection, to discard the
+//! message; if that does not answer, the send ends when the peer receives, or when the transport is abandoned.
 //!
 //! Neither UCX's own connections nor the control connections are encrypted; the latter ask for a token that only the
 //! job's ranks know. UCX is as trusted as its network.
 #![allow(unsafe_code)]
 
+mod aside;
 mod card;
 mod engine;
 mod flight;
+mod greeting;
 mod header;
 mod incoming;
 mod library;
 mod liveness;
+mod notice;
 mod operations;
 mod receiving;
 mod sending;
 mod table;
 mod tuning;
+mod watching;
 mod word;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -52,8 +57,7 @@ use card::Card;
 use engine::Engine;
 use flight::Bounces;
 use header::HEADER_BYTES;
-use incoming::Means;
-use liveness::{Liveness, News};
+use liveness::Liveness;
 use receiving::Receives;
 use sending::Sends;
 use tuning::Tuning;
@@ -70,15 +74,11 @@ const TURNS_PER_CLOCK: u32 = 64;
 /// How often the operations under way are looked through for peers that are waited for long.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// An operation waits long when it was posted so many looks ago.
-const LONG_ROUNDS: u32 = 2;
-
 /// How long a transport that is dropped goes on sending what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long nothing must come of a peer that is gone before nothing more will: on this host, and over a network.
-const SETTLED_HERE: Duration = Duration::from_millis(2);
-const SETTLED_FAR: Duration = Duration::from_millis(50);
+/// Hands this rank's bytes to all ranks and returns those of all, in the order of ranks; blocks until all have called.
+pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>> + 'a;
 
 /// What can be chosen when a world is made.
 #[derive(Clone, Debug)]
@@ -88,11 +88,14 @@ pub struct Options {
     /// UCX settings, such as `("TLS", "tcp,self")`: names without `UCX_`. They win over the environment. A name that
     /// UCX does not know is ignored.
     pub settings: Vec<(String, String)>,
+    /// How long UCX may take to connect all ranks once all addresses are known; 60 s unless set.
+    pub join_timeout: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { interface: Ipv4Addr::LOCALHOST.into(), settings: Vec::new() }
+        let (interface, settings) = (Ipv4Addr::LOCALHOST.into(), Vec::new());
+        Self { interface, settings, join_timeout: Duration::from_secs(60) }
     }
 }
 
@@ -143,20 +146,16 @@ struct Closing {
 impl Ucx {
     /// Makes the transport of `rank` in a world of `world_size`, together with all other ranks.
     ///
-    /// `exchange` is called twice: it hands this rank's bytes to all and returns those of all ranks, in the order of
-    /// ranks. The second call makes sure that nobody leaves before all have connected. Blocks as long as it does. Loads UCX if that has not happened. All ranks must run the same minor
+    /// `exchange` is called once. Blocks as long as it does, and then until every rank has heard from every other over
+    /// UCX. Loads UCX if that has not happened. All ranks must run the same minor
     /// version of UCX.
     ///
     /// # Errors
     /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses; [`Error::Ucx`] and
     /// [`Error::System`] when worker or sockets can't be made; [`Error::Disagreement`] for ranks with other versions;
+    /// [`Error::MissingRanks`] for ranks that are not heard from in time;
     /// whatever `exchange` returns.
-    pub fn connect(
-        rank: Rank,
-        world_size: u32,
-        exchange: &mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>>,
-        options: &Options,
-    ) -> Result<Self> {
+    pub fn connect(rank: Rank, world_size: u32, exchange: &mut Exchange<'_>, options: &Options) -> Result<Self> {
         if rank.0 >= world_size || world_size > MAX_WORLD_SIZE {
             let why = format!("rank {rank} is not in a world of {world_size}, of {MAX_WORLD_SIZE} at most");
             return Err(Error::Unavailable { name: "ucx", why });
@@ -181,7 +180,7 @@ impl Ucx {
         let cards = exchange(&own.encode())?;
         let words = meet(rank, world_size, &cards, ucx_version, &mut engine, &mut liveness)?;
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
-        exchange(&[])?;
+        greeting::greet(rank, &mut engine, options.join_timeout)?;
         Ok(Self {
             rank,
             world_size,
@@ -204,132 +203,6 @@ impl Ucx {
             statistics: Statistics::default(),
             start: Instant::now(),
         })
-    }
-
-    fn means(&mut self) -> (&mut Receives, Means<'_>) {
-        let means = Means { engine: &mut self.engine, bounces: &mut self.bounces, statistics: &mut self.statistics };
-        (&mut self.receives, means)
-    }
-
-    /// Handles what callbacks have announced. Says whether there was anything.
-    fn settle(&mut self) -> bool {
-        let (receives, means) = self.means();
-        let moved = receives.settle(means);
-        self.judge_violation();
-        moved
-    }
-
-    /// Closes the transport if a peer has sent what is no message.
-    fn judge_violation(&mut self) {
-        if let Some((rank, error)) = self.receives.violation.take() {
-            tracing::error!(%rank, %error, "closing the transport");
-            self.close_for(Some(Failure::PeerLost(rank)), error);
-        }
-    }
-
-    /// Looks after peers that are waited for long, or at all if this rank is about to sleep.
-    fn look(&mut self, about_to_sleep: bool) -> bool {
-        self.round = self.round.wrapping_add(1);
-        self.next_look = self.now() + LOOK_EVERY;
-        if self.closed.is_some() {
-            // Those who ask are answered; there is nothing to learn.
-            self.liveness.look();
-            return false;
-        }
-        let rounds = if about_to_sleep { 0 } else { LONG_ROUNDS };
-        self.waited.clear();
-        let long = |(_, posted_in): &(Rank, u32)| self.round.wrapping_sub(*posted_in) >= rounds;
-        self.waited.extend(self.sends.waits().chain(self.receives.waits()).filter(long).map(|(peer, _)| peer));
-        self.waited.sort_unstable();
-        self.waited.dedup();
-        let waited = std::mem::take(&mut self.waited);
-        for peer in &waited {
-            let news = self.read_word(*peer).or_else(|| self.liveness.watch(*peer));
-            self.take_news(news);
-        }
-        self.waited = waited;
-        let news = self.liveness.look();
-        self.take_news(news)
-    }
-
-    /// What a peer of this host says about itself.
-    fn read_word(&self, peer: Rank) -> Option<News> {
-        match self.words.get(peer.index())?.as_ref()?.read(self.world_size) {
-            Closed::No => None,
-            Closed::Left => Some(News::Gone(peer)),
-            Closed::Failed(cause) => Some(News::Failed(cause)),
-        }
-    }
-
-    /// Draws the consequences. Says whether there were any.
-    fn take_news(&mut self, news: Option<News>) -> bool {
-        if self.closed.is_some() {
-            return false;
-        }
-        let lost = match news {
-            None => return false,
-            Some(News::Failed(cause)) => {
-                tracing::warn!(?cause, "a peer reports a failure");
-                self.close_for(Some(cause), cause.into());
-                return true;
-            }
-            Some(News::Died(peer) | News::Gone(peer)) => peer,
-        };
-        // Whoever failed before it went has written why.
-        let cause = match self.read_word(lost) {
-            Some(News::Failed(cause)) => cause,
-            _ => Failure::PeerLost(lost),
-        };
-        self.progress_until_settled(lost);
-        let is_waited_for = self.sends.waits().chain(self.receives.waits()).any(|(peer, _)| peer == lost);
-        if matches!(news, Some(News::Gone(_))) && !is_waited_for {
-            return false;
-        }
-        tracing::warn!(rank = %lost, ?cause, "a peer is gone");
-        self.close_for(Some(cause), cause.into());
-        true
-    }
-
-    /// Takes in what a peer sent before it went.
-    fn progress_until_settled(&mut self, peer: Rank) {
-        let is_here = self.words.get(peer.index()).is_some_and(Option::is_some);
-        let patience = if is_here { SETTLED_HERE } else { SETTLED_FAR };
-        let mut quiet_since = Instant::now();
-        let start = quiet_since;
-        while quiet_since.elapsed() < patience && start.elapsed() < 10 * patience && self.closed.is_none() {
-            if self.engine.progress() | self.settle() {
-                quiet_since = Instant::now();
-            }
-        }
-    }
-
-    /// Ends everything with `error` and tells the peers; UCX is torn down. The first cause stays.
-    fn close_for(&mut self, cause: Option<Failure>, error: Error) {
-        if self.closed.is_some() {
-            return;
-        }
-        let told = Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank)));
-        self.closed = Some(Closing { error: error.clone(), cause });
-        self.has_moved = true;
-        if let Err(error) = self.word.write(told) {
-            tracing::error!(%error, "memory lent to peers can't be taken back");
-            self.can_be_quiet = false;
-        }
-        self.liveness.tell_all(told);
-        if self.can_be_quiet {
-            self.engine.tear_down();
-        }
-        let (receives, mut means) = self.means();
-        receives.end_all(&mut means, &error);
-        receives.violation = None;
-        self.sends.end_all(&error);
-    }
-
-    /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.
-    fn has_taken_back(&mut self, peer: Rank) -> Option<Error> {
-        let News::Failed(cause) = self.read_word(peer)? else { return None };
-        self.close_for(Some(cause), cause.into());
-        self.closed.as_ref().map(|closed| closed.error.clone())
     }
 }
 

@@ -35,7 +35,7 @@ impl Transport for Ucx {
         self.statistics.messages_sent += 1;
         self.statistics.bytes_sent += (super::HEADER_BYTES + header.payload_bytes()) as u64;
         let means = (&mut self.engine, &mut self.bounces);
-        match self.sends.post(means, to, &header, parts, (self.round, &mut self.statistics)) {
+        match self.sends.post(means, to, header, parts, (self.round, &mut self.statistics)) {
             Posted::Done(done) => Posted::Done(self.judge_send(to, done)),
             Posted::Pending(number) => Posted::Pending(SendId(number)),
         }
@@ -70,8 +70,14 @@ impl Transport for Ucx {
         Some(self.judge_recv(finished))
     }
 
-    /// Does nothing: UCX can't take a message back. The send ends when the peer receives, or with the transport.
-    fn cancel_send(&mut self, _: SendId) {}
+    /// Asks the peer to discard a large message that it has not matched: UCX itself can't take one back. It does so
+    /// within some 20 ms if it makes progress and has received all that was sent before under the same tag.
+    /// Small messages end by themselves.
+    fn cancel_send(&mut self, id: SendId) {
+        if let Some((to, message)) = self.sends.withdraw(id.0) {
+            self.liveness.withdraw(to, message);
+        }
+    }
 
     fn cancel_recv(&mut self, id: RecvId) {
         self.receives.cancel(&self.engine, id.0);
@@ -135,13 +141,14 @@ impl Ucx {
         }
     }
 
-    /// A send that UCX refused leaves half a message behind: the transport is closed.
-    fn judge_send(&mut self, to: Rank, done: SendDone) -> SendDone {
+    /// A send that failed leaves half a message behind: the transport is closed.
+    fn judge_send(&mut self, to: Rank, mut done: SendDone) -> SendDone {
         if let Err(error) = &done.result
             && self.closed.is_none()
+            && !matches!(error, Error::Canceled)
         {
-            tracing::error!(rank = %to, %error, "closing the transport");
-            self.close_for(Some(Failure::PeerLost(to)), error.clone());
+            self.close_for_peer(to, error.clone());
+            done.result = self.check_open(to);
         }
         done
     }
@@ -153,6 +160,10 @@ impl Ucx {
             && let Some(error) = self.has_taken_back(ended.from)
         {
             result = Err(error);
+        }
+        if let (Err(Error::PeerLost { .. }), Some(closed)) = (&result, &self.closed) {
+            // UCX names the peer of the operation, others perhaps the one that died first.
+            result = Err(closed.error.clone());
         }
         RecvDone { parts, result }
     }

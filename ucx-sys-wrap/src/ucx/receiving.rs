@@ -12,30 +12,25 @@
 //!   headers, whatever order UCX reports completions in.
 //! - Parts that have no place (the message does not fit, or its receive was canceled between) are received into no
 //!   memory at all: UCX discards what is too long, the sender's operation completes, and the line goes on unharmed.
+//! - A message that its sender wants back is discarded in the same way when its header is first in line. A header that
+//!   was taken in search of such a message is kept, and goes to the next receive of its tag before any other.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ptr::NonNull;
 
+use super::aside::{Aside, DISCARDED};
 use super::engine::Engine;
-use super::flight::Flight;
-use super::header::Header;
-use super::incoming::{Finished, Incoming, Means};
+use super::incoming::{Finished, Incoming, Means, Taken};
+use super::sending::Withdrawal;
 use super::table::Table;
 use crate::transport::{Posted, RecvParts};
 use crate::{Envelope, Error, Rank, Tag};
-
-/// The owner of flights that discard parts.
-const DISCARDED: u64 = u64::MAX;
 
 /// The receives of one rank, until they are tested.
 pub(super) struct Receives {
     operations: Table<Incoming>,
     lines: HashMap<Tag, Line, BuildHasherDefault<TagHasher>>,
-    /// Parts that are being discarded.
-    discarded: Vec<Flight>,
-    /// The first peer that sent what is no message of ours.
-    pub(super) violation: Option<(Rank, Error)>,
+    pub(super) aside: Aside,
 }
 
 /// The receives of one tag that have no header yet.
@@ -46,7 +41,7 @@ struct Line {
 
 impl Receives {
     pub(super) fn new() -> Self {
-        Self { operations: Table::new(), lines: HashMap::default(), discarded: Vec::new(), violation: None }
+        Self { operations: Table::new(), lines: HashMap::default(), aside: Aside::default() }
     }
 
     pub(super) fn post(
@@ -68,14 +63,14 @@ impl Receives {
             return Posted::Pending(number);
         }
         let number = self.operations.next_number();
-        if incoming.open(&mut means, number) {
-            if let Some(header) = incoming.take_header(&mut means, &mut self.violation) {
-                self.discard(&mut means, &header);
+        if let Some(header) = self.aside.take_early(tag) {
+            if let Taken::Unwanted(header) = incoming.accept(header, &[], &mut means) {
+                self.aside.discard(&mut means, &header);
             }
-        } else {
+        } else if !incoming.open(&mut means, number) || !settle(&mut incoming, &mut means, &mut self.aside, number) {
             self.lines.insert(tag, Line { first: number, last: number });
         }
-        match incoming.finish(&mut means, &mut self.violation) {
+        match incoming.finish(&mut means, &mut self.aside.violation) {
             true => Posted::Done(incoming.finished()),
             false => Posted::Pending(self.operations.insert(incoming)),
         }
@@ -87,7 +82,7 @@ impl Receives {
         while let Some(number) = means.engine.flights.next_announced() {
             moved = true;
             if number == DISCARDED {
-                self.reap_discarded(means.engine);
+                self.aside.reap_discarded(means.engine);
             } else {
                 self.header_has_come(&mut means, number);
             }
@@ -101,8 +96,9 @@ impl Receives {
         loop {
             let Some(incoming) = self.operations.get_mut(first) else { return };
             let (tag, next) = (incoming.tag, incoming.next.take());
-            if let Some(header) = incoming.take_header(means, &mut self.violation) {
-                self.discard(means, &header);
+            if !settle(incoming, means, &mut self.aside, first) {
+                incoming.next = next;
+                return;
             }
             match (next, self.lines.get_mut(&tag)) {
                 (Some(next), Some(line)) => {
@@ -120,41 +116,24 @@ impl Receives {
         }
     }
 
-    /// Receives the parts of a message into no memory.
-    fn discard(&mut self, means: &mut Means<'_>, header: &Header) {
-        for (length, kind) in header.lengths.iter().zip(1..) {
-            if *length == 0 {
-                continue;
-            }
-            let flight = means.engine.flights.take();
-            let nowhere = NonNull::<u8>::dangling().as_ptr();
-            // SAFETY: nothing is written to zero bytes.
-            let is_over =
-                unsafe { means.engine.recv(header.tag.with_kind(kind).0, nowhere, 0, &flight, Some(DISCARDED)) };
-            if is_over {
-                means.engine.reap(&flight);
-                means.engine.flights.put(flight);
-            } else {
-                self.discarded.push(flight);
-            }
-        }
+    /// A sender wants a message back. It is discarded as soon as it is found; what was matched goes on.
+    pub(super) fn withdraw(&mut self, message: Withdrawal) {
+        self.aside.remember(message);
     }
 
-    fn reap_discarded(&mut self, engine: &mut Engine) {
-        let mut position = 0;
-        while let Some(flight) = self.discarded.get(position) {
-            if engine.reap(flight).is_none() {
-                position += 1;
-                continue;
-            }
-            let flight = self.discarded.swap_remove(position);
-            engine.flights.put(flight);
+    /// Looks for messages that are wanted back where no receive will find them. Says whether there was one.
+    pub(super) fn seek_withdrawn(&mut self, mut means: Means<'_>) -> bool {
+        let (mut found, mut position) = (false, 0);
+        while let Some(tag) = self.aside.withdrawn_tag(position) {
+            found |= !self.lines.contains_key(&tag) && self.aside.seek_withdrawn(&mut means, tag);
+            position += 1;
         }
+        found
     }
 
     /// Gives a receive back that is over.
     pub(super) fn test(&mut self, mut means: Means<'_>, number: u64) -> Option<Finished> {
-        if !self.operations.get_mut(number)?.finish(&mut means, &mut self.violation) {
+        if !self.operations.get_mut(number)?.finish(&mut means, &mut self.aside.violation) {
             return None;
         }
         self.operations.remove(number).map(Incoming::finished)
@@ -200,12 +179,29 @@ impl Receives {
             }
         }
         while means.engine.flights.next_announced().is_some() {}
-        self.reap_discarded(means.engine);
+        self.aside.reap_discarded(means.engine);
     }
 
     /// The peers of receives that are not over, each with the round that it was posted in.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.operations.iter().filter(|incoming| !incoming.is_over()).map(Incoming::wait)
+    }
+}
+
+/// Draws the consequences of a header receive that is over; false if another one had to be posted.
+fn settle(incoming: &mut Incoming, means: &mut Means<'_>, aside: &mut Aside, number: u64) -> bool {
+    loop {
+        match incoming.take_header(means, aside) {
+            Taken::Settled => return true,
+            Taken::Unwanted(header) => {
+                aside.discard(means, &header);
+                return true;
+            }
+            Taken::Withdrawn(header) => aside.discard(means, &header),
+        }
+        if !incoming.open(means, number) {
+            return false;
+        }
     }
 }
 

@@ -9,11 +9,19 @@ use super::flight::{Bounce, Bounces, Flight};
 use super::header::{HEADER_BYTES, Header};
 use super::table::Table;
 use crate::transport::{Posted, SendDone, SendParts, Statistics};
-use crate::{Error, MAX_PARTS, Rank, Result};
+use crate::{Error, MAX_PARTS, Rank, Result, Tag};
 
 /// The sends of one rank, until they are tested.
 pub(super) struct Sends {
     operations: Table<Outgoing>,
+    posted: u32,
+}
+
+/// A message that its sender wants back, as its receiver knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Withdrawal {
+    pub(super) tag: Tag,
+    pub(super) serial: u32,
 }
 
 /// A send under way.
@@ -21,17 +29,19 @@ pub(super) struct Sends {
 /// Invariants: `parts` stay here, and `bounce` is not put back, until every flight is reaped.
 struct Outgoing {
     to: Rank,
+    message: Withdrawal,
     parts: SendParts,
     /// What UCX still works on: the header or packed message, and the parts.
     flights: ArrayVec<Flight, { MAX_PARTS + 1 }>,
     bounce: Option<Bounce<BOUNCE_BYTES>>,
     posted_in: u32,
+    is_withdrawn: bool,
     result: Result<()>,
 }
 
 impl Sends {
     pub(super) fn new() -> Self {
-        Self { operations: Table::new() }
+        Self { operations: Table::new(), posted: 0 }
     }
 
     /// Sends a message: packed in one piece, or the header and then every part that is not empty, in order.
@@ -39,18 +49,22 @@ impl Sends {
         &mut self,
         (engine, bounces): (&mut Engine, &mut Bounces<BOUNCE_BYTES>),
         to: Rank,
-        header: &Header,
+        mut header: Header,
         parts: SendParts,
         (posted_in, statistics): (u32, &mut Statistics),
     ) -> Posted<u64, SendDone> {
+        self.posted = self.posted.wrapping_add(1);
+        header.serial = self.posted;
         let mut bounce = bounces.take();
         // SAFETY: just taken: no operation uses it.
-        let length = pack(header, &parts, unsafe { bounce.bytes_mut() }, statistics);
+        let length = pack(&header, &parts, unsafe { bounce.bytes_mut() }, statistics);
         let (flights, bounce) = (ArrayVec::new(), Some(bounce));
-        let mut outgoing = Outgoing { to, parts, flights, bounce, posted_in, result: Ok(()) };
-        outgoing.send_bounce(engine, header, length);
+        let message = Withdrawal { tag: header.tag, serial: header.serial };
+        let (is_withdrawn, result) = (false, Ok(()));
+        let mut outgoing = Outgoing { to, message, parts, flights, bounce, posted_in, is_withdrawn, result };
+        outgoing.send_bounce(engine, &header, length);
         if !header.is_packed {
-            outgoing.send_parts(engine, header);
+            outgoing.send_parts(engine, &header);
         }
         if outgoing.is_over(engine, bounces) {
             return Posted::Done(outgoing.done());
@@ -68,6 +82,16 @@ impl Sends {
             return None;
         }
         self.operations.remove(number).map(|outgoing| (outgoing.to, outgoing.done()))
+    }
+
+    /// Wants a message back that UCX has not taken; says what to tell whom, the first time.
+    pub(super) fn withdraw(&mut self, number: u64) -> Option<(Rank, Withdrawal)> {
+        let outgoing = self.operations.get_mut(number)?;
+        let is_over = outgoing.flights.iter().all(Flight::is_over);
+        if is_over || std::mem::replace(&mut outgoing.is_withdrawn, true) {
+            return None;
+        }
+        Some((outgoing.to, outgoing.message))
     }
 
     /// Once UCX is torn down: every send that had not ended before has ended with `error`.
@@ -126,7 +150,9 @@ impl Outgoing {
         match engine.reap(flight) {
             None => return false,
             Some((ucs_status_t::UCS_OK, _)) => {}
-            Some((status, _)) if self.result.is_ok() => self.result = Err(engine.error("ucp_tag_send_nbx", status)),
+            Some((status, _)) if self.result.is_ok() => {
+                self.result = Err(engine.error(self.to, "ucp_tag_send_nbx", status))
+            }
             Some(_) => {}
         }
         true
@@ -148,7 +174,9 @@ impl Outgoing {
     }
 
     fn done(self) -> SendDone {
-        SendDone { parts: self.parts, result: self.result }
+        // The receiver does not say whether it had matched the message.
+        let canceled = if self.is_withdrawn { Err(Error::Canceled) } else { Ok(()) };
+        SendDone { parts: self.parts, result: self.result.and(canceled) }
     }
 }
 

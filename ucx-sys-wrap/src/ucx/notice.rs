@@ -1,0 +1,73 @@
+//! What ranks say to each other over control connections.
+//!
+//! Notices of 32 bytes, little-endian:
+//!
+//! | bytes | closed | withdrawn |
+//! | --- | --- | --- |
+//! | 0..4 | `brvc` | `brvw` |
+//! | 4..8 | zero | serial number of a message that its sender wants back |
+//! | 8..16 | why, as [`Closed::encode`] says | its tag |
+//! | 16..32 | token of the rank whose listener the connection belongs to: only ranks of the job know it | the same |
+
+use super::sending::Withdrawal;
+use super::word::{Closed, Token};
+use crate::Tag;
+
+pub(super) const NOTICE_BYTES: usize = 32;
+
+const CLOSED: [u8; 4] = *b"brvc";
+const WITHDRAWN: [u8; 4] = *b"brvw";
+
+/// What ranks say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    Closed(Closed),
+    Withdrawn(Withdrawal),
+}
+
+/// The bytes of a notice on a connection to the listener with `token`.
+pub(super) fn encode(notice: Notice, token: &Token) -> [u8; NOTICE_BYTES] {
+    let (kind, number, word) = match notice {
+        Notice::Closed(closed) => (CLOSED, 0, closed.encode()),
+        Notice::Withdrawn(Withdrawal { tag, serial }) => (WITHDRAWN, serial, tag.0),
+    };
+    let mut bytes = [0; NOTICE_BYTES];
+    bytes[..4].copy_from_slice(&kind);
+    bytes[4..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8..16].copy_from_slice(&word.to_le_bytes());
+    bytes[16..].copy_from_slice(token);
+    bytes
+}
+
+/// What a notice says; `None` if it is none, or not of this job.
+pub(super) fn decode(bytes: &[u8; NOTICE_BYTES], token: &Token, world_size: u32) -> Option<Notice> {
+    let word =
+        |range: std::ops::Range<usize>| bytes[range].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    if bytes[16..] != *token {
+        return None;
+    }
+    match (&bytes[..4], word(4..8) as u32, word(8..16)) {
+        (kind, 0, closed) if kind == CLOSED => Closed::decode(closed, world_size).map(Notice::Closed),
+        (kind, serial, tag) if kind == WITHDRAWN => Some(Notice::Withdrawn(Withdrawal { tag: Tag(tag), serial })),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Failure, Rank};
+
+    #[test]
+    fn notices_come_back() {
+        let failed = Closed::Failed(Failure::Aborted(Rank(3)));
+        let withdrawal = Withdrawal { tag: Tag(u64::MAX), serial: 7 };
+        for notice in [Notice::Closed(Closed::Left), Notice::Closed(failed), Notice::Withdrawn(withdrawal)] {
+            let bytes = encode(notice, &[5; 16]);
+            assert_eq!(decode(&bytes, &[5; 16], 4), Some(notice));
+            assert_eq!(decode(&bytes, &[6; 16], 4), None, "the token of another rank");
+        }
+        assert_eq!(decode(&encode(Notice::Closed(failed), &[5; 16]), &[5; 16], 3), None, "a rank outside the world");
+        assert_eq!(decode(&[5; 32], &[5; 16], 3), None);
+    }
+}

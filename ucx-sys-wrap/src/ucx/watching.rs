@@ -1,0 +1,169 @@
+//! What happens between operations: looking after peers, and closing.
+
+use std::time::{Duration, Instant};
+
+use super::incoming::Means;
+use super::liveness::News;
+use super::receiving::Receives;
+use super::word::Closed;
+use super::{Closing, LOOK_EVERY, Ucx};
+use crate::transport::Transport;
+use crate::{Error, Failure, Rank};
+
+/// An operation waits long when it was posted so many looks ago.
+const LONG_ROUNDS: u32 = 2;
+
+/// How long nothing must come of a peer that is gone before nothing more will: on this host, and over a network.
+const SETTLED_HERE: Duration = Duration::from_millis(2);
+const SETTLED_FAR: Duration = Duration::from_millis(50);
+
+impl Ucx {
+    pub(super) fn means(&mut self) -> (&mut Receives, Means<'_>) {
+        let means = Means { engine: &mut self.engine, bounces: &mut self.bounces, statistics: &mut self.statistics };
+        (&mut self.receives, means)
+    }
+
+    /// Handles what callbacks have announced. Says whether there was anything.
+    pub(super) fn settle(&mut self) -> bool {
+        let (receives, means) = self.means();
+        let moved = receives.settle(means);
+        self.judge_violation();
+        moved
+    }
+
+    /// Closes the transport if a peer has sent what is no message, or an operation with it has failed.
+    pub(super) fn judge_violation(&mut self) {
+        if let Some((rank, error)) = self.receives.aside.violation.take() {
+            self.close_for_peer(rank, error);
+        }
+    }
+
+    /// Closes the transport because of what `peer` did, unless somebody has named another cause.
+    pub(super) fn close_for_peer(&mut self, peer: Rank, error: Error) {
+        if self.closed.is_some() {
+            return;
+        }
+        tracing::error!(%peer, %error, "closing the transport");
+        let is_lost = matches!(error, Error::PeerLost { .. });
+        match self.liveness.look().filter(|_| is_lost).or_else(|| self.read_word(peer)) {
+            Some(News::Failed(cause)) => self.close_for(Some(cause), cause.into()),
+            _ => self.close_for(Some(Failure::PeerLost(peer)), error),
+        }
+    }
+
+    /// Looks after peers that are waited for long, or at all if this rank is about to sleep.
+    pub(super) fn look(&mut self, about_to_sleep: bool) -> bool {
+        self.round = self.round.wrapping_add(1);
+        self.next_look = self.now() + LOOK_EVERY;
+        if self.closed.is_some() {
+            // Those who ask are answered; there is nothing to learn.
+            self.liveness.look();
+            return false;
+        }
+        let rounds = if about_to_sleep { 0 } else { LONG_ROUNDS };
+        self.waited.clear();
+        let long = |(_, posted_in): &(Rank, u32)| self.round.wrapping_sub(*posted_in) >= rounds;
+        self.waited.extend(self.sends.waits().chain(self.receives.waits()).filter(long).map(|(peer, _)| peer));
+        self.waited.sort_unstable();
+        self.waited.dedup();
+        let waited = std::mem::take(&mut self.waited);
+        for peer in &waited {
+            let news = self.read_word(*peer).or_else(|| self.liveness.watch(*peer));
+            self.take_news(news);
+        }
+        self.waited = waited;
+        let news = self.liveness.look();
+        self.take_news(news) | self.give_back_withdrawn()
+    }
+
+    /// Discards messages that peers want back.
+    fn give_back_withdrawn(&mut self) -> bool {
+        for message in self.liveness.withdrawn.drain(..) {
+            self.receives.withdraw(message);
+        }
+        let (receives, means) = self.means();
+        let found = receives.seek_withdrawn(means);
+        self.judge_violation();
+        found
+    }
+
+    /// What a peer of this host says about itself.
+    fn read_word(&self, peer: Rank) -> Option<News> {
+        match self.words.get(peer.index())?.as_ref()?.read(self.world_size) {
+            Closed::No => None,
+            Closed::Left => Some(News::Gone(peer)),
+            Closed::Failed(cause) => Some(News::Failed(cause)),
+        }
+    }
+
+    /// Draws the consequences. Says whether there were any.
+    fn take_news(&mut self, news: Option<News>) -> bool {
+        if self.closed.is_some() {
+            return false;
+        }
+        let lost = match news {
+            None => return false,
+            Some(News::Failed(cause)) => {
+                tracing::warn!(?cause, "a peer reports a failure");
+                self.close_for(Some(cause), cause.into());
+                return true;
+            }
+            Some(News::Died(peer) | News::Gone(peer)) => peer,
+        };
+        // Whoever failed before it went has written why.
+        let cause = match self.read_word(lost) {
+            Some(News::Failed(cause)) => cause,
+            _ => Failure::PeerLost(lost),
+        };
+        self.progress_until_settled(lost);
+        let is_waited_for = self.sends.waits().chain(self.receives.waits()).any(|(peer, _)| peer == lost);
+        if matches!(news, Some(News::Gone(_))) && !is_waited_for {
+            return false;
+        }
+        tracing::warn!(rank = %lost, ?cause, "a peer is gone");
+        self.close_for(Some(cause), cause.into());
+        true
+    }
+
+    /// Takes in what a peer sent before it went.
+    fn progress_until_settled(&mut self, peer: Rank) {
+        let is_here = self.words.get(peer.index()).is_some_and(Option::is_some);
+        let patience = if is_here { SETTLED_HERE } else { SETTLED_FAR };
+        let mut quiet_since = Instant::now();
+        let start = quiet_since;
+        while quiet_since.elapsed() < patience && start.elapsed() < 10 * patience && self.closed.is_none() {
+            if self.engine.progress() | self.settle() {
+                quiet_since = Instant::now();
+            }
+        }
+    }
+
+    /// Ends everything with `error` and tells the peers; UCX is torn down. The first cause stays.
+    pub(super) fn close_for(&mut self, cause: Option<Failure>, error: Error) {
+        if self.closed.is_some() {
+            return;
+        }
+        let told = Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank)));
+        self.closed = Some(Closing { error: error.clone(), cause });
+        self.has_moved = true;
+        if let Err(error) = self.word.write(told) {
+            tracing::error!(%error, "memory lent to peers can't be taken back");
+            self.can_be_quiet = false;
+        }
+        self.liveness.tell_all(told);
+        if self.can_be_quiet {
+            self.engine.tear_down();
+        }
+        let (receives, mut means) = self.means();
+        receives.end_all(&mut means, &error);
+        receives.aside.violation = None;
+        self.sends.end_all(&error);
+    }
+
+    /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.
+    pub(super) fn has_taken_back(&mut self, peer: Rank) -> Option<Error> {
+        let News::Failed(cause) = self.read_word(peer)? else { return None };
+        self.close_for(Some(cause), cause.into());
+        self.closed.as_ref().map(|closed| closed.error.clone())
+    }
+}
