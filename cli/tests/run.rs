@@ -1,4 +1,5 @@
 //! `brevity run`, as its users see it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};

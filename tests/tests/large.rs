@@ -1,4 +1,5 @@
 //! One long vector: indices above 2^24, where a float can't tell neighbours apart, are kept.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::{PutBack, Reduction};
 use brevity_tests::suite::sparse;
