@@ -1,232 +1,261 @@
-//! Ranks that find each other: who belongs together, who is missing, and strangers who disturb nobody.
+//! Joining a job: meeting at rank 0, exchanges, and the mesh. Ranks are threads here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "bootstrap/strangers.rs"]
+mod strangers;
+#[path = "bootstrap/world.rs"]
+mod world;
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey, Master, Rendezvous, connect_mesh, open};
+use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey, MAX_BLOB_BYTES, connect_mesh, open};
 use ucx_sys_wrap::{Error, Rank, Result};
+use world::{AMPLE, Port, SHORT, all_ranks, error, joined, missing, rank};
 
-/// Only tells slow from stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A port of loopback that was free a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+#[test]
+fn every_world_exchanges_blobs_in_rank_order() {
+    for world_size in 1..=8 {
+        let all = all_ranks(world_size, |identity, mut rendezvous| {
+            let mine = |round: u32| vec![identity.rank.0 as u8; (identity.rank.0 * 7 + round) as usize];
+            (0..5).map(|round| rendezvous.exchange(&mine(round))).collect::<Result<Vec<_>>>()
+        });
+        for rounds in all {
+            for (round, blobs) in (0..).zip(rounds) {
+                let expected: Vec<Vec<u8>> =
+                    (0..world_size).map(|rank| vec![rank as u8; (rank * 7 + round) as usize]).collect();
+                assert_eq!(blobs, expected, "P = {world_size}");
+            }
+        }
+    }
 }
 
-fn identity(rank: u32, world_size: u32, master: SocketAddr) -> Identity {
-    let master = Master { host: master.ip().to_string(), port: master.port() };
-    let mut identity = Identity::new(Rank(rank), world_size, master);
-    identity.key = JobKey::parse("correct horse battery staple");
-    identity.job = "a job".into();
-    identity.join_timeout = Duration::from_secs(30);
-    identity
+#[test]
+fn the_largest_blobs_arrive() {
+    let all = all_ranks(5, |identity, mut rendezvous| {
+        rendezvous.exchange(&vec![identity.rank.0 as u8 + 1; MAX_BLOB_BYTES])?;
+        rendezvous.exchange(&vec![identity.rank.0 as u8; MAX_BLOB_BYTES])
+    });
+    for blobs in all {
+        assert!((0..5).zip(&blobs).all(|(rank, blob)| *blob == vec![rank; MAX_BLOB_BYTES]));
+    }
 }
 
-/// Runs `body` for every identity in a thread of its own; the results in order.
-fn together<R: Send + 'static>(
-    identities: Vec<Identity>,
-    body: impl Fn(&Identity) -> R + Clone + Send + 'static,
-) -> Vec<R> {
-    let (sender, receiver) = mpsc::channel();
-    let count = identities.len();
-    for (position, identity) in identities.into_iter().enumerate() {
-        let (sender, body) = (sender.clone(), body.clone());
-        thread::spawn(move || sender.send((position, body(&identity))));
+#[test]
+fn a_longer_blob_is_refused_by_the_rank_that_has_it() {
+    let sent = MAX_BLOB_BYTES as u64 + 1;
+    all_ranks(2, move |identity, mut rendezvous| {
+        let refused = rendezvous.exchange(&vec![0; MAX_BLOB_BYTES + 1]).unwrap_err();
+        assert!(matches!(refused, Error::TooLong { rank, sent: found, .. } if rank == identity.rank && found == sent));
+        rendezvous.exchange(b"fits")
+    });
+}
+
+#[test]
+fn missing_ranks_are_named_by_all_that_have_come() {
+    let port = Port::reserve();
+    let start = Instant::now();
+    // Rank 4's patience is the shortest: it counts for all.
+    let come: Vec<_> = [(0, AMPLE), (2, AMPLE), (4, SHORT)]
+        .map(|(number, timeout)| rank(port.identity(number, 5, timeout), joined))
+        .into();
+    for rank in come {
+        assert_eq!(missing(&error(rank)), [1, 3]);
+    }
+    assert!(start.elapsed() >= SHORT && start.elapsed() < AMPLE / 2, "{:?}", start.elapsed());
+}
+
+#[test]
+fn without_rank_0_the_others_name_it() {
+    let port = Port::reserve();
+    let error = error(rank(port.identity(1, 2, SHORT), joined));
+    assert_eq!(missing(&error), [0]);
+    assert!(error.to_string().contains(&port.address().to_string()), "{error}");
+}
+
+#[test]
+fn a_rank_that_does_not_take_part_in_an_exchange_is_named_by_all() {
+    let port = Port::reserve();
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let idle = rank(port.identity(2, 3, AMPLE), move |_, _rendezvous| {
+        // Stays joined until the others are done.
+        let _ = receiver.recv();
+        Ok(())
+    });
+    let others: Vec<_> = [(0, AMPLE), (1, SHORT)]
+        .map(|(number, timeout)| {
+            rank(port.identity(number, 3, timeout), |_, mut rendezvous| {
+                let first = rendezvous.exchange(b"mine").unwrap_err();
+                let second = rendezvous.exchange(b"again").unwrap_err();
+                assert_eq!(first.to_string(), second.to_string(), "a failure is final");
+                Err::<(), _>(first)
+            })
+        })
+        .into();
+    for other in others {
+        assert_eq!(missing(&error(other)), [2]);
     }
     drop(sender);
-    let mut results: Vec<(usize, R)> = (0..count).map(|_| receiver.recv_timeout(PATIENCE).unwrap()).collect();
-    results.sort_by_key(|(position, _)| *position);
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
-fn world(world_size: u32, master: SocketAddr) -> Vec<Identity> {
-    (0..world_size).map(|rank| identity(rank, world_size, master)).collect()
+    idle.join().unwrap().unwrap();
 }
 
 #[test]
-fn blobs_of_all_ranks_reach_all_ranks() {
-    for world_size in 1..=8 {
-        let expected: Vec<Vec<u8>> = (0..world_size).map(|rank| vec![rank as u8; rank as usize * 1000]).collect();
-        let all = together(world(world_size, free_address()), move |identity| -> Result<_> {
-            let mut rendezvous = Rendezvous::join(identity)?;
-            let rank = identity.rank.0;
-            let first = rendezvous.exchange(&vec![rank as u8; rank as usize * 1000])?;
-            let second = rendezvous.exchange(&[])?;
-            Ok((first, second))
-        });
-        for gathered in all {
-            let (first, second) = gathered.unwrap();
-            assert_eq!(first, expected);
-            assert!(second.iter().all(Vec::is_empty));
-        }
+fn a_rank_that_ends_is_lost_to_all_at_once() {
+    let port = Port::reserve();
+    let start = Instant::now();
+    let leaves = rank(port.identity(1, 4, AMPLE), joined);
+    let stay: Vec<_> = [0, 2, 3]
+        .map(|number| rank(port.identity(number, 4, AMPLE), |_, mut rendezvous| rendezvous.exchange(b"mine")))
+        .into();
+    leaves.join().unwrap().unwrap();
+    for rank in stay {
+        let error = error(rank);
+        assert!(matches!(error, Error::PeerLost { rank: Rank(1) }), "{error}");
     }
+    assert!(start.elapsed() < AMPLE / 2);
 }
 
 #[test]
-fn a_mesh_connects_every_pair() {
-    for world_size in [2, 3, 8] {
-        let checked = together(world(world_size, free_address()), |identity| -> Result<()> {
-            let mut rendezvous = Rendezvous::join(identity)?;
-            let mut streams = connect_mesh(identity, &mut rendezvous)?;
-            for stream in streams.iter_mut().flatten() {
-                stream.set_nonblocking(false).unwrap();
-                stream.write_all(&[identity.rank.0 as u8]).unwrap();
-            }
-            for (peer, stream) in streams.iter_mut().enumerate() {
-                assert_eq!(stream.is_none(), peer == identity.rank.index());
-                if let Some(stream) = stream {
-                    let mut byte = [0];
-                    stream.read_exact(&mut byte).unwrap();
-                    assert_eq!(usize::from(byte[0]), peer);
-                }
-            }
-            Ok(())
-        });
-        for outcome in checked {
-            outcome.unwrap();
-        }
+fn another_key_is_refused_and_the_job_goes_on() {
+    let port = Port::reserve();
+    let root = rank(port.identity(0, 2, AMPLE), joined);
+    let mut intruder = port.identity(1, 2, AMPLE);
+    for key in [JobKey::parse("another key of 16 bytes"), None] {
+        intruder.key = key;
+        let error = error(rank(intruder.clone(), joined));
+        assert!(matches!(error, Error::Unauthenticated { .. }), "{error}");
     }
-}
-
-#[test]
-fn missing_ranks_are_named_on_all_that_came() {
-    let mut present = world(5, free_address());
-    present.retain(|identity| ![2, 4].contains(&identity.rank.0));
-    for identity in &mut present {
-        identity.join_timeout = Duration::from_millis(1500);
-    }
-    let errors = together(present, |identity| Rendezvous::join(identity).map(drop).unwrap_err());
-    for error in errors {
-        let Error::MissingRanks { missing, .. } = &error else { panic!("{error}") };
-        assert_eq!(missing, &[Rank(2), Rank(4)]);
-        assert!(error.to_string().starts_with("ranks 2, 4 did not join within"), "{error}");
-    }
-}
-
-#[test]
-fn without_rank_0_it_is_rank_0_that_is_missing() {
-    let mut alone = identity(1, 2, free_address());
-    alone.join_timeout = Duration::from_millis(300);
-    let error = Rendezvous::join(&alone).map(drop).unwrap_err();
-    assert!(matches!(&error, Error::MissingRanks { missing, .. } if *missing == [Rank(0)]), "{error}");
-}
-
-#[test]
-fn a_rank_with_another_key_is_told_and_the_others_go_on() {
-    let master = free_address();
-    let mut identities = world(3, master);
-    let mut impostor = identity(2, 3, master);
-    impostor.key = JobKey::parse("another key that is as long");
-    identities.push(impostor);
-    let outcomes = together(identities, |identity| Rendezvous::join(identity).map(drop));
-    assert!(outcomes[..3].iter().all(Result::is_ok), "{outcomes:?}");
-    assert!(matches!(outcomes[3], Err(Error::Unauthenticated { .. } | Error::MissingRanks { .. })), "{outcomes:?}");
-}
-
-#[test]
-fn a_wrong_key_is_named_while_the_rendezvous_waits() {
-    let master = free_address();
-    let mut root = identity(0, 2, master);
-    root.join_timeout = Duration::from_secs(3);
-    let mut impostor = identity(1, 2, master);
-    impostor.key = None;
-    let outcomes = together(vec![root, impostor], |identity| Rendezvous::join(identity).map(drop).unwrap_err());
-    assert!(matches!(&outcomes[0], Error::MissingRanks { missing, .. } if *missing == [Rank(1)]), "{outcomes:?}");
-    assert!(matches!(outcomes[1], Error::Unauthenticated { .. }), "{outcomes:?}");
-}
-
-#[test]
-fn another_world_size_fails_all_and_names_the_rank() {
-    let master = free_address();
-    let identities = vec![identity(0, 3, master), identity(1, 3, master), identity(2, 4, master)];
-    for error in together(identities, |identity| Rendezvous::join(identity).map(drop).unwrap_err()) {
-        let text = error.to_string();
-        assert!(matches!(error, Error::Disagreement { rank: Rank(2), .. }), "{text}");
-        assert_eq!(text, "world size: rank 2 has 4, expected 3");
-    }
-}
-
-#[test]
-fn a_second_process_of_a_rank_is_turned_away() {
-    let master = free_address();
-    let mut identities = world(2, master);
-    identities.insert(1, identity(1, 3, master));
-    identities[1].world_size = 2;
-    let outcomes = together(identities, |identity| {
-        let outcome = Rendezvous::join(identity).map(drop);
-        thread::sleep(Duration::from_millis(200));
-        outcome
-    });
-    let refused: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
-    assert_eq!(refused.len(), 1, "{outcomes:?}");
+    let late = rank(port.identity(1, 2, AMPLE), joined);
+    late.join().unwrap().unwrap();
+    root.join().unwrap().unwrap();
 }
 
 #[test]
 fn a_rank_of_another_job_is_turned_away_and_the_job_goes_on() {
-    let master = free_address();
-    let mut lost = identity(1, 2, master);
-    lost.job = "another job".into();
-    let root = identity(0, 2, master);
-    let (sender, receiver) = mpsc::channel();
-    let joined = thread::spawn(move || Rendezvous::join(&root).map(drop));
-    thread::spawn(move || sender.send(Rendezvous::join(&lost).map(drop)));
-    let error = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
-    assert!(matches!(error, Error::Disagreement { what: "job", .. }), "{error}");
-    Rendezvous::join(&identity(1, 2, master)).unwrap();
-    joined.join().unwrap().unwrap();
-}
-
-#[test]
-fn strangers_neither_stop_nor_delay_a_job() {
-    let master = free_address();
-    let root = thread::spawn(move || Rendezvous::join(&identity(0, 2, master)).map(drop));
-    let start = Instant::now();
-    let mut strangers = Vec::new();
-    while strangers.len() < 1000 {
-        assert!(start.elapsed() < PATIENCE);
-        let Ok(mut stranger) = TcpStream::connect(master) else {
-            thread::sleep(Duration::from_millis(5));
-            continue;
-        };
-        // Nothing, garbage, and the beginning of something good; a stranger that was dropped already is one.
-        let _ = match strangers.len() % 3 {
-            0 => Ok(()),
-            1 => stranger.write_all(b"GET / HTTP/1.1\r\n\r\n"),
-            _ => stranger.write_all(b"BREVITY\x01\x01\x00"),
-        };
-        strangers.push(stranger);
-    }
-    let joining = Instant::now();
-    Rendezvous::join(&identity(1, 2, master)).unwrap();
+    let port = Port::reserve();
+    let root = rank(port.identity(0, 2, AMPLE), joined);
+    let mut stray = port.identity(1, 2, AMPLE);
+    stray.job = "other".into();
+    let error = error(rank(stray, joined));
+    assert_eq!(error.to_string(), "job: rank 1 has \"other\", expected \"test\"");
+    rank(port.identity(1, 2, AMPLE), joined).join().unwrap().unwrap();
     root.join().unwrap().unwrap();
-    assert!(joining.elapsed() < Duration::from_secs(20), "joining took {:?}", joining.elapsed());
 }
 
 #[test]
-fn a_master_that_others_can_reach_needs_a_key() {
-    let mut open_to_all = identity(0, 2, free_address());
-    open_to_all.master.host = "0.0.0.0".into();
-    open_to_all.key = None;
-    let error = Rendezvous::join(&open_to_all).map(drop).unwrap_err();
-    assert!(matches!(error, Error::Environment { variable: "BREVITY_KEY", .. }), "{error}");
+fn another_world_size_is_named_by_all_even_by_those_that_come_later() {
+    let port = Port::reserve();
+    let mut ranks = vec![rank(port.identity(0, 4, AMPLE), joined), rank(port.identity(1, 4, AMPLE), joined)];
+    ranks.push(rank(port.identity(2, 5, AMPLE), joined));
+    thread::sleep(Duration::from_millis(300));
+    ranks.push(rank(port.identity(3, 4, AMPLE), joined));
+    for rank in ranks {
+        assert_eq!(error(rank).to_string(), "world size: rank 2 has 5, expected 4");
+    }
+}
+
+#[test]
+fn the_second_process_of_a_rank_is_turned_away_every_time() {
+    let port = Port::reserve();
+    let root = rank(port.identity(0, 3, AMPLE), joined);
+    let first = rank(port.identity(1, 3, AMPLE), joined);
+    thread::sleep(Duration::from_millis(300));
+    for _ in 0..20 {
+        let error = error(rank(port.identity(1, 3, AMPLE), joined));
+        let Error::Disagreement { rank, .. } = error else { panic!("{error}") };
+        assert_eq!(rank, Rank(1));
+    }
+    rank(port.identity(2, 3, AMPLE), joined).join().unwrap().unwrap();
+    first.join().unwrap().unwrap();
+    root.join().unwrap().unwrap();
+}
+
+#[test]
+fn every_two_ranks_of_a_mesh_are_connected_to_each_other() {
+    for world_size in 1..=8 {
+        let all = all_ranks(world_size, |identity, mut rendezvous| {
+            let streams = connect_mesh(identity, &mut rendezvous)?;
+            for (peer, stream) in (0..).zip(&streams) {
+                assert_eq!(stream.is_none(), peer == identity.rank.0);
+                if let Some(stream) = stream {
+                    stream.set_nonblocking(false).unwrap();
+                    (&mut &*stream).write_all(&[identity.rank.0 as u8, peer as u8]).unwrap();
+                }
+            }
+            for (peer, stream) in (0u32..).zip(&streams) {
+                let mut pair = [0; 2];
+                let Some(mut stream) = stream.as_ref() else { continue };
+                stream.set_read_timeout(Some(AMPLE)).unwrap();
+                stream.read_exact(&mut pair).unwrap();
+                assert_eq!(pair, [peer as u8, identity.rank.0 as u8]);
+            }
+            Ok(streams.len())
+        });
+        assert_eq!(all, vec![world_size as usize; world_size as usize]);
+    }
+}
+
+#[test]
+fn a_rank_that_ends_before_the_mesh_is_no_reason_to_wait_for_the_deadline() {
+    let port = Port::reserve();
+    let start = Instant::now();
+    let leaves = rank(port.identity(1, 3, AMPLE), joined);
+    let stay: Vec<_> = [0, 2]
+        .map(|number| {
+            rank(port.identity(number, 3, AMPLE), |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous))
+        })
+        .into();
+    leaves.join().unwrap().unwrap();
+    for rank in stay {
+        let error = error(rank);
+        assert!(matches!(error, Error::PeerLost { rank: Rank(1) }), "{error}");
+    }
+    assert!(start.elapsed() < AMPLE / 2);
+}
+
+#[test]
+fn only_loopback_is_served_without_a_key() {
+    let needs_key = |identity: Identity| {
+        let error = error(rank(identity, |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous)));
+        assert!(matches!(error, Error::Environment { variable: "BREVITY_KEY", .. }), "{error}");
+    };
+    let port = Port::reserve();
+    for number in [0, 1] {
+        let mut open_to_all = port.identity(number, 2, AMPLE);
+        open_to_all.master.host = "0.0.0.0".into();
+        open_to_all.key = None;
+        needs_key(open_to_all);
+    }
+    let Some(outside) = if_addrs::get_if_addrs().unwrap().into_iter().find(|interface| !interface.is_loopback()) else {
+        println!("skipped: no network interface but loopback");
+        return;
+    };
+    let mut inside = port.identity(0, 2, AMPLE);
+    inside.key = None;
+    let mut open_to_all = inside.clone();
+    open_to_all.rank = Rank(1);
+    open_to_all.interface = Some(outside.name);
+    let root = rank(inside, |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous));
+    needs_key(open_to_all);
+    assert_eq!(missing(&error(root)), [1]);
 }
 
 #[test]
 fn a_transport_is_opened_as_rank_0_asks() {
-    let mut identities = world(3, free_address());
-    identities[0].transport = Choice::Tcp;
-    identities[1].transport = Choice::Ucx;
-    let opened = together(identities, |identity| {
-        open(identity).map(|transport| (transport.name(), transport.rank(), transport.world_size()))
-    });
-    for (rank, opened) in opened.into_iter().enumerate() {
-        assert_eq!(opened.unwrap(), ("tcp", Rank(rank as u32), 3));
+    let alone = Identity::from_lookup(|_| None).unwrap();
+    assert_eq!(open(&alone).unwrap().world_size(), 1);
+    let port = Port::reserve();
+    let ranks: Vec<_> = [Choice::Tcp, Choice::Ucx, Choice::Auto]
+        .into_iter()
+        .zip(0..)
+        .map(|(transport, number)| {
+            let mut identity = port.identity(number, 3, AMPLE);
+            identity.transport = transport;
+            thread::spawn(move || open(&identity).map(|open| (open.name(), open.rank(), open.world_size())))
+        })
+        .collect();
+    for (number, rank) in (0..).zip(ranks) {
+        assert_eq!(rank.join().unwrap().unwrap(), ("tcp", Rank(number), 3));
     }
-    let alone = open(&identity(0, 1, free_address())).unwrap();
-    assert_eq!(alone.world_size(), 1);
 }

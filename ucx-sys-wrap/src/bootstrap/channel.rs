@@ -29,6 +29,9 @@ struct Outgoing {
     written: usize,
 }
 
+/// Read at a time from peers that are being left.
+const FAREWELL_BYTES: usize = 64 * 1024;
+
 /// The peer sent what is no frame, or a longer one than agreed.
 #[derive(Debug)]
 pub(super) struct Malformed;
@@ -247,7 +250,7 @@ pub(super) fn farewell(mut channels: Vec<Channel>, patience: Duration) {
         }
         wait_for(None, channels.iter_mut(), left);
         for (channel, finished) in channels.iter_mut().zip(&mut finished) {
-            channel.pump(usize::MAX);
+            channel.pump(FAREWELL_BYTES);
             channel.discard();
             if channel.flushed() && !std::mem::replace(finished, true) {
                 channel.finish_sending();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// A point in time to be done by, and how long was given for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
-    at: Instant,
+    start: Instant,
     given: Duration,
 }
 
@@ -15,13 +15,12 @@ impl Deadline {
 
     /// `given` from now.
     pub(super) fn after(given: Duration) -> Self {
-        let given = given.min(Self::LONGEST);
-        Self { at: Instant::now() + given, given }
+        Self { start: Instant::now(), given: given.min(Self::LONGEST) }
     }
 
     /// What is left, zero once it has passed.
     pub(super) fn remaining(&self) -> Duration {
-        self.at.saturating_duration_since(Instant::now())
+        self.given.saturating_sub(self.start.elapsed())
     }
 
     pub(super) fn passed(&self) -> bool {
@@ -33,8 +32,28 @@ impl Deadline {
         self.given
     }
 
-    /// The same deadline, or `remaining` from now if that is earlier.
+    /// The same deadline, or `remaining` from now (to a millisecond) if that is earlier.
     pub(super) fn no_later_than(self, remaining: Duration) -> Self {
-        if remaining < self.remaining() { Self { at: Instant::now() + remaining, ..self } } else { self }
+        let until_then = Duration::from_millis((self.start.elapsed() + remaining).as_millis() as u64 + 1);
+        Self { given: self.given.min(until_then), ..self }
+    }
+
+    /// The same deadline, later by `grace`.
+    pub(super) fn with_grace(self, grace: Duration) -> Self {
+        Self { given: self.given + grace, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earlier_one_counts() {
+        let minute = Deadline::after(Duration::from_secs(60));
+        assert!(minute.no_later_than(Duration::from_secs(5)).remaining() <= Duration::from_millis(5002));
+        assert_eq!(minute.no_later_than(Duration::from_secs(500)).given(), Duration::from_secs(60));
+        assert!(Deadline::after(Duration::ZERO).passed());
+        assert!(!Deadline::after(Duration::MAX).passed());
     }
 }

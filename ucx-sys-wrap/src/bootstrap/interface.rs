@@ -1,45 +1,101 @@
-//! The address of a network interface.
+//! On which of this host's addresses peers are served.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 
+use super::environment::Identity;
 use crate::{Error, Result};
 
-/// The address of the interface called `name` (or `name` itself, if it is an address of this host), of the same family
-/// as `like` where there is one.
-pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
-    let interfaces = if_addrs::get_if_addrs().map_err(|error| Error::system("can't list network interfaces", error))?;
-    let wanted: Option<IpAddr> = name.parse().ok();
-    let mut found: Vec<IpAddr> = interfaces
-        .iter()
-        .filter(|interface| interface.name == name || wanted == Some(interface.ip()))
-        .map(if_addrs::Interface::ip)
-        .collect();
-    found.sort_by_key(|address| (address.is_ipv4() != like.is_ipv4(), is_link_local(*address)));
-    found.first().copied().ok_or_else(|| Error::Environment {
-        variable: "BREVITY_INTERFACE",
-        found: format!("{name:?}"),
-        expected: "the name or an address of a network interface of this host (see `ip address`)",
+/// Picks the address on which this rank serves its peers.
+///
+/// The interface that the user names; else the one that leads to the other ranks, `towards`; never loopback by accident:
+/// a master whose name means loopback only on this host (as in many `/etc/hosts`) is no reason to hide from the others.
+pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<IpAddr> {
+    let serves_others = identity.key.is_some();
+    let address = match &identity.interface {
+        Some(name) => address_of(name)?,
+        None if !towards.is_loopback() || identity.master.is_loopback() || !serves_others => towards,
+        None => outside_address()?.unwrap_or(towards),
+    };
+    if address.is_loopback() || serves_others { Ok(address) } else { Err(super::environment::key_needed()) }
+}
+
+/// The address of an interface, IPv4 first, by its name or by the address itself.
+fn address_of(name: &str) -> Result<IpAddr> {
+    let all = all_addresses()?;
+    let known = |(interface, address): &&(String, IpAddr)| interface == name || address.to_string() == name;
+    all.iter().find(known).map(|&(_, address)| address).ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|(interface, _)| interface.as_str()).collect();
+        Error::Environment {
+            variable: "BREVITY_INTERFACE",
+            found: format!("{name:?}, and this host has {}", names.join(", ")),
+            expected: "the name or address of a network interface that is up",
+        }
     })
 }
 
-/// Such addresses need the interface beside them and are taken last.
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
+fn outside_address() -> Result<Option<IpAddr>> {
+    Ok(all_addresses()?.into_iter().map(|(_, address)| address).find(|address| !address.is_loopback()))
 }
+
+/// Interface names and addresses, IPv4 first. Addresses that only mean something on one link are left out.
+fn all_addresses() -> Result<Vec<(String, IpAddr)>> {
+    let interfaces = if_addrs::get_if_addrs();
+    let interfaces =
+        interfaces.map_err(|error: io::Error| Error::system("can't list the network interfaces", error))?;
+    let mut all: Vec<(String, IpAddr)> = interfaces
+        .into_iter()
+        .map(|interface| (interface.name.clone(), interface.ip()))
+        .filter(|(_, address)| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()))
+        .collect();
+    all.sort_by_key(|(_, address)| address.is_ipv6());
+    Ok(all)
+}
+
+/// Loopback, for ranks that have not heard from anybody.
+pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Rank;
+    use crate::bootstrap::{JobKey, Master};
+
+    fn identity(host: &str, key: bool, interface: Option<&str>) -> Identity {
+        let mut identity = Identity::new(Rank(1), 2, Master { host: host.into(), port: 4000 });
+        identity.key = key.then(|| JobKey::generate().unwrap());
+        identity.interface = interface.map(str::to_owned);
+        identity
+    }
+
+    const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 
     #[test]
-    fn loopback_is_found_by_name_and_address_and_nonsense_is_named() {
-        let loopback: IpAddr = [127, 0, 0, 1].into();
-        assert_eq!(address_of("lo", loopback).unwrap(), loopback);
-        assert_eq!(address_of("127.0.0.1", loopback).unwrap(), loopback);
-        let error = address_of("no-such-interface", loopback).unwrap_err().to_string();
-        assert!(error.contains("BREVITY_INTERFACE") && error.contains("no-such-interface"), "{error}");
+    fn the_interface_that_leads_to_the_master() {
+        assert_eq!(serving_address(&identity("node0", true, None), OUTSIDE).unwrap(), OUTSIDE);
+        assert_eq!(serving_address(&identity("127.0.0.1", true, None), LOOPBACK).unwrap(), LOOPBACK);
+        assert_eq!(serving_address(&identity("localhost", false, None), LOOPBACK).unwrap(), LOOPBACK);
+    }
+
+    #[test]
+    fn loopback_is_not_served_by_accident() {
+        let address = serving_address(&identity("node0", true, None), LOOPBACK).unwrap();
+        assert_eq!(address.is_loopback(), outside_address().unwrap().is_none());
+    }
+
+    #[test]
+    fn only_loopback_is_served_without_a_key() {
+        let error = serving_address(&identity("node0", false, None), OUTSIDE).unwrap_err();
+        assert!(matches!(error, Error::Environment { variable: "BREVITY_KEY", .. }));
+    }
+
+    #[test]
+    fn a_named_interface_wins() {
+        let (name, address) = all_addresses().unwrap().into_iter().find(|(_, address)| address.is_loopback()).unwrap();
+        assert_eq!(serving_address(&identity("node0", true, Some(&name)), OUTSIDE).unwrap(), address);
+        let by_address = identity("node0", true, Some(&address.to_string()));
+        assert_eq!(serving_address(&by_address, OUTSIDE).unwrap(), address);
+        let error = serving_address(&identity("node0", true, Some("nowhere0")), OUTSIDE).unwrap_err();
+        assert!(error.to_string().contains("BREVITY_INTERFACE is \"nowhere0\""), "{error}");
     }
 }

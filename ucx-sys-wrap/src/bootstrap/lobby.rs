@@ -1,80 +1,138 @@
-//! Where callers wait until they have proven who they are: strangers neither stop nor delay a job.
+//! A listener that hears all its callers at once.
 
 use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Protocol, Socket, Type};
+
 use super::channel::Channel;
-use super::handshake::{Handshake, Progress};
+use super::conversation::{Conversation, Fault, Step};
 use super::proof::{Opening, Party, Purpose};
-use crate::Result;
+use crate::{Error, Result};
 
-/// How long a caller may take to prove itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Callers heard at a time; the others wait with the system.
+const MAX_CALLERS: usize = 128;
 
-/// Callers that may be proving themselves at the same time; beyond it the oldest is dropped.
-const MOST_CALLERS: usize = 512;
+/// A caller that has not proven itself by then is dropped.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Callers that are accepted in one turn, so that a flood of them leaves time for the others.
-const ACCEPTED_A_TURN: usize = 64;
+/// When all places are taken, a caller that has said nothing for this long makes room for the next.
+const PATIENCE_WHEN_FULL: Duration = Duration::from_millis(200);
+
+/// Connections that wait with the system.
+const BACKLOG: i32 = 4096;
+
+/// How long the lobby may sleep when its listener failed or it waits to make room.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A listener and the callers that have not proven themselves yet.
 pub(super) struct Lobby {
     listener: TcpListener,
-    party: Party,
+    party: Arc<Party>,
     purpose: Purpose,
-    callers: Vec<(Instant, Handshake)>,
+    callers: Vec<Conversation>,
+    /// The listener may have more callers than were taken.
+    more: bool,
 }
 
 impl Lobby {
-    /// Takes over a listener, which is made non-blocking.
-    pub(super) fn new(listener: TcpListener, party: Party, purpose: Purpose) -> std::io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        Ok(Self { listener, party, purpose, callers: Vec::new() })
+    /// Listens on `address`; a port of 0 is the system's choice.
+    ///
+    /// `shared` allows another socket of this user to hold the same port.
+    pub(super) fn listen(
+        party: &Arc<Party>,
+        purpose: Purpose,
+        address: SocketAddr,
+        shared: bool,
+    ) -> std::io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(shared)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { listener: socket.into(), party: party.clone(), purpose, callers: Vec::new(), more: true })
     }
 
-    pub(super) fn listener(&self) -> &TcpListener {
-        &self.listener
+    /// Where it listens.
+    pub(super) fn address(&self) -> Result<SocketAddr> {
+        self.listener.local_addr().map_err(|error| Error::system("can't tell the address of a listener", error))
     }
 
-    /// The listener and the connections of callers, to be polled together.
-    pub(super) fn parts(&mut self) -> (&TcpListener, impl Iterator<Item = &mut Channel>) {
-        (&self.listener, self.callers.iter_mut().map(|(_, handshake)| &mut handshake.channel))
-    }
-
-    /// Accepts, goes on with every caller, and returns those that have proven who they are.
-    pub(super) fn turn(&mut self) -> Result<Vec<(Opening, Channel)>> {
-        self.accept()?;
+    /// Hears everybody as far as is possible without waiting; returns who has proven to hold the key.
+    pub(super) fn turn(&mut self) -> Vec<(Opening, Channel)> {
+        self.admit();
         let mut proven = Vec::new();
-        for (since, mut handshake) in std::mem::take(&mut self.callers) {
-            match handshake.advance() {
-                Progress::Proven(opening) => proven.push((opening, handshake.channel)),
-                Progress::Pending if since.elapsed() < PATIENCE => self.callers.push((since, handshake)),
-                Progress::Pending | Progress::Refused | Progress::Stranger => {
-                    tracing::debug!(peer = %handshake.channel.peer(), "a caller did not prove itself");
+        for caller in std::mem::take(&mut self.callers) {
+            match caller.advance() {
+                Step::Pending(caller) if caller.since().elapsed() < PATIENCE => self.callers.push(caller),
+                Step::Pending(_) => tracing::debug!("dropped a caller that did not prove itself in time"),
+                Step::Proven(opening, channel) => proven.push((opening, channel)),
+                Step::Failed(Fault::WrongKey, peer) => {
+                    tracing::warn!(%peer, "turned away a caller that does not hold the key of this job");
+                }
+                Step::Failed(fault, peer) => tracing::debug!(%peer, ?fault, "dropped a caller"),
+            }
+        }
+        proven
+    }
+
+    /// Sleeps until somebody calls or says something, here or on `others`, at most `longest`.
+    pub(super) fn wait_with<'a>(&'a mut self, others: impl Iterator<Item = &'a mut Channel>, longest: Duration) {
+        let full = self.callers.len() >= MAX_CALLERS;
+        let longest = if self.more { longest.min(RETRY) } else { longest };
+        let oldest = self.callers.iter().map(|caller| caller.since()).min();
+        let expiry = oldest.map_or(longest, |since| PATIENCE.saturating_sub(since.elapsed()));
+        let listener = (!full).then_some(&self.listener);
+        let own = self.callers.iter_mut().map(Conversation::channel_mut);
+        self.more |= super::channel::wait_for(listener, own.chain(others), longest.min(expiry));
+    }
+
+    /// Takes callers from the listener while there is room.
+    fn admit(&mut self) {
+        while self.more {
+            if self.callers.len() >= MAX_CALLERS && !self.make_room() {
+                return;
+            }
+            match self.listener.accept() {
+                Ok((stream, peer)) => self.greet(stream, peer),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.more = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // A caller that has gone again, or no descriptors left: heard again after a short sleep.
+                Err(error) => {
+                    tracing::debug!(%error, "can't accept a caller");
+                    self.make_room();
+                    return;
                 }
             }
         }
-        Ok(proven)
     }
 
-    fn accept(&mut self) -> Result<()> {
-        for _ in 0..ACCEPTED_A_TURN {
-            let (stream, peer) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                // Nobody there, or a caller that has gone, or no descriptors left for the moment.
-                Err(_) => break,
-            };
-            if self.callers.len() >= MOST_CALLERS {
-                self.callers.remove(0);
-            }
-            // A connection that can't be set up is one that has gone.
-            if let Ok(channel) = Channel::accepted(stream, peer) {
-                let handshake = Handshake::answer(channel, &self.party, self.purpose)?;
-                self.callers.push((Instant::now(), handshake));
-            }
+    fn greet(&mut self, stream: std::net::TcpStream, peer: SocketAddr) {
+        let channel = Channel::accepted(stream, peer).map_err(|error| Error::system("can't take a caller", error));
+        match channel.and_then(|channel| Conversation::answer(&self.party, self.purpose, channel)) {
+            Ok(caller) => self.callers.push(caller),
+            Err(error) => tracing::debug!(%peer, %error, "dropped a caller"),
         }
-        Ok(())
     }
+
+    /// Drops the caller that has been silent for longest, or else the oldest one, if it had its time.
+    fn make_room(&mut self) -> bool {
+        let oldest = self.callers.iter().enumerate().min_by_key(|(_, caller)| (caller.has_opening(), caller.since()));
+        let Some((position, caller)) = oldest else { return false };
+        let waited = Instant::now().saturating_duration_since(caller.since());
+        let expired = waited >= PATIENCE_WHEN_FULL;
+        if expired {
+            self.callers.remove(position);
+        }
+        expired
+    }
+}
+
+/// All addresses of this host, of the family of `like`.
+pub(super) fn any_address(like: SocketAddr) -> SocketAddr {
+    let any: IpAddr = if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    SocketAddr::new(any, like.port())
 }

@@ -1,150 +1,139 @@
-//! A connection between any two ranks.
+//! A TCP connection between every two ranks.
 
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::channel::{Channel, wait_for};
+use super::call::Call;
+use super::channel::Channel;
 use super::deadline::Deadline;
 use super::environment::Identity;
-use super::handshake::{Handshake, Progress};
 use super::lobby::Lobby;
 use super::proof::{Opening, Party, Purpose};
-use super::rendezvous::{Rendezvous, listen, party};
+use super::rendezvous::{Rendezvous, disagreement};
 use crate::{Error, Rank, Result};
 
-/// The pause before another attempt to connect to a rank whose listener is known to be there.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Ranks that one rank reports as unreachable; the bound keeps its report within a blob.
+const MAX_REPORTED: usize = 1024;
 
-/// Connects every rank with every other: `streams[rank]` for each, none at the own place.
+/// Connects every two ranks: one stream a rank, none at this rank's own place.
 ///
-/// The higher rank connects, the lower accepts, and both prove that they hold the job's key. All ranks call this at the
-/// same point; blocks until this rank has all its connections, at most for the join timeout.
+/// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to hold the
+/// job's key and have named themselves. The streams are non-blocking, with `TCP_NODELAY`, and nothing was read ahead.
+/// All ranks must call it; it blocks until all connections are there, at most about twice the join timeout.
 ///
 /// # Errors
-/// [`Error::MissingRanks`] names the ranks without a connection; [`Error::Unauthenticated`] when a rank that is
-/// connected to holds another key; else as [`Rendezvous::exchange`].
+/// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached. And as
+/// [`Rendezvous::exchange`].
 pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Option<TcpStream>>> {
-    let party = party(identity);
-    let listener = listen(rendezvous.own_address(identity)?, false)?;
-    let unusable = |error| Error::system("can't set up this rank's listener", error);
-    let own = listener.local_addr().map_err(unusable)?;
-    let lobby = Lobby::new(listener, party.clone(), Purpose::Mesh).map_err(unusable)?;
-    let addresses = rendezvous.exchange(own.to_string().as_bytes())?;
-    let addresses = addresses.iter().enumerate().map(|(rank, bytes)| address(rank, bytes)).collect::<Result<_>>()?;
-    let streams = Mesh::new(party, lobby, addresses).connect(identity)?;
-    // Nobody goes on before everybody is connected, so that nobody's listener disappears too early.
-    rendezvous.exchange(&[])?;
-    Ok(streams)
+    let party = rendezvous.party().clone();
+    let lobby = rendezvous.own_address(identity).and_then(|address| listen(address, &party));
+    let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, address)| address.to_string());
+    let addresses = rendezvous.exchange(mine.as_bytes())?;
+    let addresses = addresses.iter().zip(Rank::all(identity.world_size));
+    let addresses = addresses.map(|(text, rank)| parse_address(rank, text)).collect::<Result<Vec<_>>>();
+    let connected = lobby.and_then(|(lobby, _)| {
+        let mesh = Mesh::new(&party, lobby, &addresses?);
+        mesh.connect(Deadline::after(identity.join_timeout))
+    });
+    agree(identity, rendezvous, connected)
 }
 
-fn address(rank: usize, bytes: &[u8]) -> Result<SocketAddr> {
-    let text = std::str::from_utf8(bytes).ok();
-    text.and_then(|text| text.parse().ok()).ok_or_else(|| Error::Protocol {
-        rank: Rank(rank as u32),
-        what: format!("{:?} as its address", String::from_utf8_lossy(bytes)),
-    })
-}
-
+/// Connections as they come.
 struct Mesh {
-    party: Party,
+    party: Arc<Party>,
     lobby: Lobby,
-    addresses: Vec<SocketAddr>,
-    /// By rank: the connections that are proven.
-    connected: Vec<Option<Channel>>,
-    /// By rank, for lower ranks: the attempt under way.
     calls: Vec<Call>,
-}
-
-enum Call {
-    Under(Box<Handshake>),
-    NotBefore(Instant),
+    channels: Vec<Option<Channel>>,
 }
 
 impl Mesh {
-    fn new(party: Party, lobby: Lobby, addresses: Vec<SocketAddr>) -> Self {
-        let connected = (0..party.world_size).map(|_| None).collect();
-        let calls = (0..party.rank).map(|_| Call::NotBefore(Instant::now())).collect();
-        Self { party, lobby, addresses, connected, calls }
+    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[SocketAddr]) -> Self {
+        let below = (0..party.rank).zip(addresses);
+        let calls = below.map(|(rank, &address)| Call::new(party, Purpose::Mesh, rank, vec![address])).collect();
+        let channels = addresses.iter().map(|_| None).collect();
+        Self { party: party.clone(), lobby, calls, channels }
     }
 
-    fn connect(mut self, identity: &Identity) -> Result<Vec<Option<TcpStream>>> {
-        let deadline = Deadline::after(identity.join_timeout);
+    fn connect(mut self, deadline: Deadline) -> Result<Vec<Option<TcpStream>>> {
         loop {
-            for (opening, channel) in self.lobby.turn()? {
-                self.admit(&opening, channel);
-            }
-            for peer in 0..self.party.rank {
-                self.call(peer)?;
-            }
-            self.connected.iter_mut().flatten().for_each(|channel| channel.pump(0));
+            self.turn()?;
             let missing = self.missing();
             if missing.is_empty() {
-                return Ok(self.connected.into_iter().map(|channel| channel.map(Channel::into_stream)).collect());
+                return Ok(self.channels.into_iter().map(|channel| channel.map(Channel::into_stream)).collect());
             }
             if deadline.passed() {
-                let master = self.addresses[missing[0].index()].to_string();
-                return Err(Error::MissingRanks { missing, deadline: deadline.given(), master });
+                return Err(unreachable_ranks(missing, deadline.given()));
             }
-            self.sleep(deadline.remaining().min(PAUSE));
+            let patience = self.calls.iter().map(Call::patience).min().unwrap_or(Duration::MAX);
+            let called = self.calls.iter_mut().filter_map(Call::channel_mut);
+            self.lobby.wait_with(called, deadline.remaining().min(patience));
         }
     }
 
-    /// Ranks without a connection on which everything is written.
-    fn missing(&self) -> Vec<Rank> {
-        let is_done = |rank: Rank| self.connected[rank.index()].as_ref().is_some_and(Channel::flushed);
-        Rank::all(self.party.world_size).filter(|&rank| rank.0 != self.party.rank && !is_done(rank)).collect()
-    }
-
-    /// Takes in a higher rank of this job that has not come yet.
-    fn admit(&mut self, opening: &Opening, channel: Channel) {
-        let expected =
-            opening.job == self.party.job && opening.peer == self.party.rank && opening.rank > self.party.rank;
-        match self.connected.get_mut(opening.rank as usize) {
-            Some(place @ None) if expected => *place = Some(channel),
-            _ => {
-                tracing::warn!(rank = opening.rank, peer = %channel.peer(), "dropped a connection that was not expected")
+    /// Calls and answers as far as is possible without waiting.
+    fn turn(&mut self) -> Result<()> {
+        for mut call in std::mem::take(&mut self.calls) {
+            match call.turn()? {
+                Some((opening, channel)) => self.take(&opening, channel, call.peer()),
+                None => self.calls.push(call),
             }
         }
-    }
-
-    /// Goes on with the connection to a lower rank.
-    fn call(&mut self, peer: u32) -> Result<()> {
-        let index = peer as usize;
-        if self.connected[index].is_some() {
-            return Ok(());
-        }
-        if let Call::NotBefore(time) = self.calls[index] {
-            if time > Instant::now() {
-                return Ok(());
-            }
-            match Channel::connect(self.addresses[index]) {
-                Ok(channel) => {
-                    self.calls[index] =
-                        Call::Under(Box::new(Handshake::call(channel, &self.party, Purpose::Mesh, peer)?));
-                }
-                Err(_) => self.calls[index] = Call::NotBefore(Instant::now() + PAUSE),
-            }
-        }
-        let again = Call::NotBefore(Instant::now() + PAUSE);
-        let Call::Under(mut handshake) = std::mem::replace(&mut self.calls[index], again) else { return Ok(()) };
-        match handshake.advance() {
-            Progress::Pending => self.calls[index] = Call::Under(handshake),
-            Progress::Proven(opening) if opening.rank == peer => self.connected[index] = Some(handshake.channel),
-            Progress::Proven(_) | Progress::Stranger => {}
-            Progress::Refused => {
-                return Err(Error::Unauthenticated { who: format!("this rank (rank {peer} says so)") });
+        for (opening, channel) in self.lobby.turn() {
+            if opening.rank > self.party.rank {
+                self.take(&opening, channel, opening.rank);
             }
         }
         Ok(())
     }
 
-    fn sleep(&mut self, longest: Duration) {
-        let (listener, callers) = self.lobby.parts();
-        let calls = self.calls.iter_mut().filter_map(|call| match call {
-            Call::Under(handshake) => Some(&mut handshake.channel),
-            Call::NotBefore(_) => None,
-        });
-        let unwritten = self.connected.iter_mut().flatten().filter(|channel| !channel.flushed());
-        wait_for(Some(listener), callers.chain(calls).chain(unwritten), longest);
+    /// Keeps a connection. A rank that calls again has given up its earlier call.
+    fn take(&mut self, opening: &Opening, channel: Channel, rank: u32) {
+        let own: &Party = &self.party;
+        match self.channels.get_mut(rank as usize) {
+            Some(place) if disagreement(rank, opening.into(), own.into()).is_none() => *place = Some(channel),
+            _ => tracing::warn!(peer = %channel.peer(), rank, "turned away a rank of another job"),
+        }
     }
+
+    fn missing(&self) -> Vec<Rank> {
+        let places = Rank::all(self.channels.len() as u32).zip(&self.channels);
+        places.filter(|(rank, place)| rank.0 != self.party.rank && place.is_none()).map(|(rank, _)| rank).collect()
+    }
+}
+
+fn listen(address: IpAddr, party: &Arc<Party>) -> Result<(Lobby, SocketAddr)> {
+    let lobby = Lobby::listen(party, Purpose::Mesh, SocketAddr::new(address, 0), false)
+        .map_err(|error| Error::system(format!("can't listen on {address}"), error))?;
+    let address = lobby.address()?;
+    Ok((lobby, address))
+}
+
+fn parse_address(rank: Rank, text: &[u8]) -> Result<SocketAddr> {
+    let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    address.ok_or_else(|| unreachable_ranks(vec![rank], Duration::ZERO))
+}
+
+/// Tells everybody whom this rank could not reach: either all ranks have all connections, or all have an error.
+fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<T>) -> Result<T> {
+    let own = [identity.rank];
+    let unreached: &[Rank] = match &connected {
+        Ok(_) => &[],
+        Err(Error::MissingRanks { missing, .. }) => &missing[..missing.len().min(MAX_REPORTED)],
+        Err(_) => &own,
+    };
+    let report: Vec<u8> = unreached.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
+    let reports = rendezvous.exchange(&report);
+    let connected = connected?;
+    let mut missing: Vec<Rank> = Vec::new();
+    for report in reports? {
+        missing.extend(report.as_chunks().0.iter().map(|word| Rank(u32::from_le_bytes(*word))));
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    if missing.is_empty() { Ok(connected) } else { Err(unreachable_ranks(missing, identity.join_timeout)) }
+}
+
+fn unreachable_ranks(missing: Vec<Rank>, deadline: Duration) -> Error {
+    Error::MissingRanks { missing, deadline, master: "each other".into() }
 }

@@ -18,15 +18,16 @@
 //! neither stop nor delay a job.
 #![forbid(unsafe_code)]
 
+mod call;
 mod channel;
 mod choice;
+mod conversation;
 mod deadline;
 mod environment;
-mod handshake;
 mod interface;
 mod key;
+mod leaf;
 mod lobby;
-mod member;
 mod mesh;
 mod open;
 mod proof;
@@ -39,8 +40,7 @@ pub use environment::{Identity, Master};
 pub use key::JobKey;
 pub use mesh::connect_mesh;
 pub use open::open;
-pub use rendezvous::Rendezvous;
-pub use wire::MAX_BLOB_BYTES;
+pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 
 /// The version of everything that ranks send each other: bootstrap, frames and collectives. All ranks must have the same.
 pub const WIRE_VERSION: u32 = 1;

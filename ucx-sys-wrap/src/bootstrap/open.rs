@@ -14,7 +14,7 @@ use crate::{Error, Rank, Result, local};
 /// # Errors
 /// As [`Rendezvous::join`], [`connect_mesh`] and [`choose`].
 pub fn open(identity: &Identity) -> Result<Box<dyn Transport>> {
-    if identity.world_size == 1 {
+    if identity.world_size <= 1 {
         let alone = local::world(1).into_iter().next();
         return Ok(Box::new(alone.unwrap_or_else(|| unreachable!("a world of one has one rank"))));
     }
@@ -25,7 +25,7 @@ pub fn open(identity: &Identity) -> Result<Box<dyn Transport>> {
             Ok(Box::new(Tcp::new(identity.rank, identity.world_size, streams)?))
         }
         Selected::Ucx => {
-            let interface = rendezvous.own_address(identity)?.ip();
+            let interface = rendezvous.own_address(identity)?;
             let options = Options { interface, ..Options::default() };
             let mut exchange = |card: &[u8]| rendezvous.exchange(card);
             Ok(Box::new(Ucx::connect(identity.rank, identity.world_size, &mut exchange, &options)?))

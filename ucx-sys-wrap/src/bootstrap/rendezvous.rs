@@ -1,124 +1,166 @@
-//! The meeting of all ranks at rank 0.
+//! Where the ranks of a job meet: a star around rank 0.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
-
-use super::environment::{Identity, key_needed};
-use super::lobby::Lobby;
-use super::member::Member;
-use super::proof::{Party, Purpose};
+use super::WIRE_VERSION;
+use super::deadline::Deadline;
+use super::environment::Identity;
+use super::interface::{LOOPBACK, serving_address};
+use super::leaf::Leaf;
+use super::proof::{Opening, Party};
 use super::root::Root;
-use super::wire::MAX_BLOB_BYTES;
-use super::{WIRE_VERSION, interface};
+use super::wire::{Subject, Verdict};
 use crate::{Error, Rank, Result};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
+pub use super::wire::MAX_BLOB_BYTES;
 
-/// All ranks of a job, connected to rank 0.
-pub struct Rendezvous(Seat);
+/// How much longer than its own deadline a rank waits for rank 0 to say what happened.
+const GRACE: Duration = Duration::from_secs(1);
 
-enum Seat {
-    /// The only rank.
+/// All ranks of a job, joined: each has proven to hold the job's key, and they agree on wire version, job and world size.
+pub struct Rendezvous {
+    party: Arc<Party>,
+    join_timeout: Duration,
+    side: Side,
+    failure: Option<Error>,
+}
+
+enum Side {
     Alone,
     Root(Root),
-    Member(Member),
+    Leaf(Leaf),
 }
 
 impl Rendezvous {
-    /// Meets the other ranks at rank 0; blocks until all have come, at most for the identity's join timeout.
+    /// Meets the other ranks; blocks until all have joined or the job has failed.
+    ///
+    /// Rank 0 listens on the master's address, the others call it until it answers. The earliest deadline of all joined
+    /// ranks counts. Costs a connection and four messages a rank.
     ///
     /// # Errors
-    /// [`Error::MissingRanks`], the same ranks on all ranks that have come. [`Error::Disagreement`] when ranks have
-    /// different versions or world sizes, or two have one rank. [`Error::Unauthenticated`] when this rank's key is
-    /// another. [`Error::System`] when the master's address can't be used.
+    /// The same on every joined rank: [`Error::MissingRanks`] at the deadline, [`Error::Disagreement`] when a rank has
+    /// another wire version or world size. Only where it happens: [`Error::Disagreement`] for a rank of another job, or
+    /// for the second process of a rank; [`Error::Unauthenticated`] for a rank with another key;
+    /// [`Error::PeerLost`] when rank 0 has gone; [`Error::Environment`] when there is no key and the master is not on
+    /// loopback; [`Error::System`] when the master's name is unknown or its port is taken.
     pub fn join(identity: &Identity) -> Result<Self> {
-        if identity.world_size == 1 {
-            return Ok(Self(Seat::Alone));
-        }
-        let (party, master) = (party(identity), identity.master.to_string());
-        if identity.rank == Rank(0) {
-            let lobby = lobby(identity, &party)?;
-            let mut root = Root::new(party, master, lobby, identity.join_timeout);
-            root.join()?;
-            return Ok(Self(Seat::Root(root)));
-        }
-        let addresses = || addresses(identity);
-        Ok(Self(Seat::Member(Member::join(party, master, addresses, identity.join_timeout)?)))
+        Self::join_as(identity, WIRE_VERSION)
     }
 
-    /// Gives every rank the blobs of all ranks, in rank order; blocks until all have called this.
+    fn join_as(identity: &Identity, wire_version: u32) -> Result<Self> {
+        let party = Arc::new(Party {
+            key: identity.key.as_ref().map_or(Vec::new(), |key| key.bytes().to_vec()),
+            job: identity.job.clone(),
+            rank: identity.rank.0,
+            world_size: identity.world_size,
+            wire_version,
+        });
+        let deadline = Deadline::after(identity.join_timeout);
+        let side = match identity.rank {
+            _ if identity.world_size <= 1 => Side::Alone,
+            Rank(0) => Side::Root(Root::join(identity, &party, deadline)?),
+            _ => Side::Leaf(Leaf::join(identity, &party, deadline, GRACE)?),
+        };
+        Ok(Self { party, join_timeout: identity.join_timeout, side, failure: None })
+    }
+
+    /// Gives every rank the blobs of all ranks, in rank order. All ranks must call it equally often.
+    ///
+    /// Blocks until all ranks have called it, at most the join timeout (the earliest of all ranks' counts). Costs one
+    /// message to rank 0 and one back, of all blobs. After an error every later exchange returns the same error.
     ///
     /// # Errors
-    /// [`Error::MissingRanks`] when some rank does not call this in time, [`Error::PeerLost`] when it has gone.
-    ///
-    /// # Panics
-    /// When the blob is longer than [`MAX_BLOB_BYTES`].
+    /// The same on every rank that is still there: [`Error::MissingRanks`] at the deadline, [`Error::PeerLost`] when a
+    /// rank has gone. [`Error::TooLong`] when `mine` is longer than [`MAX_BLOB_BYTES`]: nothing was sent.
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        assert!(mine.len() <= MAX_BLOB_BYTES, "a blob of {} bytes, at most {MAX_BLOB_BYTES}", mine.len());
-        match &mut self.0 {
-            Seat::Alone => Ok(vec![mine.to_vec()]),
-            Seat::Root(root) => root.exchange(mine),
-            Seat::Member(member) => member.exchange(mine),
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
         }
-    }
-
-    /// The address of this host that peers of this job reach: of the interface asked for, or of the way to the master.
-    pub(super) fn own_address(&self, identity: &Identity) -> Result<SocketAddr> {
-        let address = match &self.0 {
-            Seat::Alone => Ok(SocketAddr::from(([127, 0, 0, 1], 0))),
-            Seat::Root(root) => root.address(),
-            Seat::Member(member) => member.local_address(),
+        if mine.len() > MAX_BLOB_BYTES {
+            let (rank, sent) = (Rank(self.party.rank), mine.len() as u64);
+            return Err(Error::TooLong { rank, part: 0, sent, capacity: MAX_BLOB_BYTES });
+        }
+        let deadline = Deadline::after(self.join_timeout);
+        let blobs = match &mut self.side {
+            Side::Alone => Ok(vec![mine.to_vec()]),
+            Side::Root(root) => root.gather(mine, deadline),
+            Side::Leaf(leaf) => leaf.exchange(mine, deadline, GRACE),
         };
-        let address = address.map_err(|error| Error::system("can't tell this rank's own address", error))?;
-        match &identity.interface {
-            None => Ok(SocketAddr::new(address.ip(), 0)),
-            Some(name) => Ok(SocketAddr::new(interface::address_of(name, address.ip())?, 0)),
+        blobs.inspect_err(|error| self.failure = Some(error.clone()))
+    }
+
+    pub(super) fn party(&self) -> &Arc<Party> {
+        &self.party
+    }
+
+    /// The address of this host on which peers are served; never one that others can reach when there is no key.
+    pub(super) fn own_address(&self, identity: &Identity) -> Result<IpAddr> {
+        let towards = match &self.side {
+            Side::Alone => LOOPBACK,
+            Side::Root(root) => root.local_address(),
+            Side::Leaf(leaf) => leaf.local_address(),
+        };
+        serving_address(identity, towards)
+    }
+}
+
+/// What all ranks must have in common.
+#[derive(Clone, Copy)]
+pub(super) struct Terms<'a> {
+    wire_version: u32,
+    job: &'a str,
+    world_size: u32,
+}
+
+impl<'a> From<&'a Party> for Terms<'a> {
+    fn from(party: &'a Party) -> Self {
+        Self { wire_version: party.wire_version, job: &party.job, world_size: party.world_size }
+    }
+}
+
+impl<'a> From<&'a Opening> for Terms<'a> {
+    fn from(opening: &'a Opening) -> Self {
+        Self { wire_version: opening.wire_version, job: &opening.job, world_size: opening.world_size }
+    }
+}
+
+/// What `rank` has otherwise than rank 0, if anything.
+pub(super) fn disagreement(rank: u32, found: Terms<'_>, expected: Terms<'_>) -> Option<Verdict> {
+    let differences = [
+        (Subject::WireVersion, found.wire_version.to_string(), expected.wire_version.to_string()),
+        (Subject::Job, format!("{:?}", found.job), format!("{:?}", expected.job)),
+        (Subject::WorldSize, found.world_size.to_string(), expected.world_size.to_string()),
+    ];
+    let difference = differences.into_iter().find(|(_, found, expected)| found != expected);
+    difference.map(|(subject, found, expected)| Verdict::Disagreement { subject, rank, found, expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::Master;
+
+    #[test]
+    fn another_wire_version_is_named_on_both_sides() {
+        let holder = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        holder.set_reuse_port(true).unwrap();
+        holder.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let port = holder.local_addr().unwrap().as_socket().unwrap().port();
+        let identity = |rank| {
+            let mut identity = Identity::new(Rank(rank), 2, Master { host: "127.0.0.1".into(), port });
+            identity.port_reserved = true;
+            identity.join_timeout = Duration::from_secs(20);
+            identity
+        };
+        let root = std::thread::spawn({
+            let identity = identity(0);
+            move || Rendezvous::join_as(&identity, 7).err()
+        });
+        let leaf = Rendezvous::join_as(&identity(1), 8).err();
+        for error in [root.join().unwrap(), leaf] {
+            assert_eq!(error.unwrap().to_string(), "wire version: rank 1 has 8, expected 7");
         }
     }
-}
-
-/// What this rank says about itself.
-pub(super) fn party(identity: &Identity) -> Party {
-    Party {
-        key: identity.key.as_ref().map_or(Vec::new(), |key| key.bytes().to_vec()),
-        job: identity.job.clone(),
-        rank: identity.rank.0,
-        world_size: identity.world_size,
-        wire_version: WIRE_VERSION,
-    }
-}
-
-/// A listener on `address`; `shared` where the launcher holds the port bound for this process.
-pub(super) fn listen(address: SocketAddr, shared: bool) -> Result<TcpListener> {
-    let listener = || {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(shared)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        Ok::<TcpListener, std::io::Error>(socket.into())
-    };
-    listener().map_err(|error| Error::system(format!("can't listen on {address}"), error))
-}
-
-fn lobby(identity: &Identity, party: &Party) -> Result<Lobby> {
-    let listener = listen(addresses(identity)?[0], identity.port_reserved)?;
-    Lobby::new(listener, party.clone(), Purpose::Rendezvous)
-        .map_err(|error| Error::system("can't set up the rendezvous", error))
-}
-
-/// Where the master may be; at least one address.
-fn addresses(identity: &Identity) -> Result<Vec<SocketAddr>> {
-    let master = &identity.master;
-    let unknown = |error| Error::system(format!("can't find the address of {master}"), error);
-    let addresses: Vec<SocketAddr> = (master.host.as_str(), master.port).to_socket_addrs().map_err(unknown)?.collect();
-    if addresses.is_empty() {
-        return Err(unknown(std::io::ErrorKind::NotFound.into()));
-    }
-    if identity.key.is_none() && !addresses.iter().all(|address| address.ip().is_loopback()) {
-        return Err(key_needed());
-    }
-    Ok(addresses)
 }

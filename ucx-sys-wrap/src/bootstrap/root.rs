@@ -1,203 +1,322 @@
-//! Rank 0 of a rendezvous: waits for the others and passes their blobs around.
+//! Rank 0, as the rendezvous sees it: a connection to every other rank.
 
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::channel::{Channel, Malformed, farewell, wait_for};
+use super::call::resolve;
+use super::channel::{Channel, farewell, wait_for};
 use super::deadline::Deadline;
-use super::lobby::Lobby;
-use super::proof::{Opening, Party};
+use super::environment::{Identity, key_needed};
+use super::interface::LOOPBACK;
+use super::lobby::{Lobby, any_address};
+use super::proof::{Opening, Party, Purpose};
+use super::rendezvous::disagreement;
 use super::wire::{Frame, Subject, Verdict};
 use crate::{Error, Result};
 
-/// How long a verdict may take to reach everybody.
-const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a taken port is asked for again: whoever had it may just be ending.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Rank 0 and its connections to all other ranks.
+/// Once the job has failed, how long it is kept open to tell those who have not called yet.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How long the others get to read the last words.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The connections to all other ranks; seat 0 stays empty.
 pub(super) struct Root {
-    party: Party,
+    seats: Vec<Option<Channel>>,
     master: String,
+}
+
+/// Rank 0 while the others are still coming.
+struct Assembly {
     lobby: Lobby,
-    /// By rank; none for rank 0.
-    members: Vec<Option<Channel>>,
-    timeout: Duration,
+    party: Arc<Party>,
+    root: Root,
+    deadline: Deadline,
+    /// Why the job has failed, and until when the others are still told.
+    verdict: Option<(Verdict, Deadline)>,
+    /// Ranks that called and differ: they know already.
+    differing: BTreeSet<u32>,
+    /// Second processes of a rank, until they have heard so.
+    turned_away: Vec<Channel>,
 }
 
 impl Root {
-    pub(super) fn new(party: Party, master: String, lobby: Lobby, timeout: Duration) -> Self {
-        let members = (0..party.world_size).map(|_| None).collect();
-        Self { party, master, lobby, members, timeout }
+    /// Listens until all other ranks have joined.
+    pub(super) fn join(identity: &Identity, party: &Arc<Party>, deadline: Deadline) -> Result<Self> {
+        let lobby = listen(identity, party, &deadline)?;
+        let seats = (0..identity.world_size).map(|_| None).collect();
+        let root = Self { seats, master: identity.master.to_string() };
+        let party = party.clone();
+        let (verdict, differing, turned_away) = (None, BTreeSet::new(), Vec::new());
+        Assembly { lobby, party, root, deadline, verdict, differing, turned_away }.assemble()
     }
 
-    /// The address that the others reach.
-    pub(super) fn address(&self) -> std::io::Result<std::net::SocketAddr> {
-        self.lobby.listener().local_addr()
-    }
-
-    /// Waits until all ranks have joined.
-    pub(super) fn join(&mut self) -> Result<()> {
-        let mut deadline = Deadline::after(self.timeout);
+    /// Collects everybody's blob and sends all of them to everybody.
+    pub(super) fn gather(&mut self, mine: &[u8], mut deadline: Deadline) -> Result<Vec<Vec<u8>>> {
+        let mut blobs: Vec<Option<Vec<u8>>> = self.seats.iter().map(|_| None).collect();
+        blobs[0] = Some(mine.to_vec());
         loop {
-            for (opening, channel) in self.lobby.turn()? {
-                self.admit(opening, channel)?;
-            }
-            self.take_frames(|_, frame| match frame {
-                Frame::Patience(remaining) => {
-                    deadline = deadline.no_later_than(remaining);
-                    true
-                }
-                _ => false,
-            })?;
-            let missing: Vec<u32> = self.others().filter(|&rank| self.members[rank as usize].is_none()).collect();
+            self.collect(&mut blobs, &mut deadline).map_err(|verdict| self.fail(verdict))?;
+            let missing = absent(&blobs);
             if missing.is_empty() {
                 break;
             }
             if deadline.passed() {
                 return Err(self.fail(Verdict::Missing { ranks: missing, waited: deadline.given() }));
             }
-            self.sleep(deadline.remaining());
-        }
-        self.tell(&Frame::Joined);
-        Ok(())
-    }
-
-    /// Gathers a blob of every rank and gives all of them to all.
-    pub(super) fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut deadline = Deadline::after(self.timeout);
-        let mut blobs: Vec<Option<Vec<u8>>> = vec![None; self.members.len()];
-        blobs[0] = Some(mine.to_vec());
-        while blobs.contains(&None) {
-            self.take_frames(|rank, frame| match frame {
-                Frame::Blob(remaining, blob) => {
-                    deadline = deadline.no_later_than(remaining);
-                    blobs[rank as usize].replace(blob).is_none()
-                }
-                Frame::Patience(_) => true,
-                _ => false,
-            })?;
-            let missing: Vec<u32> = self.others().filter(|&rank| blobs[rank as usize].is_none()).collect();
-            if !missing.is_empty() && deadline.passed() {
-                return Err(self.fail(Verdict::Missing { ranks: missing, waited: deadline.given() }));
-            }
-            if !missing.is_empty() {
-                self.sleep(deadline.remaining());
-            }
+            wait_for(None, self.seats.iter_mut().flatten(), deadline.remaining());
         }
         let blobs: Vec<Vec<u8>> = blobs.into_iter().flatten().collect();
-        for blob in &blobs {
-            self.tell(&Frame::Gathered(blob.clone()));
-        }
-        self.flush(deadline)?;
+        let frames: Vec<u8> = blobs.iter().flat_map(|blob| Frame::Gathered(blob.clone()).encode().to_vec()).collect();
+        self.broadcast(frames.into());
+        self.flush(&deadline)?;
         Ok(blobs)
     }
 
-    /// Takes in a caller that holds the key, if it is a rank of this job that has not come yet.
-    fn admit(&mut self, opening: Opening, channel: Channel) -> Result<()> {
-        let (rank, world_size) = (opening.rank, self.party.world_size);
-        let differ =
-            |subject, found: String, expected: String| Verdict::Disagreement { subject, rank, found, expected };
-        if opening.wire_version != self.party.wire_version {
-            let (found, expected) = (opening.wire_version.to_string(), self.party.wire_version.to_string());
-            let verdict = differ(Subject::WireVersion, found, expected);
-            return Err(self.fail_with(channel, verdict));
-        }
-        if opening.job != self.party.job {
-            // A rank of another job has lost its way: that is its own trouble.
-            let verdict = differ(Subject::Job, format!("{:?}", opening.job), format!("{:?}", self.party.job));
-            turn_away(channel, verdict);
-            return Ok(());
-        }
-        if opening.world_size != world_size {
-            let verdict = differ(Subject::WorldSize, opening.world_size.to_string(), world_size.to_string());
-            return Err(self.fail_with(channel, verdict));
-        }
-        match self.members.get_mut(rank as usize) {
-            Some(place @ None) if rank != 0 => *place = Some(channel),
-            _ => turn_away(channel, differ(Subject::Processes, "2".into(), "1".into())),
-        }
-        Ok(())
+    /// This host's address on the way to the others: one that is not loopback, if anybody came from outside.
+    pub(super) fn local_address(&self) -> IpAddr {
+        let own = self.seats.iter().flatten().filter_map(|channel| channel.local_address().ok());
+        own.map(|address| address.ip()).find(|address| !address.is_loopback()).unwrap_or(LOOPBACK)
     }
 
-    /// Reads what members have sent; `take` says whether a frame was expected.
-    fn take_frames(&mut self, mut take: impl FnMut(u32, Frame) -> bool) -> Result<()> {
-        let max_body = Frame::max_body_bytes(self.party.world_size);
-        let mut lost = None;
-        for (rank, member) in self.members.iter_mut().enumerate() {
-            let Some(channel) = member else { continue };
+    /// Takes the blobs that have arrived.
+    fn collect(&mut self, blobs: &mut [Option<Vec<u8>>], deadline: &mut Deadline) -> std::result::Result<(), Verdict> {
+        let max_body = Frame::max_body_bytes(self.seats.len() as u32);
+        for ((rank, seat), blob) in (0..).zip(&mut self.seats).zip(blobs).skip(1) {
+            let channel = seat.as_mut().ok_or(Verdict::Lost { rank })?;
             channel.pump_frames(max_body);
-            loop {
+            while blob.is_none() {
                 match channel.take_frame(max_body) {
-                    Ok(Some(frame)) if take(rank as u32, frame.clone()) => {}
-                    Ok(None) if !channel.ended() => break,
-                    Ok(_) | Err(Malformed) => {
-                        lost = lost.or(Some(rank as u32));
-                        break;
+                    Ok(Some(Frame::Blob(remaining, found))) => {
+                        *deadline = deadline.no_later_than(remaining);
+                        *blob = Some(found);
                     }
+                    // The last rank to join was welcome before it had said how long it would wait.
+                    Ok(Some(Frame::Patience(_))) => {}
+                    Ok(None) => break,
+                    Ok(Some(_)) | Err(_) => return Err(Verdict::Lost { rank }),
                 }
             }
-        }
-        lost.map_or(Ok(()), |rank| Err(self.fail(Verdict::Lost { rank })))
-    }
-
-    fn others(&self) -> std::ops::Range<u32> {
-        1..self.party.world_size
-    }
-
-    fn sleep(&mut self, longest: Duration) {
-        let (listener, callers) = self.lobby.parts();
-        let channels = callers.chain(self.members.iter_mut().flatten());
-        wait_for(Some(listener), channels, longest.min(Duration::from_secs(1)));
-    }
-
-    fn tell(&mut self, frame: &Frame) {
-        let bytes = frame.encode();
-        for channel in self.members.iter_mut().flatten() {
-            channel.queue(bytes.clone());
-            channel.pump(0);
-        }
-    }
-
-    /// Writes what is queued.
-    fn flush(&mut self, deadline: Deadline) -> Result<()> {
-        while let Some(rank) = self.members.iter().position(|m| m.as_ref().is_some_and(|channel| !channel.flushed())) {
-            if deadline.passed() || self.members[rank].as_ref().is_some_and(Channel::ended) {
-                return Err(self.fail(Verdict::Lost { rank: rank as u32 }));
+            if channel.ended() {
+                return Err(Verdict::Lost { rank });
             }
-            let waiting = self.members.iter_mut().flatten().filter(|channel| !channel.flushed());
-            wait_for(None, waiting, deadline.remaining());
-            self.members.iter_mut().flatten().for_each(|channel| channel.pump(0));
         }
         Ok(())
     }
 
-    /// Tells everybody why the job has failed.
-    fn fail(&mut self, verdict: Verdict) -> Error {
-        self.tell(&Frame::Verdict(verdict.clone()));
-        farewell(self.members.iter_mut().filter_map(Option::take).collect(), FAREWELL_PATIENCE);
-        verdict.into_error(self.master.clone())
+    fn broadcast(&mut self, bytes: Arc<[u8]>) {
+        for channel in self.seats.iter_mut().flatten() {
+            channel.queue(bytes.clone());
+        }
     }
 
-    /// Tells everybody why the job has failed, the caller that is the reason and those that come a little later too.
-    fn fail_with(&mut self, mut channel: Channel, verdict: Verdict) -> Error {
-        let bytes = Frame::Verdict(verdict.clone()).encode();
-        channel.queue(bytes.clone());
-        self.members.push(Some(channel));
-        let deadline = Deadline::after(FAREWELL_PATIENCE);
-        while self.members.iter().flatten().count() < self.others().len() && !deadline.passed() {
-            for (_, mut late) in self.lobby.turn().unwrap_or_default() {
-                late.queue(bytes.clone());
-                self.members.push(Some(late));
+    /// Waits until the system has taken what was queued.
+    fn flush(&mut self, deadline: &Deadline) -> Result<()> {
+        loop {
+            self.seats.iter_mut().flatten().for_each(|channel| channel.pump(0));
+            let waiting = |seat: &Option<Channel>| seat.as_ref().is_some_and(|seat| !seat.flushed() && !seat.ended());
+            let slow: Vec<u32> =
+                (0..).zip(&self.seats).filter(|(_, seat)| waiting(seat)).map(|(rank, _)| rank).collect();
+            if slow.is_empty() {
+                return Ok(());
             }
-            let (listener, callers) = self.lobby.parts();
-            wait_for(Some(listener), callers, deadline.remaining());
+            if deadline.passed() {
+                return Err(self.fail(Verdict::Missing { ranks: slow, waited: deadline.given() }));
+            }
+            let slow = self.seats.iter_mut().flatten().filter(|channel| !channel.flushed());
+            wait_for(None, slow, deadline.remaining());
         }
-        self.fail(verdict)
+    }
+
+    /// Tells everybody why the job has failed, and returns it as an error.
+    fn fail(&mut self, verdict: Verdict) -> Error {
+        self.broadcast(Frame::Verdict(verdict.clone()).encode());
+        farewell(std::mem::take(&mut self.seats).into_iter().flatten().collect(), FAREWELL);
+        let error = verdict.into_error(self.master.clone());
+        tracing::error!(%error, "the job can't come together");
+        error
     }
 }
 
-/// Tells one caller why it can't join.
-fn turn_away(mut channel: Channel, verdict: Verdict) {
-    channel.queue(Frame::Verdict(verdict).encode());
-    channel.pump(0);
-    // A short text into an empty connection is with the system at once; what it does not take is not worth a wait.
-    channel.finish_sending();
+impl Assembly {
+    fn assemble(mut self) -> Result<Root> {
+        loop {
+            for (opening, channel) in self.lobby.turn() {
+                self.seat(&opening, channel);
+            }
+            self.hear();
+            let missing: Vec<u32> = absent(&self.root.seats).into_iter().skip(1).collect();
+            let all_called = missing.iter().all(|rank| self.differing.contains(rank));
+            match self.verdict.take() {
+                Some((verdict, linger)) if all_called || linger.passed() || self.deadline.passed() => {
+                    return Err(self.fail(verdict));
+                }
+                Some(verdict) => self.verdict = Some(verdict),
+                None if missing.is_empty() => return self.welcome(),
+                None if self.deadline.passed() => {
+                    let waited = self.deadline.given();
+                    return Err(self.fail(Verdict::Missing { ranks: missing, waited }));
+                }
+                None => {}
+            }
+            let linger = self.verdict.as_ref().map_or(Duration::MAX, |(_, linger)| linger.remaining());
+            let others = self.root.seats.iter_mut().flatten().chain(&mut self.turned_away);
+            self.lobby.wait_with(others, self.deadline.remaining().min(linger));
+        }
+    }
+
+    /// Gives the caller its rank's seat, or turns it away.
+    fn seat(&mut self, opening: &Opening, mut channel: Channel) {
+        let (rank, peer) = (opening.rank, channel.peer());
+        let expected: &Party = &self.party;
+        match disagreement(rank, opening.into(), expected.into()) {
+            // Somebody else's rank: theirs is the mistake.
+            Some(Verdict::Disagreement { subject: Subject::Job, found, .. }) => {
+                tracing::warn!(%peer, rank, found, "turned away a rank of another job");
+                return;
+            }
+            Some(verdict) => {
+                self.differing.insert(rank);
+                self.verdict.get_or_insert((verdict, Deadline::after(LINGER)));
+                return;
+            }
+            None => {}
+        }
+        let Some(seat) = self.root.seats.get_mut(rank as usize).filter(|_| rank != 0) else {
+            tracing::warn!(%peer, rank, "turned away a rank that this world does not have");
+            return;
+        };
+        if let Some(first) = seat {
+            first.pump_frames(Frame::max_body_bytes(expected.world_size));
+        }
+        if let Some(first) = seat.as_ref().filter(|first| !first.ended()) {
+            tracing::warn!(%peer, first = %first.peer(), rank, "turned away a second process of a rank");
+            let (found, expected) = (format!("{} and {peer}", first.peer()), "one process".into());
+            let verdict = Verdict::Disagreement { subject: Subject::Processes, rank, found, expected };
+            channel.queue(Frame::Verdict(verdict).encode());
+            self.turned_away.push(channel);
+            return;
+        }
+        *seat = Some(channel);
+    }
+
+    /// Reads how long the joined ranks are willing to wait; frees the seats of those that have gone again.
+    fn hear(&mut self) {
+        let max_body = Frame::max_body_bytes(self.party.world_size);
+        for (rank, seat) in (0..).zip(&mut self.root.seats) {
+            let Some(channel) = seat else { continue };
+            channel.pump_frames(max_body);
+            match channel.take_frame(max_body) {
+                Ok(Some(Frame::Patience(remaining))) => self.deadline = self.deadline.no_later_than(remaining),
+                Ok(None) if !channel.ended() => {}
+                _ => {
+                    tracing::warn!(rank, "a rank has left while the others were joining");
+                    *seat = None;
+                }
+            }
+        }
+        for channel in &mut self.turned_away {
+            channel.pump_frames(max_body);
+            channel.discard();
+        }
+        self.turned_away.retain(|channel| !channel.ended());
+    }
+
+    fn welcome(mut self) -> Result<Root> {
+        self.root.broadcast(Frame::Joined.encode());
+        self.root.flush(&self.deadline)?;
+        farewell(self.turned_away, FAREWELL.min(self.deadline.remaining()));
+        Ok(self.root)
+    }
+
+    fn fail(mut self, verdict: Verdict) -> Error {
+        let error = self.root.fail(verdict);
+        farewell(self.turned_away, FAREWELL);
+        error
+    }
+}
+
+/// The ranks whose place is empty.
+fn absent<T>(places: &[Option<T>]) -> Vec<u32> {
+    (0..).zip(places).filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
+}
+
+/// Listens where the others look for rank 0.
+fn listen(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
+    let addresses = resolve(&identity.master, deadline)?;
+    let loopback = addresses.iter().all(|address| address.ip().is_loopback());
+    let Some(&first) = addresses.first().filter(|_| loopback || identity.key.is_some()) else {
+        return Err(key_needed());
+    };
+    // A name may mean another address here than on the other hosts; whoever calls must hold the key anyway.
+    let everywhere = identity.key.is_some() && !identity.master.is_loopback();
+    let named = identity.master.address().is_none();
+    let address = if everywhere && named { any_address(first) } else { first };
+    let patience = deadline.no_later_than(PORT_PATIENCE);
+    match listen_on(identity, party, address, &patience) {
+        Err(error) if everywhere && error.kind() == ErrorKind::AddrNotAvailable => {
+            listen_on(identity, party, any_address(first), &patience)
+        }
+        result => result,
+    }
+    .map_err(|error| {
+        let hint = if error.kind() == ErrorKind::AddrInUse { " (does another job use the port?)" } else { "" };
+        Error::system(format!("rank 0 can't listen on {address}{hint}"), error)
+    })
+}
+
+fn listen_on(
+    identity: &Identity,
+    party: &Arc<Party>,
+    address: SocketAddr,
+    patience: &Deadline,
+) -> std::io::Result<Lobby> {
+    loop {
+        match Lobby::listen(party, Purpose::Rendezvous, address, identity.port_reserved) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && !patience.passed() => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rank;
+    use crate::bootstrap::call::Call;
+    use crate::bootstrap::{Master, Rendezvous};
+
+    #[test]
+    fn a_rank_that_leaves_while_the_others_join_may_come_again() {
+        let holder = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        holder.set_reuse_port(true).unwrap();
+        holder.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = holder.local_addr().unwrap().as_socket().unwrap();
+        let join = |rank| {
+            let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port: address.port() });
+            identity.port_reserved = true;
+            std::thread::spawn(move || Rendezvous::join(&identity).map(|_| ()))
+        };
+        let mut ranks = vec![join(0)];
+        let wire_version = crate::bootstrap::WIRE_VERSION;
+        let party = Arc::new(Party { key: vec![], job: String::new(), rank: 1, world_size: 3, wire_version });
+        for _ in 0..3 {
+            let mut call = Call::new(&party, Purpose::Rendezvous, 0, vec![address]);
+            while call.turn().unwrap().is_none() {
+                wait_for(None, call.channel_mut().into_iter(), Duration::from_millis(10));
+            }
+        }
+        ranks.extend([1, 2].map(join));
+        for rank in ranks {
+            rank.join().unwrap().unwrap();
+        }
+    }
 }

@@ -1,0 +1,145 @@
+//! Calling a rank until it answers.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::channel::Channel;
+use super::conversation::{Conversation, Fault, Step};
+use super::deadline::Deadline;
+use super::environment::Master;
+use super::proof::{Opening, Party, Purpose};
+use crate::{Error, Result};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// One attempt lasts at most this long: the connection may have been lost on its way or dropped by a full listener.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// Attempts to reach one rank at one of its addresses.
+pub(super) struct Call {
+    party: Arc<Party>,
+    purpose: Purpose,
+    peer: u32,
+    addresses: Vec<SocketAddr>,
+    attempts: usize,
+    current: Option<Conversation>,
+    next_attempt: Instant,
+    pause: Duration,
+}
+
+impl Call {
+    /// A call to rank `peer`, to be made by [`turn`](Self::turn).
+    pub(super) fn new(party: &Arc<Party>, purpose: Purpose, peer: u32, addresses: Vec<SocketAddr>) -> Self {
+        Self {
+            party: party.clone(),
+            purpose,
+            peer,
+            addresses,
+            attempts: 0,
+            current: None,
+            next_attempt: Instant::now(),
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    pub(super) fn peer(&self) -> u32 {
+        self.peer
+    }
+
+    /// Goes on as far as is possible without waiting; `Some` once the rank has answered and proven itself.
+    ///
+    /// # Errors
+    /// [`Error::Unauthenticated`] when the rank and this one hold different keys. Everything else is tried again.
+    pub(super) fn turn(&mut self) -> Result<Option<(Opening, Channel)>> {
+        let conversation = match self.current.take() {
+            Some(conversation) => conversation,
+            None if self.next_attempt <= Instant::now() => match self.dial() {
+                Some(conversation) => conversation,
+                None => return Ok(None),
+            },
+            None => return Ok(None),
+        };
+        match conversation.advance() {
+            Step::Pending(conversation) if conversation.since().elapsed() < ATTEMPT => {
+                self.current = Some(conversation)
+            }
+            Step::Pending(_) => self.pause(),
+            Step::Proven(opening, channel) => return Ok(Some((opening, channel))),
+            Step::Failed(Fault::WrongKey, address) => {
+                let who = format!("rank {} at {address}", self.peer);
+                return Err(Error::Unauthenticated { who });
+            }
+            Step::Failed(fault, address) => {
+                tracing::trace!(peer = self.peer, %address, ?fault, "call failed");
+                self.pause();
+            }
+        }
+        Ok(None)
+    }
+
+    /// The connection to poll for, if there is one.
+    pub(super) fn channel_mut(&mut self) -> Option<&mut Channel> {
+        self.current.as_mut().map(Conversation::channel_mut)
+    }
+
+    /// How long may be slept if nothing happens on the connection.
+    pub(super) fn patience(&self) -> Duration {
+        match &self.current {
+            Some(conversation) => ATTEMPT.saturating_sub(conversation.since().elapsed()),
+            None => self.next_attempt.saturating_duration_since(Instant::now()),
+        }
+    }
+
+    fn dial(&mut self) -> Option<Conversation> {
+        let address = *self.addresses.get(self.attempts % self.addresses.len().max(1))?;
+        self.attempts += 1;
+        match Conversation::call(&self.party, self.purpose, self.peer, address) {
+            Ok(conversation) => Some(conversation),
+            Err(error) => {
+                tracing::trace!(peer = self.peer, %address, %error, "call failed");
+                self.pause();
+                None
+            }
+        }
+    }
+
+    fn pause(&mut self) {
+        self.next_attempt = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// The addresses of the master's name; asks again until there are some or the deadline passes.
+///
+/// # Errors
+/// [`Error::System`] when the name is not known by the deadline.
+pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
+    if let Some(address) = master.address() {
+        return Ok(vec![SocketAddr::new(address, master.port)]);
+    }
+    let (sender, receiver) = mpsc::channel();
+    let (name, closing) = ((master.host.clone(), master.port), *deadline);
+    // The system's resolver can't be told a deadline: it is asked on a thread that may outlive this call.
+    thread::spawn(move || {
+        loop {
+            let found = name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+            let known = found.as_ref().is_ok_and(|addresses| !addresses.is_empty());
+            if sender.send(found).is_err() || known || closing.passed() {
+                return;
+            }
+            thread::sleep(LONGEST_PAUSE);
+        }
+    });
+    let mut failure = std::io::Error::from(std::io::ErrorKind::TimedOut);
+    loop {
+        match receiver.recv_timeout(deadline.remaining()) {
+            Ok(Ok(addresses)) if !addresses.is_empty() => return Ok(addresses),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => failure = error,
+            Err(_) => return Err(Error::system(format!("can't find the address of {:?}", master.host), failure)),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Every rank but 0, as the rendezvous sees it: one connection to rank 0.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::{Call, resolve};
+use super::channel::{Channel, wait_for};
+use super::deadline::Deadline;
+use super::environment::{Identity, key_needed};
+use super::interface::LOOPBACK;
+use super::proof::{Party, Purpose};
+use super::rendezvous::disagreement;
+use super::wire::Frame;
+use crate::{Error, Rank, Result};
+
+const ROOT: Rank = Rank(0);
+
+/// The connection to rank 0.
+pub(super) struct Leaf {
+    channel: Channel,
+    world_size: u32,
+    master: String,
+}
+
+impl Leaf {
+    /// Calls rank 0 until it answers and has heard from everybody.
+    pub(super) fn join(identity: &Identity, party: &Arc<Party>, deadline: Deadline, grace: Duration) -> Result<Self> {
+        let master = identity.master.to_string();
+        let addresses = resolve(&identity.master, &deadline)?;
+        if identity.key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(key_needed());
+        }
+        let mut call = Call::new(party, Purpose::Rendezvous, ROOT.0, addresses);
+        let (opening, channel) = loop {
+            if let Some(answer) = call.turn()? {
+                break answer;
+            }
+            if deadline.passed() {
+                return Err(root_missing(deadline, master));
+            }
+            let longest = call.patience().min(deadline.remaining());
+            wait_for(None, call.channel_mut().into_iter(), longest);
+        };
+        if let Some(verdict) = disagreement(party.rank, (&**party).into(), (&opening).into()) {
+            return Err(verdict.into_error(master));
+        }
+        let mut leaf = Self { channel, world_size: identity.world_size, master };
+        leaf.send(&Frame::Patience(deadline.remaining()));
+        match leaf.hear(deadline, grace)? {
+            Frame::Joined => Ok(leaf),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Sends this rank's blob and waits for everybody's.
+    pub(super) fn exchange(&mut self, mine: &[u8], deadline: Deadline, grace: Duration) -> Result<Vec<Vec<u8>>> {
+        self.send(&Frame::Blob(deadline.remaining(), mine.to_vec()));
+        let mut blobs = Vec::new();
+        for _ in 0..self.world_size {
+            match self.hear(deadline, grace)? {
+                Frame::Gathered(blob) => blobs.push(blob),
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(blobs)
+    }
+
+    /// This end's address.
+    pub(super) fn local_address(&self) -> IpAddr {
+        self.channel.local_address().map_or(LOOPBACK, |address| address.ip())
+    }
+
+    fn send(&mut self, frame: &Frame) {
+        self.channel.queue(frame.encode());
+    }
+
+    /// The next frame of rank 0; its verdict as an error.
+    fn hear(&mut self, deadline: Deadline, grace: Duration) -> Result<Frame> {
+        let max_body = Frame::max_body_bytes(self.world_size);
+        let patience = deadline.with_grace(grace);
+        loop {
+            self.channel.pump_frames(max_body);
+            match self.channel.take_frame(max_body) {
+                Ok(Some(Frame::Verdict(verdict))) => return Err(verdict.into_error(self.master.clone())),
+                Ok(Some(frame)) => return Ok(frame),
+                Ok(None) if self.channel.ended() => return Err(Error::PeerLost { rank: ROOT }),
+                Ok(None) if patience.passed() => return Err(root_missing(deadline, self.master.clone())),
+                Ok(None) => {}
+                Err(_) => return Err(unexpected()),
+            }
+            wait_for(None, [&mut self.channel].into_iter(), patience.remaining());
+        }
+    }
+}
+
+fn root_missing(deadline: Deadline, master: String) -> Error {
+    Error::MissingRanks { missing: vec![ROOT], deadline: deadline.given(), master }
+}
+
+fn unexpected() -> Error {
+    Error::Protocol { rank: ROOT, what: "a frame that was not expected while joining".into() }
+}

@@ -1,0 +1,119 @@
+//! Who a process is, by its environment.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey};
+use ucx_sys_wrap::{Error, Rank, Result};
+
+const KEY: &str = "correct horse battery staple";
+
+/// Variables and their values.
+type Variables<'a> = Vec<(&'a str, &'a str)>;
+
+fn read(variables: &[(&str, &str)]) -> Result<Identity> {
+    let variables: HashMap<&str, &str> = variables.iter().copied().collect();
+    Identity::from_lookup(|name| variables.get(name).map(Into::into))
+}
+
+#[test]
+fn environments_that_name_a_place() {
+    let own = [("BREVITY_RANK", "3"), ("BREVITY_WORLD_SIZE", "4"), ("BREVITY_MASTER", "127.0.0.1:4000")];
+    let torchrun = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    let key = ("BREVITY_KEY", KEY);
+    let table: Vec<(Variables<'_>, u32, u32, &str)> = vec![
+        (vec![], 0, 1, "127.0.0.1:0"),
+        (own.to_vec(), 3, 4, "127.0.0.1:4000"),
+        (torchrun.to_vec(), 1, 2, "localhost:29501"),
+        ([&torchrun[..], &[("BREVITY_MASTER", "localhost:7000")]].concat(), 1, 2, "localhost:7000"),
+        ([&own[..], &torchrun[..]].concat(), 3, 4, "127.0.0.1:4000"),
+        (vec![("BREVITY_RANK", "0"), ("BREVITY_WORLD_SIZE", "1")], 0, 1, "127.0.0.1:0"),
+        (vec![("RANK", "0"), ("WORLD_SIZE", "1")], 0, 1, "127.0.0.1:0"),
+        (vec![own[0], own[1], ("BREVITY_MASTER", "[::1]:4000")], 3, 4, "[::1]:4000"),
+        (vec![own[0], own[1], ("BREVITY_MASTER", "192.0.2.1:4000"), key], 3, 4, "192.0.2.1:4000"),
+        (vec![own[0], own[1], ("BREVITY_MASTER", "node0:4000"), key], 3, 4, "node0:4000"),
+    ];
+    for (variables, rank, world_size, master) in table {
+        let identity = read(&variables).unwrap_or_else(|error| panic!("{variables:?}: {error}"));
+        let found = (identity.rank, identity.world_size, identity.master.to_string());
+        assert_eq!(found, (Rank(rank), world_size, master.to_owned()), "{variables:?}");
+    }
+}
+
+#[test]
+fn environments_that_are_refused() {
+    let own = [("BREVITY_RANK", "3"), ("BREVITY_WORLD_SIZE", "4"), ("BREVITY_MASTER", "127.0.0.1:4000")];
+    let torchrun = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    let with = |name, value| [&own[..], &[(name, value)]].concat();
+    let table: Vec<(Variables<'_>, &str, &str)> = vec![
+        (own[..2].to_vec(), "BREVITY_MASTER", "not set"),
+        (own[1..].to_vec(), "BREVITY_RANK", "not set"),
+        (vec![own[0], own[2]], "BREVITY_WORLD_SIZE", "not set"),
+        (own[2..].to_vec(), "BREVITY_RANK", "not set"),
+        (torchrun[1..].to_vec(), "RANK", "not set"),
+        (torchrun[..3].to_vec(), "MASTER_PORT", "not set"),
+        (vec![torchrun[0], torchrun[1], torchrun[3]], "MASTER_ADDR", "not set"),
+        ([&torchrun[..3], &[("MASTER_PORT", "65535")]].concat(), "MASTER_PORT", "\"65535\""),
+        (with("BREVITY_RANK", "4"), "BREVITY_RANK", "\"4\""),
+        (with("BREVITY_RANK", "-1"), "BREVITY_RANK", "\"-1\""),
+        (with("BREVITY_RANK", ""), "BREVITY_RANK", "\"\""),
+        (with("BREVITY_WORLD_SIZE", "0"), "BREVITY_WORLD_SIZE", "\"0\""),
+        (with("BREVITY_WORLD_SIZE", "1048577"), "BREVITY_WORLD_SIZE", "\"1048577\""),
+        (with("BREVITY_MASTER", "127.0.0.1"), "BREVITY_MASTER", "\"127.0.0.1\""),
+        (with("BREVITY_MASTER", "127.0.0.1:0"), "BREVITY_MASTER", "\"127.0.0.1:0\""),
+        (with("BREVITY_MASTER", "::1:4000"), "BREVITY_MASTER", "\"::1:4000\""),
+        (with("BREVITY_MASTER", "192.0.2.1:4000"), "BREVITY_KEY", "not set"),
+        (with("BREVITY_KEY", "hunter2"), "BREVITY_KEY", "too short"),
+        (with("BREVITY_TRANSPORT", "pigeon"), "BREVITY_TRANSPORT", "\"pigeon\""),
+        (with("BREVITY_JOIN_TIMEOUT", "0"), "BREVITY_JOIN_TIMEOUT", "\"0\""),
+        (with("BREVITY_JOIN_TIMEOUT", "-5"), "BREVITY_JOIN_TIMEOUT", "\"-5\""),
+        (with("BREVITY_JOIN_TIMEOUT", "NaN"), "BREVITY_JOIN_TIMEOUT", "\"NaN\""),
+        (with("BREVITY_MASTER_RESERVED", "yes"), "BREVITY_MASTER_RESERVED", "\"yes\""),
+        (with("BREVITY_INTERFACE", ""), "BREVITY_INTERFACE", "\"\""),
+    ];
+    for (variables, name, value) in table {
+        match read(&variables) {
+            Err(Error::Environment { variable, found, .. }) => {
+                assert_eq!((variable, &*found), (name, value), "{variables:?}")
+            }
+            other => panic!("{variables:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_rest_of_the_environment() {
+    let plain = read(&[]).unwrap();
+    assert_eq!(
+        (plain.transport, plain.join_timeout, plain.port_reserved),
+        (Choice::Auto, Duration::from_secs(60), false)
+    );
+    assert!(plain.key.is_none() && plain.job.is_empty() && plain.interface.is_none());
+    let full = read(&[
+        ("BREVITY_TRANSPORT", "ucx"),
+        ("BREVITY_JOIN_TIMEOUT", "2.5"),
+        ("BREVITY_KEY", KEY),
+        ("BREVITY_JOB", "night"),
+        ("BREVITY_INTERFACE", "eth0"),
+        ("BREVITY_MASTER_RESERVED", "1"),
+    ])
+    .unwrap();
+    assert_eq!(
+        (full.transport, full.join_timeout, full.port_reserved),
+        (Choice::Ucx, Duration::from_millis(2500), true)
+    );
+    assert_eq!((full.key, &*full.job, full.interface.as_deref()), (JobKey::parse(KEY), "night", Some("eth0")));
+}
+
+#[test]
+fn a_key_comes_from_one_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("key");
+    std::fs::write(&path, format!("{KEY}\n")).unwrap();
+    let path = path.to_str().unwrap();
+    assert_eq!(read(&[("BREVITY_KEY_FILE", path)]).unwrap().key, JobKey::parse(KEY));
+    let both = read(&[("BREVITY_KEY_FILE", path), ("BREVITY_KEY", KEY)]).unwrap_err();
+    assert!(matches!(both, Error::Environment { variable: "BREVITY_KEY_FILE", .. }), "{both}");
+    assert!(!both.to_string().contains(KEY));
+}
