@@ -46,7 +46,7 @@ pub struct Arguments {
     /// Folder of the four MNIST IDX files, plain or .gz [default: the built-in UCI digits].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// How many ranks train together.
+    /// How many ranks to start on this host; under a launcher, its number counts.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub ranks: usize,
     /// The methods to compare, separated by commas.

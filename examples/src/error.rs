@@ -99,7 +99,7 @@ pub enum Error {
     /// The ranks could not exchange their gradients.
     #[error("{0}")]
     Exchange(Box<dyn std::error::Error + Send + Sync>),
-    /// The ranks no longer agree, or the loss is no longer a number.
+    /// The loss is no longer a number.
     #[error("the loss of method {method} is {loss} at step {step}; try a smaller --learning-rate")]
     Diverged {
         /// The method being trained.

@@ -48,7 +48,7 @@ impl Exchange for GroupExchange {
     }
 
     fn sum(&mut self, values: &mut [f64]) -> Result<(), BoxError> {
-        Ok(self.exchange.group().all_reduce(values, Reduction::Sum)?)
+        Ok(self.exchange.group().all_reduce(values, Reduction::Sum).map_err(brevity::Error::from)?)
     }
 
     fn bytes_sent(&self) -> u64 {

@@ -17,6 +17,7 @@ pub mod model;
 pub mod optimizer;
 pub mod plot;
 pub mod progress;
+pub mod ranks;
 pub mod report;
 pub mod trainer;
 

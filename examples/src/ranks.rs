@@ -1,0 +1,106 @@
+//! The ranks of a job: those that a launcher has started, or those that `train` starts itself.
+
+use crate::Error;
+use brevity::Group;
+use brevity::collectives::Error as Collective;
+use brevity::launch::{self, Launch};
+use brevity::transport::bootstrap::Choice;
+use std::env;
+
+/// Variables of launchers, of which each sets at least one.
+const LAUNCHED: [&str; 6] =
+    ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
+
+/// How many threads candle multiplies matrices with.
+const THREADS: &str = "RAYON_NUM_THREADS";
+
+/// Whether a launcher has started this process as a rank.
+pub fn is_launched() -> bool {
+    LAUNCHED.iter().any(|name| env::var_os(name).is_some())
+}
+
+/// Joins the job that the launcher describes; blocks until all ranks are there.
+///
+/// # Errors
+/// [`Error::Exchange`] where ranks do not join in time, or the environment is not understood.
+pub fn join() -> Result<Group, Error> {
+    launch::die_with_parent();
+    Group::from_env().map_err(|error| Error::Exchange(brevity::Error::from(error).into()))
+}
+
+/// Starts `ranks` ranks on this host, each this program with these arguments, and waits for them;
+/// the exit status of the first that fails, else 0.
+///
+/// They use tcp where `BREVITY_TRANSPORT` does not say otherwise, and share the processors: each
+/// rank takes its part of them as threads where `RAYON_NUM_THREADS` does not say otherwise.
+///
+/// # Errors
+/// [`Error::Argument`] for an unknown transport; [`Error::Exchange`] where a rank can't be
+/// started or is killed.
+pub fn start(ranks: usize) -> Result<u8, Error> {
+    let program = env::current_exe().map_err(|error| Error::Exchange(error.into()))?;
+    let mut launch = Launch::new(program, env::args_os().skip(1)).ranks(ranks as u32).transport(transport()?);
+    if env::var_os(THREADS).is_none() {
+        launch = launch.env(THREADS, threads_per_rank(ranks).to_string());
+    }
+    let outcome = launch.spawn().and_then(launch::Job::wait).map_err(|error| Error::Exchange(error.into()))?;
+    let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
+    match (first, outcome.report()) {
+        // A rank that was killed could not tell of it.
+        (Some(launch::Ending::Killed(_)), Some(report)) => Err(Error::Exchange(report.into())),
+        _ => Ok(outcome.exit_status()),
+    }
+}
+
+/// Whether another rank tells of `error`, so that rank `rank` can be silent.
+pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
+    if let Error::Exchange(cause) = error {
+        return match cause.downcast_ref() {
+            Some(brevity::Error::Collective(Collective::Aborted { rank: by })) => by.0 != rank,
+            Some(brevity::Error::NonFinite { .. }) => rank != 0,
+            _ => false,
+        };
+    }
+    // Arguments and data files are alike on all ranks.
+    error.exit_status() == 2 && rank != 0
+}
+
+fn transport() -> Result<Choice, Error> {
+    let Some(name) = env::var_os("BREVITY_TRANSPORT") else { return Ok(Choice::Tcp) };
+    name.to_str().and_then(Choice::parse).ok_or_else(|| Error::Argument {
+        flag: "BREVITY_TRANSPORT",
+        found: name.to_string_lossy().into_owned(),
+        expected: "auto, tcp or ucx".to_owned(),
+    })
+}
+
+fn threads_per_rank(ranks: usize) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / ranks).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use brevity::transport::Rank;
+
+    #[test]
+    fn one_rank_tells_of_an_error_that_all_have() {
+        let argument = Error::Argument { flag: "--rank", found: "0".into(), expected: "more".into() };
+        assert!(!is_told_elsewhere(&argument, 0) && is_told_elsewhere(&argument, 1));
+        let non_finite = || brevity::Error::NonFinite { rank: 2, tensor: "w".into() };
+        let error = Error::Exchange(non_finite().into());
+        assert!(!is_told_elsewhere(&error, 0) && is_told_elsewhere(&error, 2));
+        let aborted = brevity::Error::Collective(Collective::Aborted { rank: Rank(2) });
+        let error = Error::Exchange(aborted.into());
+        assert!(is_told_elsewhere(&error, 0) && !is_told_elsewhere(&error, 2));
+        let diverged = Error::Diverged { method: "dense".into(), step: 3, loss: f64::NAN };
+        assert!(!is_told_elsewhere(&diverged, 1));
+    }
+
+    #[test]
+    fn every_rank_has_a_thread() {
+        assert_eq!(threads_per_rank(usize::MAX), 1);
+        assert!(threads_per_rank(1) >= 1);
+    }
+}

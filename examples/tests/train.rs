@@ -1,0 +1,66 @@
+//! The program as a user starts it: processes over tcp, on the digits that it carries.
+
+use std::process::{Command, Output};
+
+fn train(words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+    for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "RANK", "WORLD_SIZE", "BREVITY_TRANSPORT"] {
+        command.env_remove(name);
+    }
+    command.env("BREVITY_TIMEOUT", "60").args(words.split_whitespace()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn four_processes_learn_the_digits_with_every_method() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, plot) = (file("runs.json"), file("runs.svg"));
+    let output = train(&format!("--epochs 10 --method dense,topk,gtopk,lowrank --json {json} --plot {plot}"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 5, "{}", text(&output.stdout));
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let dense = runs[0]["bytes_per_rank_step"].as_f64().unwrap();
+    // 64 * 128 + 128 + 128 * 10 + 10 numbers, at the least 2 * 3/4 of them in a ring.
+    assert!(dense >= 1.5 * 4.0 * 9610.0 && dense < 3.0 * 4.0 * 9610.0, "{dense} bytes");
+    for run in runs {
+        assert_eq!((run["ranks"].as_u64(), run["steps"].as_u64()), (Some(4), Some(440)), "{run}");
+        assert!(run["test_accuracy"].as_f64().unwrap() > 0.93, "{run}");
+        let bytes = run["bytes_per_rank_step"].as_f64().unwrap();
+        assert!(run["method"] == "dense" || bytes < dense / 5.0, "{run}");
+    }
+    assert!(std::fs::read_to_string(plot).unwrap().starts_with("<svg"));
+}
+
+#[test]
+fn equal_seeds_give_equal_results() {
+    let outcome = || {
+        let output = train("--ranks 3 --epochs 2 --method gtopk --seed 5");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let line = text(&output.stdout).lines().nth(1).unwrap().to_owned();
+        line.split_whitespace().take(4).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(outcome(), outcome());
+}
+
+#[test]
+fn mistakes_cost_one_line_and_no_rank() {
+    for words in ["--density 2", "--ranks 0", "--method zip", "--data /no/such/folder", "--batch-size 5000"] {
+        let output = train(words);
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        let line = text(&output.stderr);
+        assert!(line.starts_with("train: ") && line.lines().count() == 1, "{words}: {line}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_run_that_fails_ends_with_status_1() {
+    let output = train("--ranks 2 --epochs 2 --method dense --learning-rate 1e30");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(!output.stderr.is_empty());
+}
