@@ -1,4 +1,5 @@
 //! The program as a user starts it: processes over tcp, on the digits that it carries.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::{Command, Output};
 
@@ -26,7 +27,7 @@ fn four_processes_learn_the_digits_with_every_method() {
     let runs = report["runs"].as_array().unwrap();
     let dense = runs[0]["bytes_per_rank_step"].as_f64().unwrap();
     // 64 * 128 + 128 + 128 * 10 + 10 numbers, at the least 2 * 3/4 of them in a ring.
-    assert!(dense >= 1.5 * 4.0 * 9610.0 && dense < 3.0 * 4.0 * 9610.0, "{dense} bytes");
+    assert!((1.5..3.0).contains(&(dense / (4.0 * 9610.0))), "{dense} bytes");
     for run in runs {
         assert_eq!((run["ranks"].as_u64(), run["steps"].as_u64()), (Some(4), Some(440)), "{run}");
         assert!(run["test_accuracy"].as_f64().unwrap() > 0.93, "{run}");
