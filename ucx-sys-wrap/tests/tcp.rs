@@ -2,6 +2,9 @@
 //!
 //! All ranks of a test are driven from one thread, so that what happens between two steps is known.
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)] // Nothing here but tests.
+
+mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ucx_sys_wrap::buffer::{Buffer, RawVec, RecvBuffer, SendBuffer};
-use ucx_sys_wrap::tcp::{MAX_UNEXPECTED_BYTES, Tcp};
+use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
     Arrival, Envelope, Error, Failure, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId,
     SendParts, Signature, Tag, Transport,
@@ -25,11 +28,9 @@ fn mesh(world_size: usize) -> Vec<Row> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let mut rows: Vec<Row> = (0..world_size).map(|_| (0..world_size).map(|_| None).collect()).collect();
-    for high in 0..world_size {
-        for low in 0..high {
-            rows[high][low] = Some(TcpStream::connect(address).unwrap());
-            rows[low][high] = Some(listener.accept().unwrap().0);
-        }
+    for (low, high) in pairs(world_size).filter(|(low, high)| low < high) {
+        rows[high][low] = Some(TcpStream::connect(address).unwrap());
+        rows[low][high] = Some(listener.accept().unwrap().0);
     }
     rows
 }
@@ -76,8 +77,32 @@ fn message(source: usize, round: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+fn control(kind: u8, source: usize, number: u32) -> Vec<u8> {
+    header(kind, number, Tag::new(Rank(source as u32), 0, 0, 0), Signature::default(), &[])
+}
+
 fn lost_frame(source: usize, rank: u32) -> Vec<u8> {
-    header(3, rank, Tag::new(Rank(source as u32), 0, 0, 0), Signature::default(), &[])
+    control(3, source, rank)
+}
+
+fn offer(source: usize, round: u32, number: u32, length: usize) -> Vec<u8> {
+    let Envelope { tag, signature, .. } = envelope(source, round);
+    header(6, number, tag, signature, &[length as u64])
+}
+
+fn grant(source: usize, number: u32) -> Vec<u8> {
+    control(7, source, number)
+}
+
+fn data(source: usize, number: u32, payload: &[u8]) -> Vec<u8> {
+    [control(9, source, number), payload.to_vec()].concat()
+}
+
+/// More than the kernel takes for a peer that does not read, in messages that are sent without asking.
+fn stuff(transport: &mut Tcp, to: usize) -> Vec<Sending> {
+    let from = transport.rank().index();
+    let count = CREDIT_BYTES as usize / (MAX_EAGER_BYTES + 128);
+    (0..count).map(|i| Sending::post(transport, to, envelope(from, 900), &[&pattern(i, MAX_EAGER_BYTES)])).collect()
 }
 
 /// A send and the memory that it has borrowed.
@@ -180,6 +205,13 @@ fn assert_lost(result: Result<impl std::fmt::Debug>, expected: u32) {
         Err(Error::PeerLost { rank }) => assert_eq!(rank, Rank(expected)),
         other => panic!("{other:?}, expected that rank {expected} is lost"),
     }
+}
+
+#[test]
+fn battery() {
+    common::battery("tcp", |world_size| {
+        world(world_size as usize).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
+    });
 }
 
 #[test]
@@ -297,18 +329,22 @@ fn a_small_message_is_sent_when_it_is_posted() {
 #[test]
 fn a_large_message_is_received_in_place() {
     let mut transports = world(2);
-    for parts in [&[1 << 20][..], &[1 << 10, 1 << 20]] {
+    for parts in [&[400_000][..], &[1 << 10, 400_000], &[1 << 20], &[1 << 10, 1 << 20]] {
         let before = [transports[0].statistics(), transports[1].statistics()];
         let payload: Vec<_> = parts.iter().map(|length| pattern(1, *length)).collect();
         let slices: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
         let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), parts);
         let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &slices);
         receive(&mut transports, 1, &mut receiving).unwrap();
-        sending.test(&mut transports[0]).unwrap().unwrap();
+        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
         assert_eq!(receiving.bytes(), payload);
         assert_eq!(transports[0].statistics().bytes_copied, before[0].bytes_copied);
-        assert!(transports[1].statistics().bytes_copied - before[1].bytes_copied <= 4096);
-        let frame_bytes = HEADER_BYTES + parts.iter().sum::<usize>() as u64;
+        let copied = transports[1].statistics().bytes_copied - before[1].bytes_copied;
+        assert!(copied <= 4096, "{copied} bytes of {parts:?} were copied");
+        let payload_bytes = parts.iter().sum::<usize>();
+        // A large one is offered first.
+        let headers = if payload_bytes > MAX_EAGER_BYTES { 2 } else { 1 };
+        let frame_bytes = headers * HEADER_BYTES + payload_bytes as u64;
         assert_eq!(transports[0].statistics().bytes_sent - before[0].bytes_sent, frame_bytes);
         assert_eq!(transports[1].statistics().bytes_received - before[1].bytes_received, frame_bytes);
     }
@@ -392,23 +428,110 @@ fn a_canceled_receive_ends_at_once_and_its_message_is_consumed() {
 #[test]
 fn a_canceled_send_is_whole_or_never_was() {
     let mut transports = world(2);
-    let size = 16 << 20;
-    let mut half = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
-    let mut unsent = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, 100)]);
-    let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(3, 100)]);
-    assert!(half.test(&mut transports[0]).is_none(), "the kernel holds less than {size} bytes");
-    assert!(matches!(half.cancel(&mut transports[0]), Err(Error::Canceled)));
-    assert!(matches!(unsent.cancel(&mut transports[0]), Err(Error::Canceled)));
-    drop((half, unsent));
+    let size = MAX_EAGER_BYTES;
+    let mut sends = stuff(&mut transports[0], 1);
+    // The kernel has taken the first ones, some of one, and nothing of the rest.
+    let first = sends.iter_mut().position(|sending| sending.test(&mut transports[0]).is_none()).unwrap();
+    let last = sends.len() - 1;
+    assert!(first < last - 1);
+    for i in [first, last - 1] {
+        assert!(matches!(sends[i].cancel(&mut transports[0]), Err(Error::Canceled)));
+    }
     let copied = transports[0].statistics().bytes_copied;
     assert!(copied > 0 && copied < size as u64, "the rest alone is copied: {copied}");
+    for seed in (0..=last).filter(|seed| *seed != last - 1) {
+        let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 900), &[size]);
+        receive(&mut transports, 1, &mut receiving).unwrap();
+        assert!(receiving.bytes() == [pattern(seed, size)], "message {seed}");
+    }
+    turn_until(&mut transports, |transports| sends[last].test(&mut transports[0]).is_some());
+    sends[last].test(&mut transports[0]).unwrap().unwrap();
+}
+
+#[test]
+fn a_canceled_offer_is_whole_or_never_was() {
+    let mut transports = world(2);
+    let size = MAX_EAGER_BYTES + 1;
+    let mut offered = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
+    turn(&mut transports, 200);
+    assert!(matches!(offered.cancel(&mut transports[0]), Err(Error::Canceled)));
+    assert_eq!(transports[0].statistics().bytes_copied, size as u64);
+    let stuffing = stuff(&mut transports[0], 1);
+    let mut unsent = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, size)]);
+    assert!(matches!(unsent.cancel(&mut transports[0]), Err(Error::Canceled)));
+    assert_eq!(transports[0].statistics().bytes_copied, size as u64, "an offer that is not sent is withdrawn");
+    let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(3, size)]);
     for seed in [1, 3] {
         let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size]);
         receive(&mut transports, 1, &mut receiving).unwrap();
-        assert_eq!(receiving.bytes(), [pattern(seed, if seed == 1 { size } else { 100 })]);
+        assert!(receiving.bytes() == [pattern(seed, size)], "message {seed}");
     }
     turn_until(&mut transports, |transports| behind.test(&mut transports[0]).is_some());
     behind.test(&mut transports[0]).unwrap().unwrap();
+    drop(stuffing);
+}
+
+#[test]
+fn a_send_that_is_canceled_while_its_data_is_written_is_whole() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let size = 32 << 20;
+    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
+    let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, size)]);
+    let socket = strangers[0][0].as_mut().unwrap();
+    // Both are granted before anything of the second one's data is written.
+    socket.write_all(&[grant(1, 0), grant(1, 1)].concat()).unwrap();
+    let before = transports[0].statistics().bytes_sent;
+    turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > before + 1000);
+    for sending in [&mut sending, &mut behind] {
+        assert!(matches!(sending.cancel(&mut transports[0]), Err(Error::Canceled)));
+    }
+    drop((sending, behind));
+    let expected =
+        [offer(0, 0, 0, size), offer(0, 0, 1, size), data(0, 0, &pattern(1, size)), data(0, 1, &pattern(2, size))];
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut bytes = vec![0; 2 * size + 4 * HEADER_BYTES as usize];
+            socket.read_exact(&mut bytes).unwrap();
+            bytes
+        });
+        turn_until(&mut transports, |_| reader.is_finished());
+        assert!(without_marks(reader.join().unwrap()) == without_marks(expected.concat()));
+    });
+}
+
+/// Offers carry the sender's mark, which [`offer`] leaves at zero.
+fn without_marks(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[32..40].fill(0);
+    bytes[96..104].fill(0);
+    bytes
+}
+
+#[test]
+fn a_canceled_receive_that_has_granted_discards_the_data() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let socket = strangers[0][0].as_mut().unwrap();
+    let payload = pattern(1, 100_000);
+    for (round, half) in [0, 64, 5000].into_iter().enumerate() {
+        let round = round as u32;
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, round), &[100_000]);
+        socket.write_all(&offer(1, round, round, 100_000)).unwrap();
+        turn_until(&mut transports, |transports| {
+            transports[0].statistics().bytes_sent == HEADER_BYTES * u64::from(round + 1)
+        });
+        let mut frame = [0; 64];
+        socket.read_exact(&mut frame).unwrap();
+        assert_eq!(frame[..], grant(0, round));
+        let sent = data(1, round, &payload);
+        socket.write_all(&sent[..half]).unwrap();
+        turn(&mut transports, 100);
+        assert!(matches!(receiving.cancel(&mut transports[0]), Err(Error::Canceled)));
+        drop(receiving);
+        socket.write_all(&sent[half..]).unwrap();
+        socket.write_all(&message(1, round, b"next")).unwrap();
+        let mut next = Receiving::post(&mut transports[0], 1, envelope(1, round), &[4]);
+        receive(&mut transports, 0, &mut next).unwrap();
+        assert_eq!(next.bytes(), [b"next"]);
+    }
 }
 
 #[test]
@@ -484,11 +607,14 @@ fn a_rank_that_dies_in_the_middle_of_a_frame_is_named_by_all() {
 #[test]
 fn a_rank_that_dies_while_it_is_written_to_is_named() {
     let (mut transports, strangers) = world_with_strangers(1, 2);
-    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 32 << 20)]);
+    let mut sends = stuff(&mut transports[0], 1);
+    sends.push(Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 2 * MAX_EAGER_BYTES)]));
     turn(&mut transports, 10);
     drop(strangers);
-    turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
-    assert_lost(sending.test(&mut transports[0]).unwrap(), 1);
+    for sending in sends.iter_mut().rev().take(3) {
+        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+        assert_lost(sending.test(&mut transports[0]).unwrap(), 1);
+    }
 }
 
 #[test]
@@ -520,29 +646,53 @@ fn survivors_that_leave_are_not_taken_for_the_dead() {
 }
 
 #[test]
-fn what_was_sent_before_a_bye_still_arrives() {
+fn what_was_sent_before_a_bye_still_arrives_and_the_others_go_on() {
     let mut transports = world(3);
-    let payload = pattern(1, 900_000);
+    let payload = pattern(1, MAX_EAGER_BYTES);
     let mut last = transports.pop().unwrap();
     let _small = Sending::post(&mut last, 0, envelope(2, 0), &[b"small"]);
     let _large = Sending::post(&mut last, 0, envelope(2, 1), &[&payload]);
-    let mut never = Receiving::post(&mut transports[0], 2, envelope(2, 9), &[1]);
     std::thread::scope(|scope| {
-        scope.spawn(|| drop(last));
-        assert_lost(receive(&mut transports, 0, &mut never), 2);
+        let leaving = scope.spawn(|| drop(last));
+        turn_until(&mut transports, |_| leaving.is_finished());
     });
-    let mut large = Receiving::post(&mut transports[0], 2, envelope(2, 1), &[900_000]);
+    turn(&mut transports, 200);
+    let mut large = Receiving::post(&mut transports[0], 2, envelope(2, 1), &[MAX_EAGER_BYTES]);
     receive(&mut transports, 0, &mut large).unwrap();
     assert_eq!(large.bytes(), [payload]);
     let mut small = Receiving::post(&mut transports[0], 2, envelope(2, 0), &[5]);
     receive(&mut transports, 0, &mut small).unwrap();
-    assert_lost(Receiving::post(&mut transports[0], 2, envelope(2, 0), &[5]).test(&mut transports[0]).unwrap(), 2);
-    assert_lost(Sending::post(&mut transports[0], 2, envelope(0, 0), &[b"x"]).test(&mut transports[0]).unwrap(), 2);
-    // The others go on.
     assert_eq!(transports[0].failure(), None);
     let _sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"on"]);
     let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[2]);
     receive(&mut transports, 1, &mut receiving).unwrap();
+    // Who misses it says so to all.
+    let mut other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[2]);
+    assert_lost(Receiving::post(&mut transports[0], 2, envelope(2, 0), &[5]).test(&mut transports[0]).unwrap(), 2);
+    assert_eq!(transports[0].failure(), Some(Failure::PeerLost(Rank(2))));
+    assert_lost(receive(&mut transports, 1, &mut other), 2);
+}
+
+#[test]
+fn who_waits_for_a_rank_that_leaves_or_sends_to_it_has_lost_it() {
+    for way in 0..3 {
+        let mut transports = world(2);
+        let mut waiting = (way == 0).then(|| Receiving::post(&mut transports[0], 1, envelope(1, 0), &[5]));
+        let mut stuck =
+            (way == 1).then(|| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 32 << 20)]));
+        drop(transports.pop());
+        turn(&mut transports, 200);
+        let result = match (&mut waiting, &mut stuck) {
+            (Some(waiting), _) => waiting.test(&mut transports[0]).unwrap().map(|_| ()),
+            (_, Some(stuck)) => stuck.test(&mut transports[0]).unwrap(),
+            _ => {
+                assert_eq!(transports[0].failure(), None);
+                Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"x"]).test(&mut transports[0]).unwrap()
+            }
+        };
+        assert_lost(result, 1);
+        assert_eq!(transports[0].failure(), Some(Failure::PeerLost(Rank(1))));
+    }
 }
 
 #[test]
@@ -552,7 +702,7 @@ fn an_abort_is_told_to_all() {
         .map(|rank| Receiving::post(&mut transports[rank], (rank + 1) % 3, envelope((rank + 1) % 3, 0), &[8]))
         .collect();
     // A message on its way is not cut: the cause follows it.
-    let _stuck = Sending::post(&mut transports[1], 0, envelope(1, 7), &[&pattern(1, 16 << 20)]);
+    let _stuck = stuff(&mut transports[1], 0);
     transports[1].fail(Failure::Aborted(Rank(1)));
     transports[1].fail(Failure::PeerLost(Rank(0)));
     for (rank, receiving) in receives.iter_mut().enumerate() {
@@ -577,59 +727,123 @@ fn an_abandoned_transport_holds_no_memory() {
 
 #[test]
 fn messages_that_nobody_receives_are_bounded_and_not_lost() {
-    let size = 1 << 20;
-    let count = 100;
-    let (mut transports, mut strangers) = world_with_strangers(2, 3);
-    std::thread::scope(|scope| {
-        let socket = strangers[0][0].as_mut().unwrap();
-        scope.spawn(move || {
-            for i in 0..count {
-                socket.write_all(&message(2, i, &pattern(i as usize, size))).unwrap();
-            }
-        });
-        let full = |transport: &Tcp| transport.statistics().bytes_received > (MAX_UNEXPECTED_BYTES - 3 * size) as u64;
-        turn_until(&mut transports, |transports| full(&transports[0]));
-        std::thread::sleep(Duration::from_millis(50));
-        turn(&mut transports, 1000);
-        assert!(transports[0].statistics().bytes_received <= (MAX_UNEXPECTED_BYTES + size) as u64);
-        // Others are not held up.
-        let _sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[b"pass"]);
-        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[4]);
-        receive(&mut transports, 0, &mut receiving).unwrap();
-        for i in 0..count {
-            let mut receiving = Receiving::post(&mut transports[0], 2, envelope(2, i), &[size]);
-            receive(&mut transports, 0, &mut receiving).unwrap();
-            assert!(receiving.bytes() == [pattern(i as usize, size)], "message {i}");
-        }
-    });
-}
-
-#[test]
-fn a_message_larger_than_the_room_waits_for_its_receive() {
+    let size = 500 << 10;
+    let count = 200;
     let mut transports = world(2);
-    let size = MAX_UNEXPECTED_BYTES + 1;
-    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
-    turn(&mut transports, 1000);
-    assert!(sending.test(&mut transports[0]).is_none());
-    let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size]);
+    let mut sends: Vec<_> =
+        (0..count).map(|i| Sending::post(&mut transports[0], 1, envelope(0, i as u32), &[&pattern(i, size)])).collect();
+    let mut pass = Sending::post(&mut transports[0], 1, envelope(0, 500), &[b"pass"]);
+    turn(&mut transports, 5000);
+    let received = transports[1].statistics().bytes_received;
+    assert!(received > CREDIT_BYTES * 9 / 10 && received < CREDIT_BYTES + (1 << 16), "{received} bytes are kept");
+    assert!(sends[0].test(&mut transports[0]).is_some() && sends[count - 1].test(&mut transports[0]).is_none());
+    // None stands in the way of another.
+    let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 500), &[4]);
     receive(&mut transports, 1, &mut receiving).unwrap();
-    assert!(receiving.bytes() == [pattern(1, size)]);
-    assert!(transports[1].statistics().bytes_copied <= 4096);
+    assert_eq!(receiving.bytes(), [b"pass"]);
+    turn_until(&mut transports, |transports| pass.test(&mut transports[0]).is_some());
+    for i in (0..count).rev() {
+        let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, i as u32), &[size]);
+        receive(&mut transports, 1, &mut receiving).unwrap();
+        assert!(receiving.bytes() == [pattern(i, size)], "message {i}");
+    }
+    for sending in &mut sends {
+        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+    }
+    // The credit is back: a message is sent without asking again.
+    turn(&mut transports, 200);
+    let sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"again"]);
+    assert!(matches!(sending.posted, Posted::Done(_)));
 }
 
 #[test]
-fn a_death_is_seen_behind_a_full_room() {
-    let (mut transports, mut strangers) = world_with_strangers(1, 2);
-    let socket = strangers[0][0].as_mut().unwrap();
-    let Envelope { tag, signature, .. } = envelope(1, 0);
-    // A terabyte is announced and never comes.
-    socket.write_all(&header(1, 0, tag, signature, &[1 << 40])).unwrap();
-    socket.write_all(&[1; 1000]).unwrap();
-    turn(&mut transports, 200);
-    assert_eq!(transports[0].failure(), None);
-    drop(strangers);
-    turn_until(&mut transports, |transports| transports[0].failure().is_some());
-    assert_eq!(transports[0].failure(), Some(Failure::PeerLost(Rank(1))));
+fn credit_is_given_seldom() {
+    let size = MAX_EAGER_BYTES;
+    let mut transports = world(2);
+    for i in 0..200 {
+        let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, i), &[size]);
+        let _sending = Sending::post(&mut transports[0], 1, envelope(0, i), &[&pattern(i as usize, size)]);
+        receive(&mut transports, 1, &mut receiving).unwrap();
+    }
+    // Every quarter of the credit, so with every 32nd message.
+    assert_eq!(transports[1].statistics().bytes_sent, 200 / 32 * HEADER_BYTES);
+}
+
+#[test]
+fn large_and_small_messages_of_one_tag_keep_their_order() {
+    for post_first in [true, false] {
+        let mut transports = world(2);
+        let sizes = [10, MAX_EAGER_BYTES + 1, 0, MAX_EAGER_BYTES, 20 << 20, 7];
+        let capacity = 20 << 20;
+        let mut receives = Vec::new();
+        if post_first {
+            receives.extend(sizes.map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[capacity])));
+        }
+        let mut sends: Vec<_> = sizes
+            .iter()
+            .enumerate()
+            .map(|(i, size)| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(i, *size)]))
+            .collect();
+        turn(&mut transports, 500);
+        if !post_first {
+            receives.extend(sizes.map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[capacity])));
+        }
+        for (i, receiving) in receives.iter_mut().enumerate().rev() {
+            receive(&mut transports, 1, receiving).unwrap();
+            assert!(receiving.bytes() == [pattern(i, sizes[i])], "message {i}");
+        }
+        for sending in &mut sends {
+            turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+            sending.test(&mut transports[0]).unwrap().unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_offer_that_does_not_fit_is_refused_without_its_data() {
+    let mut transports = world(2);
+    let size = 32 << 20;
+    for post_first in [true, false] {
+        let before = transports[1].statistics().bytes_received;
+        let early = post_first.then(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[100]));
+        let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
+        turn(&mut transports, 200);
+        let mut receiving = early.unwrap_or_else(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[100]));
+        let result = receive(&mut transports, 1, &mut receiving);
+        assert!(matches!(result, Err(Error::TooLong { rank: Rank(0), part: 0, .. })), "{result:?}");
+        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+        sending.test(&mut transports[0]).unwrap().unwrap();
+        assert_eq!(transports[1].statistics().bytes_received - before, HEADER_BYTES);
+    }
+}
+
+#[test]
+fn who_sends_or_answers_without_being_asked_is_refused() {
+    let too_much: Vec<u8> = (0..CREDIT_BYTES >> 19).flat_map(|_| message(1, 9, &vec![0; 1 << 19])).collect();
+    let mut credit = control(5, 1, 0);
+    credit[32] = 1;
+    let cases = [
+        message(1, 9, &vec![0; MAX_EAGER_BYTES + 1]),
+        too_much,
+        credit,
+        grant(1, 0),
+        control(8, 1, 3),
+        data(1, 0, b""),
+        [offer(1, 9, 4, 10), data(1, 4, b"")].concat(),
+        [offer(1, 9, 4, 10), offer(1, 9, 4, 10)].concat(),
+    ];
+    for (case, bytes) in cases.iter().enumerate() {
+        let (mut transports, mut strangers) = world_with_strangers(1, 2);
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[8]);
+        let socket = strangers[0][0].as_mut().unwrap();
+        std::thread::scope(|scope| {
+            // Fails when the transport closes before it has read everything.
+            scope.spawn(|| drop(socket.write_all(bytes)));
+            let result = receive(&mut transports, 0, &mut receiving);
+            assert!(matches!(result, Err(Error::Protocol { rank: Rank(1), .. })), "case {case}: {result:?}");
+            drop(transports);
+        });
+    }
 }
 
 fn is_readable(transport: &mut Tcp, milliseconds: i64) -> bool {
@@ -656,7 +870,7 @@ fn a_sleeper_is_woken_by_bytes_room_and_deaths() {
     let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[5]);
     assert!(receiving.test(&mut transports[0]).is_some());
     // A queue that does not get shorter does not wake; one that can be written does.
-    let mut stuck = Sending::post(&mut transports[0], 2, envelope(0, 0), &[&pattern(1, 32 << 20)]);
+    let mut stuck = stuff(&mut transports[0], 2).pop().unwrap();
     while transports[0].progress() {}
     assert!(!is_readable(&mut transports[0], 20));
     let socket = strangers[0][0].as_mut().unwrap();

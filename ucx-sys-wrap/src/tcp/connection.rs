@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 use rustix::event::epoll::EventFlags;
 use rustix::fd::BorrowedFd;
 
-use super::frame::{self, Frame, Header};
-use super::incoming::{Farewell, Found, Incoming, Turn};
+use super::QUOTA;
+use super::frame::{Frame, Header};
+use super::incoming::{Farewell, Found, Incoming, News, Turn};
 use super::matching::{Receives, check, scatter};
 use super::outgoing::{Outgoing, Written};
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
-use crate::{Envelope, Error, Failure, Rank, Statistics};
+use crate::{Envelope, Error, Failure, Rank, Result, Statistics};
 
 pub(super) struct Connection {
-    own: Rank,
     peer: Rank,
     /// `None` once nothing more can come or go.
     socket: Option<TcpStream>,
@@ -22,6 +22,8 @@ pub(super) struct Connection {
     outgoing: Outgoing,
     receives: Receives,
     write_broken: bool,
+    /// Whether what was read asks for something to be written.
+    has_answers: bool,
     /// What the poller watches this socket for.
     pub(super) interest: EventFlags,
     /// Whether this connection is in the list of those that are polled in each turn.
@@ -45,13 +47,13 @@ impl Connection {
     /// Takes a socket that is connected to `peer` and non-blocking.
     pub(super) fn new(own: Rank, peer: Rank, world_size: u32, socket: TcpStream) -> Self {
         Self {
-            own,
             peer,
             socket: Some(socket),
             incoming: Incoming::new(peer, world_size),
-            outgoing: Outgoing::new(),
+            outgoing: Outgoing::new(own, peer),
             receives: Receives::new(peer),
             write_broken: false,
+            has_answers: false,
             interest: EventFlags::empty(),
             is_listed: false,
         }
@@ -73,9 +75,8 @@ impl Connection {
         };
         let Envelope { tag, signature, mark } = envelope;
         let lengths = parts.iter().map(|part| part.len()).collect();
-        let header = Header { tag, signature, mark, lengths }.encode();
         statistics.messages_sent += 1;
-        self.outgoing.post(socket.as_fd(), header, parts, statistics)
+        self.outgoing.post(socket.as_fd(), Header { tag, signature, mark, lengths }, parts, statistics)
     }
 
     pub(super) fn post_recv(
@@ -84,14 +85,17 @@ impl Connection {
         parts: RecvParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        match self.incoming.find(envelope.tag, &mut self.receives) {
+        let posted = match self.incoming.find(envelope.tag, &mut self.receives) {
             Found::Nothing if self.socket.is_none() => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
             Found::Nothing => Posted::Pending(self.receives.post(envelope, parts)),
             Found::Whole(header, bytes) => {
                 Posted::Done(deliver(self.peer, &envelope, parts, header, &bytes, statistics))
             }
             Found::Arriving(header, bytes) => self.post_arriving(envelope, parts, &header, &bytes, statistics),
-        }
+            Found::Offered(header, number) => self.post_offered(envelope, parts, header, number),
+        };
+        self.reply(statistics);
+        posted
     }
 
     pub(super) fn test_send(&mut self, key: usize) -> Option<SendDone> {
@@ -111,28 +115,21 @@ impl Connection {
         self.receives.cancel(key);
     }
 
-    /// Whether an operation waits for this connection.
+    /// Whether this connection has something to do that somebody waits for.
+    #[inline]
     pub(super) fn is_awaited(&self) -> bool {
-        self.socket.is_some()
-            && (self.receives.has_waiting() || self.incoming.is_receiving() || !self.outgoing.is_idle())
+        self.socket.is_some() && (self.has_operations() || !self.outgoing.is_idle())
     }
 
-    /// Whether nothing is read because the messages that nobody has received fill their room.
-    pub(super) fn is_held(&self) -> bool {
-        self.incoming.is_held()
+    /// Whether an operation has not ended.
+    #[inline]
+    pub(super) fn has_operations(&self) -> bool {
+        self.receives.has_operations() || self.outgoing.has_operations()
     }
 
     /// What the poller should watch this socket for.
     pub(super) fn wanted_interest(&self) -> EventFlags {
-        let mut wanted = EventFlags::RDHUP;
-        wanted.set(EventFlags::IN, !self.incoming.is_held());
-        wanted.set(EventFlags::OUT, !self.outgoing.is_idle());
-        wanted
-    }
-
-    /// The peer has closed its side: what comes now is bounded by what the kernel holds already.
-    pub(super) fn peer_has_closed(&mut self) {
-        self.incoming.lift_bound();
+        if self.outgoing.is_idle() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT }
     }
 
     /// Writes and reads about `quota` bytes each. Says whether anything moved, and how the connection stands.
@@ -142,15 +139,16 @@ impl Connection {
         if !self.write_broken && self.outgoing.flush(socket.as_fd(), quota, statistics) == Written::Broken {
             // Why it is broken may still be unread.
             self.write_broken = true;
-            self.incoming.lift_bound();
         }
-        let verdict = match self.incoming.read(socket.as_fd(), &mut self.receives, quota, statistics) {
+        let turn = self.incoming.read(socket.as_fd(), &mut self.receives, quota, statistics);
+        let verdict = match turn.and_then(|turn| self.take_news().map(|()| turn)) {
             Ok(Turn::Farewell(farewell)) => Verdict::Farewell(farewell),
             Ok(Turn::Broken) => Verdict::Lost,
             Ok(Turn::Drained) if self.write_broken => Verdict::Lost,
             Ok(Turn::Drained | Turn::Stopped) => Verdict::Open,
             Err(error) => Verdict::Violation(error),
         };
+        self.reply(statistics);
         ((statistics.bytes_sent, statistics.bytes_received) != before, verdict)
     }
 
@@ -158,6 +156,7 @@ impl Connection {
     pub(super) fn finish(&mut self) {
         let error = self.lost();
         self.receives.end_all(&error);
+        self.receives.forget_offers();
         self.outgoing.drop_all(&error);
         self.socket = None;
     }
@@ -217,8 +216,52 @@ impl Connection {
 
     fn say(&mut self, frame: &Frame) {
         if self.socket.is_some() {
-            self.outgoing.push_control(frame::encode(frame, self.own));
+            self.outgoing.push_control(frame);
         }
+    }
+
+    /// Takes up what the peer says about what was sent to it.
+    fn take_news(&mut self) -> Result<()> {
+        while let Some(news) = self.incoming.take_news() {
+            self.has_answers = true;
+            match news {
+                News::Granted(number) => self.outgoing.grant(number)?,
+                News::Refused(number) => self.outgoing.refuse(number)?,
+                News::Credited(total) => self.outgoing.credit(total)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is to be sent for what was read.
+    fn reply(&mut self, statistics: &mut Statistics) {
+        while let Some(frame) = self.incoming.take_reply() {
+            self.has_answers = true;
+            self.outgoing.push_control(&frame);
+        }
+        if let Some(socket) = &self.socket
+            && std::mem::take(&mut self.has_answers)
+            && !self.write_broken
+        {
+            // An error is found again, and judged, in the next turn.
+            self.outgoing.flush(socket.as_fd(), QUOTA, statistics);
+        }
+    }
+
+    fn post_offered(
+        &mut self,
+        envelope: Envelope,
+        parts: RecvParts,
+        header: Header,
+        number: u32,
+    ) -> Posted<usize, RecvDone> {
+        if let Err(error) = check(self.peer, &envelope, &parts, &header) {
+            self.incoming.answer(number, header, None);
+            return Posted::Done(RecvDone { parts, result: Err(error) });
+        }
+        let key = self.receives.post_matched(envelope, parts);
+        self.incoming.answer(number, header, Some(key));
+        Posted::Pending(key)
     }
 
     fn post_arriving(

@@ -1,19 +1,20 @@
-//! What travels on a connection: frames of 64 bytes of header and, for a message, its parts one after another.
+//! What travels on a connection: frames of 64 bytes of header and, in messages and data, payload behind it.
 //!
 //! The header, little-endian:
 //!
-//! | bytes | field | message | bye | lost, aborted |
-//! | --- | --- | --- | --- | --- |
-//! | 0 | kind | 1 | 2 | 3, 4 |
-//! | 1 | number of parts | 0 to 3 | 0 | 0 |
-//! | 2..4 | reserved | 0 | 0 | 0 |
-//! | 4..8 | rank | 0 | 0 | the rank that is lost or has aborted |
-//! | 8..16 | tag; its source is the sender | the message's | source only | source only |
-//! | 16..32 | signature of the call | the message's | 0 | 0 |
-//! | 32..40 | mark | the message's | 0 | 0 |
-//! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 | 0 |
+//! | bytes | field | message, offer | others |
+//! | --- | --- | --- | --- |
+//! | 0 | kind | 1 message, 6 offer | 2 bye, 3 lost, 4 aborted, 5 credit, 7 grant, 8 refusal, 9 data |
+//! | 1 | number of parts | 0 to 3 | 0 |
+//! | 2..4 | reserved | 0 | 0 |
+//! | 4..8 | number | message: 0; offer: its number | lost, aborted: the rank; grant, refusal, data: the offer's number |
+//! | 8..16 | tag; its source is the sender | the message's | source only |
+//! | 16..32 | signature of the call | the message's | 0 |
+//! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`]; else 0 |
+//! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 |
 //!
-//! `bye` and the failures are the last frame of a connection. Kinds from 5 on are free for credits and rendezvous.
+//! A message is followed by its parts, one after another without padding; data by the parts of the message that was
+//! offered. Bye, lost and aborted are the last frame of a connection.
 
 use crate::{Error, Failure, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
@@ -25,12 +26,26 @@ pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
 pub(super) const HEADER_BYTES: usize = 64;
 
+/// Messages may be sent without asking up to this many bytes a peer that it has not received, as [`cost`] counts them.
+pub const CREDIT_BYTES: u64 = 64 << 20;
+
+/// A message of more payload than this is always offered, in bytes.
+pub const MAX_EAGER_BYTES: usize = 512 << 10;
+
+/// Offers that wait for their grant, at most.
+pub(super) const MAX_OFFERS: usize = 1 << 20;
+
 const MESSAGE: u8 = 1;
 const BYE: u8 = 2;
 const LOST: u8 = 3;
 const ABORTED: u8 = 4;
+const CREDIT: u8 = 5;
+const OFFER: u8 = 6;
+const GRANT: u8 = 7;
+const REFUSAL: u8 = 8;
+const DATA: u8 = 9;
 
-/// One frame, without a message's payload.
+/// One frame, without the payload behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// A message, whose payload follows.
@@ -39,6 +54,16 @@ pub(super) enum Frame {
     Bye,
     /// The sender's transport is closed for this cause, and it sends nothing more.
     Failed(Failure),
+    /// So much of what was sent without asking has been received, since the beginning.
+    Credit(u64),
+    /// A message that is sent when it is granted.
+    Offer(u32, Header),
+    /// A receive waits for the message that was offered.
+    Grant(u32),
+    /// The message that was offered is consumed without being sent.
+    Refusal(u32),
+    /// What was offered; its payload follows.
+    Data(u32),
 }
 
 /// What a message says about itself.
@@ -50,18 +75,34 @@ pub(super) struct Header {
     pub(super) lengths: Lengths,
 }
 
+/// What a message that is sent without asking counts for: its payload, and 128 bytes for itself.
+pub(super) fn cost(payload_bytes: usize) -> u64 {
+    payload_bytes as u64 + 128
+}
+
 /// The bytes of `frame` as `source` sends it.
 pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
-    let (kind, rank) = match frame {
+    let (kind, number, mark) = match frame {
         Frame::Message(header) => return header.encode(),
-        Frame::Bye => (BYE, Rank(0)),
-        Frame::Failed(Failure::PeerLost(rank)) => (LOST, *rank),
-        Frame::Failed(Failure::Aborted(rank)) => (ABORTED, *rank),
+        Frame::Offer(number, header) => {
+            let mut bytes = header.encode();
+            bytes[0] = OFFER;
+            bytes[4..8].copy_from_slice(&number.to_le_bytes());
+            return bytes;
+        }
+        Frame::Bye => (BYE, 0, 0),
+        Frame::Failed(Failure::PeerLost(rank)) => (LOST, rank.0, 0),
+        Frame::Failed(Failure::Aborted(rank)) => (ABORTED, rank.0, 0),
+        Frame::Credit(total) => (CREDIT, 0, *total),
+        Frame::Grant(number) => (GRANT, *number, 0),
+        Frame::Refusal(number) => (REFUSAL, *number, 0),
+        Frame::Data(number) => (DATA, *number, 0),
     };
     let mut bytes = [0; HEADER_BYTES];
     bytes[0] = kind;
-    bytes[4..8].copy_from_slice(&rank.0.to_le_bytes());
+    bytes[4..8].copy_from_slice(&number.to_le_bytes());
     bytes[8..16].copy_from_slice(&Tag::new(source, 0, 0, 0).0.to_le_bytes());
+    bytes[32..40].copy_from_slice(&mark.to_le_bytes());
     bytes
 }
 
@@ -96,36 +137,47 @@ impl Header {
 pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
     let kind = bytes[0];
-    if !(MESSAGE..=ABORTED).contains(&kind) {
-        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {ABORTED}"));
+    if !(MESSAGE..=DATA).contains(&kind) {
+        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {DATA}"));
     }
     let tag = Tag(word(bytes, 8));
     if tag.source() != peer {
         return refuse(format!("a frame with the tag of rank {}", tag.source()));
     }
-    if kind == MESSAGE {
-        decode_message(bytes, peer, tag).map(Frame::Message)
-    } else {
-        decode_end(bytes, peer, world_size)
+    match kind {
+        MESSAGE if word(bytes, 0) >> 16 != 0 => refuse(without_meaning(bytes)),
+        MESSAGE => decode_message(bytes, peer, tag).map(Frame::Message),
+        OFFER if word(bytes, 0) >> 16 & 0xffff != 0 => refuse(without_meaning(bytes)),
+        OFFER => decode_message(bytes, peer, tag).map(|header| Frame::Offer(number(bytes), header)),
+        _ => decode_control(bytes, peer, world_size),
     }
 }
 
-/// A frame without payload: the last of its connection.
-fn decode_end(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
+/// A frame without parts.
+fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
-    let rank = Rank((word(bytes, 0) >> 32) as u32);
-    if rank.0 >= world_size {
-        return refuse(format!("a failure of rank {rank} in a world of {world_size}"));
-    }
+    let rank = Rank(number(bytes));
     let frame = match bytes[0] {
         LOST => Frame::Failed(Failure::PeerLost(rank)),
         ABORTED => Frame::Failed(Failure::Aborted(rank)),
+        CREDIT => Frame::Credit(word(bytes, 32)),
+        GRANT => Frame::Grant(number(bytes)),
+        REFUSAL => Frame::Refusal(number(bytes)),
+        DATA => Frame::Data(number(bytes)),
         _ => Frame::Bye,
     };
+    if matches!(frame, Frame::Failed(_)) && rank.0 >= world_size {
+        return refuse(format!("a failure of rank {rank} in a world of {world_size}"));
+    }
     if encode(&frame, peer) != *bytes {
         return refuse(without_meaning(bytes));
     }
     Ok(frame)
+}
+
+/// The number that every frame has in the same place.
+fn number(bytes: &[u8; HEADER_BYTES]) -> u32 {
+    (word(bytes, 0) >> 32) as u32
 }
 
 fn without_meaning(bytes: &[u8; HEADER_BYTES]) -> String {
@@ -151,8 +203,7 @@ fn decode_message(bytes: &[u8; HEADER_BYTES], peer: Rank, tag: Tag) -> Result<He
         };
         lengths.push(length);
     }
-    let is_clean = word(bytes, 0) >> 16 == 0 && (part_count..MAX_PARTS).all(|part| word(bytes, 40 + 8 * part) == 0);
-    if !is_clean {
+    if (part_count..MAX_PARTS).any(|part| word(bytes, 40 + 8 * part) != 0) {
         return refuse(without_meaning(bytes));
     }
     let mut signature = Signature::default();
@@ -210,6 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn frames_without_payload_come_back() {
+        let Frame::Message(header) = message(&[7, 1 << 39]) else { unreachable!() };
+        for frame in [
+            Frame::Bye,
+            Frame::Failed(Failure::PeerLost(Rank(1))),
+            Frame::Credit(u64::MAX - 1),
+            Frame::Offer(u32::MAX, header),
+            Frame::Grant(5),
+            Frame::Refusal(6),
+            Frame::Data(7),
+        ] {
+            assert_eq!(decode(&encode(&frame, Rank(3)), Rank(3), 4).unwrap(), frame);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         assert!(refusal(|bytes| bytes[0] = 77).contains("a frame of kind 77"));
         assert!(refusal(|bytes| bytes[0] = 0).contains("a frame of kind 0"));
@@ -256,7 +323,7 @@ mod tests {
         #[test]
         fn what_decodes_encodes_to_the_same_bytes(
             mut bytes in any::<[u8; HEADER_BYTES]>(),
-            kind in 0u8..6,
+            kind in 0u8..11,
             parts in 0u8..5,
             sparse in any::<bool>(),
         ) {

@@ -5,6 +5,7 @@
 //! Once a header has been read and its receive is posted, the rest is read straight into the receiver's parts, with
 //! the staging area behind them for what follows.
 
+use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
 use rustix::fd::BorrowedFd;
@@ -13,7 +14,8 @@ use rustix::net::{RecvFlags, recv};
 
 use super::frame::{self, Frame, HEADER_BYTES, Header};
 use super::guess::{Confidence, Guess, Guessed};
-use super::matching::Receives;
+use super::ledger::Ledger;
+use super::matching::{Body, Receives};
 use super::staging::Staging;
 use crate::{Failure, Rank, Result, Statistics, Tag};
 
@@ -26,7 +28,8 @@ pub(super) struct Incoming {
     staging: Staging,
     confidence: Confidence,
     arriving: Option<Arriving>,
-    unlimited: bool,
+    ledger: Ledger,
+    news: VecDeque<News>,
 }
 
 /// A message of which the header and `received` bytes of payload are there.
@@ -46,8 +49,6 @@ enum Target {
     Kept,
     /// Nowhere: its receive has ended.
     Discarded,
-    /// Nowhere yet: there is no receive and no room, and nothing more is read.
-    Held,
 }
 
 /// How a turn of reading ended.
@@ -55,7 +56,7 @@ enum Target {
 pub(super) enum Turn {
     /// The socket has nothing more for now.
     Drained,
-    /// The quota is used up, or there is no room.
+    /// The quota is used up.
     Stopped,
     /// The peer sends nothing more, and has said why.
     Farewell(Farewell),
@@ -70,12 +71,25 @@ pub(super) enum Farewell {
     Failed(Failure),
 }
 
+/// What the peer says about what was sent to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum News {
+    /// The message of this offer may be sent.
+    Granted(u32),
+    /// The message of this offer is not wanted.
+    Refused(u32),
+    /// So much of what was sent without asking is received.
+    Credited(u64),
+}
+
 /// What a receive that is posted now finds.
 pub(super) enum Found {
     /// The message is there, whole.
     Whole(Header, Vec<u8>),
     /// The message is arriving; these bytes of it are there. The receive must be given to [`Incoming::redirect`].
     Arriving(Header, Vec<u8>),
+    /// The message is offered under this number. The offer must be given to [`Incoming::answer`].
+    Offered(Header, u32),
     /// Nothing yet.
     Nothing,
 }
@@ -88,11 +102,12 @@ impl Incoming {
             staging: Staging::new(),
             confidence: Confidence::default(),
             arriving: None,
-            unlimited: false,
+            ledger: Ledger::new(peer),
+            news: VecDeque::new(),
         }
     }
 
-    /// Reads at most about `quota` bytes, as far as they come and there is room.
+    /// Reads at most about `quota` bytes, as far as they come.
     pub(super) fn read(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -105,7 +120,7 @@ impl Incoming {
             if let Some(farewell) = self.digest(receives, statistics)? {
                 return Ok(Turn::Farewell(farewell));
             }
-            if self.is_held() || rest == 0 {
+            if rest == 0 {
                 return Ok(Turn::Stopped);
             }
             match self.read_once(socket, receives, rest, statistics) {
@@ -125,33 +140,34 @@ impl Incoming {
         }
     }
 
-    /// Whether nothing is read because there is no room.
-    pub(super) fn is_held(&self) -> bool {
-        self.arriving.as_ref().is_some_and(|arriving| arriving.target == Target::Held)
+    /// A frame to send to the peer for what was read.
+    #[inline]
+    pub(super) fn take_reply(&mut self) -> Option<Frame> {
+        self.ledger.take_reply()
     }
 
-    /// Whether a message is arriving for a posted receive.
-    pub(super) fn is_receiving(&self) -> bool {
-        self.arriving.as_ref().is_some_and(|arriving| matches!(arriving.target, Target::Posted(_)))
-    }
-
-    /// Lifts the bound on kept messages: the peer has closed its side, so what comes is bounded by what the kernel has.
-    pub(super) fn lift_bound(&mut self) {
-        self.unlimited = true;
+    /// What the peer says about what was sent to it, in its order.
+    #[inline]
+    pub(super) fn take_news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
 
     /// Looks for the message of a receive that is posted now.
     pub(super) fn find(&mut self, tag: Tag, receives: &mut Receives) -> Found {
-        if let Some((header, bytes)) = receives.take_unexpected(tag) {
-            let is_whole = bytes.len() == header.payload_bytes();
-            return if is_whole { Found::Whole(header, bytes) } else { Found::Arriving(header, bytes) };
-        }
-        match &self.arriving {
-            Some(arriving) if arriving.target == Target::Held && arriving.header.tag == tag => {
-                Found::Arriving(arriving.header.clone(), Vec::new())
+        match receives.take_unexpected(tag) {
+            None => Found::Nothing,
+            Some((header, Body::Offer(number))) => Found::Offered(header, number),
+            Some((header, Body::Bytes(bytes))) => {
+                let payload_bytes = header.payload_bytes();
+                self.ledger.consume(payload_bytes);
+                if bytes.len() == payload_bytes { Found::Whole(header, bytes) } else { Found::Arriving(header, bytes) }
             }
-            _ => Found::Nothing,
         }
+    }
+
+    /// Grants an offer to a receive, or refuses it.
+    pub(super) fn answer(&mut self, number: u32, header: Header, receive: Option<usize>) {
+        self.ledger.answer(number, header, receive);
     }
 
     /// Sends the rest of the arriving message to a receive that is posted now.
@@ -175,6 +191,7 @@ impl Incoming {
         {
             arriving.target = Target::Discarded;
         }
+        self.ledger.divert(receive);
     }
 
     /// Forgets what was read and what there is, about 4 MiB at most; says whether more can come.
@@ -196,12 +213,11 @@ impl Incoming {
                 Some(guess) => self.read_guessed(&guess, socket, receives, limit, statistics),
                 None => self.staging.fill(socket),
             },
-            Some(arriving) if arriving.is_large() => match arriving.target {
+            Some(arriving) => match arriving.target {
                 Target::Posted(key) => read_in_place(socket, key, arriving, &mut self.staging, receives, limit),
                 Target::Kept => read_kept(socket, arriving, receives, limit),
-                Target::Discarded | Target::Held => self.staging.fill(socket),
+                Target::Discarded => self.staging.fill(socket),
             },
-            Some(_) => self.staging.fill(socket),
         }
     }
 
@@ -221,10 +237,12 @@ impl Incoming {
             Ok(Frame::Message(header))
                 if header.tag == guess.tag
                     && receives.check(guess.key, &header).is_ok()
-                    && guess.is_in_place(&header.lengths, payload) =>
+                    && guess.is_in_place(&header.lengths, payload)
+                    && self.ledger.may_be_eager(&header) =>
             {
                 self.staging.take_header();
-                self.arriving = Some(Arriving { received: landed, ..begin(header, receives) });
+                let begun = self.begin(header, receives);
+                self.arriving = Some(Arriving { received: landed, ..begun });
                 self.confidence.learn(true);
             }
             // What is wrong with it is found again when it is consumed.
@@ -242,14 +260,66 @@ impl Incoming {
         loop {
             if self.arriving.is_none() {
                 let Some(header) = self.staging.take_header() else { return Ok(None) };
-                match frame::decode(&header, self.peer, self.world_size)? {
-                    Frame::Message(header) => self.arriving = Some(begin(header, receives)),
-                    Frame::Bye => return Ok(Some(Farewell::Bye)),
-                    Frame::Failed(cause) => return Ok(Some(Farewell::Failed(cause))),
+                if let Some(farewell) = self.take_up(&header, receives)? {
+                    return Ok(Some(farewell));
                 }
             }
-            if !self.feed(receives, statistics) {
+            if self.arriving.is_some() && !self.feed(receives, statistics) {
                 return Ok(None);
+            }
+        }
+    }
+
+    /// Takes up a frame; gives the last one.
+    fn take_up(&mut self, header: &[u8; HEADER_BYTES], receives: &mut Receives) -> Result<Option<Farewell>> {
+        match frame::decode(header, self.peer, self.world_size)? {
+            Frame::Message(header) => {
+                self.ledger.check(&header)?;
+                self.arriving = Some(self.begin(header, receives));
+            }
+            Frame::Offer(number, header) => {
+                self.ledger.offered(number)?;
+                match self.matched(&header, receives) {
+                    Target::Kept => receives.keep(header, Body::Offer(number)),
+                    Target::Posted(key) => self.ledger.answer(number, header, Some(key)),
+                    Target::Discarded => self.ledger.answer(number, header, None),
+                }
+            }
+            Frame::Data(number) => {
+                let (header, receive) = self.ledger.take_granted(number)?;
+                let target = receive.map_or(Target::Discarded, Target::Posted);
+                self.arriving = Some(Arriving { payload_bytes: header.payload_bytes(), header, received: 0, target });
+            }
+            Frame::Grant(number) => self.news.push_back(News::Granted(number)),
+            Frame::Refusal(number) => self.news.push_back(News::Refused(number)),
+            Frame::Credit(total) => self.news.push_back(News::Credited(total)),
+            Frame::Bye => return Ok(Some(Farewell::Bye)),
+            Frame::Failed(cause) => return Ok(Some(Farewell::Failed(cause))),
+        }
+        Ok(None)
+    }
+
+    /// Begins a message that was sent without asking.
+    fn begin(&mut self, header: Header, receives: &mut Receives) -> Arriving {
+        let payload_bytes = header.payload_bytes();
+        let target = self.matched(&header, receives);
+        self.ledger.receive(payload_bytes);
+        if target == Target::Kept {
+            receives.keep(header.clone(), Body::Bytes(Vec::new()));
+        } else {
+            self.ledger.consume(payload_bytes);
+        }
+        Arriving { payload_bytes, header, received: 0, target }
+    }
+
+    /// Finds out where a message goes whose header has just been read.
+    fn matched(&self, header: &Header, receives: &mut Receives) -> Target {
+        let Some(key) = receives.take_waiting(header.tag) else { return Target::Kept };
+        match receives.check(key, header) {
+            Ok(()) => Target::Posted(key),
+            Err(error) => {
+                receives.end(key, Err(error));
+                Target::Discarded
             }
         }
     }
@@ -257,14 +327,11 @@ impl Incoming {
     /// Gives staged bytes to the arriving message; says whether it is complete.
     fn feed(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
         let Some(arriving) = &mut self.arriving else { return false };
-        if arriving.target == Target::Held && !arriving.admit(self.unlimited, receives) {
-            return false;
-        }
         let bytes = self.staging.take(arriving.payload_bytes - arriving.received);
         match arriving.target {
             Target::Posted(key) => receives.scatter(key, &arriving.header, arriving.received, bytes, statistics),
             Target::Kept => keep(bytes, receives, statistics),
-            Target::Discarded | Target::Held => {}
+            Target::Discarded => {}
         }
         arriving.received += bytes.len();
         if arriving.received < arriving.payload_bytes {
@@ -275,38 +342,6 @@ impl Incoming {
             receives.end(key, Ok(header.arrival()));
         }
         true
-    }
-}
-
-/// Finds out where a message goes whose header has just been read.
-fn begin(header: Header, receives: &mut Receives) -> Arriving {
-    let target = match receives.take_waiting(header.tag) {
-        Some(key) => match receives.check(key, &header) {
-            Ok(()) => Target::Posted(key),
-            Err(error) => {
-                receives.end(key, Err(error));
-                Target::Discarded
-            }
-        },
-        None => Target::Held,
-    };
-    Arriving { payload_bytes: header.payload_bytes(), header, received: 0, target }
-}
-
-impl Arriving {
-    /// Keeps a held message if there is room now.
-    fn admit(&mut self, unlimited: bool, receives: &mut Receives) -> bool {
-        if !unlimited && !receives.has_room(self.payload_bytes) {
-            return false;
-        }
-        receives.open_unexpected(self.header.clone());
-        self.target = Target::Kept;
-        true
-    }
-
-    /// Whether so much is missing that it is worth reading it without the staging area.
-    fn is_large(&self) -> bool {
-        self.payload_bytes - self.received > HEADER_BYTES
     }
 }
 

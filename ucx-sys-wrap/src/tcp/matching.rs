@@ -13,11 +13,6 @@ use super::frame::Header;
 use crate::transport::{RecvDone, RecvParts};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Rank, Result, Statistics, Tag};
 
-/// Messages without a posted receive are kept up to this many bytes a peer, each counted with 128 bytes for itself.
-pub const MAX_UNEXPECTED_BYTES: usize = 64 << 20;
-
-const BYTES_PER_UNEXPECTED: usize = 128;
-
 /// Places to read into: the parts of a message, and room for what comes before and after them.
 pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, { MAX_PARTS + 2 }>;
 
@@ -27,8 +22,9 @@ pub(super) struct Receives {
     /// Posted and not matched, in the order of posting.
     waiting: VecDeque<(Tag, usize)>,
     /// Arrived and not matched, in the order of arrival; the last may still be arriving.
-    unexpected: VecDeque<Unexpected>,
-    unexpected_bytes: usize,
+    unexpected: VecDeque<(Header, Body)>,
+    /// Posted receives that have not ended.
+    pending: usize,
 }
 
 enum Receive {
@@ -36,21 +32,17 @@ enum Receive {
     Ended(RecvDone),
 }
 
-/// A message that came before its receive.
-struct Unexpected {
-    header: Header,
-    bytes: Vec<u8>,
+/// What there is of a message that came before its receive.
+pub(super) enum Body {
+    /// These bytes; all or, of the message that is arriving, the first.
+    Bytes(Vec<u8>),
+    /// An offer of this number.
+    Offer(u32),
 }
 
 impl Receives {
     pub(super) fn new(peer: Rank) -> Self {
-        Self {
-            peer,
-            operations: Slab::new(),
-            waiting: VecDeque::new(),
-            unexpected: VecDeque::new(),
-            unexpected_bytes: 0,
-        }
+        Self { peer, operations: Slab::new(), waiting: VecDeque::new(), unexpected: VecDeque::new(), pending: 0 }
     }
 
     /// Books a receive that waits for its message.
@@ -62,6 +54,7 @@ impl Receives {
 
     /// Books a receive whose message is arriving.
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
+        self.pending += 1;
         self.operations.insert(Receive::Posted(envelope, parts))
     }
 
@@ -71,9 +64,9 @@ impl Receives {
         self.waiting.remove(position).map(|(_, key)| key)
     }
 
-    /// Whether any receive waits for its message.
-    pub(super) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Whether any receive has not ended.
+    pub(super) fn has_operations(&self) -> bool {
+        self.pending > 0
     }
 
     /// The receive that was posted first of those that wait.
@@ -99,8 +92,9 @@ impl Receives {
 
     /// Ends a posted receive. One that has ended already stays as it is.
     pub(super) fn end(&mut self, key: usize, result: Result<Arrival>) {
-        if let Some(operation) = self.operations.get_mut(key) {
+        if let Some(operation @ Receive::Posted(..)) = self.operations.get_mut(key) {
             operation.end(result);
+            self.pending -= 1;
         }
     }
 
@@ -127,12 +121,12 @@ impl Receives {
         for (_, operation) in &mut self.operations {
             operation.end(Err(error.clone()));
         }
+        self.pending = 0;
     }
 
     /// Forgets the messages that nobody has received.
     pub(super) fn forget_unexpected(&mut self) {
         self.unexpected = VecDeque::new();
-        self.unexpected_bytes = 0;
     }
 
     /// Where the rest of a message of `lengths` goes whose first `received` bytes are there, at most `limit` bytes of
@@ -167,36 +161,35 @@ impl Receives {
         }
     }
 
-    /// Whether a message may be kept until its receive is posted.
-    pub(super) fn has_room(&self, payload_bytes: usize) -> bool {
-        payload_bytes
-            .checked_add(self.unexpected_bytes + BYTES_PER_UNEXPECTED)
-            .is_some_and(|bytes| bytes <= MAX_UNEXPECTED_BYTES)
-    }
-
-    /// Begins to keep a message whose receive is not posted. No memory is taken for bytes that have not come.
-    pub(super) fn open_unexpected(&mut self, header: Header) {
-        self.unexpected_bytes += BYTES_PER_UNEXPECTED + header.payload_bytes();
-        self.unexpected.push_back(Unexpected { header, bytes: Vec::new() });
+    /// Keeps a message whose receive is not posted. No memory is taken for bytes that have not come.
+    pub(super) fn keep(&mut self, header: Header, body: Body) {
+        self.unexpected.push_back((header, body));
     }
 
     /// The bytes of the message that is kept while it arrives.
     pub(super) fn arriving_bytes(&mut self) -> Option<&mut Vec<u8>> {
-        self.unexpected.back_mut().map(|message| &mut message.bytes)
+        match self.unexpected.back_mut() {
+            Some((_, Body::Bytes(bytes))) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Takes the first kept message of `tag`.
+    pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Body)> {
+        let position = self.unexpected.iter().position(|(header, _)| header.tag == tag)?;
+        self.unexpected.remove(position)
+    }
+
+    /// Forgets the messages that were offered and not sent.
+    pub(super) fn forget_offers(&mut self) {
+        self.unexpected.retain(|(_, body)| !matches!(body, Body::Offer(_)));
     }
 
     /// Bytes of memory that kept messages hold.
     #[cfg(test)]
     pub(super) fn kept_capacity(&self) -> usize {
-        self.unexpected.iter().map(|message| message.bytes.capacity()).sum()
-    }
-
-    /// Takes the first kept message of `tag`, with those of its bytes that are there.
-    pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Vec<u8>)> {
-        let position = self.unexpected.iter().position(|message| message.header.tag == tag)?;
-        let message = self.unexpected.remove(position)?;
-        self.unexpected_bytes -= BYTES_PER_UNEXPECTED + message.header.payload_bytes();
-        Some((message.header, message.bytes))
+        let capacity = |body: &Body| if let Body::Bytes(bytes) = body { bytes.capacity() } else { 0 };
+        self.unexpected.iter().map(|(_, body)| capacity(body)).sum()
     }
 }
 

@@ -1,29 +1,29 @@
 //! Ranks that are processes, over TCP sockets.
 //!
 //! There is one connection between any two ranks. A connection carries frames (version [`WIRE_VERSION`]): 64 bytes of
-//! header, little-endian, and for a message its parts one after another, without padding.
+//! header, little-endian, and for messages and data their parts one after another, without padding.
 //!
 //! | bytes | field |
 //! | --- | --- |
-//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted |
+//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted, 5 credit, 6 offer, 7 grant, 8 refusal, 9 data |
 //! | 1 | number of parts, 0 to 3 |
 //! | 2..4 | zero |
-//! | 4..8 | the rank that is lost or has aborted; zero in messages and byes |
+//! | 4..8 | the rank that is lost or has aborted, or the number of the offer; else zero |
 //! | 8..16 | tag, whose source is the sender |
 //! | 16..32 | signature |
-//! | 32..40 | mark |
+//! | 32..40 | mark, or what a credit acknowledges |
 //! | 40..64 | bytes of each part |
 //!
-//! **Order and room.** Messages of one connection arrive in the order they were posted. A message whose receive is
-//! posted is read into its place. Others are kept on the heap up to [`MAX_UNEXPECTED_BYTES`] a peer; beyond it, that
-//! connection is not read until a receive is posted for the message it stands at, or for enough of those kept. So a
-//! receive for a message *behind* such a one waits: post receives before, or in the order of, messages larger than
-//! this. Other connections go on.
+//! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted is read
+//! into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that the peer has not
+//! received yet; beyond that, and for any message above [`MAX_EAGER_BYTES`], it sends an offer, which the peer grants
+//! when a receive is posted. So kept messages are bounded, and none stands in the way of another.
 //!
 //! **Failure.** A connection that ends without bye or failure means that its peer has died: the transport fails, and
-//! the cause is sent to all peers, which pass it on, so that every rank names the rank that died. After a bye only
-//! receives that wait for that very peer end, with [`Error::PeerLost`], once what it sent is consumed. A peer that
-//! sends what is no frame closes the transport with [`Error::Protocol`]; the others are told that it is lost.
+//! the cause is sent to all peers, which pass it on, so that every rank names the rank that died. A rank that says bye
+//! has left in good order: what it sent can still be received and the others go on, but who then waits for it, or sends
+//! to it, fails with [`Error::PeerLost`] and tells all. A peer that sends what is no frame closes the transport with
+//! [`Error::Protocol`]; the others are told that it is lost.
 //!
 //! Both sides have proven to hold the job's key before a socket comes here; the bytes themselves are not protected.
 #![forbid(unsafe_code)]
@@ -32,10 +32,12 @@ mod connection;
 mod frame;
 mod guess;
 mod incoming;
+mod ledger;
 mod matching;
 mod operations;
 mod outgoing;
 mod poller;
+mod queued;
 mod staging;
 #[cfg(test)]
 mod stream_tests;
@@ -43,11 +45,9 @@ mod stream_tests;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::EventFlags;
 use socket2::{SockRef, TcpKeepalive};
 
-pub use frame::{MAX_MESSAGE_BYTES, WIRE_VERSION};
-pub use matching::MAX_UNEXPECTED_BYTES;
+pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, WIRE_VERSION};
 
 use crate::transport::{Statistics, Transport, check_peer};
 use crate::{Error, Failure, Rank, Result};
@@ -67,7 +67,8 @@ const SWEEP_EVERY: u32 = 64;
 /// How long a transport that is dropped goes on writing what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a silent peer is trusted before the kernel asks it for a sign of life, and how often it asks.
+/// How long a silent peer is trusted before the kernel asks it for a sign of life, and how often it asks. A rank that
+/// only computes is alive: its kernel answers, so there is no bound on how long it may leave bytes unread.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 6;
@@ -171,12 +172,7 @@ impl Tcp {
     fn sweep(&mut self) -> bool {
         self.sweep_next = false;
         let mut moved = false;
-        for (index, events) in self.poller.wait(Duration::ZERO) {
-            if let Some(Some(connection)) = self.connections.get_mut(index)
-                && events.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR)
-            {
-                connection.peer_has_closed();
-            }
+        for index in self.poller.wait(Duration::ZERO) {
             moved |= self.service(index, QUOTA);
         }
         moved
@@ -191,15 +187,24 @@ impl Tcp {
         let peer = Rank(index as u32);
         let (moved, verdict) = connection.service(quota, &mut self.statistics);
         match verdict {
-            Verdict::Open => return moved,
+            Verdict::Open => {
+                if connection.is_awaited() {
+                    self.list(index);
+                }
+                return moved;
+            }
             Verdict::Lost => {
                 if !self.suspects.contains(&peer) {
                     self.suspects.push(peer);
                 }
             }
             Verdict::Farewell(Farewell::Bye) => {
+                let is_missed = connection.has_operations();
                 self.poller.remove(connection);
                 connection.finish();
+                if is_missed {
+                    self.lose(peer);
+                }
             }
             Verdict::Farewell(Farewell::Failed(cause)) => {
                 tracing::warn!(%peer, ?cause, "a peer reports a failure");
@@ -226,8 +231,13 @@ impl Tcp {
         let suspects = std::mem::take(&mut self.suspects);
         if let (None, Some(rank)) = (&self.closed, suspects.first()) {
             tracing::warn!(%rank, "a connection ended without a word");
-            self.close_for(Failure::PeerLost(*rank), Error::PeerLost { rank: *rank });
+            self.lose(*rank);
         }
+    }
+
+    /// Ends everything because a peer is gone.
+    fn lose(&mut self, rank: Rank) {
+        self.close_for(Failure::PeerLost(rank), Error::PeerLost { rank });
     }
 
     /// Ends everything with `error` and tells all peers the cause. The first cause stays.
@@ -320,6 +330,5 @@ fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     let keepalive =
         TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
     let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES))
+    socket.set_tcp_keepalive(&keepalive)
 }

@@ -32,7 +32,10 @@ impl Transport for Tcp {
             Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
         };
         match posted {
-            Posted::Done(done) => Posted::Done(done),
+            Posted::Done(done) => {
+                self.judge_result(&done.result);
+                Posted::Done(done)
+            }
             Posted::Pending(key) => {
                 self.list(to.index());
                 Posted::Pending(SendId(join(to, key)))
@@ -41,20 +44,15 @@ impl Transport for Tcp {
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
-        let (posted, is_held) = match self.connection(from) {
-            Ok((connection, statistics)) => {
-                let posted = connection.post_recv(envelope, parts, statistics);
-                (posted, connection.is_held())
-            }
+        let posted = match self.connection(from) {
+            Ok((connection, statistics)) => connection.post_recv(envelope, parts, statistics),
             Err(error) => return Posted::Done(RecvDone { parts, result: Err(error) }),
         };
-        if is_held {
-            // There may be room now for what was held back.
-            self.list(from.index());
-            self.has_moved = true;
-        }
         match posted {
-            Posted::Done(done) => Posted::Done(done),
+            Posted::Done(done) => {
+                self.judge_result(&done.result);
+                Posted::Done(done)
+            }
             Posted::Pending(key) => {
                 self.list(from.index());
                 Posted::Pending(RecvId(join(from, key)))
@@ -130,6 +128,13 @@ impl Transport for Tcp {
 }
 
 impl Tcp {
+    /// Closes the transport when an operation has found that its peer has left.
+    fn judge_result<T>(&mut self, result: &Result<T>) {
+        if let Err(Error::PeerLost { rank }) = result {
+            self.lose(*rank);
+        }
+    }
+
     fn check_length(&self, parts: &SendParts) -> Result<()> {
         let mut room = MAX_MESSAGE_BYTES;
         for (part, lease) in parts.iter().enumerate() {

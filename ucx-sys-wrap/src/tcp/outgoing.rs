@@ -1,4 +1,5 @@
-//! Writing one connection: a queue of frames, written from where their parts lie, several in one system call.
+//! Writing one connection: a queue of frames, written from where their parts lie, several in one system call, and the
+//! messages that were offered and wait for their grant.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -9,43 +10,33 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use slab::Slab;
 
-use super::frame::HEADER_BYTES;
+use super::frame::{CREDIT_BYTES, Frame, HEADER_BYTES, Header, MAX_EAGER_BYTES, MAX_OFFERS, cost, encode};
+use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};
 use crate::transport::{Posted, SendDone, SendParts};
-use crate::{Error, MAX_PARTS, Result, Statistics};
-
-/// Frames that go into one system call at most.
-const FRAMES_PER_WRITE: usize = 16;
+use crate::{Error, MAX_PARTS, Rank, Result, Statistics};
 
 /// A closed connection is an error, never a signal.
 const FLAGS: SendFlags = SendFlags::NOSIGNAL;
-
-type Slices<'a> = ArrayVec<IoSlice<'a>, { FRAMES_PER_WRITE * (1 + MAX_PARTS) }>;
 
 /// A message up to this many bytes, header included, is packed and sent from one place.
 const PACKED_FRAME: usize = HEADER_BYTES + 4096;
 
 pub(super) struct Outgoing {
+    own: Rank,
+    peer: Rank,
     pack: Box<[u8; PACKED_FRAME]>,
     queue: VecDeque<Queued>,
     /// Bytes of the first queued frame that are written.
     front_written: usize,
+    /// Messages that wait for their grant, by the number of their offer; they have it once the offer is written.
+    offers: Slab<Queued>,
     /// `None` while the send goes on.
     operations: Slab<Option<SendDone>>,
-}
-
-/// A frame that is not written yet, or not to its end.
-struct Queued {
-    header: [u8; HEADER_BYTES],
-    payload: Payload,
-    frame_bytes: usize,
-    /// The send that ends when this frame is written.
-    operation: Option<usize>,
-}
-
-enum Payload {
-    Leased(SendParts),
-    /// The rest of a message whose send has ended early.
-    Copied(Vec<u8>),
+    /// Sends that go on.
+    pending: usize,
+    /// What was sent without asking, and what the peer says that it has received of it.
+    eager_sent: u64,
+    eager_received: u64,
 }
 
 /// How a turn of writing ended.
@@ -58,19 +49,38 @@ pub(super) enum Written {
 }
 
 impl Outgoing {
-    pub(super) fn new() -> Self {
-        Self { pack: Box::new([0; PACKED_FRAME]), queue: VecDeque::new(), front_written: 0, operations: Slab::new() }
+    pub(super) fn new(own: Rank, peer: Rank) -> Self {
+        Self {
+            own,
+            peer,
+            pack: Box::new([0; PACKED_FRAME]),
+            queue: VecDeque::new(),
+            front_written: 0,
+            offers: Slab::new(),
+            operations: Slab::new(),
+            pending: 0,
+            eager_sent: 0,
+            eager_received: 0,
+        }
     }
 
-    /// Writes a message if nothing is before it, as far as the kernel takes it; queues the rest.
+    /// Sends a message, or offers it if it is large or the credit is used up. What is not before anything else is
+    /// written at once, as far as the kernel takes it.
     pub(super) fn post(
         &mut self,
         socket: BorrowedFd<'_>,
-        header: [u8; HEADER_BYTES],
+        header: Header,
         parts: SendParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, SendDone> {
-        let frame_bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+        let payload_bytes = header.payload_bytes();
+        let credit = cost(payload_bytes);
+        if payload_bytes > MAX_EAGER_BYTES || self.eager_sent - self.eager_received + credit > CREDIT_BYTES {
+            return self.offer(socket, header, parts, statistics);
+        }
+        self.eager_sent += credit;
+        let header = header.encode();
+        let frame_bytes = HEADER_BYTES + payload_bytes;
         if self.queue.is_empty() {
             // An error is found again, and judged, when the queue is written.
             let written = self.write_now(socket, &header, &parts, frame_bytes, statistics).unwrap_or(0);
@@ -80,18 +90,48 @@ impl Outgoing {
             }
             self.front_written = written;
         }
-        let key = self.operations.insert(None);
-        self.queue.push_back(Queued { header, payload: Payload::Leased(parts), frame_bytes, operation: Some(key) });
-        Posted::Pending(key)
+        let operation = self.begin();
+        let payload = Payload::Leased(parts);
+        self.queue.push_back(Queued { credit, operation: Some(operation), ..Queued::new(header, payload) });
+        Posted::Pending(operation)
     }
 
     /// Queues a frame without payload that nobody waits for.
-    pub(super) fn push_control(&mut self, header: [u8; HEADER_BYTES]) {
-        let payload = Payload::Leased(SendParts::new());
-        self.queue.push_back(Queued { header, payload, frame_bytes: HEADER_BYTES, operation: None });
+    pub(super) fn push_control(&mut self, frame: &Frame) {
+        self.queue.push_back(Queued::new(encode(frame, self.own), Payload::Leased(SendParts::new())));
     }
 
-    /// Whether something waits to be written.
+    /// The peer has received so much of what was sent without asking.
+    pub(super) fn credit(&mut self, total: u64) -> Result<()> {
+        if total < self.eager_received || total > self.eager_sent {
+            let what = format!("a credit of {total} bytes, of {} sent", self.eager_sent);
+            return Err(Error::Protocol { rank: self.peer, what });
+        }
+        self.eager_received = total;
+        Ok(())
+    }
+
+    /// A message that was offered may be sent.
+    pub(super) fn grant(&mut self, number: u32) -> Result<()> {
+        let offer = self.take_offer(number)?;
+        let header = encode(&Frame::Data(number), self.own);
+        self.queue.push_back(Queued { header, offer: None, ..offer });
+        Ok(())
+    }
+
+    /// A message that was offered is not wanted: it counts as received.
+    pub(super) fn refuse(&mut self, number: u32) -> Result<()> {
+        let offer = self.take_offer(number)?;
+        self.end(offer, Ok(()));
+        Ok(())
+    }
+
+    /// Whether a send has not ended.
+    pub(super) fn has_operations(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Whether nothing waits to be written.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
@@ -123,11 +163,16 @@ impl Outgoing {
 
     /// Ends a send early: a message of which nothing is written is withdrawn, the rest of another is copied.
     pub(super) fn cancel(&mut self, key: usize, error: Error, statistics: &mut Statistics) {
-        let Some(position) = self.queue.iter().position(|frame| frame.operation == Some(key)) else { return };
-        let withdrawn = position > 0 || self.front_written == 0;
-        let frame = if withdrawn { self.queue.remove(position) } else { self.detach_front(statistics) };
-        if let Some(frame) = frame {
-            self.end(frame, Err(error));
+        if let Some(position) = self.queue.iter().position(|frame| frame.operation == Some(key)) {
+            // The peer waits for data that it has granted, so that is sent in any case.
+            let is_withdrawn = self.is_unwritten(position) && self.queue[position].credit > 0;
+            let frame = if is_withdrawn { self.queue.remove(position) } else { self.detach(position, statistics) };
+            if let Some(frame) = frame {
+                self.eager_sent -= if is_withdrawn { frame.credit } else { 0 };
+                self.end(frame, Err(error));
+            }
+        } else if let Some(number) = self.offer_of(key) {
+            self.cancel_offer(number, error, statistics);
         }
     }
 
@@ -137,9 +182,10 @@ impl Outgoing {
         for frame in self.queue.split_off(keep.min(self.queue.len())) {
             self.end(frame, Err(error.clone()));
         }
-        if let Some(frame) = self.detach_front(statistics) {
+        if let Some(frame) = self.detach(0, statistics) {
             self.end(frame, Err(error.clone()));
         }
+        self.drop_offers(error);
     }
 
     /// Ends all sends and forgets what was queued, for a connection that is closed.
@@ -148,6 +194,75 @@ impl Outgoing {
         for frame in std::mem::take(&mut self.queue) {
             self.end(frame, Err(error.clone()));
         }
+        self.drop_offers(error);
+    }
+
+    fn drop_offers(&mut self, error: &Error) {
+        for (_, offer) in std::mem::take(&mut self.offers) {
+            self.end(offer, Err(error.clone()));
+        }
+    }
+
+    fn offer(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        header: Header,
+        parts: SendParts,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, SendDone> {
+        if self.offers.len() >= MAX_OFFERS {
+            let why = format!("rank {} has not received {MAX_OFFERS} messages: let it catch up", self.peer);
+            return Posted::Done(SendDone { parts, result: Err(Error::Unavailable { name: "tcp", why }) });
+        }
+        let operation = self.begin();
+        let message = Queued { operation: Some(operation), ..Queued::new([0; HEADER_BYTES], Payload::Leased(parts)) };
+        let number = self.offers.insert(message) as u32;
+        self.push_control(&Frame::Offer(number, header));
+        if let Some(frame) = self.queue.back_mut() {
+            frame.offer = Some(number);
+        }
+        if self.queue.len() == 1 {
+            // An error is found again, and judged, when the queue is written.
+            self.flush(socket, HEADER_BYTES, statistics);
+        }
+        Posted::Pending(operation)
+    }
+
+    /// Takes a message whose offer is written.
+    fn take_offer(&mut self, number: u32) -> Result<Queued> {
+        let is_written = self.offers.get(number as usize).is_some_and(|offer| offer.offer.is_some());
+        match self.offers.try_remove(number as usize) {
+            Some(offer) if is_written => Ok(offer),
+            _ => Err(Error::Protocol { rank: self.peer, what: format!("an answer to offer {number}, which is none") }),
+        }
+    }
+
+    fn offer_of(&self, key: usize) -> Option<u32> {
+        self.offers.iter().find(|(_, offer)| offer.operation == Some(key)).map(|(number, _)| number as u32)
+    }
+
+    /// Withdraws an offer that is not written; else the message is copied, to be sent when it is granted.
+    fn cancel_offer(&mut self, number: u32, error: Error, statistics: &mut Statistics) {
+        let position = self.queue.iter().position(|frame| frame.offer == Some(number));
+        let offer = match position.filter(|position| self.is_unwritten(*position)) {
+            Some(position) => {
+                self.queue.remove(position);
+                self.offers.try_remove(number as usize)
+            }
+            None => self.offers.get_mut(number as usize).map(|offer| offer.detach(HEADER_BYTES, statistics)),
+        };
+        if let Some(offer) = offer {
+            self.end(offer, Err(error));
+        }
+    }
+
+    fn is_unwritten(&self, position: usize) -> bool {
+        position > 0 || self.front_written == 0
+    }
+
+    fn begin(&mut self) -> usize {
+        self.pending += 1;
+        self.operations.insert(None)
     }
 
     /// One system call for a whole message; gives the bytes that the kernel took.
@@ -196,56 +311,30 @@ impl Outgoing {
         {
             self.front_written -= front.frame_bytes;
             if let Some(frame) = self.queue.pop_front() {
+                if let Some(offer) = frame.offer.and_then(|number| self.offers.get_mut(number as usize)) {
+                    offer.offer = frame.offer;
+                }
                 self.end(frame, Ok(()));
             }
         }
     }
 
-    /// Replaces the half-written front frame by a copy of its rest that nobody waits for; gives the original.
-    fn detach_front(&mut self, statistics: &mut Statistics) -> Option<Queued> {
-        let front = self.queue.front_mut()?;
-        let mut rest = Slices::new();
-        front.slices(self.front_written.max(HEADER_BYTES), &mut rest);
-        // A copy: the send has ended, its memory goes back, and the peer must still get the whole message.
-        let copy: Vec<u8> = rest.iter().map(|slice| &slice[..]).collect::<Vec<_>>().concat();
-        statistics.copies += rest.len() as u64;
-        statistics.bytes_copied += copy.len() as u64;
-        drop(rest);
+    /// Replaces a queued frame by a copy of its rest that nobody waits for; gives the original.
+    fn detach(&mut self, position: usize, statistics: &mut Statistics) -> Option<Queued> {
+        let frame = self.queue.get_mut(position)?;
+        if position > 0 {
+            return Some(frame.detach(HEADER_BYTES, statistics));
+        }
+        let original = frame.detach(self.front_written.max(HEADER_BYTES), statistics);
         self.front_written = self.front_written.min(HEADER_BYTES);
-        let frame_bytes = HEADER_BYTES + copy.len();
-        let detached = Queued { header: front.header, payload: Payload::Copied(copy), frame_bytes, operation: None };
-        Some(std::mem::replace(front, detached))
+        Some(original)
     }
 
     /// Gives the parts of a frame back to its send.
     fn end(&mut self, frame: Queued, result: Result<()>) {
         if let Some(slot) = frame.operation.and_then(|key| self.operations.get_mut(key)) {
             *slot = Some(SendDone { parts: frame.into_parts(), result });
-        }
-    }
-}
-
-impl Queued {
-    /// Adds what follows the first `skip` bytes of the frame, without empty slices.
-    fn slices<'a, const N: usize>(&'a self, mut skip: usize, slices: &mut ArrayVec<IoSlice<'a>, N>) {
-        let mut add = |bytes: &'a [u8]| {
-            let start = skip.min(bytes.len());
-            skip -= start;
-            if start < bytes.len() {
-                slices.push(IoSlice::new(&bytes[start..]));
-            }
-        };
-        add(&self.header);
-        match &self.payload {
-            Payload::Leased(parts) => parts.iter().for_each(|part| add(part.bytes())),
-            Payload::Copied(rest) => add(rest),
-        }
-    }
-
-    fn into_parts(self) -> SendParts {
-        match self.payload {
-            Payload::Leased(parts) => parts,
-            Payload::Copied(_) => SendParts::new(),
+            self.pending -= 1;
         }
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Poller {
 }
 
 /// Connections that have something, by the index of their peer.
-pub(super) type Ready = arrayvec::ArrayVec<(usize, EventFlags), EVENTS>;
+pub(super) type Ready = arrayvec::ArrayVec<usize, EVENTS>;
 
 impl Poller {
     pub(super) fn new() -> Result<Self> {
@@ -70,7 +70,7 @@ impl Poller {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
-            Ok(count) => events[..count].iter().map(|event| (event.data.u64() as usize, event.flags)).collect(),
+            Ok(count) => events[..count].iter().map(|event| event.data.u64() as usize).collect(),
             Err(Errno::INTR) => Ready::new(),
             Err(error) => {
                 tracing::error!(%error, "epoll failed");

@@ -1,0 +1,117 @@
+//! What the peer may send without asking, and what it has offered.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::frame::{CREDIT_BYTES, Frame, Header, MAX_EAGER_BYTES, MAX_OFFERS, cost};
+use crate::{Error, Rank, Result};
+
+pub(super) struct Ledger {
+    peer: Rank,
+    /// What the peer has sent without asking, as [`cost`] counts.
+    received: u64,
+    /// What of it is not kept any more.
+    consumed: u64,
+    /// What of that the peer knows.
+    reported: u64,
+    offers: HashMap<u32, Offer>,
+    /// Frames to send.
+    replies: VecDeque<Frame>,
+}
+
+/// What has become of an offer.
+enum Offer {
+    /// It waits for a receive.
+    Waiting,
+    /// Its data is on its way to this receive, or to nowhere if that has ended.
+    Granted(Header, Option<usize>),
+}
+
+impl Ledger {
+    pub(super) fn new(peer: Rank) -> Self {
+        Self { peer, received: 0, consumed: 0, reported: 0, offers: HashMap::new(), replies: VecDeque::new() }
+    }
+
+    /// Whether the peer may send this message without asking.
+    #[inline]
+    pub(super) fn may_be_eager(&self, header: &Header) -> bool {
+        let payload_bytes = header.payload_bytes();
+        payload_bytes <= MAX_EAGER_BYTES && self.received - self.reported + cost(payload_bytes) <= CREDIT_BYTES
+    }
+
+    /// Refuses a message that the peer should have offered.
+    #[inline]
+    pub(super) fn check(&self, header: &Header) -> Result<()> {
+        if self.may_be_eager(header) {
+            return Ok(());
+        }
+        self.refuse(format!("a message of {} bytes without credit", header.payload_bytes()))
+    }
+
+    /// A message comes that was sent without asking.
+    #[inline]
+    pub(super) fn receive(&mut self, payload_bytes: usize) {
+        self.received += cost(payload_bytes);
+    }
+
+    /// Such a message is not kept any more, or never was; the peer is told now and then.
+    #[inline]
+    pub(super) fn consume(&mut self, payload_bytes: usize) {
+        self.consumed += cost(payload_bytes);
+        if self.consumed - self.reported >= CREDIT_BYTES / 4 {
+            self.reported = self.consumed;
+            self.replies.push_back(Frame::Credit(self.consumed));
+        }
+    }
+
+    /// The peer offers a message.
+    pub(super) fn offered(&mut self, number: u32) -> Result<()> {
+        if self.offers.len() >= MAX_OFFERS {
+            return self.refuse(format!("more than {MAX_OFFERS} offers"));
+        }
+        match self.offers.insert(number, Offer::Waiting) {
+            None => Ok(()),
+            Some(_) => self.refuse(format!("offer {number} twice")),
+        }
+    }
+
+    /// Grants an offer to a receive, or refuses it.
+    pub(super) fn answer(&mut self, number: u32, header: Header, receive: Option<usize>) {
+        let reply = if receive.is_some() {
+            self.offers.insert(number, Offer::Granted(header, receive));
+            Frame::Grant(number)
+        } else {
+            self.offers.remove(&number);
+            Frame::Refusal(number)
+        };
+        self.replies.push_back(reply);
+    }
+
+    /// The data of an offer comes: what it is, and for which receive.
+    pub(super) fn take_granted(&mut self, number: u32) -> Result<(Header, Option<usize>)> {
+        match self.offers.remove(&number) {
+            Some(Offer::Granted(header, receive)) => Ok((header, receive)),
+            _ => self.refuse(format!("data for offer {number}, which was not granted")),
+        }
+    }
+
+    /// The receive has ended early: what comes for it goes nowhere.
+    pub(super) fn divert(&mut self, ended: usize) {
+        for offer in self.offers.values_mut() {
+            if let Offer::Granted(_, receive) = offer
+                && *receive == Some(ended)
+            {
+                *receive = None;
+            }
+        }
+    }
+
+    /// A frame to send to the peer.
+    #[inline]
+    pub(super) fn take_reply(&mut self) -> Option<Frame> {
+        self.replies.pop_front()
+    }
+
+    fn refuse<T>(&self, what: String) -> Result<T> {
+        Err(Error::Protocol { rank: self.peer, what })
+    }
+}
