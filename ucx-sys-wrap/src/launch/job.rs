@@ -1,36 +1,47 @@
 //! The running ranks of a job.
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{JoinHandle, spawn};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::{Handle as SignalHandle, Signals};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
 use socket2::Socket;
 
-use super::output::tag_lines;
+use super::guard::Guard;
+use super::output::Taggers;
+use super::signals::Relay;
 use crate::{Error, Rank, Result};
 
-/// The longest time between two looks at the ranks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long output may take to arrive after its writers have ended.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The running ranks of a job. Dropped, it kills and reaps those that are left.
+/// A rank whose connections have closed may take this long to be gone: others can fail because of it before it has ended.
+const SETTLING: Duration = Duration::from_millis(50);
+
+/// The longest sleep of a wait that has nothing to do by any time.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
+
+/// The running ranks of a job. Dropped, it kills and reaps those that are left, and what they have started.
 pub struct Job {
+    /// Every child is reaped at the end, and not before: as long as the first is not, its process group is this job's.
     children: Vec<Running>,
+    taggers: Option<Taggers>,
+    /// From before the first rank is there: a signal must not end the launcher alone.
+    relay: Relay,
+    grace: Duration,
     /// Keeps the port for rank 0.
     _reserved: Socket,
-    grace: Duration,
-    tag_output: bool,
-    readers: Vec<JoinHandle<()>>,
+    /// Last: it may only be dismissed when nothing of the job is left.
+    guard: Option<Guard>,
 }
 
 struct Running {
     rank: Rank,
     child: Child,
-    status: Option<ExitStatus>,
+    /// Becomes readable when the rank has ended.
+    process: OwnedFd,
+    ending: Option<Ending>,
 }
 
 /// How a rank ended.
@@ -47,7 +58,8 @@ pub enum Ending {
 pub struct Outcome {
     /// How each rank ended, in rank order.
     pub endings: Vec<Ending>,
-    /// The first rank that failed.
+    /// The first rank that failed. Of several that fail within a moment, the first that was killed, else the first: the
+    /// others most likely failed because of it.
     pub first_failure: Option<Rank>,
 }
 
@@ -74,16 +86,37 @@ impl Outcome {
 }
 
 impl Job {
-    pub(super) fn new(reserved: Socket, grace: Duration, tag_output: bool) -> Self {
-        Self { children: Vec::new(), _reserved: reserved, grace, tag_output, readers: Vec::new() }
+    /// A job without ranks; from now on it catches the signals that are meant for them.
+    pub(super) fn new(reserved: Socket, grace: Duration, tag_output: bool, guard: Option<Guard>) -> Result<Self> {
+        let taggers = tag_output.then(Taggers::new);
+        Ok(Self { children: Vec::new(), taggers, relay: Relay::new()?, grace, _reserved: reserved, guard })
     }
 
-    pub(super) fn add(&mut self, rank: Rank, mut child: Child) {
-        if self.tag_output {
-            self.readers.extend(child.stdout.take().map(|from| tag_lines(rank, from, std::io::stdout())));
-            self.readers.extend(child.stderr.take().map(|from| tag_lines(rank, from, std::io::stderr())));
+    /// Takes in the next rank.
+    pub(super) fn add(&mut self, rank: Rank, mut child: Child) -> Result<()> {
+        if let Some(taggers) = &self.taggers {
+            if let Some(from) = child.stdout.take() {
+                taggers.tag(rank, from, std::io::stdout());
+            }
+            if let Some(from) = child.stderr.take() {
+                taggers.tag(rank, from, std::io::stderr());
+            }
         }
-        self.children.push(Running { rank, child, status: None });
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let process = match process {
+            Ok(process) => process,
+            Err(error) => {
+                // Not in the list yet, so not ended with the others. It has ended already if these fail.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(Error::system(format!("can't watch rank {rank}"), error));
+            }
+        };
+        self.children.push(Running { rank, child, process, ending: None });
+        match (&mut self.guard, self.children.as_slice()) {
+            (Some(guard), [leader]) => guard.watch(Pid::from_child(&leader.child)),
+            _ => Ok(()),
+        }
     }
 
     /// The process of each rank, in rank order.
@@ -93,51 +126,63 @@ impl Job {
     }
 
     /// Waits until all ranks have ended. After the first failure, ranks that go on for longer than the grace period are
-    /// killed. `SIGINT`, `SIGTERM` and `SIGHUP` are passed on to the ranks.
+    /// killed. `SIGINT`, `SIGTERM` and `SIGHUP` are passed on to the ranks, those too that came before this call. What the
+    /// ranks have started and left in the job's process group is killed at the end.
     ///
     /// # Errors
-    /// [`Error::System`] when the system can't wait or pass on signals; the ranks are killed.
+    /// [`Error::System`] when the system can't wait; the ranks are killed.
     pub fn wait(mut self) -> Result<Outcome> {
-        let (signals, relay) = relay_signals()?;
-        let mut first_failure = None;
-        let mut killed_at = None;
-        while self.children.iter().any(|running| running.status.is_none()) {
-            match signals.recv_timeout(LOOK_EVERY) {
-                Ok(signal) => self.signal(signal),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
-            }
-            for rank in self.reap()? {
-                if first_failure.is_none() && !self.children[rank.index()].status.is_some_and(|s| s.success()) {
-                    first_failure = Some(rank);
-                    killed_at = Some(Instant::now() + self.grace);
+        let mut blame: Option<Blame> = None;
+        let mut kill_at: Option<Instant> = None;
+        while self.children.iter().any(|running| running.ending.is_none()) {
+            let left = kill_at.map(|time| time.saturating_duration_since(Instant::now()));
+            self.sleep(left.unwrap_or(LONGEST_SLEEP));
+            self.relay.take().into_iter().for_each(|signal| self.signal(signal));
+            for (rank, ending) in self.look()? {
+                if blame.is_none() {
+                    kill_at = Some(Instant::now() + self.grace);
                 }
+                blame = Blame::after(blame, rank, ending);
             }
-            if killed_at.is_some_and(|time| Instant::now() >= time) {
+            if kill_at.is_some_and(|time| Instant::now() >= time) {
                 self.signal(Signal::KILL);
-                killed_at = None;
+                kill_at = None;
             }
         }
-        relay.close();
-        self.readers.drain(..).for_each(|reader| drop(reader.join()));
-        let endings = self.children.iter().filter_map(|running| running.status.map(ending)).collect();
-        Ok(Outcome { endings, first_failure })
-    }
-
-    /// Looks which ranks have ended since the last look.
-    fn reap(&mut self) -> Result<Vec<Rank>> {
-        let mut ended = Vec::new();
-        for running in self.children.iter_mut().filter(|running| running.status.is_none()) {
-            let status = running.child.try_wait();
-            running.status = status.map_err(|error| Error::system("can't wait for the ranks", error))?;
-            ended.extend(running.status.map(|_| running.rank));
+        let first_failure = blame.map(|blame| blame.rank);
+        let endings = self.children.iter().filter_map(|running| running.ending).collect();
+        self.end();
+        if let Some(taggers) = self.taggers.take() {
+            taggers.finish(OUTPUT_PATIENCE);
         }
-        Ok(ended)
+        Ok(Outcome { endings, first_failure })
     }
 
     /// The first rank's process, which leads the job's process group.
     pub(super) fn leader(&self) -> Option<Pid> {
-        let leader = self.children.first()?;
-        i32::try_from(leader.child.id()).ok().and_then(Pid::from_raw)
+        self.children.first().map(|leader| Pid::from_child(&leader.child))
+    }
+
+    /// Sleeps until a rank has ended or a signal has come, at most `longest`.
+    fn sleep(&self, longest: Duration) {
+        let running = self.children.iter().filter(|running| running.ending.is_none());
+        let descriptors = running.map(|running| running.process.as_fd()).chain(self.relay.descriptors());
+        let mut events: Vec<PollFd<'_>> =
+            descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
+        let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        // An interrupted sleep is a short sleep: the caller looks at everything anyway.
+        let _ = poll(&mut events, Some(&timeout));
+    }
+
+    /// Looks which ranks have failed since the last look.
+    fn look(&mut self) -> Result<Vec<(Rank, Ending)>> {
+        let mut failed = Vec::new();
+        for running in self.children.iter_mut().filter(|running| running.ending.is_none()) {
+            running.ending = ending(Pid::from_child(&running.child))?;
+            let failure = running.ending.filter(|&ending| ending != Ending::Exited(0));
+            failed.extend(failure.map(|ending| (running.rank, ending)));
+        }
+        Ok(failed)
     }
 
     /// Sends a signal to the job's process group.
@@ -147,45 +192,52 @@ impl Job {
             let _ = kill_process_group(leader, signal);
         }
     }
+
+    /// Kills what is left of the job's process group and reaps the ranks.
+    fn end(&mut self) {
+        self.signal(Signal::KILL);
+        for mut running in self.children.drain(..) {
+            let _ = running.child.wait();
+        }
+        self.guard = None;
+    }
+}
+
+/// Who has failed first.
+#[derive(Clone, Copy)]
+struct Blame {
+    rank: Rank,
+    ending: Ending,
+    since: Instant,
+}
+
+impl Blame {
+    /// Who is to blame after `rank` has failed too.
+    fn after(earlier: Option<Self>, rank: Rank, ending: Ending) -> Option<Self> {
+        let later = Self { rank, ending, since: Instant::now() };
+        match earlier {
+            None => Some(later),
+            Some(earlier) => {
+                let consequence = matches!((earlier.ending, ending), (Ending::Exited(_), Ending::Killed(_)));
+                Some(if consequence && earlier.since.elapsed() < SETTLING { later } else { earlier })
+            }
+        }
+    }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if self.children.iter().all(|running| running.status.is_some_and(|status| status.success())) {
-            return;
-        }
-        // What ranks have started goes with them.
-        self.signal(Signal::KILL);
-        for running in self.children.iter_mut().filter(|running| running.status.is_none()) {
-            let _ = running.child.wait();
-        }
+        self.end();
     }
 }
 
-fn ending(status: ExitStatus) -> Ending {
-    match status.code() {
+/// How a child has ended, if it has. It is left to be reaped.
+fn ending(process: Pid) -> Result<Option<Ending>> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status =
+        waitid(WaitId::Pid(process), options).map_err(|error| Error::system("can't wait for a rank", error))?;
+    Ok(status.map(|status| match status.exit_status() {
         Some(code) => Ending::Exited(code),
-        None => Ending::Killed(status.signal().unwrap_or(0)),
-    }
-}
-
-/// Collects the signals that are meant for the whole job, until the handle is closed.
-fn relay_signals() -> Result<(Receiver<Signal>, SignalHandle)> {
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| Error::system("can't listen for signals", error))?;
-    let handle = signals.handle();
-    let (sender, receiver): (Sender<Signal>, _) = channel();
-    spawn(move || {
-        for signal in &mut signals {
-            let named = match signal {
-                SIGINT => Signal::INT,
-                SIGHUP => Signal::HUP,
-                _ => Signal::TERM,
-            };
-            if sender.send(named).is_err() {
-                return;
-            }
-        }
-    });
-    Ok((receiver, handle))
+        None => Ending::Killed(status.terminating_signal().unwrap_or(0)),
+    }))
 }

@@ -2,15 +2,19 @@
 //!
 //! The launcher starts every rank with its place in the environment, a fresh key and a port that it keeps reserved. It
 //! waits for all of them; after the first that fails, the others get a grace period to say so themselves and are then
-//! killed, with whatever they have started: the job is a process group of its own. It passes on the signals that are meant for the job. No rank outlives it: a rank that calls
-//! [`die_with_parent`] dies with its launcher even if that is killed.
+//! killed. It passes on the signals that are meant for the job. The job is a process group of its own, and what is left
+//! of it when all ranks have ended is killed. Nothing outlives a launcher that is killed, either: a rank that calls
+//! [`die_with_parent`] dies with it, and a [guard](Launch::guard) kills what such ranks have started.
 #![forbid(unsafe_code)]
 
 mod child;
+mod guard;
 mod job;
 mod output;
+mod signals;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -20,16 +24,18 @@ use rustix::process::Pid;
 use socket2::{Domain, Protocol, Socket, Type};
 
 pub use child::{die_with_parent, is_launched};
+pub use guard::guard;
 pub use job::{Ending, Job, Outcome};
 
+use self::child::{LAUNCHER, own_mark};
+use self::guard::Guard;
 use crate::bootstrap::{Choice, JobKey};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 /// How long ranks may go on after the first one has failed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Says to a rank that it was launched, and by which process.
-const LAUNCHER: &str = "BREVITY_LAUNCHER_PID";
+const TRANSPORT: &str = "BREVITY_TRANSPORT";
 
 /// A job of several ranks on this host; all ranks run the same program.
 #[derive(Clone, Debug)]
@@ -37,10 +43,11 @@ pub struct Launch {
     program: OsString,
     arguments: Vec<OsString>,
     ranks: u32,
-    transport: Choice,
+    transport: Option<Choice>,
     tag_output: bool,
     grace: Duration,
     environment: Vec<(OsString, OsString)>,
+    guard: Option<(OsString, Vec<OsString>)>,
 }
 
 impl Launch {
@@ -50,10 +57,11 @@ impl Launch {
             program: program.into(),
             arguments: arguments.into_iter().map(Into::into).collect(),
             ranks: 1,
-            transport: Choice::Auto,
+            transport: None,
             tag_output: false,
             grace: GRACE,
             environment: Vec::new(),
+            guard: None,
         }
     }
 
@@ -64,10 +72,10 @@ impl Launch {
         self
     }
 
-    /// The transport that the ranks ask for.
+    /// The transport that the ranks ask for; else what this process's environment says, else the best.
     #[must_use]
     pub fn transport(mut self, transport: Choice) -> Self {
-        self.transport = transport;
+        self.transport = Some(transport);
         self
     }
 
@@ -92,7 +100,22 @@ impl Launch {
         self
     }
 
+    /// The program and arguments of a process that calls [`guard`]: it ends the job if this process is killed.
+    #[must_use]
+    pub fn guard<A: Into<OsString>>(
+        mut self,
+        program: impl Into<OsString>,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
+        self.guard = Some((program.into(), arguments.into_iter().map(Into::into).collect()));
+        self
+    }
+
     /// Starts the ranks.
+    ///
+    /// The thread that calls this must live as long as the job: the system takes its end for the launcher's, and ranks
+    /// that have called [`die_with_parent`] die with it. Rank 0 reads this process's standard input, unless that is a
+    /// terminal; the other ranks read nothing.
     ///
     /// # Errors
     /// [`Error::Environment`] for a number of ranks that can't be; [`Error::System`] when the program can't be started:
@@ -107,7 +130,8 @@ impl Launch {
         }
         let (reserved, master) = reserve_port()?;
         let key = JobKey::generate()?.to_hex();
-        let mut job = Job::new(reserved, self.grace, self.tag_output);
+        let guard = self.guard.as_ref().map(Guard::start).transpose()?;
+        let mut job = Job::new(reserved, self.grace, self.tag_output, guard)?;
         for rank in Rank::all(self.ranks) {
             let mut command = self.command(rank, master, &key);
             // The first rank leads a process group that the others, and what they start, are in.
@@ -115,7 +139,7 @@ impl Launch {
             let child = command
                 .spawn()
                 .map_err(|error| Error::system(format!("can't start {}", self.program.to_string_lossy()), error))?;
-            job.add(rank, child);
+            job.add(rank, child)?;
         }
         Ok(job)
     }
@@ -135,10 +159,17 @@ impl Launch {
             .env("BREVITY_MASTER_RESERVED", "1")
             .env("BREVITY_KEY", key)
             .env("BREVITY_JOB", format!("brevity-{}-{}", std::process::id(), master.port()))
-            .env("BREVITY_TRANSPORT", self.transport.name())
-            .env(LAUNCHER, std::process::id().to_string());
+            .env(LAUNCHER, own_mark());
+        let inherited = std::env::var_os(TRANSPORT).is_some();
+        if let Some(transport) = self.transport.or((!inherited).then_some(Choice::Auto)) {
+            command.env(TRANSPORT, transport.name());
+        }
+        // A process group that is not the terminal's own is stopped when it reads from it.
+        if rank != Rank(0) || std::io::stdin().is_terminal() {
+            command.stdin(Stdio::null());
+        }
         if self.tag_output {
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         command
     }

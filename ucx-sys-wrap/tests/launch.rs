@@ -1,0 +1,251 @@
+//! Jobs of processes: how they end, and that nothing of them is left. The ranks are shell scripts; where a launcher of
+//! its own is needed, it is this test program, told by a variable what to do.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ucx_sys_wrap::Rank;
+use ucx_sys_wrap::bootstrap::{Choice, Identity};
+use ucx_sys_wrap::launch::{Ending, Launch, Outcome, die_with_parent, guard, is_launched};
+
+/// Only tells slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Says to this test program which part it plays.
+const PART: &str = "LAUNCH_TEST_PART";
+
+fn shell(ranks: u32, script: &str) -> Launch {
+    Launch::new("/bin/sh", ["-c", script]).ranks(ranks)
+}
+
+fn outcome(launch: Launch) -> Outcome {
+    launch.spawn().unwrap().wait().unwrap()
+}
+
+fn folder() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+/// This program, playing `part` instead of testing.
+fn playing(part: &str) -> Command {
+    let (program, words) = playing_words();
+    let mut command = Command::new(program);
+    command.args(words).env(PART, part);
+    command
+}
+
+fn playing_words() -> (std::path::PathBuf, [&'static str; 3]) {
+    (std::env::current_exe().unwrap(), ["--exact", "part", "--nocapture"])
+}
+
+/// Not a test: what this program does as a launcher, a rank or a guard.
+#[test]
+fn part() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let (program, words) = playing_words();
+    match &*part {
+        "rank" => {
+            die_with_parent();
+            assert!(is_launched());
+            let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+            eprintln!("processes {} {}", std::process::id(), child.id());
+            child.wait().unwrap();
+        }
+        "guard" => guard(),
+        "launcher" => {
+            let job = Launch::new(&program, words).ranks(2).env(PART, "rank");
+            // The guard is no rank: it gets its part by a script.
+            let script = format!("{PART}=guard exec \"$0\" \"$@\"");
+            let guard_words = ["-c", &script, program.to_str().unwrap()].into_iter().chain(words);
+            job.guard("/bin/sh", guard_words).spawn().unwrap().wait().unwrap();
+        }
+        "interrupted" => {
+            assert_eq!(outcome(shell(1, "exit 0")).first_failure, None);
+            assert_eq!(outcome(shell(1, "kill -TERM $PPID; sleep 100")).exit_status(), 128 + 15);
+            println!("done");
+            thread::sleep(PATIENCE);
+        }
+        "tagged" => {
+            outcome(shell(2, "echo one; printf two; echo three >&2").tag_output(true));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn every_rank_is_told_its_place() {
+    let (_folder, path) = folder();
+    let script = format!("env | grep ^BREVITY_ > {path}/$BREVITY_RANK");
+    assert_eq!(outcome(shell(3, &script).transport(Choice::Tcp).env("BREVITY_JOIN_TIMEOUT", "7")).first_failure, None);
+    let read = |rank: u32| {
+        let text = std::fs::read_to_string(format!("{path}/{rank}")).unwrap();
+        let variables: Vec<(String, String)> = text
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let find = |name: &str| variables.iter().find(|(found, _)| found == name).map(|(_, value)| value.into());
+        Identity::from_lookup(find).unwrap()
+    };
+    let all: Vec<Identity> = (0..3).map(read).collect();
+    for (rank, identity) in (0..).zip(&all) {
+        assert_eq!((identity.rank, identity.world_size, identity.transport), (Rank(rank), 3, Choice::Tcp));
+        assert!(identity.key.is_some() && identity.port_reserved && identity.master.is_loopback());
+        assert_eq!(identity.join_timeout, Duration::from_secs(7));
+        assert_eq!((&identity.key, &identity.master, &identity.job), (&all[0].key, &all[0].master, &all[0].job));
+    }
+    assert_eq!(outcome(shell(3, &script)).first_failure, None);
+    assert_ne!(read(0).key, all[0].key, "every job has its own key");
+}
+
+#[test]
+fn endings_and_exit_statuses() {
+    for (script, ending, status, report) in [
+        ("exit 0", Ending::Exited(0), 0, None),
+        ("test $BREVITY_RANK != 1 || exit 7", Ending::Exited(7), 7, Some("rank 1 ended with status 7")),
+        ("test $BREVITY_RANK != 1 || kill -9 $$", Ending::Killed(9), 137, Some("rank 1 was killed by signal 9")),
+    ] {
+        let outcome = outcome(shell(3, script));
+        assert_eq!(outcome.endings, [Ending::Exited(0), ending, Ending::Exited(0)], "{script}");
+        assert_eq!((outcome.exit_status(), outcome.report().as_deref()), (status, report), "{script}");
+    }
+}
+
+#[test]
+fn the_rank_that_failed_first_is_named_though_others_fail_because_of_it() {
+    for _ in 0..10 {
+        let (_folder, path) = folder();
+        assert!(Command::new("mkfifo").arg(format!("{path}/alive")).status().unwrap().success());
+        // Rank 2 holds the pipe open; the others see it close when it is killed.
+        let script = format!(
+            "if test $BREVITY_RANK = 2; then exec 3>{path}/alive; sleep 0.1; kill -9 $$; fi; cat {path}/alive; exit 3"
+        );
+        let outcome = outcome(shell(4, &script));
+        assert_eq!(outcome.report().as_deref(), Some("rank 2 was killed by signal 9"), "{:?}", outcome.endings);
+        assert_eq!(outcome.endings[0], Ending::Exited(3));
+    }
+}
+
+#[test]
+fn ranks_that_go_on_after_a_failure_get_their_grace_and_are_killed() {
+    let (_folder, path) = folder();
+    let script = format!(
+        "test $BREVITY_RANK = 0 && exit 4; trap '' TERM INT HUP; sleep 100 & echo $! > {path}/$BREVITY_RANK; wait; wait"
+    );
+    let start = Instant::now();
+    let outcome = outcome(shell(3, &script).grace(Duration::from_secs(1)));
+    assert!(start.elapsed() >= Duration::from_secs(1) && start.elapsed() < PATIENCE);
+    assert_eq!(outcome.endings, [Ending::Exited(4), Ending::Killed(9), Ending::Killed(9)]);
+    assert_eq!(outcome.first_failure, Some(Rank(0)));
+    for rank in 1..3 {
+        let sleeper: u32 = std::fs::read_to_string(format!("{path}/{rank}")).unwrap().trim().parse().unwrap();
+        assert_ends(sleeper);
+    }
+}
+
+#[test]
+fn what_ranks_leave_behind_is_ended_with_the_job() {
+    let (_folder, path) = folder();
+    let start = Instant::now();
+    let outcome = outcome(shell(1, &format!("sleep 100 & echo $! > {path}/sleeper")).tag_output(true));
+    assert_eq!(outcome.first_failure, None);
+    assert!(start.elapsed() < PATIENCE);
+    assert_ends(std::fs::read_to_string(format!("{path}/sleeper")).unwrap().trim().parse().unwrap());
+}
+
+#[test]
+fn a_job_that_is_dropped_is_ended() {
+    let job = shell(3, "sleep 100").spawn().unwrap();
+    let processes = job.process_ids();
+    assert_eq!(processes.len(), 3);
+    drop(job);
+    processes.into_iter().for_each(assert_ends);
+}
+
+#[test]
+fn jobs_that_can_not_be() {
+    assert!(shell(0, "exit 0").spawn().is_err());
+    let error = Launch::new("/no/such/program", [""; 0]).ranks(2).spawn().map(drop).unwrap_err().to_string();
+    assert!(error.starts_with("can't start /no/such/program: No such file"), "{error}");
+}
+
+#[test]
+fn only_rank_0_reads_the_launchers_input() {
+    // Tests have no terminal; whatever the input is, ranks above 0 find it empty.
+    let outcome = outcome(shell(2, "test $BREVITY_RANK = 0 || test -z \"$(cat)\""));
+    assert_eq!(outcome.first_failure, None);
+}
+
+#[test]
+fn a_killed_launcher_leaves_nothing() {
+    let mut launcher = playing("launcher").stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
+    let told: Vec<String> = lines.map(Result::unwrap).filter(|line| line.starts_with("processes")).take(2).collect();
+    let processes = told.iter().flat_map(|line| line.split(' ').skip(1)).map(|id| id.parse::<u32>().unwrap());
+    let processes: Vec<u32> = processes.collect();
+    assert_eq!(processes.len(), 4, "{told:?}");
+    assert!(processes.iter().all(|&process| is_running(process)));
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    processes.into_iter().for_each(assert_ends);
+}
+
+#[test]
+fn a_signal_reaches_the_ranks_and_afterwards_does_what_it_always_did() {
+    let mut program = playing("interrupted").stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(program.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("done") {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "the program ended early");
+    }
+    assert!(Command::new("kill").args(["-INT", &program.id().to_string()]).status().unwrap().success());
+    assert_eq!(wait(&mut program).signal(), Some(2));
+}
+
+#[test]
+fn lines_are_tagged_with_their_rank() {
+    let output = playing("tagged").output().unwrap();
+    let lines = |bytes: Vec<u8>| {
+        let text = String::from_utf8(bytes).unwrap();
+        let mut lines: Vec<String> = text.lines().filter(|line| line.starts_with('[')).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(lines(output.stdout), ["[0] one", "[0] two", "[1] one", "[1] two"]);
+    assert_eq!(lines(output.stderr), ["[0] three", "[1] three"]);
+}
+
+/// Waits for a process, killing it if it takes too long.
+fn wait(process: &mut Child) -> std::process::ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status;
+        }
+        if start.elapsed() > PATIENCE {
+            process.kill().unwrap();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until the process is gone, or only an entry that nobody has reaped.
+fn assert_ends(process: u32) {
+    let start = Instant::now();
+    while is_running(process) {
+        assert!(start.elapsed() < Duration::from_secs(10), "process {process} is left");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_running(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
+}
