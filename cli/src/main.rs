@@ -29,6 +29,8 @@ enum Action {
     Info(info::InfoArguments),
     #[command(name = run::TRAMPOLINE, hide = true)]
     Rank(run::TrampolineArguments),
+    #[command(name = run::GUARD, hide = true)]
+    Guard,
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,10 @@ fn main() -> ExitCode {
     match action {
         Action::Run(arguments) => end(run::run(arguments), run::Error::status),
         Action::Rank(arguments) => run::trampoline(arguments).into(),
+        Action::Guard => {
+            brevity::launch::guard();
+            ExitCode::SUCCESS
+        }
         Action::Perf(arguments) => end(perf::perf(*arguments), perf::Error::status),
         Action::Info(arguments) => end(info::info(&arguments).map(|()| 0), |_| FAILED),
     }

@@ -14,6 +14,9 @@ use clap::Args;
 /// The hidden subcommand that a rank begins as.
 pub const TRAMPOLINE: &str = "rank";
 
+/// The hidden subcommand of the process that ends a job whose launcher was killed.
+pub const GUARD: &str = "guard";
+
 /// The status of a rank whose program can't be run, as in shells.
 const CANNOT_RUN: u8 = 126;
 
@@ -24,9 +27,9 @@ pub struct RunArguments {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     ranks: u32,
 
-    /// The transport: auto, ucx or tcp
-    #[arg(long, default_value = "auto", value_parser = transport)]
-    transport: Choice,
+    /// The transport: auto, ucx or tcp [default: BREVITY_TRANSPORT, else auto]
+    #[arg(long, value_parser = transport)]
+    transport: Option<Choice>,
 
     /// Put the rank before every line of output
     #[arg(long)]
@@ -86,11 +89,11 @@ pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     let own = env::current_exe().map_err(Error::Own)?;
     // Each rank begins as this program, so that it dies with the launcher whatever program it becomes.
     let begin = [TRAMPOLINE, "--"].map(OsString::from).into_iter().chain(arguments.program);
-    let job = Launch::new(own, begin)
-        .ranks(arguments.ranks)
-        .transport(arguments.transport)
-        .tag_output(arguments.tag_output)
-        .spawn()?;
+    let mut job = Launch::new(&own, begin).ranks(arguments.ranks).tag_output(arguments.tag_output).guard(own, [GUARD]);
+    if let Some(transport) = arguments.transport {
+        job = job.transport(transport);
+    }
+    let job = job.spawn()?;
     let outcome = job.wait()?;
     if let Some(report) = outcome.report() {
         eprintln!("brevity: {report}");

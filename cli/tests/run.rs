@@ -75,6 +75,36 @@ fn a_signal_reaches_all_ranks() {
 }
 
 #[test]
+fn a_killed_launcher_leaves_neither_ranks_nor_what_they_started() {
+    let mut job = Command::new(BREVITY)
+        .args(["run", "-n", "2", "--", "sh", "-c", "sleep 100 & echo $$ $!; wait"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(job.stdout.take().unwrap()));
+    let told = [lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()].join(" ");
+    let processes: Vec<&str> = told.split(' ').collect();
+    assert!(processes.len() == 4 && processes.iter().all(|process| is_running(process)), "{told}");
+    job.kill().unwrap();
+    job.wait().unwrap();
+    let start = Instant::now();
+    while processes.iter().any(|process| is_running(process)) {
+        assert!(start.elapsed() < Duration::from_secs(10), "of {told} some are left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_transport_may_come_from_the_environment() {
+    let transports = |option: &[&str]| {
+        let arguments = [&["run", "-n", "1"], option, &["--", "sh", "-c", "echo $BREVITY_TRANSPORT"]].concat();
+        text(&Command::new(BREVITY).args(arguments).env("BREVITY_TRANSPORT", "tcp").output().unwrap().stdout)
+    };
+    assert_eq!(transports(&[]), "tcp\n");
+    assert_eq!(transports(&["--transport", "ucx"]), "ucx\n");
+}
+
+#[test]
 fn bad_arguments_are_one_line_and_status_2() {
     for (arguments, expected) in [
         (&["run", "-n", "0", "--", "true"][..], "0 is not in 1..="),
