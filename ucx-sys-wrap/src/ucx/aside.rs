@@ -30,6 +30,7 @@ pub(super) struct Aside {
 
 impl Aside {
     /// Whether the sender wants this message back; forgets it then.
+    #[inline]
     pub(super) fn is_withdrawn(&mut self, header: &Header) -> bool {
         let message = Withdrawal { tag: header.tag, serial: header.serial };
         let position = self.withdrawn.iter().position(|withdrawn| *withdrawn == message);
@@ -49,6 +50,7 @@ impl Aside {
     }
 
     /// The header that was taken before a receive of its tag was posted.
+    #[inline]
     pub(super) fn take_early(&mut self, tag: Tag) -> Option<Header> {
         let position = self.early.iter().position(|header| header.tag == tag)?;
         Some(self.early.swap_remove(position))

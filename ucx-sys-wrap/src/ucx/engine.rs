@@ -139,6 +139,7 @@ impl Engine {
     }
 
     /// Whether UCX is torn down.
+    #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         self.worker.is_null()
     }
@@ -147,6 +148,7 @@ impl Engine {
     ///
     /// # Safety
     /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `flight` is in no other use.
+    #[inline]
     pub(super) unsafe fn send(&self, to: Rank, tag: u64, bytes: *const u8, length: usize, flight: &Flight) {
         let record = flight.record();
         record.begin();
@@ -186,6 +188,7 @@ impl Engine {
     /// # Safety
     /// The bytes are valid for writes and touched by nobody else until [`reap`](Self::reap) has returned `Some`;
     /// `flight` is in no other use.
+    #[inline]
     pub(super) unsafe fn recv(
         &self,
         tag: u64,
@@ -246,6 +249,7 @@ impl Engine {
     }
 
     /// The outcome of an operation that is over, or `None`; afterwards UCX does not touch its memory. Frees its request.
+    #[inline]
     pub(super) fn reap(&self, flight: &Flight) -> Option<(ucs_status_t, usize)> {
         let record = flight.record();
         if self.is_quiet() && !flight.is_over() {
@@ -271,6 +275,7 @@ impl Engine {
         }
     }
 
+    #[inline]
     pub(super) fn progress(&self) -> bool {
         // SAFETY: the worker lives, and this is no callback.
         !self.is_quiet() && unsafe { self.ucp.ucp_worker_progress(self.worker) } > 0
@@ -374,6 +379,7 @@ impl Drop for Engine {
 }
 
 /// How messages are received.
+#[inline]
 fn recv_param(flight: &Flight) -> ucp_request_param_t {
     let mut param = ucp_request_param_t {
         // Not completed without a callback: UCX 1.13 does not say then how long the message was.
@@ -386,6 +392,7 @@ fn recv_param(flight: &Flight) -> ucp_request_param_t {
 }
 
 /// Takes down what a call returned; its callback may have come before.
+#[inline]
 fn take_down(record: &Record, request: ucs_status_ptr_t) {
     if ucs_ptr_is_ptr(request) {
         record.request.set(request);

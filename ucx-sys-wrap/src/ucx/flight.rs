@@ -52,17 +52,20 @@ unsafe impl Send for Flight {}
 unsafe impl Send for Flights {}
 
 impl Flight {
+    #[inline]
     pub(super) fn record(&self) -> &Record {
         // SAFETY: records outlive their handles (the invariants of `Record` and `Flights`).
         unsafe { self.0.as_ref() }
     }
 
     /// What the callbacks are given as user data.
+    #[inline]
     pub(super) fn user_data(&self) -> *mut c_void {
         self.0.as_ptr().cast()
     }
 
     /// Whether UCX has ended the operation.
+    #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.record().state.get() == State::Over
     }
@@ -91,6 +94,7 @@ pub(super) unsafe extern "C" fn recv_ended(
 
 impl Record {
     /// The operation begins.
+    #[inline]
     pub(super) fn begin(&self) {
         self.announce_to.set(None);
         self.request.set(ptr::null_mut());
@@ -98,12 +102,14 @@ impl Record {
     }
 
     /// From now on the end is announced to `owner`.
+    #[inline]
     pub(super) fn announce(&self, list: &Announced, owner: u64) {
         self.announce_to.set(Some(NonNull::from(list)));
         self.owner.set(owner);
     }
 
     /// The operation has ended, in a callback or inside its call.
+    #[inline]
     pub(super) fn end(&self, status: ucs_status_t, bytes: usize) {
         self.status.set(status);
         self.bytes.set(bytes);
@@ -130,12 +136,14 @@ impl Flights {
         Self { records: Vec::new(), free: Vec::new(), announced: NonNull::from(Box::leak(Box::<Announced>::default())) }
     }
 
+    #[inline]
     pub(super) fn announced(&self) -> &Announced {
         // SAFETY: freed by `Drop` only.
         unsafe { self.announced.as_ref() }
     }
 
     /// The owner of one operation that was announced since.
+    #[inline]
     pub(super) fn next_announced(&self) -> Option<u64> {
         let first = self.announced().first.take()?;
         // SAFETY: records live until `Drop`.
@@ -144,6 +152,7 @@ impl Flights {
         Some(record.owner.get())
     }
 
+    #[inline]
     pub(super) fn take(&mut self) -> Flight {
         if let Some(record) = self.free.pop() {
             return Flight(record);
@@ -166,6 +175,7 @@ impl Flights {
     }
 
     /// Takes a handle back whose operation is over (or never began).
+    #[inline]
     pub(super) fn put(&mut self, flight: Flight) {
         flight.record().state.set(State::Free);
         self.free.push(flight.0);
@@ -227,6 +237,7 @@ impl<const BYTES: usize> Bounces<BYTES> {
     }
 
     /// Memory that is not in use. The one given back last comes first: it is in the cache.
+    #[inline]
     pub(super) fn take(&mut self) -> Bounce<BYTES> {
         Bounce(self.free.pop().unwrap_or_else(|| {
             let memory = NonNull::from(Box::leak(Box::new(UnsafeCell::new([0; BYTES]))));
@@ -236,6 +247,7 @@ impl<const BYTES: usize> Bounces<BYTES> {
     }
 
     /// Takes memory back that no UCX operation uses.
+    #[inline]
     pub(super) fn put(&mut self, bounce: Bounce<BYTES>) {
         self.free.push(bounce.0);
     }

@@ -17,6 +17,7 @@ use crate::transport::{RecvParts, SendParts};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 pub(super) const HEADER_BYTES: usize = 64;
+const WORDS: usize = HEADER_BYTES / 8;
 
 /// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 40;
@@ -41,6 +42,7 @@ impl Header {
     ///
     /// # Errors
     /// [`Error::TooLong`] above [`MAX_MESSAGE_BYTES`].
+    #[inline]
     pub(super) fn new(own: Rank, envelope: &Envelope, parts: &SendParts, packed_bytes: usize) -> Result<Self> {
         let mut lengths = Lengths::new();
         let mut room = MAX_MESSAGE_BYTES;
@@ -62,22 +64,21 @@ impl Header {
     }
 
     /// Bytes of all parts; those of a decoded header fit.
+    #[inline]
     pub(super) fn payload_bytes(&self) -> usize {
         self.lengths.iter().sum()
     }
 
+    #[inline]
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[0] = if self.is_packed { PACKED } else { SPREAD };
-        bytes[1] = self.lengths.len() as u8;
-        bytes[4..8].copy_from_slice(&self.serial.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.tag.0.to_le_bytes());
-        bytes[16..32].copy_from_slice(&self.signature.0);
-        bytes[32..40].copy_from_slice(&self.mark.0.to_le_bytes());
-        for (part, length) in self.lengths.iter().enumerate() {
-            bytes[40 + 8 * part..48 + 8 * part].copy_from_slice(&(*length as u64).to_le_bytes());
-        }
-        bytes
+        let kind = u64::from(if self.is_packed { PACKED } else { SPREAD });
+        let length = |part: usize| self.lengths.get(part).map_or(0, |length| *length as u64);
+        let first = kind | (self.lengths.len() as u64) << 8 | u64::from(self.serial) << 32;
+        let [left, right] = bytemuck::cast::<[u8; 16], [u64; 2]>(self.signature.0);
+        let [tag, mark] = [self.tag.0, self.mark.0].map(u64::to_le);
+        // The signature's bytes keep their order.
+        let words = [first.to_le(), tag, left, right, mark, length(0).to_le(), length(1).to_le(), length(2).to_le()];
+        bytemuck::cast(words)
     }
 
     /// Reads the header of a UCX message of `peer` that was matched by `tag`; gives the payload packed behind it.
@@ -85,38 +86,40 @@ impl Header {
     /// # Errors
     /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make, and for a payload of another
     /// length than announced.
+    #[inline]
     pub(super) fn decode(message: &[u8], peer: Rank, tag: Tag) -> Result<(Self, &[u8])> {
         let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
         let Some((bytes, payload)) = message.split_first_chunk::<HEADER_BYTES>() else {
             return refuse(format!("a message of {} bytes, expected a header of {HEADER_BYTES}", message.len()));
         };
-        let (kind, part_count) = (bytes[0], usize::from(bytes[1]));
+        let words = bytemuck::pod_read_unaligned::<[u64; WORDS]>(bytes);
+        let [first, found, _, _, mark, lengths @ ..] = words.map(u64::from_le);
+        let (kind, part_count) = (first as u8, usize::from((first >> 8) as u8));
         if kind != PACKED && kind != SPREAD {
             return refuse(format!("a message of kind {kind}, expected {PACKED} or {SPREAD}"));
         }
         if part_count > MAX_PARTS {
             return refuse(format!("a message of {part_count} parts, expected at most {MAX_PARTS}"));
         }
-        if word(bytes, 8) != tag.0 {
-            return refuse(format!("a header of {:?} under {tag:?}", Tag(word(bytes, 8))));
+        if found != tag.0 {
+            return refuse(format!("a header of {:?} under {tag:?}", Tag(found)));
         }
-        let lengths = decode_lengths(bytes, part_count, peer)?;
-        let mut signature = Signature::default();
-        signature.0.copy_from_slice(&bytes[16..32]);
-        let serial = (word(bytes, 0) >> 32) as u32;
-        let mark = Mark(word(bytes, 32));
+        if first & 0xffff_0000 != 0 || lengths[part_count..].iter().any(|length| *length != 0) {
+            return refuse("a header with bits set that have no meaning".into());
+        }
+        let lengths = decode_lengths(&lengths[..part_count], peer)?;
+        let signature = Signature(bytemuck::cast([words[2], words[3]]));
+        let (serial, mark) = ((first >> 32) as u32, Mark(mark));
         let header = Self { is_packed: kind == PACKED, serial, tag, signature, mark, lengths };
         let announced = if header.is_packed { header.payload_bytes() } else { 0 };
         if payload.len() != announced {
             return refuse(format!("{} bytes of packed payload, announced {announced}", payload.len()));
         }
-        if bytes[2..4] != [0; 2] || bytes[40 + 8 * part_count..].iter().any(|byte| *byte != 0) {
-            return refuse("a header with bits set that have no meaning".into());
-        }
         Ok((header, payload))
     }
 
     /// Whether the message may be received into `places` by a receive that expects `expected`.
+    #[inline]
     pub(super) fn check(&self, peer: Rank, expected: Signature, places: &RecvParts) -> Result<()> {
         if self.signature != expected {
             return Err(Error::Mismatch { rank: peer, expected, found: self.signature });
@@ -133,17 +136,18 @@ impl Header {
     }
 
     /// What the receiver is told.
+    #[inline]
     pub(super) fn arrival(&self) -> Arrival {
         Arrival { mark: self.mark, lengths: self.lengths.clone() }
     }
 }
 
-fn decode_lengths(bytes: &[u8; HEADER_BYTES], part_count: usize, peer: Rank) -> Result<Lengths> {
+#[inline]
+fn decode_lengths(announced: &[u64], peer: Rank) -> Result<Lengths> {
     let mut room = MAX_MESSAGE_BYTES;
     let mut lengths = Lengths::new();
-    for part in 0..part_count {
-        let length = word(bytes, 40 + 8 * part);
-        match (room.checked_sub(length), usize::try_from(length)) {
+    for length in announced {
+        match (room.checked_sub(*length), usize::try_from(*length)) {
             (Some(rest), Ok(length)) => {
                 room = rest;
                 lengths.push(length);
@@ -155,11 +159,6 @@ fn decode_lengths(bytes: &[u8; HEADER_BYTES], part_count: usize, peer: Rank) -> 
         }
     }
     Ok(lengths)
-}
-
-/// The eight bytes at `at`.
-fn word(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ enum Stage {
     /// UCX writes the header, or a packed message, to the bounce memory.
     Header(Flight, Bounce<BOUNCE_BYTES>),
     /// UCX writes the parts to their places.
-    Parts(Header, PartFlights),
+    Parts(Arrival, PartFlights),
     Ended(Ended),
 }
 
@@ -69,12 +69,14 @@ pub(super) struct Means<'a> {
 pub(super) type Finished = (RecvParts, Ended);
 
 impl Incoming {
+    #[inline]
     pub(super) fn new(from: Rank, envelope: &Envelope, parts: RecvParts, posted_in: u32) -> Self {
         let Envelope { tag, signature, .. } = *envelope;
         Self { from, tag, signature, parts, stage: Stage::InLine, next: None, is_canceled: false, posted_in }
     }
 
     /// Posts the header receive; true if it is over at once.
+    #[inline]
     pub(super) fn open(&mut self, means: &mut Means<'_>, number: u64) -> bool {
         let (flight, bounce) = (means.engine.flights.take(), means.bounces.take());
         // SAFETY: the bounce memory is put back in `take_header` or `give_up`, when the flight is reaped.
@@ -84,6 +86,7 @@ impl Incoming {
     }
 
     /// What becomes of a receive whose header receive is over.
+    #[inline]
     pub(super) fn take_header(&mut self, means: &mut Means<'_>, aside: &mut Aside) -> Taken {
         let Stage::Header(flight, bounce) = std::mem::replace(&mut self.stage, Stage::InLine) else {
             return Taken::Settled;
@@ -109,6 +112,7 @@ impl Incoming {
     }
 
     /// Goes on with the message of `header`, packed or not.
+    #[inline]
     pub(super) fn accept(&mut self, header: Header, payload: &[u8], means: &mut Means<'_>) -> Taken {
         means.statistics.messages_received += 1;
         means.statistics.bytes_received += (HEADER_BYTES + header.payload_bytes()) as u64;
@@ -129,6 +133,7 @@ impl Incoming {
     }
 
     /// The header and the payload packed behind it; [`Error::Canceled`] if no message was matched.
+    #[inline]
     fn read_header<'a>(&self, status: ucs_status_t, message: &'a [u8], engine: &Engine) -> Result<(Header, &'a [u8])> {
         match status {
             ucs_status_t::UCS_OK => Header::decode(message, self.from, self.tag),
@@ -141,6 +146,7 @@ impl Incoming {
         }
     }
 
+    #[inline]
     fn unpack(&mut self, header: &Header, mut payload: &[u8], statistics: &mut Statistics) -> Stage {
         count_copy(statistics, payload.len());
         for (place, length) in self.parts.iter_mut().zip(&header.lengths) {
@@ -168,12 +174,13 @@ impl Incoming {
             }
             flights.push((flight, *length));
         }
-        Stage::Parts(header, flights)
+        Stage::Parts(header.arrival(), flights)
     }
 
     /// Whether the receive has ended; draws the consequences of its parts.
+    #[inline]
     pub(super) fn finish(&mut self, means: &mut Means<'_>, violation: &mut Option<(Rank, Error)>) -> bool {
-        let Stage::Parts(header, flights) = &mut self.stage else { return matches!(self.stage, Stage::Ended(_)) };
+        let Stage::Parts(arrival, flights) = &mut self.stage else { return matches!(self.stage, Stage::Ended(_)) };
         while let Some((flight, expected)) = flights.pop() {
             let Some((status, bytes)) = means.engine.reap(&flight) else {
                 flights.push((flight, expected));
@@ -189,7 +196,7 @@ impl Incoming {
         }
         let result = match violation {
             Some((_, error)) => Err(error.clone()),
-            None => Ok(header.arrival()),
+            None => Ok(arrival.clone()),
         };
         self.stage = self.ended(result, true);
         true
@@ -212,11 +219,11 @@ impl Incoming {
                 means.engine.flights.put(flight);
                 means.bounces.put(bounce);
             }
-            Stage::Parts(header, mut flights) => {
+            Stage::Parts(arrival, mut flights) => {
                 while let Some((flight, expected)) = flights.pop() {
                     if means.engine.reap(&flight).is_none() {
                         flights.push((flight, expected));
-                        self.stage = Stage::Parts(header, flights);
+                        self.stage = Stage::Parts(arrival, flights);
                         return false;
                     }
                     means.engine.flights.put(flight);
@@ -254,11 +261,13 @@ impl Incoming {
         self.stage = self.ended(Err(error), false);
     }
 
+    #[inline]
     fn ended(&self, result: Result<Arrival>, is_spread: bool) -> Stage {
         Stage::Ended(Ended { from: self.from, result, is_spread })
     }
 
     /// What is given back of a receive that [`finish`](Self::finish) has found over.
+    #[inline]
     pub(super) fn finished(self) -> Finished {
         let ended = match self.stage {
             Stage::Ended(ended) => ended,

@@ -44,6 +44,7 @@ impl Receives {
         Self { operations: Table::new(), lines: HashMap::default(), aside: Aside::default() }
     }
 
+    #[inline]
     pub(super) fn post(
         &mut self,
         mut means: Means<'_>,
@@ -77,6 +78,7 @@ impl Receives {
     }
 
     /// Draws the consequences of headers that have come. Says whether there were any.
+    #[inline]
     pub(super) fn settle(&mut self, mut means: Means<'_>) -> bool {
         let mut moved = false;
         while let Some(number) = means.engine.flights.next_announced() {
@@ -91,6 +93,7 @@ impl Receives {
     }
 
     /// Takes the header of the first in a line, and lets those behind it move up.
+    #[inline]
     fn header_has_come(&mut self, means: &mut Means<'_>, number: u64) {
         let mut first = number;
         loop {
@@ -100,16 +103,13 @@ impl Receives {
                 incoming.next = next;
                 return;
             }
-            match (next, self.lines.get_mut(&tag)) {
-                (Some(next), Some(line)) => {
-                    line.first = next;
-                    first = next;
-                }
-                _ => {
-                    self.lines.remove(&tag);
-                    return;
-                }
-            }
+            let Some(next) = next else {
+                self.lines.remove(&tag);
+                return;
+            };
+            let Some(line) = self.lines.get_mut(&tag) else { return };
+            line.first = next;
+            first = next;
             if !self.operations.get_mut(first).is_some_and(|incoming| incoming.open(means, first)) {
                 return;
             }
@@ -132,6 +132,7 @@ impl Receives {
     }
 
     /// Gives a receive back that is over.
+    #[inline]
     pub(super) fn test(&mut self, mut means: Means<'_>, number: u64) -> Option<Finished> {
         if !self.operations.get_mut(number)?.finish(&mut means, &mut self.aside.violation) {
             return None;
@@ -189,6 +190,7 @@ impl Receives {
 }
 
 /// Draws the consequences of a header receive that is over; false if another one had to be posted.
+#[inline]
 fn settle(incoming: &mut Incoming, means: &mut Means<'_>, aside: &mut Aside, number: u64) -> bool {
     loop {
         match incoming.take_header(means, aside) {
@@ -218,6 +220,7 @@ impl Hasher for TagHasher {
         bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
     }
 
+    #[inline]
     fn write_u64(&mut self, word: u64) {
         // The golden ratio; the table uses the high bits and, folded in, the low ones.
         let spread = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);

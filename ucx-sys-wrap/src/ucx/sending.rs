@@ -45,6 +45,7 @@ impl Sends {
     }
 
     /// Sends a message: packed in one piece, or the header and then every part that is not empty, in order.
+    #[inline]
     pub(super) fn post(
         &mut self,
         (engine, bounces): (&mut Engine, &mut Bounces<BOUNCE_BYTES>),
@@ -58,11 +59,21 @@ impl Sends {
         let mut bounce = bounces.take();
         // SAFETY: just taken: no operation uses it.
         let length = pack(&header, &parts, unsafe { bounce.bytes_mut() }, statistics);
-        let (flights, bounce) = (ArrayVec::new(), Some(bounce));
+        let flight = engine.flights.take();
+        // SAFETY: the bounce memory is put back when the flight is reaped, here or in `is_over`.
+        unsafe { engine.send(to, header.tag.0, bounce.as_ptr(), length, &flight) };
+        if header.is_packed
+            && let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight)
+        {
+            engine.flights.put(flight);
+            bounces.put(bounce);
+            return Posted::Done(SendDone { parts, result: Ok(()) });
+        }
         let message = Withdrawal { tag: header.tag, serial: header.serial };
-        let (is_withdrawn, result) = (false, Ok(()));
+        let (flights, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
+        let bounce = Some(bounce);
         let mut outgoing = Outgoing { to, message, parts, flights, bounce, posted_in, is_withdrawn, result };
-        outgoing.send_bounce(engine, &header, length);
+        outgoing.fly(engine, flight);
         if !header.is_packed {
             outgoing.send_parts(engine, &header);
         }
@@ -114,14 +125,6 @@ impl Sends {
 }
 
 impl Outgoing {
-    fn send_bounce(&mut self, engine: &mut Engine, header: &Header, length: usize) {
-        let Some(bounce) = &self.bounce else { return };
-        let flight = engine.flights.take();
-        // SAFETY: the bounce memory is put back when the flight is reaped, in `is_over`.
-        unsafe { engine.send(self.to, header.tag.0, bounce.as_ptr(), length, &flight) };
-        self.fly(engine, flight);
-    }
-
     fn send_parts(&mut self, engine: &mut Engine, header: &Header) {
         for (part, kind) in (0..self.parts.len()).zip(1..) {
             let bytes = self.parts[part].bytes();
@@ -181,6 +184,7 @@ impl Outgoing {
 }
 
 /// Writes the header, and the payload of a packed message; returns how many bytes that is.
+#[inline]
 fn pack(header: &Header, parts: &SendParts, room: &mut [u8; BOUNCE_BYTES], statistics: &mut Statistics) -> usize {
     room[..HEADER_BYTES].copy_from_slice(&header.encode());
     let mut end = HEADER_BYTES;
@@ -197,6 +201,7 @@ fn pack(header: &Header, parts: &SendParts, room: &mut [u8; BOUNCE_BYTES], stati
 }
 
 /// Counts one copy of payload, unless there is none.
+#[inline]
 pub(super) fn count_copy(statistics: &mut Statistics, bytes: usize) {
     statistics.copies += u64::from(bytes > 0);
     statistics.bytes_copied += bytes as u64;

@@ -14,10 +14,12 @@ impl<T> Table<T> {
     }
 
     /// The number that the next entry will have.
+    #[inline]
     pub(super) fn next_number(&self) -> u64 {
         u64::from(self.count) << 32 | self.entries.vacant_key() as u64
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, value: T) -> u64 {
         let number = self.next_number();
         self.entries.insert((number, value));
@@ -25,10 +27,12 @@ impl<T> Table<T> {
         number
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         self.entries.get_mut(place(number)).filter(|entry| entry.0 == number).map(|entry| &mut entry.1)
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, number: u64) -> Option<T> {
         self.get_mut(number)?;
         Some(self.entries.remove(place(number)).1)
@@ -43,6 +47,7 @@ impl<T> Table<T> {
     }
 }
 
+#[inline]
 fn place(number: u64) -> usize {
     (number & u64::from(u32::MAX)) as usize
 }

@@ -18,12 +18,14 @@ const SETTLED_HERE: Duration = Duration::from_millis(2);
 const SETTLED_FAR: Duration = Duration::from_millis(50);
 
 impl Ucx {
+    #[inline]
     pub(super) fn means(&mut self) -> (&mut Receives, Means<'_>) {
         let means = Means { engine: &mut self.engine, bounces: &mut self.bounces, statistics: &mut self.statistics };
         (&mut self.receives, means)
     }
 
     /// Handles what callbacks have announced. Says whether there was anything.
+    #[inline]
     pub(super) fn settle(&mut self) -> bool {
         let (receives, means) = self.means();
         let moved = receives.settle(means);
@@ -32,6 +34,7 @@ impl Ucx {
     }
 
     /// Closes the transport if a peer has sent what is no message, or an operation with it has failed.
+    #[inline]
     pub(super) fn judge_violation(&mut self) {
         if let Some((rank, error)) = self.receives.aside.violation.take() {
             self.close_for_peer(rank, error);
