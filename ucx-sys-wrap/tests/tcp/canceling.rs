@@ -1,0 +1,146 @@
+//! Operations that end early leave their memory at once, and the stream whole.
+
+use std::io::{Read, Write};
+use ucx_sys_wrap::tcp::MAX_EAGER_BYTES;
+use ucx_sys_wrap::{Error, Transport};
+
+use super::world::*;
+
+#[test]
+fn a_canceled_receive_ends_at_once_and_its_message_is_consumed() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let socket = strangers[0][0].as_mut().unwrap();
+    let (first, second) = (message(1, 0, &pattern(1, 500_000)), message(1, 0, &pattern(2, 9)));
+    for half in [10, 64, 70, 5000, 300_000] {
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[500_000]);
+        socket.write_all(&first[..half]).unwrap();
+        let before = transports[0].statistics().bytes_received;
+        turn_until(&mut transports, |transports| transports[0].statistics().bytes_received - before == half as u64);
+        assert!(matches!(receiving.cancel(&mut transports[0]), Err(Error::Canceled)));
+        drop(receiving);
+        let mut next = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[500_000]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                socket.write_all(&first[half..]).unwrap();
+                socket.write_all(&second).unwrap();
+            });
+            receive(&mut transports, 0, &mut next).unwrap();
+        });
+        // Before its header was read, the message was not matched and goes to the next receive.
+        let expected = if half < 64 { pattern(1, 500_000) } else { pattern(2, 9) };
+        assert_eq!(next.bytes(), [expected]);
+        if half < 64 {
+            let mut rest = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[9]);
+            receive(&mut transports, 0, &mut rest).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_canceled_send_is_whole_or_never_was() {
+    let mut transports = world(2);
+    let size = MAX_EAGER_BYTES;
+    let mut sends = stuff(&mut transports[0], 1);
+    // The kernel has taken the first ones, some of one, and nothing of the rest.
+    let first = sends.iter_mut().position(|sending| sending.test(&mut transports[0]).is_none()).unwrap();
+    let last = sends.len() - 1;
+    assert!(first < last - 1);
+    for i in [first, last - 1] {
+        assert!(matches!(sends[i].cancel(&mut transports[0]), Err(Error::Canceled)));
+    }
+    let copied = transports[0].statistics().bytes_copied;
+    assert!(copied > 0 && copied < size as u64, "the rest alone is copied: {copied}");
+    for seed in (0..=last).filter(|seed| *seed != last - 1) {
+        let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 900), &[size]);
+        receive(&mut transports, 1, &mut receiving).unwrap();
+        assert!(receiving.bytes() == [pattern(seed, size)], "message {seed}");
+    }
+    turn_until(&mut transports, |transports| sends[last].test(&mut transports[0]).is_some());
+    sends[last].test(&mut transports[0]).unwrap().unwrap();
+}
+
+#[test]
+fn a_canceled_offer_is_whole_or_never_was() {
+    let mut transports = world(2);
+    let size = MAX_EAGER_BYTES + 1;
+    let mut offered = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
+    turn(&mut transports, 200);
+    assert!(matches!(offered.cancel(&mut transports[0]), Err(Error::Canceled)));
+    assert_eq!(transports[0].statistics().bytes_copied, size as u64);
+    let stuffing = stuff(&mut transports[0], 1);
+    let mut unsent = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, size)]);
+    assert!(matches!(unsent.cancel(&mut transports[0]), Err(Error::Canceled)));
+    assert_eq!(transports[0].statistics().bytes_copied, size as u64, "an offer that is not sent is withdrawn");
+    let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(3, size)]);
+    for seed in [1, 3] {
+        let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size]);
+        receive(&mut transports, 1, &mut receiving).unwrap();
+        assert!(receiving.bytes() == [pattern(seed, size)], "message {seed}");
+    }
+    turn_until(&mut transports, |transports| behind.test(&mut transports[0]).is_some());
+    behind.test(&mut transports[0]).unwrap().unwrap();
+    drop(stuffing);
+}
+
+#[test]
+fn a_send_that_is_canceled_while_its_data_is_written_is_whole() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let size = 32 << 20;
+    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
+    let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, size)]);
+    let socket = strangers[0][0].as_mut().unwrap();
+    // Both are granted before anything of the second one's data is written.
+    socket.write_all(&[grant(1, 0), grant(1, 1)].concat()).unwrap();
+    let before = transports[0].statistics().bytes_sent;
+    turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > before + 1000);
+    for sending in [&mut sending, &mut behind] {
+        assert!(matches!(sending.cancel(&mut transports[0]), Err(Error::Canceled)));
+    }
+    drop((sending, behind));
+    let expected =
+        [offer(0, 0, 0, size), offer(0, 0, 1, size), data(0, 0, &pattern(1, size)), data(0, 1, &pattern(2, size))];
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut bytes = vec![0; 2 * size + 4 * HEADER_BYTES as usize];
+            socket.read_exact(&mut bytes).unwrap();
+            bytes
+        });
+        turn_until(&mut transports, |_| reader.is_finished());
+        assert!(without_marks(reader.join().unwrap()) == without_marks(expected.concat()));
+    });
+}
+
+/// Offers carry the sender's mark, which [`offer`] leaves at zero.
+fn without_marks(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[32..40].fill(0);
+    bytes[96..104].fill(0);
+    bytes
+}
+
+#[test]
+fn a_canceled_receive_that_has_granted_discards_the_data() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let socket = strangers[0][0].as_mut().unwrap();
+    let payload = pattern(1, 100_000);
+    for (round, half) in [0, 64, 5000].into_iter().enumerate() {
+        let round = round as u32;
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, round), &[100_000]);
+        socket.write_all(&offer(1, round, round, 100_000)).unwrap();
+        turn_until(&mut transports, |transports| {
+            transports[0].statistics().bytes_sent == HEADER_BYTES * u64::from(round + 1)
+        });
+        let mut frame = [0; 64];
+        socket.read_exact(&mut frame).unwrap();
+        assert_eq!(frame[..], grant(0, round));
+        let sent = data(1, round, &payload);
+        socket.write_all(&sent[..half]).unwrap();
+        turn(&mut transports, 100);
+        assert!(matches!(receiving.cancel(&mut transports[0]), Err(Error::Canceled)));
+        drop(receiving);
+        socket.write_all(&sent[half..]).unwrap();
+        socket.write_all(&message(1, round, b"next")).unwrap();
+        let mut next = Receiving::post(&mut transports[0], 1, envelope(1, round), &[4]);
+        receive(&mut transports, 0, &mut next).unwrap();
+        assert_eq!(next.bytes(), [b"next"]);
+    }
+}
