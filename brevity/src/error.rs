@@ -9,12 +9,22 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank handed in a value that is not finite. The same error on every rank: nothing was applied, the step is not
+    /// A rank has a value that is not finite, handed in or summed up. The same error on every rank: nothing was applied, the step is not
     /// in the residuals, and the group can be used on.
-    #[error("rank {rank} has a value that is not finite in tensor {tensor:?}: the step was left out on all ranks")]
+    #[error(
+        "rank {rank} has a value or a sum that is not finite in tensor {tensor:?}: the step was left out on all ranks"
+    )]
     NonFinite {
         /// The rank whose value it is.
         rank: u32,
+        /// The tensor.
+        tensor: String,
+    },
+
+    /// A sum over all ranks is not finite. The same error on every rank, and what holds after it is as for
+    /// [`NonFinite`](Self::NonFinite).
+    #[error("the sum over all ranks is not finite in tensor {tensor:?}: the step was left out on all ranks")]
+    Overflow {
         /// The tensor.
         tensor: String,
     },

@@ -203,7 +203,7 @@ impl Bound {
         match &outcome {
             Ok(()) => gradient.copy_from_slice(&sum),
             // The step was left out, the residual handed in with it too: it is still here, and so is the old density.
-            Err(Error::NonFinite { .. } | Error::Collective(brevity::collectives::Error::Compress(_))) => {
+            Err(Error::NonFinite { .. } | Error::Overflow { .. }) => {
                 return Ok(outcome?);
             }
             // What was handed in is in the residual of `next`.

@@ -39,6 +39,7 @@ pub(crate) type Verdict = (brv_status, Option<u32>);
 pub(crate) fn of_facade(error: &Facade) -> Verdict {
     match error {
         Facade::NonFinite { rank, .. } => (brv_status::NonFinite, Some(*rank)),
+        Facade::Overflow { .. } => (brv_status::NonFinite, None),
         Facade::Collective(error) => of_collective(error),
         _ => (brv_status::Argument, None),
     }
@@ -52,6 +53,7 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
         Collective::Timeout { rank, .. } => (brv_status::Timeout, Some(rank.0)),
         Collective::Mismatch { rank, .. } => (brv_status::Mismatch, Some(rank.0)),
         Collective::NonFinite { rank, .. } => (brv_status::NonFinite, Some(rank.0)),
+        Collective::Overflow { .. } => (brv_status::NonFinite, None),
         Collective::Payload { rank, .. } => (brv_status::Protocol, Some(rank.0)),
         Collective::Transport(error) => of_transport(error),
         _ => (brv_status::Argument, None),

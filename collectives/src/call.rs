@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,7 +22,30 @@ pub struct Call<'comm, 'env> {
     identity: Identity,
     place: Place,
     signature: Signature,
-    mark: &'comm AtomicU64,
+    shared: &'comm Shared,
+}
+
+/// What all collectives inside a call have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    mark: AtomicU64,
+    broken: AtomicBool,
+}
+
+impl Shared {
+    /// Whether a peer has broken the call's rules, so that this rank left the call early.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// The call's error for a transport's.
+    fn error(&self, place: &Place, error: ucx_sys_wrap::Error) -> Error {
+        use ucx_sys_wrap::Error as Transport;
+        if matches!(error, Transport::Mismatch { .. } | Transport::TooLong { .. } | Transport::Protocol { .. }) {
+            self.broken.store(true, Ordering::Relaxed);
+        }
+        Error::at(place, error)
+    }
 }
 
 /// What is fixed when a call is made, before it is first polled.
@@ -38,17 +61,17 @@ impl<'comm, 'env> Call<'comm, 'env> {
         comm: &'comm Comm<'env>,
         identity: Identity,
         description: Description,
-        mark: &'comm AtomicU64,
+        shared: &'comm Shared,
     ) -> Self {
         let Identity { sequence, timeout, .. } = identity;
         let place = Place { description, sequence, timeout };
-        Self { comm, identity, place, signature: description.encode(), mark }
+        Self { comm, identity, place, signature: description.encode(), shared }
     }
 
     /// A collective inside this call; its messages say so.
     #[must_use]
     pub fn describe(&self, description: Description) -> Call<'comm, 'env> {
-        Call::new(self.comm, self.identity, description, self.mark)
+        Call::new(self.comm, self.identity, description, self.shared)
     }
 
     /// This rank.
@@ -73,7 +96,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// messages, so this rank must take part in the call all the same, with nothing to say.
     pub fn set_poison(&self, tensor: u32) {
         let poison = Poison { rank: self.rank(), tensor };
-        self.mark.fetch_max(poison.mark().0, Ordering::Relaxed);
+        self.shared.mark.fetch_max(poison.mark().0, Ordering::Relaxed);
     }
 
     /// Whether any rank has set poison, as far as this rank has heard. After a collective whose result depends on every
@@ -91,14 +114,21 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.poison().map_or(Ok(()), |poison| Err(poison.into()))
     }
 
+    /// The error of a peer that has sent what the call's rules do not allow. The group is closed when the call ends,
+    /// since this rank leaves it early.
+    pub(crate) fn refuse(&self, rank: u32, what: String) -> Error {
+        self.shared.broken.store(true, Ordering::Relaxed);
+        Error::Payload { rank: Rank(rank), what }
+    }
+
     fn mark(&self) -> Mark {
-        Mark(self.mark.load(Ordering::Relaxed))
+        Mark(self.shared.mark.load(Ordering::Relaxed))
     }
 
     /// Posts a message; the buffer comes back when the bytes are on their way.
     pub fn send<B: SendBuffer + 'env>(&self, to: u32, round: u32, buffer: B) -> Sending<'_, 'env, B> {
         let leaf = self.comm.send(Rank(to), self.envelope(self.rank(), round, self.mark()), buffer);
-        Sending { leaf, place: &self.place }
+        Sending { leaf, place: &self.place, shared: self.shared }
     }
 
     /// Posts a receive whose parts are as long as their places.
@@ -109,7 +139,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// Posts a receive whose parts are at most as long as their places; resolves with their lengths in bytes.
     pub fn recv_up_to<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> ReceivingUpTo<'_, 'env, B> {
         let leaf = self.comm.recv(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
-        ReceivingUpTo { leaf, place: &self.place, mark: self.mark, from }
+        ReceivingUpTo { leaf, place: &self.place, shared: self.shared, from }
     }
 
     fn envelope(&self, source: u32, round: u32, mark: Mark) -> Envelope {
@@ -123,6 +153,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
 pub struct Sending<'a, 'env, B: SendBuffer + 'env> {
     leaf: Leaf<'a, 'env, B, SendId>,
     place: &'a Place,
+    shared: &'a Shared,
 }
 
 impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
@@ -130,7 +161,7 @@ impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
         let ended = ready!(Pin::new(&mut self.leaf).poll(context));
-        Poll::Ready(ended.map(|(buffer, ())| buffer).map_err(|error| Error::at(self.place, error)))
+        Poll::Ready(ended.map(|(buffer, ())| buffer).map_err(|error| self.shared.error(self.place, error)))
     }
 }
 
@@ -139,7 +170,7 @@ impl<'env, B: SendBuffer + 'env> Future for Sending<'_, 'env, B> {
 pub struct ReceivingUpTo<'a, 'env, B: RecvBuffer + 'env> {
     leaf: Leaf<'a, 'env, B, RecvId>,
     place: &'a Place,
-    mark: &'a AtomicU64,
+    shared: &'a Shared,
     from: u32,
 }
 
@@ -149,10 +180,10 @@ impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match ready!(Pin::new(&mut self.leaf).poll(context)) {
             Ok((buffer, arrival)) => {
-                self.mark.fetch_max(arrival.mark.0, Ordering::Relaxed);
+                self.shared.mark.fetch_max(arrival.mark.0, Ordering::Relaxed);
                 Ok((buffer, arrival.lengths))
             }
-            Err(error) => Err(Error::at(self.place, error)),
+            Err(error) => Err(self.shared.error(self.place, error)),
         })
     }
 }
@@ -173,6 +204,7 @@ impl<'env, B: RecvBuffer + 'env> Future for Receiving<'_, 'env, B> {
         Poll::Ready(if lengths == *expected {
             Ok(buffer)
         } else {
+            self.0.shared.broken.store(true, Ordering::Relaxed);
             Err(Error::Payload {
                 rank: Rank(self.0.from),
                 what: format!("parts of {lengths:?} bytes, expected {expected:?}"),

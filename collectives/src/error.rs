@@ -11,7 +11,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a collective failed.
 ///
-/// After [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted) and [`Timeout`](Self::Timeout) the group is closed.
+/// After [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted), [`Timeout`](Self::Timeout),
+/// [`Mismatch`](Self::Mismatch) and [`Payload`](Self::Payload) the group is closed on all ranks.
 /// Unless a call says otherwise, its inputs are unchanged after an error and its output is unspecified.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -56,11 +57,18 @@ pub enum Error {
         found: Description,
     },
 
-    /// A rank handed in a value that is not finite; nothing was applied.
-    #[error("rank {rank} has a value that is not finite in tensor {tensor}: nothing was applied")]
+    /// A rank has a value that is not finite, handed in or summed up; the same error on all ranks, nothing was applied.
+    #[error("rank {rank} has a value or a sum that is not finite in tensor {tensor}: nothing was applied")]
     NonFinite {
         /// The rank whose value it is.
         rank: Rank,
+        /// The tensor's position in the call, from 0.
+        tensor: u32,
+    },
+
+    /// A sum over all ranks is not finite, on all of them alike; nothing was applied.
+    #[error("the sum over all ranks is not finite in tensor {tensor}: nothing was applied")]
+    Overflow {
         /// The tensor's position in the call, from 0.
         tensor: u32,
     },

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use brevity_compress::low_rank::LowRank;
@@ -11,7 +11,7 @@ use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::buffer::{Chunk, Comm, Port};
 use ucx_sys_wrap::{Rank, Statistics, Transport};
 
-use crate::call::{Call, Identity};
+use crate::call::{Call, Identity, Shared};
 use crate::choose::Cost;
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
@@ -42,7 +42,8 @@ impl Default for Settings {
 /// The ranks of a job, to call collectives on.
 ///
 /// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones are the
-/// same group. After [`Error::PeerLost`] or [`Error::Aborted`] every call fails with that error.
+/// same group. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`] or
+/// [`Error::Payload`] it is closed on all ranks: calls that need a peer fail.
 #[derive(Clone)]
 pub struct Group(Arc<Inner>);
 
@@ -119,8 +120,10 @@ impl Group {
     pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
         let identity = self.next_call();
         self.0.engine.run(identity.timeout, async |comm: &Comm<'env>| {
-            let mark = AtomicU64::new(0);
-            body(&Call::new(comm, identity, description, &mark)).await
+            let shared = Shared::default();
+            let result = body(&Call::new(comm, identity, description, &shared)).await;
+            leave(comm, &shared);
+            result
         })
     }
 
@@ -136,9 +139,11 @@ impl Group {
         let identity = self.next_call();
         self.0.engine.spawn(identity.timeout, buffers, move |comm, buffers| {
             Box::pin(async move {
-                let mark = AtomicU64::new(0);
-                let call = Call::new(comm, identity, description, &mark);
-                body(&call, buffers).await
+                let shared = Shared::default();
+                let call = Call::new(comm, identity, description, &shared);
+                let result = body(&call, buffers).await;
+                leave(comm, &shared);
+                result
             })
         })
     }
@@ -228,7 +233,7 @@ impl Group {
     pub fn topk_all_reduce(&self, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
         check_limit(local, limit)?;
         let description = sparse::describe_topk(local.dim());
-        self.run(description, async |call| sparse::topk_all_reduce(call, local, limit).await)
+        self.run(description, async |call| sparse::topk_all_reduce(call, local, limit, 0).await)
     }
 
     /// Sums the sparse vectors of all ranks and keeps the `k` largest entries; says what goes back to the residual.
@@ -254,7 +259,8 @@ impl Group {
     pub fn low_rank_all_reduce(&self, states: &mut [LowRank], matrices: &[&[f32]]) -> Result<Factors> {
         let cost = self.0.settings.cost;
         let description = low_rank::describe(states);
-        self.run(description, async |call| low_rank::low_rank_all_reduce(call, states, matrices, &cost).await)
+        let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
+        self.run(description, async |call| low_rank::low_rank_all_reduce(call, states, matrices, &tensors, &cost).await)
     }
 
     fn port(&self) -> &Arc<Port> {
@@ -264,6 +270,13 @@ impl Group {
     fn next_call(&self) -> Identity {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
         Identity { group: 0, sequence, timeout: self.0.settings.timeout }
+    }
+}
+
+/// Closes the group if a peer has broken the call's rules: this rank has left the call early, and nobody must wait for it.
+fn leave(comm: &Comm<'_>, shared: &Shared) {
+    if shared.is_broken() {
+        comm.port().abort();
     }
 }
 

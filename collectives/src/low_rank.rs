@@ -34,34 +34,57 @@ pub struct Factors {
 
 /// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state).
 ///
-/// The states are not changed: the caller warms them with the mean right factors once it keeps the result. States have
-/// equal bits on all ranks.
+/// `tensors` are the numbers that errors name the matrices by. The states keep their right factors: the caller warms
+/// them with the mean once it keeps the result. States have equal bits on all ranks.
 ///
 /// # Errors
-/// [`Error::Length`] when a matrix does not fit its state; else what the transport reports.
+/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`], on all ranks
+/// alike; else what the transport reports.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
     states: &mut [LowRank],
     matrices: &[&[f32]],
+    tensors: &[u32],
     cost: &Cost,
 ) -> Result<Factors> {
     check(states, matrices)?;
     let mut p = vec![0.0; states.iter().map(LowRank::p_len).sum()];
-    for ((state, matrix), p) in states.iter().zip(matrices).zip(pieces(states, &mut p, LowRank::p_len)) {
-        state.left_factor(matrix, p)?;
+    for (position, p) in pieces(states, &mut p, LowRank::p_len).into_iter().enumerate() {
+        poison_unless(states[position].left_factor(matrices[position], p), p, call, tensors[position]);
     }
     let mut p = mean(call, p, cost).await?;
+    call.check_poison()?;
     for (position, p) in pieces(states, &mut p, LowRank::p_len).into_iter().enumerate() {
-        states[position].orthonormalise(p)?;
+        // The same bits on all ranks, and so the same outcome.
+        states[position].orthonormalise(p).map_err(|_| Error::Overflow { tensor: tensors[position] })?;
     }
     let mut own_q = vec![0.0; states.iter().map(LowRank::q_len).sum()];
     let lefts = pieces(states, &mut p, LowRank::p_len);
     let rights = pieces(states, &mut own_q, LowRank::q_len);
-    for (((state, matrix), p), q) in states.iter().zip(matrices).zip(lefts).zip(rights) {
-        state.right_factor(matrix, p, q)?;
+    for (position, (p, q)) in lefts.into_iter().zip(rights).enumerate() {
+        poison_unless(states[position].right_factor(matrices[position], p, q), q, call, tensors[position]);
     }
-    let q = mean(call, own_q.clone(), cost).await?;
+    let mut q = mean(call, own_q.clone(), cost).await?;
+    call.check_poison()?;
+    for (position, q) in pieces(states, &mut q, LowRank::q_len).into_iter().enumerate() {
+        if !q.iter().all(|value| value.is_finite()) {
+            return Err(Error::Overflow { tensor: tensors[position] });
+        }
+    }
     Ok(Factors { p, own_q, q })
+}
+
+/// Where a factor came out not finite, says so to all ranks, and takes part with zeros.
+fn poison_unless(
+    outcome: std::result::Result<(), brevity_compress::Error>,
+    factor: &mut [f32],
+    call: &Call<'_, '_>,
+    tensor: u32,
+) {
+    if outcome.is_err() || !factor.iter().all(|value| value.is_finite()) {
+        factor.fill(0.0);
+        call.set_poison(tensor);
+    }
 }
 
 async fn mean(call: &Call<'_, '_>, factors: Vec<f32>, cost: &Cost) -> Result<Vec<f32>> {

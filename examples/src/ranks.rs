@@ -57,7 +57,7 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     if let Error::Exchange(cause) = error {
         return match cause.downcast_ref() {
             Some(brevity::Error::Collective(Collective::Aborted { rank: by })) => by.0 != rank,
-            Some(brevity::Error::NonFinite { .. }) => rank != 0,
+            Some(brevity::Error::NonFinite { .. } | brevity::Error::Overflow { .. }) => rank != 0,
             _ => false,
         };
     }

@@ -114,7 +114,7 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
     let gathered = ok(sparse_all_gather(call, own, k).await);
     assert_eq!(gathered, locals, "sparse all-gather, n = {count}, k = {k}");
     let total = oracle::sum(&locals.iter().map(SparseVec::to_dense).collect::<Vec<_>>());
-    assert_eq!(ok(topk_all_reduce(call, own, k).await).to_dense(), total, "top-k, n = {count}, k = {k}");
+    assert_eq!(ok(topk_all_reduce(call, own, k, 0).await).to_dense(), total, "top-k, n = {count}, k = {k}");
 
     let expected = oracle::gtopk(all.iter().map(|vector| oracle::top_k(vector, k)).collect(), k);
     let call = call.describe(describe_gtopk(count));
@@ -138,7 +138,8 @@ async fn low_rank(call: &Call<'_, '_>) {
     };
     let own: Vec<_> = (0..MATRICES.len()).map(|position| matrix(rank, position)).collect();
     let slices: Vec<&[f32]> = own.iter().map(Vec::as_slice).collect();
-    let Factors { mut p, mut q, .. } = ok(low_rank_all_reduce(call, &mut states, &slices, &Cost::default()).await);
+    let Factors { mut p, mut q, .. } =
+        ok(low_rank_all_reduce(call, &mut states, &slices, &[0, 1, 2], &Cost::default()).await);
 
     let bits: Vec<u32> = p.iter().chain(&q).map(|value| value.to_bits()).collect();
     let all_bits = ok(dense::all_gather_varying(call, bits.clone()).await);

@@ -135,10 +135,44 @@ fn different_calls_are_found_out() {
         let mut data = vec![0.0f32; if group.rank() == 0 { 4 } else { 5 }];
         group.all_reduce(&mut data, Reduction::Sum).unwrap_err()
     });
+    let mut mismatches = 0;
     for (rank, error) in results.into_iter().enumerate() {
-        let Error::Mismatch { rank: peer, .. } = &error else { panic!("{error}") };
-        assert_eq!(peer.index(), 1 - rank);
-        assert!(error.to_string().contains("all-reduce of 4 f32 (sum)"), "{error}");
-        assert!(error.to_string().contains("all-reduce of 5 f32 (sum)"), "{error}");
+        match &error {
+            Error::Mismatch { rank: peer, .. } => {
+                mismatches += 1;
+                assert_eq!(peer.index(), 1 - rank);
+                assert!(error.to_string().contains("all-reduce of 4 f32 (sum)"), "{error}");
+                assert!(error.to_string().contains("all-reduce of 5 f32 (sum)"), "{error}");
+            }
+            // The other one has found out first.
+            Error::Aborted { rank: peer } => assert_eq!(peer.index(), 1 - rank),
+            other => panic!("{other}"),
+        }
     }
+    assert!(mismatches >= 1);
+}
+
+#[test]
+fn a_rank_that_breaks_the_rules_keeps_nobody_waiting() {
+    use brevity::collectives::Error;
+    // Rank 1 keeps more entries than the others allow; the call may take five minutes.
+    let errors = on_local(4, |group| {
+        let k = if group.rank() == 1 { 500 } else { 5 };
+        let local = suite::sparse(&oracle::vector(group.rank(), 1000), k);
+        group.gtopk_all_reduce(local.view(), k, brevity::PutBack::Conserving).map(drop).unwrap_err()
+    });
+    assert!(matches!(&errors[0], Error::Transport(cause) if cause.to_string().contains("rank 1 sent")), "{errors:?}");
+    assert!(errors[1..].iter().all(|error| matches!(error, Error::Aborted { rank } if rank.0 == 0)), "{errors:?}");
+}
+
+#[test]
+fn a_limit_above_the_length_is_the_length() {
+    on_local(2, |group| {
+        let local = suite::sparse(&oracle::vector(group.rank(), 10), 10);
+        let gathered = group.sparse_all_gather(local.view(), usize::MAX).unwrap();
+        let total = group.topk_all_reduce(local.view(), usize::MAX).unwrap();
+        let top = group.gtopk_all_reduce(local.view(), usize::MAX, brevity::PutBack::Conserving).unwrap();
+        assert_eq!(gathered[group.rank() as usize], local);
+        assert_eq!(top.result.to_dense(), total.to_dense());
+    });
 }

@@ -114,6 +114,33 @@ fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
     }
 }
 
+/// Values that are finite by themselves, but not summed up or multiplied.
+#[test]
+fn an_overflow_is_the_same_error_everywhere_and_leaves_the_step_out() {
+    for (name, policy) in POLICIES {
+        for all_ranks in [true, false] {
+            let ranks = on_local(3, move |group| {
+                let mut exchange = exchange(group, policy);
+                let huge = if all_ranks || group.rank() == 1 { f32::MAX } else { 1.0 };
+                let outcome = exchange.average(&mut [vec![huge; COUNT], vec![0.0; 7]]);
+                let residual = exchange.residual("weight").unwrap();
+                let next = exchange.average(&mut gradients(group.rank(), 0)).is_ok();
+                (outcome.map_err(|error| error.to_string()), residual, next)
+            });
+            let (first, ..) = &ranks[0];
+            for (outcome, residual, next) in &ranks {
+                assert_eq!(outcome, first, "{name}");
+                assert!(*next && residual.iter().all(|value| value.is_finite()), "{name}");
+                if let Err(error) = outcome {
+                    assert!(error.contains("\"weight\"") && error.contains("not finite"), "{name}: {error}");
+                    assert!(residual.iter().all(|value| *value == 0.0), "{name}: the step is in the residual");
+                }
+            }
+            assert!(first.is_err() || !all_ranks, "{name}: three times the largest number is no number");
+        }
+    }
+}
+
 #[test]
 fn two_bad_ranks_are_one_error() {
     let errors = on_local(5, |group| {

@@ -72,10 +72,10 @@ pub struct Statistics {
 /// A transport is entered by one thread at a time. Memory reaches it as leases, which it gives back when the operation
 /// has ended; giving a lease back is the promise that nothing reads or writes that memory any more. An operation is
 /// pending until its `test` returns `Some`, whatever happens in between: cancel, failure and [`abandon`](Self::abandon)
-/// only make that come sooner.
+/// only make that come sooner. Because memory safety rests on that promise, only this crate implements transports.
 ///
 /// Once a peer is lost or the job is aborted, every operation, pending or new, ends with that error.
-pub trait Transport: Send {
+pub trait Transport: Send + sealed::Sealed {
     /// The name that users choose it by, as "tcp".
     fn name(&self) -> &'static str;
 
@@ -136,4 +136,14 @@ pub trait Transport: Send {
 /// Refuses a peer that is not one.
 pub(crate) fn check_peer(peer: Rank, own: Rank, world_size: u32) -> Result<()> {
     if peer == own || peer.0 >= world_size { Err(Error::NoSuchPeer { rank: peer, own, world_size }) } else { Ok(()) }
+}
+
+pub(crate) mod sealed {
+    /// Keeps the implementations of [`Transport`](super::Transport) in this crate.
+    pub trait Sealed {}
+
+    impl Sealed for crate::local::Local {}
+    impl Sealed for crate::sim::Sim {}
+    impl Sealed for crate::tcp::Tcp {}
+    impl Sealed for crate::ucx::Ucx {}
 }

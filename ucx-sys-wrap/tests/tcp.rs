@@ -2,7 +2,6 @@
 //!
 //! In the tests beside the battery all ranks are driven from one thread, so that what happens between two steps is
 //! known.
-#![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Nothing here but tests.
 
 mod common;

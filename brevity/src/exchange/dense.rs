@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Range;
 
-use brevity_collectives::{Call, Chunk, Cost, Reduction, Result, dense};
+use brevity_collectives::{Call, Chunk, Cost, Error, Reduction, Result, dense};
 
 use super::{Ending, add_finite};
 
@@ -58,7 +58,12 @@ impl DenseLane {
         }
         let call = call.describe(dense::describe_all_reduce::<f32>(sum.len(), Reduction::Average));
         self.average = dense::all_reduce(&call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
-        Ok(())
+        // The same bits on all ranks, and so the same outcome.
+        let is_finite = |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());
+        match self.tensors.iter().find(|packed| !is_finite(packed)) {
+            Some(packed) => Err(Error::Overflow { tensor: packed.tensor as u32 }),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]]) {

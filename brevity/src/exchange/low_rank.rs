@@ -10,6 +10,8 @@ use super::{Ending, add_finite};
 #[derive(Default)]
 pub(super) struct LowRankLane {
     tensors: Vec<usize>,
+    /// The same, as errors name them.
+    numbers: Vec<u32>,
     states: Vec<LowRank>,
     /// The states as they were built.
     first_states: Vec<LowRank>,
@@ -23,6 +25,7 @@ pub(super) struct LowRankLane {
 impl LowRankLane {
     pub(super) fn add(&mut self, tensor: usize, state: LowRank) {
         self.tensors.push(tensor);
+        self.numbers.push(tensor as u32);
         self.deltas.push(vec![0.0; state.rows() * state.cols()]);
         self.first_states.push(state.clone());
         self.states.push(state);
@@ -55,7 +58,7 @@ impl LowRankLane {
         let matrices: Vec<&[f32]> =
             self.deltas.iter().map(|delta| if poisoned { &zeros[..delta.len()] } else { &delta[..] }).collect();
         let call = call.describe(describe(&self.states));
-        self.factors = low_rank_all_reduce(&call, &mut self.states, &matrices, cost).await?;
+        self.factors = low_rank_all_reduce(&call, &mut self.states, &matrices, &self.numbers, cost).await?;
         Ok(())
     }
 

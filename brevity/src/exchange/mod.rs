@@ -82,7 +82,8 @@ impl GradientExchange {
     /// Blocks until done. `gradients` has one slice for each tensor, in the builder's order.
     ///
     /// # Errors
-    /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`]: the same on all ranks, the step is left out.
+    /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: the same on
+    /// all ranks, the step is left out.
     /// [`Error::Collective`]: the gradients are unchanged and have been added to the residuals; do not hand them in
     /// again.
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
@@ -182,11 +183,11 @@ async fn step(
 
 /// The facade's error: with the tensor's name.
 fn named(error: Collective, tensors: &[Tensor]) -> Error {
+    let name =
+        |tensor: u32| tensors.get(tensor as usize).map_or_else(|| tensor.to_string(), |known| known.name.clone());
     match error {
-        Collective::NonFinite { rank, tensor } => Error::NonFinite {
-            rank: rank.0,
-            tensor: tensors.get(tensor as usize).map_or_else(|| tensor.to_string(), |known| known.name.clone()),
-        },
+        Collective::NonFinite { rank, tensor } => Error::NonFinite { rank: rank.0, tensor: name(tensor) },
+        Collective::Overflow { tensor } => Error::Overflow { tensor: name(tensor) },
         error => Error::Collective(error),
     }
 }
@@ -195,7 +196,7 @@ impl Ending {
     fn of(outcome: &Result<(), Collective>) -> Self {
         match outcome {
             Ok(()) => Self::Done,
-            Err(Collective::NonFinite { .. } | Collective::Compress(_)) => Self::Poisoned,
+            Err(Collective::NonFinite { .. } | Collective::Overflow { .. }) => Self::Poisoned,
             Err(_) => Self::Failed,
         }
     }

@@ -54,7 +54,7 @@ impl SparseLane {
         match self.method {
             SparseMethod::Union => {
                 let call = call.describe(sparse::describe_topk(dim));
-                self.sum = sparse::topk_all_reduce(&call, local, self.k).await?;
+                self.sum = sparse::topk_all_reduce(&call, local, self.k, self.tensor as u32).await?;
                 self.put_back.clear();
             }
             SparseMethod::Global(rule) => {

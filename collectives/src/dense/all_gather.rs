@@ -5,12 +5,11 @@
 
 use std::sync::Arc;
 
-use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
 use crate::element::Element;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
 
 /// Gathers vectors of equal length: `all` is `P` vectors long and holds this rank's in its place.
@@ -49,7 +48,10 @@ pub async fn all_gather_varying<'env, T: Element>(call: &Call<'_, 'env>, own: Ve
         let round = world_size - 1 + step;
         let (out, into) = (ring_chunk(rank, step, world_size), ring_chunk(rank, step + 1, world_size));
         let sending = call.send(next, round, Arc::clone(&blocks[out]));
-        let place = zeroed(lengths[into]).ok_or_else(|| too_long(into, lengths[into]))?;
+        let place = zeroed(lengths[into]).ok_or_else(|| {
+            let what = format!("a length of {} elements, more than there is memory for", lengths[into]);
+            call.refuse(into as u32, what)
+        })?;
         blocks[into] = Arc::new(call.recv(previous, round, place).await?);
         sending.await?;
     }
@@ -63,11 +65,4 @@ fn zeroed<T: Element>(length: u64) -> Option<Vec<T>> {
     vector.try_reserve_exact(length).ok()?;
     vector.resize(length, T::zeroed());
     Some(vector)
-}
-
-fn too_long(rank: usize, length: u64) -> Error {
-    Error::Payload {
-        rank: Rank(rank as u32),
-        what: format!("a length of {length} elements, more than there is memory for"),
-    }
 }

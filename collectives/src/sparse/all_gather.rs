@@ -7,7 +7,6 @@
 
 use brevity_compress::merge;
 use brevity_compress::{SparseVec, SparseView};
-use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
@@ -36,6 +35,8 @@ pub fn describe_topk(dim: usize) -> Description {
 /// What the transport reports; [`Error::Payload`] when a peer's vector is not one.
 pub async fn sparse_all_gather(call: &Call<'_, '_>, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
     let (rank, world_size) = (call.rank(), call.world_size());
+    // No vector has more entries than elements.
+    let limit = limit.min(local.dim());
     let mut gathered = Gathered::new(local, limit, world_size);
     for round in 0..doubling_rounds(world_size) {
         let distance = 1 << round;
@@ -43,7 +44,7 @@ pub async fn sparse_all_gather(call: &Call<'_, '_>, local: SparseView<'_>, limit
         let (to, from) = ((rank + world_size - distance) % world_size, (rank + distance) % world_size);
         gathered.exchange(call, to, from, round, blocks as usize).await?;
     }
-    gathered.in_rank_order(rank, local.dim())
+    gathered.in_rank_order(call, local.dim())
 }
 
 /// Sums the sparse vectors of all ranks; every rank gets the whole sum, contributions added in rank order.
@@ -51,12 +52,17 @@ pub async fn sparse_all_gather(call: &Call<'_, '_>, local: SparseView<'_>, limit
 /// `local` has at most `limit` entries, and `limit` is the same on all ranks.
 ///
 /// # Errors
-/// As [`sparse_all_gather`].
-pub async fn topk_all_reduce(call: &Call<'_, '_>, local: SparseView<'_>, limit: usize) -> Result<SparseVec> {
+/// As [`sparse_all_gather`]; [`Error::Overflow`] of tensor number `tensor`, on all ranks alike.
+pub async fn topk_all_reduce(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    limit: usize,
+    tensor: u32,
+) -> Result<SparseVec> {
     let gathered = sparse_all_gather(call, local, limit).await?;
     let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();
     let mut sum = SparseVec::new(local.dim());
-    merge::sum_all(&views, &mut sum)?;
+    merge::sum_all(&views, &mut sum).map_err(|_| Error::Overflow { tensor })?;
     Ok(sum)
 }
 
@@ -88,7 +94,7 @@ impl Gathered {
         let place = (self.counts.room(blocks), (self.indices.room(room), self.values.room(room)));
         let sending = call.send(to, round, (counts, (indices, values)));
         let ((counts, (indices, values)), lengths) = call.recv_up_to(from, round, place).await?;
-        let arrived = check(&counts, &lengths, self.limit, from)?;
+        let arrived = check(&counts, &lengths, self.limit).map_err(|what| call.refuse(from, what))?;
         let (sent_counts, (sent_indices, sent_values)) = sending.await?;
         self.counts.restore(sent_counts, counts, blocks);
         self.indices.restore(sent_indices, indices, arrived);
@@ -96,7 +102,8 @@ impl Gathered {
         Ok(())
     }
 
-    fn in_rank_order(self, rank: u32, dim: usize) -> Result<Vec<SparseVec>> {
+    fn in_rank_order(self, call: &Call<'_, '_>, dim: usize) -> Result<Vec<SparseVec>> {
+        let rank = call.rank();
         let world_size = self.counts.filled.len();
         let mut vectors = Vec::with_capacity(world_size);
         let mut start = 0;
@@ -105,10 +112,10 @@ impl Gathered {
             let range = start..start + count as usize;
             start = range.end;
             let (indices, values) = (self.indices.filled[range.clone()].to_vec(), self.values.filled[range].to_vec());
-            vectors.push(SparseVec::from_parts(dim, indices, values).map_err(|error| Error::Payload {
-                rank: Rank(owner as u32),
-                what: format!("a sparse vector with {error}"),
-            })?);
+            vectors.push(
+                SparseVec::from_parts(dim, indices, values)
+                    .map_err(|error| call.refuse(owner as u32, format!("a sparse vector with {error}")))?,
+            );
         }
         vectors.rotate_right(rank as usize);
         Ok(vectors)
@@ -116,15 +123,13 @@ impl Gathered {
 }
 
 /// Entries that arrived; the counts must be within the limit and add up to the bytes of indices and values.
-fn check(counts: &[u32], lengths: &[usize], limit: usize, from: u32) -> Result<usize> {
+fn check(counts: &[u32], lengths: &[usize], limit: usize) -> std::result::Result<usize, String> {
     let entries: usize = counts.iter().map(|&count| count as usize).sum();
     let bytes = entries.saturating_mul(size_of::<u32>());
     if lengths == [size_of_val(counts), bytes, bytes] && counts.iter().all(|&count| count as usize <= limit) {
         return Ok(entries);
     }
-    let what =
-        format!("{} sparse vectors of {entries} entries in {lengths:?} bytes, at most {limit} each", counts.len());
-    Err(Error::Payload { rank: Rank(from), what })
+    Err(format!("{} sparse vectors of {entries} entries in {lengths:?} bytes, at most {limit} each", counts.len()))
 }
 
 /// A vector that fills from the front, of which pieces can be lent to operations.
@@ -169,10 +174,10 @@ mod tests {
 
     #[test]
     fn counts_must_agree_with_the_bytes() {
-        assert_eq!(check(&[2, 1], &[8, 12, 12], 2, 0).unwrap(), 3);
-        assert!(check(&[2, 1], &[8, 12, 8], 2, 0).is_err());
-        assert!(check(&[3, 0], &[8, 12, 12], 2, 0).is_err());
-        assert!(check(&[u32::MAX, u32::MAX], &[8, 12, 12], 2, 0).is_err());
-        assert!(check(&[2, 1], &[4, 12, 12], 2, 0).is_err());
+        assert_eq!(check(&[2, 1], &[8, 12, 12], 2).unwrap(), 3);
+        assert!(check(&[2, 1], &[8, 12, 8], 2).is_err());
+        assert!(check(&[3, 0], &[8, 12, 12], 2).is_err());
+        assert!(check(&[u32::MAX, u32::MAX], &[8, 12, 12], 2).is_err());
+        assert!(check(&[2, 1], &[4, 12, 12], 2).is_err());
     }
 }

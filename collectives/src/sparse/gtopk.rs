@@ -65,6 +65,8 @@ pub async fn gtopk_all_reduce(
     tensor: u32,
 ) -> Result<Gtopk> {
     let dim = local.dim();
+    // No vector has more entries than elements.
+    let k = k.min(dim);
     let tree = Binomial::new(call.rank(), 0, call.world_size());
     let mut merger = Merger::new(local, k);
     for (child, round) in tree.children() {

@@ -1,10 +1,10 @@
 //! Sparse vectors as messages: indices and values, each gathered from where it lies.
 
 use brevity_compress::SparseVec;
-use ucx_sys_wrap::{Lengths, Rank};
+use ucx_sys_wrap::Lengths;
 
 use crate::call::Call;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The room for a sparse vector that a peer will send.
 pub(super) type Place = (Vec<u32>, Vec<f32>);
@@ -28,19 +28,19 @@ pub(super) async fn receive(
 ) -> Result<SparseVec> {
     let (arrived, lengths) = call.recv_up_to(from, round, place(parts, limit)).await?;
     let (mut indices, mut values) = arrived;
-    indices.truncate(entries(&lengths, from)?);
+    indices.truncate(entries(call, &lengths, from)?);
     values.truncate(indices.len());
     SparseVec::from_parts(dim, indices, values)
-        .map_err(|error| Error::Payload { rank: Rank(from), what: format!("a sparse vector with {error}") })
+        .map_err(|error| call.refuse(from, format!("a sparse vector with {error}")))
 }
 
 /// Entries of a message whose indices and values have these bytes.
-pub(super) fn entries(lengths: &Lengths, from: u32) -> Result<usize> {
+pub(super) fn entries(call: &Call<'_, '_>, lengths: &Lengths, from: u32) -> Result<usize> {
     match lengths[..] {
         [indices, values] if indices == values && indices % size_of::<u32>() == 0 => Ok(indices / size_of::<u32>()),
-        _ => Err(Error::Payload {
-            rank: Rank(from),
-            what: format!("a sparse vector with parts of {lengths:?} bytes, expected equal multiples of 4"),
-        }),
+        _ => {
+            let what = format!("a sparse vector with parts of {lengths:?} bytes, expected equal multiples of 4");
+            Err(call.refuse(from, what))
+        }
     }
 }

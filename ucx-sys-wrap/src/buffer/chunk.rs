@@ -209,7 +209,7 @@ unsafe impl<T: Pod + Send + Sync> Buffer for Chunk<'_, T> {
 
 // SAFETY: nobody else can write the elements of a chunk.
 unsafe impl<T: Pod + Send + Sync> SendBuffer for Chunk<'_, T> {
-    fn lend(raw: &Self, parts: &mut SendParts) {
+    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
         // SAFETY: the chunk has the sole right to its elements and does not use it while it is lent.
         parts.push(unsafe { ReadLease::new(raw.pointer.cast(), raw.length * size_of::<T>()) });
     }
@@ -217,7 +217,7 @@ unsafe impl<T: Pod + Send + Sync> SendBuffer for Chunk<'_, T> {
 
 // SAFETY: nobody else can touch the elements of a chunk.
 unsafe impl<T: Pod + Send + Sync> RecvBuffer for Chunk<'_, T> {
-    fn lend(raw: &mut Self, parts: &mut RecvParts) {
+    unsafe fn lend(raw: &mut Self, parts: &mut RecvParts) {
         // SAFETY: the chunk has the sole right to its elements and does not use it while it is lent.
         parts.push(unsafe { WriteLease::new(raw.pointer.cast(), raw.length * size_of::<T>()) });
     }
@@ -238,8 +238,9 @@ unsafe impl<T: Pod + Send + Sync> Buffer for Arc<Chunk<'_, T>> {
 
 // SAFETY: a shared chunk is not written.
 unsafe impl<T: Pod + Send + Sync> SendBuffer for Arc<Chunk<'_, T>> {
-    fn lend(raw: &Self, parts: &mut SendParts) {
-        <Chunk<'_, T> as SendBuffer>::lend(raw, parts);
+    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
+        // SAFETY: the caller promises for the count, and thus for the chunk that it keeps.
+        unsafe { <Chunk<'_, T> as SendBuffer>::lend(raw, parts) };
     }
 }
 

@@ -79,7 +79,8 @@ impl<'env> Comm<'env> {
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        B::lend(&raw, &mut parts);
+        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
+        unsafe { B::lend(&raw, &mut parts) };
         let lent = parts.iter().map(ReadLease::len).collect();
         let posted = match self.port.enter().transport.borrow_mut().post_send(to, envelope, parts) {
             Posted::Done(done) => Posted::Done(done.result),
@@ -94,7 +95,8 @@ impl<'env> Comm<'env> {
     pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        B::lend(&mut raw, &mut parts);
+        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
+        unsafe { B::lend(&mut raw, &mut parts) };
         let lent = parts.iter().map(WriteLease::len).collect();
         let posted = match self.port.enter().transport.borrow_mut().post_recv(from, envelope, parts) {
             Posted::Done(done) => Posted::Done(done.result),

@@ -40,7 +40,10 @@ pub unsafe trait Buffer: Sized + Send {
 /// The leases name memory that the invariants of [`ReadLease`] hold for while `raw` exists.
 pub unsafe trait SendBuffer: Buffer {
     /// Adds a lease for each part.
-    fn lend(raw: &Self::Raw, parts: &mut SendParts);
+    ///
+    /// # Safety
+    /// Until all the leases were given back, `raw` is neither dropped nor put together again.
+    unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts);
 }
 
 /// A buffer that can be received into: at most three parts.
@@ -49,7 +52,10 @@ pub unsafe trait SendBuffer: Buffer {
 /// The leases name memory that the invariants of [`WriteLease`] hold for while `raw` exists.
 pub unsafe trait RecvBuffer: Buffer {
     /// Adds a lease for each part.
-    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts);
+    ///
+    /// # Safety
+    /// Until all the leases were given back, `raw` is neither dropped nor put together again.
+    unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts);
 }
 
 /// A slice taken apart.
@@ -97,7 +103,7 @@ unsafe impl<T: Pod + Send + Sync> Buffer for &[T] {
 
 // SAFETY: a shared slice is not written while it is borrowed.
 unsafe impl<T: Pod + Send + Sync> SendBuffer for &[T] {
-    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+    unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts) {
         parts.push(raw.read_lease());
     }
 }
@@ -119,14 +125,14 @@ unsafe impl<T: Pod + Send> Buffer for &mut [T] {
 
 // SAFETY: nobody else can write an exclusively borrowed slice.
 unsafe impl<T: Pod + Send> SendBuffer for &mut [T] {
-    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+    unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts) {
         parts.push(raw.read_lease());
     }
 }
 
 // SAFETY: nobody else can touch an exclusively borrowed slice.
 unsafe impl<T: Pod + Send> RecvBuffer for &mut [T] {
-    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
+    unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
         parts.push(raw.write_lease());
     }
 }
@@ -161,14 +167,14 @@ unsafe impl<T: Pod + Send> Buffer for Vec<T> {
 
 // SAFETY: nobody else has the vector.
 unsafe impl<T: Pod + Send> SendBuffer for Vec<T> {
-    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+    unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts) {
         parts.push(raw.0.read_lease());
     }
 }
 
 // SAFETY: nobody else has the vector.
 unsafe impl<T: Pod + Send> RecvBuffer for Vec<T> {
-    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
+    unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
         parts.push(raw.0.write_lease());
     }
 }
@@ -191,7 +197,7 @@ macro_rules! shared_buffer {
 
         // SAFETY: shared memory is not written while anybody has a count of it.
         unsafe impl<$($generics)*> SendBuffer for $type {
-            fn lend(raw: &Self, parts: &mut SendParts) {
+            unsafe fn lend(raw: &Self, parts: &mut SendParts) {
                 let as_bytes: fn(&Self) -> &[u8] = $bytes;
                 let bytes = as_bytes(raw);
                 // SAFETY: `raw` keeps the bytes alive and unchanged while it exists.
@@ -215,12 +221,12 @@ unsafe impl Buffer for () {
 
 // SAFETY: there is no memory.
 unsafe impl SendBuffer for () {
-    fn lend((): &(), _: &mut SendParts) {}
+    unsafe fn lend((): &(), _: &mut SendParts) {}
 }
 
 // SAFETY: there is no memory.
 unsafe impl RecvBuffer for () {
-    fn lend((): &mut (), _: &mut RecvParts) {}
+    unsafe fn lend((): &mut (), _: &mut RecvParts) {}
 }
 
 // SAFETY: each half keeps its own promise.
@@ -239,17 +245,21 @@ unsafe impl<A: Buffer, B: Buffer> Buffer for (A, B) {
 
 // SAFETY: each half keeps its own promise.
 unsafe impl<A: SendBuffer, B: SendBuffer> SendBuffer for (A, B) {
-    fn lend(raw: &Self::Raw, parts: &mut SendParts) {
-        A::lend(&raw.0, parts);
-        B::lend(&raw.1, parts);
+    unsafe fn lend(raw: &Self::Raw, parts: &mut SendParts) {
+        // SAFETY: the caller promises for both halves.
+        unsafe { A::lend(&raw.0, parts) };
+        // SAFETY: as above.
+        unsafe { B::lend(&raw.1, parts) };
     }
 }
 
 // SAFETY: each half keeps its own promise.
 unsafe impl<A: RecvBuffer, B: RecvBuffer> RecvBuffer for (A, B) {
-    fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
-        A::lend(&mut raw.0, parts);
-        B::lend(&mut raw.1, parts);
+    unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
+        // SAFETY: the caller promises for both halves.
+        unsafe { A::lend(&mut raw.0, parts) };
+        // SAFETY: as above.
+        unsafe { B::lend(&mut raw.1, parts) };
     }
 }
 
@@ -274,7 +284,8 @@ mod tests {
     fn leases_name_the_bytes() {
         let mut raw = (vec![0u32; 2], Vec::<f32>::new()).into_raw();
         let mut parts = RecvParts::new();
-        <(Vec<u32>, Vec<f32>) as RecvBuffer>::lend(&mut raw, &mut parts);
+        // SAFETY: the leases are dropped before the raw parts are put together.
+        unsafe { <(Vec<u32>, Vec<f32>) as RecvBuffer>::lend(&mut raw, &mut parts) };
         assert_eq!((parts[0].len(), parts[1].len()), (8, 0));
         parts[0].bytes_mut().copy_from_slice(&[1, 0, 0, 0, 2, 0, 0, 0]);
         drop(parts);

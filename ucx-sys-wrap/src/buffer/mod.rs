@@ -25,3 +25,16 @@ pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use port::Port;
 pub use task::{Task, TaskFuture};
+
+/// Lending for tests of transports without a scope, which keep their buffers themselves.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::{Buffer, RecvBuffer};
+    use crate::transport::RecvParts;
+
+    /// Lends a buffer that the test keeps until its operation has ended.
+    pub(crate) fn lend_to_receive<B: RecvBuffer>(raw: &mut <B as Buffer>::Raw, parts: &mut RecvParts) {
+        // SAFETY: tests keep their buffers until they have the leases back.
+        unsafe { B::lend(raw, parts) };
+    }
+}

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 use super::connection::{Connection, Verdict};
 use super::frame::{HEADER_BYTES, Header, MAX_EAGER_BYTES};
-use crate::buffer::{Buffer, RawVec, RecvBuffer};
+use crate::buffer::testing::lend_to_receive;
+use crate::buffer::{Buffer, RawVec};
 use crate::transport::{Posted, RecvDone, RecvParts};
 use crate::{Envelope, MAX_PARTS, Mark, Rank, Result, Signature, Statistics, Tag};
 
@@ -54,7 +55,7 @@ impl Receiving {
     fn post(connection: &mut Connection, round: u32, capacities: &[usize], statistics: &mut Statistics) -> Self {
         let mut memory: Vec<_> = capacities.iter().map(|capacity| vec![0u8; *capacity].into_raw()).collect();
         let mut parts = RecvParts::new();
-        memory.iter_mut().for_each(|part| <Vec<u8> as RecvBuffer>::lend(part, &mut parts));
+        memory.iter_mut().for_each(|part| lend_to_receive::<Vec<u8>>(part, &mut parts));
         Self { posted: connection.post_recv(envelope(round), parts, statistics), _memory: memory }
     }
 

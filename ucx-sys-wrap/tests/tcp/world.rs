@@ -106,7 +106,8 @@ impl Sending {
     pub fn post(transport: &mut Tcp, to: usize, envelope: Envelope, parts: &[&[u8]]) -> Self {
         let raw: Vec<_> = parts.iter().map(|part| part.to_vec().into_raw()).collect();
         let mut leases = SendParts::new();
-        raw.iter().for_each(|part| <Vec<u8> as SendBuffer>::lend(part, &mut leases));
+        // SAFETY: `raw` is kept until the leases were given back.
+        raw.iter().for_each(|part| unsafe { <Vec<u8> as SendBuffer>::lend(part, &mut leases) });
         Self { posted: transport.post_send(Rank(to as u32), envelope, leases), _parts: raw }
     }
 
@@ -138,7 +139,8 @@ impl Receiving {
     pub fn post(transport: &mut Tcp, from: usize, envelope: Envelope, capacities: &[usize]) -> Self {
         let mut raw: Vec<_> = capacities.iter().map(|capacity| vec![0xAA; *capacity].into_raw()).collect();
         let mut leases = RecvParts::new();
-        raw.iter_mut().for_each(|part| <Vec<u8> as RecvBuffer>::lend(part, &mut leases));
+        // SAFETY: `raw` is kept until the leases were given back.
+        raw.iter_mut().for_each(|part| unsafe { <Vec<u8> as RecvBuffer>::lend(part, &mut leases) });
         Self { posted: transport.post_recv(Rank(from as u32), envelope, leases), _parts: raw }
     }
 
