@@ -131,7 +131,7 @@ fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
 fn defaults() -> Vec<Setting> {
     let Settings { timeout, cost } = Settings::default();
     let of = |name, value| Setting { name, value };
-    let unexpected_mib = tcp::MAX_UNEXPECTED_BYTES >> 20;
+    let unexpected_mib = tcp::CREDIT_BYTES >> 20;
     let packed_kib = ucx::PACKED_BYTES as f64 / 1024.0;
     vec![
         of("transport", "auto: ucx where all ranks have it, else tcp".into()),
