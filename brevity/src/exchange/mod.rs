@@ -95,7 +95,8 @@ impl GradientExchange {
     }
 
     /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until the handle gives them
-    /// back.
+    /// back. Keep the handle until then: the call keeps its group alive, so one that nobody waits for any more is never
+    /// ended, and its peers wait for their deadline.
     ///
     /// # Errors
     /// [`Error::Shape`]: the exchange and the gradients are dropped.
