@@ -26,7 +26,7 @@ pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// Messages may be sent without asking up to this many bytes a peer that it has not received, as [`cost`] counts them.
+/// Messages may be sent without asking up to this many bytes a peer that it has not received, as `cost` counts them.
 pub const CREDIT_BYTES: u64 = 64 << 20;
 
 /// A message of more payload than this is always offered, in bytes.
