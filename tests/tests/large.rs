@@ -1,6 +1,7 @@
 //! One long vector: indices above 2^24, where a float can't tell neighbours apart, are kept.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use brevity::collectives::dense;
 use brevity::{PutBack, Reduction};
 use brevity_tests::suite::sparse;
 use brevity_tests::{on_local, oracle};
@@ -44,4 +45,26 @@ fn indices_above_two_to_the_24_are_kept() {
         assert!(gtopk.iter().eq(expected.iter().map(|(&i, &v)| (i, v))));
         assert!(sum == expected_sum, "the sums differ");
     }
+}
+
+#[test]
+fn both_all_reduces_and_the_gathers_take_long_vectors() {
+    let expected = oracle::sum(&(0..3).map(vector).collect::<Vec<_>>());
+    let checked = on_local(3, move |group| {
+        let description = dense::describe_all_reduce::<f32>(COUNT, Reduction::Sum);
+        let own = || vector(group.rank()).into();
+        let ring = group.run(description, async |call| dense::ring(call, own(), Reduction::Sum).await);
+        assert!(ring.unwrap()[..] == expected, "the ring differs");
+        let doubled = group.run(description, async |call| dense::recursive_doubling(call, own(), Reduction::Sum).await);
+        assert!(doubled.unwrap()[..] == expected, "recursive doubling differs");
+
+        let mut all = vec![0.0; 3 * COUNT];
+        group.all_gather(&vector(group.rank()), &mut all).unwrap();
+        let varying = group.all_gather_varying(vector(group.rank())).unwrap();
+        for (rank, gathered) in varying.iter().enumerate() {
+            assert!(*gathered == vector(rank as u32) && *gathered == all[rank * COUNT..][..COUNT], "gathers differ");
+        }
+        true
+    });
+    assert_eq!(checked, [true; 3]);
 }
