@@ -38,6 +38,12 @@ impl Shared {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// The error of a peer that has sent what the call's rules do not allow; the call is broken.
+    fn refuse(&self, rank: u32, what: String) -> Error {
+        self.broken.store(true, Ordering::Relaxed);
+        Error::Payload { rank: Rank(rank), what }
+    }
+
     /// The call's error for a transport's.
     fn error(&self, place: &Place, error: ucx_sys_wrap::Error) -> Error {
         use ucx_sys_wrap::Error as Transport;
@@ -117,8 +123,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     /// The error of a peer that has sent what the call's rules do not allow. The group is closed when the call ends,
     /// since this rank leaves it early.
     pub(crate) fn refuse(&self, rank: u32, what: String) -> Error {
-        self.shared.broken.store(true, Ordering::Relaxed);
-        Error::Payload { rank: Rank(rank), what }
+        self.shared.refuse(rank, what)
     }
 
     fn mark(&self) -> Mark {
@@ -204,11 +209,8 @@ impl<'env, B: RecvBuffer + 'env> Future for Receiving<'_, 'env, B> {
         Poll::Ready(if lengths == *expected {
             Ok(buffer)
         } else {
-            self.0.shared.broken.store(true, Ordering::Relaxed);
-            Err(Error::Payload {
-                rank: Rank(self.0.from),
-                what: format!("parts of {lengths:?} bytes, expected {expected:?}"),
-            })
+            let what = format!("parts of {lengths:?} bytes, expected {expected:?}");
+            Err(self.0.shared.refuse(self.0.from, what))
         })
     }
 }
