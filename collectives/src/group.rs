@@ -104,6 +104,13 @@ impl Group {
         &self.0.settings
     }
 
+    /// What moves this group's calls: for messages between two ranks without a call around each. Their tags must be of a
+    /// group number that no group of collectives has.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
     /// Closes the group on all ranks: their pending and later calls fail with [`Error::Aborted`] naming this rank.
     pub fn abort(&self) {
         self.port().abort();

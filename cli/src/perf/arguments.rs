@@ -9,7 +9,7 @@ use brevity::transport::MAX_WORLD_SIZE;
 use brevity::transport::bootstrap::Choice;
 
 use super::error::{Error, Result};
-use super::size::{Size, SizeRange};
+use brevity_bench::size::{Size, SizeRange};
 
 /// Sizes measured unless told otherwise, in bytes.
 const DEFAULT_MAX: usize = 4 << 20;

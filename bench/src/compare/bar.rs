@@ -1,0 +1,86 @@
+//! What a row must keep to.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::pairs::Comparison;
+
+/// What a row must keep to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bar {
+    /// The median ratio of the times is at most this.
+    Ratio(f64),
+    /// The median difference is at most so many nanoseconds.
+    Extra(f64),
+    /// Ours is never slower: the median ratio is at most 1.03, or its interval reaches 1.
+    NotSlower,
+}
+
+/// What [`Bar::NotSlower`] takes for measuring error.
+const NOT_SLOWER: f64 = 1.03;
+
+impl Bar {
+    /// Whether a comparison keeps to it.
+    #[must_use]
+    pub fn is_met(self, comparison: &Comparison) -> bool {
+        match self {
+            Self::Ratio(most) => comparison.ratio <= most,
+            Self::Extra(most) => comparison.extra_ns <= most,
+            Self::NotSlower => comparison.ratio <= NOT_SLOWER || comparison.ratio_low <= 1.0,
+        }
+    }
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ratio(most) => write!(f, "{most:.2}x"),
+            Self::Extra(most) => write!(f, "+{most:.0} ns"),
+            Self::NotSlower => write!(f, "{NOT_SLOWER}x or 1 in it"),
+        }
+    }
+}
+
+impl Serialize for Bar {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::pairs::{Subject, Turn};
+
+    fn comparison(pairs: &[(f64, f64)]) -> Comparison {
+        let subject = Subject { what: "latency".into(), wire: "tcp", world_size: 2, bytes: 8 };
+        let turn = |&(ours_us, theirs_us)| Turn {
+            ours_us,
+            theirs_us,
+            probe_before_ns: 5.0,
+            probe_after_ns: 5.0,
+            changed: false,
+        };
+        Comparison::new(subject, "a", "b", pairs.iter().map(turn).collect(), 0).unwrap()
+    }
+
+    #[test]
+    fn ratios_are_medians_of_turns_not_of_sides() {
+        let found = comparison(&[(2.0, 1.0), (30.0, 10.0), (4.0, 4.0)]);
+        assert_eq!((found.ours_us, found.theirs_us, found.ratio), (4.0, 4.0, 2.0));
+        assert_eq!((found.ratio_low, found.ratio_high), (1.0, 3.0));
+        assert_eq!(found.extra_ns, 1000.0);
+    }
+
+    #[test]
+    fn bars_are_kept_or_not() {
+        let found = comparison(&[(1.04, 1.0); 5]);
+        assert!(Bar::Ratio(1.05).is_met(&found) && !Bar::Ratio(1.03).is_met(&found));
+        assert!(Bar::Extra(41.0).is_met(&found) && !Bar::Extra(39.0).is_met(&found));
+        assert!(!Bar::NotSlower.is_met(&found));
+        assert!(Bar::NotSlower.is_met(&comparison(&[(1.02, 1.0); 5])));
+        let reaches_one = [(1.2, 1.0), (1.1, 1.0), (1.1, 1.0), (1.0, 1.0), (1.2, 1.0)];
+        assert!(Bar::NotSlower.is_met(&comparison(&reaches_one)));
+    }
+}

@@ -1,0 +1,109 @@
+//! `bench/compare p2p`: ours and the peers that are here, in turns.
+
+mod bar;
+mod namespace;
+mod pairs;
+mod rows;
+mod table;
+
+use std::path::PathBuf;
+
+pub use bar::Bar;
+pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
+pub use rows::{Row, Stage};
+
+use crate::peers::{Perftest, find_mpi};
+use crate::size::SizeRange;
+use crate::{Error, Result, probe};
+
+/// Compares messages between ranks with those of other libraries.
+#[derive(Clone, Debug, clap::Args)]
+pub struct P2pArguments {
+    /// Fewer sizes and shorter slices: says that everything works, and little more
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the figures to a file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Rows to measure [default: all]
+    #[arg(long, value_name = "ROW", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Bytes, as 8:4K: the powers of two from MIN to MAX [default: 8:16M]
+    #[arg(long, value_name = "MIN:MAX")]
+    pub size: Option<SizeRange>,
+    /// Turns of each side [default: 7]
+    #[arg(long, value_name = "N")]
+    pub pairs: Option<usize>,
+    /// Milliseconds that one side of a turn is measured [default: 20]
+    #[arg(long, value_name = "MS")]
+    pub slice: Option<f64>,
+}
+
+/// The sizes where no range is asked for: all that the bars name.
+const ALL_SIZES: SizeRange = SizeRange { min: 8, max: 16 << 20 };
+
+/// Compares, and says whether every bar was met.
+///
+/// # Errors
+/// [`Error::Arguments`] before anything is started; any other when ours fails.
+pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
+    let rows = arguments.rows()?;
+    let effort = arguments.effort()?;
+    namespace::enter()?;
+    let perftest = Perftest::find();
+    let (mpis, missing) = find_mpi();
+    say_who_is_here(perftest.as_ref(), &mpis, &missing);
+    let stage = Stage { perftest, mpis, effort, sizes: arguments.sizes() };
+    let mut found: Vec<Comparison> = Vec::new();
+    for row in rows {
+        println!("\n# {}\n{}", row.name(), table::head());
+        let mut tell = |comparison: Comparison| {
+            println!("{}", table::line(&comparison));
+            found.push(comparison);
+            Ok(())
+        };
+        row.measure(&stage, &mut tell)?;
+    }
+    println!("\n{}", table::verdict(&found));
+    if let Some(path) = &arguments.json {
+        table::write_json(&found, path)?;
+    }
+    Ok(found.iter().all(|comparison| comparison.met != Some(false)))
+}
+
+impl P2pArguments {
+    fn rows(&self) -> Result<Vec<Row>> {
+        let find = |name: &String| {
+            let known = Row::ALL.into_iter().find(|row| row.name() == name);
+            let names = Row::ALL.map(Row::name).join(", ");
+            known.ok_or_else(|| Error::Arguments(format!("--only {name}: there is no such row, name some of {names}")))
+        };
+        if self.only.is_empty() { Ok(Row::ALL.to_vec()) } else { self.only.iter().map(find).collect() }
+    }
+
+    fn effort(&self) -> Result<Effort> {
+        let slice = self.slice.unwrap_or(if self.quick { 4.0 } else { 20.0 });
+        let pairs = self.pairs.unwrap_or(if self.quick { 5 } else { 7 });
+        if pairs == 0 || !(0.1..=10_000.0).contains(&slice) {
+            return Err(Error::Arguments("--pairs is at least 1, --slice from 0.1 to 10000 ms".into()));
+        }
+        Ok(Effort { pairs, slice_us: slice * 1e3, fewest: if self.quick { 3 } else { 6 } })
+    }
+
+    /// Every power of two, every eighth where a quick look is enough.
+    fn sizes(&self) -> Vec<usize> {
+        let sizes = self.size.unwrap_or(ALL_SIZES).sizes();
+        if self.quick && self.size.is_none() { sizes.step_by(7).collect() } else { sizes.collect() }
+    }
+}
+
+fn say_who_is_here(perftest: Option<&Perftest>, mpis: &[crate::peers::Mpi], missing: &[&str]) {
+    println!("# congestion control: {}", namespace::congestion_control());
+    println!("# a store to a line that the other core has read: {:.1} ns", probe::dirty_store_nanoseconds());
+    match perftest {
+        Some(perftest) => println!("# ucx_perftest: {}", perftest.version),
+        None => println!("# missing: ucx_perftest (bench/peers/install.sh installs it): rows with UCX are left out"),
+    }
+    mpis.iter().for_each(|mpi| println!("# {}: {}", mpi.name, mpi.version));
+    missing.iter().for_each(|name| println!("# missing: {name} (bench/peers/install.sh installs it)"));
+}

@@ -1,0 +1,263 @@
+//! Ours and theirs in turns: A B A B, each turn between two probes of the caches' regime.
+
+use serde::Serialize;
+
+use super::bar::Bar;
+use crate::job::Job;
+use crate::order::{Answer, Order, What};
+use crate::peers::{Perftest, Wire};
+use crate::statistics::{Interval, median};
+use crate::{Error, Result, probe};
+
+/// How often a turn is taken again when the regime changed in it.
+const MOST_REPEATS: usize = 4;
+
+/// Iterations of the first look at how long one takes.
+const FIRST_LOOK: usize = 3;
+
+/// Who takes part in turns.
+pub trait Contestant {
+    /// The name in tables.
+    fn name(&self) -> &str;
+
+    /// Microseconds of one message or call.
+    ///
+    /// # Errors
+    /// When it can't be measured, or its results are wrong.
+    fn measure(&mut self, order: &Order) -> Result<f64>;
+}
+
+/// Which figure of a slice counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// The median of the batches: a rare interruption does not count.
+    Median,
+    /// The mean of all iterations, where the peer reports nothing else.
+    Mean,
+}
+
+/// A job as a contestant.
+pub struct OfJob {
+    /// The processes.
+    pub job: Job,
+    /// Which figure counts.
+    pub figure: Figure,
+    /// What is measured in place of the order's own subject.
+    pub instead: Option<What>,
+}
+
+impl OfJob {
+    /// A job whose median counts.
+    #[must_use]
+    pub fn median(job: Job) -> Self {
+        Self { job, figure: Figure::Median, instead: None }
+    }
+
+    /// A job whose mean counts.
+    #[must_use]
+    pub fn mean(job: Job) -> Self {
+        Self { figure: Figure::Mean, ..Self::median(job) }
+    }
+}
+
+impl Contestant for OfJob {
+    fn name(&self) -> &str {
+        self.job.name()
+    }
+
+    fn measure(&mut self, order: &Order) -> Result<f64> {
+        let order = Order { what: self.instead.unwrap_or(order.what), ..*order };
+        let answers = self.job.tell(&order)?;
+        figure(self.figure, &answers).ok_or_else(|| Error::contestant(self.job.name(), format!("no times of {order}")))
+    }
+}
+
+/// The mean over the ranks that have times.
+fn figure(figure: Figure, answers: &[Answer]) -> Option<f64> {
+    let of = |answer: &Answer| if figure == Figure::Median { answer.median_us } else { answer.mean_us };
+    let figures: Vec<f64> = answers.iter().filter_map(of).collect();
+    (!figures.is_empty()).then(|| crate::statistics::mean(&figures))
+}
+
+/// `ucx_perftest` over one wire.
+pub struct PerftestOver(pub Perftest, pub Wire);
+
+impl Contestant for PerftestOver {
+    fn name(&self) -> &'static str {
+        "ucx_perftest"
+    }
+
+    fn measure(&mut self, order: &Order) -> Result<f64> {
+        self.0.measure(self.1, order)
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Turns of each.
+    pub pairs: usize,
+    /// How long one side of a turn is measured, in microseconds.
+    pub slice_us: f64,
+    /// The fewest iterations of a slice.
+    pub fewest: usize,
+}
+
+/// What is compared.
+#[derive(Clone, Debug, Serialize)]
+pub struct Subject {
+    /// What is measured.
+    pub what: String,
+    /// The wire.
+    pub wire: &'static str,
+    /// Ranks.
+    pub world_size: u32,
+    /// Bytes of a message or vector.
+    pub bytes: usize,
+}
+
+/// One turn of two contestants.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Turn {
+    /// Ours.
+    pub ours_us: f64,
+    /// Theirs.
+    pub theirs_us: f64,
+    /// Nanoseconds of a store to a line that the other core has read, before.
+    pub probe_before_ns: f64,
+    /// And after.
+    pub probe_after_ns: f64,
+    /// Whether the regime changed in this turn, even when it was taken again.
+    pub changed: bool,
+}
+
+/// All turns of two contestants about one subject.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What is compared.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// The name of ours.
+    pub ours: String,
+    /// The name of theirs.
+    pub peer: String,
+    /// The median of ours.
+    pub ours_us: f64,
+    /// The median of theirs.
+    pub theirs_us: f64,
+    /// The median of ours / theirs over the turns.
+    pub ratio: f64,
+    /// The lower end of its interval.
+    pub ratio_low: f64,
+    /// The upper end of its interval.
+    pub ratio_high: f64,
+    /// The median of ours - theirs over the turns.
+    pub extra_ns: f64,
+    /// Turns that were taken again because the regime changed.
+    pub repeated: usize,
+    /// What the row must keep to; none for what is told only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
+    /// Whether it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub met: Option<bool>,
+    /// The turns.
+    pub turns: Vec<Turn>,
+}
+
+impl Comparison {
+    /// Sums up turns; none of none.
+    #[must_use]
+    pub fn new(subject: Subject, ours: &str, peer: &str, turns: Vec<Turn>, repeated: usize) -> Option<Self> {
+        let of = |figure: fn(&Turn) -> f64| turns.iter().map(figure).collect::<Vec<f64>>();
+        let ratio = Interval::of(&of(|turn| turn.ours_us / turn.theirs_us))?;
+        Some(Self {
+            subject,
+            ours: ours.to_owned(),
+            peer: peer.to_owned(),
+            ours_us: median(&of(|turn| turn.ours_us)),
+            theirs_us: median(&of(|turn| turn.theirs_us)),
+            ratio: ratio.median,
+            ratio_low: ratio.low,
+            ratio_high: ratio.high,
+            extra_ns: median(&of(|turn| (turn.ours_us - turn.theirs_us) * 1e3)),
+            repeated,
+            bar: None,
+            met: None,
+            turns,
+        })
+    }
+
+    /// Holds it to a bar.
+    #[must_use]
+    pub fn judged(mut self, bar: Bar) -> Self {
+        self.met = Some(bar.is_met(&self));
+        self.bar = Some(bar);
+        self
+    }
+}
+
+/// Compares ours with each of theirs about one subject, all in turns.
+///
+/// # Errors
+/// When ours fails. Theirs that fail are told on standard error and left out.
+pub fn compare(
+    subject: &Subject,
+    what: What,
+    ours: &mut dyn Contestant,
+    theirs: &mut Vec<Box<dyn Contestant>>,
+    effort: Effort,
+) -> Result<Vec<Comparison>> {
+    let base = Order { what, bytes: subject.bytes, iterations: FIRST_LOOK, warmup: FIRST_LOOK };
+    let plan = |contestant: &mut dyn Contestant| -> Result<Order> {
+        let each = contestant.measure(&base)?;
+        let each = contestant.measure(&base.lasting(effort.slice_us / 10.0, each, (FIRST_LOOK, 100_000)))?;
+        Ok(base.lasting(effort.slice_us, each, (effort.fewest, 1_000_000)))
+    };
+    let own_order = plan(ours)?;
+    let mut orders = Vec::new();
+    theirs.retain_mut(|contestant| match plan(&mut **contestant) {
+        Ok(order) => {
+            orders.push(order);
+            true
+        }
+        Err(error) => {
+            eprintln!("left out: {error}");
+            false
+        }
+    });
+    let mut turns = vec![(Vec::new(), 0); theirs.len()];
+    for _ in 0..effort.pairs {
+        for ((contestant, order), (taken, repeated)) in theirs.iter_mut().zip(&orders).zip(&mut turns) {
+            let (turn, repeats) = take_turn(ours, &own_order, &mut **contestant, order)?;
+            taken.push(turn);
+            *repeated += repeats;
+        }
+    }
+    let mut found = Vec::new();
+    for (contestant, (taken, repeated)) in theirs.iter().zip(turns) {
+        found.extend(Comparison::new(subject.clone(), ours.name(), contestant.name(), taken, repeated));
+    }
+    Ok(found)
+}
+
+/// One turn, taken again while the regime changes in it; how often it was.
+fn take_turn(
+    ours: &mut dyn Contestant,
+    own_order: &Order,
+    theirs: &mut dyn Contestant,
+    order: &Order,
+) -> Result<(Turn, usize)> {
+    let mut repeats = 0;
+    loop {
+        let probe_before_ns = probe::dirty_store_nanoseconds();
+        let ours_us = ours.measure(own_order)?;
+        let theirs_us = theirs.measure(order)?;
+        let probe_after_ns = probe::dirty_store_nanoseconds();
+        let changed = probe::has_changed(probe_before_ns, probe_after_ns);
+        if !changed || repeats == MOST_REPEATS {
+            return Ok((Turn { ours_us, theirs_us, probe_before_ns, probe_after_ns, changed }, repeats));
+        }
+        repeats += 1;
+    }
+}

@@ -1,0 +1,70 @@
+//! The figures as a table, as a verdict and as JSON.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::pairs::Comparison;
+use crate::size::Size;
+use crate::{Error, Result};
+
+/// The head of the table.
+#[must_use]
+pub fn head() -> String {
+    format!(
+        "{:<12} {:<5} {:>6} {:<10} {:<26} {:>11} {:>11} {:>7} {:>15} {:>9}  {}",
+        "# what", "wire", "size", "ours", "theirs", "ours(us)", "theirs(us)", "ratio", "interval", "extra(ns)", "bar"
+    )
+}
+
+/// A line of it.
+#[must_use]
+pub fn line(row: &Comparison) -> String {
+    let verdict = match (row.bar, row.met) {
+        (Some(bar), Some(true)) => format!("{bar}: met"),
+        (Some(bar), Some(false)) => format!("{bar}: NOT MET"),
+        _ => String::new(),
+    };
+    let mut line = format!(
+        "{:<12} {:<5} {:>6} {:<10} {:<26} {:>11.3} {:>11.3} {:>7.3} {:>15} {:>9.0}  {verdict}",
+        row.subject.what,
+        row.subject.wire,
+        Size(row.subject.bytes).to_string(),
+        row.ours,
+        row.peer,
+        row.ours_us,
+        row.theirs_us,
+        row.ratio,
+        format!("{:.3}..{:.3}", row.ratio_low, row.ratio_high),
+        row.extra_ns,
+    );
+    let changed = row.turns.iter().filter(|turn| turn.changed).count();
+    if row.repeated > 0 || changed > 0 {
+        line.push_str(&format!("  [regime changed: {} turns taken again, {changed} of two regimes]", row.repeated));
+    }
+    line
+}
+
+/// How many rows keep to their bars, and those that do not.
+#[must_use]
+pub fn verdict(found: &[Comparison]) -> String {
+    let judged = found.iter().filter(|row| row.met.is_some()).count();
+    let missed: Vec<&Comparison> = found.iter().filter(|row| row.met == Some(false)).collect();
+    let mut text = format!("# {} of {judged} bars met", judged - missed.len());
+    missed.iter().for_each(|row| text.push_str(&format!("\n{}", line(row))));
+    text
+}
+
+/// Writes the figures.
+///
+/// # Errors
+/// [`Error::Write`].
+pub fn write_json(pairs: &[Comparison], path: &Path) -> Result<()> {
+    #[derive(Serialize)]
+    struct Figures<'a> {
+        pairs: &'a [Comparison],
+    }
+    let refuse = |why: String| Error::Write { path: PathBuf::from(path), why };
+    let text = serde_json::to_string_pretty(&Figures { pairs }).map_err(|error| refuse(error.to_string()))?;
+    std::fs::write(path, text + "\n").map_err(|error| refuse(error.to_string()))
+}

@@ -1,0 +1,109 @@
+//! Why a measurement failed.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What the parts of this crate return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why there is no figure.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The arguments make no sense; nothing was started.
+    #[error("{0}")]
+    Arguments(String),
+
+    /// A message that was received has wrong bytes.
+    #[error("rank {rank}: byte {index} of a message of {bytes} is {found}, expected {expected}")]
+    Wrong {
+        /// The rank that received it.
+        rank: u32,
+        /// Bytes of the message.
+        bytes: usize,
+        /// The first byte that is wrong.
+        index: usize,
+        /// What is there.
+        found: u8,
+        /// What belongs there.
+        expected: u8,
+    },
+
+    /// A collective's result is wrong.
+    #[error("rank {rank}: element {index} of {what} is {found}, expected {expected}")]
+    WrongResult {
+        /// The rank that has it.
+        rank: u32,
+        /// The collective.
+        what: &'static str,
+        /// The first element that is wrong.
+        index: usize,
+        /// What is there.
+        found: f32,
+        /// What belongs there.
+        expected: f32,
+    },
+
+    /// A transport failed.
+    #[error("{0}")]
+    Transport(#[from] brevity::transport::Error),
+
+    /// A collective failed.
+    #[error("{0}")]
+    Collective(#[from] brevity::collectives::Error),
+
+    /// A measured process did not do what it was told.
+    #[error("{who}: {what}")]
+    Contestant {
+        /// The library or program.
+        who: String,
+        /// What happened, with what it said itself.
+        what: String,
+    },
+
+    /// A line between the conductor and a measured process is not understood.
+    #[error("{line:?} is not understood, expected {expected}")]
+    Line {
+        /// The line.
+        line: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+
+    /// A file can't be written.
+    #[error("can't write {path}: {why}", path = .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        why: String,
+    },
+
+    /// The system refused something.
+    #[error("{what}: {why}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        why: io::Error,
+    },
+}
+
+impl Error {
+    /// What the system said when `what` was tried.
+    pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        |why| Self::System { what, why }
+    }
+
+    /// What `who` did not do.
+    pub fn contestant(who: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Contestant { who: who.into(), what: what.into() }
+    }
+
+    /// The exit status that tells it.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        if matches!(self, Self::Arguments(_)) { 2 } else { 1 }
+    }
+}

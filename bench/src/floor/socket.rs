@@ -1,0 +1,155 @@
+//! Bare non-blocking sockets, polled: a ping-pong and a stream.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, hint, thread};
+
+use brevity::launch;
+
+use crate::order::{Order, What};
+use crate::seat::Line;
+use crate::{Error, Result, processor};
+
+/// How long the other end of a pair may take to come.
+const MEETING: Duration = Duration::from_secs(20);
+
+/// What to do when there is nothing to read or no room to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Look again at once.
+    Poll,
+    /// Let another process run first.
+    Yield,
+}
+
+/// One end of a pair of `ranks` processes: `rank` and `rank ^ 1` meet through a file beside the conductor's socket.
+///
+/// # Errors
+/// When the pair does not meet, a socket or the line fails.
+pub fn serve(socket: &Path, (rank, ranks): (u32, u32), patience: Patience) -> Result<()> {
+    launch::die_with_parent();
+    processor::pin_rank(rank, ranks);
+    let stream = meet(&socket.with_extension(format!("pair{}", rank / 2)), rank.is_multiple_of(2))?;
+    let mut end = End { stream, patience, first: rank.is_multiple_of(2) };
+    Line::dial(socket, rank)?.serve(|order| end.obey(order))
+}
+
+fn meet(place: &PathBuf, first: bool) -> Result<TcpStream> {
+    let failed = || Error::system("a pair of bare sockets does not meet");
+    let stream = if first {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
+        let port = listener.local_addr().map_err(failed())?.port();
+        let written = place.with_extension("new");
+        fs::write(&written, port.to_string()).map_err(failed())?;
+        fs::rename(&written, place).map_err(failed())?;
+        listener.accept().map_err(failed())?.0
+    } else {
+        let start = Instant::now();
+        let port: u16 = loop {
+            match fs::read_to_string(place) {
+                Ok(port) => break port.parse().unwrap_or(0),
+                Err(error) if start.elapsed() > MEETING => return Err(failed()(error)),
+                Err(_) => thread::sleep(Duration::from_millis(1)),
+            }
+        };
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed())?
+    };
+    stream.set_nodelay(true).map_err(failed())?;
+    stream.set_nonblocking(true).map_err(failed())?;
+    Ok(stream)
+}
+
+struct End {
+    stream: TcpStream,
+    patience: Patience,
+    first: bool,
+}
+
+impl End {
+    fn obey(&mut self, order: &Order) -> Result<Vec<f64>> {
+        let mut bytes = vec![1; order.bytes];
+        let times = match order.what {
+            What::Latency => {
+                self.ping_pong(&mut bytes, order.warmup + 1)?;
+                order
+                    .batches()
+                    .map(|count| Ok(self.timed_ping_pong(&mut bytes, count)? / 2.0))
+                    .collect::<Result<_>>()?
+            }
+            What::Bandwidth => {
+                self.stream(&mut bytes, order.warmup + 1)?;
+                let start = Instant::now();
+                self.stream(&mut bytes, order.iterations)?;
+                vec![start.elapsed().as_secs_f64() * 1e6 / order.iterations as f64]
+            }
+            what => return Err(Error::Arguments(format!("{what} has no floor of sockets"))),
+        };
+        Ok(if self.first { times } else { Vec::new() })
+    }
+
+    fn timed_ping_pong(&mut self, bytes: &mut [u8], count: usize) -> Result<f64> {
+        let start = Instant::now();
+        self.ping_pong(bytes, count)?;
+        Ok(start.elapsed().as_secs_f64() * 1e6 / count as f64)
+    }
+
+    fn ping_pong(&mut self, bytes: &mut [u8], count: usize) -> Result<()> {
+        for _ in 0..count {
+            if self.first {
+                self.write(bytes)?;
+                self.read(bytes)?;
+            } else {
+                self.read(bytes)?;
+                self.write(bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages to the second end, which says at last that all have come.
+    fn stream(&mut self, bytes: &mut [u8], count: usize) -> Result<()> {
+        let mut end = [0; 1];
+        if self.first {
+            (0..count).try_for_each(|_| self.write(bytes))?;
+            self.read(&mut end)
+        } else {
+            (0..count).try_for_each(|_| self.read(bytes))?;
+            self.write(&end)
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.stream.write(&bytes[done..]) {
+                Ok(count) => done += count,
+                Err(error) => self.wait(error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.stream.read(&mut bytes[done..]) {
+                Ok(0) => return Err(Error::contestant("bare sockets", "the other end has gone")),
+                Ok(count) => done += count,
+                Err(error) => self.wait(error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, error: std::io::Error) -> Result<()> {
+        match (error.kind(), self.patience) {
+            (ErrorKind::WouldBlock, Patience::Poll) => hint::spin_loop(),
+            (ErrorKind::WouldBlock, Patience::Yield) => thread::yield_now(),
+            (ErrorKind::Interrupted, _) => {}
+            _ => return Err(Error::system("a bare socket fails")(error)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! The conductor's side: processes that are measured, each at the end of a line, asleep unless told.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use brevity::launch::{self, Launch};
+use brevity::transport::bootstrap::Choice;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tempfile::TempDir;
+
+use crate::order::{Answer, Order};
+use crate::{Error, Result};
+
+/// How long processes may take to start and to call.
+const START: Duration = Duration::from_secs(30);
+/// How long an order may take.
+const ANSWER: Duration = Duration::from_secs(150);
+/// How long processes may take to end when nobody needs them any more.
+const END: Duration = Duration::from_secs(3);
+/// How often somebody is looked for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Processes that are measured together.
+pub struct Job {
+    name: String,
+    /// In rank order.
+    lines: Vec<BufReader<UnixStream>>,
+    processes: Processes,
+    /// The socket, and what the processes print.
+    folder: TempDir,
+}
+
+/// The processes of a job; ended when dropped.
+enum Processes {
+    Ours(#[allow(dead_code, reason = "kept to be dropped")] launch::Job),
+    Theirs(Vec<Group>),
+}
+
+/// A process and what it has started.
+struct Group(Child);
+
+impl Job {
+    /// Starts ranks of ours over `transport`, with more variables in their environment. Where they `poll`, the transport
+    /// alone is measured ([`Waiting::Polls`](crate::p2p::Waiting::Polls)).
+    ///
+    /// # Errors
+    /// When they can't be started or do not call.
+    pub fn ours(name: &str, ranks: u32, transport: Choice, poll: bool, variables: &[(&str, &str)]) -> Result<Self> {
+        Self::start(name, ranks, |socket, _| {
+            let poll = poll.then(|| OsString::from("--poll"));
+            let arguments = ["rank".into(), socket.as_os_str().to_owned()].into_iter().chain(poll);
+            let launch = Launch::new(own_program()?, arguments).ranks(ranks).transport(transport);
+            let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
+            Ok(Processes::Ours(launch.spawn()?))
+        })
+    }
+
+    /// Starts other programs, which are given the conductor's socket by `commands`; together they are `ranks` ranks.
+    ///
+    /// # Errors
+    /// When they can't be started or do not call.
+    pub fn theirs(name: &str, ranks: u32, commands: impl FnOnce(&Path) -> Result<Vec<Command>>) -> Result<Self> {
+        Self::start(name, ranks, |socket, log| {
+            let failed = || Error::system(format!("can't start {name}"));
+            let mut groups = Vec::new();
+            for mut command in commands(socket)? {
+                let (out, err) = (log.try_clone().map_err(failed())?, log.try_clone().map_err(failed())?);
+                command.process_group(0).stdin(Stdio::null()).stdout(out).stderr(err);
+                groups.push(Group(command.spawn().map_err(failed())?));
+            }
+            Ok(Processes::Theirs(groups))
+        })
+    }
+
+    fn start(name: &str, ranks: u32, spawn: impl FnOnce(&Path, &File) -> Result<Processes>) -> Result<Self> {
+        let failed = || Error::system(format!("can't wait for {name}"));
+        let folder = tempfile::tempdir().map_err(failed())?;
+        let socket = folder.path().join("line");
+        let listener = UnixListener::bind(&socket).map_err(failed())?;
+        listener.set_nonblocking(true).map_err(failed())?;
+        let log = File::create(folder.path().join("log")).map_err(failed())?;
+        let processes = spawn(&socket, &log)?;
+        let mut job = Self { name: name.to_owned(), lines: Vec::new(), processes, folder };
+        job.lines = job.welcome(&listener, ranks)?;
+        Ok(job)
+    }
+
+    /// Waits until every rank has called; their lines in rank order.
+    fn welcome(&mut self, listener: &UnixListener, ranks: u32) -> Result<Vec<BufReader<UnixStream>>> {
+        let failed = || Error::system("can't hear who calls");
+        let (start, mut lines) = (Instant::now(), Vec::new());
+        while lines.len() < ranks as usize {
+            match listener.accept() {
+                Ok((line, _)) => {
+                    line.set_nonblocking(false).map_err(failed())?;
+                    line.set_read_timeout(Some(START)).map_err(failed())?;
+                    let mut line = BufReader::new(line);
+                    let mut hello = String::new();
+                    line.read_line(&mut hello).map_err(failed())?;
+                    let rank: Option<u32> = hello.strip_prefix("hello ").and_then(|rank| rank.trim().parse().ok());
+                    line.get_ref().set_read_timeout(Some(ANSWER)).map_err(failed())?;
+                    lines.push((rank.ok_or(Error::Line { line: hello, expected: "hello RANK" })?, line));
+                }
+                Err(_) if start.elapsed() > START || self.processes.ended() => {
+                    return Err(self.failure(&format!("{} of {ranks} ranks have called", lines.len())));
+                }
+                Err(_) => thread::sleep(LOOK),
+            }
+        }
+        lines.sort_by_key(|(rank, _)| *rank);
+        Ok(lines.into_iter().map(|(_, line)| line).collect())
+    }
+
+    /// What the job is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tells every rank the same and waits for the answers of all.
+    ///
+    /// # Errors
+    /// When a rank has ended or does not answer in time.
+    pub fn tell(&mut self, order: &Order) -> Result<Vec<Answer>> {
+        for line in &mut self.lines {
+            if writeln!(line.get_mut(), "{order}").is_err() {
+                return Err(self.failure(&format!("a rank has ended before {order}")));
+            }
+        }
+        let mut answers = Vec::new();
+        for rank in 0..self.lines.len() {
+            let mut answer = String::new();
+            let read = self.lines[rank].read_line(&mut answer);
+            if !read.is_ok_and(|bytes| bytes > 0) {
+                return Err(self.failure(&format!("rank {rank} did not answer {order}")));
+            }
+            answers.push(answer.parse()?);
+        }
+        Ok(answers)
+    }
+
+    /// What went wrong, with the last thing that the processes printed.
+    fn failure(&self, what: &str) -> Error {
+        let mut log = String::new();
+        // A log that can't be read says nothing.
+        let _ = File::open(self.log()).and_then(|mut file| file.read_to_string(&mut log));
+        let last: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let told = last[last.len().saturating_sub(8)..].join(" | ");
+        Error::contestant(&self.name, if told.is_empty() { what.to_owned() } else { format!("{what}: {told}") })
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+}
+
+impl Drop for Job {
+    /// Hangs up, which ends the processes.
+    fn drop(&mut self) {
+        self.lines.clear();
+    }
+}
+
+impl Processes {
+    /// Whether one of them has ended.
+    fn ended(&mut self) -> bool {
+        match self {
+            // A rank of ours that fails has told why; the others fail with it.
+            Self::Ours(_) => false,
+            Self::Theirs(groups) => groups.iter_mut().any(|group| matches!(group.0.try_wait(), Ok(Some(_)) | Err(_))),
+        }
+    }
+}
+
+impl Drop for Group {
+    /// Waits a little for the process to end by itself, and ends what is left of its group.
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while start.elapsed() < END && matches!(self.0.try_wait(), Ok(None)) {
+            thread::sleep(LOOK);
+        }
+        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+            // All of it may have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// The file of this program, which is also what its ranks run.
+///
+/// # Errors
+/// When the system does not tell.
+pub fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().map_err(Error::system("can't find the file of this program"))
+}

@@ -1,0 +1,25 @@
+//! What `brevity perf` measures, and the same measurements on other libraries, side by side.
+//!
+//! - [`p2p`]: messages between two ranks: latency, bandwidth, both ways at once, in several parts;
+//! - [`order`]: what a measured process is told, and what it answers;
+//! - [`seat`]: a rank of ours that does what it is told;
+//! - [`floor`]: what the system can do at best: bare sockets;
+//! - [`peers`]: the other libraries that are there;
+//! - [`compare`]: ours and theirs in turns, with ratios and their intervals.
+#![forbid(unsafe_code)]
+
+pub mod collective;
+pub mod compare;
+mod error;
+pub mod floor;
+pub mod job;
+pub mod order;
+pub mod p2p;
+pub mod peers;
+pub mod probe;
+pub mod processor;
+pub mod seat;
+pub mod size;
+pub mod statistics;
+
+pub use error::{Error, Result};

@@ -1,0 +1,61 @@
+//! `bench/compare`, and the processes that it measures.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use brevity_bench::compare::{self, P2pArguments};
+use brevity_bench::floor::{self, Patience};
+use brevity_bench::{Result, seat};
+use clap::{Parser, Subcommand};
+
+/// Brevity and other libraries, in turns.
+#[derive(Parser)]
+#[command(name = "bench/compare", version)]
+struct Command {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    P2p(P2pArguments),
+    /// A rank of ours that waits for orders at a socket.
+    #[command(hide = true)]
+    Rank {
+        socket: PathBuf,
+        #[arg(long = "poll")]
+        polls: bool,
+    },
+    /// An end of a pair of bare sockets that waits for orders at a socket.
+    #[command(hide = true)]
+    Floor {
+        socket: PathBuf,
+        rank: u32,
+        ranks: u32,
+        #[arg(long = "yield")]
+        yielding: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Command::parse().action) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            error.status().into()
+        }
+    }
+}
+
+/// Does one thing; whether all bars were met.
+fn run(action: Action) -> Result<bool> {
+    match action {
+        Action::P2p(arguments) => compare::p2p(&arguments),
+        Action::Rank { socket, polls } => seat::serve(&socket, polls).map(|()| true),
+        Action::Floor { socket, rank, ranks, yielding } => {
+            let patience = if yielding { Patience::Yield } else { Patience::Poll };
+            floor::serve(&socket, (rank, ranks), patience).map(|()| true)
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What a measured process is told and what it answers: a line each.
+//!
+//! An order is `WHAT BYTES ITERATIONS WARMUP`; an answer is a line of JSON. Programs in C read and write the same lines
+//! (`bench/peers/mpi_p2p.c`).
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::{mean, median};
+use crate::{Error, Result};
+
+/// The most samples in an answer: iterations are timed in batches, with two looks at the clock for each.
+pub const MOST_SAMPLES: usize = 100;
+
+/// Messages that are on their way at once where bandwidth is measured.
+pub const WINDOW: usize = 64;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// Half a round trip.
+    Latency,
+    /// Half a round trip of a message in three parts: 16 bytes, and two halves of the rest.
+    Parts,
+    /// Messages one way, 64 on their way; the time for each.
+    Bandwidth,
+    /// Messages both ways at once, 64 on their way each; the time for each pair of them.
+    Bibandwidth,
+    /// The sum of all ranks' vectors of `f32`.
+    AllReduce,
+    /// One rank's vector to all; the root goes round, so that no rank runs ahead.
+    Broadcast,
+}
+
+/// An order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// What is measured.
+    pub what: What,
+    /// Bytes of a message, or of a rank's vector.
+    pub bytes: usize,
+    /// Messages, round trips or calls that are timed; at least 1.
+    pub iterations: usize,
+    /// Those before.
+    pub warmup: usize,
+}
+
+/// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Microseconds.
+    pub samples_us: Vec<f64>,
+    /// Their median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median_us: Option<f64>,
+    /// Their mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_us: Option<f64>,
+}
+
+impl What {
+    const ALL: [Self; 6] =
+        [Self::Latency, Self::Parts, Self::Bandwidth, Self::Bibandwidth, Self::AllReduce, Self::Broadcast];
+
+    /// The name in an order.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Parts => "parts",
+            Self::Bandwidth => "bandwidth",
+            Self::Bibandwidth => "bibandwidth",
+            Self::AllReduce => "allreduce",
+            Self::Broadcast => "broadcast",
+        }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Order {
+    /// The same with as many iterations as fill `microseconds` when one takes `each`, within `bounds`.
+    #[must_use]
+    pub fn lasting(self, microseconds: f64, each: f64, (fewest, most): (usize, usize)) -> Self {
+        // The quotient is cut to the range of the integer.
+        let iterations = ((microseconds / each.max(1e-3)) as usize).clamp(fewest, most);
+        Self { iterations, warmup: iterations / 10 + 1, ..self }
+    }
+
+    /// How many iterations each sample has, with at most [`MOST_SAMPLES`] of them.
+    pub fn batches(&self) -> impl Iterator<Item = usize> {
+        let (iterations, samples) = (self.iterations, self.iterations.min(MOST_SAMPLES));
+        (0..samples).map(move |sample| iterations / samples + usize::from(sample < iterations % samples))
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {}", self.what, self.bytes, self.iterations, self.warmup)
+    }
+}
+
+impl FromStr for Order {
+    type Err = Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let refuse = || Error::Line { line: line.to_owned(), expected: "WHAT BYTES ITERATIONS WARMUP" };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [what, numbers @ ..] = &words[..] else { return Err(refuse()) };
+        let what = What::ALL.into_iter().find(|known| known.name() == *what).ok_or_else(refuse)?;
+        let numbers: Vec<usize> =
+            numbers.iter().map(|word| word.parse()).collect::<Result<_, _>>().map_err(|_| refuse())?;
+        match numbers[..] {
+            [bytes, iterations, warmup] if iterations > 0 => Ok(Self { what, bytes, iterations, warmup }),
+            _ => Err(refuse()),
+        }
+    }
+}
+
+impl Answer {
+    /// An answer with these times.
+    #[must_use]
+    pub fn new(samples_us: Vec<f64>) -> Self {
+        let any = !samples_us.is_empty();
+        let (median_us, mean_us) = (any.then(|| median(&samples_us)), any.then(|| mean(&samples_us)));
+        Self { samples_us, median_us, mean_us }
+    }
+}
+
+impl FromStr for Answer {
+    type Err = Error;
+
+    fn from_str(line: &str) -> Result<Self> {
+        let refuse = |_| Error::Line { line: line.to_owned(), expected: "an answer in JSON" };
+        serde_json::from_str(line).map_err(refuse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_c_programs_answer_is_read() {
+        let answer: Answer =
+            r#"{"samples_us":[1.5000,2.0000,4.0000],"median_us":2.0000,"mean_us":2.5000}"#.parse().unwrap();
+        assert_eq!(answer, Answer::new(vec![1.5, 2.0, 4.0]));
+        assert_eq!(r#"{"samples_us":[]}"#.parse::<Answer>().unwrap(), Answer::default());
+        for line in ["", "{}", "[1]", "nonsense"] {
+            assert!(line.parse::<Answer>().is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn orders_that_make_no_sense_are_refused() {
+        for line in ["", "latency", "latency 8 1", "latency 8 0 1", "latency -8 1 1", "dance 8 1 1", "latency 8 1 1 1"]
+        {
+            assert!(line.parse::<Order>().is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn iterations_fill_the_time() {
+        let order = Order { what: What::Latency, bytes: 8, iterations: 1, warmup: 0 };
+        assert_eq!(order.lasting(1000.0, 2.0, (4, 1000)).iterations, 500);
+        assert_eq!(order.lasting(1000.0, 2000.0, (4, 1000)).iterations, 4);
+        assert_eq!(order.lasting(1000.0, 0.0, (4, 1000)).iterations, 1000);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            what in prop::sample::select(&What::ALL[..]), bytes: usize, iterations in 1usize.., warmup: usize,
+        ) {
+            let order = Order { what, bytes, iterations, warmup };
+            prop_assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
+        }
+
+        #[test]
+        fn batches_hold_all_iterations(iterations in 1usize..100_000) {
+            let order = Order { what: What::Latency, bytes: 8, iterations, warmup: 0 };
+            let batches: Vec<_> = order.batches().collect();
+            prop_assert_eq!(batches.iter().sum::<usize>(), iterations);
+            prop_assert!(batches.len() <= MOST_SAMPLES && batches.iter().all(|&batch| batch > 0));
+            prop_assert!(batches.iter().max().unwrap() - batches.iter().min().unwrap() <= 1);
+        }
+    }
+}

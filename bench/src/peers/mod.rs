@@ -1,0 +1,63 @@
+//! Other libraries, as they are found on this machine.
+
+mod mpi;
+mod perftest;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub use mpi::{Mpi, Setting, find as find_mpi};
+pub use perftest::Perftest;
+
+/// The wires that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wire {
+    /// Memory that ranks of one host share.
+    Shm,
+    /// Sockets over loopback.
+    Tcp,
+}
+
+impl Wire {
+    /// The name in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// What `UCX_TLS` holds UCX to, ours and theirs.
+    #[must_use]
+    pub fn ucx_tls(self) -> &'static str {
+        match self {
+            Self::Shm => "shm,self",
+            Self::Tcp => "tcp,self",
+        }
+    }
+}
+
+/// Where `bench/peers/install.sh` puts what it installs and builds; `BREVITY_PEERS` names another folder.
+#[must_use]
+pub fn folder() -> PathBuf {
+    std::env::var_os("BREVITY_PEERS")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers"), PathBuf::from)
+}
+
+/// The file of a program: the path itself if it has a folder, else the first of that name in `PATH`.
+#[must_use]
+pub fn find_program(name: &Path) -> Option<PathBuf> {
+    if name.components().count() > 1 {
+        return name.is_file().then(|| name.to_owned());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// What a program prints; nothing if it can't be started.
+pub(crate) fn printed(program: &Path, arguments: &[&str]) -> String {
+    let printed = Command::new(program).args(arguments).output();
+    let text = printed.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
+}

