@@ -90,6 +90,26 @@ pub enum Error {
         world_size: u32,
     },
 
+    /// A put or get that does not lie inside the peer's region.
+    #[error("{bytes} bytes at {offset} do not lie inside the region of rank {rank}, which has {region_bytes}")]
+    OutOfRegion {
+        /// The region's owner.
+        rank: Rank,
+        /// Where the access begins, in bytes.
+        offset: u64,
+        /// Bytes to put or get.
+        bytes: u64,
+        /// Bytes of the region.
+        region_bytes: u64,
+    },
+
+    /// A put or get to memory that its owner has not registered, or no longer.
+    #[error("rank {rank} has no region of this key: has it been unregistered?")]
+    NoSuchRegion {
+        /// The rank that was asked.
+        rank: Rank,
+    },
+
     /// Some ranks did not join before the deadline.
     #[error("{} did not join within {}: are all ranks started, and can they reach {master}?", RankList(missing), Seconds(*deadline))]
     MissingRanks {

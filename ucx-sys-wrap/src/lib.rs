@@ -11,6 +11,7 @@ mod envelope;
 mod error;
 pub mod launch;
 pub mod local;
+mod one_sided;
 mod rank;
 pub mod sim;
 mod tag;
@@ -20,6 +21,7 @@ pub mod ucx;
 
 pub use envelope::{Arrival, Envelope, Lengths, MAX_PARTS, Mark, Signature};
 pub use error::{Error, Failure, Result};
+pub use one_sided::{GetId, OneSided, PutId, RegionKey, Remote};
 pub use rank::Rank;
 pub use tag::{MAX_WORLD_SIZE, Tag};
 pub use transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport};

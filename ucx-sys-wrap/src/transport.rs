@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::buffer::{ReadLease, WriteLease};
-use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, Rank, Result};
+use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result};
 
 /// The parts of a message to send, gathered from where they lie.
 pub type SendParts = ArrayVec<ReadLease, MAX_PARTS>;
@@ -131,6 +131,9 @@ pub trait Transport: Send + sealed::Sealed {
 
     /// What was sent, received and copied.
     fn statistics(&self) -> Statistics;
+
+    /// Puts and gets on registered memory.
+    fn one_sided(&mut self) -> &mut dyn OneSided;
 }
 
 /// Refuses a peer that is not one.

@@ -141,7 +141,7 @@ enum State<B: Buffer, Id: Direction> {
 }
 
 impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
-    fn new(
+    pub(super) fn new(
         comm: &'comm Comm<'env>,
         (peer, tag): (Rank, Tag),
         lent: Lengths,
@@ -235,7 +235,7 @@ struct Kept<R>(R);
 
 impl<R: std::marker::Send> Orphan for Kept<R> {}
 
-/// Whether an operation sends or receives.
+/// Whether an operation sends, receives, puts or gets.
 pub trait Direction: Copy {
     /// What the operation reports when it has ended.
     type Outcome;

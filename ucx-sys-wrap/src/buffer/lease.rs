@@ -31,6 +31,17 @@ impl ReadLease {
         Self { pointer, length }
     }
 
+    /// The first `middle` bytes, and the rest if there is any.
+    pub(crate) fn split_at(self, middle: usize) -> (Self, Option<Self>) {
+        if middle >= self.length {
+            return (self, None);
+        }
+        // SAFETY: `middle` is less than the length, so the result lies inside the memory.
+        let rest = unsafe { self.pointer.add(middle) };
+        let rest = Self { pointer: rest, length: self.length - middle };
+        (Self { pointer: self.pointer, length: middle }, Some(rest))
+    }
+
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -58,6 +69,11 @@ impl WriteLease {
     /// The invariants of [`WriteLease`] hold from now on.
     pub(crate) unsafe fn new(pointer: NonNull<u8>, length: usize) -> Self {
         Self { pointer, length }
+    }
+
+    /// Where the bytes lie.
+    pub(super) fn pointer(&self) -> NonNull<u8> {
+        self.pointer
     }
 
     /// The bytes, to write.

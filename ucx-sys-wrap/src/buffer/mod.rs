@@ -5,6 +5,7 @@
 //! - [`Chunk`]: borrowed or owned memory that is split between operations and joined again;
 //! - [`Port`]: the door to the transport, which knows every operation in flight;
 //! - [`Comm`] and [`scope`]: operations as futures on borrowed buffers, ended before the scope is left;
+//! - [`Region`]: memory that peers put to and get from; [`RemoteRegion`]: the same at a peer;
 //! - [`Task`]: the same on buffers that the future owns.
 //!
 //! All that is unsafe about lending memory to a network is in this folder. An operation holds its buffer until it has
@@ -17,6 +18,8 @@ mod comm;
 mod lease;
 mod memory;
 mod port;
+mod region;
+mod remote;
 mod task;
 
 pub use chunk::Chunk;
@@ -24,6 +27,8 @@ pub use comm::{Comm, Direction, Leaf, Recv, Send, scope};
 pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use port::Port;
+pub use region::{Region, RegionMemory};
+pub use remote::{Flush, Get, Put, RemoteRegion};
 pub use task::{Task, TaskFuture};
 
 /// Lending for tests of transports without a scope, which keep their buffers themselves.

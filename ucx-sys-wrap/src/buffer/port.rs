@@ -9,7 +9,7 @@ use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::transport::{RecvId, SendId, Transport};
-use crate::{Failure, Rank, Statistics};
+use crate::{Failure, GetId, PutId, Rank, Statistics};
 
 /// How long a scope waits for its canceled operations before the transport is torn down.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
@@ -53,6 +53,8 @@ struct InFlight {
 pub enum OperationId {
     Send(SendId),
     Recv(RecvId),
+    Put(PutId),
+    Get(GetId),
 }
 
 /// A buffer kept only so that it outlives its operation; dropping it frees it.
@@ -238,6 +240,14 @@ impl InFlight {
             OperationId::Recv(id) => {
                 transport.cancel_recv(id);
                 transport.test_recv(id).is_some()
+            }
+            OperationId::Put(id) => {
+                transport.one_sided().cancel_put(id);
+                transport.one_sided().test_put(id).is_some()
+            }
+            OperationId::Get(id) => {
+                transport.one_sided().cancel_get(id);
+                transport.one_sided().test_get(id).is_some()
             }
         }
     }

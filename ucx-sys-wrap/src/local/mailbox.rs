@@ -156,6 +156,11 @@ impl Mailbox {
         std::mem::take(&mut inbox.messages).into_iter().map(|(key, message)| (key.source, message)).collect()
     }
 
+    /// Whether the owner has left.
+    pub(super) fn is_closed(&self) -> bool {
+        self.inbox.lock().closed
+    }
+
     /// Says that there is something to look at, and wakes an owner that sleeps.
     pub(super) fn ring(&self) {
         self.changed.store(true, Ordering::SeqCst);

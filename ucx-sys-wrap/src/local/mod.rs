@@ -8,21 +8,25 @@
 //! [`Error::PeerLost`]; what it sent before can still be received.
 #![forbid(unsafe_code)]
 
-mod ledger;
+pub(crate) mod ledger;
 mod mailbox;
 pub(crate) mod matching;
+pub(crate) mod remote;
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
+
 use self::ledger::Ledger;
 use self::mailbox::{Mailbox, Message, News, Payload, Returned, Taken};
 use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, count_copy};
+use self::remote::Tables;
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
 };
-use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, Rank, Result};
+use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
 /// Messages of at most this many bytes are copied when they are posted.
 pub const COPIED_BYTES: usize = 4096;
@@ -63,7 +67,8 @@ pub const COPIED_BYTES: usize = 4096;
 pub fn world(world_size: u32) -> Vec<Local> {
     assert!(world_size <= MAX_WORLD_SIZE, "a world has at most {MAX_WORLD_SIZE} ranks");
     let mailboxes = Rank::all(world_size).map(|_| Mailbox::new()).collect();
-    let world = Arc::new(World { start: Instant::now(), mailboxes, failure: OnceLock::new() });
+    let regions = Rank::all(world_size).map(|_| RwLock::default()).collect();
+    let world = Arc::new(World { start: Instant::now(), mailboxes, regions, failure: OnceLock::new() });
     Rank::all(world_size).map(|rank| Local::new(rank, &world)).collect()
 }
 
@@ -84,6 +89,7 @@ pub struct Local {
 struct World {
     start: Instant,
     mailboxes: Box<[Mailbox]>,
+    regions: Tables,
     failure: OnceLock<Failure>,
 }
 
@@ -208,6 +214,10 @@ impl Transport for Local {
 
     fn statistics(&self) -> Statistics {
         self.statistics
+    }
+
+    fn one_sided(&mut self) -> &mut dyn OneSided {
+        self
     }
 }
 

@@ -23,6 +23,7 @@
 mod driver;
 mod links;
 mod network;
+mod remote;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,12 +35,12 @@ pub use self::driver::{Stuck, run};
 pub use self::links::{Fault, Links};
 
 use self::links::duration;
-use self::network::{Message, Network, Node};
+use self::network::{Cargo, Message, Network, Node};
 use crate::local::matching::{HEADER_BYTES, Header, Key, accept, count_copy};
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
 };
-use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, Rank, Result};
+use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
 /// A simulated network and its clock. Clones are handles of the same network.
 #[derive(Clone)]
@@ -206,6 +207,10 @@ impl Transport for Sim {
     fn statistics(&self) -> Statistics {
         self.with_node(|node| node.statistics)
     }
+
+    fn one_sided(&mut self) -> &mut dyn OneSided {
+        self
+    }
 }
 
 impl Drop for Sim {
@@ -246,7 +251,7 @@ impl Sim {
         count_copy(&mut node.statistics, bytes.len());
         self.posted += 1;
         let key = Key { source: self.rank, tag: envelope.tag, sequence: self.posted };
-        network.send(key, to, Message { header, bytes });
+        network.send(self.rank, to, Cargo::Message(key, Message { header, bytes }));
         Ok(())
     }
 

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use slab::Slab;
 
 use super::links::{Fault, Links, picoseconds};
+use super::remote::{Accesses, Request};
 use crate::local::matching::{Header, Key, Receives, first_of};
 use crate::transport::Statistics;
-use crate::{Error, Failure, Rank, Tag};
+use crate::{Error, Failure, Rank, Result, Tag};
 
 /// The payload of a message, its parts one after the other.
 pub(super) struct Message {
@@ -45,6 +46,7 @@ pub(super) struct Network {
 #[derive(Default)]
 pub(super) struct Node {
     pub(super) receives: Receives,
+    pub(super) accesses: Accesses,
     pub(super) statistics: Statistics,
     pub(super) failure: Option<Failure>,
     /// It has ended and takes no messages.
@@ -64,11 +66,18 @@ pub(super) struct Node {
     in_port_free: u64,
 }
 
-enum Event {
+pub(super) enum Event {
     /// The first byte of a message is at the receiver's port.
     Head(Box<Flight>),
     /// The last byte of a message is through the receiver's port.
     Arrival(Box<Flight>),
+    /// A rank hears that its put has been carried out.
+    PutEnded {
+        from: Rank,
+        to: Rank,
+        number: u64,
+        result: Result<()>,
+    },
     /// A rank that has closed its transport tells a peer why.
     Notice {
         from: Rank,
@@ -81,10 +90,33 @@ enum Event {
     Resume(Rank),
 }
 
-struct Flight {
-    key: Key,
+pub(super) struct Flight {
+    from: Rank,
     to: Rank,
-    message: Message,
+    cargo: Cargo,
+}
+
+/// What travels between two ports.
+pub(super) enum Cargo {
+    Message(Key, Message),
+    Request(Request),
+}
+
+impl Cargo {
+    fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Message(_, message) => message.bytes.len(),
+            Self::Request(request) => request.payload_bytes(),
+        }
+    }
+
+    /// What the trace tells it by.
+    fn detail(&self) -> u64 {
+        match self {
+            Self::Message(key, _) => key.tag.0,
+            Self::Request(_) => 1,
+        }
+    }
 }
 
 impl Network {
@@ -136,15 +168,15 @@ impl Network {
     }
 
     /// Sends a message on its way: it waits for the sender's port, and then takes it for the time of its bytes.
-    pub(super) fn send(&mut self, key: Key, to: Rank, message: Message) {
-        let link = self.links.between(key.source, to);
-        let port_time = link.port_time(message.bytes.len() + self.links.header_bytes());
-        self.note(1, key.source, to, key.tag.0 ^ message.bytes.len() as u64);
-        let sender = &mut self.nodes[key.source.index()];
+    pub(super) fn send(&mut self, from: Rank, to: Rank, cargo: Cargo) {
+        let link = self.links.between(from, to);
+        let port_time = link.port_time(cargo.payload_bytes() + self.links.header_bytes());
+        self.note(1, from, to, cargo.detail() ^ cargo.payload_bytes() as u64);
+        let sender = &mut self.nodes[from.index()];
         let start = sender.out_port_free.max(self.now);
         sender.out_port_free = start.saturating_add(port_time);
         sender.in_flight += 1;
-        self.schedule(start.saturating_add(link.latency()), Event::Head(Box::new(Flight { key, to, message })));
+        self.schedule(start.saturating_add(link.latency()), Event::Head(Box::new(Flight { from, to, cargo })));
     }
 
     /// The oldest message that has arrived of a source and tag.
@@ -178,6 +210,7 @@ impl Network {
     pub(super) fn leave(&mut self, rank: Rank, error: &Error) {
         let node = &mut self.nodes[rank.index()];
         node.receives.end_all(error);
+        node.accesses.end_all(error);
         node.messages.clear();
         if !std::mem::replace(&mut node.has_left, true) {
             let latency = self.links.between(rank, rank).latency();
@@ -189,6 +222,11 @@ impl Network {
         match event {
             Event::Head(flight) => self.enter_port(flight),
             Event::Arrival(flight) => self.arrive(*flight),
+            Event::PutEnded { from, to, number, result } => {
+                if !self.is_cut(from, to) {
+                    self.end_access(to, number, result);
+                }
+            }
             Event::Notice { from, to, cause } => {
                 if !self.is_cut(from, to) && self.close(to, cause) {
                     self.note(2, from, to, 0);
@@ -202,21 +240,30 @@ impl Network {
 
     /// The message waits for the receiver's port, and then takes it for the time of its bytes.
     fn enter_port(&mut self, flight: Box<Flight>) {
-        let (from, to) = (flight.key.source, flight.to);
+        let (from, to) = (flight.from, flight.to);
         if self.is_cut(from, to) {
-            self.note(3, from, to, flight.key.tag.0);
+            self.note(3, from, to, flight.cargo.detail());
             self.land(from);
             return;
         }
-        let port_time = self.links.between(from, to).port_time(flight.message.bytes.len() + self.links.header_bytes());
+        let port_time =
+            self.links.between(from, to).port_time(flight.cargo.payload_bytes() + self.links.header_bytes());
         let port_free = &mut self.nodes[to.index()].in_port_free;
         *port_free = self.now.max(*port_free).saturating_add(port_time);
         let time = *port_free;
         self.schedule(time, Event::Arrival(flight));
     }
 
-    fn arrive(&mut self, Flight { key, to, message }: Flight) {
-        self.note(4, key.source, to, key.tag.0);
+    fn arrive(&mut self, Flight { from, to, cargo }: Flight) {
+        self.note(4, from, to, cargo.detail());
+        match cargo {
+            Cargo::Message(key, message) => self.deliver(key, to, message),
+            Cargo::Request(request) => self.carry_out(from, to, request),
+        }
+        self.land(from);
+    }
+
+    fn deliver(&mut self, key: Key, to: Rank, message: Message) {
         let node = &mut self.nodes[to.index()];
         if let Some(id) = node.receives.claim(key.source, key.tag) {
             node.receives.deliver(id, &message.header, message.slices(), &mut node.statistics);
@@ -224,7 +271,6 @@ impl Network {
         } else if !node.has_left && node.failure.is_none() {
             node.messages.insert(key, message);
         }
-        self.land(key.source);
     }
 
     /// A message of `from` is not in flight any more.
@@ -246,7 +292,9 @@ impl Network {
         node.is_gone = true;
         self.note(5, rank, rank, 0);
         for peer in Rank::all(self.nodes.len() as u32) {
-            if self.nodes[peer.index()].receives.waits_for(rank) && self.knows_gone(peer, rank) {
+            let node = &mut self.nodes[peer.index()];
+            let waits = node.receives.waits_for(rank) || node.accesses.waits_for(rank);
+            if waits && self.knows_gone(peer, rank) {
                 self.fail(peer, Failure::PeerLost(rank));
             }
         }
@@ -282,11 +330,17 @@ impl Network {
         node.failure = Some(cause);
         node.messages.clear();
         node.receives.end_all(&cause.into());
+        node.accesses.end_all(&cause.into());
         self.wake(rank);
         true
     }
 
-    fn wake(&mut self, rank: Rank) {
+    /// When what `from` tells `to` now is heard.
+    pub(super) fn latency_from_now(&self, from: Rank, to: Rank) -> u64 {
+        self.now.saturating_add(self.links.between(from, to).latency())
+    }
+
+    pub(super) fn wake(&mut self, rank: Rank) {
         self.nodes[rank.index()].has_changed = true;
         self.ready.insert(rank);
     }
@@ -295,7 +349,7 @@ impl Network {
         !self.cuts.is_empty() && self.cuts.contains(&(a, b))
     }
 
-    fn schedule(&mut self, time: u64, event: Event) {
+    pub(super) fn schedule(&mut self, time: u64, event: Event) {
         self.scheduled += 1;
         let index = self.events.insert(event);
         self.queue.push(Reverse((time, self.scheduled, index)));

@@ -2,7 +2,9 @@
 
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::event::epoll::EventFlags;
 use rustix::fd::BorrowedFd;
 
@@ -11,8 +13,10 @@ use super::frame::{Frame, Header};
 use super::incoming::{Farewell, Found, Incoming, News, Turn};
 use super::matching::{Receives, check, scatter};
 use super::outgoing::{Outgoing, Written};
+use super::remote::Accesses;
+use crate::local::remote::Regions;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
-use crate::{Envelope, Error, Failure, Rank, Result, Statistics};
+use crate::{Envelope, Error, Failure, Rank, RegionKey, Result, Statistics};
 
 pub(super) struct Connection {
     peer: Rank,
@@ -45,11 +49,12 @@ pub(super) enum Verdict {
 
 impl Connection {
     /// Takes a socket that is connected to `peer` and non-blocking.
-    pub(super) fn new(own: Rank, peer: Rank, world_size: u32, socket: TcpStream) -> Self {
+    pub(super) fn new(own: Rank, peer: Rank, world_size: u32, socket: TcpStream, regions: Arc<Mutex<Regions>>) -> Self {
+        let accesses = Accesses::new(own, peer, regions);
         Self {
             peer,
             socket: Some(socket),
-            incoming: Incoming::new(peer, world_size),
+            incoming: Incoming::new(peer, world_size, accesses),
             outgoing: Outgoing::new(own, peer),
             receives: Receives::new(peer),
             write_broken: false,
@@ -98,6 +103,56 @@ impl Connection {
         posted
     }
 
+    pub(super) fn post_put(
+        &mut self,
+        key: &RegionKey,
+        offset: u64,
+        parts: SendParts,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, Result<()>> {
+        if self.socket.is_none() {
+            return Posted::Done(Err(self.lost()));
+        }
+        let number = self.incoming.accesses.post_put(key, offset, parts);
+        self.pump(statistics);
+        Posted::Pending(number)
+    }
+
+    pub(super) fn post_get(
+        &mut self,
+        key: &RegionKey,
+        offset: u64,
+        parts: RecvParts,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, Result<()>> {
+        if self.socket.is_none() {
+            return Posted::Done(Err(self.lost()));
+        }
+        let number = self.incoming.accesses.post_get(key, offset, parts);
+        self.pump(statistics);
+        Posted::Pending(number)
+    }
+
+    pub(super) fn post_flush(&mut self) -> Posted<usize, Result<()>> {
+        if self.socket.is_none() {
+            return Posted::Done(Err(self.lost()));
+        }
+        self.incoming.accesses.post_flush()
+    }
+
+    pub(super) fn test_access(&mut self, number: usize) -> Option<Result<()>> {
+        self.incoming.accesses.test(number, &mut self.outgoing)
+    }
+
+    pub(super) fn cancel_access(&mut self, number: usize, statistics: &mut Statistics) {
+        self.incoming.accesses.cancel(number, &mut self.outgoing, statistics);
+    }
+
+    /// Touches a region of this rank no more.
+    pub(super) fn conceal(&mut self, region: u64) {
+        self.incoming.accesses.conceal(region);
+    }
+
     pub(super) fn test_send(&mut self, key: usize) -> Option<SendDone> {
         self.outgoing.take_ended(key)
     }
@@ -118,18 +173,18 @@ impl Connection {
     /// Whether this connection has something to do that somebody waits for.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
-        self.socket.is_some() && (self.has_operations() || !self.outgoing.is_idle())
+        self.socket.is_some() && (self.has_operations() || self.has_unsent())
     }
 
     /// Whether an operation has not ended.
     #[inline]
     pub(super) fn has_operations(&self) -> bool {
-        self.receives.has_operations() || self.outgoing.has_operations()
+        self.receives.has_operations() || self.outgoing.has_operations() || self.incoming.accesses.has_operations()
     }
 
     /// What the poller should watch this socket for.
     pub(super) fn wanted_interest(&self) -> EventFlags {
-        if self.outgoing.is_idle() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT }
+        if !self.has_unsent() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT }
     }
 
     /// Writes and reads about `quota` bytes each. Says whether anything moved, and how the connection stands.
@@ -158,6 +213,7 @@ impl Connection {
         self.receives.end_all(&error);
         self.receives.forget_offers();
         self.outgoing.drop_all(&error);
+        self.incoming.accesses.end_all(&error, &mut self.outgoing);
         self.socket = None;
     }
 
@@ -174,6 +230,7 @@ impl Connection {
         self.receives.end_all(error);
         self.receives.forget_unexpected();
         self.outgoing.cancel_all(error, statistics);
+        self.incoming.accesses.end_all(error, &mut self.outgoing);
         self.say(&Frame::Failed(cause));
         self.wind_down(statistics);
     }
@@ -191,7 +248,7 @@ impl Connection {
 
     /// Whether something still has to be written.
     pub(super) fn has_queued(&self) -> bool {
-        self.socket.is_some() && !self.outgoing.is_idle()
+        self.socket.is_some() && self.has_unsent()
     }
 
     /// Ends every operation with `error` and closes the socket at once.
@@ -200,6 +257,7 @@ impl Connection {
         self.receives.end_all(error);
         self.receives.forget_unexpected();
         self.outgoing.drop_all(error);
+        self.incoming.accesses.end_all(error, &mut self.outgoing);
         if let Some(socket) = self.socket.take() {
             // Bytes that are left unread would make the kernel reset the connection, and drop what the peer has not
             // read. A connection that is gone already needs no shutting down.
@@ -246,6 +304,23 @@ impl Connection {
             // An error is found again, and judged, in the next turn.
             self.outgoing.flush(socket.as_fd(), QUOTA, statistics);
         }
+        self.pump(statistics);
+    }
+
+    /// Sends what there is to send of puts and gets.
+    #[inline]
+    fn pump(&mut self, statistics: &mut Statistics) {
+        if let Some(socket) = &self.socket
+            && self.incoming.accesses.has_unsent()
+            && !self.write_broken
+        {
+            self.incoming.accesses.pump(&mut self.outgoing, socket.as_fd(), QUOTA, statistics);
+        }
+    }
+
+    #[inline]
+    fn has_unsent(&self) -> bool {
+        !self.outgoing.is_idle() || self.incoming.accesses.has_unsent()
     }
 
     fn post_offered(

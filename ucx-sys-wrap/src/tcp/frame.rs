@@ -16,10 +16,11 @@
 //! A message is followed by its parts, one after another without padding; data by the parts of the message that was
 //! offered. Bye, lost and aborted are the last frame of a connection.
 
+use super::remote_frame::{ENDED, PUT, RemoteFrame};
 use crate::{Error, Failure, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 /// The version of this wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 1;
+pub const WIRE_VERSION: u32 = 2;
 
 /// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
@@ -44,6 +45,7 @@ const OFFER: u8 = 6;
 const GRANT: u8 = 7;
 const REFUSAL: u8 = 8;
 const DATA: u8 = 9;
+// 10 to 13: `remote_frame`.
 
 /// One frame, without the payload behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub(super) enum Frame {
     Refusal(u32),
     /// What was offered; its payload follows.
     Data(u32),
+    /// Of a put or get.
+    Remote(RemoteFrame),
 }
 
 /// What a message says about itself.
@@ -84,6 +88,7 @@ pub(super) fn cost(payload_bytes: usize) -> u64 {
 pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
     let (kind, number, mark) = match frame {
         Frame::Message(header) => return header.encode(),
+        Frame::Remote(frame) => return frame.encode(source),
         Frame::Offer(number, header) => {
             let mut bytes = header.encode();
             bytes[0] = OFFER;
@@ -137,8 +142,8 @@ impl Header {
 pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
     let kind = bytes[0];
-    if !(MESSAGE..=DATA).contains(&kind) {
-        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {DATA}"));
+    if !(MESSAGE..=ENDED).contains(&kind) {
+        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {ENDED}"));
     }
     let tag = Tag(word(bytes, 8));
     if tag.source() != peer {
@@ -149,6 +154,7 @@ pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) ->
         MESSAGE => decode_message(bytes, peer, tag).map(Frame::Message),
         OFFER if word(bytes, 0) >> 16 & 0xffff != 0 => refuse(without_meaning(bytes)),
         OFFER => decode_message(bytes, peer, tag).map(|header| Frame::Offer(number(bytes), header)),
+        PUT..=ENDED => RemoteFrame::decode(bytes, peer).map(Frame::Remote),
         _ => decode_control(bytes, peer, world_size),
     }
 }

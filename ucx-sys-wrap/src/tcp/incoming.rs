@@ -16,8 +16,9 @@ use super::frame::{self, Frame, HEADER_BYTES, Header};
 use super::guess::{Confidence, Guess, Guessed};
 use super::ledger::Ledger;
 use super::matching::{Body, Receives};
+use super::remote::Accesses;
 use super::staging::Staging;
-use crate::{Failure, Rank, Result, Statistics, Tag};
+use crate::{Failure, Lengths, Mark, Rank, Result, Signature, Statistics, Tag};
 
 /// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as announced.
 const KEEP_STEP: usize = 128 << 10;
@@ -30,6 +31,7 @@ pub(super) struct Incoming {
     arriving: Option<Arriving>,
     ledger: Ledger,
     news: VecDeque<News>,
+    pub(super) accesses: Accesses,
 }
 
 /// A message of which the header and `received` bytes of payload are there.
@@ -40,6 +42,14 @@ struct Arriving {
     target: Target,
 }
 
+impl Arriving {
+    /// Payload of a put or get.
+    fn remote(payload_bytes: usize) -> Self {
+        let header = Header { tag: Tag(0), signature: Signature::default(), mark: Mark::NONE, lengths: Lengths::new() };
+        Self { header, payload_bytes, received: 0, target: Target::Remote }
+    }
+}
+
 /// Where the payload of the arriving message goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
@@ -47,6 +57,8 @@ enum Target {
     Posted(usize),
     /// To the heap: the last of the unexpected messages.
     Kept,
+    /// Where a put or get has it.
+    Remote,
     /// Nowhere: its receive has ended.
     Discarded,
 }
@@ -95,7 +107,7 @@ pub(super) enum Found {
 }
 
 impl Incoming {
-    pub(super) fn new(peer: Rank, world_size: u32) -> Self {
+    pub(super) fn new(peer: Rank, world_size: u32, accesses: Accesses) -> Self {
         Self {
             peer,
             world_size,
@@ -104,6 +116,7 @@ impl Incoming {
             arriving: None,
             ledger: Ledger::new(peer),
             news: VecDeque::new(),
+            accesses,
         }
     }
 
@@ -216,6 +229,7 @@ impl Incoming {
             Some(arriving) => match arriving.target {
                 Target::Posted(key) => read_in_place(socket, key, arriving, &mut self.staging, receives, limit),
                 Target::Kept => read_kept(socket, arriving, receives, limit),
+                Target::Remote => read_remote(socket, arriving, &mut self.accesses, &mut self.staging, limit),
                 Target::Discarded => self.staging.fill(socket),
             },
         }
@@ -282,7 +296,7 @@ impl Incoming {
                 match self.matched(&header, receives) {
                     Target::Kept => receives.keep(header, Body::Offer(number)),
                     Target::Posted(key) => self.ledger.answer(number, header, Some(key)),
-                    Target::Discarded => self.ledger.answer(number, header, None),
+                    Target::Remote | Target::Discarded => self.ledger.answer(number, header, None),
                 }
             }
             Frame::Data(number) => {
@@ -293,6 +307,11 @@ impl Incoming {
             Frame::Grant(number) => self.news.push_back(News::Granted(number)),
             Frame::Refusal(number) => self.news.push_back(News::Refused(number)),
             Frame::Credit(total) => self.news.push_back(News::Credited(total)),
+            Frame::Remote(frame) => {
+                if let Some(payload_bytes) = self.accesses.take_up(frame)? {
+                    self.arriving = Some(Arriving::remote(payload_bytes));
+                }
+            }
             Frame::Bye => return Ok(Some(Farewell::Bye)),
             Frame::Failed(cause) => return Ok(Some(Farewell::Failed(cause))),
         }
@@ -331,15 +350,20 @@ impl Incoming {
         match arriving.target {
             Target::Posted(key) => receives.scatter(key, &arriving.header, arriving.received, bytes, statistics),
             Target::Kept => keep(bytes, receives, statistics),
+            Target::Remote => self.accesses.deposit(arriving.received, bytes, statistics),
             Target::Discarded => {}
         }
         arriving.received += bytes.len();
         if arriving.received < arriving.payload_bytes {
             return false;
         }
-        if let Some(Arriving { header, target: Target::Posted(key), .. }) = self.arriving.take() {
-            statistics.messages_received += 1;
-            receives.end(key, Ok(header.arrival()));
+        match self.arriving.take() {
+            Some(Arriving { header, target: Target::Posted(key), .. }) => {
+                statistics.messages_received += 1;
+                receives.end(key, Ok(header.arrival()));
+            }
+            Some(Arriving { target: Target::Remote, .. }) => self.accesses.landed(),
+            _ => {}
         }
         true
     }
@@ -387,6 +411,21 @@ fn read_kept(
     bytes.truncate(kept + got);
     arriving.received += got;
     result.map(|got| (asked, got))
+}
+
+/// Reads some of the payload of a put or get.
+fn read_remote(
+    socket: BorrowedFd<'_>,
+    arriving: &mut Arriving,
+    accesses: &mut Accesses,
+    staging: &mut Staging,
+    limit: usize,
+) -> rustix::io::Result<(usize, usize)> {
+    let asked = (arriving.payload_bytes - arriving.received).min(limit);
+    let Some(read) = accesses.read(socket, arriving.received, asked) else { return staging.fill(socket) };
+    let got = read?;
+    arriving.received += got;
+    Ok((asked, got))
 }
 
 /// Copies staged bytes to the message that is kept.

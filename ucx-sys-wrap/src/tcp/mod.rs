@@ -5,7 +5,7 @@
 //!
 //! | bytes | field |
 //! | --- | --- |
-//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted, 5 credit, 6 offer, 7 grant, 8 refusal, 9 data |
+//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted, 5 credit, 6 offer, 7 grant, 8 refusal, 9 data, 10 to 13 puts and gets (`remote_frame.rs`) |
 //! | 1 | number of parts, 0 to 3 |
 //! | 2..4 | zero |
 //! | 4..8 | the rank that is lost or has aborted, or the number of the offer; else zero |
@@ -34,21 +34,27 @@ mod guess;
 mod incoming;
 mod ledger;
 mod matching;
+mod one_sided;
 mod operations;
 mod outgoing;
 mod poller;
 mod queued;
+mod remote;
+mod remote_frame;
 mod staging;
 #[cfg(test)]
 mod stream_tests;
 
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 
 pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, WIRE_VERSION};
 
+use crate::local::remote::Regions;
 use crate::transport::{Statistics, Transport, check_peer};
 use crate::{Error, Failure, Rank, Result};
 use connection::{Connection, Verdict};
@@ -81,6 +87,8 @@ pub struct Tcp {
     world_size: u32,
     connections: Vec<Option<Connection>>,
     poller: Poller,
+    /// The memory that peers may access.
+    regions: Arc<Mutex<Regions>>,
     /// Indices of the connections that an operation waits for, and of some that none waits for any more.
     awaited: Vec<usize>,
     /// Connections that ended without a word, until it is decided who died.
@@ -119,9 +127,11 @@ impl Tcp {
             return Err(Error::Unavailable { name: "tcp", why });
         }
         let poller = Poller::new()?;
+        let regions = Arc::default();
         let mut connections = Vec::with_capacity(streams.len());
         for (peer, stream) in Rank::all(world_size).zip(streams) {
-            let connection = stream.map(|stream| connect(rank, peer, world_size, stream, &poller)).transpose()?;
+            let connection =
+                stream.map(|stream| connect((rank, peer, world_size), stream, &poller, &regions)).transpose()?;
             connections.push(connection);
         }
         Ok(Self {
@@ -129,6 +139,7 @@ impl Tcp {
             world_size,
             connections,
             poller,
+            regions,
             awaited: Vec::new(),
             suspects: Vec::new(),
             closed: None,
@@ -316,9 +327,14 @@ impl Tcp {
 }
 
 /// Sets a socket up and begins to watch it.
-fn connect(own: Rank, peer: Rank, world_size: u32, stream: TcpStream, poller: &Poller) -> Result<Connection> {
+fn connect(
+    (own, peer, world_size): (Rank, Rank, u32),
+    stream: TcpStream,
+    poller: &Poller,
+    regions: &Arc<Mutex<Regions>>,
+) -> Result<Connection> {
     set_up(&stream).map_err(|error| Error::system(format!("can't set up the connection to rank {peer}"), error))?;
-    let mut connection = Connection::new(own, peer, world_size, stream);
+    let mut connection = Connection::new(own, peer, world_size, stream, Arc::clone(regions));
     poller.add(peer.index(), &mut connection)?;
     Ok(connection)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::frame::MAX_MESSAGE_BYTES;
 use super::{Closed, Tcp};
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport};
-use crate::{Envelope, Error, Failure, Rank, Result};
+use crate::{Envelope, Error, Failure, OneSided, Rank, Result};
 
 impl Transport for Tcp {
     fn name(&self) -> &'static str {
@@ -125,11 +125,15 @@ impl Transport for Tcp {
     fn statistics(&self) -> Statistics {
         self.statistics
     }
+
+    fn one_sided(&mut self) -> &mut dyn OneSided {
+        self
+    }
 }
 
 impl Tcp {
     /// Closes the transport when an operation has found that its peer has left.
-    fn judge_result<T>(&mut self, result: &Result<T>) {
+    pub(super) fn judge_result<T>(&mut self, result: &Result<T>) {
         if let Err(Error::PeerLost { rank }) = result {
             self.lose(*rank);
         }
@@ -156,11 +160,11 @@ impl Drop for Tcp {
 }
 
 /// The name of operation `key` of the connection to `peer`.
-fn join(peer: Rank, key: usize) -> u64 {
+pub(super) fn join(peer: Rank, key: usize) -> u64 {
     u64::from(peer.0) << 32 | key as u64
 }
 
 /// The connection's index and the operation's key.
-fn split(id: u64) -> (usize, usize) {
+pub(super) fn split(id: u64) -> (usize, usize) {
     ((id >> 32) as usize, id as u32 as usize)
 }

@@ -96,6 +96,51 @@ impl Outgoing {
         Posted::Pending(operation)
     }
 
+    /// Sends a frame that takes no credit, now as far as the kernel takes it; gives the send that ends when the parts
+    /// are not needed any more, if they still are.
+    pub(super) fn post_frame(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        header: [u8; HEADER_BYTES],
+        parts: SendParts,
+        statistics: &mut Statistics,
+    ) -> Option<usize> {
+        let frame_bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+        if self.queue.is_empty() {
+            // An error is found again, and judged, when the queue is written.
+            let written = self.write_now(socket, &header, &parts, frame_bytes, statistics).unwrap_or(0);
+            statistics.bytes_sent += written as u64;
+            if written == frame_bytes {
+                return None;
+            }
+            self.front_written = written;
+        }
+        let operation = (frame_bytes > HEADER_BYTES).then(|| self.begin());
+        self.queue.push_back(Queued { operation, ..Queued::new(header, Payload::Leased(parts)) });
+        operation
+    }
+
+    /// Sends a frame whose payload nobody waits for.
+    pub(super) fn push_copy(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        header: [u8; HEADER_BYTES],
+        payload: Vec<u8>,
+        statistics: &mut Statistics,
+    ) {
+        let is_first = self.queue.is_empty();
+        self.queue.push_back(Queued::new(header, Payload::Copied(payload)));
+        if is_first {
+            // As above.
+            self.flush(socket, 1, statistics);
+        }
+    }
+
+    /// Frames that wait to be written.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Queues a frame without payload that nobody waits for.
     pub(super) fn push_control(&mut self, frame: &Frame) {
         self.queue.push_back(Queued::new(encode(frame, self.own), Payload::Leased(SendParts::new())));

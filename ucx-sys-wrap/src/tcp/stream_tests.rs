@@ -24,7 +24,7 @@ fn connection() -> (Connection, TcpStream) {
     let own = listener.accept().unwrap().0;
     own.set_nonblocking(true).unwrap();
     peer.set_nodelay(true).unwrap();
-    (Connection::new(Rank(0), PEER, WORLD_SIZE, own), peer)
+    (Connection::new(Rank(0), PEER, WORLD_SIZE, own, std::sync::Arc::default()), peer)
 }
 
 #[derive(Clone, Debug)]

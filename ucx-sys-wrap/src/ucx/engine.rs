@@ -23,10 +23,10 @@ const SOURCE_MASK: u64 = 0xffff_f000_0000_0000;
 /// context; `flights` are freed after the worker, whose callbacks write them. A null worker means that UCX is torn
 /// down: nothing is sent, received or written any more.
 pub(super) struct Engine {
-    ucp: &'static Ucp,
-    endpoints: Vec<ucp_ep_h>,
+    pub(super) ucp: &'static Ucp,
+    pub(super) endpoints: Vec<ucp_ep_h>,
     worker: ucp_worker_h,
-    context: ucp_context_h,
+    pub(super) context: ucp_context_h,
     pub(super) flights: Flights,
     /// Whether every endpoint is connected.
     pub(super) is_connected: bool,
@@ -55,7 +55,7 @@ impl Engine {
     fn make_context(&mut self, tuning: &Tuning) -> Result<()> {
         let params = ucp_params_t {
             field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_TAG_SENDER_MASK | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
-            features: UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP,
+            features: UCP_FEATURE_TAG | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
             tag_sender_mask: SOURCE_MASK,
             estimated_num_eps: self.endpoints.len(),
             ..Default::default()
@@ -335,12 +335,22 @@ impl Engine {
 
     /// Destroys the worker with its endpoints and then the context, whatever is under way. What is, is over.
     pub(super) fn tear_down(&mut self) {
+        self.destroy_worker();
+        self.destroy_context();
+    }
+
+    /// Destroys the worker with its endpoints.
+    pub(super) fn destroy_worker(&mut self) {
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         if !self.worker.is_null() {
             // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of ours.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };
             self.worker = null_mut();
         }
+    }
+
+    /// Destroys the context, whose worker and registrations are gone.
+    pub(super) fn destroy_context(&mut self) {
         if !self.context.is_null() {
             // SAFETY: its only worker is gone.
             unsafe { self.ucp.ucp_cleanup(self.context) };
@@ -393,7 +403,7 @@ fn recv_param(flight: &Flight) -> ucp_request_param_t {
 
 /// Takes down what a call returned; its callback may have come before.
 #[inline]
-fn take_down(record: &Record, request: ucs_status_ptr_t) {
+pub(super) fn take_down(record: &Record, request: ucs_status_ptr_t) {
     if ucs_ptr_is_ptr(request) {
         record.request.set(request);
     } else if record.state.get() != State::Over {

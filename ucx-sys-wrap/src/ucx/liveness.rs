@@ -105,6 +105,16 @@ impl Liveness {
         self.peers.push(peer.map(|(address, token)| Peer { address, token, watch: None }));
     }
 
+    /// What proves this rank.
+    pub(super) fn own_token(&self) -> Token {
+        self.token
+    }
+
+    /// What proves a peer.
+    pub(super) fn token(&self, peer: Rank) -> Option<Token> {
+        self.peers.get(peer.index())?.as_ref().map(|peer| peer.token)
+    }
+
     /// Readable when [`look`](Self::look) would hear something.
     pub(super) fn descriptor(&self) -> &OwnedFd {
         &self.epoll

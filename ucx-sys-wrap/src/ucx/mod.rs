@@ -32,9 +32,11 @@ mod header;
 mod incoming;
 mod library;
 mod liveness;
+mod mapping;
 mod notice;
 mod operations;
 mod receiving;
+mod remote;
 mod sending;
 mod table;
 mod tuning;
@@ -59,6 +61,7 @@ use flight::Bounces;
 use header::HEADER_BYTES;
 use liveness::Liveness;
 use receiving::Receives;
+use remote::Accesses;
 use sending::Sends;
 use tuning::Tuning;
 use word::{Closed, OwnWord, PeerWord, Token};
@@ -110,6 +113,7 @@ pub struct Ucx {
     world_size: u32,
     sends: Sends,
     receives: Receives,
+    accesses: Accesses,
     engine: Engine,
     /// After `engine`: UCX may use the memory until it is torn down.
     bounces: Bounces<BOUNCE_BYTES>,
@@ -186,6 +190,7 @@ impl Ucx {
             world_size,
             sends: Sends::new(),
             receives: Receives::new(),
+            accesses: Accesses::new(),
             engine,
             bounces: Bounces::new(),
             liveness,

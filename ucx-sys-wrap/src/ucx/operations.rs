@@ -10,7 +10,7 @@ use super::{PACKED_BYTES, TURNS_PER_CLOCK, Ucx};
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
 };
-use crate::{Envelope, Error, Failure, Rank, Result};
+use crate::{Envelope, Error, Failure, OneSided, Rank, Result};
 
 impl Transport for Ucx {
     fn name(&self) -> &'static str {
@@ -131,10 +131,14 @@ impl Transport for Ucx {
     fn statistics(&self) -> Statistics {
         self.statistics
     }
+
+    fn one_sided(&mut self) -> &mut dyn OneSided {
+        self
+    }
 }
 
 impl Ucx {
-    fn check_open(&self, peer: Rank) -> Result<()> {
+    pub(super) fn check_open(&self, peer: Rank) -> Result<()> {
         match &self.closed {
             Some(closed) => Err(closed.error.clone()),
             None => check_peer(peer, self.rank, self.world_size),

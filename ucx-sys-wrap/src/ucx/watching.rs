@@ -66,7 +66,8 @@ impl Ucx {
         let rounds = if about_to_sleep { 0 } else { LONG_ROUNDS };
         self.waited.clear();
         let long = |(_, posted_in): &(Rank, u32)| self.round.wrapping_sub(*posted_in) >= rounds;
-        self.waited.extend(self.sends.waits().chain(self.receives.waits()).filter(long).map(|(peer, _)| peer));
+        let waits = self.sends.waits().chain(self.receives.waits()).chain(self.accesses.waits());
+        self.waited.extend(waits.filter(long).map(|(peer, _)| peer));
         self.waited.sort_unstable();
         self.waited.dedup();
         let waited = std::mem::take(&mut self.waited);
@@ -77,6 +78,11 @@ impl Ucx {
         self.waited = waited;
         let news = self.liveness.look();
         self.take_news(news) | self.give_back_withdrawn()
+    }
+
+    /// The peers of operations that are not over, each with the look before which it was posted.
+    fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
+        self.sends.waits().chain(self.receives.waits()).chain(self.accesses.waits())
     }
 
     /// Discards messages that peers want back.
@@ -119,7 +125,7 @@ impl Ucx {
             _ => Failure::PeerLost(lost),
         };
         self.progress_until_settled(lost);
-        let is_waited_for = self.sends.waits().chain(self.receives.waits()).any(|(peer, _)| peer == lost);
+        let is_waited_for = self.waits().any(|(peer, _)| peer == lost);
         if matches!(news, Some(News::Gone(_))) && !is_waited_for {
             return false;
         }
@@ -155,12 +161,16 @@ impl Ucx {
         }
         self.liveness.tell_all(told);
         if self.can_be_quiet {
-            self.engine.tear_down();
+            self.accesses.release(&self.engine);
+            self.engine.destroy_worker();
+            self.accesses.unmap_all(&self.engine);
+            self.engine.destroy_context();
         }
         let (receives, mut means) = self.means();
         receives.end_all(&mut means, &error);
         receives.aside.violation = None;
         self.sends.end_all(&error);
+        self.accesses.end_all(&error);
     }
 
     /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.

@@ -3,6 +3,7 @@
 
 mod endings;
 mod messages;
+mod remote;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -42,12 +43,23 @@ const CASES: &[Case] = &[
     ("expired scope", &[2], endings::expired),
     ("tasks", &[3], endings::tasks),
     ("sleep", &[2], endings::sleep),
+    ("put and get", &[2], remote::put_and_get),
+    ("put and get of several parts", &[2], remote::parts),
+    ("many puts and gets", &[2], remote::many),
+    ("puts and gets outside of the region", &[2], remote::bounds),
+    ("forged keys", &[2], remote::forged_keys),
+    ("unregistered regions", &[2], remote::unregistered),
+    ("region unregistered in flight", &[2], remote::unregistered_in_flight),
+    ("puts and gets left in a scope", &[2], remote::left_in_a_scope),
+    ("puts and gets asleep", &[2], remote::sleep),
 ];
 
 /// These close the transport.
 const CLOSING_CASES: &[Case] = &[
     ("peer dropped", &[3], endings::peer_dropped),
     ("peer dropped under a send", &[2], endings::peer_dropped_under_a_send),
+    ("peer dropped under puts and gets", &[2], remote::peer_dropped),
+    ("abort under puts and gets", &[2], remote::aborted),
     ("abort", &[2, 5], endings::abort),
     ("scope left after an abort", &[2], endings::scope_after_abort),
 ];

@@ -1,0 +1,291 @@
+//! Memory that peers may read and write for as long as it is registered.
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytemuck::Pod;
+use parking_lot::Mutex;
+
+use super::memory::RecvBuffer;
+use super::port::Port;
+use crate::one_sided::RegionKey;
+use crate::transport::RecvParts;
+use crate::{Error, Result};
+
+/// Memory of this rank that peers with its [key](Self::key) put to and get from.
+///
+/// The region owns its buffer, of one part: a `Vec`, or a buffer of a [`Pool`](super::Pool). While it is registered
+/// nobody has a reference to the memory, which peers write at any time: this rank copies in and out with
+/// [`write`](Self::write) and [`read`](Self::read), and what order that has with a peer's puts and gets is for messages
+/// to say (the peer flushes, sends a message, and this rank then reads). An access that meets a peer's may be torn.
+///
+/// **When peers may still access it.** On `local`, `sim` and `tcp` peers' accesses are carried out here, so
+/// [`unregister`](Self::unregister) gives the buffer back, and a peer's later access fails with
+/// [`Error::NoSuchRegion`]. On `ucx` peers (and RDMA hardware) reach the memory by themselves and can't be kept from it:
+/// the transport then keeps the memory until the process ends, and never uses it for anything else. So register long-lived
+/// memory, once. On all transports a region is unregistered when it is dropped.
+///
+/// ```
+/// use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion, scope};
+/// use ucx_sys_wrap::local;
+///
+/// let [owner, peer] = <[_; 2]>::try_from(local::world(2)).ok().unwrap();
+/// let (owner, peer) = (Port::new(Box::new(owner)), Port::new(Box::new(peer)));
+/// let region = Region::register(&owner, vec![0.0f32; 8])?;
+/// // In life, the key travels in a message.
+/// let remote = RemoteRegion::open(&peer, owner.rank(), &region.key().to_bytes())?;
+/// scope(&peer, |comm| drop(comm.port().progress()), async |comm| {
+///     comm.put(&remote, 4, &[1.0f32, 2.0][..]).await?;
+///     comm.flush(remote.owner()).await
+/// })?;
+/// let mut seen = [0.0f32; 3];
+/// region.read(0, &mut seen)?;
+/// assert_eq!(seen, [0.0, 1.0, 2.0]);
+/// assert_eq!(region.unregister().unwrap()[1], 1.0);
+/// # Ok::<(), ucx_sys_wrap::Error>(())
+/// ```
+pub struct Region<B: RecvBuffer + 'static> {
+    port: Arc<Port>,
+    key: RegionKey,
+    /// `None` once it is unregistered.
+    shared: Option<Arc<Shared<B::Raw>>>,
+    buffer: PhantomData<B>,
+}
+
+/// A region's memory as a transport has it: it copies in and out, and nothing else touches the bytes meanwhile but
+/// peers that reach them by themselves.
+#[derive(Clone)]
+pub struct RegionMemory(Arc<dyn Shareable>);
+
+/// A buffer that several hold and nobody has a reference to.
+///
+/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes for as long as `raw` lives, which
+/// is as long as this. Threads of this process touch the bytes only while they hold the lock of `raw`. References to
+/// the bytes are made under the lock, and never once `is_reached_from_outside` was set.
+struct Shared<R> {
+    pointer: NonNull<u8>,
+    length: usize,
+    raw: Mutex<R>,
+    is_reached_from_outside: AtomicBool,
+}
+
+// SAFETY: the pointer is into memory that `raw` owns, which may move between threads (`R: Send`); what is shared is
+// touched under a lock.
+unsafe impl<R: Send> Send for Shared<R> {}
+// SAFETY: as above.
+unsafe impl<R: Send> Sync for Shared<R> {}
+
+/// [`Shared`] without its type.
+trait Shareable: Send + Sync {
+    fn pointer(&self) -> NonNull<u8>;
+    fn length(&self) -> usize;
+    fn is_reached_from_outside(&self) -> &AtomicBool;
+    /// Calls `body` while no other thread touches the bytes.
+    fn locked(&self, body: &mut dyn FnMut());
+}
+
+impl<B: RecvBuffer + 'static> Region<B> {
+    /// Registers a buffer. Its pages become resident on `ucx`, where registering takes microseconds and more.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for a buffer of no or several parts, and for memory that can't be registered; the
+    /// transport's failure if it is closed. The buffer is dropped then.
+    pub fn register(port: &Arc<Port>, buffer: B) -> Result<Self> {
+        let mut raw = buffer.into_raw();
+        let mut parts = RecvParts::new();
+        // SAFETY: `raw` is kept in `Shared`, with whatever uses the memory; the lease is dropped here.
+        unsafe { B::lend(&mut raw, &mut parts) };
+        let [part] = &parts[..] else {
+            let why = format!("a region is one part, and this buffer has {}", parts.len());
+            return Err(Error::Unavailable { name: port.name(), why });
+        };
+        let (pointer, length) = (part.pointer(), part.len());
+        let is_reached_from_outside = AtomicBool::new(false);
+        let shared = Arc::new(Shared { pointer, length, raw: Mutex::new(raw), is_reached_from_outside });
+        let memory = RegionMemory(shared.clone());
+        let key = port.enter().transport.borrow_mut().one_sided().expose(memory)?;
+        Ok(Self { port: Arc::clone(port), key, shared: Some(shared), buffer: PhantomData })
+    }
+
+    /// What peers need to access the region.
+    #[must_use]
+    pub fn key(&self) -> &RegionKey {
+        &self.key
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.shared.as_ref().map_or(0, |shared| shared.length)
+    }
+
+    /// Copies from the region, from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRegion`] when it is shorter; nothing is copied then.
+    pub fn read<T: Pod>(&self, offset: usize, into: &mut [T]) -> Result<()> {
+        let into: &mut [u8] = bytemuck::cast_slice_mut(into);
+        self.key.check(offset as u64, into.len() as u64)?;
+        self.memory().read(offset, into);
+        Ok(())
+    }
+
+    /// Copies into the region, from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRegion`] when it is shorter; nothing is copied then.
+    pub fn write<T: Pod>(&self, offset: usize, from: &[T]) -> Result<()> {
+        let from: &[u8] = bytemuck::cast_slice(from);
+        self.key.check(offset as u64, from.len() as u64)?;
+        self.memory().write(offset, from);
+        Ok(())
+    }
+
+    /// Ends all access and gives the buffer back; `None` when peers can't be kept from it (see [`Region`]). A put that
+    /// is arriving ends with an error at the peer, and part of it may be in the buffer.
+    #[must_use]
+    pub fn unregister(mut self) -> Option<B> {
+        let raw = self.end()?.raw.into_inner();
+        // SAFETY: the raw parts of a buffer that was taken apart in `register`; nobody else has them, and the transport
+        // has promised that nothing touches the memory.
+        Some(unsafe { B::from_raw(raw) })
+    }
+
+    fn memory(&self) -> RegionMemory {
+        match &self.shared {
+            Some(shared) => RegionMemory(shared.clone()),
+            None => unreachable!("a region that is unregistered has been consumed"),
+        }
+    }
+
+    /// Unregisters; gives the memory if nobody else has it.
+    fn end(&mut self) -> Option<Shared<B::Raw>> {
+        let shared = self.shared.take()?;
+        let is_quiet = self.port.enter().transport.borrow_mut().one_sided().conceal(&self.key);
+        if !is_quiet {
+            // Peers go on reaching it: whatever the transport keeps, it is not freed.
+            std::mem::forget(shared);
+            return None;
+        }
+        Arc::into_inner(shared)
+    }
+}
+
+impl<B: RecvBuffer + 'static> Drop for Region<B> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl RegionMemory {
+    /// Bytes of memory.
+    pub(crate) fn len(&self) -> usize {
+        self.0.length()
+    }
+
+    /// Where it lies; peers that are told reach it by themselves from now on.
+    pub(crate) fn open_to_the_outside(&self) -> NonNull<u8> {
+        // Whoever has a reference holds the lock.
+        self.0.locked(&mut || self.0.is_reached_from_outside().store(true, Ordering::Relaxed));
+        self.0.pointer()
+    }
+
+    /// Copies bytes in. Does nothing unless they fit.
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) {
+        if let Some(place) = self.place(offset, from.len()) {
+            // SAFETY: `place` points at as many bytes that are valid, and other threads stay out (the lock). `from` is
+            // no part of them: nobody has a reference to them.
+            self.0.locked(&mut || unsafe { ptr::copy_nonoverlapping(from.as_ptr(), place, from.len()) });
+        }
+    }
+
+    /// Copies bytes out. Does nothing unless they are there.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+        if let Some(place) = self.place(offset, into.len()) {
+            // SAFETY: as in `write`.
+            self.0.locked(&mut || unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) });
+        }
+    }
+
+    /// Gives the bytes at `offset` to `body`; `None` unless they are there, and for memory that is reached from outside.
+    pub(crate) fn with<T>(&self, offset: usize, length: usize, body: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        let place = self.place(offset, length)?;
+        let (mut body, mut result) = (Some(body), None);
+        self.0.locked(&mut || {
+            if self.0.is_reached_from_outside().load(Ordering::Relaxed) {
+                return;
+            }
+            // SAFETY: valid initialised bytes that other threads stay out of (the lock) and nobody else reaches.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(place, length) };
+            result = body.take().map(|body| body(bytes));
+        });
+        result
+    }
+
+    fn place(&self, offset: usize, length: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        // SAFETY: at most the length, so it lies inside the memory or one past its end.
+        (end <= self.len()).then(|| unsafe { self.0.pointer().as_ptr().add(offset) })
+    }
+}
+
+impl<R: Send> Shareable for Shared<R> {
+    fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    fn is_reached_from_outside(&self) -> &AtomicBool {
+        &self.is_reached_from_outside
+    }
+
+    fn locked(&self, body: &mut dyn FnMut()) {
+        let _guard = self.raw.lock();
+        body();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Buffer;
+    use super::*;
+
+    fn memory(length: usize) -> RegionMemory {
+        let mut raw = vec![0u8; length].into_raw();
+        let mut parts = RecvParts::new();
+        // SAFETY: `raw` is kept with the pointer.
+        unsafe { <Vec<u8> as RecvBuffer>::lend(&mut raw, &mut parts) };
+        let pointer = parts[0].pointer();
+        let is_reached_from_outside = AtomicBool::new(false);
+        RegionMemory(Arc::new(Shared { pointer, length, raw: Mutex::new(raw), is_reached_from_outside }))
+    }
+
+    #[test]
+    fn copies_stay_inside() {
+        let memory = memory(8);
+        memory.write(2, &[1, 2, 3]);
+        memory.write(6, &[9, 9, 9]);
+        memory.write(usize::MAX, &[9, 9]);
+        let mut seen = [7; 8];
+        memory.read(0, &mut seen);
+        assert_eq!(seen, [0, 0, 1, 2, 3, 0, 0, 0]);
+        memory.read(1, &mut seen);
+        assert_eq!(seen[0], 0, "nothing is read where not all is there");
+        assert_eq!(memory.with(8, 0, |bytes| bytes.len()), Some(0));
+        assert_eq!(memory.with(8, 1, |bytes| bytes.len()), None);
+    }
+
+    #[test]
+    fn nobody_has_a_reference_to_what_is_reached_from_outside() {
+        let memory = memory(8);
+        assert_eq!(memory.with(0, 8, |bytes| bytes.len()), Some(8));
+        memory.open_to_the_outside();
+        assert_eq!(memory.with(0, 8, |bytes| bytes.len()), None);
+        memory.write(0, &[1]);
+    }
+}

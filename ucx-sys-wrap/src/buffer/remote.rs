@@ -1,0 +1,177 @@
+//! Puts, gets and flushes as futures.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use super::comm::{Comm, Direction, Leaf};
+use super::lease::{ReadLease, WriteLease};
+use super::memory::{RecvBuffer, SendBuffer};
+use super::port::{OperationId, Port};
+use crate::one_sided::{GetId, PutId, RegionKey, Remote, get_bytes, put_bytes};
+use crate::transport::{Posted, RecvParts, SendParts, Transport};
+use crate::{Error, Rank, Result, Tag};
+
+/// A peer's [`Region`](super::Region), ready to be put to and got from.
+pub struct RemoteRegion {
+    port: Arc<Port>,
+    remote: Remote,
+}
+
+impl RemoteRegion {
+    /// Opens the region whose [key](RegionKey) `peer` has sent as `key`.
+    ///
+    /// Does not ask the peer: a key whose registration has ended is found out by the first operation.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] for bytes that are no key of the peer's memory on this transport; the transport's failure if it
+    /// is closed.
+    pub fn open(port: &Arc<Port>, peer: Rank, key: &[u8]) -> Result<Self> {
+        let key = RegionKey::from_bytes(key, peer)?;
+        let number = port.enter().transport.borrow_mut().one_sided().attach(&key)?;
+        Ok(Self { port: Arc::clone(port), remote: Remote { key, number } })
+    }
+
+    /// The rank whose memory it is.
+    #[must_use]
+    pub fn owner(&self) -> Rank {
+        self.remote.key.owner
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn region_bytes(&self) -> u64 {
+        self.remote.key.length
+    }
+}
+
+impl fmt::Debug for RemoteRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteRegion({} bytes of rank {})", self.region_bytes(), self.owner())
+    }
+}
+
+impl Drop for RemoteRegion {
+    fn drop(&mut self) {
+        self.port.enter().transport.borrow_mut().one_sided().detach(&self.remote);
+    }
+}
+
+impl<'env> Comm<'env> {
+    /// Writes a buffer's parts, one after another, to a peer's region from byte `offset` on. The buffer comes back when it
+    /// may be reused; that the bytes have reached the peer's memory is what [`flush`](Self::flush) says.
+    ///
+    /// Puts are in no order with each other, nor with messages. One that fails or is dropped may have written any part of
+    /// its bytes, or may yet. Whether the peer must make progress meanwhile is up to the transport: on `local` and on
+    /// shared memory under `ucx` it need not.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]; a `ucx` peer does not check, so that only
+    /// the key's length is, here. What sends fail with.
+    pub fn put<B: SendBuffer + 'env>(&self, to: &RemoteRegion, offset: usize, buffer: B) -> Put<'_, 'env, B> {
+        let raw = buffer.into_raw();
+        let mut parts = SendParts::new();
+        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        unsafe { B::lend(&raw, &mut parts) };
+        let lent = parts.iter().map(ReadLease::len).collect();
+        let (key, offset) = (&to.remote.key, offset as u64);
+        let posted = match self.check(to).and_then(|()| key.check(offset, put_bytes(&parts))) {
+            Err(error) => Posted::Done(Err(error)),
+            Ok(()) => self.port().enter().transport.borrow_mut().one_sided().post_put(&to.remote, offset, parts),
+        };
+        Leaf::new(self, (key.owner, tag(key.owner)), lent, raw, posted)
+    }
+
+    /// Fills a buffer's parts, one after another, from a peer's region from byte `offset` on.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub fn get<B: RecvBuffer + 'env>(&self, from: &RemoteRegion, offset: usize, buffer: B) -> Get<'_, 'env, B> {
+        let mut raw = buffer.into_raw();
+        let mut parts = RecvParts::new();
+        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
+        unsafe { B::lend(&mut raw, &mut parts) };
+        let lent = parts.iter().map(WriteLease::len).collect();
+        let (key, offset) = (&from.remote.key, offset as u64);
+        let posted = match self.check(from).and_then(|()| key.check(offset, get_bytes(&parts))) {
+            Err(error) => Posted::Done(Err(error)),
+            Ok(()) => self.port().enter().transport.borrow_mut().one_sided().post_get(&from.remote, offset, parts),
+        };
+        Leaf::new(self, (key.owner, tag(key.owner)), lent, raw, posted)
+    }
+
+    /// Resolves when all puts to `to` that were posted before have reached its memory: a message that is sent then finds
+    /// them there. Costs a round trip where the peer carries puts out.
+    ///
+    /// # Errors
+    /// What the transport fails with. A put that failed has said so itself.
+    pub fn flush(&self, to: Rank) -> Flush<'_, 'env> {
+        let posted = self.port().enter().transport.borrow_mut().one_sided().post_flush(to);
+        Flush(Leaf::new(self, (to, tag(to)), Default::default(), (), posted))
+    }
+
+    /// A region can only be accessed through the port that it was opened at.
+    fn check(&self, remote: &RemoteRegion) -> Result<()> {
+        if Arc::ptr_eq(self.port(), &remote.port) {
+            return Ok(());
+        }
+        Err(Error::NoSuchRegion { rank: remote.owner() })
+    }
+}
+
+/// A put in flight; see [`Comm::put`].
+pub type Put<'comm, 'env, B> = Leaf<'comm, 'env, B, PutId>;
+
+/// A get in flight; see [`Comm::get`].
+pub type Get<'comm, 'env, B> = Leaf<'comm, 'env, B, GetId>;
+
+/// A flush under way; see [`Comm::flush`].
+#[must_use = "a flush that is dropped says nothing"]
+pub struct Flush<'comm, 'env>(Leaf<'comm, 'env, (), PutId>);
+
+impl Future for Flush<'_, '_> {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        Poll::Ready(ready!(Pin::new(&mut self.0).poll(context)).map(|_| ()))
+    }
+}
+
+/// What a timeout names: one-sided operations have no tag.
+fn tag(peer: Rank) -> Tag {
+    Tag::new(peer, 0, 0, 0)
+}
+
+impl Direction for PutId {
+    type Outcome = ();
+
+    fn operation(self) -> OperationId {
+        OperationId::Put(self)
+    }
+
+    fn test(self, transport: &mut dyn Transport) -> Option<Result<()>> {
+        transport.one_sided().test_put(self)
+    }
+
+    fn cancel(self, transport: &mut dyn Transport) {
+        transport.one_sided().cancel_put(self);
+    }
+}
+
+impl Direction for GetId {
+    type Outcome = ();
+
+    fn operation(self) -> OperationId {
+        OperationId::Get(self)
+    }
+
+    fn test(self, transport: &mut dyn Transport) -> Option<Result<()>> {
+        transport.one_sided().test_get(self)
+    }
+
+    fn cancel(self, transport: &mut dyn Transport) {
+        transport.one_sided().cancel_get(self);
+    }
+}

@@ -1,0 +1,139 @@
+//! Puts and gets: the rank that calls copies, between its own memory and that of the region.
+//!
+//! A region is found, and the bytes are copied, under the table's lock for readers; a region is taken out of the table
+//! under its lock for writers. So nobody copies any more once it is out.
+
+use std::collections::HashMap;
+
+use parking_lot::RwLock;
+
+use super::Local;
+use super::matching::count_copy;
+use crate::buffer::RegionMemory;
+use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Remote, get_bytes, put_bytes};
+use crate::transport::{Posted, RecvParts, SendParts, check_peer};
+use crate::{Error, Rank, Result};
+
+/// The registered memory of one rank.
+#[derive(Default)]
+pub(crate) struct Regions {
+    by_number: HashMap<u64, (RegionKey, RegionMemory)>,
+    registered: u64,
+}
+
+impl Regions {
+    /// Adds a region of `owner`.
+    pub(crate) fn add(&mut self, owner: Rank, memory: RegionMemory) -> Result<RegionKey> {
+        let key = RegionKey::new(owner, self.registered, memory.len())?;
+        self.registered += 1;
+        self.by_number.insert(key.number, (key.clone(), memory));
+        Ok(key)
+    }
+
+    /// Takes a region out.
+    pub(crate) fn remove(&mut self, key: &RegionKey) {
+        self.by_number.remove(&key.number);
+    }
+
+    /// The memory for an access of `bytes` bytes at `offset`, with the offset as this machine counts.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRegion`] for a key that names no region here, [`Error::OutOfRegion`] for an access outside of it.
+    pub(crate) fn find(&self, key: &RegionKey, offset: u64, bytes: u64) -> Result<(&RegionMemory, usize)> {
+        let missing = Error::NoSuchRegion { rank: key.owner };
+        let (own, memory) = self.by_number.get(&key.number).ok_or(missing.clone())?;
+        if own.nonce != key.nonce {
+            return Err(missing);
+        }
+        own.check(offset, bytes)?;
+        let offset = usize::try_from(offset).map_err(|_| missing)?;
+        Ok((memory, offset))
+    }
+}
+
+/// The regions of all ranks of a world.
+pub(super) type Tables = Box<[RwLock<Regions>]>;
+
+impl OneSided for Local {
+    fn expose(&mut self, memory: RegionMemory) -> Result<RegionKey> {
+        if let Some(failure) = self.world.failure.get() {
+            return Err((*failure).into());
+        }
+        self.world.regions[self.rank.index()].write().add(self.rank, memory)
+    }
+
+    fn conceal(&mut self, key: &RegionKey) -> bool {
+        self.world.regions[self.rank.index()].write().remove(key);
+        true
+    }
+
+    fn attach(&mut self, key: &RegionKey) -> Result<u64> {
+        check_peer(key.owner, self.rank, self.world.regions.len() as u32)?;
+        key.check_plain()?;
+        Ok(0)
+    }
+
+    fn detach(&mut self, _: &Remote) {}
+
+    fn post_put(&mut self, remote: &Remote, offset: u64, parts: SendParts) -> Posted<PutId, Result<()>> {
+        Posted::Done(self.put(&remote.key, offset, &parts))
+    }
+
+    fn post_get(&mut self, remote: &Remote, offset: u64, mut parts: RecvParts) -> Posted<GetId, Result<()>> {
+        Posted::Done(self.get(&remote.key, offset, &mut parts))
+    }
+
+    /// A put has reached the peer's memory when it is posted.
+    fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>> {
+        Posted::Done(self.check_owner(to))
+    }
+
+    fn test_put(&mut self, _: PutId) -> Option<Result<()>> {
+        None
+    }
+
+    fn test_get(&mut self, _: GetId) -> Option<Result<()>> {
+        None
+    }
+
+    fn cancel_put(&mut self, _: PutId) {}
+
+    fn cancel_get(&mut self, _: GetId) {}
+}
+
+impl Local {
+    fn put(&mut self, key: &RegionKey, offset: u64, parts: &SendParts) -> Result<()> {
+        self.check_owner(key.owner)?;
+        let regions = self.world.regions[key.owner.index()].read();
+        let (memory, mut offset) = regions.find(key, offset, put_bytes(parts))?;
+        for part in parts {
+            // The copy that a put is.
+            memory.write(offset, part.bytes());
+            offset += part.len();
+            count_copy(&mut self.statistics, part.len());
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: &RegionKey, offset: u64, parts: &mut RecvParts) -> Result<()> {
+        self.check_owner(key.owner)?;
+        let regions = self.world.regions[key.owner.index()].read();
+        let (memory, mut offset) = regions.find(key, offset, get_bytes(parts))?;
+        for part in parts {
+            // The copy that a get is.
+            memory.read(offset, part.bytes_mut());
+            offset += part.len();
+            count_copy(&mut self.statistics, part.len());
+        }
+        Ok(())
+    }
+
+    /// Refuses a peer that is not one; closes the world if it has left.
+    fn check_owner(&mut self, peer: Rank) -> Result<()> {
+        self.check_open(peer)?;
+        if self.world.mailboxes[peer.index()].is_closed() {
+            return Err(self.lose(peer));
+        }
+        Ok(())
+    }
+}

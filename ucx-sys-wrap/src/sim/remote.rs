@@ -1,0 +1,271 @@
+//! Puts and gets on the simulated network.
+//!
+//! A put travels as a message of its bytes does, is carried out when its last byte has arrived, and ends `alpha` later.
+//! A get asks (a message without payload) and its answer travels as a message of the bytes wanted. A flush ends when the
+//! puts before it have.
+
+use std::collections::BTreeMap;
+
+use super::Sim;
+use super::network::{Cargo, Event, Network};
+use crate::buffer::RegionMemory;
+use crate::local::ledger::Ledger;
+use crate::local::matching::{HEADER_BYTES, count_copy};
+use crate::local::remote::Regions;
+use crate::one_sided::{GetId, OneSided, PutId, PutOrder, RegionKey, Remote, get_bytes, put_bytes};
+use crate::transport::{Posted, RecvParts, SendParts, check_peer};
+use crate::{Error, Failure, Rank, Result};
+
+/// What travels.
+pub(super) enum Request {
+    /// Bytes for the receiver's memory.
+    Put { number: u64, key: RegionKey, offset: u64, bytes: Vec<u8> },
+    /// Bytes of the receiver's memory are wanted.
+    Get { number: u64, key: RegionKey, offset: u64, length: u64 },
+    /// What a get has brought.
+    Got { number: u64, result: Result<Vec<u8>> },
+}
+
+/// What a rank has registered, and what it has under way.
+#[derive(Default)]
+pub(super) struct Accesses {
+    regions: Regions,
+    operations: Ledger<Operation>,
+    /// By peer.
+    orders: BTreeMap<Rank, PutOrder>,
+}
+
+struct Operation {
+    peer: Rank,
+    kind: Kind,
+    done: Option<Result<()>>,
+}
+
+enum Kind {
+    /// A put, by its place in the order of puts.
+    Put(u64),
+    Get(RecvParts),
+    /// A flush of all puts before this one.
+    Flush(u64),
+}
+
+impl Request {
+    /// Bytes of payload.
+    pub(super) fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Put { bytes, .. } | Self::Got { result: Ok(bytes), .. } => bytes.len(),
+            Self::Get { .. } | Self::Got { .. } => 0,
+        }
+    }
+}
+
+impl Accesses {
+    /// Whether an operation waits for this peer.
+    pub(super) fn waits_for(&mut self, peer: Rank) -> bool {
+        self.operations.iter_mut().any(|operation| operation.peer == peer && operation.done.is_none())
+    }
+
+    /// Ends all that is under way.
+    pub(super) fn end_all(&mut self, error: &Error) {
+        for operation in self.operations.iter_mut().filter(|operation| operation.done.is_none()) {
+            operation.end(Err(error.clone()));
+        }
+    }
+
+    /// Ends an operation, unless it has ended.
+    fn end(&mut self, number: u64, result: Result<()>) {
+        let Some(operation) = self.operations.get_mut(number) else { return };
+        let peer = operation.peer;
+        if let Kind::Put(place) = operation.kind {
+            self.orders.entry(peer).or_default().end(place);
+        }
+        operation.end(result);
+        let order = self.orders.entry(peer).or_default();
+        for flush in self.operations.iter_mut().filter(|flush| flush.peer == peer) {
+            if matches!(flush.kind, Kind::Flush(before) if order.has_reached(before)) {
+                flush.end(Ok(()));
+            }
+        }
+    }
+
+    fn cancel(&mut self, number: u64) {
+        if let Some(operation) = self.operations.get_mut(number) {
+            operation.end(Err(Error::Canceled));
+        }
+    }
+}
+
+impl Operation {
+    fn end(&mut self, result: Result<()>) {
+        if self.done.is_none() {
+            self.done = Some(result);
+            if let Kind::Get(parts) = &mut self.kind {
+                parts.clear();
+            }
+        }
+    }
+}
+
+impl Network {
+    /// A request has come to its receiver.
+    pub(super) fn carry_out(&mut self, from: Rank, to: Rank, request: Request) {
+        let node = &mut self.nodes[to.index()];
+        if node.has_left || node.failure.is_some() {
+            return;
+        }
+        match request {
+            Request::Put { number, key, offset, bytes } => {
+                let found = node.accesses.regions.find(&key, offset, bytes.len() as u64);
+                let result = found.map(|(memory, offset)| memory.write(offset, &bytes));
+                count_copy(&mut node.statistics, if result.is_ok() { bytes.len() } else { 0 });
+                let time = self.latency_from_now(to, from);
+                self.schedule(time, Event::PutEnded { from: to, to: from, number, result });
+            }
+            Request::Get { number, key, offset, length } => {
+                let found = node.accesses.regions.find(&key, offset, length);
+                let result = found.map(|(memory, offset)| {
+                    let mut bytes = vec![0; length as usize];
+                    memory.read(offset, &mut bytes);
+                    bytes
+                });
+                count_copy(&mut node.statistics, if result.is_ok() { length as usize } else { 0 });
+                self.send(to, from, Cargo::Request(Request::Got { number, result }));
+            }
+            Request::Got { number, result } => {
+                let Some(Operation { kind: Kind::Get(parts), done: None, .. }) =
+                    node.accesses.operations.get_mut(number)
+                else {
+                    return;
+                };
+                if let Ok(bytes) = &result {
+                    let mut rest = &bytes[..];
+                    for part in parts {
+                        let (now, later) = rest.split_at(part.len());
+                        // A copy: the bytes have travelled, and go where the getter wants them.
+                        part.bytes_mut().copy_from_slice(now);
+                        count_copy(&mut node.statistics, now.len());
+                        rest = later;
+                    }
+                }
+                self.end_access(to, number, result.map(|_| ()));
+            }
+        }
+    }
+
+    /// A put or get of `rank` has ended.
+    pub(super) fn end_access(&mut self, rank: Rank, number: u64, result: Result<()>) {
+        self.nodes[rank.index()].accesses.end(number, result);
+        self.wake(rank);
+    }
+}
+
+impl OneSided for Sim {
+    fn expose(&mut self, memory: RegionMemory) -> Result<RegionKey> {
+        let rank = self.rank;
+        self.with_node(|node| match node.failure {
+            Some(failure) => Err(failure.into()),
+            None => node.accesses.regions.add(rank, memory),
+        })
+    }
+
+    fn conceal(&mut self, key: &RegionKey) -> bool {
+        self.with_node(|node| node.accesses.regions.remove(key));
+        true
+    }
+
+    fn attach(&mut self, key: &RegionKey) -> Result<u64> {
+        check_peer(key.owner, self.rank, self.cluster.world_size)?;
+        key.check_plain()?;
+        Ok(0)
+    }
+
+    fn detach(&mut self, _: &Remote) {}
+
+    fn post_put(&mut self, remote: &Remote, offset: u64, parts: SendParts) -> Posted<PutId, Result<()>> {
+        let number = match self.begin(remote.key.owner, |order| Kind::Put(order.begin())) {
+            Ok(number) => number,
+            Err(error) => return Posted::Done(Err(error)),
+        };
+        // Copy: the bytes travel while their owner goes on.
+        let mut bytes = Vec::with_capacity(put_bytes(&parts) as usize);
+        parts.iter().for_each(|part| bytes.extend_from_slice(part.bytes()));
+        self.with_node(|node| count_copy(&mut node.statistics, bytes.len()));
+        let key = remote.key.clone();
+        self.request(key.owner, Request::Put { number, key, offset, bytes });
+        Posted::Pending(PutId(number))
+    }
+
+    fn post_get(&mut self, remote: &Remote, offset: u64, parts: RecvParts) -> Posted<GetId, Result<()>> {
+        let length = get_bytes(&parts);
+        match self.begin(remote.key.owner, |_| Kind::Get(parts)) {
+            Ok(number) => {
+                let key = remote.key.clone();
+                self.request(key.owner, Request::Get { number, key, offset, length });
+                Posted::Pending(GetId(number))
+            }
+            Err(error) => Posted::Done(Err(error)),
+        }
+    }
+
+    fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>> {
+        let mut is_done = false;
+        let begun = self.begin(to, |order| {
+            is_done = order.has_reached(order.next());
+            Kind::Flush(order.next())
+        });
+        match begun {
+            Ok(number) if is_done => {
+                self.with_node(|node| node.accesses.operations.remove_if(number, |_| true));
+                Posted::Done(Ok(()))
+            }
+            Ok(number) => Posted::Pending(PutId(number)),
+            Err(error) => Posted::Done(Err(error)),
+        }
+    }
+
+    fn test_put(&mut self, id: PutId) -> Option<Result<()>> {
+        self.test_access(id.0)
+    }
+
+    fn test_get(&mut self, id: GetId) -> Option<Result<()>> {
+        self.test_access(id.0)
+    }
+
+    fn cancel_put(&mut self, id: PutId) {
+        self.with_node(|node| node.accesses.cancel(id.0));
+    }
+
+    fn cancel_get(&mut self, id: GetId) {
+        self.with_node(|node| node.accesses.cancel(id.0));
+    }
+}
+
+impl Sim {
+    /// Books an operation, given the order of the puts to its peer.
+    fn begin(&mut self, peer: Rank, kind: impl FnOnce(&mut PutOrder) -> Kind) -> Result<u64> {
+        let mut network = self.cluster.network.lock();
+        self.check_open(&network, peer)?;
+        if network.knows_gone(self.rank, peer) {
+            network.fail(self.rank, Failure::PeerLost(peer));
+            return Err(Error::PeerLost { rank: peer });
+        }
+        let node = &mut network.nodes[self.rank.index()];
+        node.has_acted = true;
+        let kind = kind(node.accesses.orders.entry(peer).or_default());
+        Ok(node.accesses.operations.insert(Operation { peer, kind, done: None }))
+    }
+
+    fn request(&mut self, to: Rank, request: Request) {
+        let mut network = self.cluster.network.lock();
+        network.nodes[self.rank.index()].statistics.bytes_sent += HEADER_BYTES + request.payload_bytes() as u64;
+        network.send(self.rank, to, Cargo::Request(request));
+    }
+
+    fn test_access(&mut self, number: u64) -> Option<Result<()>> {
+        self.with_node(|node| {
+            let done = node.accesses.operations.remove_if(number, |operation| operation.done.is_some())?.done;
+            node.has_acted = true;
+            done
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! Registered memory and the keys of peers' memory, as UCX has them, and the calls that put, get and flush.
+
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+
+use brevity_ucx_sys::*;
+
+use super::engine::{Engine, take_down};
+use super::flight::{Flight, send_ended};
+use crate::{Error, Rank, Result};
+
+/// Memory registered with a context.
+///
+/// Invariant: made by `ucp_mem_map` of the engine's context, which is alive until the engine is torn down; then this
+/// means nothing any more.
+pub(super) struct Mapping(ucp_mem_h);
+
+/// A peer's key, unpacked for the endpoint to it.
+///
+/// Invariant: made by `ucp_ep_rkey_unpack` on an endpoint of the engine; as for [`Mapping`].
+pub(super) struct Unpacked(ucp_rkey_h);
+
+// SAFETY: handles that are used through the engine only, which owns what they name and moves with them, in `Ucx`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Send for Unpacked {}
+
+impl Engine {
+    /// Registers memory, and gives the bytes that peers unpack.
+    ///
+    /// # Safety
+    /// The memory is valid for as long as anything may access it: until the process ends.
+    pub(super) unsafe fn map(&self, memory: NonNull<u8>, length: usize) -> Result<(Mapping, Vec<u8>)> {
+        if self.is_quiet() {
+            return Err(Error::Closed);
+        }
+        let params = ucp_mem_map_params_t {
+            field_mask: UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+            address: memory.as_ptr().cast(),
+            length,
+            ..Default::default()
+        };
+        let mut handle = null_mut();
+        // SAFETY: the context lives; the caller vouches for the memory; the result goes to a local.
+        let status = unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut handle) };
+        self.check("ucp_mem_map", status)?;
+        let mapping = Mapping(handle);
+        let (mut packed, mut packed_bytes) = (null_mut(), 0);
+        // SAFETY: just registered with this context; the results go to locals.
+        let status = unsafe { self.ucp.ucp_rkey_pack(self.context, handle, &mut packed, &mut packed_bytes) };
+        if let Err(error) = self.check("ucp_rkey_pack", status) {
+            self.unmap(mapping);
+            return Err(error);
+        }
+        // SAFETY: UCX returned so many bytes, released below.
+        let key = unsafe { std::slice::from_raw_parts(packed.cast::<u8>(), packed_bytes) }.to_vec();
+        // SAFETY: from `ucp_rkey_pack`, used no more.
+        unsafe { self.ucp.ucp_rkey_buffer_release(packed) };
+        Ok((mapping, key))
+    }
+
+    /// Takes a registration back, unless the context is gone. What peers do about it is theirs.
+    pub(super) fn unmap(&self, mapping: Mapping) {
+        if !self.context.is_null() {
+            // SAFETY: registered with this context, which lives, and given up by its only holder. UCX reports failures
+            // itself, and there is nothing to be done about one.
+            unsafe { self.ucp.ucp_mem_unmap(self.context, mapping.0) };
+        }
+    }
+
+    /// Unpacks a peer's key.
+    ///
+    /// # Safety
+    /// The bytes are what [`map`](Self::map) gave to that peer: UCX reads them without a length.
+    pub(super) unsafe fn unpack(&self, peer: Rank, key: &[u8]) -> Result<Unpacked> {
+        if self.is_quiet() {
+            return Err(Error::Closed);
+        }
+        let mut unpacked = null_mut();
+        // SAFETY: the endpoint lives as the worker does; the caller vouches for the bytes; the result goes to a local.
+        let status =
+            unsafe { self.ucp.ucp_ep_rkey_unpack(self.endpoints[peer.index()], key.as_ptr().cast(), &mut unpacked) };
+        self.check("ucp_ep_rkey_unpack", status)?;
+        Ok(Unpacked(unpacked))
+    }
+
+    /// Destroys an unpacked key that no operation uses, unless UCX is torn down.
+    pub(super) fn destroy(&self, key: Unpacked) {
+        if !self.is_quiet() {
+            // SAFETY: unpacked for an endpoint that lives as the worker does, and given up by its only holder.
+            unsafe { self.ucp.ucp_rkey_destroy(key.0) };
+        }
+    }
+
+    /// Begins to write to a peer's memory; the flight says when the bytes may be reused.
+    ///
+    /// # Safety
+    /// As for [`send`](Self::send); `address` and the bytes from there on lie in the memory of the key.
+    pub(super) unsafe fn put(&self, to: Rank, key: &Unpacked, address: u64, bytes: &[u8], flight: &Flight) {
+        let record = flight.record();
+        record.begin();
+        if self.is_quiet() {
+            return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
+        }
+        let (endpoint, from) = (self.endpoints[to.index()], bytes.as_ptr().cast::<c_void>());
+        let param = param(flight);
+        // SAFETY: endpoint and key live as the worker does; the caller keeps the bytes; the record outlives the worker.
+        let request = unsafe { self.ucp.ucp_put_nbx(endpoint, from, bytes.len(), address, key.0, &param) };
+        take_down(record, request);
+    }
+
+    /// Begins to read from a peer's memory.
+    ///
+    /// # Safety
+    /// As for [`recv`](Self::recv); `address` and the bytes from there on lie in the memory of the key.
+    pub(super) unsafe fn get(&self, from: Rank, key: &Unpacked, address: u64, bytes: &mut [u8], flight: &Flight) {
+        let record = flight.record();
+        record.begin();
+        if self.is_quiet() {
+            return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
+        }
+        let (endpoint, into) = (self.endpoints[from.index()], bytes.as_mut_ptr().cast::<c_void>());
+        let param = param(flight);
+        // SAFETY: as for `put`.
+        let request = unsafe { self.ucp.ucp_get_nbx(endpoint, into, bytes.len(), address, key.0, &param) };
+        take_down(record, request);
+    }
+}
+
+fn param(flight: &Flight) -> ucp_request_param_t {
+    let mut param = ucp_request_param_t {
+        op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        user_data: flight.user_data(),
+        ..Default::default()
+    };
+    param.cb.send = Some(send_ended);
+    param
+}

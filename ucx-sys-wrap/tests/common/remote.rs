@@ -1,0 +1,409 @@
+//! Cases of puts and gets. A is rank 0, which accesses the memory of B, rank 1.
+
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion, scope};
+use ucx_sys_wrap::{Error, Rank, RegionKey};
+
+use super::{block, envelope, pattern, turn};
+
+const A: Rank = Rank(0);
+const B: Rank = Rank(1);
+
+/// What memory holds before anything is put there.
+const UNTOUCHED: u8 = 0xa5;
+
+const LENGTHS: [usize; 9] = [0, 1, 8, 511, 4096, 4097, 100_000, (1 << 20) + 3, 5 << 20];
+
+/// B registers memory; A gets to know.
+fn share(port: &Arc<Port>, sequence: u32, memory: Vec<u8>) -> Result<Region<Vec<u8>>, RemoteRegion> {
+    if port.rank() == B {
+        let region = Region::register(port, memory).unwrap();
+        block(port, async |comm| comm.send(A, envelope(B, sequence, 0), region.key().to_bytes()).await.unwrap());
+        return Ok(region);
+    }
+    Err(RemoteRegion::open(port, B, &key(port, sequence)).unwrap())
+}
+
+/// A receives a key.
+fn key(port: &Arc<Port>, sequence: u32) -> Vec<u8> {
+    let (mut bytes, arrival) =
+        block(port, async |comm| comm.recv(B, envelope(B, sequence, 0), vec![0u8; 16 << 10]).await.unwrap());
+    bytes.truncate(arrival.lengths[0]);
+    bytes
+}
+
+/// Each hears from the other that it has come so far; both make progress until then.
+fn meet(port: &Arc<Port>, sequence: u32, round: u32) {
+    let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
+    block(port, async |comm| {
+        let send = comm.send(peer, envelope(own, sequence, round), ());
+        comm.recv(peer, envelope(peer, sequence, round), ()).await.unwrap();
+        send.await.unwrap();
+    });
+}
+
+fn contents(region: &Region<Vec<u8>>) -> Vec<u8> {
+    let mut bytes = vec![0; region.byte_count()];
+    region.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// A puts, flushes and sends a message: B then finds exactly those bytes. A gets them back, and what B has written.
+pub fn put_and_get(port: &Arc<Port>) {
+    for (sequence, length) in (1..).zip(LENGTHS) {
+        let offset = length % 13;
+        let memory = vec![UNTOUCHED; length + 20];
+        match share(port, sequence, memory) {
+            Err(remote) => {
+                assert_eq!((remote.owner(), remote.region_bytes()), (B, length as u64 + 20));
+                block(port, async |comm| {
+                    let sent = comm.put(&remote, offset, pattern(1, length)).await.unwrap().0;
+                    assert!(sent == pattern(1, length));
+                    comm.flush(B).await.unwrap();
+                });
+                meet(port, sequence, 1);
+                meet(port, sequence, 2);
+                let mut place = vec![0u8; length];
+                block(port, async |comm| comm.get(&remote, offset, &mut place[..]).await.map(|_| ()).unwrap());
+                assert!(place == pattern(2, length), "{length} bytes");
+                meet(port, sequence, 3);
+            }
+            Ok(region) => {
+                meet(port, sequence, 1);
+                let found = contents(&region);
+                assert!(found[offset..offset + length] == pattern(1, length), "{length} bytes");
+                let around = [&found[..offset], &found[offset + length..]].concat();
+                assert_eq!(around, [UNTOUCHED; 20], "{length} bytes");
+                region.write(offset, &pattern(2, length)).unwrap();
+                meet(port, sequence, 2);
+                meet(port, sequence, 3);
+            }
+        }
+    }
+}
+
+pub fn parts(port: &Arc<Port>) {
+    let lengths = [(16, 400, 400), (16, 400_000, 400_000), (0, 3, 0), (5000, 0, 70_000)];
+    for (sequence, (a, b, c)) in (1..).zip(lengths) {
+        let all = [pattern(1, a), pattern(2, b), pattern(3, c)].concat();
+        match share(port, sequence, vec![UNTOUCHED; 7 + a + b + c]) {
+            Err(remote) => {
+                block(port, async |comm| {
+                    comm.put(&remote, 7, ((pattern(1, a), pattern(2, b)), pattern(3, c))).await.unwrap();
+                    comm.flush(B).await.unwrap();
+                    let places = ((vec![0u8; a], vec![0u8; b]), vec![0u8; c]);
+                    let (((first, second), third), ()) = comm.get(&remote, 7, places).await.unwrap();
+                    assert!([first, second, third].concat() == all);
+                });
+                meet(port, sequence, 1);
+            }
+            Ok(region) => {
+                meet(port, sequence, 1);
+                assert!(contents(&region)[7..] == all);
+            }
+        }
+    }
+}
+
+/// Many at once, small and large, with messages in between and tags of their own.
+pub fn many(port: &Arc<Port>) {
+    const SIZE: usize = 70_000;
+    let length = |index: usize| if index.is_multiple_of(4) { SIZE } else { 1 + index % 50 };
+    match share(port, 1, vec![0; 100 * SIZE]) {
+        Err(remote) => block(port, async |comm| {
+            let puts: Vec<_> =
+                (0..100).map(|index| comm.put(&remote, index * SIZE, pattern(index, length(index)))).collect();
+            let message = comm.send(B, envelope(A, 2, 0), pattern(7, 100_000));
+            let flush = comm.flush(B);
+            let gets: Vec<_> = (0..100).map(|index| comm.get(&remote, index * SIZE + SIZE - 5, vec![7u8; 5])).collect();
+            message.await.unwrap();
+            flush.await.unwrap();
+            for put in puts {
+                put.await.unwrap();
+            }
+            for get in gets {
+                get.await.unwrap();
+            }
+            comm.send(B, envelope(A, 2, 1), ()).await.unwrap();
+        }),
+        Ok(region) => {
+            block(port, async |comm| {
+                comm.recv(A, envelope(A, 2, 0), vec![0u8; 100_000]).await.unwrap();
+                comm.recv(A, envelope(A, 2, 1), ()).await.unwrap();
+            });
+            let found = contents(&region);
+            for index in 0..100 {
+                let place = &found[index * SIZE..][..length(index)];
+                assert!(place == pattern(index, length(index)), "put {index}");
+            }
+        }
+    }
+}
+
+/// What does not lie inside the region is refused, and nothing of it is written.
+pub fn bounds(port: &Arc<Port>) {
+    match share(port, 1, vec![UNTOUCHED; 100]) {
+        Err(remote) => {
+            block(port, async |comm| {
+                for (offset, length) in [(0, 101), (100, 1), (99, 2), (101, 0), (usize::MAX, 2), (1 << 40, 8)] {
+                    let put = comm.put(&remote, offset, vec![1u8; length]).await.map(|_| ());
+                    let get = comm.get(&remote, offset, vec![1u8; length]).await.map(|_| ());
+                    for result in [put, get] {
+                        assert!(
+                            matches!(result, Err(Error::OutOfRegion { rank: B, offset: at, bytes, region_bytes: 100 })
+                                if (at, bytes) == (offset as u64, length as u64)),
+                            "{length} bytes at {offset}: {result:?}"
+                        );
+                    }
+                }
+                comm.put(&remote, 100, vec![] as Vec<u8>).await.unwrap();
+            });
+            meet(port, 2, 0);
+        }
+        Ok(region) => {
+            meet(port, 2, 0);
+            assert_eq!(contents(&region), [UNTOUCHED; 100]);
+            assert!(matches!(region.write(99, &[1u8, 2]), Err(Error::OutOfRegion { .. })));
+            assert!(matches!(region.read(1, &mut [0u64; 13]), Err(Error::OutOfRegion { .. })));
+        }
+    }
+}
+
+/// Keys that nobody has made open nothing: refused when they are opened, or by the peer.
+pub fn forged_keys(port: &Arc<Port>) {
+    match share(port, 1, vec![UNTOUCHED; 100]) {
+        Ok(region) => {
+            block(port, async |comm| comm.send(A, envelope(B, 2, 0), region.key().to_bytes()).await.unwrap());
+            meet(port, 3, 0);
+            assert_eq!(contents(&region), [UNTOUCHED; 100]);
+        }
+        Err(_) => {
+            let bytes = key(port, 2);
+            // The number, the random bytes, the length, and what the transport adds.
+            for at in (16..bytes.len()).filter(|at| *at < 64 || at % 7 == 0) {
+                let mut forged = bytes.clone();
+                forged[at] ^= 0x10;
+                let Ok(remote) = RemoteRegion::open(port, B, &forged) else { continue };
+                assert_ne!(port.name(), "ucx", "byte {at}: a peer's UCX does not check");
+                let length = remote.region_bytes().min(1 << 20) as usize;
+                let result = block(port, async |comm| comm.put(&remote, 0, vec![1u8; length]).await.map(|_| ()));
+                let is_refused = match at {
+                    40..48 => matches!(result, Err(Error::OutOfRegion { rank: B, .. })) || length < 100,
+                    _ => matches!(result, Err(Error::NoSuchRegion { rank: B })),
+                };
+                assert!(is_refused || at == 40, "byte {at}: {result:?}");
+            }
+            let own = RegionKey::from_bytes(&bytes, B).unwrap();
+            assert_eq!((own.owner(), own.region_bytes()), (B, 100));
+            for wrong in [&bytes[..20], &[], &[0; 48]] {
+                assert!(matches!(RemoteRegion::open(port, B, wrong), Err(Error::Protocol { rank: B, .. })));
+            }
+            assert!(RemoteRegion::open(port, A, &bytes).is_err(), "a key of another rank");
+            meet(port, 3, 0);
+        }
+    }
+}
+
+/// After a region is gone its key names nothing, another region works, and the buffer is its owner's again.
+pub fn unregistered(port: &Arc<Port>) {
+    for drops in [true, false] {
+        let sequence = 1 + 10 * u32::from(drops);
+        let (first, second) = (share(port, sequence, vec![3; 1000]), share(port, sequence + 1, vec![UNTOUCHED; 1000]));
+        match (first, second) {
+            (Ok(first), Ok(second)) => {
+                meet(port, sequence + 2, 0);
+                let is_ucx = port.name() == "ucx";
+                if drops {
+                    drop(first);
+                } else {
+                    assert_eq!(first.unregister(), (!is_ucx).then(|| vec![3; 1000]));
+                }
+                meet(port, sequence + 2, 1);
+                meet(port, sequence + 2, 2);
+                assert_eq!(contents(&second)[..4], [7, 7, UNTOUCHED, UNTOUCHED]);
+            }
+            (Err(first), Err(second)) => {
+                meet(port, sequence + 2, 0);
+                meet(port, sequence + 2, 1);
+                block(port, async |comm| {
+                    if port.name() != "ucx" {
+                        for length in [0, 8, 1000] {
+                            let put = comm.put(&first, 0, vec![9u8; length]).await.map(|_| ());
+                            let get = comm.get(&first, 0, vec![9u8; length]).await.map(|_| ());
+                            for result in [put, get] {
+                                assert!(matches!(result, Err(Error::NoSuchRegion { rank: B })), "{result:?}");
+                            }
+                        }
+                    }
+                    comm.put(&second, 0, vec![7u8; 2]).await.unwrap();
+                    comm.flush(B).await.unwrap();
+                });
+                meet(port, sequence + 2, 2);
+            }
+            _ => unreachable!("both are the owner's or the peer's"),
+        }
+    }
+}
+
+/// B takes its memory back while puts and gets are under way: it is not touched any more, and they end.
+pub fn unregistered_in_flight(port: &Arc<Port>) {
+    const LENGTH: usize = 4 << 20;
+    for turns in [0, 1, 3, 10, 30] {
+        match share(port, 1 + turns, vec![0; LENGTH]) {
+            Ok(region) => {
+                (0..turns).for_each(|_| turn(port));
+                let mut back = region.unregister();
+                if let Some(memory) = &mut back {
+                    memory.fill(UNTOUCHED);
+                }
+                meet(port, 100 + turns, 0);
+                assert!(back.is_none_or(|memory| memory.iter().all(|byte| *byte == UNTOUCHED)), "written afterwards");
+            }
+            Err(remote) => {
+                let bytes = pattern(1, LENGTH);
+                let mut place = vec![0u8; LENGTH];
+                block(port, async |comm| {
+                    let puts: Vec<_> = (0..4).map(|_| comm.put(&remote, 0, &bytes[..])).collect();
+                    let get = comm.get(&remote, 0, &mut place[..]);
+                    let flush = comm.flush(B);
+                    for put in puts {
+                        expect_ended(put.await.map(|_| ()));
+                    }
+                    expect_ended(get.await.map(|_| ()));
+                    flush.await.unwrap();
+                });
+                meet(port, 100 + turns, 0);
+            }
+        }
+    }
+}
+
+fn expect_ended(result: ucx_sys_wrap::Result<()>) {
+    assert!(matches!(result, Ok(()) | Err(Error::NoSuchRegion { rank: B })), "{result:?}");
+}
+
+/// A borrowed place is not written any more once the scope is left, however that happens, nor is a source read.
+pub fn left_in_a_scope(port: &Arc<Port>) {
+    for (round, (way, length)) in (0..3).flat_map(|way| [16, 10_000, 8 << 20].map(|length| (way, length))).enumerate() {
+        let sequence = 1 + round as u32;
+        match share(port, sequence, pattern(3, length)) {
+            Ok(region) => {
+                meet(port, 100, round as u32);
+                let found = contents(&region);
+                let (before, after) = (pattern(3, length), pattern(4, length));
+                let is_either = found.iter().zip(before.iter().zip(&after)).all(|(b, (x, y))| b == x || b == y);
+                assert!(is_either, "way {way}, {length} bytes: bytes that nobody has put");
+            }
+            Err(remote) => {
+                let (mut place, mut source) = (vec![UNTOUCHED; length], pattern(4, length));
+                let panicked = catch_unwind(AssertUnwindSafe(|| {
+                    block(port, async |comm| {
+                        let get = comm.get(&remote, 0, &mut place[..]);
+                        let put = comm.put(&remote, 0, &source[..]);
+                        let flush = comm.flush(B);
+                        match way {
+                            0 => drop((get, put, flush)),
+                            1 => forget((get, put, flush)),
+                            _ => resume_unwind(Box::new("on purpose")),
+                        }
+                    });
+                }));
+                assert_eq!(panicked.is_err(), way == 2);
+                let left = place.clone();
+                source.fill(UNTOUCHED.wrapping_add(1));
+                meet(port, 100, round as u32);
+                assert!(place == left, "way {way}, {length} bytes: written after the scope was left");
+            }
+        }
+    }
+}
+
+/// Whoever sleeps is woken by what comes of puts and gets.
+pub fn sleep(port: &Arc<Port>) {
+    const LONGEST: Duration = Duration::from_secs(5);
+    let start = Instant::now();
+    let mut region = share(port, 1, vec![0; 100_000]);
+    for round in 0..50 {
+        let length = [8, 5000, 100_000][round as usize % 3];
+        let asleep = |comm: &ucx_sys_wrap::buffer::Comm<'_>| {
+            if !comm.port().progress() {
+                comm.port().sleep(LONGEST);
+            }
+        };
+        match &mut region {
+            Err(remote) => scope(port, asleep, async |comm| {
+                comm.put(remote, 0, vec![round as u8; length]).await.unwrap();
+                comm.flush(B).await.unwrap();
+                let (bytes, ()) = comm.get(remote, 0, vec![0u8; length]).await.unwrap();
+                assert!(bytes.iter().all(|byte| *byte == round as u8));
+                comm.send(B, envelope(A, 2, round), ()).await.unwrap();
+                comm.recv(B, envelope(B, 2, round), ()).await.unwrap();
+            }),
+            Ok(region) => {
+                scope(port, asleep, async |comm| comm.recv(A, envelope(A, 2, round), ()).await.map(|_| ()).unwrap());
+                assert!(contents(region)[..length].iter().all(|byte| *byte == round as u8));
+                block(port, async |comm| comm.send(A, envelope(B, 2, round), ()).await.map(|_| ()).unwrap());
+            }
+        }
+    }
+    assert!(start.elapsed() < LONGEST, "a wake-up was lost: {:?}", start.elapsed());
+}
+
+/// B leaves while A puts and gets: all of it ends, and A learns who has left.
+pub fn peer_dropped(port: &Arc<Port>) {
+    const LENGTH: usize = 8 << 20;
+    let Err(remote) = share(port, 1, vec![1; LENGTH]) else { return };
+    let start = Instant::now();
+    block(port, async |comm| {
+        while start.elapsed() < Duration::from_millis(200) {
+            let put = comm.put(&remote, 0, vec![1u8; LENGTH]);
+            let get = comm.get(&remote, 0, vec![0u8; LENGTH]);
+            let flush = comm.flush(B);
+            for result in [put.await.map(|_| ()), get.await.map(|_| ()), flush.await] {
+                // A `ucx` peer's memory is there for as long as its process.
+                let is_gone = matches!(result, Err(Error::PeerLost { rank: B } | Error::NoSuchRegion { rank: B }));
+                assert!(is_gone || result.is_ok(), "{result:?}");
+            }
+        }
+        let result = comm.recv(B, envelope(B, 2, 0), ()).await.map(|_| ());
+        assert!(matches!(result, Err(Error::PeerLost { rank: B })), "{result:?}");
+        assert!(matches!(comm.flush(B).await, Err(Error::PeerLost { rank: B })));
+        let put = comm.put(&remote, 0, vec![1u8; 8]).await.map(|_| ());
+        assert!(matches!(put, Err(Error::PeerLost { rank: B })), "{put:?}");
+    });
+}
+
+/// B closes the job while A puts and gets: all of it ends with that cause, or was done before.
+pub fn aborted(port: &Arc<Port>) {
+    const LENGTH: usize = 8 << 20;
+    match share(port, 1, vec![1; LENGTH]) {
+        Ok(region) => {
+            (0..20).for_each(|_| turn(port));
+            port.abort();
+            assert_eq!(contents(&region).len(), LENGTH);
+        }
+        Err(remote) => block(port, async |comm| {
+            let mut operations = Vec::new();
+            for _ in 0..4 {
+                operations.push((comm.put(&remote, 0, vec![1u8; LENGTH]), comm.get(&remote, 0, vec![0u8; LENGTH])));
+            }
+            let flush = comm.flush(B);
+            let mut results = vec![comm.recv(B, envelope(B, 2, 0), ()).await.map(|_| ())];
+            assert!(results[0].is_err());
+            for (put, get) in operations {
+                results.extend([put.await.map(|_| ()), get.await.map(|_| ())]);
+            }
+            results.push(flush.await);
+            for result in results {
+                assert!(matches!(result, Ok(()) | Err(Error::Aborted { rank: B })), "{result:?}");
+            }
+            let late = comm.get(&remote, 0, vec![0u8; 8]).await.map(|_| ());
+            assert!(matches!(late, Err(Error::Aborted { rank: B })), "{late:?}");
+            assert!(matches!(Region::register(port, vec![0u8; 8]), Err(Error::Aborted { rank: B })));
+        }),
+    }
+}
