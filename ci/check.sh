@@ -13,8 +13,9 @@ step cargo fmt --all --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --locked
 
-# The checked-in UCX bindings against the installed headers.
+# The bindings to UCX and PMIx against the installed headers.
 if [ "$(bindgen --version 2>/dev/null)" != "bindgen 0.72.1" ]; then
     step cargo install bindgen-cli --version 0.72.1 --locked
 fi
 step ci/ucx-bindings.sh --check
+step ci/pmix-bindings.sh

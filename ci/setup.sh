@@ -2,8 +2,9 @@
 # Installs what the checks and tests need beyond the Rust toolchain. Sourced; says what is missing where it can't.
 # What users need is less: the library itself needs nothing but cargo.
 
-# The libraries and compilers that tests use: UCX to test its transport, gcc and g++ for the C ABI, clang for bindgen.
-brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev clang pkg-config)
+# The libraries and compilers that tests use: UCX to test its transport, gcc and g++ for the C ABI, clang for bindgen,
+# libpmix-dev to compare the bindings with; and the launchers that start ranks in tests.
+brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev clang pkg-config libpmix-dev openmpi-bin mpich)
 
 brevity_missing() {
     local package
