@@ -4,8 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/setup.sh
 
-# UCX is installed above: a test that does not find it must fail.
-export BREVITY_REQUIRE_UCX=1
+# UCX and the launchers are installed above: a test that does not find one must fail.
+export BREVITY_REQUIRE_UCX=1 BREVITY_REQUIRE_LAUNCHERS=1
 
 # The C tests link the library that users install.
 cargo build --locked -p brevity-capi

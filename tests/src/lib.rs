@@ -1,6 +1,7 @@
 //! Helpers for tests of several ranks: ranks as threads, each with a deadline.
 #![forbid(unsafe_code)]
 
+pub mod command;
 pub mod oracle;
 pub mod suite;
 mod threads;

@@ -152,6 +152,17 @@ pub enum Error {
         expected: &'static str,
     },
 
+    /// The launcher's store, through which rank 0 tells the others where to meet, can't be used.
+    #[error(
+        "{launcher} can't tell the ranks where to meet: {why}; without it, set BREVITY_MASTER=host:port for all ranks"
+    )]
+    Launcher {
+        /// The launcher.
+        launcher: &'static str,
+        /// Why.
+        why: String,
+    },
+
     /// The transport that was asked for can't be used here.
     #[error("transport {name:?} can't be used: {why}")]
     Unavailable {

@@ -1,10 +1,10 @@
-//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`; or their launcher: `rank
-//! launch-for-ever`.
+//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank lose-one` (rank 2 kills itself in
+//! the middle of it); or their launcher: `rank launch-for-ever`.
 //!
 //! Ends with status 0 when everything was as it must be; else says why and ends with another.
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use brevity::collectives::Error as Collective;
 use brevity::{Error, GradientExchange, Group, Policy, launch};
@@ -18,7 +18,8 @@ fn main() -> ExitCode {
     launch::die_with_parent();
     let outcome = Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
         Some("suite") => run_suite(&group),
-        Some("exchange-for-ever") => exchange_for_ever(&group),
+        Some("exchange-for-ever") => exchange(&group, None),
+        Some("lose-one") => exchange(&group, Some(20)),
         mode => panic!("no such mode: {mode:?}"),
     });
     match outcome {
@@ -57,7 +58,11 @@ fn run_suite(group: &Group) -> brevity::Result<()> {
     Ok(group.barrier()?)
 }
 
-fn exchange_for_ever(group: &Group) -> brevity::Result<()> {
+/// Exchanges for ever; tells its process id before, if rank 2 is to kill itself after some steps.
+fn exchange(group: &Group, last_step: Option<u32>) -> brevity::Result<()> {
+    if last_step.is_some() {
+        println!("process {}", std::process::id());
+    }
     let mut exchange = GradientExchange::builder(group)
         .tensor("weight", [300, 200], Policy::gtopk(0.01))
         .tensor("projection", [300, 200], Policy::low_rank(2))
@@ -68,5 +73,8 @@ fn exchange_for_ever(group: &Group) -> brevity::Result<()> {
         let vector = |count| oracle::vector(group.rank() + step, count);
         exchange.average(&mut [vector(60_000), vector(60_000), vector(300)])?;
         step += 1;
+        if group.rank() == 2 && Some(step) == last_step {
+            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        }
     }
 }

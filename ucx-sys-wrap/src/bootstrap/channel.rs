@@ -65,9 +65,10 @@ impl Channel {
         self.peer
     }
 
-    /// This end's address.
+    /// This end's address; one of IPv4 as such, also on a socket that serves both families.
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
-        self.stream.local_addr()
+        let address = self.stream.local_addr()?;
+        Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
     }
 
     /// Whether nothing more can arrive and nothing more can be sent; what has arrived can still be taken.

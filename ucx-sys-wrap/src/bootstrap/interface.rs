@@ -1,7 +1,7 @@
 //! On which of this host's addresses peers are served.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use super::environment::Identity;
 use crate::{Error, Result};
@@ -13,19 +13,21 @@ use crate::{Error, Result};
 pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<IpAddr> {
     let serves_others = identity.key.is_some();
     let address = match &identity.interface {
-        Some(name) => address_of(name)?,
+        Some(name) => address_of(name, towards)?,
         None if !towards.is_loopback() || identity.master.is_loopback() || !serves_others => towards,
-        None => outside_address()?.unwrap_or(towards),
+        None => outside_addresses()?.into_iter().next().unwrap_or(towards),
     };
     if address.is_loopback() || serves_others { Ok(address) } else { Err(super::environment::key_needed()) }
 }
 
-/// The address of an interface, IPv4 first, by its name or by the address itself.
-fn address_of(name: &str) -> Result<IpAddr> {
+/// The address of an interface, by its name or by the address itself; of the same family as `like` if it has several.
+pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     let all = all_addresses()?;
     let known = |(interface, address): &&(String, IpAddr)| interface == name || address.to_string() == name;
-    all.iter().find(known).map(|&(_, address)| address).ok_or_else(|| {
-        let names: Vec<&str> = all.iter().map(|(interface, _)| interface.as_str()).collect();
+    let found = all.iter().filter(known).map(|&(_, address)| address);
+    found.min_by_key(|address| address.is_ipv6() != like.is_ipv6()).ok_or_else(|| {
+        let mut names: Vec<&str> = all.iter().map(|(interface, _)| interface.as_str()).collect();
+        names.dedup();
         Error::Environment {
             variable: "BREVITY_INTERFACE",
             found: format!("{name:?}, and this host has {}", names.join(", ")),
@@ -34,8 +36,23 @@ fn address_of(name: &str) -> Result<IpAddr> {
     })
 }
 
-fn outside_address() -> Result<Option<IpAddr>> {
-    Ok(all_addresses()?.into_iter().map(|(_, address)| address).find(|address| !address.is_loopback()))
+/// This host's addresses that are not loopback; first those from which it reaches other networks.
+pub(super) fn outside_addresses() -> Result<Vec<IpAddr>> {
+    let routed = [
+        source(Ipv4Addr::UNSPECIFIED.into(), (Ipv4Addr::new(192, 0, 2, 1)).into()),
+        source(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
+    ];
+    let mut all: Vec<IpAddr> = all_addresses()?.into_iter().map(|(_, address)| address).collect();
+    all.retain(|address| !address.is_loopback());
+    all.sort_by_key(|&address| !routed.contains(&Some(address)));
+    Ok(all)
+}
+
+/// The address from which this host would talk to another: no packet is sent.
+fn source(any: IpAddr, other: IpAddr) -> Option<IpAddr> {
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((other, 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
 }
 
 /// Interface names and addresses, IPv4 first. Addresses that only mean something on one link are left out.
@@ -80,13 +97,26 @@ mod tests {
     #[test]
     fn loopback_is_not_served_by_accident() {
         let address = serving_address(&identity("node0", true, None), LOOPBACK).unwrap();
-        assert_eq!(address.is_loopback(), outside_address().unwrap().is_none());
+        assert_eq!(address.is_loopback(), outside_addresses().unwrap().is_empty());
     }
 
     #[test]
     fn only_loopback_is_served_without_a_key() {
         let error = serving_address(&identity("node0", false, None), OUTSIDE).unwrap_err();
         assert!(matches!(error, Error::Environment { variable: "BREVITY_KEY", .. }));
+    }
+
+    #[test]
+    fn an_interface_with_both_families_serves_the_one_that_leads_to_the_others() {
+        let both = |name: &str, family: fn(&IpAddr) -> bool| {
+            all_addresses().unwrap().iter().any(|(interface, address)| interface == name && family(address))
+        };
+        for like in [LOOPBACK, IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            let family = if like.is_ipv4() { IpAddr::is_ipv4 } else { IpAddr::is_ipv6 };
+            if both("lo", family) {
+                assert_eq!(address_of("lo", like).unwrap().is_ipv4(), like.is_ipv4());
+            }
+        }
     }
 
     #[test]

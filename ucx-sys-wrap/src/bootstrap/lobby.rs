@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, Socket, Type};
-
 use super::channel::Channel;
 use super::conversation::{Conversation, Fault, Step};
 use super::proof::{Opening, Party, Purpose};
@@ -47,10 +45,7 @@ impl Lobby {
         address: SocketAddr,
         shared: bool,
     ) -> std::io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(shared)?;
-        socket.bind(&address.into())?;
+        let socket = super::reserve::socket(address, shared)?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
         Ok(Self { listener: socket.into(), party: party.clone(), purpose, callers: Vec::new(), more: true })

@@ -16,6 +16,9 @@ use crate::{Error, Rank, Result};
 /// Ranks that one rank reports as unreachable; the bound keeps its report within a blob.
 const MAX_REPORTED: usize = 1024;
 
+/// Where ranks are missing that have joined, but can't be reached by others.
+const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use)";
+
 /// Connects every two ranks: one stream a rank, none at this rank's own place.
 ///
 /// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to hold the
@@ -135,5 +138,5 @@ fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<
 }
 
 fn unreachable_ranks(missing: Vec<Rank>, deadline: Duration) -> Error {
-    Error::MissingRanks { missing, deadline, master: "each other".into() }
+    Error::MissingRanks { missing, deadline, master: EACH_OTHER.into() }
 }

@@ -1,6 +1,7 @@
 //! How the ranks of a job find each other, check that they belong together, and open a transport.
 //!
-//! [`Identity::from_env`] reads who this process is. [`Rendezvous::join`] meets the other ranks at rank 0, under a
+//! [`Identity::from_env`] reads who this process is, by the rules of whatever [`Launcher`] has started it; under an MPI
+//! launcher, [`introduce`] then learns from rank 0 where to meet. [`Rendezvous::join`] meets the other ranks at rank 0, under a
 //! deadline, and then exchanges small blobs between all of them. [`connect_mesh`] gives every pair of ranks a TCP
 //! connection, and [`open`] puts it all together and picks the transport.
 //!
@@ -25,22 +26,32 @@ mod conversation;
 mod deadline;
 mod environment;
 mod interface;
+mod introduction;
 mod key;
+mod launcher;
 mod leaf;
 mod lobby;
 mod mesh;
 mod open;
+mod place;
 mod proof;
 mod rendezvous;
+mod reserve;
 mod root;
+mod slurm;
+mod variables;
 mod wire;
 
 pub use choice::{Capability, Choice, Selected, choose};
 pub use environment::{Identity, Master};
+pub use introduction::{Introduced, introduce};
 pub use key::JobKey;
+pub use launcher::Launcher;
 pub use mesh::connect_mesh;
 pub use open::open;
+pub use place::Introduction;
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
+pub(crate) use reserve::reserve;
 
 /// The version of everything that ranks send each other: bootstrap, frames and collectives. All ranks must have the same.
 pub const WIRE_VERSION: u32 = 1;

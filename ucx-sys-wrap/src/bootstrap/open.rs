@@ -2,6 +2,7 @@
 
 use super::choice::{Capability, Choice, Selected, choose};
 use super::environment::Identity;
+use super::introduction::introduce;
 use super::mesh::connect_mesh;
 use super::rendezvous::Rendezvous;
 use crate::tcp::Tcp;
@@ -12,12 +13,15 @@ use crate::{Error, Rank, Result, local};
 /// Joins the job and opens the transport that all its ranks take; blocks until all ranks have.
 ///
 /// # Errors
-/// As [`Rendezvous::join`], [`connect_mesh`] and [`choose`].
+/// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`] and [`choose`].
 pub fn open(identity: &Identity) -> Result<Box<dyn Transport>> {
     if identity.world_size <= 1 {
         let alone = local::world(1).into_iter().next();
         return Ok(Box::new(alone.unwrap_or_else(|| unreachable!("a world of one has one rank"))));
     }
+    // Holds rank 0's port until all have joined.
+    let introduced = introduce(identity)?;
+    let identity = introduced.identity();
     let mut rendezvous = Rendezvous::join(identity)?;
     match agree(identity, &mut rendezvous)? {
         Selected::Tcp => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::call::resolve;
 use super::channel::{Channel, farewell, wait_for};
 use super::deadline::Deadline;
-use super::environment::{Identity, key_needed};
+use super::environment::{Identity, Published, key_needed};
 use super::interface::LOOPBACK;
 use super::lobby::{Lobby, any_address};
 use super::proof::{Opening, Party, Purpose};
@@ -79,10 +79,17 @@ impl Root {
         Ok(blobs)
     }
 
-    /// This host's address on the way to the others: one that is not loopback, if anybody came from outside.
+    /// This host's address on the way to the others: one that another host has used, if anybody came from outside.
+    ///
+    /// A rank of this same host may have come over any of its addresses, also one that nobody else can reach.
     pub(super) fn local_address(&self) -> IpAddr {
-        let own = self.seats.iter().flatten().filter_map(|channel| channel.local_address().ok());
-        own.map(|address| address.ip()).find(|address| !address.is_loopback()).unwrap_or(LOOPBACK)
+        let ends = self
+            .seats
+            .iter()
+            .flatten()
+            .filter_map(|channel| Some((channel.local_address().ok()?.ip(), channel.peer().ip().to_canonical())));
+        let ranked = ends.min_by_key(|&(own, peer)| (own.is_loopback(), own == peer));
+        ranked.map_or(LOOPBACK, |(own, _)| own)
     }
 
     /// Takes the blobs that have arrived.
@@ -249,6 +256,11 @@ fn absent<T>(places: &[Option<T>]) -> Vec<u32> {
 
 /// Listens where the others look for rank 0.
 fn listen(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
+    if let Some(Published { listen, .. }) = identity.published {
+        let patience = deadline.no_later_than(PORT_PATIENCE);
+        let lobby = listen_on(identity, party, listen, &patience);
+        return lobby.map_err(|error| Error::system(format!("rank 0 can't listen on {listen}"), error));
+    }
     let addresses = resolve(&identity.master, deadline)?;
     let loopback = addresses.iter().all(|address| address.ip().is_loopback());
     let Some(&first) = addresses.first().filter(|_| loopback || identity.key.is_some()) else {
@@ -266,7 +278,11 @@ fn listen(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Resul
         result => result,
     }
     .map_err(|error| {
-        let hint = if error.kind() == ErrorKind::AddrInUse { " (does another job use the port?)" } else { "" };
+        let hint = if error.kind() == ErrorKind::AddrInUse {
+            " (does another job use the port? then set BREVITY_MASTER=host:port for all ranks)"
+        } else {
+            ""
+        };
         Error::system(format!("rank 0 can't listen on {address}{hint}"), error)
     })
 }

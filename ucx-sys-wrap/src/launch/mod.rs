@@ -15,13 +15,12 @@ mod signals;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Pid;
-use socket2::{Domain, Protocol, Socket, Type};
 
 pub use child::{die_with_parent, is_launched};
 pub use guard::guard;
@@ -29,7 +28,7 @@ pub use job::{Ending, Job, Outcome};
 
 use self::child::{LAUNCHER, own_mark};
 use self::guard::Guard;
-use crate::bootstrap::{Choice, JobKey};
+use crate::bootstrap::{Choice, JobKey, reserve};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 /// How long ranks may go on after the first one has failed.
@@ -128,7 +127,10 @@ impl Launch {
                 expected: "1 to 1048576",
             });
         }
-        let (reserved, master) = reserve_port()?;
+        let loopback = Ipv4Addr::LOCALHOST;
+        let reserved = reserve(loopback.into());
+        let (reserved, master) =
+            reserved.map_err(|error| Error::system(format!("can't reserve a port on {loopback}"), error))?;
         let key = JobKey::generate()?.to_hex();
         let guard = self.guard.as_ref().map(Guard::start).transpose()?;
         let mut job = Job::new(reserved, self.grace, self.tag_output, guard)?;
@@ -144,7 +146,7 @@ impl Launch {
         Ok(job)
     }
 
-    fn command(&self, rank: Rank, master: SocketAddrV4, key: &str) -> Command {
+    fn command(&self, rank: Rank, master: SocketAddr, key: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
         // What a surrounding job has set is not meant for these ranks.
@@ -173,17 +175,4 @@ impl Launch {
         }
         command
     }
-}
-
-/// A port of loopback that nobody else gets while the socket lives: bound, not listening, and shared with rank 0.
-fn reserve_port() -> Result<(Socket, SocketAddrV4)> {
-    let reserve = || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
-        socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into())?;
-        let address = socket.local_addr()?.as_socket_ipv4().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-        Ok::<_, std::io::Error>((socket, address))
-    };
-    reserve().map_err(|error| Error::system("can't reserve a port on 127.0.0.1", error))
 }

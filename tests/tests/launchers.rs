@@ -1,0 +1,155 @@
+//! Ranks that other programs start: Open MPI's `mpirun`, MPICH's `mpiexec`, and one inside the other.
+//!
+//! `BREVITY_TEST_MPIRUN` and `BREVITY_TEST_MPIEXEC` name other programs than Debian's. A missing one is a failure where
+//! `BREVITY_REQUIRE_LAUNCHERS=1` says that it must be there.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "launchers/programs.rs"]
+mod programs;
+
+use std::process::Command;
+
+use brevity_tests::LOST_STATUS;
+use brevity_tests::command::{is_running, run_within};
+use programs::{MPIEXEC, MPIRUN, PATIENCE, Program, RANK, clean};
+
+/// Runs the suite of all collectives, whose results the ranks check by the oracle.
+fn run_suite(command: &mut Command, world_size: u32) {
+    let transport = if world_size == 1 { "local" } else { "tcp" };
+    command.env("EXPECTED_TRANSPORT", transport).env("BREVITY_TRANSPORT", "tcp").env("BREVITY_TIMEOUT", "60");
+    let ended = run_within(command, PATIENCE);
+    assert!(ended.status.is_some_and(|status| status.success()), "{command:?}: {ended:?}");
+}
+
+fn every_collective(program: Program) {
+    let Some(program) = program.found() else { return };
+    for world_size in [1, 2, 4] {
+        run_suite(program.ranks(world_size).args([RANK, "suite"]), world_size);
+    }
+}
+
+#[test]
+fn every_collective_under_mpirun() {
+    every_collective(MPIRUN);
+}
+
+#[test]
+fn every_collective_under_mpiexec() {
+    every_collective(MPIEXEC);
+}
+
+/// Rank 2 of 4 kills itself in the middle of an exchange: the launcher ends all ranks, and with a status that tells.
+/// Where the launcher does not hear of it, the others end by themselves.
+fn lose_one(program: Program) {
+    let Some(program) = program.found() else { return };
+    let run = |words: &[&str]| {
+        let mut command = program.ranks(4);
+        let ended = run_within(command.args(words).env("BREVITY_TRANSPORT", "tcp"), PATIENCE);
+        let ranks = ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")?.parse().ok());
+        let ranks: Vec<u32> = ranks.collect();
+        assert_eq!(ranks.len(), 4, "{ended:?}");
+        assert!(!ranks.iter().any(|&rank| is_running(rank)), "a rank is left: {ended:?}");
+        println!("ended after {:?}", ended.took);
+        ended
+    };
+    let ended = run(&[RANK, "lose-one"]);
+    assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
+    let ended = run(&["sh", "-c", &format!("{RANK} lose-one; echo status $?")]);
+    assert!(ended.status.is_some_and(|status| status.success()), "{ended:?}");
+    let count = |status: u8| ended.stdout.lines().filter(|&line| line == format!("status {status}")).count();
+    assert_eq!((count(LOST_STATUS), count(128 + 9)), (3, 1), "{ended:?}");
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_job_under_mpirun() {
+    lose_one(MPIRUN);
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_job_under_mpiexec() {
+    lose_one(MPIEXEC);
+}
+
+#[test]
+fn a_missing_pmix_library_is_told_in_one_line_with_the_remedy() {
+    let Some(mpirun) = MPIRUN.found() else { return };
+    let mut command = mpirun.ranks(2);
+    let ended = run_within(command.args([RANK, "suite"]).env("BREVITY_PMIX_LIB", "/nowhere/libpmix.so.2"), PATIENCE);
+    assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
+    let line =
+        ended.stderr.lines().find(|line| line.contains("/nowhere/libpmix.so.2")).unwrap_or_else(|| panic!("{ended:?}"));
+    for word in ["mpirun can't tell the ranks where to meet", "libpmix2", "BREVITY_PMIX_LIB", "BREVITY_MASTER"] {
+        assert!(line.contains(word), "{line}");
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_not_there_is_told_in_one_line_with_the_remedy() {
+    let mut command = clean(Command::new(RANK));
+    command.arg("suite").envs([("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PMI_FD", "250")]);
+    let ended = run_within(&mut command, PATIENCE);
+    assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
+    assert!(ended.stderr.contains("mpiexec can't tell the ranks where to meet"), "{ended:?}");
+    assert!(ended.stderr.contains("BREVITY_MASTER") && ended.stderr.lines().count() == 1, "{ended:?}");
+}
+
+/// With an address of the user's own, the launcher's store is not touched: a library that is not there is not missed.
+#[test]
+fn an_own_address_and_key_count_under_mpirun() {
+    let Some(mpirun) = MPIRUN.found() else { return };
+    let port = programs::free_port();
+    let mut command = mpirun.ranks(2);
+    command.env("BREVITY_MASTER", format!("127.0.0.1:{port}")).env("BREVITY_PMIX_LIB", "/nowhere");
+    run_suite(command.args([RANK, "suite"]), 2);
+    let mut command = mpirun.ranks(2);
+    run_suite(command.args([RANK, "suite"]).env("BREVITY_KEY", "correct horse battery staple"), 2);
+}
+
+/// Ranks whose key differs from rank 0's are turned away, whatever the launcher's store says.
+#[test]
+fn a_key_that_only_rank_0_has_is_named() {
+    let Some(mpirun) = MPIRUN.found() else { return };
+    let mut command = mpirun.ranks(1);
+    command.args(["-x", "BREVITY_KEY=correct horse battery staple", RANK, "suite", ":", "-n", "1", RANK, "suite"]);
+    let ended = run_within(command.env("BREVITY_JOIN_TIMEOUT", "5"), PATIENCE);
+    assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
+    assert!(ended.stderr.contains("BREVITY_KEY is not set"), "{ended:?}");
+}
+
+/// An mpirun started by a rank of torchrun: the variables of both are there, and mpirun's count.
+#[test]
+fn mpirun_inside_torchrun() {
+    let Some(mpirun) = MPIRUN.found() else { return };
+    let mut command = mpirun.ranks(2);
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
+    run_suite(command.args([RANK, "suite"]), 2);
+}
+
+/// A torchrun started by mpirun, played by a shell that sets what torchrun sets: torchrun's count.
+#[test]
+fn torchrun_inside_mpirun() {
+    let Some(mpirun) = MPIRUN.found() else { return };
+    let script = format!(
+        "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=no.such.host MASTER_PORT={}\n\
+         RANK=0 {RANK} suite & RANK=1 {RANK} suite; status=$?; wait $! && exit $status",
+        programs::free_port() - 1
+    );
+    // Rank 1 of mpirun has nothing to do.
+    let mut command = mpirun.ranks(1);
+    command.args(["sh", "-c", &script, ":", "-n", "1", "true"]);
+    run_suite(&mut command, 2);
+}
+
+/// Open MPI leaves variables in a process that nobody has launched: no job is made of them.
+#[test]
+fn an_mpi_program_without_a_launcher_is_alone() {
+    let mut command = clean(Command::new(RANK));
+    command.arg("suite").envs([
+        ("PMIX_RANK", "0"),
+        ("PMIX_NAMESPACE", "254017537"),
+        ("PMIX_SERVER_URI41", "254017536.0;tcp4://127.0.0.1:1"),
+        ("OMPI_APP_CTX_NUM_PROCS", "1"),
+        ("OMPI_MCA_ess", "singleton"),
+    ]);
+    run_suite(&mut command, 1);
+}

@@ -1,0 +1,75 @@
+//! The launchers that are tested.
+
+use std::env;
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::Duration;
+
+pub const RANK: &str = env!("CARGO_BIN_EXE_rank");
+
+/// How long one job may take; generous, since it only has to tell slow from stuck.
+pub const PATIENCE: Duration = Duration::from_secs(100);
+
+/// A launcher: the variable that names another program than the usual one, and its arguments before `-n`.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    variable: &'static str,
+    usual: &'static str,
+    arguments: &'static [&'static str],
+}
+
+/// Open MPI's.
+pub const MPIRUN: Program =
+    Program { variable: "BREVITY_TEST_MPIRUN", usual: "mpirun.openmpi", arguments: &["--map-by", ":OVERSUBSCRIBE"] };
+
+/// MPICH's.
+pub const MPIEXEC: Program =
+    Program { variable: "BREVITY_TEST_MPIEXEC", usual: "mpiexec.mpich", arguments: &["-launcher", "fork"] };
+
+impl Program {
+    /// The launcher, if it is installed.
+    pub fn found(self) -> Option<Self> {
+        let version = Command::new(self.name()).arg("--version").output();
+        let found = version.is_ok_and(|output| output.status.success());
+        if !found {
+            let required = env::var_os("BREVITY_REQUIRE_LAUNCHERS").is_some_and(|value| value == "1");
+            assert!(!required, "no {} (or name one by {})", self.usual, self.variable);
+            println!("skipped: no {}", self.usual);
+        }
+        found.then_some(self)
+    }
+
+    /// The command that starts as many ranks of the program that follows.
+    pub fn ranks(self, world_size: u32) -> Command {
+        let mut command = clean(Command::new(self.name()));
+        command.args(self.arguments).args(["-n", &world_size.to_string()]);
+        // Open MPI asks root twice whether it means it; PRRTE, which comes with version 5, likewise.
+        for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
+            command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
+        }
+        command
+    }
+
+    fn name(self) -> String {
+        env::var(self.variable).unwrap_or_else(|_| self.usual.into())
+    }
+}
+
+/// The command without what a launcher of this test may have set.
+pub fn clean(mut command: Command) -> Command {
+    for (name, _) in env::vars_os() {
+        let known = ["BREVITY_", "OMPI_", "PMI", "PRTE_", "SLURM_", "MPI_"];
+        if name.to_str().is_some_and(|name| known.iter().any(|prefix| name.starts_with(prefix))) {
+            command.env_remove(&name);
+        }
+    }
+    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}

@@ -1,0 +1,204 @@
+//! What has started this process as a rank.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+
+use super::variables::Variables;
+
+/// What has started this process as a rank of a job, by the environment.
+///
+/// In the order in which they count when nothing tells which of them is the inner one; [`Own`](Self::Own) always counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// `brevity run`, or whoever sets `BREVITY_RANK` and `BREVITY_WORLD_SIZE`.
+    Own,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// `mpiexec` of MPICH and its relatives, or `srun --mpi=pmi2`: a launcher that speaks PMI-1.
+    Pmi,
+    /// `torchrun`, or whoever sets `RANK` and `WORLD_SIZE`.
+    Torchrun,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+impl Launcher {
+    const ALL: [Self; 5] = [Self::Own, Self::OpenMpi, Self::Pmi, Self::Torchrun, Self::Slurm];
+
+    /// The launcher whose rank this process is; none for a process that nobody has launched.
+    ///
+    /// `BREVITY_RANK` and `BREVITY_WORLD_SIZE` always count. Of several launchers, one inside the other, the inner one
+    /// counts: the one whose variables the fewest of this process's ancestors were started with.
+    #[must_use]
+    pub fn from_env() -> Option<Self> {
+        let variables = Variables { lookup: &|name| std::env::var_os(name) };
+        Self::detect(variables, Nesting::of_this_process)
+    }
+
+    /// All launchers whose variables are set.
+    #[must_use]
+    pub fn all_from_env() -> Vec<Self> {
+        Self::present(Variables { lookup: &|name| std::env::var_os(name) })
+    }
+
+    /// The program's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "brevity",
+            Self::OpenMpi => "mpirun",
+            Self::Pmi => "mpiexec",
+            Self::Torchrun => "torchrun",
+            Self::Slurm => "srun",
+        }
+    }
+
+    /// The variables that say rank and world size.
+    #[must_use]
+    pub const fn variables(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Own => ("BREVITY_RANK", "BREVITY_WORLD_SIZE"),
+            Self::OpenMpi => ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+            Self::Pmi => ("PMI_RANK", "PMI_SIZE"),
+            Self::Torchrun => ("RANK", "WORLD_SIZE"),
+            // Not SLURM_NTASKS: a batch script has it too, and is no rank.
+            Self::Slurm => ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        }
+    }
+
+    /// The launcher that counts.
+    pub(super) fn detect(variables: Variables<'_>, nesting: impl FnOnce() -> Nesting) -> Option<Self> {
+        let present = Self::present(variables);
+        match present.as_slice() {
+            [] => None,
+            [only] => Some(*only),
+            [Self::Own, ..] => Some(Self::Own),
+            several => {
+                let nesting = nesting();
+                let depth = |launcher: &&Self| {
+                    let name = launcher.variables().0;
+                    (variables.lookup)(name).map_or(usize::MAX, |value| nesting.depth(name, &value))
+                };
+                several.iter().min_by_key(depth).copied()
+            }
+        }
+    }
+
+    fn present(variables: Variables<'_>) -> Vec<Self> {
+        let present = |launcher: &Self| {
+            let (rank, world_size) = launcher.variables();
+            if *launcher == Self::Own { variables.any(&[rank, world_size]) } else { variables.all(&[rank, world_size]) }
+        };
+        Self::ALL.into_iter().filter(present).collect()
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The environments with which this process's ancestors were started, the parent first.
+pub(super) struct Nesting(Vec<Vec<u8>>);
+
+impl Nesting {
+    /// No more ancestors are looked at.
+    const MOST: usize = 64;
+
+    /// Nothing known: all launchers look equally far away.
+    pub(super) fn unknown() -> Self {
+        Self(Vec::new())
+    }
+
+    /// As far as the system lets this process look: the ancestors of the same user.
+    pub(super) fn of_this_process() -> Self {
+        let mut process = rustix::process::getppid().map(|parent| parent.as_raw_pid());
+        let mut environments = Vec::new();
+        while let Some(id) = process.filter(|_| environments.len() < Self::MOST) {
+            let Ok(environment) = fs::read(format!("/proc/{id}/environ")) else { break };
+            environments.push(environment);
+            process = parent_of(id);
+        }
+        Self(environments)
+    }
+
+    /// How many ancestors in a row were started with this variable at this value.
+    fn depth(&self, name: &str, value: &OsStr) -> usize {
+        let entry = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
+        let has_it = |environment: &&Vec<u8>| environment.split(|&byte| byte == 0).any(|found| found == entry);
+        self.0.iter().take_while(has_it).count()
+    }
+}
+
+fn parent_of(process: i32) -> Option<i32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok().filter(|&parent| parent > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    const OPEN_MPI: [&str; 2] = ["OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"];
+    const TORCHRUN: [&str; 2] = ["RANK=3", "WORLD_SIZE=4"];
+    const SLURM: [&str; 2] = ["SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"];
+    const PMI: [&str; 2] = ["PMI_RANK=0", "PMI_SIZE=2"];
+    const OWN: [&str; 2] = ["BREVITY_RANK=0", "BREVITY_WORLD_SIZE=2"];
+
+    /// Who counts for a process with the first environment whose ancestors have the others.
+    fn detect(environments: &[&[&str]]) -> Option<Launcher> {
+        let own: HashMap<&str, &str> = environments[0].iter().map(|entry| entry.split_once('=').unwrap()).collect();
+        let nesting = || Nesting(environments[1..].iter().map(|entries| entries.join("\0").into_bytes()).collect());
+        Launcher::detect(Variables { lookup: &|name| own.get(name).map(Into::into) }, nesting)
+    }
+
+    #[test]
+    fn one_launcher() {
+        assert_eq!(detect(&[&[]]), None);
+        assert_eq!(detect(&[&OWN]), Some(Launcher::Own));
+        assert_eq!(detect(&[&OWN[1..]]), Some(Launcher::Own), "half of it is a mistake to tell of");
+        assert_eq!(detect(&[&OPEN_MPI]), Some(Launcher::OpenMpi));
+        assert_eq!(detect(&[&PMI]), Some(Launcher::Pmi));
+        assert_eq!(detect(&[&TORCHRUN]), Some(Launcher::Torchrun));
+        assert_eq!(detect(&[&SLURM]), Some(Launcher::Slurm));
+        // What MPI_Init leaves behind in a process that nobody has launched, and what a batch script has.
+        assert_eq!(detect(&[&["PMIX_RANK=0", "PMIX_NAMESPACE=7", "OMPI_APP_CTX_NUM_PROCS=1"]]), None);
+        assert_eq!(detect(&[&["SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_JOB_ID=7"]]), None);
+    }
+
+    #[test]
+    fn the_inner_one_of_several() {
+        let both = [OPEN_MPI, TORCHRUN].concat();
+        // An mpirun in the shell of a rank of torchrun, and a torchrun that mpirun has started.
+        assert_eq!(detect(&[&both, &TORCHRUN, &TORCHRUN, &[]]), Some(Launcher::OpenMpi));
+        assert_eq!(detect(&[&both, &OPEN_MPI, &[]]), Some(Launcher::Torchrun));
+        assert_eq!(detect(&[&both, &both, &OPEN_MPI]), Some(Launcher::Torchrun), "with a shell in between");
+        let three = [&both[..], &SLURM].concat();
+        assert_eq!(detect(&[&three, &[&SLURM[..], &TORCHRUN].concat(), &SLURM, &[]]), Some(Launcher::OpenMpi));
+        // The same variable at another value is somebody else's.
+        assert_eq!(detect(&[&both, &[&TORCHRUN[..], &["OMPI_COMM_WORLD_RANK=0"]].concat()]), Some(Launcher::OpenMpi));
+    }
+
+    #[test]
+    fn without_ancestors_the_order_decides() {
+        assert_eq!(detect(&[&[OPEN_MPI, PMI, TORCHRUN, SLURM].concat()]), Some(Launcher::OpenMpi));
+        assert_eq!(detect(&[&[PMI, TORCHRUN, SLURM].concat()]), Some(Launcher::Pmi));
+        assert_eq!(detect(&[&[TORCHRUN, SLURM].concat()]), Some(Launcher::Torchrun));
+        // What was said on purpose counts, however far away.
+        let own = [OWN, OPEN_MPI].concat();
+        assert_eq!(detect(&[&own, &OWN, &OWN]), Some(Launcher::Own));
+    }
+
+    #[test]
+    fn ancestors_are_found() {
+        let nesting = Nesting::of_this_process();
+        assert!(!nesting.0.is_empty(), "the parent is of the same user");
+        assert_eq!(nesting.depth("BREVITY_NO_SUCH_VARIABLE", OsStr::new("1")), 0);
+    }
+}
