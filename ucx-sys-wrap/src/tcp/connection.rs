@@ -16,7 +16,10 @@ use super::outgoing::{Outgoing, Written};
 use super::remote::Accesses;
 use crate::local::remote::Regions;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
-use crate::{Envelope, Error, Failure, Rank, RegionKey, Result, Statistics};
+use crate::{Arrival, Envelope, Error, Failure, Rank, RegionKey, Result, Statistics};
+
+/// How many turns that write go by without a look for something to read, after a look that has found nothing.
+const READS_SKIPPED: u32 = 3;
 
 pub(super) struct Connection {
     peer: Rank,
@@ -28,6 +31,8 @@ pub(super) struct Connection {
     write_broken: bool,
     /// Whether what was read asks for something to be written.
     has_answers: bool,
+    /// Turns that do not look for something to read while there is something to write.
+    reads_to_skip: u32,
     /// What the poller watches this socket for.
     pub(super) interest: EventFlags,
     /// Whether this connection is in the list of those that are polled in each turn.
@@ -59,6 +64,7 @@ impl Connection {
             receives: Receives::new(peer),
             write_broken: false,
             has_answers: false,
+            reads_to_skip: 0,
             interest: EventFlags::empty(),
             is_listed: false,
         }
@@ -69,6 +75,7 @@ impl Connection {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
+    #[inline]
     pub(super) fn post_send(
         &mut self,
         envelope: Envelope,
@@ -84,12 +91,16 @@ impl Connection {
         self.outgoing.post(socket.as_fd(), Header { tag, signature, mark, lengths }, parts, statistics)
     }
 
+    #[inline]
     pub(super) fn post_recv(
         &mut self,
         envelope: Envelope,
         parts: RecvParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
+        if self.receives.has_nothing_kept() && self.socket.is_some() {
+            return Posted::Pending(self.receives.post(envelope, parts));
+        }
         let posted = match self.incoming.find(envelope.tag, &mut self.receives) {
             Found::Nothing if self.socket.is_none() => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
             Found::Nothing => Posted::Pending(self.receives.post(envelope, parts)),
@@ -153,10 +164,12 @@ impl Connection {
         self.incoming.accesses.conceal(region);
     }
 
+    #[inline]
     pub(super) fn test_send(&mut self, key: usize) -> Option<SendDone> {
         self.outgoing.take_ended(key)
     }
 
+    #[inline]
     pub(super) fn test_recv(&mut self, key: usize) -> Option<RecvDone> {
         self.receives.take_ended(key)
     }
@@ -188,15 +201,29 @@ impl Connection {
     }
 
     /// Writes and reads about `quota` bytes each. Says whether anything moved, and how the connection stands.
+    ///
+    /// While there is more to write than the kernel takes and nothing to read, only some turns look for something to
+    /// read: every look takes the lock that the kernel needs to send.
     pub(super) fn service(&mut self, quota: usize, statistics: &mut Statistics) -> (bool, Verdict) {
         let Some(socket) = &self.socket else { return (false, Verdict::Open) };
         let before = (statistics.bytes_sent, statistics.bytes_received);
-        if !self.write_broken && self.outgoing.flush(socket.as_fd(), quota, statistics) == Written::Broken {
+        if !self.outgoing.is_idle() && !self.write_broken {
             // Why it is broken may still be unread.
-            self.write_broken = true;
+            self.write_broken = self.outgoing.flush(socket.as_fd(), quota, statistics) == Written::Broken;
+            let is_full = !self.outgoing.is_idle() && !self.write_broken;
+            if is_full && self.reads_to_skip > 0 && quota <= QUOTA {
+                self.reads_to_skip -= 1;
+                return (statistics.bytes_sent != before.0, Verdict::Open);
+            }
         }
         let turn = self.incoming.read(socket.as_fd(), &mut self.receives, quota, statistics);
-        let verdict = match turn.and_then(|turn| self.take_news().map(|()| turn)) {
+        self.reads_to_skip = if statistics.bytes_received == before.1 { READS_SKIPPED } else { 0 };
+        if self.incoming.has_more_to_say()
+            && let Err(error) = self.take_news()
+        {
+            return (true, Verdict::Violation(error));
+        }
+        let verdict = match turn {
             Ok(Turn::Farewell(farewell)) => Verdict::Farewell(farewell),
             Ok(Turn::Broken) => Verdict::Lost,
             Ok(Turn::Drained) if self.write_broken => Verdict::Lost,
@@ -292,7 +319,15 @@ impl Connection {
     }
 
     /// Sends what is to be sent for what was read.
+    #[inline]
     fn reply(&mut self, statistics: &mut Statistics) {
+        if self.has_answers || self.incoming.has_more_to_say() {
+            self.reply_now(statistics);
+        }
+        self.pump(statistics);
+    }
+
+    fn reply_now(&mut self, statistics: &mut Statistics) {
         while let Some(frame) = self.incoming.take_reply() {
             self.has_answers = true;
             self.outgoing.push_control(&frame);
@@ -304,7 +339,6 @@ impl Connection {
             // An error is found again, and judged, in the next turn.
             self.outgoing.flush(socket.as_fd(), QUOTA, statistics);
         }
-        self.pump(statistics);
     }
 
     /// Sends what there is to send of puts and gets.
@@ -374,7 +408,7 @@ fn deliver(
     let result = check(peer, envelope, &parts, &header).map(|()| {
         scatter(&mut parts, &header, 0, bytes, statistics);
         statistics.messages_received += 1;
-        header.arrival()
+        Arrival { mark: header.mark, lengths: header.lengths.into() }
     });
     RecvDone { parts, result }
 }

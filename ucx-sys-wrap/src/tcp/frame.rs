@@ -17,7 +17,8 @@
 //! offered. Bye, lost and aborted are the last frame of a connection.
 
 use super::remote_frame::{ENDED, PUT, RemoteFrame};
-use crate::{Error, Failure, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
+use super::sizes::Sizes;
+use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 /// The version of this wire format; ranks compare it when they join.
 pub const WIRE_VERSION: u32 = 2;
@@ -31,7 +32,7 @@ pub(super) const HEADER_BYTES: usize = 64;
 pub const CREDIT_BYTES: u64 = 64 << 20;
 
 /// A message of more payload than this is always offered, in bytes.
-pub const MAX_EAGER_BYTES: usize = 512 << 10;
+pub const MAX_EAGER_BYTES: usize = 1 << 20;
 
 /// Offers that wait for their grant, at most.
 pub(super) const MAX_OFFERS: usize = 1 << 20;
@@ -71,12 +72,12 @@ pub(super) enum Frame {
 }
 
 /// What a message says about itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) tag: Tag,
     pub(super) signature: Signature,
     pub(super) mark: Mark,
-    pub(super) lengths: Lengths,
+    pub(super) lengths: Sizes,
 }
 
 /// What a message that is sent without asking counts for: its payload, and 128 bytes for itself.
@@ -115,23 +116,47 @@ impl Header {
     /// Bytes of payload; a decoded header's fit.
     #[inline]
     pub(super) fn payload_bytes(&self) -> usize {
-        self.lengths.iter().sum()
+        self.lengths.total()
     }
 
     /// The bytes of the message without its payload.
     #[inline]
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[0] = MESSAGE;
-        bytes[1] = self.lengths.len() as u8;
+        let kind = u64::from(MESSAGE) | (self.lengths.len() as u64) << 8;
+        bytes[..8].copy_from_slice(&kind.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.tag.0.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.signature.0);
         bytes[32..40].copy_from_slice(&self.mark.0.to_le_bytes());
-        for (field, length) in bytes[40..].chunks_exact_mut(8).zip(&self.lengths) {
+        for (field, length) in bytes[40..].chunks_exact_mut(8).zip(self.lengths.padded()) {
             field.copy_from_slice(&(*length as u64).to_le_bytes());
         }
         bytes
     }
+}
+
+/// The message without anything wrong about it that these bytes announce, if its parts have at most `limit` bytes.
+///
+/// A short form of [`decode`] for small messages: what it does not accept, `decode` judges.
+#[inline]
+pub(super) fn decode_small(bytes: &[u8; HEADER_BYTES], peer: Rank, limit: u64) -> Option<Header> {
+    let (first, tag) = (word(bytes, 0), Tag(word(bytes, 8)));
+    // Nothing but the kind and the number of parts is set in the first word.
+    let part_count = (first >> 8) as usize;
+    if first as u8 != MESSAGE || part_count > MAX_PARTS || tag.source() != peer {
+        return None;
+    }
+    let mut lengths = Sizes::default();
+    for part in 0..MAX_PARTS {
+        match word(bytes, 40 + 8 * part) {
+            length if part < part_count && length <= limit => lengths.push(length as usize),
+            0 => {}
+            _ => return None,
+        }
+    }
+    let mut signature = Signature::default();
+    signature.0.copy_from_slice(&bytes[16..32]);
+    Some(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
 }
 
 /// The frame that `peer` sent as `bytes`, in a world of `world_size`.
@@ -196,7 +221,7 @@ fn decode_message(bytes: &[u8; HEADER_BYTES], peer: Rank, tag: Tag) -> Result<He
     if part_count > MAX_PARTS {
         return refuse(format!("a message of {part_count} parts, expected at most {MAX_PARTS}"));
     }
-    let mut lengths = Lengths::new();
+    let mut lengths = Sizes::default();
     let mut room = MAX_MESSAGE_BYTES;
     for part in 0..part_count {
         let length = word(bytes, 40 + 8 * part);
@@ -310,6 +335,30 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_short_form_accepts_only_what_is_a_message(
+            mut bytes in any::<[u8; HEADER_BYTES]>(),
+            lengths in proptest::collection::vec(0u64..200, 0..=4),
+            noise in proptest::option::of(0usize..HEADER_BYTES),
+        ) {
+            bytes[..8].fill(0);
+            bytes[40..].fill(0);
+            (bytes[0], bytes[1]) = (MESSAGE, lengths.len() as u8);
+            for (field, length) in bytes[40..].chunks_exact_mut(8).zip(&lengths) {
+                field.copy_from_slice(&length.to_le_bytes());
+            }
+            if let Some(at) = noise {
+                bytes[at] ^= 0x41;
+            }
+            let peer = Tag(word(&bytes, 8)).source();
+            let judged = decode(&bytes, peer, 8).ok().and_then(|frame| match frame {
+                Frame::Message(header) if header.lengths.iter().all(|length| *length <= 100) => Some(header),
+                _ => None,
+            });
+            prop_assert_eq!(decode_small(&bytes, peer, 100), judged);
+            prop_assert_eq!(decode_small(&bytes, Rank(peer.0 ^ 1), 100), None);
+        }
+
         #[test]
         fn messages_come_back(
             fields in any::<(u16, u32, u32, u64, [u8; 16])>(),

@@ -11,8 +11,9 @@ use rustix::io::readv;
 
 use super::frame::HEADER_BYTES;
 use super::matching::{Places, Receives};
+use super::sizes::Sizes;
 use super::staging::{STAGED_PAYLOAD, Staging};
-use crate::{Lengths, Statistics, Tag};
+use crate::{Statistics, Tag};
 
 /// How much is read on a guess, in bytes.
 const GUESSED_PAYLOAD: usize = 256 << 10;
@@ -32,7 +33,7 @@ pub(super) struct Confidence {
 pub(super) struct Guess {
     pub(super) tag: Tag,
     pub(super) key: usize,
-    capacities: Lengths,
+    capacities: Sizes,
 }
 
 /// What a read on a guess has brought.
@@ -47,9 +48,12 @@ impl Confidence {
     /// The receive to guess, if its message would be too large for the staging area.
     #[inline]
     pub(super) fn guess(&mut self, staging: &Staging, receives: &Receives) -> Option<Guess> {
+        if !staging.is_empty() {
+            return None;
+        }
         let (tag, key) = receives.first_waiting()?;
         let capacities = receives.capacities(key);
-        if !staging.is_empty() || capacities.iter().sum::<usize>() <= STAGED_PAYLOAD {
+        if capacities.total() <= STAGED_PAYLOAD {
             return None;
         }
         if self.pauses_left > 0 {
@@ -75,7 +79,7 @@ impl Guess {
         receives: &mut Receives,
         limit: usize,
     ) -> rustix::io::Result<Guessed> {
-        let capacity: usize = self.capacities.iter().sum();
+        let capacity: usize = self.capacities.total();
         let payload = capacity.min(GUESSED_PAYLOAD).min(limit);
         let (header, rest) = staging.room().split_at_mut(HEADER_BYTES);
         let mut places = Places::new();
@@ -93,9 +97,9 @@ impl Guess {
     }
 
     /// Whether the first `count` bytes of payload lie where a message of these lengths wants them.
-    pub(super) fn is_in_place(&self, lengths: &Lengths, count: usize) -> bool {
+    pub(super) fn is_in_place(&self, lengths: &Sizes, count: usize) -> bool {
         let mut aligned = 0;
-        for (length, capacity) in lengths.iter().zip(&self.capacities) {
+        for (length, capacity) in lengths.iter().zip(&*self.capacities) {
             aligned += length;
             if length < capacity {
                 return count <= aligned;

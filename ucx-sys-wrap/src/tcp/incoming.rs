@@ -12,13 +12,15 @@ use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, readv};
 use rustix::net::{RecvFlags, recv};
 
+use super::QUOTA;
 use super::frame::{self, Frame, HEADER_BYTES, Header};
 use super::guess::{Confidence, Guess, Guessed};
 use super::ledger::Ledger;
 use super::matching::{Body, Receives};
 use super::remote::Accesses;
-use super::staging::Staging;
-use crate::{Failure, Lengths, Mark, Rank, Result, Signature, Statistics, Tag};
+use super::sizes::Sizes;
+use super::staging::{STAGED_PAYLOAD, Staging};
+use crate::{Failure, Mark, Rank, Result, Signature, Statistics, Tag};
 
 /// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as announced.
 const KEEP_STEP: usize = 128 << 10;
@@ -29,6 +31,8 @@ pub(super) struct Incoming {
     staging: Staging,
     confidence: Confidence,
     arriving: Option<Arriving>,
+    /// Whether a message has come to its receive in this turn.
+    has_delivered: bool,
     ledger: Ledger,
     news: VecDeque<News>,
     pub(super) accesses: Accesses,
@@ -45,7 +49,8 @@ struct Arriving {
 impl Arriving {
     /// Payload of a put or get.
     fn remote(payload_bytes: usize) -> Self {
-        let header = Header { tag: Tag(0), signature: Signature::default(), mark: Mark::NONE, lengths: Lengths::new() };
+        let header =
+            Header { tag: Tag(0), signature: Signature::default(), mark: Mark::NONE, lengths: Sizes::default() };
         Self { header, payload_bytes, received: 0, target: Target::Remote }
     }
 }
@@ -114,6 +119,7 @@ impl Incoming {
             staging: Staging::new(),
             confidence: Confidence::default(),
             arriving: None,
+            has_delivered: false,
             ledger: Ledger::new(peer),
             news: VecDeque::new(),
             accesses,
@@ -129,11 +135,14 @@ impl Incoming {
         statistics: &mut Statistics,
     ) -> Result<Turn> {
         let mut rest = quota;
+        self.has_delivered = false;
         loop {
             if let Some(farewell) = self.digest(receives, statistics)? {
                 return Ok(Turn::Farewell(farewell));
             }
-            if rest == 0 {
+            // Who waits for the message that is here does not wait for a look at what follows.
+            let is_served = self.has_delivered && self.arriving.is_none() && quota <= QUOTA;
+            if rest == 0 || is_served {
                 return Ok(Turn::Stopped);
             }
             match self.read_once(socket, receives, rest, statistics) {
@@ -163,6 +172,12 @@ impl Incoming {
     #[inline]
     pub(super) fn take_news(&mut self) -> Option<News> {
         self.news.pop_front()
+    }
+
+    /// Whether there is something for [`take_news`](Self::take_news) or [`take_reply`](Self::take_reply).
+    #[inline]
+    pub(super) fn has_more_to_say(&self) -> bool {
+        !self.news.is_empty() || self.ledger.has_replies()
     }
 
     /// Looks for the message of a receive that is posted now.
@@ -252,7 +267,7 @@ impl Incoming {
                 if header.tag == guess.tag
                     && receives.check(guess.key, &header).is_ok()
                     && guess.is_in_place(&header.lengths, payload)
-                    && self.ledger.may_be_eager(&header) =>
+                    && self.ledger.may_be_eager(header.payload_bytes()) =>
             {
                 self.staging.take_header();
                 let begun = self.begin(header, receives);
@@ -273,6 +288,9 @@ impl Incoming {
     fn digest(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> Result<Option<Farewell>> {
         loop {
             if self.arriving.is_none() {
+                if self.deliver_small(receives, statistics) {
+                    continue;
+                }
                 let Some(header) = self.staging.take_header() else { return Ok(None) };
                 if let Some(farewell) = self.take_up(&header, receives)? {
                     return Ok(Some(farewell));
@@ -282,6 +300,23 @@ impl Incoming {
                 return Ok(None);
             }
         }
+    }
+
+    /// Gives a whole staged message to the receive that was posted first, if it is for that and nothing is wrong.
+    #[inline]
+    fn deliver_small(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
+        let Some((header, rest)) = self.staging.staged().split_first_chunk() else { return false };
+        let Some(header) = frame::decode_small(header, self.peer, STAGED_PAYLOAD as u64) else { return false };
+        let payload_bytes = header.payload_bytes();
+        let Some(payload) = rest.get(..payload_bytes) else { return false };
+        if !self.ledger.may_be_eager(payload_bytes) || !receives.deliver_first(&header, payload, statistics) {
+            return false;
+        }
+        self.ledger.receive(payload_bytes);
+        self.ledger.consume(payload_bytes);
+        self.staging.consumed(payload_bytes);
+        self.has_delivered = true;
+        true
     }
 
     /// Takes up a frame; gives the last one.
@@ -324,7 +359,7 @@ impl Incoming {
         let target = self.matched(&header, receives);
         self.ledger.receive(payload_bytes);
         if target == Target::Kept {
-            receives.keep(header.clone(), Body::Bytes(Vec::new()));
+            receives.keep(header, Body::Bytes(Vec::new()));
         } else {
             self.ledger.consume(payload_bytes);
         }
@@ -360,7 +395,8 @@ impl Incoming {
         match self.arriving.take() {
             Some(Arriving { header, target: Target::Posted(key), .. }) => {
                 statistics.messages_received += 1;
-                receives.end(key, Ok(header.arrival()));
+                receives.end(key, Ok((header.mark, header.lengths)));
+                self.has_delivered = true;
             }
             Some(Arriving { target: Target::Remote, .. }) => self.accesses.landed(),
             _ => {}

@@ -33,15 +33,14 @@ impl Ledger {
 
     /// Whether the peer may send this message without asking.
     #[inline]
-    pub(super) fn may_be_eager(&self, header: &Header) -> bool {
-        let payload_bytes = header.payload_bytes();
+    pub(super) fn may_be_eager(&self, payload_bytes: usize) -> bool {
         payload_bytes <= MAX_EAGER_BYTES && self.received - self.reported + cost(payload_bytes) <= CREDIT_BYTES
     }
 
     /// Refuses a message that the peer should have offered.
     #[inline]
     pub(super) fn check(&self, header: &Header) -> Result<()> {
-        if self.may_be_eager(header) {
+        if self.may_be_eager(header.payload_bytes()) {
             return Ok(());
         }
         self.refuse(format!("a message of {} bytes without credit", header.payload_bytes()))
@@ -103,6 +102,12 @@ impl Ledger {
                 *receive = None;
             }
         }
+    }
+
+    /// Whether there is a frame to send to the peer.
+    #[inline]
+    pub(super) fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
     }
 
     /// A frame to send to the peer.

@@ -10,8 +10,9 @@ use arrayvec::ArrayVec;
 use slab::Slab;
 
 use super::frame::Header;
+use super::sizes::Sizes;
 use crate::transport::{RecvDone, RecvParts};
-use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Rank, Result, Statistics, Tag};
+use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Statistics, Tag};
 
 /// Places to read into: the parts of a message, and room for what comes before and after them.
 pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, { MAX_PARTS + 2 }>;
@@ -27,10 +28,16 @@ pub(super) struct Receives {
     pending: usize,
 }
 
-enum Receive {
-    Posted(Envelope, RecvParts),
-    Ended(RecvDone),
+/// A posted receive, until its parts are given back.
+struct Receive {
+    envelope: Envelope,
+    parts: RecvParts,
+    /// `None` while it goes on.
+    outcome: Option<Outcome>,
 }
+
+/// How a receive has ended: the mark and the bytes of each part of what arrived.
+pub(super) type Outcome = Result<(Mark, Sizes)>;
 
 /// What there is of a message that came before its receive.
 pub(super) enum Body {
@@ -45,6 +52,41 @@ impl Receives {
         Self { peer, operations: Slab::new(), waiting: VecDeque::new(), unexpected: VecDeque::new(), pending: 0 }
     }
 
+    /// Gives a whole message to the receive that was posted first of those that wait, if it may have it.
+    #[inline]
+    pub(super) fn deliver_first(&mut self, header: &Header, payload: &[u8], statistics: &mut Statistics) -> bool {
+        let Some(&(tag, key)) = self.waiting.front() else { return false };
+        let Some(receive) = self.operations.get_mut(key) else { return false };
+        let Receive { envelope, parts, outcome } = receive;
+        let lengths = &header.lengths;
+        if tag != header.tag || envelope.signature != header.signature || parts.len() != lengths.len() {
+            return false;
+        }
+        if lengths.iter().zip(&*parts).any(|(length, part)| *length > part.len()) {
+            return false;
+        }
+        let mut rest = payload;
+        for (part, length) in parts.iter_mut().zip(lengths.iter().copied()).filter(|(_, length)| *length > 0) {
+            let (now, later) = rest.split_at(length);
+            // A copy: a small message is read before it is known where it belongs.
+            part.bytes_mut()[..length].copy_from_slice(now);
+            statistics.copies += 1;
+            rest = later;
+        }
+        statistics.bytes_copied += payload.len() as u64;
+        statistics.messages_received += 1;
+        *outcome = Some(Ok((header.mark, *lengths)));
+        self.pending -= 1;
+        self.waiting.pop_front();
+        true
+    }
+
+    /// Whether no message has come before its receive.
+    #[inline]
+    pub(super) fn has_nothing_kept(&self) -> bool {
+        self.unexpected.is_empty()
+    }
+
     /// Books a receive that waits for its message.
     pub(super) fn post(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         let key = self.post_matched(envelope, parts);
@@ -55,11 +97,17 @@ impl Receives {
     /// Books a receive whose message is arriving.
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         self.pending += 1;
-        self.operations.insert(Receive::Posted(envelope, parts))
+        self.operations.insert(Receive { envelope, parts, outcome: None })
     }
 
     /// Takes the first waiting receive of `tag`.
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
+        if let Some((posted, key)) = self.waiting.front().copied()
+            && posted == tag
+        {
+            self.waiting.pop_front();
+            return Some(key);
+        }
         let position = self.waiting.iter().position(|(posted, _)| *posted == tag)?;
         self.waiting.remove(position).map(|(_, key)| key)
     }
@@ -75,38 +123,39 @@ impl Receives {
     }
 
     /// How many bytes the parts of a posted receive have room for.
-    pub(super) fn capacities(&self, key: usize) -> Lengths {
+    pub(super) fn capacities(&self, key: usize) -> Sizes {
         match self.operations.get(key) {
-            Some(Receive::Posted(_, parts)) => parts.iter().map(|part| part.len()).collect(),
-            _ => Lengths::new(),
+            Some(receive) => receive.parts.iter().map(|part| part.len()).collect(),
+            None => Sizes::default(),
         }
     }
 
     /// Whether the message of `header` may be received by the posted receive.
     pub(super) fn check(&self, key: usize, header: &Header) -> Result<()> {
         match self.operations.get(key) {
-            Some(Receive::Posted(envelope, parts)) => check(self.peer, envelope, parts, header),
+            Some(Receive { envelope, parts, outcome: None }) => check(self.peer, envelope, parts, header),
             _ => Err(Error::Canceled),
         }
     }
 
     /// Ends a posted receive. One that has ended already stays as it is.
-    pub(super) fn end(&mut self, key: usize, result: Result<Arrival>) {
-        if let Some(operation @ Receive::Posted(..)) = self.operations.get_mut(key) {
-            operation.end(result);
+    #[inline]
+    pub(super) fn end(&mut self, key: usize, outcome: Outcome) {
+        if let Some(receive) = self.operations.get_mut(key)
+            && receive.outcome.is_none()
+        {
+            receive.outcome = Some(outcome);
             self.pending -= 1;
         }
     }
 
     /// Takes a receive that has ended.
+    #[inline]
     pub(super) fn take_ended(&mut self, key: usize) -> Option<RecvDone> {
-        if matches!(self.operations.get(key)?, Receive::Posted(..)) {
-            return None;
-        }
-        match self.operations.remove(key) {
-            Receive::Ended(done) => Some(done),
-            Receive::Posted(..) => None,
-        }
+        self.operations.get(key)?.outcome.as_ref()?;
+        let receive = self.operations.remove(key);
+        let result = receive.outcome?.map(|(mark, sizes)| Arrival { mark, lengths: sizes.into() });
+        Some(RecvDone { parts: receive.parts, result })
     }
 
     /// Cancels a receive; its message, if one was matched, is the caller's to discard.
@@ -118,8 +167,8 @@ impl Receives {
     /// Ends every receive that has not ended, whether its message is arriving or not.
     pub(super) fn end_all(&mut self, error: &Error) {
         self.waiting.clear();
-        for (_, operation) in &mut self.operations {
-            operation.end(Err(error.clone()));
+        for (_, receive) in &mut self.operations {
+            receive.outcome.get_or_insert_with(|| Err(error.clone()));
         }
         self.pending = 0;
     }
@@ -131,11 +180,11 @@ impl Receives {
 
     /// Where the rest of a message of `lengths` goes whose first `received` bytes are there, at most `limit` bytes of
     /// it.
-    pub(super) fn places(&mut self, key: usize, lengths: &Lengths, received: usize, limit: usize) -> Places<'_> {
+    pub(super) fn places(&mut self, key: usize, lengths: &Sizes, received: usize, limit: usize) -> Places<'_> {
         let mut places = Places::new();
-        let Some(Receive::Posted(_, parts)) = self.operations.get_mut(key) else { return places };
+        let Some(Receive { parts, outcome: None, .. }) = self.operations.get_mut(key) else { return places };
         let (mut skip, mut room) = (received, limit);
-        for (part, length) in parts.iter_mut().zip(lengths) {
+        for (part, length) in parts.iter_mut().zip(&**lengths) {
             let start = skip.min(*length);
             let end = start + (length - start).min(room);
             skip -= start;
@@ -156,7 +205,7 @@ impl Receives {
         bytes: &[u8],
         statistics: &mut Statistics,
     ) {
-        if let Some(Receive::Posted(_, parts)) = self.operations.get_mut(key) {
+        if let Some(Receive { parts, outcome: None, .. }) = self.operations.get_mut(key) {
             scatter(parts, header, received, bytes, statistics);
         }
     }
@@ -193,25 +242,14 @@ impl Receives {
     }
 }
 
-impl Receive {
-    fn end(&mut self, result: Result<Arrival>) {
-        if let Self::Posted(_, parts) = self {
-            *self = Self::Ended(RecvDone { parts: parts.take(), result });
-        }
-    }
-}
-
-impl Header {
-    /// What the receiver of this message is told.
-    pub(super) fn arrival(self) -> Arrival {
-        Arrival { mark: self.mark, lengths: self.lengths }
-    }
-}
-
 /// Whether the message of `header` may be received into `parts`.
 pub(super) fn check(peer: Rank, envelope: &Envelope, parts: &RecvParts, header: &Header) -> Result<()> {
     if envelope.signature != header.signature {
         return Err(Error::Mismatch { rank: peer, expected: envelope.signature, found: header.signature });
+    }
+    let fits = header.lengths.iter().zip(parts).all(|(sent, place)| *sent <= place.len());
+    if fits && header.lengths.len() == parts.len() {
+        return Ok(());
     }
     let sent = |part: usize| header.lengths.get(part).copied();
     let capacity = |part: usize| parts.get(part).map(|place| place.len());
@@ -237,7 +275,7 @@ pub(super) fn scatter(
     statistics: &mut Statistics,
 ) {
     let mut skip = received;
-    for (part, length) in parts.iter_mut().zip(&header.lengths) {
+    for (part, length) in parts.iter_mut().zip(&*header.lengths) {
         let start = skip.min(*length);
         let count = (length - start).min(bytes.len());
         skip -= start;

@@ -41,6 +41,7 @@ mod poller;
 mod queued;
 mod remote;
 mod remote_frame;
+mod sizes;
 mod staging;
 #[cfg(test)]
 mod stream_tests;
@@ -156,20 +157,25 @@ impl Tcp {
         let mut moved = false;
         let mut position = 0;
         while let Some(&index) = self.awaited.get(position) {
-            moved |= self.service(index, QUOTA);
-            if self.closed.is_some() {
-                return true;
+            let Some(Some(connection)) = self.connections.get_mut(index) else { break };
+            let (has_moved, verdict) = connection.service(QUOTA, &mut self.statistics);
+            moved |= has_moved;
+            if connection.is_awaited() {
+                position += 1;
+            } else {
+                connection.is_listed = false;
+                self.awaited.swap_remove(position);
             }
-            match self.connections.get_mut(index) {
-                Some(Some(connection)) if !connection.is_awaited() => {
-                    connection.is_listed = false;
-                    self.awaited.swap_remove(position);
+            if !matches!(verdict, Verdict::Open) {
+                self.draw(index, verdict);
+                if self.closed.is_some() {
+                    return true;
                 }
-                _ => position += 1,
             }
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.sweep_next || self.turns.is_multiple_of(SWEEP_EVERY) {
+        let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
+        if self.sweep_next || (!is_all_seen && self.turns.is_multiple_of(SWEEP_EVERY)) {
             moved |= self.sweep();
         }
         if !self.suspects.is_empty() {
@@ -195,15 +201,23 @@ impl Tcp {
         if self.closed.is_some() {
             return false;
         }
-        let peer = Rank(index as u32);
         let (moved, verdict) = connection.service(quota, &mut self.statistics);
-        match verdict {
-            Verdict::Open => {
-                if connection.is_awaited() {
-                    self.list(index);
-                }
-                return moved;
+        if matches!(verdict, Verdict::Open) {
+            if connection.is_awaited() {
+                self.list(index);
             }
+            return moved;
+        }
+        self.draw(index, verdict);
+        true
+    }
+
+    /// Draws the consequences of what a connection has shown.
+    fn draw(&mut self, index: usize, verdict: Verdict) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        let peer = Rank(index as u32);
+        match verdict {
+            Verdict::Open => {}
             Verdict::Lost => {
                 if !self.suspects.contains(&peer) {
                     self.suspects.push(peer);
@@ -226,7 +240,6 @@ impl Tcp {
                 self.close_for(Failure::PeerLost(peer), error);
             }
         }
-        true
     }
 
     /// Decides who died when connections have ended without a word.
@@ -289,9 +302,10 @@ impl Tcp {
         if let Some(closed) = &self.closed {
             return Err(closed.error.clone());
         }
-        let missing = Error::NoSuchPeer { rank: peer, own: self.rank, world_size: self.world_size };
-        let connection = self.connections.get_mut(peer.index()).and_then(Option::as_mut).ok_or(missing)?;
-        Ok((connection, &mut self.statistics))
+        match self.connections.get_mut(peer.index()) {
+            Some(Some(connection)) => Ok((connection, &mut self.statistics)),
+            _ => Err(Error::NoSuchPeer { rank: peer, own: self.rank, world_size: self.world_size }),
+        }
     }
 
     /// Says bye, or the cause of the failure, and writes what is queued for a short while.

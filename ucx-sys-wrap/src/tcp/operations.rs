@@ -140,6 +140,10 @@ impl Tcp {
     }
 
     fn check_length(&self, parts: &SendParts) -> Result<()> {
+        let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part.len() as u64));
+        if total <= MAX_MESSAGE_BYTES {
+            return Ok(());
+        }
         let mut room = MAX_MESSAGE_BYTES;
         for (part, lease) in parts.iter().enumerate() {
             let sent = lease.len() as u64;

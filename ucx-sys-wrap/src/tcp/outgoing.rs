@@ -66,6 +66,7 @@ impl Outgoing {
 
     /// Sends a message, or offers it if it is large or the credit is used up. What is not before anything else is
     /// written at once, as far as the kernel takes it.
+    #[inline]
     pub(super) fn post(
         &mut self,
         socket: BorrowedFd<'_>,

@@ -73,6 +73,12 @@ impl Staging {
         &self.bytes[self.start..self.end]
     }
 
+    /// Takes note that a message of so much payload is consumed.
+    #[inline]
+    pub(super) fn consumed(&mut self, payload_bytes: usize) {
+        self.start += HEADER_BYTES + payload_bytes;
+    }
+
     /// Takes a header, once it is there.
     pub(super) fn take_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
         let header = *self.staged().first_chunk()?;

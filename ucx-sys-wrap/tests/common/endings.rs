@@ -270,7 +270,8 @@ pub fn abort(port: &Arc<Port>) {
     }
     let awaited = if port.rank() == A { B } else { A };
     block(port, async |comm| {
-        let send = comm.send(awaited, envelope(port.rank(), 1, 0), pattern(1, 1 << 20));
+        // More than any transport sends to a peer that does not receive.
+        let send = comm.send(awaited, envelope(port.rank(), 1, 0), pattern(1, 2 << 20));
         expect_aborted(comm.recv(awaited, envelope(awaited, 1, 0), vec![0u8; 8]).await.map(|_| ()));
         expect_aborted(send.await.map(|_| ()));
         expect_aborted(comm.recv(awaited, envelope(awaited, 1, 1), vec![0u8; 8]).await.map(|_| ()));

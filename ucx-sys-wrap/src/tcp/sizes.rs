@@ -1,0 +1,75 @@
+//! The bytes of each part of a message, in a form that is cheap to copy.
+
+use std::ops::Deref;
+
+use crate::{Lengths, MAX_PARTS};
+
+/// Bytes of each part, at most [`MAX_PARTS`] of them. Parts that are not there count as empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    count: usize,
+    bytes: [usize; MAX_PARTS],
+}
+
+impl Sizes {
+    /// Adds a part; one too many is dropped, and nobody adds that.
+    #[inline]
+    pub(super) fn push(&mut self, bytes: usize) {
+        if let Some(place) = self.bytes.get_mut(self.count) {
+            *place = bytes;
+            self.count += 1;
+        }
+    }
+
+    /// Bytes of all parts together.
+    #[inline]
+    pub(super) fn total(&self) -> usize {
+        self.bytes.iter().sum()
+    }
+
+    /// The bytes of each part, zero for parts that are not there.
+    #[inline]
+    pub(super) fn padded(&self) -> &[usize; MAX_PARTS] {
+        &self.bytes
+    }
+}
+
+impl Deref for Sizes {
+    type Target = [usize];
+
+    #[inline]
+    fn deref(&self) -> &[usize] {
+        &self.bytes[..self.count]
+    }
+}
+
+impl FromIterator<usize> for Sizes {
+    #[inline]
+    fn from_iter<I: IntoIterator<Item = usize>>(parts: I) -> Self {
+        let mut sizes = Self::default();
+        parts.into_iter().for_each(|bytes| sizes.push(bytes));
+        sizes
+    }
+}
+
+impl From<Sizes> for Lengths {
+    fn from(sizes: Sizes) -> Self {
+        // There are never more parts than fit.
+        Lengths::try_from(&*sizes).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_counted_and_added_up() {
+        let sizes: Sizes = [3, 0, 4].into_iter().collect();
+        assert_eq!((&sizes[..], sizes.total(), sizes.len()), (&[3, 0, 4][..], 7, 3));
+        let short: Sizes = [5].into_iter().collect();
+        assert_eq!((&short[..], short.padded()), (&[5][..], &[5, 0, 0]));
+        assert_ne!(short, [5, 0].into_iter().collect(), "an empty part is a part");
+        assert_eq!(Lengths::from(sizes)[..], [3, 0, 4]);
+    }
+}
