@@ -21,7 +21,7 @@ impl Group {
     pub fn from_env() -> Result<Self> {
         let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
         let identity = Identity::from_env().map_err(Error::Transport)?;
-        Ok(Self::new(open(&identity).map_err(Error::Transport)?, settings))
+        Ok(Self::opened(open(&identity).map_err(Error::Transport)?, settings))
     }
 }
 

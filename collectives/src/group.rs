@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use brevity_compress::low_rank::LowRank;
 use brevity_compress::{SparseVec, SparseView};
+use ucx_sys_wrap::bootstrap::Opened;
 use ucx_sys_wrap::buffer::{Chunk, Comm, Port};
+use ucx_sys_wrap::shm::Neighbourhood;
 use ucx_sys_wrap::{Rank, Statistics, Transport};
 
 use crate::call::{Call, Identity, Shared};
@@ -51,6 +53,7 @@ struct Inner {
     engine: Arc<Engine>,
     settings: Settings,
     sequence: AtomicU32,
+    neighbourhood: Option<Arc<Neighbourhood>>,
 }
 
 /// The future of a non-blocking call's body; see [`Group::start`].
@@ -60,10 +63,16 @@ impl Group {
     /// The group of all ranks of `transport`.
     #[must_use]
     pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Self {
+        Self::opened(Opened { transport, neighbourhood: None }, settings)
+    }
+
+    /// The group of all ranks of a job that was joined.
+    #[must_use]
+    pub fn opened(Opened { transport, neighbourhood }: Opened, settings: Settings) -> Self {
         let port = Port::new(transport);
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let engine = Engine::new(Arc::clone(&port), port.world_size() as usize > processors);
-        Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0) }))
+        Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0), neighbourhood }))
     }
 
     /// A group of this rank alone.
@@ -96,6 +105,12 @@ impl Group {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.port().statistics()
+    }
+
+    /// What this rank shares with the others of its host, where it does.
+    #[must_use]
+    pub fn neighbourhood(&self) -> Option<&Arc<Neighbourhood>> {
+        self.0.neighbourhood.as_ref()
     }
 
     /// What the group was made with.

@@ -99,7 +99,7 @@ impl Pair {
         let identity = Identity::from_env().unwrap();
         let rank = identity.rank.0;
         pin(rank);
-        let port = Port::new(open(&identity).unwrap());
+        let port = Port::new(open(&identity).unwrap().transport);
         let (peer, leads) = (Rank(rank ^ 1), rank.is_multiple_of(2));
         let bare = if leads {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -13,6 +13,7 @@ pub mod launch;
 pub mod local;
 mod one_sided;
 mod rank;
+pub mod shm;
 pub mod sim;
 mod tag;
 pub mod tcp;

@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey, MAX_BLOB_BYTES, connect_mesh, open};
+use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey, MAX_BLOB_BYTES, connect_mesh, open, share_memory};
 use ucx_sys_wrap::{Error, Rank, Result};
 use world::{AMPLE, Port, SHORT, all_ranks, error, joined, missing, rank};
 
@@ -244,7 +244,7 @@ fn only_loopback_is_served_without_a_key() {
 #[test]
 fn a_transport_is_opened_as_rank_0_asks() {
     let alone = Identity::from_lookup(|_| None).unwrap();
-    assert_eq!(open(&alone).unwrap().world_size(), 1);
+    assert_eq!(open(&alone).unwrap().transport.world_size(), 1);
     let port = Port::reserve();
     let ranks: Vec<_> = [Choice::Tcp, Choice::Ucx, Choice::Auto]
         .into_iter()
@@ -252,10 +252,43 @@ fn a_transport_is_opened_as_rank_0_asks() {
         .map(|(transport, number)| {
             let mut identity = port.identity(number, 3, AMPLE);
             identity.transport = transport;
-            thread::spawn(move || open(&identity).map(|open| (open.name(), open.rank(), open.world_size())))
+            thread::spawn(move || {
+                open(&identity).map(|open| (open.transport.name(), open.transport.rank(), open.transport.world_size()))
+            })
         })
         .collect();
     for (number, rank) in (0..).zip(ranks) {
         assert_eq!(rank.join().unwrap().unwrap(), ("tcp", Rank(number), 3));
     }
+}
+
+/// The ranks that each of five ranks shares memory with; `change` makes their identities differ.
+fn sharing(change: fn(&mut Identity)) -> Vec<Option<Vec<u32>>> {
+    let port = Port::reserve();
+    let ranks = (0..5).map(|number| {
+        let mut identity = port.identity(number, 5, AMPLE);
+        change(&mut identity);
+        rank(identity, |identity, mut rendezvous| share_memory(identity, &mut rendezvous))
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let mut sharing = Vec::new();
+    for (number, rank) in ranks.into_iter().enumerate() {
+        let neighbourhood = rank.join().unwrap().unwrap();
+        if let Some(neighbourhood) = &neighbourhood {
+            assert_eq!(neighbourhood.ranks()[neighbourhood.own_place()].index(), number);
+        }
+        sharing.push(neighbourhood.map(|shared| shared.ranks().iter().map(|rank| rank.0).collect()));
+    }
+    sharing
+}
+
+#[test]
+fn the_ranks_of_a_host_share_memory() {
+    let all = Some(vec![0, 1, 2, 3, 4]);
+    assert_eq!(sharing(|_| {}), vec![all.clone(); 5]);
+    assert_eq!(sharing(|identity| identity.shared_memory = identity.rank != Rank(0)), vec![None; 5]);
+    assert_eq!(sharing(|identity| identity.shared_memory = identity.rank == Rank(0)), vec![all; 5]);
+    let (even, odd) = (Some(vec![0, 2, 4]), Some(vec![1, 3]));
+    let by_id = sharing(|identity| identity.host_id = Some((identity.rank.0 % 2).to_string()));
+    assert_eq!(by_id, [even.clone(), odd.clone(), even.clone(), odd, even]);
 }

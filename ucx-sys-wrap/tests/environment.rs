@@ -70,6 +70,8 @@ fn environments_that_are_refused() {
         (with("BREVITY_JOIN_TIMEOUT", "-5"), "BREVITY_JOIN_TIMEOUT", "\"-5\""),
         (with("BREVITY_JOIN_TIMEOUT", "NaN"), "BREVITY_JOIN_TIMEOUT", "\"NaN\""),
         (with("BREVITY_MASTER_RESERVED", "yes"), "BREVITY_MASTER_RESERVED", "\"yes\""),
+        (with("BREVITY_SHARED_MEMORY", "yes"), "BREVITY_SHARED_MEMORY", "\"yes\""),
+        (with("BREVITY_HOST_ID", ""), "BREVITY_HOST_ID", "\"\""),
         (with("BREVITY_INTERFACE", ""), "BREVITY_INTERFACE", "\"\""),
     ];
     for (variables, name, value) in table {
@@ -89,6 +91,7 @@ fn the_rest_of_the_environment() {
         (plain.transport, plain.join_timeout, plain.port_reserved),
         (Choice::Auto, Duration::from_secs(60), false)
     );
+    assert!(plain.shared_memory && plain.host_id.is_none());
     assert!(plain.key.is_none() && plain.job.is_empty() && plain.interface.is_none());
     let full = read(&[
         ("BREVITY_TRANSPORT", "ucx"),
@@ -97,12 +100,15 @@ fn the_rest_of_the_environment() {
         ("BREVITY_JOB", "night"),
         ("BREVITY_INTERFACE", "eth0"),
         ("BREVITY_MASTER_RESERVED", "1"),
+        ("BREVITY_SHARED_MEMORY", "off"),
+        ("BREVITY_HOST_ID", "left"),
     ])
     .unwrap();
     assert_eq!(
         (full.transport, full.join_timeout, full.port_reserved),
         (Choice::Ucx, Duration::from_millis(2500), true)
     );
+    assert_eq!((full.shared_memory, full.host_id.as_deref()), (false, Some("left")));
     assert_eq!((full.key, &*full.job, full.interface.as_deref()), (JobKey::parse(KEY), "night", Some("eth0")));
 }
 

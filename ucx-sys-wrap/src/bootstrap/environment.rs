@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::choice::Choice;
+use super::host::MAX_HOST_ID_BYTES;
 use super::key::JobKey;
 use super::launcher::{Launcher, Nesting};
 use super::place::{Introduction, Place};
@@ -53,6 +54,11 @@ pub struct Identity {
     pub introduction: Introduction,
     /// Whether the launcher says that all ranks are on this host.
     pub one_host: bool,
+    /// Whether the ranks of one host share memory; rank 0's wish counts.
+    pub shared_memory: bool,
+    /// What tells this host from others where the system's own word is not enough: ranks whose ids differ share no
+    /// memory.
+    pub host_id: Option<String>,
     /// What was learned through the launcher's store.
     pub(super) published: Option<Published>,
 }
@@ -118,6 +124,8 @@ impl Identity {
             introduction: Introduction::Environment,
             one_host: false,
             published: None,
+            shared_memory: true,
+            host_id: None,
         }
     }
 
@@ -145,7 +153,8 @@ impl Identity {
     ///
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.
     /// `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds, 60), `BREVITY_KEY` or `BREVITY_KEY_FILE`,
-    /// `BREVITY_JOB`, `BREVITY_INTERFACE` and `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
+    /// `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` (on, off), `BREVITY_HOST_ID` and
+    /// `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or not understood, with what was found and what is
@@ -163,6 +172,8 @@ impl Identity {
         let name = variables.read("BREVITY_JOB", "a name of at most 64 bytes", job_name)?;
         identity.job = name.or(job).unwrap_or_default();
         identity.interface = variables.read("BREVITY_INTERFACE", "the name of a network interface", non_empty)?;
+        identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", "on or off", on_or_off)?.unwrap_or(true);
+        identity.host_id = variables.read("BREVITY_HOST_ID", "a name of 1 to 255 bytes", host_id)?;
         identity.port_reserved = variables.read("BREVITY_MASTER_RESERVED", "0 or 1", flag)?.unwrap_or(false);
         if let Some(timeout) = variables.read("BREVITY_JOIN_TIMEOUT", "seconds above 0, as 60", seconds)? {
             identity.join_timeout = timeout;
@@ -215,4 +226,16 @@ fn read_key(variables: Variables<'_>) -> Result<Option<JobKey>> {
 
 fn job_name(text: &str) -> Option<String> {
     (text.len() <= MAX_JOB_BYTES).then(|| text.to_owned())
+}
+
+fn host_id(text: &str) -> Option<String> {
+    (1..=MAX_HOST_ID_BYTES).contains(&text.len()).then(|| text.to_owned())
+}
+
+fn on_or_off(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }

@@ -3,7 +3,8 @@
 //! [`Identity::from_env`] reads who this process is, by the rules of whatever [`Launcher`] has started it; under an MPI
 //! launcher, [`introduce`] then learns from rank 0 where to meet. [`Rendezvous::join`] meets the other ranks at rank 0, under a
 //! deadline, and then exchanges small blobs between all of them. [`connect_mesh`] gives every pair of ranks a TCP
-//! connection, and [`open`] puts it all together and picks the transport.
+//! connection, [`share_memory`] gives the ranks of one host each other's segments, and [`open`] puts it all together and
+//! picks the transport.
 //!
 //! Every connection begins with a mutual proof that both sides hold the job's key, before anything else is read:
 //!
@@ -25,6 +26,7 @@ mod choice;
 mod conversation;
 mod deadline;
 mod environment;
+mod host;
 mod interface;
 mod introduction;
 mod key;
@@ -32,7 +34,9 @@ mod launcher;
 mod leaf;
 mod lobby;
 mod mesh;
+mod neighbours;
 mod open;
+mod passing;
 mod place;
 mod proof;
 mod rendezvous;
@@ -48,7 +52,8 @@ pub use introduction::{Introduced, introduce};
 pub use key::JobKey;
 pub use launcher::Launcher;
 pub use mesh::connect_mesh;
-pub use open::open;
+pub use neighbours::share_memory;
+pub use open::{Opened, open};
 pub use place::Introduction;
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub(crate) use reserve::reserve;

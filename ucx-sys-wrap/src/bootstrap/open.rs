@@ -1,40 +1,56 @@
 //! From an identity to a transport.
 
+use std::sync::Arc;
+
 use super::choice::{Capability, Choice, Selected, choose};
 use super::environment::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
+use super::neighbours::share_memory;
 use super::rendezvous::Rendezvous;
+use crate::shm::Neighbourhood;
 use crate::tcp::Tcp;
 use crate::transport::Transport;
 use crate::ucx::{self, Options, Ucx};
 use crate::{Error, Rank, Result, local};
 
+/// What a rank has when it has joined its job.
+pub struct Opened {
+    /// The transport that all ranks take.
+    pub transport: Box<dyn Transport>,
+    /// What this rank shares with the others of its host, where it does.
+    pub neighbourhood: Option<Arc<Neighbourhood>>,
+}
+
 /// Joins the job and opens the transport that all its ranks take; blocks until all ranks have.
 ///
 /// # Errors
-/// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`] and [`choose`].
-pub fn open(identity: &Identity) -> Result<Box<dyn Transport>> {
+/// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`], [`share_memory`] and [`choose`].
+pub fn open(identity: &Identity) -> Result<Opened> {
     if identity.world_size <= 1 {
         let alone = local::world(1).into_iter().next();
-        return Ok(Box::new(alone.unwrap_or_else(|| unreachable!("a world of one has one rank"))));
+        let alone = alone.unwrap_or_else(|| unreachable!("a world of one has one rank"));
+        return Ok(Opened { transport: Box::new(alone), neighbourhood: None });
     }
     // Holds rank 0's port until all have joined.
     let introduced = introduce(identity)?;
     let identity = introduced.identity();
     let mut rendezvous = Rendezvous::join(identity)?;
-    match agree(identity, &mut rendezvous)? {
+    let selected = agree(identity, &mut rendezvous)?;
+    let neighbourhood = share_memory(identity, &mut rendezvous)?;
+    let transport: Box<dyn Transport> = match selected {
         Selected::Tcp => {
             let streams = connect_mesh(identity, &mut rendezvous)?;
-            Ok(Box::new(Tcp::new(identity.rank, identity.world_size, streams)?))
+            Box::new(Tcp::new(identity.rank, identity.world_size, streams)?)
         }
         Selected::Ucx => {
             let interface = rendezvous.own_address(identity)?;
             let options = Options { interface, ..Options::default() };
             let mut exchange = |card: &[u8]| rendezvous.exchange(card);
-            Ok(Box::new(Ucx::connect(identity.rank, identity.world_size, &mut exchange, &options)?))
+            Box::new(Ucx::connect(identity.rank, identity.world_size, &mut exchange, &options)?)
         }
-    }
+    };
+    Ok(Opened { transport, neighbourhood })
 }
 
 /// What all ranks take, by what each can do.

@@ -28,6 +28,8 @@ const MAGIC: [u8; 8] = *b"BREVITY\x01";
 pub(super) enum Purpose {
     Rendezvous = 1,
     Mesh = 2,
+    /// Giving descriptors to a rank of the same host.
+    Passing = 3,
 }
 
 /// Which end of a connection.
@@ -100,7 +102,9 @@ impl Opening {
         let valid = may_begin(bytes) && bytes[15] == 0 && padding.iter().all(|&byte| byte == 0);
         valid.then_some(Self {
             wire_version: word(8),
-            purpose: [Purpose::Rendezvous, Purpose::Mesh].into_iter().find(|&purpose| purpose as u8 == bytes[12])?,
+            purpose: [Purpose::Rendezvous, Purpose::Mesh, Purpose::Passing]
+                .into_iter()
+                .find(|&purpose| purpose as u8 == bytes[12])?,
             role: [Role::Caller, Role::Answerer].into_iter().find(|&role| role as u8 == bytes[13])?,
             rank: word(16),
             peer: word(20),

@@ -1,0 +1,187 @@
+//! Which ranks are on one host.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::environment::Identity;
+use super::key::fill_random;
+use crate::shm::Neighbourhood;
+use crate::{Rank, Result};
+
+/// Bytes of the random name that a rank waits for its neighbours under.
+pub(super) const DOOR_BYTES: usize = 16;
+
+/// The longest `BREVITY_HOST_ID`, in bytes.
+pub(super) const MAX_HOST_ID_BYTES: usize = 255;
+
+/// Bytes before the host's own name: whether memory may be shared, the user, the network's device and inode, the boot,
+/// the door.
+const FIXED_BYTES: usize = 1 + 4 + 16 + 16 + DOOR_BYTES;
+
+/// What a rank says of its host, for the others to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Card {
+    /// Whether this rank was asked to share memory; rank 0's wish counts.
+    pub(super) is_wanted: bool,
+    /// The host, or `None` where that can't be told.
+    host: Option<Host>,
+    /// Where its neighbours find it.
+    pub(super) door: [u8; DOOR_BYTES],
+}
+
+/// Ranks whose hosts are equal can share memory and find each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Host {
+    /// Processes of another user are no neighbours.
+    user: u32,
+    /// The network namespace: sockets are found by name inside it.
+    network: (u64, u64),
+    /// The running kernel.
+    boot: [u8; 16],
+    /// `BREVITY_HOST_ID`, or nothing.
+    id: String,
+}
+
+impl Card {
+    /// This rank's card, with a new door.
+    ///
+    /// # Errors
+    /// When the system has no random bytes.
+    pub(super) fn own(identity: &Identity) -> Result<Self> {
+        let mut door = [0; DOOR_BYTES];
+        fill_random(&mut door)?;
+        let host = Host::own(identity.host_id.clone().unwrap_or_default());
+        if host.is_none() {
+            tracing::debug!("this host can't be told from others: its ranks share no memory");
+        }
+        Ok(Self { is_wanted: identity.shared_memory, host, door })
+    }
+
+    /// From now on the card of a rank that shares memory with nobody.
+    pub(super) fn forget_host(&mut self) {
+        self.host = None;
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![u8::from(self.is_wanted) | u8::from(self.host.is_some()) << 1];
+        let nowhere = Host { user: 0, network: (0, 0), boot: [0; 16], id: String::new() };
+        let host = self.host.as_ref().unwrap_or(&nowhere);
+        bytes.extend(host.user.to_le_bytes());
+        bytes.extend(host.network.0.to_le_bytes());
+        bytes.extend(host.network.1.to_le_bytes());
+        bytes.extend(host.boot);
+        bytes.extend(self.door);
+        bytes.extend(host.id.as_bytes());
+        bytes
+    }
+
+    /// `None` when the bytes are nothing that [`encode`](Self::encode) makes.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (fixed, id) = bytes.split_first_chunk::<FIXED_BYTES>()?;
+        let long = |at: usize| fixed[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let host = Host {
+            user: u32::from_le_bytes(*fixed[1..].first_chunk()?),
+            network: (long(5)?, long(13)?),
+            boot: *fixed[21..].first_chunk()?,
+            id: std::str::from_utf8(id).ok().filter(|id| id.len() <= MAX_HOST_ID_BYTES)?.to_owned(),
+        };
+        let card = Self {
+            is_wanted: fixed[0] & 1 != 0,
+            host: (fixed[0] & 2 != 0).then_some(host),
+            door: *fixed[37..].first_chunk()?,
+        };
+        (card.encode() == bytes).then_some(card)
+    }
+}
+
+impl Host {
+    fn own(id: String) -> Option<Self> {
+        let network = std::fs::metadata("/proc/self/ns/net").ok()?;
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let digits: String = text.trim().chars().filter(|character| *character != '-').collect();
+        let boot = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
+        let user = rustix::process::geteuid().as_raw();
+        Some(Self { user, network: (network.dev(), network.ino()), boot, id })
+    }
+}
+
+/// The ranks of the host of rank `own`, rising, itself among them, from the cards of all ranks: `None` when it shares
+/// memory with nobody. The same on all ranks of the host.
+pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
+    let host = cards.get(own.index())?.host.as_ref()?;
+    let places = Rank::all(u32::MAX).zip(cards).filter(|(_, card)| card.host.as_ref() == Some(host));
+    let ranks: Vec<Rank> = places.map(|(rank, _)| rank).collect();
+    let is_wanted = cards.first().is_some_and(|root| root.is_wanted);
+    (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn card(boot: u8, id: &str) -> Card {
+        let host = Host { user: 7, network: (1, 2), boot: [boot; 16], id: id.into() };
+        Card { is_wanted: true, host: Some(host), door: [boot; DOOR_BYTES] }
+    }
+
+    fn ranks(ranks: &[u32]) -> Option<Vec<Rank>> {
+        Some(ranks.iter().copied().map(Rank).collect())
+    }
+
+    #[test]
+    fn neighbours_agree_in_everything() {
+        let mut cards = vec![card(1, ""), card(2, ""), card(1, ""), card(1, "a"), card(1, "a"), card(1, "")];
+        assert_eq!(neighbours(Rank(0), &cards), ranks(&[0, 2, 5]));
+        assert_eq!(neighbours(Rank(5), &cards), ranks(&[0, 2, 5]));
+        assert_eq!(neighbours(Rank(1), &cards), None, "alone on its host");
+        assert_eq!(neighbours(Rank(4), &cards), ranks(&[3, 4]));
+        assert_eq!(neighbours(Rank(6), &cards), None);
+        cards[2].host.as_mut().unwrap().user = 8;
+        cards[5].host.as_mut().unwrap().network.1 = 3;
+        assert_eq!(neighbours(Rank(0), &cards), None);
+        cards[3].host = None;
+        cards[4].host = None;
+        assert_eq!(neighbours(Rank(3), &cards), None, "hosts that nobody can tell");
+    }
+
+    #[test]
+    fn the_wish_of_rank_0_counts() {
+        let mut cards = vec![card(1, ""); 3];
+        cards[1].is_wanted = false;
+        assert_eq!(neighbours(Rank(1), &cards), ranks(&[0, 1, 2]));
+        cards[0].is_wanted = false;
+        assert_eq!(neighbours(Rank(2), &cards), None);
+    }
+
+    #[test]
+    fn too_many_share_nothing() {
+        let most = Neighbourhood::MAX_RANKS;
+        assert!(neighbours(Rank(0), &vec![card(1, ""); most]).is_some_and(|ranks| ranks.len() == most));
+        assert_eq!(neighbours(Rank(0), &vec![card(1, ""); most + 1]), None);
+    }
+
+    #[test]
+    fn this_host_is_itself() {
+        let identity = Identity::new(Rank(0), 2, super::super::Master { host: "127.0.0.1".into(), port: 1 });
+        let (first, second) = (Card::own(&identity).unwrap(), Card::own(&identity).unwrap());
+        assert!(first.host.is_some() && first.host == second.host && first.door != second.door);
+        assert_eq!(Card::decode(&first.encode()), Some(first));
+    }
+
+    proptest! {
+        #[test]
+        fn cards_come_back(boot: u8, id in ".{0,60}", is_wanted: bool, is_known: bool) {
+            let mut card = card(boot, &id);
+            card.is_wanted = is_wanted;
+            if !is_known {
+                card.host = None;
+            }
+            prop_assert_eq!(Card::decode(&card.encode()), Some(card));
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = Card::decode(&bytes);
+        }
+    }
+}

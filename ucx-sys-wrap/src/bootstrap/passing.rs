@@ -1,0 +1,375 @@
+//! Giving descriptors to the ranks of this host and getting theirs, over Unix sockets.
+//!
+//! Every rank waits at a door: an abstract address with a random name that is told at the rendezvous. Of two ranks the
+//! higher calls. Both are of the same user, by the word of the kernel, and both prove that they hold the job's key (see
+//! [`proof`](super::proof)) before anything is given:
+//!
+//! | step | who | bytes |
+//! | --- | --- | --- |
+//! | 1 | caller | its opening |
+//! | 2 | answerer | its own opening |
+//! | 3 | caller | its proof |
+//! | 4 | answerer | its own proof, with its descriptors |
+//! | 5 | caller | one byte, with its descriptors |
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg, sockopt::socket_peercred,
+};
+
+use super::deadline::Deadline;
+use super::host::DOOR_BYTES;
+use super::key::hex;
+use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, prove, verify};
+use crate::shm::Gift;
+use crate::{Error, Rank, Result};
+
+/// Callers that are heard at the same time; more are turned away, and neighbours call again.
+const MAX_HEARD: usize = 512;
+
+/// How long a caller that says nothing is heard.
+const HEARING: Duration = Duration::from_secs(5);
+
+/// How long the answerer looks for callers before it looks whether it needs more.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// The byte of the caller's gift.
+const GIFT: u8 = 1;
+
+/// Where this rank waits for its neighbours.
+pub(super) struct Door(UnixListener);
+
+impl Door {
+    /// Opens the door of this name.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the name is taken or the system refuses.
+    pub(super) fn open(name: &[u8; DOOR_BYTES]) -> Result<Self> {
+        let failed = |error| Error::system("can't listen for the ranks of this host", error);
+        let listener = UnixListener::bind_addr(&address(name).map_err(failed)?).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Self(listener))
+    }
+
+    /// Gives `own` to every neighbour and gets theirs. `neighbours` are the other ranks of the host with their doors.
+    ///
+    /// Blocks until all have given, or the deadline has passed; all neighbours must call it.
+    ///
+    /// # Errors
+    /// [`Error::MissingRanks`] names who has not given by the deadline.
+    pub(super) fn exchange(
+        &self,
+        party: &Party,
+        neighbours: &[(Rank, [u8; DOOR_BYTES])],
+        own: &Gift,
+        deadline: Deadline,
+    ) -> Result<Vec<(Rank, Gift)>> {
+        let (report, reports) = channel();
+        let heard = AtomicUsize::new(0);
+        let mut gifts: Vec<(Rank, Gift)> = Vec::with_capacity(neighbours.len());
+        std::thread::scope(|scope| {
+            let called = neighbours.iter().filter(|(rank, _)| rank.0 < party.rank);
+            let calling = report.clone();
+            scope.spawn(move || {
+                for (rank, door) in called {
+                    if let Some(gift) = call_until(party, *rank, door, own, deadline) {
+                        let _ = calling.send((*rank, gift));
+                    }
+                }
+            });
+            let mut streams = Vec::new();
+            while gifts.len() < neighbours.len() && !deadline.passed() {
+                if let Some((stream, copy)) = self.accept() {
+                    if heard.fetch_add(1, Ordering::Relaxed) < MAX_HEARD {
+                        streams.push(copy);
+                        let (report, heard) = (report.clone(), &heard);
+                        scope.spawn(move || {
+                            match answer(party, stream, own, deadline) {
+                                Ok(gift) => drop(report.send(gift)),
+                                Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
+                            }
+                            heard.fetch_sub(1, Ordering::Relaxed);
+                        });
+                    } else {
+                        heard.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+                collect(&reports, neighbours, &mut gifts);
+            }
+            for stream in streams {
+                // Who still says nothing is not waited for. A connection that is gone needs no end.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        });
+        let has_given = |rank: &Rank| gifts.iter().any(|(giver, _)| giver == rank);
+        let missing: Vec<Rank> = neighbours.iter().map(|(rank, _)| *rank).filter(|rank| !has_given(rank)).collect();
+        if missing.is_empty() {
+            return Ok(gifts);
+        }
+        Err(Error::MissingRanks { missing, deadline: deadline.given(), master: "their neighbours".into() })
+    }
+
+    /// A caller, if one comes soon, and a second handle to end it with.
+    fn accept(&self) -> Option<(UnixStream, UnixStream)> {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
+        // An interrupted look is a short look.
+        let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout));
+        let (stream, _) = self.0.accept().ok()?;
+        stream.set_nonblocking(false).ok()?;
+        let copy = stream.try_clone().ok()?;
+        Some((stream, copy))
+    }
+}
+
+/// Takes the gifts that have come, one of each neighbour.
+fn collect(reports: &Receiver<(Rank, Gift)>, neighbours: &[(Rank, [u8; DOOR_BYTES])], gifts: &mut Vec<(Rank, Gift)>) {
+    loop {
+        match reports.recv_timeout(Duration::ZERO) {
+            Ok((rank, gift)) => {
+                let is_expected = neighbours.iter().any(|(neighbour, _)| *neighbour == rank);
+                if is_expected && gifts.iter().all(|(giver, _)| *giver != rank) {
+                    gifts.push((rank, gift));
+                }
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Calls a neighbour until it has given or the deadline has passed.
+fn call_until(party: &Party, peer: Rank, door: &[u8; DOOR_BYTES], own: &Gift, deadline: Deadline) -> Option<Gift> {
+    loop {
+        match call(party, peer, door, own, deadline) {
+            Ok(gift) => return Some(gift),
+            Err(error) => tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet"),
+        }
+        if deadline.passed() {
+            return None;
+        }
+        std::thread::sleep(GLANCE.min(deadline.remaining()));
+    }
+}
+
+fn call(party: &Party, peer: Rank, door: &[u8; DOOR_BYTES], own: &Gift, deadline: Deadline) -> Result<Gift> {
+    let failed = |error| Error::system(format!("can't talk to rank {peer} on this host"), error);
+    let stream = UnixStream::connect_addr(&address(door).map_err(failed)?).map_err(failed)?;
+    let mut line = Line::new(stream, deadline)?;
+    let mine = party.opening(Purpose::Passing, Role::Caller, peer.0)?;
+    line.write(&mine.encode())?;
+    let theirs = line.read_opening()?;
+    if (theirs.purpose, theirs.role, theirs.rank, theirs.peer) != (Purpose::Passing, Role::Answerer, peer.0, party.rank)
+    {
+        return Err(stranger());
+    }
+    let (caller, answerer) = (mine.encode(), theirs.encode());
+    line.write(&prove(&party.key, Role::Caller, &caller, &answerer))?;
+    let mut proof = [0; PROOF_BYTES];
+    let gift = line.read_gift(&mut proof)?;
+    if !verify(&party.key, Role::Answerer, &caller, &answerer, &proof) {
+        return Err(stranger());
+    }
+    line.write_gift(&[GIFT], own)?;
+    Ok(gift)
+}
+
+fn answer(party: &Party, stream: UnixStream, own: &Gift, deadline: Deadline) -> Result<(Rank, Gift)> {
+    let mut line = Line::new(stream, deadline)?;
+    let theirs = line.read_opening()?;
+    let is_caller = theirs.purpose == Purpose::Passing && theirs.role == Role::Caller && theirs.peer == party.rank;
+    if !is_caller || theirs.rank <= party.rank || theirs.job != party.job || theirs.world_size != party.world_size {
+        return Err(stranger());
+    }
+    let mine = party.opening(Purpose::Passing, Role::Answerer, theirs.rank)?;
+    line.write(&mine.encode())?;
+    let (caller, answerer) = (theirs.encode(), mine.encode());
+    let mut proof = [0; PROOF_BYTES];
+    line.read(&mut proof)?;
+    if !verify(&party.key, Role::Caller, &caller, &answerer, &proof) {
+        return Err(stranger());
+    }
+    line.write_gift(&prove(&party.key, Role::Answerer, &caller, &answerer), own)?;
+    let gift = line.read_gift(&mut [0])?;
+    Ok((Rank(theirs.rank), gift))
+}
+
+/// A conversation with a process of the same user, which must not take long.
+struct Line(UnixStream);
+
+impl Line {
+    fn new(stream: UnixStream, deadline: Deadline) -> Result<Self> {
+        let credentials = socket_peercred(&stream).map_err(|error| failed(error.into()))?;
+        if credentials.uid != rustix::process::geteuid() {
+            return Err(Error::Unauthenticated { who: format!("a process of user {}", credentials.uid.as_raw()) });
+        }
+        let patience = Some(HEARING.min(deadline.remaining()).max(Duration::from_millis(1)));
+        stream.set_read_timeout(patience).map_err(failed)?;
+        stream.set_write_timeout(patience).map_err(failed)?;
+        Ok(Self(stream))
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.0.read_exact(bytes).map_err(failed)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.write_all(bytes).map_err(failed)
+    }
+
+    fn read_opening(&mut self) -> Result<Opening> {
+        let mut bytes = [0; OPENING_BYTES];
+        self.read(&mut bytes)?;
+        Opening::decode(&bytes).ok_or_else(stranger)
+    }
+
+    /// Sends bytes and with them the two descriptors.
+    fn write_gift(&mut self, bytes: &[u8], gift: &Gift) -> Result<()> {
+        let descriptors = [gift.segment.as_fd(), gift.bell.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(failed(std::io::Error::other("no room for two descriptors")));
+        }
+        let sent = sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+        match sent.map_err(|error| failed(error.into()))? {
+            count if count == bytes.len() => Ok(()),
+            count => self.write(&bytes[count..]),
+        }
+    }
+
+    /// Receives bytes and the two descriptors that came with them; others are closed.
+    fn read_gift(&mut self, bytes: &mut [u8]) -> Result<Gift> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let places = &mut [IoSliceMut::new(bytes)];
+        let received = recvmsg(&self.0, places, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        let count = received.map_err(|error| failed(error.into()))?.bytes;
+        let mut descriptors: Vec<OwnedFd> = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+        self.read(&mut bytes[count..])?;
+        let [segment, bell] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| stranger())?;
+        Ok(Gift { segment, bell })
+    }
+}
+
+fn address(name: &[u8; DOOR_BYTES]) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("brevity-{}", hex(name)))
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::system("can't talk to a rank on this host", error)
+}
+
+fn stranger() -> Error {
+    Error::Unauthenticated { who: "a process on this host".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::Bell;
+    use crate::shm::{Layout, OwnSegment, PeerSegment};
+
+    const KEY: &[u8] = b"correct horse battery";
+
+    fn party(rank: u32, key: &[u8]) -> Party {
+        Party { key: key.to_vec(), job: "job".into(), rank, world_size: 3, wire_version: 1 }
+    }
+
+    fn door(rank: u32) -> ([u8; DOOR_BYTES], Door) {
+        let mut name = [rank as u8; DOOR_BYTES];
+        super::super::key::fill_random(&mut name[1..]).unwrap();
+        (name, Door::open(&name).unwrap())
+    }
+
+    fn gift(rank: u32) -> Gift {
+        Gift::of(&OwnSegment::new(Rank(rank), Layout::new(3)).unwrap(), &Bell::new().unwrap()).unwrap()
+    }
+
+    /// Every rank of three gives, while `disturb` does its worst to the door of rank 0.
+    fn exchange(
+        keys: [&[u8]; 3],
+        patience: Duration,
+        disturb: impl Fn(&[u8; DOOR_BYTES]) + Sync,
+    ) -> Vec<Result<Vec<(Rank, Gift)>>> {
+        let doors: Vec<_> = (0..3).map(door).collect();
+        let names: Vec<_> = doors.iter().map(|(name, _)| *name).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| disturb(&names[0]));
+            let ranks: Vec<_> = (0..3u32)
+                .map(|rank| {
+                    let (names, doors) = (&names, &doors);
+                    scope.spawn(move || {
+                        let others = (0..3u32).filter(|other| *other != rank);
+                        let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
+                        let party = party(rank, keys[rank as usize]);
+                        doors[rank as usize].1.exchange(&party, &neighbours, &gift(rank), Deadline::after(patience))
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    fn assert_all_given(results: Vec<Result<Vec<(Rank, Gift)>>>) {
+        for (rank, result) in results.into_iter().enumerate() {
+            let mut gifts = result.unwrap();
+            gifts.sort_by_key(|(giver, _)| giver.0);
+            let givers: Vec<usize> = gifts.iter().map(|(giver, _)| giver.index()).collect();
+            assert_eq!(givers, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
+            for (giver, gift) in gifts {
+                PeerSegment::new(giver, &gift.segment, Layout::new(3)).unwrap();
+                Bell::received(giver, gift.bell).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn every_rank_gets_what_the_others_give() {
+        assert_all_given(exchange([KEY; 3], Duration::from_secs(20), |_| {}));
+    }
+
+    #[test]
+    fn strangers_get_nothing_and_stop_nobody() {
+        let results = exchange([KEY; 3], Duration::from_secs(20), |name| {
+            let connect = || UnixStream::connect_addr(&address(name).unwrap()).unwrap();
+            let silent: Vec<_> = (0..20).map(|_| connect()).collect();
+            let mut noisy = connect();
+            noisy.write_all(&[7; 4 * OPENING_BYTES]).unwrap();
+            let mut liar = connect();
+            let opening = party(2, b"another key entirely").opening(Purpose::Passing, Role::Caller, 0).unwrap();
+            liar.write_all(&opening.encode()).unwrap();
+            liar.read_exact(&mut [0; OPENING_BYTES]).unwrap();
+            liar.write_all(&[0; PROOF_BYTES]).unwrap();
+            assert_eq!(liar.read(&mut [0; 1]).unwrap(), 0, "a proof that is none is not answered");
+            drop(silent);
+        });
+        assert_all_given(results);
+    }
+
+    #[test]
+    fn who_holds_another_key_is_missing() {
+        let results = exchange([KEY, KEY, b"another key entirely"], Duration::from_millis(400), |_| {});
+        for (result, expected) in results.into_iter().zip([vec![Rank(2)], vec![Rank(2)], vec![Rank(0), Rank(1)]]) {
+            match result {
+                Err(Error::MissingRanks { missing, .. }) => assert_eq!(missing, expected),
+                Err(error) => panic!("{error}"),
+                Ok(_) => panic!("ranks with different keys have given"),
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Copies between private memory and memory that other processes read or write at the same time.
+//!
+//! On x86-64 they are assembly: what the compiler may assume of a race ends there, whatever bytes come out. Elsewhere,
+//! and under miri, they go through atomics of a word or a byte.
+
+/// Assembly: a string instruction, and stores past the caches.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod machine {
+    use std::arch::asm;
+
+    /// Copies `bytes` bytes from `from` to `to`; either may be shared.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `bytes` bytes, and they do not overlap.
+    pub(in super::super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller guarantees both ranges; the direction flag is clear, as everywhere in Rust.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") bytes => _,
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+
+    /// Copies `lines` times 64 bytes past the caches; a fence must follow.
+    ///
+    /// # Safety
+    /// As [`copy`], and `to` is a multiple of 16.
+    unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
+        if lines == 0 {
+            return;
+        }
+        // SAFETY: the caller guarantees both ranges and the alignment.
+        unsafe {
+            asm!(
+                "2:",
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                "movntdq [{to}], {a}",
+                "movntdq [{to} + 16], {b}",
+                "movntdq [{to} + 32], {c}",
+                "movntdq [{to} + 48], {d}",
+                "add {from}, 64",
+                "add {to}, 64",
+                "dec {lines}",
+                "jnz 2b",
+                from = inout(reg) from => _,
+                to = inout(reg) to => _,
+                lines = inout(reg) lines => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack)
+            );
+        }
+    }
+
+    /// Copies `bytes` bytes past the caches, where `to` is a multiple of 64, and orders them before later stores.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    pub(in super::super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
+        let lines = if to.addr().is_multiple_of(64) { bytes / 64 } else { 0 };
+        // SAFETY: a part of the caller's ranges, aligned as just checked.
+        unsafe { stream_lines(from, to, lines) };
+        let done = lines * 64;
+        // SAFETY: `done` is at most `bytes`.
+        let (from, to) = unsafe { (from.add(done), to.add(done)) };
+        // SAFETY: the rest of the caller's ranges.
+        unsafe { copy(from, to, bytes - done) };
+        // SAFETY: a fence touches no memory. `Release` does not order stores past the caches, this does.
+        unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+    }
+}
+
+/// The same through atomics.
+#[cfg(any(test, miri, not(target_arch = "x86_64")))]
+mod portable {
+    use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+    /// Copies `bytes` bytes from `from` to `to`; either may be shared.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `bytes` bytes, and they do not overlap.
+    pub(in super::super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+        let is_aligned = from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8);
+        let words = if is_aligned { bytes / 8 } else { 0 };
+        for word in 0..words {
+            // SAFETY: aligned, and inside the caller's range.
+            let value = unsafe { &*from.cast::<AtomicU64>().add(word) }.load(Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { &*to.cast::<AtomicU64>().add(word) }.store(value, Ordering::Relaxed);
+        }
+        for byte in words * 8..bytes {
+            // SAFETY: inside the caller's range.
+            let value = unsafe { &*from.cast::<AtomicU8>().add(byte) }.load(Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { &*to.cast::<AtomicU8>().add(byte) }.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`copy`]: there is no portable way past the caches.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    pub(in super::super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller promises the same.
+        unsafe { copy(from, to, bytes) };
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(super) use machine::{copy, stream};
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(super) use portable::{copy, stream};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Copy = unsafe fn(*const u8, *mut u8, usize);
+
+    fn check(name: &str, copied: Copy) {
+        let source: Vec<u8> = (0..5000usize).map(|index| ((index * 31) >> 3) as u8).collect();
+        for from in [0, 1, 8, 13] {
+            for to in [0, 3, 16, 64, 65] {
+                for bytes in [0, 1, 7, 8, 63, 64, 65, 130, 1024, 4097] {
+                    let mut target = vec![0xAA; 5000];
+                    // SAFETY: both ends lie inside vectors that nobody else touches.
+                    unsafe { copied(source.as_ptr().add(from), target.as_mut_ptr().add(to), bytes) };
+                    assert_eq!(target[to..to + bytes], source[from..from + bytes], "{name} {from} {to} {bytes}");
+                    let outside = target[..to].iter().chain(&target[to + bytes..]);
+                    assert!(outside.copied().all(|byte| byte == 0xAA), "{name} {from} {to} {bytes}: outside");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_copies_do_what_memcpy_does() {
+        check("copy", copy);
+        check("stream", stream);
+        check("portable copy", portable::copy);
+        check("portable stream", portable::stream);
+    }
+}

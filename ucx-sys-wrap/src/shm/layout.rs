@@ -1,0 +1,108 @@
+//! Where things lie in a segment.
+
+use std::ops::Range;
+
+/// Bytes of a segment for slots.
+pub const SLOTS_BYTES: usize = 3 << 20;
+
+/// The most ranks of one host that share memory.
+pub(super) const MAX_NEIGHBOURS: usize = 256;
+
+/// Bytes of the header page, whose fields are words.
+pub(super) const HEADER_BYTES: usize = 4096;
+pub(super) const MAGIC_AT: usize = 0;
+pub(super) const VERSION_AT: usize = 8;
+pub(super) const RANK_AT: usize = 16;
+pub(super) const BYTES_AT: usize = 24;
+/// Odd while the rank sleeps; alone in its line and in the next, which processors fetch together.
+pub(super) const SLEEP_AT: usize = 128;
+
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
+pub(super) const VERSION: u64 = 1;
+
+/// Bytes of the fixed part of a block: small messages and acknowledgements.
+const BLOCK_FIXED_BYTES: usize = 48 << 10;
+
+/// Bytes that one rank spends on the rings of payload to all its neighbours, if they get the least of all.
+const RINGS_BYTES: usize = 8 << 20;
+const LEAST_RING_BYTES: usize = 64 << 10;
+const MOST_RING_BYTES: usize = 1 << 20;
+
+/// Where things lie in every segment of a host with this many ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    ranks: usize,
+    ring_bytes: usize,
+}
+
+impl Layout {
+    /// The layout for a host with `ranks` ranks.
+    #[must_use]
+    pub fn new(ranks: usize) -> Self {
+        let share = RINGS_BYTES / ranks.max(1);
+        let share = if share.is_power_of_two() { share } else { share.next_power_of_two() / 2 };
+        Self { ranks, ring_bytes: share.clamp(LEAST_RING_BYTES, MOST_RING_BYTES) }
+    }
+
+    /// Bytes of a segment.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        HEADER_BYTES + SLOTS_BYTES + self.ranks * self.block_bytes()
+    }
+
+    /// The slots.
+    #[must_use]
+    pub fn slots(&self) -> Range<usize> {
+        HEADER_BYTES..HEADER_BYTES + SLOTS_BYTES
+    }
+
+    /// What the segment's rank tells the rank at `place` among those of the host.
+    ///
+    /// # Panics
+    /// When there is no such place.
+    #[must_use]
+    pub fn block(&self, place: usize) -> Range<usize> {
+        assert!(place < self.ranks, "place {place} of {}", self.ranks);
+        let start = HEADER_BYTES + SLOTS_BYTES + place * self.block_bytes();
+        start..start + self.block_bytes()
+    }
+
+    /// Bytes at the end of a block for the payload of larger messages, a power of two.
+    #[must_use]
+    pub fn ring_bytes(&self) -> usize {
+        self.ring_bytes
+    }
+
+    fn block_bytes(&self) -> usize {
+        BLOCK_FIXED_BYTES + self.ring_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps_and_everything_is_aligned() {
+        for ranks in 1..=MAX_NEIGHBOURS {
+            let layout = Layout::new(ranks);
+            assert!(layout.ring_bytes().is_power_of_two());
+            assert!(layout.slots().start >= SLEEP_AT + 128);
+            let mut end = layout.slots().end;
+            for place in 0..ranks {
+                let block = layout.block(place);
+                assert!(block.start == end && block.start.is_multiple_of(4096) && block.len() > layout.ring_bytes());
+                end = block.end;
+            }
+            assert_eq!(end, layout.bytes());
+        }
+    }
+
+    #[test]
+    fn few_ranks_get_large_rings() {
+        assert_eq!(Layout::new(2).ring_bytes(), MOST_RING_BYTES);
+        assert_eq!(Layout::new(8).ring_bytes(), MOST_RING_BYTES);
+        assert_eq!(Layout::new(9).ring_bytes(), 512 << 10);
+        assert_eq!(Layout::new(MAX_NEIGHBOURS).ring_bytes(), LEAST_RING_BYTES);
+    }
+}

@@ -1,0 +1,36 @@
+//! Memory that the ranks of one host share: one segment a rank, which only that rank writes.
+//!
+//! A [`Neighbourhood`] is the ranks of one host: this rank's [`OwnSegment`], mapped writable, the peers'
+//! [`PeerSegment`]s, mapped read-only, and a bell a rank to wake it when it sleeps. What two ranks tell each other,
+//! acknowledgements included, each writes into its own segment.
+//!
+//! | bytes of a segment | what |
+//! | --- | --- |
+//! | 0..4096 | header page: magic, version, rank, bytes of the segment, and the word that says whether the rank sleeps |
+//! | 4096..4096 + [`SLOTS_BYTES`] | slots, for collectives inside the host |
+//! | then, one block for each rank of the host | what this rank sends to that one, and what it has taken from it |
+//!
+//! **Trust.** A segment is a memfd, sealed against shrinking, growing, further seals and every mapping that writes, made
+//! by its rank, which maps it before it seals it. It is given to a peer only after both have proven that they hold the
+//! job's key. Who gets one checks that it is a memfd of the kernel's ordinary memory, its seals and its size before it is
+//! mapped, so that no peer can take pages away under a reader. A peer can still write what it likes, whenever it likes:
+//! its bytes are loaded as atomics, or copied by code that assumes nothing of them, and every length among them is
+//! checked before it is used.
+//!
+//! **Order.** A writer stores the bytes, then a word of its own segment with `Release`; a reader loads that word with
+//! `Acquire`, then reads the bytes. Bytes stored past the caches ([`OwnArea::stream`]) are fenced before that call
+//! returns. A reader that has loaded the word sees all bytes that were stored before it.
+#![allow(unsafe_code)]
+
+mod bell;
+mod copying;
+mod layout;
+mod mapping;
+mod neighbourhood;
+mod segment;
+
+pub use bell::Bell;
+pub use layout::{Layout, SLOTS_BYTES};
+pub(crate) use neighbourhood::Gift;
+pub use neighbourhood::Neighbourhood;
+pub use segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};

@@ -1,0 +1,308 @@
+//! The ranks of one host and what they share.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::bell::Bell;
+use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
+use super::segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
+use crate::{Error, Rank, Result};
+
+/// The ranks of this rank's host, its own segment and the segments of the others.
+///
+/// Ranks of the host are numbered by *places*, from 0, in the order of ranks.
+///
+/// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* looks once more for news
+/// in its neighbours' segments, and then waits for [`bell`](Self::bell) to be readable. A rank that has published
+/// something calls [`wake`](Self::wake). Between them no wake-up is lost: both have a full fence between their store and
+/// their load, so that either the sleeper sees the news or the publisher sees that it sleeps.
+pub struct Neighbourhood {
+    ranks: Box<[Rank]>,
+    own_place: usize,
+    layout: Layout,
+    segment: OwnSegment,
+    bell: Bell,
+    sleep: OwnArea,
+    neighbours: Box<[Option<Neighbour>]>,
+}
+
+/// What another rank of the host has given to this one.
+struct Neighbour {
+    segment: PeerSegment,
+    bell: Bell,
+    sleep: PeerArea,
+    /// Which of its sleeps this rank has ended.
+    woken: AtomicU64,
+}
+
+/// What a rank gives to its neighbours: its segment and its bell.
+pub(crate) struct Gift {
+    pub(crate) segment: OwnedFd,
+    pub(crate) bell: OwnedFd,
+}
+
+impl Neighbourhood {
+    /// The most ranks of one host that share memory.
+    pub const MAX_RANKS: usize = MAX_NEIGHBOURS;
+
+    /// The segment and the bell of `own`, to be given to its neighbours and to [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As [`OwnSegment::new`] and [`Bell::new`].
+    pub(crate) fn prepare(own: Rank, ranks: usize) -> Result<(OwnSegment, Bell)> {
+        Ok((OwnSegment::new(own, Layout::new(ranks))?, Bell::new()?))
+    }
+
+    /// Puts together what was prepared and what the neighbours have given. `ranks` rise and contain `own`; there is a
+    /// gift of each other.
+    ///
+    /// # Errors
+    /// As [`PeerSegment::new`] and [`Bell::received`]; [`Error::Unavailable`] when a gift is missing.
+    pub(crate) fn new(
+        own: Rank,
+        ranks: Vec<Rank>,
+        (segment, bell): (OwnSegment, Bell),
+        gifts: Vec<(Rank, Gift)>,
+    ) -> Result<Self> {
+        let layout = Layout::new(ranks.len());
+        let missing = |rank: Rank| Error::Unavailable {
+            name: "shared memory",
+            why: format!("rank {rank} has given none to rank {own}"),
+        };
+        let own_place = ranks.binary_search(&own).map_err(|_| missing(own))?;
+        let mut neighbours: Vec<Option<Neighbour>> = ranks.iter().map(|_| None).collect();
+        for (rank, gift) in gifts {
+            let place = ranks.binary_search(&rank).map_err(|_| missing(rank))?;
+            neighbours[place] = Some(Neighbour::new(rank, gift, layout)?);
+        }
+        if let Some(place) = (0..ranks.len()).find(|&place| place != own_place && neighbours[place].is_none()) {
+            return Err(missing(ranks[place]));
+        }
+        let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
+        Ok(Self { ranks: ranks.into(), own_place, layout, segment, bell, sleep, neighbours: neighbours.into() })
+    }
+
+    /// The neighbourhoods of `world_size` ranks that are threads of this process, in the order of ranks.
+    ///
+    /// # Errors
+    /// As [`OwnSegment::new`] and [`Bell::new`]; [`Error::Unavailable`] for more than [`MAX_RANKS`](Self::MAX_RANKS).
+    pub fn in_process(world_size: u32) -> Result<Vec<Arc<Self>>> {
+        if world_size as usize > Self::MAX_RANKS {
+            let why = format!("{world_size} ranks, expected at most {}", Self::MAX_RANKS);
+            return Err(Error::Unavailable { name: "shared memory", why });
+        }
+        let ranks: Vec<Rank> = Rank::all(world_size).collect();
+        let prepare = |&rank: &Rank| Self::prepare(rank, ranks.len());
+        let prepared = ranks.iter().map(prepare).collect::<Result<Vec<_>>>()?;
+        let gifts_for = |own: Rank| {
+            let others = ranks.iter().zip(&prepared).filter(move |(rank, _)| **rank != own);
+            others.map(|(rank, (segment, bell))| Ok((*rank, Gift::of(segment, bell)?))).collect::<Result<Vec<_>>>()
+        };
+        let gifts = ranks.iter().map(|own| gifts_for(*own)).collect::<Result<Vec<_>>>()?;
+        let all = ranks.iter().zip(prepared).zip(gifts);
+        all.map(|((own, prepared), gifts)| Self::new(*own, ranks.clone(), prepared, gifts).map(Arc::new)).collect()
+    }
+
+    /// The ranks of this host, rising; this rank is one of them.
+    #[must_use]
+    pub fn ranks(&self) -> &[Rank] {
+        &self.ranks
+    }
+
+    /// This rank's place among them.
+    #[must_use]
+    pub fn own_place(&self) -> usize {
+        self.own_place
+    }
+
+    /// The place of a rank, if it is on this host.
+    #[must_use]
+    pub fn place_of(&self, rank: Rank) -> Option<usize> {
+        self.ranks.binary_search(&rank).ok()
+    }
+
+    /// Where things lie in every segment of this host.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The slots that this rank writes.
+    #[must_use]
+    pub fn own_slots(&self) -> OwnArea {
+        self.segment.area(self.layout.slots())
+    }
+
+    /// The slots that the rank at `place` writes; `None` at this rank's own place, or when there is no such place.
+    #[must_use]
+    pub fn peer_slots(&self, place: usize) -> Option<PeerArea> {
+        Some(self.neighbour(place)?.segment.area(self.layout.slots()))
+    }
+
+    /// The block that this rank writes for the rank at `place`; `None` at this rank's own place, or when there is none.
+    #[must_use]
+    pub fn own_block(&self, place: usize) -> Option<OwnArea> {
+        self.neighbour(place)?;
+        Some(self.segment.area(self.layout.block(place)))
+    }
+
+    /// The block that the rank at `place` writes for this rank; `None` likewise.
+    #[must_use]
+    pub fn peer_block(&self, place: usize) -> Option<PeerArea> {
+        Some(self.neighbour(place)?.segment.area(self.layout.block(self.own_place)))
+    }
+
+    /// Says that this rank is about to sleep: neighbours that publish something from now on ring its bell, once each.
+    /// Look for news once more after this, and before sleeping. Costs two system calls.
+    ///
+    /// There is no end of a sleep to be told: who is awake is at worst rung once more by each neighbour.
+    pub fn begin_sleep(&self) {
+        self.bell.hear();
+        self.sleep.word(0).fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Wakes the rank at `place` if it sleeps, for news that were published before this. Costs a fence, and a system
+    /// call where it sleeps.
+    #[inline]
+    pub fn wake(&self, place: usize) {
+        fence(Ordering::SeqCst);
+        if let Some(neighbour) = self.neighbour(place) {
+            let sleep = neighbour.sleep.load(0);
+            if sleep != neighbour.woken.load(Ordering::Relaxed) {
+                neighbour.woken.store(sleep, Ordering::Relaxed);
+                neighbour.bell.ring();
+            }
+        }
+    }
+
+    /// Readable once this rank was rung.
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    #[inline]
+    fn neighbour(&self, place: usize) -> Option<&Neighbour> {
+        self.neighbours.get(place)?.as_ref()
+    }
+}
+
+impl Neighbour {
+    fn new(rank: Rank, gift: Gift, layout: Layout) -> Result<Self> {
+        let segment = PeerSegment::new(rank, &gift.segment, layout)?;
+        let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
+        Ok(Self { segment, bell: Bell::received(rank, gift.bell)?, sleep, woken: AtomicU64::new(0) })
+    }
+}
+
+impl Gift {
+    /// Copies of the descriptors of what a rank has prepared.
+    pub(crate) fn of(segment: &OwnSegment, bell: &Bell) -> Result<Self> {
+        let copy = |descriptor: BorrowedFd<'_>| {
+            descriptor.try_clone_to_owned().map_err(|error| Error::system("can't copy a descriptor", error))
+        };
+        Ok(Self { segment: copy(segment.descriptor())?, bell: copy(bell.as_fd())? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn is_rung(neighbourhood: &Neighbourhood) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(neighbourhood.bell(), PollFlags::IN)], Some(&now)).unwrap() > 0
+    }
+
+    #[test]
+    fn what_one_writes_the_others_read() {
+        let world = Neighbourhood::in_process(3).unwrap();
+        for (place, neighbourhood) in world.iter().enumerate() {
+            assert_eq!((neighbourhood.own_place(), neighbourhood.place_of(Rank(place as u32))), (place, Some(place)));
+            assert!(neighbourhood.peer_slots(place).is_none() && neighbourhood.own_block(place).is_none());
+            assert!(neighbourhood.peer_slots(3).is_none() && neighbourhood.place_of(Rank(3)).is_none());
+            let slots = neighbourhood.own_slots();
+            slots.write(64, &[place as u8; 100]);
+            slots.stream(4096, &[place as u8 + 10; 1000]);
+            slots.word(0).store(place as u64 + 1, Ordering::Release);
+            for peer in (0..3).filter(|peer| *peer != place) {
+                neighbourhood.own_block(peer).unwrap().word(8).store((10 * place + peer) as u64, Ordering::Release);
+            }
+        }
+        for (own, neighbourhood) in world.iter().enumerate() {
+            for peer in (0..3).filter(|peer| *peer != own) {
+                let slots = neighbourhood.peer_slots(peer).unwrap();
+                assert_eq!((slots.load(0), slots.bytes()), (peer as u64 + 1, super::super::SLOTS_BYTES));
+                let mut bytes = [0; 100];
+                slots.read(64, &mut bytes);
+                assert_eq!(bytes, [peer as u8; 100]);
+                let mut bytes = [0; 1000];
+                slots.area(4096..8192).read(0, &mut bytes);
+                assert_eq!(bytes, [peer as u8 + 10; 1000]);
+                assert_eq!(neighbourhood.peer_block(peer).unwrap().load(8), (10 * peer + own) as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sleeper_is_rung_once_by_each() {
+        let world = Neighbourhood::in_process(3).unwrap();
+        world[0].wake(1);
+        assert!(!is_rung(&world[1]), "nobody sleeps");
+        for _ in 0..2 {
+            world[1].begin_sleep();
+            assert!(!is_rung(&world[1]), "earlier rings are forgotten");
+            world[0].wake(1);
+            assert!(is_rung(&world[1]));
+            world[1].bell.hear();
+            world[0].wake(1);
+            assert!(!is_rung(&world[1]), "once is enough");
+            world[2].wake(1);
+            assert!(is_rung(&world[1]), "each on its own account");
+        }
+    }
+
+    /// Two threads take turns, and each sleeps until the other has published: a lost wake-up would hang them.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const TURNS: u64 = 20_000;
+        let world = Neighbourhood::in_process(2).unwrap();
+        let play = |own: usize| {
+            let (neighbourhood, peer) = (&world[own], 1 - own);
+            let (mine, theirs) = (neighbourhood.own_slots(), neighbourhood.peer_slots(peer).unwrap());
+            for turn in 1..=TURNS {
+                if own == 0 {
+                    mine.word(0).store(turn, Ordering::Release);
+                    neighbourhood.wake(peer);
+                }
+                while theirs.load(0) < turn {
+                    neighbourhood.begin_sleep();
+                    if theirs.load(0) < turn {
+                        let longest = Timespec { tv_sec: 20, tv_nsec: 0 };
+                        let fds = &mut [PollFd::from_borrowed_fd(neighbourhood.bell(), PollFlags::IN)];
+                        assert!(poll(fds, Some(&longest)).unwrap() > 0, "rank {own} was not woken in turn {turn}");
+                    }
+                }
+                if own == 1 {
+                    mine.word(0).store(turn, Ordering::Release);
+                    neighbourhood.wake(peer);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| play(0));
+            scope.spawn(|| play(1));
+        });
+    }
+
+    #[test]
+    fn missing_gifts_are_named() {
+        let prepared = Neighbourhood::prepare(Rank(0), 2).unwrap();
+        let error = Neighbourhood::new(Rank(0), vec![Rank(0), Rank(4)], prepared, Vec::new()).err().unwrap();
+        assert!(error.to_string().contains("rank 4 has given none to rank 0"), "{error}");
+        assert!(Neighbourhood::in_process(257).is_err());
+    }
+}
