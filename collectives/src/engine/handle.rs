@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::Task;
 
+use super::deadline::Deadline;
 use super::wait::Waiter;
 use super::{Background, Engine};
 
@@ -70,34 +71,40 @@ impl<T> Future for Handle<T> {
 /// A task in the engine's care, and where its result goes.
 pub(super) struct Spawned<B, R> {
     task: Task<B, R>,
+    /// The result of a task that has expired, until the group may be closed.
+    result: Option<thread::Result<(B, R)>>,
     slot: Slot<(B, R)>,
-    deadline: Duration,
-    expired: bool,
+    deadline: Deadline,
 }
 
 impl<B: Send + 'static, R> Spawned<B, R> {
-    pub(super) fn new(engine: &Arc<Engine>, task: Task<B, R>, deadline: Duration) -> (Handle<(B, R)>, Self) {
+    pub(super) fn new(engine: &Arc<Engine>, task: Task<B, R>, deadline: Deadline) -> (Handle<(B, R)>, Self) {
         let slot = Slot::default();
-        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, slot, deadline, expired: false })
+        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, result: None, slot, deadline })
+    }
+
+    /// The result, once there is one.
+    fn poll_task(&mut self) -> Option<thread::Result<(B, R)>> {
+        let mut context = Context::from_waker(Waker::noop());
+        match catch_unwind(AssertUnwindSafe(|| self.task.poll(&mut context))) {
+            Ok(Poll::Pending) => None,
+            Ok(Poll::Ready(result)) => Some(Ok(result)),
+            Err(panic) => Some(Err(panic)),
+        }
     }
 }
 
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
-        if !self.expired && self.task.comm().now() >= self.deadline {
-            self.task.comm().expire();
-            self.expired = true;
+        let now = self.task.comm().now();
+        self.deadline.look(now, self.task.comm());
+        let Some(result) = self.result.take().or_else(|| self.poll_task()) else { return false };
+        let port = self.task.comm().port();
+        if self.deadline.is_expired() && !self.deadline.is_over(now, port) {
+            self.result = Some(result);
+            return false;
         }
-        let mut context = Context::from_waker(Waker::noop());
-        let polled = catch_unwind(AssertUnwindSafe(|| self.task.poll(&mut context)));
-        let result = match polled {
-            Ok(Poll::Pending) => return false,
-            Ok(Poll::Ready(result)) => Ok(result),
-            Err(panic) => Err(panic),
-        };
-        if self.expired {
-            self.task.comm().port().abort();
-        }
+        self.deadline.finish(port);
         *self.slot.lock() = Some(result);
         true
     }

@@ -4,6 +4,7 @@
 //! that owns its buffers ([`Engine::spawn`]); whoever turns the engine, for whatever reason, moves all tasks. There is
 //! no thread and no global state.
 
+mod deadline;
 mod handle;
 mod join;
 mod wait;
@@ -18,6 +19,7 @@ use ucx_sys_wrap::buffer::{Comm, Port, Task, TaskFuture, scope};
 pub use handle::Handle;
 pub use join::join;
 
+use deadline::Deadline;
 use handle::Spawned;
 use wait::Waiter;
 
@@ -51,38 +53,46 @@ impl Engine {
         &self.port
     }
 
-    /// Runs `body` to its end on this thread. Operations that have not ended `timeout` from now fail, and the transport
-    /// is closed on all ranks: nobody could tell who has which result.
+    /// Runs `body` to its end on this thread. Operations that have not ended some milliseconds before `timeout` from now
+    /// fail, and the transport is then closed on all ranks: nobody could tell who has which result.
     ///
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         let mut waiter = Waiter::new(self.crowded);
         let mut deadline = None;
         let mut turns = 0u32;
-        let mut expired = false;
         let result = scope(
             &self.port,
             |comm| {
-                let deadline = *deadline.get_or_insert_with(|| self.port.now().saturating_add(timeout));
+                let deadline = deadline.get_or_insert_with(|| Deadline::after(self.port.now(), timeout));
                 let moved = self.turn();
                 turns = turns.wrapping_add(1);
                 if turns.is_multiple_of(TURNS_PER_CLOCK) || waiter.is_patient() {
                     let now = self.port.now();
-                    if now >= deadline && !expired {
-                        comm.expire();
-                        expired = true;
-                    }
-                    waiter.pause(moved, deadline.saturating_sub(now), &self.port);
+                    deadline.look(now, comm);
+                    waiter.pause(moved, deadline.patience(now), &self.port);
                 } else {
                     waiter.pause(moved, Duration::ZERO, &self.port);
                 }
             },
             body,
         );
-        if expired {
-            self.port.abort();
+        if let Some(deadline) = deadline.filter(Deadline::is_expired) {
+            self.close_in_time(deadline);
         }
         result
+    }
+
+    /// Closes the group for a call that has expired, once the others had their time to expire as well.
+    fn close_in_time(&self, mut deadline: Deadline) {
+        let mut waiter = Waiter::new(self.crowded);
+        loop {
+            let now = self.port.now();
+            if deadline.is_over(now, &self.port) {
+                return deadline.finish(&self.port);
+            }
+            waiter.pause(self.turn(), deadline.patience(now), &self.port);
+        }
     }
 
     /// Starts `body` on buffers that the task owns; the handle gives them back with the result.
@@ -95,8 +105,7 @@ impl Engine {
         F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
     {
         let task = Task::new(&self.port, buffers, body);
-        let deadline = self.port.now().saturating_add(timeout);
-        let (handle, mut spawned) = Spawned::new(self, task, deadline);
+        let (handle, mut spawned) = Spawned::new(self, task, Deadline::after(self.port.now(), timeout));
         if !spawned.poll() {
             self.background.lock().push(Box::new(spawned));
             self.background_count.fetch_add(1, Ordering::Relaxed);

@@ -171,17 +171,24 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         let inner = self.comm.port.enter();
         let mut scopes = inner.scopes.borrow_mut();
         let mut transport = inner.transport.borrow_mut();
-        if let Some(result) = id.test(&mut **transport) {
-            scopes[self.comm.scope].ended(id.operation());
-            return Some(result);
+        let expired = scopes[self.comm.scope].expired();
+        let mut ended = id.test(&mut **transport);
+        if ended.is_none() && expired {
+            id.cancel(&mut **transport);
+            ended = id.test(&mut **transport);
         }
-        if !scopes[self.comm.scope].expired() {
-            return None;
-        }
-        id.cancel(&mut **transport);
-        let result = id.test(&mut **transport)?;
+        let result = ended?;
         scopes[self.comm.scope].ended(id.operation());
-        Some(if result.is_ok() { result } else { Err(Error::Timeout { rank: self.peer, tag: self.tag }) })
+        Some(result.map_err(|error| if expired { self.timeout(error) } else { error }))
+    }
+
+    /// The error of an operation that was ended because it is out of time: canceled, or with the whole transport.
+    fn timeout(&self, error: Error) -> Error {
+        match error {
+            Error::Aborted { rank } if rank != self.comm.port.rank() => error,
+            Error::Canceled | Error::Aborted { .. } => Error::Timeout { rank: self.peer, tag: self.tag },
+            other => other,
+        }
     }
 }
 
