@@ -111,8 +111,8 @@ pub async fn recursive_doubling<'env, T: Element>(
     }
     for bit in 0..half.ilog2() {
         let peer = rank ^ 1 << bit;
-        let sending = call.send(peer, 1 + bit, data);
-        incoming = call.recv(peer, 1 + bit, incoming).await?;
+        let sending = call.send(peer, bit, data);
+        incoming = call.recv(peer, bit, incoming).await?;
         data = sending.await?;
         T::combine(reduction, &mut data, &incoming);
     }
@@ -122,5 +122,7 @@ pub async fn recursive_doubling<'env, T: Element>(
     }
 }
 
+// Rounds begin at 0, as in every collective: ranks that make different calls then meet in the first message. A guest's
+// message can't be taken for that of round 0, which comes from another rank.
 const FIRST_ROUND: u32 = 0;
-const LAST_ROUND: u32 = u32::BITS + 1;
+const LAST_ROUND: u32 = u32::BITS;
