@@ -4,6 +4,10 @@
 //! kernel takes the connection even if the peer only computes, and ends it when the peer's process ends. A rank that
 //! closes its transport answers its watchers, those that its kernel has taken for it included, with the cause; a rank
 //! that fails also connects to all others and tells them. No thread, and nothing to look at while nobody waits.
+//!
+//! Anybody can connect, so not everybody is kept: a rank has room for the connections of its peers and some strangers,
+//! and makes more by closing the oldest on which nobody has proven to know the token. So an end alone is no death: a
+//! watcher whose connection ends connects again, and the peer is gone when nobody listens there any more.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -29,6 +33,13 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 6;
 
+/// Connections that are kept besides two for each peer: strangers', until they make room.
+const STRANGERS: usize = 64;
+
+/// Connections that are taken in one look, and when the last word is said: as many as the kernel keeps for a listener.
+const TAKEN_AT_ONCE: usize = 64;
+const TAKEN_AT_LAST: usize = 4096;
+
 const LISTENER: u64 = u64::MAX;
 const ACCEPTED: u64 = 1 << 32;
 
@@ -49,6 +60,7 @@ pub(super) struct Liveness {
     token: Token,
     peers: Vec<Option<Peer>>,
     accepted: Slab<Connection>,
+    accepted_ever: u64,
     epoll: OwnedFd,
     /// What whoever asks is answered.
     answer: Option<Closed>,
@@ -68,6 +80,12 @@ struct Connection {
     stream: TcpStream,
     notice: [u8; NOTICE_BYTES],
     filled: usize,
+    /// Whether whoever is there has shown that it knows the token.
+    is_proven: bool,
+    /// How many were accepted before it.
+    number: u64,
+    /// Whether it was made because another one to the same peer had ended without a word.
+    after_end: bool,
 }
 
 enum Heard {
@@ -92,7 +110,8 @@ impl Liveness {
         let (listener, epoll) =
             make().map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
         let (peers, accepted, answer) = (Vec::new(), Slab::new(), None);
-        Ok(Self { listener, token, peers, accepted, epoll, answer, unsaid: Vec::new(), withdrawn: Vec::new() })
+        let (unsaid, withdrawn) = (Vec::new(), Vec::new());
+        Ok(Self { listener, token, peers, accepted, accepted_ever: 0, epoll, answer, unsaid, withdrawn })
     }
 
     /// Where peers connect to.
@@ -168,7 +187,7 @@ impl Liveness {
         let mut end = None;
         for event in &events[..count] {
             let heard = match event.data.u64() {
-                LISTENER => self.accept(),
+                LISTENER => self.accept(TAKEN_AT_ONCE),
                 key if key >= ACCEPTED => self.hear_accepted((key - ACCEPTED) as usize),
                 rank => self.hear_watched(Rank(rank as u32)),
             };
@@ -180,14 +199,19 @@ impl Liveness {
         end
     }
 
-    fn accept(&mut self) -> Option<News> {
+    /// Takes at most `most` connections.
+    fn accept(&mut self, most: usize) -> Option<News> {
         let mut failed = None;
-        // Whatever goes wrong with one connection, it is not taken; the next look goes on.
-        while let Ok((stream, _)) = self.listener.accept() {
+        for _ in 0..most {
+            // Whatever goes wrong with one connection, it is not taken; the next look goes on.
+            let Ok((stream, _)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
+            self.make_room();
             let mut connection = Connection::new(stream);
+            connection.number = self.accepted_ever;
+            self.accepted_ever += 1;
             if let Some(answer) = self.answer {
                 connection.say(&encode(Notice::Closed(answer), &self.token));
             }
@@ -202,18 +226,34 @@ impl Liveness {
         failed
     }
 
-    /// Hears a peer that has connected to this rank: it watches, or it has something to say.
+    /// Closes the oldest connection that nobody has proven themselves on, if there are too many.
+    fn make_room(&mut self) {
+        if self.accepted.len() < 2 * self.peers.len() + STRANGERS {
+            return;
+        }
+        let oldest = self.accepted.iter().min_by_key(|(_, connection)| (connection.is_proven, connection.number));
+        if let Some((key, _)) = oldest {
+            self.accepted.remove(key);
+        }
+    }
+
+    /// Hears a peer that has connected to this rank: it watches, or it has something to say. Who says anything else is a
+    /// stranger, and not heard any longer.
     fn hear_accepted(&mut self, key: usize) -> Option<News> {
         let world_size = self.peers.len() as u32;
         loop {
-            match self.accepted.get_mut(key)?.hear() {
+            let connection = self.accepted.get_mut(key)?;
+            let notice = match connection.hear() {
                 Heard::Nothing => return None,
-                Heard::Notice(bytes) => match decode(&bytes, &self.token, world_size) {
-                    Some(Notice::Closed(Closed::Failed(cause))) => return Some(News::Failed(cause)),
-                    Some(Notice::Withdrawn(message)) => self.withdrawn.push(message),
-                    Some(Notice::Closed(Closed::No | Closed::Left)) | None => {}
-                },
-                Heard::End { .. } => {
+                Heard::Notice(bytes) => decode(&bytes, &self.token, world_size),
+                Heard::End { .. } => None,
+            };
+            connection.is_proven = notice.is_some();
+            match notice {
+                Some(Notice::Closed(Closed::Failed(cause))) => return Some(News::Failed(cause)),
+                Some(Notice::Withdrawn(message)) => self.withdrawn.push(message),
+                Some(Notice::Closed(Closed::No | Closed::Left)) => {}
+                None => {
                     self.accepted.remove(key);
                     return None;
                 }
@@ -224,18 +264,30 @@ impl Liveness {
     fn hear_watched(&mut self, rank: Rank) -> Option<News> {
         let world_size = self.peers.len() as u32;
         let peer = self.peers.get_mut(rank.index())?.as_mut()?;
-        let news = match peer.watch.as_mut()?.hear() {
+        let watch = peer.watch.as_mut()?;
+        let news = match watch.hear() {
             Heard::Nothing => return None,
             Heard::Notice(bytes) => match decode(&bytes, &peer.token, world_size) {
                 Some(Notice::Closed(Closed::Failed(cause))) => News::Failed(cause),
                 // Somebody else listens there now.
                 _ => News::Gone(rank),
             },
-            Heard::End { was_made: true } => News::Died(rank),
+            Heard::End { was_made: true } => return self.watch_again(rank),
+            Heard::End { was_made: false } if watch.after_end => News::Died(rank),
             Heard::End { was_made: false } => News::Gone(rank),
         };
         peer.watch = None;
         Some(news)
+    }
+
+    /// A connection has ended without a word: the peer is dead if nobody listens there any more.
+    fn watch_again(&mut self, rank: Rank) -> Option<News> {
+        self.peers.get_mut(rank.index())?.as_mut()?.watch = None;
+        let gone = self.watch(rank);
+        if let Some(Some(Peer { watch: Some(watch), .. })) = self.peers.get_mut(rank.index()) {
+            watch.after_end = true;
+        }
+        gone.map(|_| News::Died(rank))
     }
 
     /// Tells a peer that this rank wants a message back: now, or with one of the next looks.
@@ -265,7 +317,7 @@ impl Liveness {
         for (_, connection) in &mut self.accepted {
             connection.say(&answer);
         }
-        self.accept();
+        self.accept(TAKEN_AT_LAST);
     }
 
     /// Tells every peer that this rank's transport is closed, for at most 100 ms.
@@ -291,7 +343,7 @@ impl Liveness {
 
 impl Connection {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, notice: [0; NOTICE_BYTES], filled: 0 }
+        Self { stream, notice: [0; NOTICE_BYTES], filled: 0, is_proven: false, number: 0, after_end: false }
     }
 
     /// Sends a notice; false if the connection is not made yet. If it is gone there is nobody to tell.
@@ -331,70 +383,5 @@ fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-    use crate::Tag;
-
-    fn pair() -> [Liveness; 2] {
-        let mut ranks = [1, 2].map(|seed| Liveness::new(Ipv4Addr::LOCALHOST.into(), [seed; 16]).unwrap());
-        let addresses = [0, 1].map(|rank: usize| Some((ranks[rank].address().unwrap(), ranks[rank].token)));
-        ranks[0].add_peer(None);
-        ranks[0].add_peer(addresses[1]);
-        ranks[1].add_peer(addresses[0]);
-        ranks[1].add_peer(None);
-        ranks
-    }
-
-    /// What is heard, once something is.
-    fn heard(rank: &mut Liveness) -> News {
-        let start = Instant::now();
-        loop {
-            if let Some(news) = rank.look() {
-                return news;
-            }
-            assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
-        }
-    }
-
-    #[test]
-    fn a_rank_that_goes_without_a_word_has_died() {
-        let [mut watcher, watched] = pair();
-        assert_eq!(watcher.watch(Rank(1)), None);
-        assert_eq!(watcher.look(), None, "it does nothing, and lives");
-        drop(watched);
-        assert_eq!(heard(&mut watcher), News::Died(Rank(1)));
-        let news = watcher.watch(Rank(1)).unwrap_or_else(|| heard(&mut watcher));
-        assert_eq!(news, News::Gone(Rank(1)), "nobody listens there any more");
-    }
-
-    #[test]
-    fn watchers_are_told_even_if_nobody_had_taken_their_connection() {
-        let [mut watcher, mut watched] = pair();
-        watcher.watch(Rank(1));
-        watched.answer(Closed::Left);
-        drop(watched);
-        assert_eq!(heard(&mut watcher), News::Gone(Rank(1)));
-    }
-
-    #[test]
-    fn a_failure_reaches_those_who_do_not_watch() {
-        let [mut failing, mut other] = pair();
-        failing.tell_all(Closed::Failed(Failure::PeerLost(Rank(1))));
-        drop(failing);
-        assert_eq!(heard(&mut other), News::Failed(Failure::PeerLost(Rank(1))));
-    }
-
-    #[test]
-    fn withdrawals_arrive() {
-        let [mut sender, mut receiver] = pair();
-        let messages = [1, 2, 3].map(|serial| Withdrawal { tag: Tag(9), serial });
-        messages.iter().for_each(|message| sender.withdraw(Rank(1), *message));
-        let start = Instant::now();
-        while receiver.withdrawn.len() < 3 && start.elapsed() < Duration::from_secs(10) {
-            assert_eq!((sender.look(), receiver.look()), (None, None));
-        }
-        assert_eq!(receiver.withdrawn, messages);
-    }
-}
+#[path = "liveness_tests.rs"]
+mod tests;
