@@ -36,6 +36,9 @@ pub(super) struct Engine {
 // ensures. The context and the flights are used through the worker only.
 unsafe impl Send for Engine {}
 
+/// How long what UCX can do by itself may take when it is torn down.
+const FETCH_PATIENCE: Duration = Duration::from_secs(1);
+
 impl Engine {
     /// Makes a worker for a world of `world_size`.
     pub(super) fn new(ucp: &'static Ucp, tuning: &Tuning, world_size: u32) -> Result<Self> {
@@ -341,6 +344,7 @@ impl Engine {
 
     /// Destroys the worker with its endpoints.
     pub(super) fn destroy_worker(&mut self) {
+        self.finish_fetches();
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         if !self.worker.is_null() {
             // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of ours.
@@ -356,6 +360,13 @@ impl Engine {
             unsafe { self.ucp.ucp_cleanup(self.context) };
             self.context = null_mut();
         }
+    }
+
+    /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when its worker is
+    /// destroyed in the middle of one.
+    fn finish_fetches(&self) {
+        let start = Instant::now();
+        while !self.is_quiet() && self.progress() && start.elapsed() < FETCH_PATIENCE {}
     }
 
     pub(super) fn check(&self, call: &'static str, status: ucs_status_t) -> Result<()> {
