@@ -17,6 +17,8 @@ mod chunk;
 mod comm;
 mod lease;
 mod memory;
+#[cfg(doctest)]
+mod misuse;
 mod port;
 mod region;
 mod remote;

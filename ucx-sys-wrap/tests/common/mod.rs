@@ -90,6 +90,19 @@ pub fn battery(name: &str, make: impl Fn(u32) -> Vec<Box<dyn Transport>>) {
 /// # Panics
 /// When one of them panics, or does not end in time.
 pub fn run(title: &str, world: Vec<Box<dyn Transport>>, body: impl Fn(Arc<Port>) + Send + Sync + 'static) {
+    run_for(title, DEADLINE, world, body);
+}
+
+/// As [`run`], with another deadline.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_for(
+    title: &str,
+    patience: Duration,
+    world: Vec<Box<dyn Transport>>,
+    body: impl Fn(Arc<Port>) + Send + Sync + 'static,
+) {
     let (body, (report, reports)) = (Arc::new(body), channel());
     let mut running: Vec<_> = (0..world.len()).collect();
     for (rank, transport) in world.into_iter().enumerate() {
@@ -105,7 +118,7 @@ pub fn run(title: &str, world: Vec<Box<dyn Transport>>, body: impl Fn(Arc<Port>)
         });
     }
     drop(report);
-    let deadline = Instant::now() + DEADLINE;
+    let deadline = Instant::now() + patience;
     while !running.is_empty() {
         match reports.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok((rank, None)) => running.retain(|other| *other != rank),
