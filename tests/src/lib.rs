@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod command;
+pub mod faults;
 pub mod oracle;
 pub mod suite;
 mod threads;

@@ -153,6 +153,28 @@ fn different_calls_are_found_out() {
 }
 
 #[test]
+fn one_rank_that_calls_something_else_is_found_out_by_the_first_messages() {
+    use brevity::collectives::Error;
+    // Sizes at which one algorithm or the other is taken; calls may take five minutes.
+    for (world_size, count) in [(2, 4), (3, 4), (4, 4), (5, 4), (8, 4), (3, 1_000_000)] {
+        for (stray, calls_barrier) in (0..world_size).flat_map(|rank| [(rank, true), (rank, false)]) {
+            let errors = on_local(world_size, move |group| {
+                let result = if (group.rank() == stray) == calls_barrier {
+                    group.barrier()
+                } else {
+                    group.all_reduce(&mut vec![0.0f32; count], Reduction::Sum)
+                };
+                // Some may have got through before anybody noticed: they learn it from the next call.
+                result.err().unwrap_or_else(|| group.barrier().unwrap_err())
+            });
+            let is_right = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });
+            assert!(errors.iter().all(is_right), "P = {world_size}, rank {stray}: {errors:?}");
+            assert!(errors.iter().any(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_breaks_the_rules_keeps_nobody_waiting() {
     use brevity::collectives::Error;
     // Rank 1 keeps more entries than the others allow; the call may take five minutes.

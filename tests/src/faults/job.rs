@@ -1,0 +1,220 @@
+//! A job of ranks that the test does something to.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use brevity::launch::Launch;
+use brevity::transport::bootstrap::Choice;
+
+use super::FOLDER;
+use super::process::Process;
+use super::report::{Report, write};
+
+/// How long anything that must happen may take; generous, since it only has to tell slow from stuck.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the bytes between ranks travel on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// The tcp transport over sockets alone.
+    Tcp,
+    /// The tcp transport, with shared memory between ranks of one host.
+    TcpShared,
+    /// UCX over shared memory.
+    UcxShared,
+    /// UCX over its own tcp.
+    UcxTcp,
+}
+
+impl Wire {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::TcpShared, Self::UcxShared, Self::UcxTcp];
+
+    /// What chooses it.
+    #[must_use]
+    pub fn environment(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Tcp => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "off")],
+            Self::TcpShared => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "on")],
+            Self::UcxShared => &[("BREVITY_TRANSPORT", "ucx")],
+            Self::UcxTcp => &[("BREVITY_TRANSPORT", "ucx"), ("UCX_TLS", "tcp,self")],
+        }
+    }
+
+    /// Whether it can be tested here: UCX may be missing, but not where `BREVITY_REQUIRE_UCX` is 1.
+    #[must_use]
+    pub fn is_here(self) -> bool {
+        matches!(self, Self::Tcp | Self::TcpShared) || ucx_is_here()
+    }
+
+    fn choice(self) -> Choice {
+        if matches!(self, Self::Tcp | Self::TcpShared) { Choice::Tcp } else { Choice::Ucx }
+    }
+}
+
+/// Whether UCX can be tested; where `BREVITY_REQUIRE_UCX=1` says that it must, a missing one is a failure.
+///
+/// # Panics
+/// When it is missing and must not be.
+#[must_use]
+pub fn ucx_is_here() -> bool {
+    let missing = brevity::transport::ucx::available().err();
+    if let Some(why) = &missing {
+        assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none_or(|value| value != "1"), "{why}");
+        println!("skipped: no UCX ({why})");
+    }
+    missing.is_none()
+}
+
+/// Ranks of a job, the folder that they report to, and what keeps them from outliving the test.
+pub struct Job {
+    folder: tempfile::TempDir,
+    ranks: Vec<Process>,
+    ending: Ending,
+}
+
+enum Ending {
+    /// The launcher ends them, on a thread that lives as long as they do.
+    Launched(std::thread::JoinHandle<()>),
+    /// They are children of the test.
+    Children(Vec<Child>),
+}
+
+impl Job {
+    /// Starts a job of `world_size` ranks of `program` with `arguments` on this host.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    #[must_use]
+    pub fn launch(
+        program: &str,
+        arguments: &[&str],
+        world_size: u32,
+        wire: Wire,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let folder = folder();
+        let mut job = Launch::new(program, arguments).ranks(world_size).transport(wire.choice());
+        job = job.grace(PATIENCE).env(FOLDER, folder.path());
+        for (name, value) in wire.environment().iter().chain(environment) {
+            job = job.env(*name, *value);
+        }
+        let (send_ranks, ranks) = std::sync::mpsc::channel();
+        // Ranks die with the thread that starts them; it also reaps them.
+        let thread = std::thread::spawn(move || {
+            let job = job.spawn().unwrap_or_else(|error| panic!("{error}"));
+            let _ = send_ranks.send(job.process_ids());
+            let _ = job.wait();
+        });
+        let ranks = ranks.recv().unwrap_or_else(|error| panic!("the job did not start: {error}"));
+        Self { folder, ranks: ranks.into_iter().map(Process).collect(), ending: Ending::Launched(thread) }
+    }
+
+    /// Starts one rank for each command, which knows its place already.
+    ///
+    /// # Panics
+    /// When one can't be started.
+    #[must_use]
+    pub fn of_commands(commands: Vec<Command>) -> Self {
+        let folder = folder();
+        let mut job = Self { folder, ranks: Vec::new(), ending: Ending::Children(Vec::new()) };
+        commands.into_iter().for_each(|command| job.add(command));
+        job
+    }
+
+    /// Starts one more rank of a job of commands.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn add(&mut self, mut command: Command) {
+        let child = start(&mut command, self.folder.path());
+        self.ranks.push(Process(child.id()));
+        match &mut self.ending {
+            Ending::Children(children) => children.push(child),
+            Ending::Launched(_) => unreachable!("a launched job is whole"),
+        }
+    }
+
+    /// The processes, in rank order.
+    #[must_use]
+    pub fn ranks(&self) -> &[Process] {
+        &self.ranks
+    }
+
+    /// Waits until all ranks are in the middle of it.
+    ///
+    /// # Panics
+    /// When one does not come so far.
+    pub fn await_ready(&self) {
+        for rank in 0..self.ranks.len() {
+            self.until(&format!("rank {rank} is not ready"), || self.is_ready(rank));
+        }
+    }
+
+    /// Whether `rank` is in the middle of it.
+    #[must_use]
+    pub fn is_ready(&self, rank: usize) -> bool {
+        self.path(&format!("ready-{rank}")).exists()
+    }
+
+    /// Lets ranks go on that wait for it.
+    pub fn go(&self) {
+        write(&self.path("go"), "");
+    }
+
+    /// Waits until `rank` has said all.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn report(&self, rank: u32) -> Report {
+        let mut report = None;
+        self.until(&format!("rank {rank} does not report"), || {
+            report = Report::read(self.folder.path(), rank);
+            report.is_some()
+        });
+        report.unwrap_or_default()
+    }
+
+    /// Waits until `done`.
+    ///
+    /// # Panics
+    /// With `what` when that does not come.
+    pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < PATIENCE, "{what}");
+            sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // What is stopped is ended by this signal all the same.
+        self.ranks.iter().for_each(|rank| rank.signal("KILL"));
+        match std::mem::replace(&mut self.ending, Ending::Children(Vec::new())) {
+            Ending::Launched(thread) => drop(thread.join()),
+            Ending::Children(children) => {
+                for mut child in children {
+                    let _ = child.wait();
+                }
+            }
+        }
+    }
+}
+
+fn start(command: &mut Command, folder: &Path) -> Child {
+    let child = command.env(FOLDER, folder).stdin(Stdio::null()).spawn();
+    child.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap_or_else(|error| panic!("no folder for reports: {error}"))
+}

@@ -1,0 +1,162 @@
+//! Ranks that are killed, stopped, cut off or deaf, and groups that are aborted, on every wire between processes.
+//!
+//! What must hold: every call that is pending, and every later one, fails before its deadline with the right error.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "faults/in_process.rs"]
+mod in_process;
+#[path = "faults/namespaces.rs"]
+mod namespaces;
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use brevity_tests::faults::{Ended, Job, Kind, Report, Wire};
+
+const FAULT: &str = env!("CARGO_BIN_EXE_fault");
+
+/// The deadline of calls whose peers are dead: an error must come long before.
+const FAR: &str = "50";
+
+/// The deadline of calls whose peers are silent: nothing else ends them.
+const NEAR: Duration = Duration::from_secs(2);
+
+/// What a call may take beyond its deadline: the machine may be busy, but nobody hangs.
+const SLACK: Duration = Duration::from_secs(8);
+
+const VICTIM: u32 = 2;
+
+/// Small messages go at once; large ones are offered first.
+const SMALL: &str = "100";
+const LARGE: &str = "1000000";
+
+/// Makes a test of `body` for each wire.
+macro_rules! on_every_wire {
+    ($($name:ident => $body:expr;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn over_tcp() {
+                run(Wire::Tcp);
+            }
+
+            #[test]
+            fn over_tcp_and_shared_memory() {
+                run(Wire::TcpShared);
+            }
+
+            #[test]
+            fn over_ucx_and_shared_memory() {
+                run(Wire::UcxShared);
+            }
+
+            #[test]
+            fn over_ucx_and_tcp() {
+                run(Wire::UcxTcp);
+            }
+
+            fn run(wire: Wire) {
+                if wire.is_here() {
+                    $body(wire);
+                }
+            }
+        }
+    )*};
+}
+
+on_every_wire! {
+    a_killed_rank_is_named_by_all_others => killed;
+    a_death_while_nobody_calls_is_found_by_the_next_call => killed_in_silence;
+    a_stopped_rank_ends_calls_by_their_deadline => stopped;
+    a_peer_that_never_reads_costs_the_sender_no_memory => deaf;
+    an_abort_ends_all_pending_and_later_calls_on_all_ranks => aborted;
+}
+
+fn survivors(job: &Job) -> Vec<(u32, Report)> {
+    (0..job.ranks().len() as u32).filter(|rank| *rank != VICTIM).map(|rank| (rank, job.report(rank))).collect()
+}
+
+/// The call that was pending, and the next one, name the rank that is lost.
+fn assert_lost(job: &Job) {
+    for (rank, report) in survivors(job) {
+        for ended in [report.call, report.later] {
+            let is_right = matches!(ended, Some(Ended { kind: Kind::Lost, rank: VICTIM, .. }));
+            assert!(is_right, "rank {rank}: {report:?}");
+        }
+    }
+}
+
+fn killed(wire: Wire) {
+    for elements in [SMALL, LARGE] {
+        let job = Job::launch(FAULT, &["reduce", elements], 4, wire, &[("BREVITY_TIMEOUT", FAR)]);
+        job.await_ready();
+        // In the middle of one of many calls.
+        sleep(Duration::from_millis(100));
+        job.ranks()[VICTIM as usize].signal("KILL");
+        assert_lost(&job);
+    }
+}
+
+fn killed_in_silence(wire: Wire) {
+    let job = Job::launch(FAULT, &["quiet", SMALL], 4, wire, &[("BREVITY_TIMEOUT", FAR)]);
+    job.await_ready();
+    job.ranks()[VICTIM as usize].signal("KILL");
+    job.until("the killed rank lives", || !job.ranks()[VICTIM as usize].is_running());
+    sleep(Duration::from_millis(200));
+    job.go();
+    assert_lost(&job);
+}
+
+/// Whoever waits for the stopped rank says so when its time is up, and by that ends the calls of the others.
+fn stopped(wire: Wire) {
+    for elements in [SMALL, LARGE] {
+        let seconds = NEAR.as_secs().to_string();
+        let job = Job::launch(FAULT, &["reduce", elements], 3, wire, &[("BREVITY_TIMEOUT", &seconds)]);
+        job.await_ready();
+        job.ranks()[VICTIM as usize].signal("STOP");
+        let reports = survivors(&job);
+        for (rank, report) in &reports {
+            let ended = report.call.unwrap();
+            assert!(matches!(ended.kind, Kind::Timeout | Kind::Aborted), "rank {rank}: {report:?}");
+            assert!(ended.after < NEAR + SLACK, "rank {rank}: {report:?}");
+            assert!(matches!(report.later, Some(Ended { kind: Kind::Aborted, .. })), "rank {rank}: {report:?}");
+        }
+        let named =
+            |(_, report): &(u32, Report)| matches!(report.call, Some(Ended { kind: Kind::Timeout, rank: VICTIM, .. }));
+        assert!(reports.iter().any(named), "nobody names the rank that was waited for: {reports:?}");
+        assert!(job.ranks()[VICTIM as usize].is_stopped());
+    }
+}
+
+/// The most memory that a sender may have whose peer reads nothing: the program, and what is on its way.
+const SENDER_KIB: u64 = 256 << 10;
+
+fn deaf(wire: Wire) {
+    for elements in [SMALL, "30000", LARGE] {
+        let seconds = NEAR.as_secs().to_string();
+        let job = Job::launch(FAULT, &["flood", elements], 2, wire, &[("BREVITY_TIMEOUT", &seconds)]);
+        job.await_ready();
+        let report = job.report(0);
+        let ended = report.call.unwrap();
+        assert!(matches!(ended, Ended { kind: Kind::Timeout, rank: 1, .. }), "{report:?}");
+        assert!(ended.after < NEAR + SLACK, "{report:?}");
+        println!("{wire:?}, {elements} elements: {} KiB", report.peak_kib);
+        assert!(report.peak_kib < SENDER_KIB, "{elements} elements: {report:?}");
+        let receiver = job.ranks()[1].peak_kib();
+        assert!(receiver > 0 && receiver < SENDER_KIB, "{elements} elements: the receiver has {receiver} KiB");
+    }
+}
+
+fn aborted(wire: Wire) {
+    let job = Job::launch(FAULT, &["abort"], 4, wire, &[("BREVITY_TIMEOUT", FAR)]);
+    job.await_ready();
+    sleep(Duration::from_millis(100));
+    job.go();
+    for rank in 0..4 {
+        let report = job.report(rank);
+        for ended in [report.call, report.pending, report.later] {
+            assert!(matches!(ended, Some(Ended { kind: Kind::Aborted, rank: 1, .. })), "rank {rank}: {report:?}");
+        }
+    }
+}

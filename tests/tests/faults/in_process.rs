@@ -1,0 +1,78 @@
+//! The same faults between ranks of one process: on the simulated network, in virtual time, and between threads.
+
+use std::time::Duration;
+
+use brevity::collectives::{Description, Error, Operation};
+use brevity::transport::Rank;
+use brevity::transport::sim::{Cluster, Fault, Links, run};
+use brevity::{Group, Reduction, Settings};
+use brevity_tests::on_local;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+const AT: Duration = Duration::from_millis(40);
+
+/// How every rank's all-reduces ended, on a network in which `fault` happens, and when.
+fn on_sim(fault: Fault) -> Vec<(Error, Duration)> {
+    let cluster = Cluster::new(4, Links::new(0.436e-3, 9e-9)).with_faults([fault]);
+    run(cluster.clone(), |transport| {
+        let group = Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() });
+        let cluster = cluster.clone();
+        async move {
+            loop {
+                let (_, result) = group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).await;
+                let Err(error) = result else { continue };
+                let time = cluster.now();
+                let (_, later) = group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).await;
+                assert!(later.is_err(), "a closed group goes on");
+                return (error, time);
+            }
+        }
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_on_the_simulator() {
+    for (rank, (error, time)) in on_sim(Fault::Kill { rank: Rank(2), at: AT }).into_iter().enumerate() {
+        assert!(matches!(error, Error::PeerLost { rank: Rank(2) }), "rank {rank}: {error}");
+        assert!(time < AT + Duration::from_millis(10), "rank {rank}: {time:?}");
+    }
+}
+
+#[test]
+fn a_stall_and_a_cut_end_calls_by_their_deadline_on_the_simulator() {
+    let stall = Fault::Stall { rank: Rank(2), at: AT, lasting: Duration::from_secs(1000) };
+    let cut = Fault::Cut { a: Rank(2), b: Rank(3), at: AT };
+    for fault in [stall, cut] {
+        let ended = on_sim(fault);
+        // A deadline in a silence is seen up to an eighth late.
+        for (rank, (error, time)) in ended.iter().enumerate().filter(|(rank, _)| *rank != 2) {
+            assert!(matches!(error, Error::Timeout { .. } | Error::Aborted { .. }), "rank {rank}: {error}");
+            assert!(*time < TIMEOUT * 9 / 8 + Duration::from_secs(1), "rank {rank}: {time:?}");
+        }
+        assert!(ended.iter().any(|(error, _)| matches!(error, Error::Timeout { rank: Rank(2), .. })), "{ended:?}");
+    }
+}
+
+#[test]
+fn an_abort_ends_all_calls_between_threads() {
+    let errors = on_local(5, |group| {
+        group.barrier().unwrap();
+        let from = (group.rank() + 1) % group.world_size();
+        let description = Description::new(Operation::MESSAGE, 0, 0);
+        let pending = group.start(description, vec![0u8; 100], move |call, buffer| {
+            Box::pin(async move { call.recv(from, 0, &mut buffer[..]).await.map(drop) })
+        });
+        if group.rank() == 3 {
+            std::thread::sleep(Duration::from_millis(50));
+            group.abort();
+        }
+        let blocking = group.run(description, async |call| call.recv(from, 0, vec![0u8; 100]).await.map(drop));
+        [blocking, pending.wait().1, group.barrier()]
+    });
+    for (rank, results) in errors.iter().enumerate() {
+        for result in results {
+            assert!(matches!(result, Err(Error::Aborted { rank: Rank(3) })), "rank {rank}: {results:?}");
+        }
+    }
+}
