@@ -77,8 +77,9 @@ impl Binomial {
 
 /// A rank's part in recursive doubling among any number of ranks.
 ///
-/// With `half` the largest power of two that fits, ranks from `half` on first hand their data to the rank `half` below
-/// and in the end receive the result from it.
+/// With `half` the largest power of two that fits, `world_size - half` ranks are guests: the even ones below twice that
+/// number. A guest first hands its data to its right neighbour and in the end receives the result from it. Thus everybody
+/// talks to a neighbour first, as in a barrier and in a ring: ranks that make different calls find out at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubling {
     /// Hands its data to `keeper` and gets the result from it.
@@ -86,13 +87,18 @@ pub enum Doubling {
         /// The rank that stands in for this one.
         keeper: u32,
     },
-    /// Exchanges with `rank ^ 1`, `rank ^ 2`, ... below `half`.
-    Member {
-        /// The rank that this one stands in for.
-        guest: Option<u32>,
-        /// Ranks that exchange.
-        half: u32,
-    },
+    /// Exchanges with one other member in each round.
+    Member(Member),
+}
+
+/// One of the ranks that exchange, see [`Doubling`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The rank that this one stands in for.
+    pub guest: Option<u32>,
+    place: u32,
+    guests: u32,
+    half: u32,
 }
 
 impl Doubling {
@@ -100,11 +106,24 @@ impl Doubling {
     #[must_use]
     pub const fn new(rank: u32, world_size: u32) -> Self {
         let half = 1 << world_size.ilog2();
-        if rank >= half {
-            return Self::Guest { keeper: rank - half };
+        let guests = world_size - half;
+        if rank >= 2 * guests {
+            return Self::Member(Member { guest: None, place: rank - guests, guests, half });
         }
-        let guest = if rank + half < world_size { Some(rank + half) } else { None };
-        Self::Member { guest, half }
+        if rank.is_multiple_of(2) {
+            return Self::Guest { keeper: rank + 1 };
+        }
+        Self::Member(Member { guest: Some(rank - 1), place: rank / 2, guests, half })
+    }
+}
+
+impl Member {
+    /// The ranks to exchange with, in the order of rounds.
+    pub fn partners(self) -> impl Iterator<Item = u32> {
+        (0..self.half.ilog2()).map(move |round| {
+            let place = self.place ^ 1 << round;
+            if place < self.guests { 2 * place + 1 } else { place + self.guests }
+        })
     }
 }
 
@@ -175,24 +194,56 @@ mod tests {
     }
 
     #[test]
-    fn doubling_pairs_guests_with_members() {
+    fn doubling_pairs_guests_with_members_and_members_with_each_other() {
         for world_size in 1..=33u32 {
+            let mut members = 0;
             for rank in 0..world_size {
-                match Doubling::new(rank, world_size) {
+                let member = match Doubling::new(rank, world_size) {
                     Doubling::Guest { keeper } => {
-                        assert!(
-                            matches!(Doubling::new(keeper, world_size), Doubling::Member { guest, .. } if guest == Some(rank))
-                        );
+                        let keeper = Doubling::new(keeper, world_size);
+                        assert!(matches!(keeper, Doubling::Member(member) if member.guest == Some(rank)));
+                        continue;
                     }
-                    Doubling::Member { half, guest } => {
-                        assert!(half.is_power_of_two() && rank < half && half <= world_size && world_size < 2 * half);
-                        assert!(
-                            guest.is_none_or(
-                                |guest| Doubling::new(guest, world_size) == Doubling::Guest { keeper: rank }
-                            )
-                        );
-                    }
+                    Doubling::Member(member) => member,
+                };
+                members += 1;
+                assert!(member.guest.is_none_or(|guest| {
+                    guest + 1 == rank && Doubling::new(guest, world_size) == Doubling::Guest { keeper: rank }
+                }));
+                for (round, partner) in member.partners().enumerate() {
+                    let Doubling::Member(partner) = Doubling::new(partner, world_size) else { panic!("a guest") };
+                    assert_eq!(partner.partners().nth(round), Some(rank));
                 }
+                assert!(member.partners().next().is_none_or(|first| first.abs_diff(rank) <= 2));
+            }
+            assert_eq!(members, 1 << world_size.ilog2());
+        }
+    }
+
+    #[test]
+    fn after_all_rounds_of_doubling_every_member_has_everything() {
+        for world_size in 1..=33u32 {
+            let parts = (0..world_size).map(|rank| Doubling::new(rank, world_size));
+            let mut known: Vec<Vec<u32>> = (0..world_size).map(|rank| vec![rank]).collect();
+            let mut partners: Vec<Vec<u32>> = Vec::new();
+            for (rank, part) in parts.enumerate() {
+                partners.push(match part {
+                    Doubling::Guest { .. } => Vec::new(),
+                    Doubling::Member(member) => {
+                        known[rank].extend(member.guest);
+                        member.partners().collect()
+                    }
+                });
+            }
+            for round in 0..world_size.ilog2() as usize {
+                let before = known.clone();
+                for (rank, partners) in partners.iter().enumerate() {
+                    known[rank].extend(partners.get(round).iter().flat_map(|partner| &before[**partner as usize]));
+                }
+            }
+            for (rank, known) in known.iter_mut().enumerate().filter(|(rank, _)| !partners[*rank].is_empty()) {
+                known.sort_unstable();
+                assert_eq!(*known, (0..world_size).collect::<Vec<_>>(), "P = {world_size}, rank {rank}");
             }
         }
     }

@@ -156,7 +156,7 @@ fn different_calls_are_found_out() {
 fn one_rank_that_calls_something_else_is_found_out_by_the_first_messages() {
     use brevity::collectives::Error;
     // Sizes at which one algorithm or the other is taken; calls may take five minutes.
-    for (world_size, count) in [(2, 4), (3, 4), (4, 4), (5, 4), (8, 4), (3, 1_000_000)] {
+    for (world_size, count) in [(2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 4), (8, 4), (3, 1_000_000)] {
         for (stray, calls_barrier) in (0..world_size).flat_map(|rank| [(rank, true), (rank, false)]) {
             let errors = on_local(world_size, move |group| {
                 let result = if (group.rank() == stray) == calls_barrier {

@@ -85,7 +85,8 @@ pub async fn ring<'env, T: Element>(
     Ok(Chunk::join_all(chunks))
 }
 
-/// Recursive doubling: in round `j` a rank adds what rank `rank ^ 2^j` has, until all have everything.
+/// Recursive doubling: in round `j` a rank adds what the rank `2^j` places away has ([`Doubling`]), until all have
+/// everything.
 ///
 /// [`Reduction::Average`] adds without dividing.
 ///
@@ -96,27 +97,25 @@ pub async fn recursive_doubling<'env, T: Element>(
     mut data: Chunk<'env, T>,
     reduction: Reduction,
 ) -> Result<Chunk<'env, T>> {
-    let rank = call.rank();
-    let (guest, half) = match Doubling::new(rank, call.world_size()) {
+    let member = match Doubling::new(call.rank(), call.world_size()) {
         Doubling::Guest { keeper } => {
             let data = call.send(keeper, FIRST_ROUND, data).await?;
             return call.recv(keeper, LAST_ROUND, data).await;
         }
-        Doubling::Member { guest, half } => (guest, half),
+        Doubling::Member(member) => member,
     };
     let mut incoming = vec![T::zeroed(); data.len()];
-    if let Some(guest) = guest {
+    if let Some(guest) = member.guest {
         incoming = call.recv(guest, FIRST_ROUND, incoming).await?;
         T::combine(reduction, &mut data, &incoming);
     }
-    for bit in 0..half.ilog2() {
-        let peer = rank ^ 1 << bit;
-        let sending = call.send(peer, bit, data);
-        incoming = call.recv(peer, bit, incoming).await?;
+    for (round, peer) in (0..).zip(member.partners()) {
+        let sending = call.send(peer, round, data);
+        incoming = call.recv(peer, round, incoming).await?;
         data = sending.await?;
         T::combine(reduction, &mut data, &incoming);
     }
-    match guest {
+    match member.guest {
         Some(guest) => call.send(guest, LAST_ROUND, data).await,
         None => Ok(data),
     }
