@@ -46,7 +46,7 @@ struct Strangers {
 impl Strangers {
     fn call(&mut self, port: u16, number: usize) {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(20)) else {
+        let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(3)) else {
             self.in_vain += 1;
             return;
         };
@@ -58,14 +58,14 @@ impl Strangers {
         }
     }
 
-    /// Makes all attempts at what the ranks listen on, and looks after the ranks meanwhile.
-    fn besiege(&mut self, ranks: &[Process]) {
+    /// Makes all attempts at these doors of the ranks, and looks after the ranks meanwhile.
+    fn besiege(&mut self, ranks: &[Process], doors: fn(Process) -> Vec<u16>) {
         let start = Instant::now();
         let mut most_descriptors = 0;
         let mut ports = Vec::new();
         for number in 0..ATTEMPTS {
             if number % 100 == 0 {
-                ports = ranks.iter().flat_map(|rank| listening_ports(*rank)).collect();
+                ports = ranks.iter().flat_map(|rank| doors(*rank)).collect();
                 let descriptors = ranks.iter().map(|rank| rank.descriptors()).max().unwrap();
                 most_descriptors = descriptors.max(most_descriptors);
             }
@@ -136,11 +136,13 @@ fn besieged_while_joining(wire: Wire) {
     let mut job = Job::of_commands([0, 1].map(|rank| Port::rank(rank, master, wire)).into());
     job.until("rank 0 does not listen", || listening_ports(job.ranks()[0]).contains(&master));
     let mut strangers = Strangers::default();
-    strangers.besiege(&job.ranks()[..1]);
+    strangers.besiege(&job.ranks()[..1], listening_ports);
     job.add(Port::rank(2, master, wire));
     let mut number = 0;
+    let doors = if matches!(wire, Wire::Tcp | Wire::TcpShared) { listening_ports } else { |_| Vec::new() };
     job.until("the job does not join", || {
-        for port in job.ranks().iter().flat_map(|rank| listening_ports(*rank)) {
+        let opened = job.ranks().iter().flat_map(|rank| doors(*rank));
+        for port in opened.chain([master]) {
             (0..20).for_each(|_| strangers.call(port, number));
             number += 1;
         }
@@ -171,6 +173,35 @@ fn a_job_over_tcp_that_runs_listens_on_nothing() {
         }
         assert_works(&job);
     }
+}
+
+/// Over UCX the control listener stays: the last one that a rank opens. The others are UCX's own, which is as trusted as
+/// its network.
+fn besieged_while_running(wire: Wire) {
+    if !wire.is_here() {
+        return;
+    }
+    let port = Port::reserve();
+    let job = Job::of_commands([0, 1, 2].map(|rank| Port::rank(rank, port.number(), wire)).into());
+    job.await_ready();
+    let control = |rank| listening_ports(rank).last().copied().into_iter().collect();
+    Strangers::default().besiege(job.ranks(), control);
+    assert_works(&job);
+}
+
+#[test]
+fn ten_thousand_strangers_do_not_disturb_a_job_over_ucx_and_shared_memory() {
+    besieged_while_running(Wire::UcxShared);
+}
+
+#[test]
+fn ten_thousand_strangers_do_not_disturb_a_job_over_ucx_and_tcp() {
+    besieged_while_running(Wire::UcxTcp);
+}
+
+#[test]
+fn ten_thousand_strangers_do_not_keep_a_job_from_joining_over_ucx() {
+    besieged_while_joining(Wire::UcxShared);
 }
 
 /// What rank 1 says to rank 0, said again by somebody else.

@@ -10,7 +10,7 @@ use ucx_sys_wrap::buffer::{Comm, Port};
 
 /// How long before the end operations fail: this part of the time given, and at most so long.
 const NOTICE_PART: u32 = 16;
-const LONGEST_NOTICE: Duration = Duration::from_millis(100);
+const LONGEST_NOTICE: Duration = Duration::from_secs(1);
 
 /// The end of one call, on the transport's clock.
 pub(super) struct Deadline {

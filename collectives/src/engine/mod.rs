@@ -53,8 +53,8 @@ impl Engine {
         &self.port
     }
 
-    /// Runs `body` to its end on this thread. Operations that have not ended some milliseconds before `timeout` from now
-    /// fail, and the transport is then closed on all ranks: nobody could tell who has which result.
+    /// Runs `body` to its end on this thread. Operations that have not ended by a sixteenth before `timeout` from now
+    /// (at most a second) fail, and the transport is then closed on all ranks: nobody could tell who has which result.
     ///
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {

@@ -1,5 +1,6 @@
 //! What the system says about a process, and what a test may do to it.
 
+use std::collections::HashMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -62,19 +63,23 @@ impl Process {
     }
 }
 
-/// The IPv4 ports that a process listens on.
+/// The IPv4 ports that a process listens on, in the order of its descriptors.
 #[must_use]
 pub fn listening_ports(process: Process) -> Vec<u16> {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", process.0)) else { return Vec::new() };
-    let own: Vec<String> = descriptors
-        .filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.to_string_lossy().into_owned()))
-        .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
-        .collect();
     let table = fs::read_to_string(format!("/proc/{}/net/tcp", process.0)).unwrap_or_default();
-    let port = |line: &str| {
+    let listening = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let is_own = *words.get(3)? == "0A" && own.iter().any(|inode| inode == words.get(9).unwrap_or(&""));
-        is_own.then(|| u16::from_str_radix(words.get(1)?.split(':').nth(1)?, 16).ok())?
+        let port = u16::from_str_radix(words.get(1)?.split(':').nth(1)?, 16).ok()?;
+        (*words.get(3)? == "0A").then(|| Some((words.get(9)?.to_string(), port)))?
     };
-    table.lines().skip(1).filter_map(port).collect()
+    let ports: HashMap<String, u16> = table.lines().skip(1).filter_map(listening).collect();
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", process.0)) else { return Vec::new() };
+    let port = |entry: fs::DirEntry| {
+        let link = fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned();
+        let port = ports.get(link.strip_prefix("socket:[")?.strip_suffix(']')?)?;
+        Some((entry.file_name().to_string_lossy().parse::<u32>().ok()?, *port))
+    };
+    let mut own: Vec<(u32, u16)> = descriptors.filter_map(|entry| port(entry.ok()?)).collect();
+    own.sort_unstable();
+    own.into_iter().map(|(_, port)| port).collect()
 }

@@ -106,12 +106,11 @@ fn cut(wire: Wire) {
             assert!(ended.kind != Kind::Other && ended.after < NEAR + SLACK, "rank {rank}: {report:?}");
             assert!(report.later.is_some_and(|later| later.after < SLACK), "rank {rank}: {report:?}");
         }
-        // Each side names somebody beyond the cut whom it has waited for.
-        let beyond = |rank: usize, other: &dyn Fn(u32) -> bool| {
-            reports[rank].call.is_some_and(|ended| ended.kind != Kind::Aborted && other(ended.rank))
-        };
-        assert!(beyond(0, &|rank| rank == 2) || beyond(1, &|rank| rank == 2), "{reports:?}");
-        assert!(beyond(2, &|rank| rank < 2), "{reports:?}");
+        // Whoever is first says whom it has waited for.
+        assert!(
+            reports.iter().any(|report| report.call.is_some_and(|ended| ended.kind == Kind::Timeout)),
+            "{reports:?}"
+        );
     }
 }
 
