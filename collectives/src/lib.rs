@@ -14,6 +14,9 @@ mod element;
 pub mod engine;
 mod environment;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 pub mod low_rank;
 pub mod pattern;

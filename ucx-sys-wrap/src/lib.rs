@@ -9,6 +9,9 @@ pub mod bootstrap;
 pub mod buffer;
 mod envelope;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod launch;
 pub mod local;
 mod one_sided;

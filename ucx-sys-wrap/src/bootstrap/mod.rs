@@ -26,6 +26,8 @@ mod choice;
 mod conversation;
 mod deadline;
 mod environment;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod host;
 mod interface;
 mod introduction;

@@ -34,14 +34,20 @@ pub use remote::{Flush, Get, Put, RemoteRegion};
 pub use task::{Task, TaskFuture};
 
 /// Lending for tests of transports without a scope, which keep their buffers themselves.
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod testing {
-    use super::{Buffer, RecvBuffer};
-    use crate::transport::RecvParts;
+    use super::{Buffer, RecvBuffer, SendBuffer};
+    use crate::transport::{RecvParts, SendParts};
 
     /// Lends a buffer that the test keeps until its operation has ended.
     pub(crate) fn lend_to_receive<B: RecvBuffer>(raw: &mut <B as Buffer>::Raw, parts: &mut RecvParts) {
         // SAFETY: tests keep their buffers until they have the leases back.
+        unsafe { B::lend(raw, parts) };
+    }
+
+    /// Lends a buffer that the test keeps until its operation has ended.
+    pub(crate) fn lend_to_send<B: SendBuffer>(raw: &<B as Buffer>::Raw, parts: &mut SendParts) {
+        // SAFETY: as above.
         unsafe { B::lend(raw, parts) };
     }
 }

@@ -294,7 +294,7 @@ impl Connection {
     }
 
     /// Bytes of memory that kept messages hold.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_capacity(&self) -> usize {
         self.receives.kept_capacity()
     }

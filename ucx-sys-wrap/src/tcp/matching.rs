@@ -235,7 +235,7 @@ impl Receives {
     }
 
     /// Bytes of memory that kept messages hold.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_capacity(&self) -> usize {
         let capacity = |body: &Body| if let Body::Bytes(bytes) = body { bytes.capacity() } else { 0 };
         self.unexpected.iter().map(|(_, body)| capacity(body)).sum()

@@ -30,6 +30,8 @@
 
 mod connection;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod guess;
 mod incoming;
 mod ledger;

@@ -27,6 +27,8 @@ mod aside;
 mod card;
 mod engine;
 mod flight;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod greeting;
 mod header;
 mod incoming;

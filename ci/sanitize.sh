@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Runs the tests of the transports under AddressSanitizer and ThreadSanitizer.
+#
+#   ci/sanitize.sh [address|thread]
+#
+# The stable compiler has both, though the stable language does not (RUSTC_BOOTSTRAP). The standard library is not
+# instrumented: that would take its sources, which not every toolchain has. For AddressSanitizer that costs what happens
+# inside it; for ThreadSanitizer it means that what the standard library's own atomics order is not seen, so the reports
+# that come from that are named in ci/tsan.supp, and nothing else.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. ci/setup.sh
+
+host=$(rustc -vV | sed -n 's/^host: //p')
+export RUSTC_BOOTSTRAP=1 BREVITY_REQUIRE_UCX=1 BREVITY_STRESS_SECONDS=${BREVITY_STRESS_SECONDS:-5}
+
+address() {
+    echo "== AddressSanitizer"
+    export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/address RUSTFLAGS="-Zsanitizer=address"
+    # UCX keeps what it allocates until the process ends; its own hooks on memory calls and the sanitizer's get in each
+    # other's way.
+    export ASAN_OPTIONS=detect_leaks=0 UCX_MEM_EVENTS=no
+    cargo test --locked --target "$host" -p ucx-sys-wrap --lib --test local --test tcp --test ucx --test stress
+}
+
+thread() {
+    echo "== ThreadSanitizer"
+    export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/thread
+    export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+    export TSAN_OPTIONS="halt_on_error=0 suppressions=$PWD/ci/tsan.supp"
+    # UCX is not instrumented: nothing could be said about what happens inside it.
+    cargo test --locked --target "$host" -p ucx-sys-wrap --lib -- tcp:: local:: buffer::
+    cargo test --locked --target "$host" -p ucx-sys-wrap --test local --test tcp
+    cargo test --locked --target "$host" -p ucx-sys-wrap --test stress -- over_threads over_tcp
+}
+
+case ${1:-both} in
+address) address ;;
+thread) thread ;;
+both) (address) && (thread) ;;
+*)
+    echo "usage: ci/sanitize.sh [address|thread]" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,103 @@
+//! A rank that answers sparse collectives with whatever bytes, as a function that a fuzzer calls: the other rank must get
+//! a result that is one, or an error that names the rank. Built for tests and with the feature `fuzzing`.
+
+use brevity_compress::{SparseVec, SparseView};
+use ucx_sys_wrap::buffer::{Port, scope};
+use ucx_sys_wrap::{Envelope, Mark, Rank, Tag, Transport, local};
+
+use crate::error::Error;
+use crate::group::{Group, Settings};
+use crate::sparse::{PutBack, describe_all_gather, describe_gtopk};
+
+const DIM: usize = 40;
+const LIMIT: usize = 8;
+
+/// Reads the first byte as the collective, the next as the bytes of the first part, and so on: up to three parts.
+pub fn sparse_messages(data: &[u8]) {
+    let Some((&which, mut rest)) = data.split_first() else { return };
+    let mut parts: [Vec<u8>; 3] = Default::default();
+    for part in &mut parts {
+        let Some((&length, bytes)) = rest.split_first() else { break };
+        let (taken, left) = bytes.split_at(usize::from(length).min(bytes.len()));
+        *part = taken.to_vec();
+        rest = left;
+    }
+    let mut world = local::world(2).into_iter();
+    let (Some(own), Some(stranger)) = (world.next(), world.next()) else { return };
+    let group = Group::new(Box::new(own), Settings::default());
+    let own = SparseVec::from_parts(DIM, vec![1, 5], vec![1.0, -2.0]);
+    let Ok(own) = own else { return };
+    answer(Box::new(stranger), which, parts);
+    check(&group, which, own.view());
+}
+
+/// Sends what rank 1 would send in its first round.
+fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [Vec<u8>; 3]) {
+    let port = Port::new(stranger);
+    let description = if which.is_multiple_of(2) { describe_all_gather(DIM) } else { describe_gtopk(DIM) };
+    let envelope =
+        Envelope { tag: Tag::new(Rank(1), 0, 0, 0), signature: description.encode(), mark: Mark(u64::from(which & 2)) };
+    scope(
+        &port,
+        |comm| {
+            comm.port().progress();
+        },
+        async |comm| {
+            // Small messages end when they are posted; nothing may be left when the scope ends.
+            let sent = if which.is_multiple_of(2) {
+                comm.send(Rank(0), envelope, (counts, (indices, values))).await.map(drop)
+            } else {
+                comm.send(Rank(0), envelope, (indices, values)).await.map(drop)
+            };
+            assert!(sent.is_ok(), "{sent:?}");
+        },
+    );
+}
+
+fn check(group: &Group, which: u8, own: SparseView<'_>) {
+    let (error, vectors) = if which.is_multiple_of(2) {
+        match group.sparse_all_gather(own, LIMIT) {
+            Ok(vectors) => (None, vectors),
+            Err(error) => (Some(error), Vec::new()),
+        }
+    } else {
+        match group.gtopk_all_reduce(own, LIMIT, PutBack::Conserving) {
+            Ok(outcome) => (None, vec![outcome.result, outcome.put_back]),
+            Err(error) => (Some(error), Vec::new()),
+        }
+    };
+    for vector in vectors {
+        let (indices, values) = (vector.indices(), vector.values());
+        assert!(indices.len() == values.len() && indices.is_sorted_by(|a, b| a < b), "{vector:?}");
+        assert!(indices.iter().all(|index| (*index as usize) < DIM), "{vector:?}");
+    }
+    let names_rank_1 = |error: &Error| match error {
+        Error::Payload { rank, .. } | Error::NonFinite { rank, .. } => rank.0 == 1,
+        other => other.to_string().contains("rank 1"),
+    };
+    // A sum that overflows is nobody's.
+    assert!(
+        error
+            .iter()
+            .all(|error| names_rank_1(error) || matches!(error, Error::NonFinite { .. } | Error::Overflow { .. })),
+        "{error:?}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_corpus_of_sparse_messages_does_no_harm() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/sparse_messages");
+        let mut count = 0;
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            println!("{}", path.display());
+            sparse_messages(&std::fs::read(path).unwrap());
+            count += 1;
+        }
+        assert!(count > 0, "{} is empty", folder.display());
+    }
+}

@@ -1,0 +1,25 @@
+//! Whatever ranks say to each other while they join.
+
+use super::choice::Capability;
+use super::proof::{OPENING_BYTES, Opening, may_begin};
+use super::wire::{Frame, HEADER_BYTES};
+
+/// Reads bytes as a frame, as an opening, and as what a rank says that it can do; what is understood is written again.
+pub fn bootstrap_messages(data: &[u8]) {
+    let Some((&kind, body)) = data.split_first() else { return };
+    if let Some(frame) = Frame::decode(kind, body) {
+        let again = frame.encode();
+        // Long texts are cut.
+        let again = Frame::decode(again[0], &again[HEADER_BYTES..]);
+        assert!(again.as_ref().is_some_and(|again| again.encode() == frame.encode()), "{frame:?}");
+    }
+    if let Some(bytes) = data.first_chunk::<OPENING_BYTES>()
+        && let Some(opening) = Opening::decode(bytes)
+    {
+        assert!(may_begin(bytes) && opening.encode() == *bytes, "{opening:?}");
+    }
+    if let Some(capability) = Capability::decode(data) {
+        let again = Capability::decode(&capability.encode());
+        assert!(again.is_some(), "{capability:?}");
+    }
+}

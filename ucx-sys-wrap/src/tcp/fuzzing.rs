@@ -1,0 +1,163 @@
+//! One connection against whatever comes, while operations are posted, tested and canceled.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+
+use super::connection::{Connection, Verdict};
+use super::frame::{HEADER_BYTES, Header};
+use crate::buffer::testing::{lend_to_receive, lend_to_send};
+use crate::buffer::{Buffer, RawVec};
+use crate::fuzzing::Bytes;
+use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
+
+const WORLD_SIZE: u32 = 4;
+const PEER: Rank = Rank(1);
+
+/// What a connection may keep beyond what has come: the steps in which memory grows.
+const KEPT_BEYOND: usize = 1 << 20;
+
+/// Memory that is lent, and its operation until that is canceled.
+type Operation<Done> = (RawVec<u8>, Option<Posted<usize, Done>>);
+
+/// A connection, its peer's end, and what was posted.
+struct Bench {
+    connection: Connection,
+    peer: TcpStream,
+    statistics: Statistics,
+    receives: Vec<Operation<RecvDone>>,
+    sends: Vec<Operation<SendDone>>,
+    written: usize,
+}
+
+/// Follows a plan: bytes that say what is done next, and what the peer sends.
+pub fn tcp_stream(data: &[u8]) {
+    let Some(mut bench) = Bench::new() else { return };
+    let mut bytes = Bytes(data);
+    while let Some(step) = bytes.byte() {
+        if bench.step(step, &mut bytes).is_none() {
+            break;
+        }
+    }
+    bench.finish();
+}
+
+impl Bench {
+    fn new() -> Option<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+        let peer = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+        let own = listener.accept().ok()?.0;
+        own.set_nonblocking(true).ok()?;
+        peer.set_nonblocking(true).ok()?;
+        peer.set_nodelay(true).ok()?;
+        let connection = Connection::new(Rank(0), PEER, WORLD_SIZE, own, std::sync::Arc::default());
+        let (statistics, receives, sends) = (Statistics::default(), Vec::new(), Vec::new());
+        Some(Self { connection, peer, statistics, receives, sends, written: 0 })
+    }
+
+    /// `None` when the plan or the connection is at its end.
+    fn step(&mut self, step: u8, bytes: &mut Bytes<'_>) -> Option<()> {
+        match step % 8 {
+            0 => self.post_recv(bytes.byte()?, bytes.word()?),
+            1 => {
+                let count = usize::from(bytes.byte()?);
+                self.write(bytes.take(count));
+            }
+            2 => self.write_frame(bytes)?,
+            3 => {
+                let count = bytes.word()?;
+                self.write(&vec![step; count]);
+            }
+            4 => self.cancel_recv(usize::from(bytes.byte()?)),
+            5 => self.post_send(bytes.byte()?, bytes.word()? * 16),
+            6 => self.cancel_send(usize::from(bytes.byte()?)),
+            _ => return self.service(bytes.word()?),
+        }
+        Some(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // What the kernel does not take is as if it had never been sent.
+        self.written += self.peer.write(bytes).unwrap_or(0);
+    }
+
+    /// A frame that is right but for its kind, its number and one byte.
+    fn write_frame(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+        let (kind, number, round) = (bytes.byte()?, bytes.byte()?, bytes.byte()?);
+        let lengths = (0..bytes.byte()? % 4).map(|_| bytes.word()).collect::<Option<_>>()?;
+        let Envelope { tag, signature, mark } = envelope(PEER, round);
+        let mut frame = Header { tag, signature, mark, lengths }.encode();
+        frame[0] = kind;
+        frame[4] = number;
+        let (at, change) = (usize::from(bytes.byte()?), bytes.byte()?);
+        frame[at % HEADER_BYTES] ^= if at < HEADER_BYTES { change } else { 0 };
+        self.write(&frame);
+        Some(())
+    }
+
+    fn service(&mut self, quota: usize) -> Option<()> {
+        let (_, verdict) = self.connection.service(quota + 1, &mut self.statistics);
+        assert!(self.statistics.bytes_received <= self.written as u64);
+        let kept = self.connection.kept_capacity();
+        assert!(kept <= self.written + KEPT_BEYOND, "{kept} bytes are kept of {}", self.written);
+        matches!(verdict, Verdict::Open).then_some(())
+    }
+
+    fn post_recv(&mut self, round: u8, capacity: usize) {
+        let mut memory = vec![0u8; capacity].into_raw();
+        let mut parts = RecvParts::new();
+        lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
+        let posted = self.connection.post_recv(envelope(PEER, round), parts, &mut self.statistics);
+        self.receives.push((memory, Some(posted)));
+    }
+
+    fn post_send(&mut self, round: u8, length: usize) {
+        let memory = vec![round; length].into_raw();
+        let mut parts = SendParts::new();
+        lend_to_send::<Vec<u8>>(&memory, &mut parts);
+        let posted = self.connection.post_send(envelope(Rank(0), round), parts, &mut self.statistics);
+        self.sends.push((memory, Some(posted)));
+    }
+
+    fn cancel_recv(&mut self, number: usize) {
+        if let Some((_, posted)) = self.receives.get_mut(number)
+            && let Some(Posted::Pending(key)) = posted
+        {
+            self.connection.cancel_recv(*key);
+            if self.connection.test_recv(*key).is_some() {
+                *posted = None;
+            }
+        }
+    }
+
+    fn cancel_send(&mut self, number: usize) {
+        if let Some((_, posted)) = self.sends.get_mut(number)
+            && let Some(Posted::Pending(key)) = posted
+        {
+            self.connection.cancel_send(*key, &mut self.statistics);
+            if self.connection.test_send(*key).is_some() {
+                *posted = None;
+            }
+        }
+    }
+
+    /// Whatever has come: every operation ends when the connection is closed.
+    fn finish(mut self) {
+        self.connection.close(&Error::Closed, &mut self.statistics);
+        for (_, posted) in &self.receives {
+            if let Some(Posted::Pending(key)) = posted {
+                assert!(self.connection.test_recv(*key).is_some(), "a receive goes on");
+            }
+        }
+        for (_, posted) in &self.sends {
+            if let Some(Posted::Pending(key)) = posted {
+                assert!(self.connection.test_send(*key).is_some(), "a send goes on");
+            }
+        }
+    }
+}
+
+fn envelope(source: Rank, round: u8) -> Envelope {
+    let tag = Tag::new(source, 0, 0, u32::from(round % 4));
+    Envelope { tag, signature: Signature([round % 2; 16]), mark: Mark::NONE }
+}
