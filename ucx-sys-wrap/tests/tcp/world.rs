@@ -129,6 +129,15 @@ impl Sending {
     }
 }
 
+impl Drop for Sending {
+    /// Memory that a transport still has is never freed.
+    fn drop(&mut self) {
+        if matches!(self.posted, Posted::Pending(_)) {
+            std::mem::forget(std::mem::take(&mut self._parts));
+        }
+    }
+}
+
 /// A receive and the memory that it has borrowed.
 pub struct Receiving {
     _parts: Vec<RawVec<u8>>,
@@ -166,6 +175,15 @@ impl Receiving {
         let Posted::Done(done) = &mut self.posted else { panic!("the receive goes on") };
         let lengths = done.result.clone().unwrap().lengths;
         done.parts.iter_mut().zip(lengths).map(|(part, length)| part.bytes_mut()[..length].to_vec()).collect()
+    }
+}
+
+impl Drop for Receiving {
+    /// As for [`Sending`].
+    fn drop(&mut self) {
+        if matches!(self.posted, Posted::Pending(_)) {
+            std::mem::forget(std::mem::take(&mut self._parts));
+        }
     }
 }
 
