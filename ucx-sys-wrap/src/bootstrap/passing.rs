@@ -12,16 +12,17 @@
 //! | 4 | answerer | its own proof, with its descriptors |
 //! | 5 | caller | one byte, with its descriptors |
 
+use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -76,7 +77,8 @@ impl Door {
         deadline: Deadline,
     ) -> Result<Vec<(Rank, Gift)>> {
         let (report, reports) = channel();
-        let heard = AtomicUsize::new(0);
+        // Those who are heard now, by their number, each with a second handle to end it with.
+        let heard = Mutex::new(HashMap::new());
         let mut gifts: Vec<(Rank, Gift)> = Vec::with_capacity(neighbours.len());
         std::thread::scope(|scope| {
             let called = neighbours.iter().filter(|(rank, _)| rank.0 < party.rank);
@@ -88,26 +90,26 @@ impl Door {
                     }
                 }
             });
-            let mut streams = Vec::new();
+            let mut numbers = 0u64..;
             while gifts.len() < neighbours.len() && !deadline.passed() {
                 if let Some((stream, copy)) = self.accept() {
-                    if heard.fetch_add(1, Ordering::Relaxed) < MAX_HEARD {
-                        streams.push(copy);
-                        let (report, heard) = (report.clone(), &heard);
+                    let (report, heard) = (report.clone(), &heard);
+                    if heard.lock().len() < MAX_HEARD
+                        && let Some(number) = numbers.next()
+                    {
+                        heard.lock().insert(number, copy);
                         scope.spawn(move || {
                             match answer(party, stream, own, deadline) {
                                 Ok(gift) => drop(report.send(gift)),
                                 Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
                             }
-                            heard.fetch_sub(1, Ordering::Relaxed);
+                            heard.lock().remove(&number);
                         });
-                    } else {
-                        heard.fetch_sub(1, Ordering::Relaxed);
                     }
                 }
                 collect(&reports, neighbours, &mut gifts);
             }
-            for stream in streams {
+            for stream in heard.lock().values() {
                 // Who still says nothing is not waited for. A connection that is gone needs no end.
                 let _ = stream.shutdown(Shutdown::Both);
             }
@@ -126,6 +128,8 @@ impl Door {
         // An interrupted look is a short look.
         let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout));
         let (stream, _) = self.0.accept().ok()?;
+        // Other users are not heard at all: anybody can see the address.
+        check_user(&stream).ok()?;
         stream.set_nonblocking(false).ok()?;
         let copy = stream.try_clone().ok()?;
         Some((stream, copy))
@@ -208,10 +212,7 @@ struct Line(UnixStream);
 
 impl Line {
     fn new(stream: UnixStream, deadline: Deadline) -> Result<Self> {
-        let credentials = socket_peercred(&stream).map_err(|error| failed(error.into()))?;
-        if credentials.uid != rustix::process::geteuid() {
-            return Err(Error::Unauthenticated { who: format!("a process of user {}", credentials.uid.as_raw()) });
-        }
+        check_user(&stream)?;
         let patience = Some(HEARING.min(deadline.remaining()).max(Duration::from_millis(1)));
         stream.set_read_timeout(patience).map_err(failed)?;
         stream.set_write_timeout(patience).map_err(failed)?;
@@ -266,6 +267,15 @@ impl Line {
     }
 }
 
+/// Whoever is at the other end is of this rank's user, by the word of the kernel.
+fn check_user(stream: &UnixStream) -> Result<()> {
+    let credentials = socket_peercred(stream).map_err(|error| failed(error.into()))?;
+    if credentials.uid == rustix::process::geteuid() {
+        return Ok(());
+    }
+    Err(Error::Unauthenticated { who: format!("a process of user {}", credentials.uid.as_raw()) })
+}
+
 fn address(name: &[u8; DOOR_BYTES]) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("brevity-{}", hex(name)))
 }
@@ -280,6 +290,8 @@ fn stranger() -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
     use crate::shm::Bell;
     use crate::shm::{Layout, OwnSegment, PeerSegment};
@@ -359,6 +371,30 @@ mod tests {
             drop(silent);
         });
         assert_all_given(results);
+    }
+
+    #[test]
+    fn callers_that_have_gone_cost_no_descriptors() {
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = descriptors();
+        let most = AtomicUsize::new(0);
+        let (name, door) = door(0);
+        let nobody = [(Rank(1), name)];
+        std::thread::scope(|scope| {
+            let deadline = Deadline::after(Duration::from_secs(2));
+            scope.spawn(|| {
+                while !deadline.passed() {
+                    if let Ok(mut stranger) = UnixStream::connect_addr(&address(&name).unwrap()) {
+                        let _ = stranger.write_all(&[7; OPENING_BYTES]);
+                    }
+                    most.fetch_max(descriptors(), Ordering::Relaxed);
+                }
+            });
+            let missing = door.exchange(&party(0, KEY), &nobody, &gift(0), deadline);
+            assert!(matches!(missing, Err(Error::MissingRanks { .. })));
+        });
+        let most = most.into_inner() - before;
+        assert!(most < 300, "{most} descriptors for callers that come one after the other");
     }
 
     #[test]
