@@ -50,8 +50,8 @@ fn main() -> ExitCode {
         bytes: bytes.parse().unwrap_or_else(|error| panic!("{bytes}: {error}")),
         turns: turns.parse().ok(),
     };
-    let transport = Identity::from_env().and_then(|identity| open(&identity)).unwrap_or_else(|error| panic!("{error}"));
-    let port = Port::new(transport);
+    let opened = Identity::from_env().and_then(|identity| open(&identity)).unwrap_or_else(|error| panic!("{error}"));
+    let port = Port::new(opened.transport);
     if port.rank() == plan.leaver {
         leave(&port, &plan)
     } else {
