@@ -14,14 +14,31 @@ mod credit;
 mod endings;
 #[path = "tcp/messages.rs"]
 mod messages;
+#[path = "tcp/neighbours.rs"]
+mod neighbours;
 #[path = "tcp/world.rs"]
 mod world;
 
 use ucx_sys_wrap::Transport;
+use ucx_sys_wrap::tcp::Tcp;
 
 #[test]
 fn battery() {
     common::battery("tcp", |world_size| {
         world::world(world_size as usize).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
     });
+}
+
+#[test]
+fn battery_over_shared_memory() {
+    common::battery("tcp, shared memory", |world_size| boxed(world::neighbours(world_size as usize, true)));
+}
+
+#[test]
+fn battery_over_shared_memory_without_reading_others() {
+    common::battery("tcp, rings alone", |world_size| boxed(world::neighbours(world_size as usize, false)));
+}
+
+fn boxed(world: Vec<Tcp>) -> Vec<Box<dyn Transport>> {
+    world.into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
 }

@@ -41,7 +41,11 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let transport: Box<dyn Transport> = match selected {
         Selected::Tcp => {
             let streams = connect_mesh(identity, &mut rendezvous)?;
-            Box::new(Tcp::new(identity.rank, identity.world_size, streams)?)
+            let mut tcp = Tcp::new(identity.rank, identity.world_size, streams)?;
+            if let Some(neighbourhood) = &neighbourhood {
+                tcp.share_memory(neighbourhood, true)?;
+            }
+            Box::new(tcp)
         }
         Selected::Ucx => {
             let interface = rendezvous.own_address(identity)?;

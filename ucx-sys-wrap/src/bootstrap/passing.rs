@@ -263,7 +263,10 @@ impl Line {
         }
         self.read(&mut bytes[count..])?;
         let [segment, bell] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| stranger())?;
-        Ok(Gift { segment, bell })
+        let credentials = socket_peercred(&self.0).map_err(|error| failed(error.into()))?;
+        // Zero is a process that is not visible from here.
+        let process = Some(credentials.pid.as_raw_nonzero().get());
+        Ok(Gift { segment, bell, process })
     }
 }
 

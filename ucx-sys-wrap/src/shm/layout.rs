@@ -14,7 +14,9 @@ pub(super) const MAGIC_AT: usize = 0;
 pub(super) const VERSION_AT: usize = 8;
 pub(super) const RANK_AT: usize = 16;
 pub(super) const BYTES_AT: usize = 24;
-/// Odd while the rank sleeps; alone in its line and in the next, which processors fetch together.
+/// Where this word lies in the memory of the segment's process.
+pub(super) const ADDRESS_AT: usize = 32;
+/// Counts the sleeps of the rank; alone in its line and in the next, which processors fetch together.
 pub(super) const SLEEP_AT: usize = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
@@ -24,9 +26,9 @@ pub(super) const VERSION: u64 = 1;
 const BLOCK_FIXED_BYTES: usize = 48 << 10;
 
 /// Bytes that one rank spends on the rings of payload to all its neighbours, if they get the least of all.
-const RINGS_BYTES: usize = 8 << 20;
+const RINGS_BYTES: usize = 4 << 20;
 const LEAST_RING_BYTES: usize = 64 << 10;
-const MOST_RING_BYTES: usize = 1 << 20;
+const MOST_RING_BYTES: usize = 512 << 10;
 
 /// Where things lie in every segment of a host with this many ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

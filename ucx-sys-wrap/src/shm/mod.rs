@@ -15,7 +15,7 @@
 //! job's key. Who gets one checks that it is a memfd of the kernel's ordinary memory, its seals and its size before it is
 //! mapped, so that no peer can take pages away under a reader. A peer can still write what it likes, whenever it likes:
 //! its bytes are loaded as atomics, or copied by code that assumes nothing of them, and every length among them is
-//! checked before it is used.
+//! checked before it is used. Reading a process's memory is asked of the kernel, which checks every address.
 //!
 //! **Order.** A writer stores the bytes, then a word of its own segment with `Release`; a reader loads that word with
 //! `Acquire`, then reads the bytes. Bytes stored past the caches ([`OwnArea::stream`]) are fenced before that call
@@ -27,6 +27,7 @@ mod copying;
 mod layout;
 mod mapping;
 mod neighbourhood;
+mod process;
 mod segment;
 
 pub use bell::Bell;

@@ -1,11 +1,13 @@
 //! The ranks of one host and what they share.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::bell::Bell;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
+use super::process::Process;
 use super::segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
 use crate::{Error, Rank, Result};
 
@@ -32,6 +34,8 @@ struct Neighbour {
     segment: PeerSegment,
     bell: Bell,
     sleep: PeerArea,
+    /// Its process, if this one can read its memory.
+    process: Option<Process>,
     /// Which of its sleeps this rank has ended.
     woken: AtomicU64,
 }
@@ -40,6 +44,8 @@ struct Neighbour {
 pub(crate) struct Gift {
     pub(crate) segment: OwnedFd,
     pub(crate) bell: OwnedFd,
+    /// The process that gave it, by the word of the kernel; `None` if it is not visible from here.
+    pub(crate) process: Option<i32>,
 }
 
 impl Neighbourhood {
@@ -97,7 +103,12 @@ impl Neighbourhood {
         let prepared = ranks.iter().map(prepare).collect::<Result<Vec<_>>>()?;
         let gifts_for = |own: Rank| {
             let others = ranks.iter().zip(&prepared).filter(move |(rank, _)| **rank != own);
-            others.map(|(rank, (segment, bell))| Ok((*rank, Gift::of(segment, bell)?))).collect::<Result<Vec<_>>>()
+            let own_process = i32::try_from(std::process::id()).ok();
+            let gift = |(rank, (segment, bell)): (&Rank, &(OwnSegment, Bell))| {
+                let gift = Gift::of(segment, bell)?;
+                Ok((*rank, Gift { process: own_process, ..gift }))
+            };
+            others.map(gift).collect::<Result<Vec<_>>>()
         };
         let gifts = ranks.iter().map(|own| gifts_for(*own)).collect::<Result<Vec<_>>>()?;
         let all = ranks.iter().zip(prepared).zip(gifts);
@@ -153,6 +164,21 @@ impl Neighbourhood {
         Some(self.neighbour(place)?.segment.area(self.layout.block(self.own_place)))
     }
 
+    /// Whether this rank can read the memory of the rank at `place`, by the system's leave.
+    #[must_use]
+    pub fn can_read(&self, place: usize) -> bool {
+        self.neighbour(place).is_some_and(|neighbour| neighbour.process.is_some())
+    }
+
+    /// Copies bytes from the memory of the rank at `place`: from all of `spans` (address and bytes) to all of `into`,
+    /// which have as many. Says whether all could be read. What is read is what lies there at that moment, nothing more:
+    /// whether it still means anything must be asked afterwards.
+    #[must_use]
+    pub fn read_memory(&self, place: usize, spans: [(usize, usize); 3], into: &mut [IoSliceMut<'_>]) -> bool {
+        let process = self.neighbour(place).and_then(|neighbour| neighbour.process.as_ref());
+        process.is_some_and(|process| process.read(spans, into))
+    }
+
     /// Says that this rank is about to sleep: neighbours that publish something from now on ring its bell, once each.
     /// Look for news once more after this, and before sleeping. Costs two system calls.
     ///
@@ -193,7 +219,8 @@ impl Neighbour {
     fn new(rank: Rank, gift: Gift, layout: Layout) -> Result<Self> {
         let segment = PeerSegment::new(rank, &gift.segment, layout)?;
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
-        Ok(Self { segment, bell: Bell::received(rank, gift.bell)?, sleep, woken: AtomicU64::new(0) })
+        let process = gift.process.and_then(|number| Process::probe(number, &segment));
+        Ok(Self { segment, bell: Bell::received(rank, gift.bell)?, sleep, process, woken: AtomicU64::new(0) })
     }
 }
 
@@ -203,7 +230,7 @@ impl Gift {
         let copy = |descriptor: BorrowedFd<'_>| {
             descriptor.try_clone_to_owned().map_err(|error| Error::system("can't copy a descriptor", error))
         };
-        Ok(Self { segment: copy(segment.descriptor())?, bell: copy(bell.as_fd())? })
+        Ok(Self { segment: copy(segment.descriptor())?, bell: copy(bell.as_fd())?, process: None })
     }
 }
 

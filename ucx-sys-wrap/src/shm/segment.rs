@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_sea
 use rustix::io::Errno;
 
 use super::copying;
-use super::layout::{BYTES_AT, Layout, MAGIC, MAGIC_AT, RANK_AT, VERSION, VERSION_AT};
+use super::layout::{ADDRESS_AT, BYTES_AT, Layout, MAGIC, MAGIC_AT, RANK_AT, VERSION, VERSION_AT};
 use super::mapping::Mapping;
 use crate::{Error, Rank, Result};
 
@@ -82,6 +82,8 @@ impl OwnSegment {
         for (offset, value) in header_of(rank, layout) {
             header.word(offset).store(value, Ordering::Relaxed);
         }
+        let address = header.word(ADDRESS_AT);
+        address.store(std::ptr::from_ref(address).addr() as u64, Ordering::Relaxed);
         Ok(segment)
     }
 

@@ -25,6 +25,9 @@
 //! to it, fails with [`Error::PeerLost`] and tells all. A peer that sends what is no frame closes the transport with
 //! [`Error::Protocol`]; the others are told that it is lost.
 //!
+//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, see `link`; their
+//! socket carries the rest, and ends when one of them dies.
+//!
 //! Both sides have proven to hold the job's key before a socket comes here; the bytes themselves are not protected.
 #![forbid(unsafe_code)]
 
@@ -35,7 +38,9 @@ pub(crate) mod fuzzing;
 mod guess;
 mod incoming;
 mod ledger;
+mod link;
 mod matching;
+mod neighbours;
 mod one_sided;
 mod operations;
 mod outgoing;
@@ -62,6 +67,7 @@ use crate::transport::{Statistics, Transport, check_peer};
 use crate::{Error, Failure, Rank, Result};
 use connection::{Connection, Verdict};
 use incoming::Farewell;
+use link::Links;
 use poller::Poller;
 
 /// How much is read and how much written a connection in one turn, in bytes.
@@ -72,6 +78,9 @@ const JUDGE_QUOTA: usize = 64 << 20;
 
 /// Connections that nothing waits for are looked at in every so many turns.
 const SWEEP_EVERY: u32 = 64;
+
+/// The same where all peers are on this host and share memory.
+const SWEEP_LINKED_EVERY: u32 = 1024;
 
 /// How long a transport that is dropped goes on writing what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -103,6 +112,8 @@ pub struct Tcp {
     has_moved: bool,
     statistics: Statistics,
     start: Instant,
+    /// Messages to the ranks of this host, if they share memory.
+    links: Option<Links>,
 }
 
 /// Why nothing goes on.
@@ -151,6 +162,7 @@ impl Tcp {
             has_moved: false,
             statistics: Statistics::default(),
             start: Instant::now(),
+            links: None,
         })
     }
 
@@ -175,9 +187,12 @@ impl Tcp {
                 }
             }
         }
+        if let Some(links) = &mut self.links {
+            let turn = links.turn(&mut self.statistics);
+            moved |= self.judge_link(turn);
+        }
         self.turns = self.turns.wrapping_add(1);
-        let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
-        if self.sweep_next || (!is_all_seen && self.turns.is_multiple_of(SWEEP_EVERY)) {
+        if self.sweep_next || self.is_sweep_due() {
             moved |= self.sweep();
         }
         if !self.suspects.is_empty() {
@@ -187,10 +202,14 @@ impl Tcp {
         moved
     }
 
-    /// Serves every connection that has something, awaited or not.
+    /// Serves every connection and link that has something, awaited or not.
     fn sweep(&mut self) -> bool {
         self.sweep_next = false;
         let mut moved = false;
+        if let Some(links) = &mut self.links {
+            let sweep = links.sweep(&mut self.statistics);
+            moved |= self.judge_link(sweep);
+        }
         for index in self.poller.wait(Duration::ZERO) {
             moved |= self.service(index, QUOTA);
         }
@@ -221,6 +240,7 @@ impl Tcp {
         match verdict {
             Verdict::Open => {}
             Verdict::Lost => {
+                self.drain_link(peer);
                 if !self.suspects.contains(&peer) {
                     self.suspects.push(peer);
                 }
@@ -229,7 +249,8 @@ impl Tcp {
                 let is_missed = connection.has_operations();
                 self.poller.remove(connection);
                 connection.finish();
-                if is_missed {
+                self.drain_link(peer);
+                if self.links.as_mut().is_some_and(|links| links.finish(peer)) || is_missed {
                     self.lose(peer);
                 }
             }
@@ -274,6 +295,9 @@ impl Tcp {
         for connection in self.connections.iter_mut().flatten() {
             connection.fail(&error, cause, &mut self.statistics);
         }
+        if let Some(links) = &mut self.links {
+            links.close(&error);
+        }
         self.awaited.clear();
         self.closed = Some(Closed { error, cause: Some(cause) });
         self.has_moved = true;
@@ -315,10 +339,16 @@ impl Tcp {
         if std::thread::panicking() {
             self.fail(Failure::PeerLost(self.rank));
         }
+        let start = Instant::now();
+        while self.links.as_ref().is_some_and(Links::has_queued) && start.elapsed() < FLUSH_PATIENCE {
+            // Bye must not come before what was sent.
+            if !self.progress() {
+                std::thread::yield_now();
+            }
+        }
         if self.closed.is_none() {
             self.connections.iter_mut().flatten().for_each(Connection::say_bye);
         }
-        let start = Instant::now();
         loop {
             self.sweep_next = true;
             (0..self.connections.len()).for_each(|index| self.list(index));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::MAX_MESSAGE_BYTES;
+use super::link::Links;
 use super::{Closed, Tcp};
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport};
 use crate::{Envelope, Error, Failure, OneSided, Rank, Result};
@@ -27,6 +28,18 @@ impl Transport for Tcp {
         if let Err(error) = self.check_length(&parts) {
             return Posted::Done(SendDone { parts, result: Err(error) });
         }
+        if self.closed.is_none()
+            && let Some(links) = &mut self.links
+            && links.has(to)
+        {
+            return match links.post_send(to, envelope, parts, &mut self.statistics) {
+                Posted::Pending(key) => Posted::Pending(SendId(join(to, key))),
+                Posted::Done(done) => {
+                    self.judge_result(&done.result);
+                    Posted::Done(done)
+                }
+            };
+        }
         let posted = match self.connection(to) {
             Ok((connection, statistics)) => connection.post_send(envelope, parts, statistics),
             Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
@@ -44,6 +57,18 @@ impl Transport for Tcp {
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
+        if self.closed.is_none()
+            && let Some(links) = &mut self.links
+            && links.has(from)
+        {
+            return match links.post_recv(from, envelope, parts, &mut self.statistics) {
+                Posted::Pending(key) => Posted::Pending(RecvId(join(from, key))),
+                Posted::Done(done) => {
+                    self.judge_result(&done.result);
+                    Posted::Done(done)
+                }
+            };
+        }
         let posted = match self.connection(from) {
             Ok((connection, statistics)) => connection.post_recv(envelope, parts, statistics),
             Err(error) => return Posted::Done(RecvDone { parts, result: Err(error) }),
@@ -62,24 +87,34 @@ impl Transport for Tcp {
 
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
         let (index, key) = split(id.0);
-        self.connections.get_mut(index)?.as_mut()?.test_send(key)
+        match self.links_of(index) {
+            Some(links) => links.test_send(index, key),
+            None => self.connections.get_mut(index)?.as_mut()?.test_send(key),
+        }
     }
 
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
         let (index, key) = split(id.0);
-        self.connections.get_mut(index)?.as_mut()?.test_recv(key)
+        match self.links_of(index) {
+            Some(links) => links.test_recv(index, key),
+            None => self.connections.get_mut(index)?.as_mut()?.test_recv(key),
+        }
     }
 
     fn cancel_send(&mut self, id: SendId) {
         let (index, key) = split(id.0);
-        if let Some(Some(connection)) = self.connections.get_mut(index) {
+        if let Some(links) = self.links.as_mut().filter(|links| links.has(Rank(index as u32))) {
+            links.cancel_send(index, key, &mut self.statistics);
+        } else if let Some(Some(connection)) = self.connections.get_mut(index) {
             connection.cancel_send(key, &mut self.statistics);
         }
     }
 
     fn cancel_recv(&mut self, id: RecvId) {
         let (index, key) = split(id.0);
-        if let Some(Some(connection)) = self.connections.get_mut(index) {
+        if let Some(links) = self.links_of(index) {
+            links.cancel_recv(index, key);
+        } else if let Some(Some(connection)) = self.connections.get_mut(index) {
             connection.cancel_recv(key);
         }
     }
@@ -99,6 +134,12 @@ impl Transport for Tcp {
         if std::mem::take(&mut self.has_moved) || self.closed.is_some() {
             return None;
         }
+        if let Some(links) = &mut self.links {
+            let turn = links.begin_sleep(&mut self.statistics);
+            if self.judge_link(turn) {
+                return None;
+            }
+        }
         self.watch();
         Some(Arc::clone(self.poller.descriptor()))
     }
@@ -113,6 +154,9 @@ impl Transport for Tcp {
 
     fn abandon(&mut self) -> Result<()> {
         let closed = self.closed.get_or_insert(Closed { error: Error::Closed, cause: None });
+        if let Some(links) = &mut self.links {
+            links.close(&closed.error);
+        }
         for connection in self.connections.iter_mut().flatten() {
             self.poller.remove(connection);
             connection.close(&closed.error, &mut self.statistics);
@@ -132,6 +176,12 @@ impl Transport for Tcp {
 }
 
 impl Tcp {
+    /// The links, if messages of this peer go through them.
+    #[inline]
+    fn links_of(&mut self, index: usize) -> Option<&mut Links> {
+        self.links.as_mut().filter(|links| links.has(Rank(index as u32)))
+    }
+
     /// Closes the transport when an operation has found that its peer has left.
     pub(super) fn judge_result<T>(&mut self, result: &Result<T>) {
         if let Err(Error::PeerLost { rank }) = result {

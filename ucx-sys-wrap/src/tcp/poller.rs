@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::connection::Connection;
@@ -41,6 +42,12 @@ impl Poller {
             connection.interest = wanted;
         }
         Ok(())
+    }
+
+    /// Begins to watch what neighbours ring to wake this rank. It is named by no connection's index.
+    pub(super) fn add_bell(&self, bell: BorrowedFd<'_>) -> Result<()> {
+        epoll::add(&self.epoll, bell, EventData::new_u64(u64::MAX), EventFlags::IN)
+            .map_err(|error| Error::system("can't watch the bell of this rank", error))
     }
 
     /// Watches the socket of a connection for what it waits for now.

@@ -3,6 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::{Buffer, RawVec, RecvBuffer, SendBuffer};
+use ucx_sys_wrap::shm::Neighbourhood;
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
     Arrival, Envelope, Error, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId, SendParts,
@@ -29,6 +30,15 @@ pub fn mesh(world_size: usize) -> Vec<Row> {
 pub fn world(world_size: usize) -> Vec<Tcp> {
     let rows = mesh(world_size).into_iter().enumerate();
     rows.map(|(rank, row)| Tcp::new(Rank(rank as u32), world_size as u32, row).unwrap()).collect()
+}
+
+/// Ranks of one host that share memory; `may_read` lets them read each other's.
+pub fn neighbours(world_size: usize, may_read: bool) -> Vec<Tcp> {
+    let mut transports = world(world_size);
+    for (transport, neighbourhood) in transports.iter_mut().zip(Neighbourhood::in_process(world_size as u32).unwrap()) {
+        transport.share_memory(&neighbourhood, may_read).unwrap();
+    }
+    transports
 }
 
 /// A world in which only the first `real` ranks are transports; the others are bare sockets.

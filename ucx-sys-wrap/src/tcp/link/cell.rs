@@ -1,0 +1,243 @@
+//! Cells: nine lines with a stamp in the first word, which is written last.
+//!
+//! | word of the first line | message | long | offer | piece | others |
+//! | --- | --- | --- | --- | --- | --- |
+//! | 0 | stamp: 32 bits of the cell's number plus one, 8 bits of kind, 8 of the number of parts, 16 extra | extra: lines of its first piece, already in the ring | as message | as message | as message |
+//! | 1 | tag | tag | tag | bytes | number of the offer |
+//! | 2, 3 | signature | signature | signature | | |
+//! | 4 | mark | mark | mark | | |
+//! | 5 | three lengths of 16 bits | length | length | | |
+//! | 6, 7 | the first 16 bytes | lengths | lengths | | |
+//!
+//! Behind it, a message has the rest of its payload; an offer has its number, the word that says whether its memory may
+//! be read (or 64), the serial number that it then holds, zero, and three addresses.
+
+use crate::{Arrival, Envelope, Mark, Rank, Signature, Tag};
+
+use super::super::MAX_MESSAGE_BYTES;
+
+pub(super) const CELLS: u64 = 64;
+pub(super) const CELL_BYTES: usize = 576;
+
+/// Payload in the first line, and in a cell.
+pub(super) const FIRST_BYTES: usize = 16;
+pub(super) const INLINE_BYTES: usize = FIRST_BYTES + CELL_BYTES - 64;
+
+/// A line, as words.
+pub(super) type Line = [u64; 8];
+
+/// What a cell is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Message = 1,
+    Long = 2,
+    Piece = 3,
+    Offer = 4,
+    Grant = 5,
+    /// The message was read from its sender's memory.
+    Read = 6,
+    Data = 7,
+    /// The message is not wanted.
+    Refusal = 8,
+}
+
+/// What a message says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) tag: Tag,
+    pub(super) signature: Signature,
+    pub(super) mark: Mark,
+    pub(super) parts: usize,
+    /// Bytes of each part, zero for those that are not there.
+    pub(super) lengths: [usize; 3],
+}
+
+/// Where an offered message lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) number: u32,
+    /// The word that says whether the memory may be read; [`NO_WORD`](Self::NO_WORD) if it may not.
+    pub(super) word: usize,
+    pub(super) serial: u64,
+    pub(super) addresses: [usize; 3],
+}
+
+impl Place {
+    pub(super) const NO_WORD: usize = super::OPEN_MESSAGES;
+}
+
+impl Kind {
+    fn decode(byte: u8) -> Option<Self> {
+        let kinds =
+            [Self::Message, Self::Long, Self::Piece, Self::Offer, Self::Grant, Self::Read, Self::Data, Self::Refusal];
+        kinds.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// The first byte of a cell in its area.
+#[inline]
+pub(super) fn offset_of(position: u64) -> usize {
+    (position % CELLS) as usize * CELL_BYTES
+}
+
+/// Whether the cell that begins with `stamp` is the one at `position`.
+#[inline]
+pub(super) fn is_stamped(stamp: u64, position: u64) -> bool {
+    stamp as u32 == position.wrapping_add(1) as u32
+}
+
+#[inline]
+pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 {
+    u64::from(position.wrapping_add(1) as u32) | (kind as u64) << 32 | (parts as u64) << 40 | u64::from(extra) << 48
+}
+
+/// The kind and the extra bits.
+#[inline]
+pub(super) fn read_stamp(stamp: u64) -> Result<(Kind, u16), String> {
+    match Kind::decode((stamp >> 32) as u8) {
+        Some(kind) => Ok((kind, (stamp >> 48) as u16)),
+        None => Err(format!("a cell of kind {}, expected 1 to 8", (stamp >> 32) as u8)),
+    }
+}
+
+impl Head {
+    #[inline]
+    pub(super) fn new(envelope: Envelope, parts: impl Iterator<Item = usize>) -> Self {
+        let mut lengths = [0; 3];
+        let mut count = 0;
+        for (length, bytes) in lengths.iter_mut().zip(parts) {
+            *length = bytes;
+            count += 1;
+        }
+        Self { tag: envelope.tag, signature: envelope.signature, mark: envelope.mark, parts: count, lengths }
+    }
+
+    /// Bytes of payload; a decoded head's fit.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.lengths[0] + self.lengths[1] + self.lengths[2]
+    }
+
+    /// Bytes of each part.
+    #[inline]
+    pub(super) fn lengths(&self) -> &[usize] {
+        self.lengths.get(..self.parts).unwrap_or(&self.lengths)
+    }
+
+    pub(super) fn arrival(&self) -> Arrival {
+        Arrival { mark: self.mark, lengths: self.lengths().iter().copied().collect() }
+    }
+
+    /// The first line of a message whose payload begins with `first`.
+    #[inline]
+    pub(super) fn inline_line(&self, first: [u8; FIRST_BYTES]) -> Line {
+        let [a, b, c] = self.lengths.map(|length| length as u64 & 0xffff);
+        let (low, high) = halves(first);
+        let (left, right) = halves(self.signature.0);
+        [0, self.tag.0, left, right, self.mark.0, a | b << 16 | c << 32, low, high]
+    }
+
+    /// The first line of a long message or an offer.
+    pub(super) fn long_line(&self) -> Line {
+        let [a, b, c] = self.lengths.map(|length| length as u64);
+        let (left, right) = halves(self.signature.0);
+        [0, self.tag.0, left, right, self.mark.0, a, b, c]
+    }
+
+    /// What the first line of a cell of this kind says, which `peer` has written.
+    #[inline]
+    pub(super) fn decode(line: &Line, kind: Kind, peer: Rank) -> Result<Self, String> {
+        let parts = usize::from((line[0] >> 40) as u8);
+        let [.., a, b, c] = *line;
+        let (lengths, most) = match kind {
+            Kind::Message => ([a & 0xffff, a >> 16 & 0xffff, a >> 32 & 0xffff], INLINE_BYTES as u64),
+            _ => ([a, b, c], MAX_MESSAGE_BYTES),
+        };
+        let tag = Tag(line[1]);
+        if tag.source() != peer {
+            return Err(format!("a message with the tag of rank {}", tag.source()));
+        }
+        if parts > 3 || lengths.iter().skip(parts).any(|length| *length != 0) {
+            return Err(format!("a message of {parts} parts, expected at most 3"));
+        }
+        let sum = lengths.iter().try_fold(0u64, |sum, length| sum.checked_add(*length));
+        if sum.is_none_or(|sum| sum > most) {
+            return Err(format!("a message of {lengths:?} bytes, expected at most {most}"));
+        }
+        let mut signature = Signature::default();
+        signature.0[..8].copy_from_slice(&line[2].to_le_bytes());
+        signature.0[8..].copy_from_slice(&line[3].to_le_bytes());
+        Ok(Self { tag, signature, mark: Mark(line[4]), parts, lengths: lengths.map(|length| length as usize) })
+    }
+}
+
+impl Place {
+    /// The second line of an offer.
+    pub(super) fn line(&self) -> Line {
+        let [a, b, c] = self.addresses.map(|address| address as u64);
+        [u64::from(self.number), self.word as u64, self.serial, 0, a, b, c, 0]
+    }
+
+    /// What the second line of an offer says.
+    pub(super) fn decode(line: &Line) -> Result<Self, String> {
+        let [number, word, serial, _, a, b, c, _] = *line;
+        let number = u32::try_from(number).map_err(|_| format!("offer {number}, expected at most {}", u32::MAX))?;
+        if word > Self::NO_WORD as u64 {
+            return Err(format!("an offer with word {word}, expected at most {}", Self::NO_WORD));
+        }
+        Ok(Self { number, word: word as usize, serial, addresses: [a, b, c].map(|address| address as usize) })
+    }
+}
+
+#[inline]
+fn halves(bytes: [u8; 16]) -> (u64, u64) {
+    let whole = u128::from_le_bytes(bytes);
+    (whole as u64, (whole >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn heads_come_back(round: u32, mark: u64, signature: [u8; 16], lengths in proptest::collection::vec(0usize..170, 0..4)) {
+            let envelope = Envelope { tag: Tag::new(Rank(3), 1, 2, round), signature: Signature(signature), mark: Mark(mark) };
+            let head = Head::new(envelope, lengths.iter().copied());
+            prop_assert_eq!(head.lengths(), &lengths[..]);
+            for (kind, mut line) in [(Kind::Message, head.inline_line([7; 16])), (Kind::Long, head.long_line()), (Kind::Offer, head.long_line())] {
+                line[0] = stamp(9, kind, head.parts, 5);
+                prop_assert!(is_stamped(line[0], 9) && !is_stamped(line[0], 9 + CELLS));
+                prop_assert_eq!(read_stamp(line[0]), Ok((kind, 5)));
+                prop_assert_eq!(Head::decode(&line, kind, Rank(3)), Ok(head));
+                prop_assert!(Head::decode(&line, kind, Rank(2)).is_err());
+            }
+        }
+
+        #[test]
+        fn no_words_panic_and_lengths_are_bounded(line: Line, parts in 0u64..5, small: bool) {
+            let mut line = line;
+            line[0] = parts << 40;
+            line[1] = Tag::new(Rank(1), 0, 0, 0).0;
+            if small {
+                line[5..].iter_mut().for_each(|word| *word >>= 24);
+            }
+            for kind in [Kind::Message, Kind::Long, Kind::Offer] {
+                if let Ok(head) = Head::decode(&line, kind, Rank(1)) {
+                    let most = if kind == Kind::Message { INLINE_BYTES } else { MAX_MESSAGE_BYTES as usize };
+                    prop_assert!(head.bytes() <= most && head.parts <= 3);
+                }
+            }
+            let _ = (Place::decode(&line), read_stamp(line[3]));
+        }
+    }
+
+    #[test]
+    fn places_come_back() {
+        let place = Place { number: 7, word: 63, serial: 1 << 40, addresses: [1, 2, usize::MAX] };
+        assert_eq!(Place::decode(&place.line()), Ok(place));
+        assert_eq!(Kind::decode(0), None);
+        assert_eq!(Kind::decode(9), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! The links to all neighbours of a rank.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::Link;
+use crate::shm::Neighbourhood;
+use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::{Envelope, Error, Rank, Result, Statistics};
+
+/// How much is taken from a link in one turn, in bytes.
+const QUOTA: usize = 1 << 20;
+
+pub(in super::super) struct Links {
+    neighbourhood: Arc<Neighbourhood>,
+    /// By rank.
+    links: Vec<Option<Link>>,
+    /// The ranks that have one.
+    linked: Vec<usize>,
+    /// Those of them that an operation waits for, and some that none waits for any more.
+    awaited: Vec<usize>,
+}
+
+impl Links {
+    /// Links to all neighbours, in a world of `world_size`.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchPeer`] when a neighbour is outside that world.
+    pub(in super::super) fn new(neighbourhood: &Arc<Neighbourhood>, world_size: u32, may_read: bool) -> Result<Self> {
+        let mut links: Vec<Option<Link>> = (0..world_size).map(|_| None).collect();
+        for (place, rank) in neighbourhood.ranks().iter().enumerate() {
+            let own = neighbourhood.ranks().get(neighbourhood.own_place()).copied().unwrap_or(*rank);
+            let slot = links.get_mut(rank.index()).ok_or(Error::NoSuchPeer { rank: *rank, own, world_size })?;
+            *slot = Link::new(neighbourhood, place, may_read);
+        }
+        let linked = (0..links.len()).filter(|index| links[*index].is_some()).collect();
+        Ok(Self { neighbourhood: Arc::clone(neighbourhood), links, linked, awaited: Vec::new() })
+    }
+
+    /// How many peers have a link.
+    pub(in super::super) fn count(&self) -> usize {
+        self.linked.len()
+    }
+
+    /// Readable when a neighbour wakes this rank.
+    pub(in super::super) fn bell(&self) -> BorrowedFd<'_> {
+        self.neighbourhood.bell()
+    }
+
+    #[inline]
+    pub(in super::super) fn has(&self, peer: Rank) -> bool {
+        matches!(self.links.get(peer.index()), Some(Some(_)))
+    }
+
+    /// Posts a message to a peer that has a link.
+    #[inline]
+    pub(in super::super) fn post_send(
+        &mut self,
+        to: Rank,
+        envelope: Envelope,
+        parts: SendParts,
+        counts: &mut Statistics,
+    ) -> Posted<usize, SendDone> {
+        let Some(Some(link)) = self.links.get_mut(to.index()) else {
+            return Posted::Done(SendDone { parts, result: Err(Error::Closed) });
+        };
+        let posted = link.post_send(envelope, parts, counts);
+        self.list(to.index());
+        posted
+    }
+
+    /// Posts a receive from a peer that has a link.
+    #[inline]
+    pub(in super::super) fn post_recv(
+        &mut self,
+        from: Rank,
+        envelope: Envelope,
+        parts: RecvParts,
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        let Some(Some(link)) = self.links.get_mut(from.index()) else {
+            return Posted::Done(RecvDone { parts, result: Err(Error::Closed) });
+        };
+        let posted = link.post_recv(envelope, parts, counts);
+        self.list(from.index());
+        posted
+    }
+
+    #[inline]
+    pub(in super::super) fn test_send(&mut self, index: usize, key: usize) -> Option<SendDone> {
+        self.links.get_mut(index)?.as_mut()?.sender.test(key)
+    }
+
+    #[inline]
+    pub(in super::super) fn test_recv(&mut self, index: usize, key: usize) -> Option<RecvDone> {
+        self.links.get_mut(index)?.as_mut()?.receiver.test(key)
+    }
+
+    pub(in super::super) fn cancel_send(&mut self, index: usize, key: usize, counts: &mut Statistics) {
+        if let Some(Some(link)) = self.links.get_mut(index) {
+            link.cancel_send(key, counts);
+        }
+    }
+
+    pub(in super::super) fn cancel_recv(&mut self, index: usize, key: usize) {
+        if let Some(Some(link)) = self.links.get_mut(index) {
+            link.cancel_recv(key);
+        }
+    }
+
+    /// Polls the links that are awaited. Says whether anything moved.
+    ///
+    /// # Errors
+    /// What a neighbour has written that can't be, with the neighbour.
+    #[inline]
+    pub(in super::super) fn turn(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+        let mut moved = false;
+        let mut position = 0;
+        while let Some(&index) = self.awaited.get(position) {
+            let Some(Some(link)) = self.links.get_mut(index) else { break };
+            moved |= link.poll(QUOTA, counts).map_err(|error| (Rank(index as u32), error))?;
+            if link.is_awaited() {
+                position += 1;
+            } else {
+                link.is_listed = false;
+                self.awaited.swap_remove(position);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Polls all links. Says whether anything moved.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub(in super::super) fn sweep(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+        let mut moved = false;
+        for position in 0..self.linked.len() {
+            let index = self.linked[position];
+            if let Some(Some(link)) = self.links.get_mut(index) {
+                moved |= link.poll(QUOTA, counts).map_err(|error| (Rank(index as u32), error))?;
+                self.list(index);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Says that this rank is about to sleep, and looks for news once more: it must not sleep if this says that
+    /// anything moved.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub(in super::super) fn begin_sleep(
+        &mut self,
+        counts: &mut Statistics,
+    ) -> std::result::Result<bool, (Rank, Error)> {
+        for link in self.links.iter_mut().flatten() {
+            link.sender.begin_sleep();
+        }
+        self.neighbourhood.begin_sleep();
+        self.sweep(counts)
+    }
+
+    /// Takes all that a peer has written, which writes no more.
+    ///
+    /// # Errors
+    /// As [`Link::poll`].
+    pub(in super::super) fn drain(&mut self, peer: Rank, counts: &mut Statistics) -> Result<()> {
+        let Some(Some(link)) = self.links.get_mut(peer.index()) else { return Ok(()) };
+        while link.receiver.has_cell() && link.poll(usize::MAX, counts)? {}
+        Ok(())
+    }
+
+    /// The peer has left in good order. Says whether somebody still waited for it.
+    pub(in super::super) fn finish(&mut self, peer: Rank) -> bool {
+        let Some(Some(link)) = self.links.get_mut(peer.index()) else { return false };
+        let is_missed = link.has_operations();
+        link.finish();
+        is_missed
+    }
+
+    /// Ends every operation with `error`; nothing is read or written any more.
+    pub(in super::super) fn close(&mut self, error: &Error) {
+        self.links.iter_mut().flatten().for_each(|link| link.close(error));
+        self.awaited.clear();
+    }
+
+    /// Whether something still has to be written.
+    pub(in super::super) fn has_queued(&self) -> bool {
+        self.links.iter().flatten().any(Link::has_queued)
+    }
+
+    /// Has a link polled in every turn for as long as an operation waits for it.
+    #[inline]
+    fn list(&mut self, index: usize) {
+        if let Some(Some(link)) = self.links.get_mut(index)
+            && !link.is_listed
+            && link.is_awaited()
+        {
+            link.is_listed = true;
+            self.awaited.push(index);
+        }
+    }
+}

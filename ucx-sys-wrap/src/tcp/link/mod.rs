@@ -1,0 +1,186 @@
+//! Messages between two ranks of one host, over the memory that they share.
+//!
+//! What a rank sends to a neighbour, it writes into its own segment, and what it has taken of the neighbour's, it
+//! acknowledges there too: in the [block](crate::shm::Layout::block) for that neighbour.
+//!
+//! | bytes of a block | what |
+//! | --- | --- |
+//! | 0..8 | not zero while this rank sleeps and has something to send that finds no room |
+//! | 8..16 | not zero if this rank can read the neighbour's memory |
+//! | 128..152 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking |
+//! | 256..768 | 64 words: the serial number of a message whose memory may be read, else zero |
+//! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
+//! | 49152.. | the ring of payload, a power of two |
+//!
+//! A message takes one of four ways:
+//!
+//! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header. One copy in, one copy out.
+//! 2. Up to [`MAX_EAGER_BYTES`](super::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a cell. One copy in, one copy out.
+//! 3. Between 8 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
+//!    it from the sender's memory. One copy. What is not expected yet is read to the heap, as far as the credit goes.
+//! 4. Anything else is offered, and goes through the ring when a receive is posted.
+//!
+//! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
+//! message at a time go through the ring; cells of others come between them. The credits are those of the sockets.
+//!
+//! A sender that ends a message early whose memory may be read takes the word away *before* it gives the memory back. A
+//! receiver looks at the word after it has read: if it is gone, it asks for the bytes through the ring, and gets the copy
+//! that the sender has made.
+//!
+//! Nothing that a neighbour writes is believed: positions are counted here, lengths are checked against what is left of
+//! the message and of the ring, acknowledgements against what was sent. What does not fit is [`Error::Protocol`] naming
+//! the neighbour.
+
+mod cell;
+mod links;
+mod payload;
+mod receives;
+mod receiving;
+mod sending;
+
+use std::sync::Arc;
+
+use crate::shm::Neighbourhood;
+use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::{Envelope, Error, Rank, Result, Statistics};
+use receiving::Receiver;
+use sending::Sender;
+
+pub(super) use links::Links;
+
+/// Where things lie in a block.
+const STARVING_AT: usize = 0;
+const CAN_READ_AT: usize = 8;
+const CELLS_TAKEN_AT: usize = 128;
+const RING_TAKEN_AT: usize = 136;
+const EAGER_TAKEN_AT: usize = 144;
+const OPEN_AT: usize = 256;
+const CELLS_AT: usize = 4096;
+
+/// Messages whose memory may be read at the same time.
+const OPEN_MESSAGES: usize = 64;
+
+/// Messages of so many bytes may be read from the sender's memory.
+const LEAST_OPEN: usize = 8 << 10;
+const MOST_OPEN: usize = 1 << 20;
+
+/// What the neighbour says about what was sent to it.
+#[derive(Clone, Copy, Debug)]
+enum News {
+    /// A receive waits for this offer.
+    Granted(u32),
+    /// This offer was read from this rank's memory.
+    Read(u32),
+    /// This offer is not wanted.
+    Refused(u32),
+}
+
+/// Messages to and from one neighbour.
+pub(super) struct Link {
+    receiver: Receiver,
+    sender: Sender,
+    is_open: bool,
+    /// Whether it is in the list of those that are polled in each turn.
+    is_listed: bool,
+    peer: Rank,
+}
+
+impl Link {
+    /// The link between this rank and the neighbour at `place`; `None` when there is none. `may_read` says whether
+    /// messages may be read from the neighbour's memory, where the kernel allows it.
+    fn new(neighbourhood: &Arc<Neighbourhood>, place: usize, may_read: bool) -> Option<Self> {
+        let peer = *neighbourhood.ranks().get(place)?;
+        let own = neighbourhood.own_block(place)?;
+        let theirs = neighbourhood.peer_block(place)?;
+        let receiver = Receiver::new(neighbourhood, place, peer, own.clone(), &theirs, may_read);
+        let sender = Sender::new(neighbourhood, place, peer, own, theirs);
+        Some(Self { receiver, sender, is_open: true, is_listed: false, peer })
+    }
+
+    fn post_send(&mut self, envelope: Envelope, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
+        if !self.is_open {
+            return Posted::Done(SendDone { parts, result: Err(self.lost()) });
+        }
+        counts.messages_sent += 1;
+        self.sender.post(envelope, parts, counts)
+    }
+
+    fn post_recv(&mut self, envelope: Envelope, parts: RecvParts, counts: &mut Statistics) -> Posted<usize, RecvDone> {
+        let posted = self.receiver.post(envelope, parts, self.is_open, counts);
+        self.reply(counts);
+        posted
+    }
+
+    fn cancel_send(&mut self, key: usize, counts: &mut Statistics) {
+        self.sender.cancel(key, Error::Canceled, counts);
+    }
+
+    fn cancel_recv(&mut self, key: usize) {
+        self.receiver.cancel(key);
+    }
+
+    /// Takes what the neighbour has sent, about `quota` bytes of it, and sends what there is room for. Says whether
+    /// anything moved.
+    #[inline]
+    fn poll(&mut self, quota: usize, counts: &mut Statistics) -> Result<bool> {
+        if !self.is_open {
+            return Ok(false);
+        }
+        let mut moved = false;
+        if self.receiver.has_cell() {
+            moved = true;
+            self.receiver.take(quota, counts)?;
+            while let Some(news) = self.receiver.take_news() {
+                self.sender.hear(news, counts)?;
+            }
+            self.reply(counts);
+        }
+        if !self.sender.is_idle() {
+            moved |= self.sender.pump(counts)?;
+        }
+        Ok(moved)
+    }
+
+    /// Whether something waits here: an operation, or something to send.
+    #[inline]
+    fn is_awaited(&self) -> bool {
+        self.is_open && (self.has_operations() || !self.sender.is_idle())
+    }
+
+    #[inline]
+    fn has_operations(&self) -> bool {
+        self.receiver.has_operations() || self.sender.has_operations()
+    }
+
+    /// Whether something still has to be written.
+    fn has_queued(&self) -> bool {
+        self.is_open && !self.sender.is_idle()
+    }
+
+    /// The neighbour has left in good order: ends what still waits for it. What it sent before can still be received.
+    fn finish(&mut self) {
+        let error = self.lost();
+        self.is_open = false;
+        self.receiver.finish(&error);
+        self.sender.end_all(&error);
+    }
+
+    /// Ends every operation with `error`, at once; nothing more is read or written.
+    fn close(&mut self, error: &Error) {
+        self.is_open = false;
+        self.receiver.close(error);
+        self.sender.end_all(error);
+    }
+
+    /// Sends what is to be answered to what was taken.
+    #[inline]
+    fn reply(&mut self, counts: &mut Statistics) {
+        while let Some(reply) = self.receiver.take_reply() {
+            self.sender.push_control(reply, counts);
+        }
+    }
+
+    fn lost(&self) -> Error {
+        Error::PeerLost { rank: self.peer }
+    }
+}

@@ -1,0 +1,184 @@
+//! The payload of a message on its way out, and the ring that it goes through.
+
+use std::time::Instant;
+
+use crate::shm::{LINE_BYTES, OwnArea, PeerArea};
+use crate::transport::SendParts;
+
+/// Nanoseconds a line above which an ordinary copy into the ring is slow: the lines come from the other processor's
+/// cache at that price, which stores past the caches do not pay.
+const SLOW_LINE: u64 = 14;
+
+/// Pieces that are timed before it is decided how the next are copied.
+const TIMED: u32 = 4;
+const DECIDED: u32 = 256;
+
+/// A piece of fewer bytes says little about the price of a line.
+const LEAST_TIMED: usize = 8 << 10;
+
+/// The payload of a message that is being sent.
+pub(super) enum Payload {
+    Leased(SendParts),
+    /// What was left of a message whose send has ended early, from this byte on.
+    Copied(usize, Vec<u8>),
+}
+
+impl Payload {
+    /// Calls `each` with the stretches that bytes `start..end` of the payload consist of.
+    #[inline]
+    pub(super) fn stretches(&self, start: usize, end: usize, mut each: impl FnMut(&[u8])) {
+        match self {
+            Self::Leased(parts) => {
+                let (mut skip, mut left) = (start, end.saturating_sub(start));
+                for part in parts {
+                    let from = skip.min(part.len());
+                    let count = (part.len() - from).min(left);
+                    skip -= from;
+                    left -= count;
+                    if count > 0 {
+                        each(&part.bytes()[from..from + count]);
+                    }
+                }
+            }
+            Self::Copied(first, bytes) => {
+                let place = start.saturating_sub(*first)..end.saturating_sub(*first);
+                each(bytes.get(place).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Leaves a copy of what follows the first `start` bytes, of `bytes` in all; gives the parts back.
+    pub(super) fn detach(&mut self, start: usize, bytes: usize) -> SendParts {
+        let mut copy = Vec::with_capacity(bytes.saturating_sub(start));
+        self.stretches(start, bytes, |stretch| copy.extend_from_slice(stretch));
+        std::mem::replace(self, Self::Copied(start, copy)).into_parts()
+    }
+
+    pub(super) fn into_parts(self) -> SendParts {
+        match self {
+            Self::Leased(parts) => parts,
+            Self::Copied(..) => SendParts::new(),
+        }
+    }
+}
+
+/// Copies into this rank's ring, the way that is faster now.
+pub(super) struct RingWriter {
+    ring: OwnArea,
+    /// Pieces until the next decision, and how they are copied.
+    left: u32,
+    is_streaming: bool,
+    /// The least price of a line in the pieces that were timed, in nanoseconds.
+    cheapest: u64,
+}
+
+impl RingWriter {
+    pub(super) fn new(ring: OwnArea) -> Self {
+        Self { ring, left: TIMED, is_streaming: false, cheapest: u64::MAX }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.ring.bytes()
+    }
+
+    /// Copies bytes `start..end` of the payload to `position` of the ring, which counts on.
+    pub(super) fn write(&mut self, position: u64, payload: &Payload, start: usize, end: usize) {
+        let is_timed = !self.is_streaming && self.left <= TIMED && end - start >= LEAST_TIMED;
+        let begun = is_timed.then(Instant::now);
+        let mut offset = (position % self.ring.bytes() as u64) as usize;
+        payload.stretches(start, end, |mut stretch| {
+            while !stretch.is_empty() {
+                let (now, later) = stretch.split_at(stretch.len().min(self.ring.bytes() - offset));
+                if self.is_streaming {
+                    self.ring.stream(offset, now);
+                } else {
+                    self.ring.write(offset, now);
+                }
+                offset = (offset + now.len()) % self.ring.bytes();
+                stretch = later;
+            }
+        });
+        if end - start >= LEAST_TIMED {
+            self.learn(begun.map(|begun| begun.elapsed().as_nanos() as u64 / ((end - start) / LINE_BYTES) as u64));
+        }
+    }
+
+    /// Takes note of a piece, and of the price of its lines if it was timed.
+    fn learn(&mut self, price: Option<u64>) {
+        self.cheapest = self.cheapest.min(price.unwrap_or(u64::MAX));
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return;
+        }
+        if self.is_streaming {
+            // Time ordinary copies again.
+            (self.is_streaming, self.left) = (false, TIMED);
+        } else {
+            self.is_streaming = self.cheapest != u64::MAX && self.cheapest > SLOW_LINE;
+            self.left = DECIDED;
+        }
+        self.cheapest = u64::MAX;
+    }
+}
+
+/// Copies `into.len()` bytes at `position` of a neighbour's ring, which counts on.
+#[inline]
+pub(super) fn read_ring(ring: &PeerArea, position: u64, into: &mut [u8]) {
+    let offset = (position % ring.bytes() as u64) as usize;
+    let (now, later) = into.split_at_mut(into.len().min(ring.bytes() - offset));
+    ring.read(offset, now);
+    if !later.is_empty() {
+        ring.read(0, later);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::Neighbourhood;
+
+    #[test]
+    fn slow_lines_are_streamed_and_tried_again() {
+        let world = Neighbourhood::in_process(2).unwrap();
+        let mut writer = RingWriter::new(world[0].own_slots());
+        for _ in 0..TIMED {
+            assert!(!writer.is_streaming);
+            writer.learn(Some(SLOW_LINE + 1));
+        }
+        for _ in 0..DECIDED {
+            assert!(writer.is_streaming);
+            writer.learn(None);
+        }
+        writer.learn(Some(100));
+        writer.learn(Some(3));
+        (0..TIMED - 2).for_each(|_| writer.learn(Some(50)));
+        assert!(!writer.is_streaming, "the cheapest counts");
+    }
+
+    #[test]
+    fn a_ring_goes_round() {
+        let world = Neighbourhood::in_process(2).unwrap();
+        let ring = world[0].own_slots().area(0..4096);
+        let theirs = world[1].peer_slots(0).unwrap().area(0..4096);
+        for is_streaming in [false, true] {
+            let mut writer = RingWriter::new(ring.clone());
+            writer.is_streaming = is_streaming;
+            for position in [0, 64, 4032, 4096 + 4032, u64::from(u32::MAX) * 4096 + 64] {
+                let bytes: Vec<u8> = (0..4000u32).map(|index| (index ^ position as u32) as u8).collect();
+                writer.write(position, &Payload::Copied(100, bytes.clone()), 100, 4100);
+                let mut found = vec![0; 4000];
+                read_ring(&theirs, position, &mut found);
+                assert_eq!(found, bytes, "at {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_of_the_rest_is_the_rest() {
+        let mut payload = Payload::Copied(10, vec![1, 2, 3, 4]);
+        payload.detach(12, 14);
+        let mut rest = Vec::new();
+        payload.stretches(12, 14, |stretch| rest.extend_from_slice(stretch));
+        assert_eq!(rest, [3, 4]);
+    }
+}

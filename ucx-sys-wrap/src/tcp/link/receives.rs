@@ -1,0 +1,239 @@
+//! Posted receives of one link, and the messages that came before theirs was posted.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+
+use arrayvec::ArrayVec;
+use slab::Slab;
+
+use super::cell::{Head, Place};
+use crate::transport::{RecvDone, RecvParts};
+use crate::{Arrival, Envelope, Error, MAX_PARTS, Rank, Result, Tag};
+
+/// Where bytes of a message go.
+pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, MAX_PARTS>;
+
+pub(super) struct Receives {
+    peer: Rank,
+    operations: Slab<Receive>,
+    /// Posted and not matched, in the order of posting.
+    waiting: VecDeque<(Tag, usize)>,
+    /// Arrived and not matched, in the order of arrival.
+    unexpected: VecDeque<Unexpected>,
+    /// Posted receives that have not ended.
+    pending: usize,
+    offers: usize,
+    next_number: u64,
+}
+
+struct Receive {
+    envelope: Envelope,
+    parts: RecvParts,
+    /// `None` while it goes on.
+    result: Option<Result<Arrival>>,
+}
+
+/// A message that nobody has asked for yet.
+pub(super) struct Unexpected {
+    pub(super) head: Head,
+    pub(super) body: Body,
+}
+
+/// What there is of it.
+pub(super) enum Body {
+    /// These bytes, the first of the message whose number among those kept is this.
+    Bytes(u64, Vec<u8>),
+    /// All its bytes, read from its sender's memory.
+    Fetched(Vec<u8>),
+    /// It is offered, and lies there.
+    Offer(Place),
+}
+
+impl Receives {
+    pub(super) fn new(peer: Rank) -> Self {
+        Self {
+            peer,
+            operations: Slab::new(),
+            waiting: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            pending: 0,
+            offers: 0,
+            next_number: 0,
+        }
+    }
+
+    /// Books a receive that waits for its message.
+    #[inline]
+    pub(super) fn post(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
+        let key = self.post_matched(envelope, parts);
+        self.waiting.push_back((envelope.tag, key));
+        key
+    }
+
+    /// Books a receive whose message is known.
+    #[inline]
+    pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
+        self.pending += 1;
+        self.operations.insert(Receive { envelope, parts, result: None })
+    }
+
+    /// Takes the first waiting receive of a tag.
+    #[inline]
+    pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
+        if self.waiting.front().is_some_and(|(first, _)| *first == tag) {
+            return self.waiting.pop_front().map(|(_, key)| key);
+        }
+        let position = self.waiting.iter().position(|(posted, _)| *posted == tag)?;
+        self.waiting.remove(position).map(|(_, key)| key)
+    }
+
+    #[inline]
+    pub(super) fn has_operations(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Whether the message of `head` may be received by a posted receive.
+    #[inline]
+    pub(super) fn check(&self, key: usize, head: &Head) -> Result<()> {
+        match self.operations.get(key) {
+            Some(receive) => check(self.peer, &receive.envelope, &receive.parts, head),
+            None => Err(Error::Canceled),
+        }
+    }
+
+    /// Ends a posted receive. One that has ended already stays as it is.
+    #[inline]
+    pub(super) fn end(&mut self, key: usize, result: Result<Arrival>) {
+        if let Some(receive) = self.operations.get_mut(key)
+            && receive.result.is_none()
+        {
+            receive.result = Some(result);
+            self.pending -= 1;
+        }
+    }
+
+    /// Takes a receive that has ended.
+    #[inline]
+    pub(super) fn take_ended(&mut self, key: usize) -> Option<RecvDone> {
+        self.operations.get(key)?.result.as_ref()?;
+        let Receive { parts, result, .. } = self.operations.try_remove(key)?;
+        Some(RecvDone { parts, result: result? })
+    }
+
+    pub(super) fn cancel(&mut self, key: usize) {
+        self.waiting.retain(|(_, waiting)| *waiting != key);
+        self.end(key, Err(Error::Canceled));
+    }
+
+    /// Ends every receive that has not ended.
+    pub(super) fn end_all(&mut self, error: &Error) {
+        self.waiting.clear();
+        for (_, receive) in &mut self.operations {
+            receive.result.get_or_insert_with(|| Err(error.clone()));
+        }
+        self.pending = 0;
+    }
+
+    /// Where bytes `start..end` of a message go; nowhere if its receive has ended.
+    #[inline]
+    pub(super) fn places(&mut self, key: usize, head: &Head, start: usize, end: usize) -> Places<'_> {
+        match self.operations.get_mut(key) {
+            Some(Receive { parts, result: None, .. }) => places(parts, head, start, end),
+            _ => Places::new(),
+        }
+    }
+
+    /// Keeps the first bytes of a message; gives its number among those kept.
+    pub(super) fn keep(&mut self, head: Head, bytes: Vec<u8>) -> u64 {
+        self.next_number += 1;
+        self.unexpected.push_back(Unexpected { head, body: Body::Bytes(self.next_number, bytes) });
+        self.next_number
+    }
+
+    pub(super) fn keep_fetched(&mut self, head: Head, bytes: Vec<u8>) {
+        self.unexpected.push_back(Unexpected { head, body: Body::Fetched(bytes) });
+    }
+
+    pub(super) fn keep_offer(&mut self, head: Head, place: Place) {
+        self.offers += 1;
+        self.unexpected.push_back(Unexpected { head, body: Body::Offer(place) });
+    }
+
+    /// Offers that wait for their receive.
+    pub(super) fn offers(&self) -> usize {
+        self.offers
+    }
+
+    /// The bytes of a message that is kept while it arrives.
+    pub(super) fn kept(&mut self, number: u64) -> Option<&mut Vec<u8>> {
+        self.unexpected.iter_mut().rev().find_map(|message| match &mut message.body {
+            Body::Bytes(found, bytes) if *found == number => Some(bytes),
+            _ => None,
+        })
+    }
+
+    /// Takes the first kept message of a tag.
+    #[inline]
+    pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<Unexpected> {
+        let position = self.unexpected.iter().position(|message| message.head.tag == tag)?;
+        let taken = self.unexpected.remove(position)?;
+        self.offers -= usize::from(matches!(taken.body, Body::Offer(_)));
+        Some(taken)
+    }
+
+    /// Forgets what nobody can get any more: offers, and messages of which only a part has come.
+    pub(super) fn forget_incomplete(&mut self) {
+        self.unexpected.retain(|message| match &message.body {
+            Body::Bytes(_, bytes) => bytes.len() == message.head.bytes(),
+            Body::Fetched(_) => true,
+            Body::Offer(_) => false,
+        });
+        self.offers = 0;
+    }
+
+    /// Forgets all that was kept.
+    pub(super) fn forget_all(&mut self) {
+        self.unexpected = VecDeque::new();
+        self.offers = 0;
+    }
+}
+
+/// Where bytes `start..end` of a message go.
+#[inline]
+pub(super) fn places<'a>(parts: &'a mut RecvParts, head: &Head, start: usize, end: usize) -> Places<'a> {
+    let mut places = Places::new();
+    let (mut skip, mut left) = (start, end.saturating_sub(start));
+    for (part, length) in parts.iter_mut().zip(head.lengths()) {
+        let from = skip.min(*length);
+        let count = (length - from).min(left);
+        skip -= from;
+        left -= count;
+        if count > 0
+            && let Some(place) = part.bytes_mut().get_mut(from..from + count)
+        {
+            places.push(IoSliceMut::new(place));
+        }
+    }
+    places
+}
+
+/// Whether the message of `head` may be received into `parts`.
+#[inline]
+pub(super) fn check(peer: Rank, envelope: &Envelope, parts: &RecvParts, head: &Head) -> Result<()> {
+    if envelope.signature != head.signature {
+        return Err(Error::Mismatch { rank: peer, expected: envelope.signature, found: head.signature });
+    }
+    let lengths = head.lengths();
+    if lengths.len() == parts.len() && lengths.iter().zip(parts).all(|(sent, place)| *sent <= place.len()) {
+        return Ok(());
+    }
+    let sent = |part: usize| lengths.get(part).copied();
+    let capacity = |part: usize| parts.get(part).map(|place| place.len());
+    let fits = |part: usize| match (sent(part), capacity(part)) {
+        (Some(sent), Some(capacity)) => sent <= capacity,
+        (sent, capacity) => sent.is_none() && capacity.is_none(),
+    };
+    let part = (0..MAX_PARTS).find(|part| !fits(*part)).unwrap_or(0);
+    let (sent, capacity) = (sent(part).unwrap_or(0) as u64, capacity(part).unwrap_or(0));
+    Err(Error::TooLong { rank: peer, part, sent, capacity })
+}

@@ -1,0 +1,402 @@
+//! What a neighbour sends: cells in their order, matched with receives, and their payload.
+
+mod offers;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use super::super::frame::cost;
+use super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
+use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, is_stamped, offset_of, read_stamp};
+use super::payload::read_ring;
+use super::receives::Receives;
+use super::sending::Reply;
+use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
+use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
+use crate::transport::RecvDone;
+use crate::{Error, Rank, Result, Statistics};
+
+/// Bytes that a message is counted for besides its payload.
+const HEADER_BYTES: u64 = LINE_BYTES as u64;
+
+pub(super) struct Receiver {
+    peer: Rank,
+    place: usize,
+    neighbourhood: Arc<Neighbourhood>,
+    /// What the neighbour writes: its block for this rank.
+    theirs: PeerArea,
+    cells: PeerArea,
+    ring: PeerArea,
+    /// What this rank acknowledges, in its own block.
+    acknowledged: OwnArea,
+    may_read: bool,
+    /// Cells taken, bytes of the ring taken, and bytes of payload that came without asking, so far.
+    position: u64,
+    ring_taken: u64,
+    eager_received: u64,
+    eager_taken: u64,
+    /// Bytes on the heap that were read from the sender's memory.
+    fetched: usize,
+    /// Long messages, the first of which is arriving.
+    streams: VecDeque<Stream>,
+    granted: HashMap<u32, (Head, Option<usize>)>,
+    receives: Receives,
+    replies: VecDeque<Reply>,
+    news: VecDeque<News>,
+}
+
+/// A message that comes through the ring.
+struct Stream {
+    head: Head,
+    bytes: usize,
+    received: usize,
+    target: Target,
+    is_eager: bool,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Posted(usize),
+    /// To the heap, under this number.
+    Kept(u64),
+    /// Nowhere: its receive has ended.
+    Discarded,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        neighbourhood: &Arc<Neighbourhood>,
+        place: usize,
+        peer: Rank,
+        own: OwnArea,
+        theirs: &PeerArea,
+        may_read: bool,
+    ) -> Self {
+        let may_read = may_read && neighbourhood.can_read(place);
+        own.word(CAN_READ_AT).store(u64::from(may_read), Ordering::Release);
+        let ring_bytes = neighbourhood.layout().ring_bytes();
+        Self {
+            peer,
+            place,
+            neighbourhood: Arc::clone(neighbourhood),
+            cells: theirs.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
+            ring: theirs.area(theirs.bytes() - ring_bytes..theirs.bytes()),
+            theirs: theirs.clone(),
+            acknowledged: own,
+            may_read,
+            position: 0,
+            ring_taken: 0,
+            eager_received: 0,
+            eager_taken: 0,
+            fetched: 0,
+            streams: VecDeque::new(),
+            granted: HashMap::new(),
+            receives: Receives::new(peer),
+            replies: VecDeque::new(),
+            news: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn test(&mut self, key: usize) -> Option<RecvDone> {
+        self.receives.take_ended(key)
+    }
+
+    pub(super) fn cancel(&mut self, key: usize) {
+        for stream in &mut self.streams {
+            if stream.target == Target::Posted(key) {
+                stream.target = Target::Discarded;
+            }
+        }
+        for (_, receive) in self.granted.values_mut() {
+            if *receive == Some(key) {
+                *receive = None;
+            }
+        }
+        self.receives.cancel(key);
+    }
+
+    #[inline]
+    pub(super) fn has_operations(&self) -> bool {
+        self.receives.has_operations()
+    }
+
+    #[inline]
+    pub(super) fn take_reply(&mut self) -> Option<Reply> {
+        self.replies.pop_front()
+    }
+
+    #[inline]
+    pub(super) fn take_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// The neighbour has left: what it sent whole can still be received.
+    pub(super) fn finish(&mut self, error: &Error) {
+        self.receives.end_all(error);
+        self.receives.forget_incomplete();
+        self.streams.clear();
+    }
+
+    pub(super) fn close(&mut self, error: &Error) {
+        self.receives.end_all(error);
+        self.receives.forget_all();
+        self.streams.clear();
+    }
+
+    /// Whether a cell is there to be taken.
+    #[inline]
+    pub(super) fn has_cell(&self) -> bool {
+        is_stamped(self.cells.load(offset_of(self.position)), self.position)
+    }
+
+    /// Takes cells, about `quota` bytes of payload.
+    #[inline]
+    pub(super) fn take(&mut self, quota: usize, counts: &mut Statistics) -> Result<()> {
+        let before = counts.bytes_received;
+        loop {
+            let at = offset_of(self.position);
+            let stamp = self.cells.load(at);
+            if !is_stamped(stamp, self.position) {
+                return Ok(());
+            }
+            let mut line = self.cells.line(at);
+            line[0] = stamp;
+            self.take_cell(at, &line, counts)?;
+            self.position += 1;
+            self.acknowledge();
+            if counts.bytes_received - before >= quota as u64 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells the neighbour what was taken, and wakes it now and then if it sleeps because it finds no room.
+    #[inline]
+    fn acknowledge(&self) {
+        self.acknowledged.word(EAGER_TAKEN_AT).store(self.eager_taken, Ordering::Release);
+        self.acknowledged.word(RING_TAKEN_AT).store(self.ring_taken, Ordering::Release);
+        self.acknowledged.word(CELLS_TAKEN_AT).store(self.position, Ordering::Release);
+        // Who finds no room has filled all cells or most of the ring: such a number comes before they are empty.
+        if self.position.is_multiple_of(8) {
+            fence(Ordering::SeqCst);
+            if self.theirs.load(STARVING_AT) != 0 {
+                self.neighbourhood.wake(self.place);
+            }
+        }
+    }
+
+    #[inline]
+    fn take_cell(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
+        let (kind, extra) = read_stamp(line[0]).map_err(|what| self.refusal(what))?;
+        if kind == Kind::Message {
+            return self.take_message(at, line, counts);
+        }
+        match kind {
+            Kind::Message => Ok(()),
+            Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
+            Kind::Piece => self.take_piece(line[1], counts),
+            Kind::Offer => self.take_offer(at, line, counts),
+            Kind::Data => self.take_data(line[1], counts),
+            Kind::Grant => self.take_answer(News::Granted, line[1]),
+            Kind::Read => self.take_answer(News::Read, line[1]),
+            Kind::Refusal => self.take_answer(News::Refused, line[1]),
+        }
+    }
+
+    /// A message that lies in its cell.
+    #[inline]
+    fn take_message(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
+        let head = self.decode(line, Kind::Message)?;
+        let bytes = head.bytes();
+        self.receive_eager(bytes)?;
+        counts.bytes_received += HEADER_BYTES + bytes as u64;
+        let mut first = [0; FIRST_BYTES];
+        first[..8].copy_from_slice(&line[6].to_le_bytes());
+        first[8..].copy_from_slice(&line[7].to_le_bytes());
+        let target = self.matched(&head);
+        match target {
+            Target::Posted(key) => {
+                let mut start = 0;
+                for mut place in self.receives.places(key, &head, 0, bytes) {
+                    read_inline(&self.cells, at, &first, start, &mut place);
+                    start += place.len();
+                }
+                count_copy(bytes, counts);
+                counts.messages_received += 1;
+                self.receives.end(key, Ok(head.arrival()));
+            }
+            Target::Kept(_) => {
+                let mut kept = [0; INLINE_BYTES];
+                let kept = &mut kept[..bytes.min(INLINE_BYTES)];
+                read_inline(&self.cells, at, &first, 0, kept);
+                count_copy(bytes, counts);
+                self.receives.keep(head, kept.to_vec());
+                return Ok(());
+            }
+            Target::Discarded => {}
+        }
+        self.eager_taken += cost(bytes);
+        Ok(())
+    }
+
+    /// The header of a message that comes through the ring, and its first piece.
+    fn take_long(&mut self, line: &Line, first: usize, counts: &mut Statistics) -> Result<()> {
+        let head = self.decode(line, Kind::Long)?;
+        let bytes = head.bytes();
+        if bytes > MAX_EAGER_BYTES || bytes <= INLINE_BYTES {
+            let what = format!("a long message of {bytes} bytes, expected {} to {MAX_EAGER_BYTES}", INLINE_BYTES + 1);
+            return Err(self.refusal(what));
+        }
+        self.receive_eager(bytes)?;
+        counts.bytes_received += HEADER_BYTES;
+        let target = match self.matched(&head) {
+            Target::Kept(_) => Target::Kept(self.receives.keep(head, Vec::new())),
+            target => target,
+        };
+        self.streams.push_back(Stream { head, bytes, received: 0, target, is_eager: true });
+        if first == 0 {
+            return Ok(());
+        }
+        if self.streams.len() > 1 {
+            return Err(self.refusal("a piece of a message before the end of another".into()));
+        }
+        self.feed(first.min(bytes), counts)
+    }
+
+    /// The next bytes of the first message that comes through the ring.
+    fn take_piece(&mut self, bytes: u64, counts: &mut Statistics) -> Result<()> {
+        match usize::try_from(bytes) {
+            Ok(bytes) => self.feed(bytes, counts),
+            Err(_) => Err(self.refusal(format!("a piece of {bytes} bytes"))),
+        }
+    }
+
+    fn take_data(&mut self, number: u64, counts: &mut Statistics) -> Result<()> {
+        let number = self.number(number)?;
+        let Some((head, receive)) = self.granted.remove(&number) else {
+            return Err(self.refusal(format!("data for offer {number}, which was not granted")));
+        };
+        let target = receive.map_or(Target::Discarded, Target::Posted);
+        let stream = Stream { head, bytes: head.bytes(), received: 0, target, is_eager: false };
+        if stream.bytes == 0 {
+            self.finish_stream(stream, counts);
+        } else {
+            self.streams.push_back(stream);
+        }
+        Ok(())
+    }
+
+    fn take_answer(&mut self, news: fn(u32) -> News, word: u64) -> Result<()> {
+        let number = self.number(word)?;
+        self.news.push_back(news(number));
+        Ok(())
+    }
+
+    /// Gives the next bytes of the ring to the first message.
+    fn feed(&mut self, count: usize, counts: &mut Statistics) -> Result<()> {
+        let Some(stream) = self.streams.front_mut() else {
+            return Err(self.refusal("a piece of no message".into()));
+        };
+        let left = stream.bytes - stream.received;
+        if count == 0 || count > left || count > self.ring.bytes() {
+            return Err(self.refusal(format!("a piece of {count} bytes, expected 1 to {left}")));
+        }
+        let (start, end) = (stream.received, stream.received + count);
+        let (head, target) = (stream.head, stream.target);
+        stream.received = end;
+        match target {
+            Target::Posted(key) => {
+                let mut position = self.ring_taken;
+                for mut place in self.receives.places(key, &head, start, end) {
+                    read_ring(&self.ring, position, &mut place);
+                    position += place.len() as u64;
+                }
+            }
+            Target::Kept(number) => {
+                if let Some(kept) = self.receives.kept(number) {
+                    kept.resize(end, 0);
+                    read_ring(&self.ring, self.ring_taken, &mut kept[start..]);
+                }
+            }
+            Target::Discarded => {}
+        }
+        if target != Target::Discarded {
+            count_copy(count, counts);
+        }
+        counts.bytes_received += count as u64;
+        self.ring_taken += count.next_multiple_of(LINE_BYTES) as u64;
+        if end == head.bytes()
+            && let Some(stream) = self.streams.pop_front()
+        {
+            self.finish_stream(stream, counts);
+        }
+        Ok(())
+    }
+
+    /// A message that came through the ring is whole.
+    fn finish_stream(&mut self, stream: Stream, counts: &mut Statistics) {
+        if stream.is_eager && !matches!(stream.target, Target::Kept(_)) {
+            self.eager_taken += cost(stream.bytes);
+        }
+        if let Target::Posted(key) = stream.target {
+            counts.messages_received += 1;
+            self.receives.end(key, Ok(stream.head.arrival()));
+        }
+    }
+
+    /// Finds out where a message goes.
+    #[inline]
+    fn matched(&mut self, head: &Head) -> Target {
+        let Some(key) = self.receives.take_waiting(head.tag) else { return Target::Kept(0) };
+        match self.receives.check(key, head) {
+            Ok(()) => Target::Posted(key),
+            Err(error) => {
+                self.receives.end(key, Err(error));
+                Target::Discarded
+            }
+        }
+    }
+
+    /// Takes note of a message that came without asking.
+    #[inline]
+    fn receive_eager(&mut self, bytes: usize) -> Result<()> {
+        if self.eager_received - self.eager_taken + cost(bytes) > CREDIT_BYTES {
+            return Err(self.refusal(format!("a message of {bytes} bytes without credit")));
+        }
+        self.eager_received += cost(bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn decode(&self, line: &Line, kind: Kind) -> Result<Head> {
+        Head::decode(line, kind, self.peer).map_err(|what| self.refusal(what))
+    }
+
+    fn number(&self, word: u64) -> Result<u32> {
+        u32::try_from(word).map_err(|_| self.refusal(format!("offer {word}, expected at most {}", u32::MAX)))
+    }
+
+    #[cold]
+    fn refusal(&self, what: String) -> Error {
+        Error::Protocol { rank: self.peer, what }
+    }
+}
+
+/// Copies the payload of a cell from byte `start` on.
+#[inline]
+fn read_inline(cells: &PeerArea, at: usize, first: &[u8; FIRST_BYTES], start: usize, into: &mut [u8]) {
+    let early = into.len().min(FIRST_BYTES.saturating_sub(start));
+    let (now, later) = into.split_at_mut(early);
+    now.copy_from_slice(&first[start.min(FIRST_BYTES)..][..early]);
+    if !later.is_empty() {
+        cells.read(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
+    }
+}
+
+#[inline]
+fn count_copy(bytes: usize, counts: &mut Statistics) {
+    counts.copies += u64::from(bytes > 0);
+    counts.bytes_copied += bytes as u64;
+}

@@ -1,0 +1,199 @@
+//! Messages that were not expected, and offers: what a receive finds that is posted after its message has come, and what
+//! is read from the sender's memory.
+
+use std::io::IoSliceMut;
+use std::sync::atomic::{Ordering, fence};
+
+use super::super::super::frame::{MAX_OFFERS, cost};
+use super::super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
+use super::super::cell::{Head, Kind, Line, Place};
+use super::super::receives::{Body, Places, Unexpected, check, places};
+use super::super::sending::Reply;
+use super::super::{OPEN_AT, OPEN_MESSAGES};
+use super::{HEADER_BYTES, Receiver, Target, count_copy};
+use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea};
+use crate::transport::{Posted, RecvDone, RecvParts};
+use crate::{Envelope, Error, Result, Statistics};
+
+impl Receiver {
+    /// Posts a receive; what has come already is found, what comes is matched if `is_open`.
+    #[inline]
+    pub(in super::super) fn post(
+        &mut self,
+        envelope: Envelope,
+        parts: RecvParts,
+        is_open: bool,
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        match self.receives.take_unexpected(envelope.tag) {
+            None if is_open => Posted::Pending(self.receives.post(envelope, parts)),
+            None => Posted::Done(RecvDone { parts, result: Err(Error::PeerLost { rank: self.peer }) }),
+            Some(Unexpected { head, body: Body::Bytes(number, bytes) }) => {
+                self.post_kept(envelope, parts, (head, Some(number), bytes), counts)
+            }
+            Some(Unexpected { head, body: Body::Fetched(bytes) }) => {
+                self.fetched = self.fetched.saturating_sub(bytes.len());
+                self.post_kept(envelope, parts, (head, None, bytes), counts)
+            }
+            Some(Unexpected { head, body: Body::Offer(place) }) => {
+                self.post_offered(envelope, parts, head, place, counts)
+            }
+        }
+    }
+
+    /// An offer: read it, ask for it, or keep it until a receive is posted.
+    pub(super) fn take_offer(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
+        let head = self.decode(line, Kind::Offer)?;
+        let place = Place::decode(&self.cells.line(at + LINE_BYTES)).map_err(|what| self.refusal(what))?;
+        counts.bytes_received += HEADER_BYTES;
+        match self.matched(&head) {
+            Target::Posted(key) => {
+                let mut places = self.receives.places(key, &head, 0, head.bytes());
+                let is_read = read_memory(
+                    self.may_read,
+                    &self.neighbourhood,
+                    (self.place, &self.theirs),
+                    &place,
+                    &head,
+                    &mut places,
+                );
+                drop(places);
+                self.settle(is_read, key, head, place, counts);
+            }
+            Target::Discarded => self.replies.push_back(Reply::refusal(place.number)),
+            Target::Kept(_) => {
+                let bytes = head.bytes();
+                let is_open = self.may_read && place.word < OPEN_MESSAGES;
+                let is_affordable =
+                    is_open && bytes <= MAX_EAGER_BYTES && (self.fetched + bytes) as u64 <= CREDIT_BYTES;
+                let fetched = is_affordable.then(|| self.fetch(&head, &place)).flatten();
+                match fetched {
+                    Some(fetched) => {
+                        counts.bytes_received += bytes as u64;
+                        count_copy(bytes, counts);
+                        self.fetched += bytes;
+                        self.receives.keep_fetched(head, fetched);
+                        self.replies.push_back(Reply::read(place.number));
+                    }
+                    None if self.receives.offers() >= MAX_OFFERS => {
+                        return Err(self.refusal(format!("more than {MAX_OFFERS} offers")));
+                    }
+                    None => self.receives.keep_offer(head, place),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an offered message to the heap.
+    fn fetch(&self, head: &Head, place: &Place) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; head.bytes()];
+        let (first, rest) = bytes.split_at_mut(head.lengths[0]);
+        let (second, third) = rest.split_at_mut(head.lengths[1]);
+        let mut places: Places<'_> = [first, second, third].into_iter().map(IoSliceMut::new).collect();
+        let is_read = self.read_memory(place, head, &mut places);
+        drop(places);
+        is_read.then_some(bytes)
+    }
+
+    /// Reads an offered message from its sender's memory; says whether the bytes are its bytes.
+    fn read_memory(&self, offer: &Place, head: &Head, into: &mut Places<'_>) -> bool {
+        read_memory(self.may_read, &self.neighbourhood, (self.place, &self.theirs), offer, head, into)
+    }
+
+    /// Ends the receive of an offered message that was read, or asks for its bytes.
+    fn settle(&mut self, is_read: bool, key: usize, head: Head, place: Place, counts: &mut Statistics) {
+        if is_read {
+            let bytes = head.bytes();
+            counts.bytes_received += bytes as u64;
+            counts.messages_received += 1;
+            // The one copy there is: from the sender's memory to the receiver's.
+            count_copy(bytes, counts);
+            self.receives.end(key, Ok(head.arrival()));
+            self.replies.push_back(Reply::read(place.number));
+        } else {
+            self.granted.insert(place.number, (head, Some(key)));
+            self.replies.push_back(Reply::grant(place.number));
+        }
+    }
+
+    /// A receive for a message that is kept, whole or not.
+    fn post_kept(
+        &mut self,
+        envelope: Envelope,
+        mut parts: RecvParts,
+        (head, number, bytes): (Head, Option<u64>, Vec<u8>),
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        let checked = check(self.peer, &envelope, &parts, &head);
+        if checked.is_ok() {
+            let mut start = 0;
+            for mut place in places(&mut parts, &head, 0, bytes.len()) {
+                // A copy: the message came before its receive was posted.
+                let length = place.len();
+                place.copy_from_slice(&bytes[start..start + length]);
+                start += length;
+            }
+            count_copy(bytes.len(), counts);
+        }
+        let kept = number.map(Target::Kept);
+        if let Some(stream) = self.streams.iter_mut().find(|stream| Some(stream.target) == kept) {
+            stream.target = Target::Discarded;
+            if let Err(error) = checked {
+                return Posted::Done(RecvDone { parts, result: Err(error) });
+            }
+            let key = self.receives.post_matched(envelope, parts);
+            stream.target = Target::Posted(key);
+            return Posted::Pending(key);
+        }
+        if number.is_some() {
+            self.eager_taken += cost(head.bytes());
+            self.acknowledge();
+        }
+        counts.messages_received += u64::from(checked.is_ok());
+        Posted::Done(RecvDone { parts, result: checked.map(|()| head.arrival()) })
+    }
+
+    fn post_offered(
+        &mut self,
+        envelope: Envelope,
+        mut parts: RecvParts,
+        head: Head,
+        place: Place,
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        if let Err(error) = check(self.peer, &envelope, &parts, &head) {
+            self.replies.push_back(Reply::refusal(place.number));
+            return Posted::Done(RecvDone { parts, result: Err(error) });
+        }
+        let mut into = places(&mut parts, &head, 0, head.bytes());
+        let is_read =
+            read_memory(self.may_read, &self.neighbourhood, (self.place, &self.theirs), &place, &head, &mut into);
+        drop(into);
+        let key = self.receives.post_matched(envelope, parts);
+        self.settle(is_read, key, head, place, counts);
+        match self.receives.take_ended(key) {
+            Some(done) => Posted::Done(done),
+            None => Posted::Pending(key),
+        }
+    }
+}
+
+/// Reads an offered message from the memory of the neighbour at `place`; says whether the bytes are its bytes.
+fn read_memory(
+    may_read: bool,
+    neighbourhood: &Neighbourhood,
+    (place, theirs): (usize, &PeerArea),
+    offer: &Place,
+    head: &Head,
+    into: &mut Places<'_>,
+) -> bool {
+    if !may_read || offer.word >= OPEN_MESSAGES {
+        return false;
+    }
+    let spans = std::array::from_fn(|part| (offer.addresses[part], head.lengths[part]));
+    let is_read = neighbourhood.read_memory(place, spans, into);
+    // The sender takes the word away before it lets go of the memory.
+    fence(Ordering::SeqCst);
+    is_read && theirs.load(OPEN_AT + 8 * offer.word) == offer.serial
+}

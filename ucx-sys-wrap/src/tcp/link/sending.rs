@@ -1,0 +1,438 @@
+//! What is sent to a neighbour: cells and pieces as there is room, and messages that wait for an answer.
+
+mod offers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use slab::Slab;
+
+use super::super::frame::{MAX_OFFERS, cost};
+use super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
+use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
+use super::payload::{Payload, RingWriter};
+use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, MOST_OPEN};
+use super::{RING_TAKEN_AT, STARVING_AT};
+use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
+use crate::transport::{Posted, SendDone, SendParts};
+use crate::{Envelope, Error, Rank, Result, Statistics};
+
+/// Cells that pieces leave to messages.
+const CELLS_FOR_HEADS: u64 = 16;
+
+/// Bytes of a piece: about a quarter of its message, within these.
+const LEAST_PIECE: usize = 4 << 10;
+const MOST_PIECE: usize = 64 << 10;
+
+pub(super) struct Sender {
+    peer: Rank,
+    place: usize,
+    neighbourhood: Arc<Neighbourhood>,
+    block: OwnArea,
+    cells: OwnArea,
+    ring: RingWriter,
+    /// What the neighbour writes: its acknowledgements.
+    theirs: PeerArea,
+    /// Cells written, bytes of the ring written, bytes sent without asking; and what of it is acknowledged.
+    position: u64,
+    cells_taken: u64,
+    ring_written: u64,
+    ring_taken: u64,
+    eager_sent: u64,
+    eager_taken: u64,
+    /// Cells that wait for room, in the order of posting.
+    queue: VecDeque<Queued>,
+    /// Messages whose header is written and whose payload goes through the ring, one after another.
+    streams: VecDeque<Stream>,
+    offers: Slab<Offer>,
+    /// Which words say that a message may be read, one bit each.
+    open: u64,
+    serial: u64,
+    /// `None` while the send goes on.
+    operations: Slab<Option<SendDone>>,
+    pending: usize,
+    is_starving: bool,
+    has_published: bool,
+}
+
+/// An answer to an offer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    kind: Kind,
+    number: u32,
+}
+
+/// A cell that waits for room.
+enum Queued {
+    Control(Reply),
+    Message(Head, Stream),
+    Offer(Head, u32),
+    /// What this offer was for, which is granted.
+    Data(u32, Stream),
+}
+
+/// A message on its way, of which `sent` bytes are gone.
+struct Stream {
+    payload: Payload,
+    bytes: usize,
+    sent: usize,
+    operation: Option<usize>,
+}
+
+struct Offer {
+    message: Stream,
+    /// The word that says that it may be read, and what it holds then.
+    word: Option<(usize, u64)>,
+    is_written: bool,
+}
+
+impl Reply {
+    pub(super) fn grant(number: u32) -> Self {
+        Self { kind: Kind::Grant, number }
+    }
+
+    pub(super) fn read(number: u32) -> Self {
+        Self { kind: Kind::Read, number }
+    }
+
+    pub(super) fn refusal(number: u32) -> Self {
+        Self { kind: Kind::Refusal, number }
+    }
+}
+
+impl Sender {
+    pub(super) fn new(
+        neighbourhood: &Arc<Neighbourhood>,
+        place: usize,
+        peer: Rank,
+        block: OwnArea,
+        theirs: PeerArea,
+    ) -> Self {
+        let ring_bytes = neighbourhood.layout().ring_bytes();
+        Self {
+            peer,
+            place,
+            neighbourhood: Arc::clone(neighbourhood),
+            cells: block.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
+            ring: RingWriter::new(block.area(block.bytes() - ring_bytes..block.bytes())),
+            block,
+            theirs,
+            position: 0,
+            cells_taken: 0,
+            ring_written: 0,
+            ring_taken: 0,
+            eager_sent: 0,
+            eager_taken: 0,
+            queue: VecDeque::new(),
+            streams: VecDeque::new(),
+            offers: Slab::new(),
+            open: 0,
+            serial: 0,
+            operations: Slab::new(),
+            pending: 0,
+            is_starving: false,
+            has_published: false,
+        }
+    }
+
+    /// Sends a message, or offers it. What finds room is written at once.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        envelope: Envelope,
+        parts: SendParts,
+        counts: &mut Statistics,
+    ) -> Posted<usize, SendDone> {
+        let head = Head::new(envelope, parts.iter().map(|part| part.len()));
+        let bytes = head.bytes();
+        if bytes <= INLINE_BYTES && self.queue.is_empty() && self.has_credit(bytes) && self.has_cell() {
+            self.eager_sent += cost(bytes);
+            let payload = Payload::Leased(parts);
+            self.write_message(&head, &payload, counts);
+            self.wake();
+            return Posted::Done(SendDone { parts: payload.into_parts(), result: Ok(()) });
+        }
+        self.post_long(head, parts, counts)
+    }
+
+    /// Queues an answer that nobody waits for, and writes it if there is room.
+    pub(super) fn push_control(&mut self, reply: Reply, counts: &mut Statistics) {
+        self.queue.push_back(Queued::Control(reply));
+        self.flush(counts);
+        self.wake();
+    }
+
+    /// Writes what there is room for; says whether that was anything.
+    pub(super) fn pump(&mut self, counts: &mut Statistics) -> Result<bool> {
+        self.read_acknowledgements()?;
+        let before = self.position;
+        self.flush(counts);
+        if self.is_starving && self.is_idle() {
+            self.is_starving = false;
+            self.block.word(STARVING_AT).store(0, Ordering::Release);
+        }
+        self.wake();
+        Ok(self.position != before)
+    }
+
+    /// Says that this rank is about to sleep: who takes something from here wakes it if that makes room.
+    pub(super) fn begin_sleep(&mut self) {
+        if !self.is_idle() && !self.is_starving {
+            self.is_starving = true;
+            self.block.word(STARVING_AT).store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether nothing waits for room.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.streams.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn has_operations(&self) -> bool {
+        self.pending > 0
+    }
+
+    #[inline]
+    pub(super) fn test(&mut self, key: usize) -> Option<SendDone> {
+        self.operations.get(key)?.as_ref()?;
+        self.operations.try_remove(key)?
+    }
+
+    /// Sends a message that does not fit a cell, or that finds no room.
+    fn post_long(&mut self, head: Head, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
+        let bytes = head.bytes();
+        let operation = self.begin();
+        let is_open = (LEAST_OPEN..=MOST_OPEN).contains(&bytes) && self.open != u64::MAX && self.may_be_read();
+        let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
+        if !is_open && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) {
+            self.eager_sent += cost(bytes);
+            self.queue.push_back(Queued::Message(head, message));
+        } else if self.offers.len() >= MAX_OFFERS {
+            let why = format!("rank {} has not received {MAX_OFFERS} messages: let it catch up", self.peer);
+            self.end(message, Err(Error::Unavailable { name: "tcp", why }));
+        } else {
+            let word = is_open.then(|| self.open_word());
+            let number = self.offers.insert(Offer { message, word, is_written: false }) as u32;
+            self.queue.push_back(Queued::Offer(head, number));
+        }
+        self.flush(counts);
+        // A false acknowledgement is found again in the next turn, and judged there.
+        if !self.is_idle() && self.read_acknowledgements().is_ok() {
+            self.flush(counts);
+        }
+        self.wake();
+        match self.test(operation) {
+            Some(done) => Posted::Done(done),
+            None => Posted::Pending(operation),
+        }
+    }
+
+    /// Writes what finds room, without looking for more of it.
+    fn flush(&mut self, counts: &mut Statistics) {
+        while self.position - self.cells_taken < CELLS
+            && let Some(queued) = self.queue.pop_front()
+        {
+            self.write_queued(queued, counts);
+        }
+        while self.position - self.cells_taken < CELLS - CELLS_FOR_HEADS && self.write_piece(counts) {}
+    }
+
+    fn write_queued(&mut self, queued: Queued, counts: &mut Statistics) {
+        match queued {
+            Queued::Control(Reply { kind, number }) => {
+                counts.bytes_sent += LINE_BYTES as u64;
+                self.publish(kind, 0, 0, [0, u64::from(number), 0, 0, 0, 0, 0, 0]);
+            }
+            Queued::Data(number, message) => {
+                counts.bytes_sent += LINE_BYTES as u64;
+                self.publish(Kind::Data, 0, 0, [0, u64::from(number), 0, 0, 0, 0, 0, 0]);
+                if message.bytes == 0 {
+                    self.end(message, Ok(()));
+                } else {
+                    self.streams.push_back(message);
+                }
+            }
+            Queued::Message(head, message) if message.bytes <= INLINE_BYTES => {
+                self.write_message(&head, &message.payload, counts);
+                self.end(message, Ok(()));
+            }
+            Queued::Message(head, message) => self.write_long(&head, message, counts),
+            Queued::Offer(head, number) => self.write_offer(&head, number, counts),
+        }
+    }
+
+    /// A whole message in a cell.
+    #[inline]
+    fn write_message(&mut self, head: &Head, payload: &Payload, counts: &mut Statistics) {
+        let bytes = head.bytes();
+        let at = offset_of(self.position);
+        let mut first = [0; FIRST_BYTES];
+        let mut start = 0;
+        payload.stretches(0, bytes, |stretch| {
+            // A copy: the message goes to the neighbour through the cell.
+            let early = stretch.len().min(FIRST_BYTES.saturating_sub(start));
+            let (now, later) = stretch.split_at(early);
+            first[start.min(FIRST_BYTES)..][..early].copy_from_slice(now);
+            if !later.is_empty() {
+                self.cells.write(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
+            }
+            start += stretch.len();
+        });
+        counts.copies += u64::from(bytes > 0);
+        counts.bytes_copied += bytes as u64;
+        counts.bytes_sent += (LINE_BYTES + bytes) as u64;
+        self.publish(Kind::Message, head.parts, 0, head.inline_line(first));
+    }
+
+    /// The header of a message that goes through the ring, with its first piece if it is its turn.
+    fn write_long(&mut self, head: &Head, message: Stream, counts: &mut Statistics) {
+        counts.bytes_sent += LINE_BYTES as u64;
+        let is_first = self.streams.is_empty();
+        self.streams.push_back(message);
+        let first = if is_first { self.copy_piece(counts).unwrap_or(0) } else { 0 };
+        self.publish(Kind::Long, head.parts, first.div_ceil(LINE_BYTES) as u16, head.long_line());
+        self.advance(first);
+    }
+
+    fn write_offer(&mut self, head: &Head, number: u32, counts: &mut Statistics) {
+        let Some(offer) = self.offers.get_mut(number as usize) else { return };
+        offer.is_written = true;
+        let (word, serial) = offer.word.unwrap_or((Place::NO_WORD, 0));
+        let mut addresses = [0; 3];
+        if let Payload::Leased(parts) = &offer.message.payload {
+            for (address, part) in addresses.iter_mut().zip(parts) {
+                *address = part.bytes().as_ptr().addr();
+            }
+        }
+        let place = Place { number, word, serial, addresses };
+        let at = offset_of(self.position);
+        for (word, value) in self.cells.line(at + LINE_BYTES).iter().zip(place.line()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        counts.bytes_sent += LINE_BYTES as u64;
+        self.publish(Kind::Offer, head.parts, 0, head.long_line());
+    }
+
+    /// Writes the next piece of the first message, if there is room for it; says so.
+    fn write_piece(&mut self, counts: &mut Statistics) -> bool {
+        let Some(count) = self.copy_piece(counts) else { return false };
+        self.publish(Kind::Piece, 0, 0, [0, count as u64, 0, 0, 0, 0, 0, 0]);
+        self.advance(count);
+        true
+    }
+
+    /// Copies the next piece of the first message into the ring, if there is room; gives its bytes.
+    fn copy_piece(&mut self, counts: &mut Statistics) -> Option<usize> {
+        let stream = self.streams.front()?;
+        let piece = (stream.bytes / 4).next_power_of_two().clamp(LEAST_PIECE, MOST_PIECE.min(self.ring.bytes() / 8));
+        let count = piece.min(stream.bytes - stream.sent);
+        let room = self.ring.bytes() as u64 - (self.ring_written - self.ring_taken);
+        if count as u64 > room {
+            return None;
+        }
+        // A copy: the bytes go to the neighbour through the ring.
+        self.ring.write(self.ring_written, &stream.payload, stream.sent, stream.sent + count);
+        self.ring_written += count.next_multiple_of(LINE_BYTES) as u64;
+        counts.copies += 1;
+        counts.bytes_copied += count as u64;
+        counts.bytes_sent += count as u64;
+        Some(count)
+    }
+
+    /// The first message has sent `count` bytes more.
+    fn advance(&mut self, count: usize) {
+        if let Some(stream) = self.streams.front_mut() {
+            stream.sent += count;
+            if stream.sent == stream.bytes
+                && let Some(stream) = self.streams.pop_front()
+            {
+                self.end(stream, Ok(()));
+            }
+        }
+    }
+
+    /// Writes the first line of the next cell, and its stamp last.
+    #[inline]
+    fn publish(&mut self, kind: Kind, parts: usize, extra: u16, line: Line) {
+        let words = self.cells.line(offset_of(self.position));
+        for (word, value) in words.iter().zip(line).skip(1) {
+            word.store(value, Ordering::Relaxed);
+        }
+        words[0].store(stamp(self.position, kind, parts, extra), Ordering::Release);
+        self.position += 1;
+        self.has_published = true;
+    }
+
+    /// Wakes the neighbour, if it sleeps, for what was written.
+    #[inline]
+    fn wake(&mut self) {
+        if std::mem::take(&mut self.has_published) {
+            self.neighbourhood.wake(self.place);
+        }
+    }
+
+    /// Whether there is a cell, by what is known or by a new look.
+    #[inline]
+    fn has_cell(&mut self) -> bool {
+        self.position - self.cells_taken < CELLS
+            || (self.read_acknowledgements().is_ok() && self.position - self.cells_taken < CELLS)
+    }
+
+    /// Whether so many bytes may be sent without asking, by what is known or by a new look.
+    #[inline]
+    fn has_credit(&mut self, bytes: usize) -> bool {
+        let has = |sender: &Self| sender.eager_sent - sender.eager_taken + cost(bytes) <= CREDIT_BYTES;
+        has(self) || (self.read_acknowledgements().is_ok() && has(self))
+    }
+
+    /// Looks at what the neighbour has taken.
+    fn read_acknowledgements(&mut self) -> Result<()> {
+        let cells = self.theirs.load(CELLS_TAKEN_AT);
+        let ring = self.theirs.load(RING_TAKEN_AT);
+        let eager = self.theirs.load(EAGER_TAKEN_AT);
+        let is_true = (self.cells_taken..=self.position).contains(&cells)
+            && (self.ring_taken..=self.ring_written).contains(&ring)
+            && (self.eager_taken..=self.eager_sent).contains(&eager);
+        if !is_true {
+            let what = format!(
+                "acknowledgements of {cells} cells, {ring} and {eager} bytes, of {}, {} and {} sent",
+                self.position, self.ring_written, self.eager_sent
+            );
+            return Err(self.refusal(what));
+        }
+        (self.cells_taken, self.ring_taken, self.eager_taken) = (cells, ring, eager);
+        Ok(())
+    }
+
+    /// Whether the neighbour can read this rank's memory.
+    fn may_be_read(&self) -> bool {
+        self.theirs.load(CAN_READ_AT) != 0
+    }
+
+    fn begin(&mut self) -> usize {
+        self.pending += 1;
+        self.operations.insert(None)
+    }
+
+    /// Gives the parts of a message back to its send.
+    fn end(&mut self, message: Stream, result: Result<()>) {
+        if let Some(key) = message.operation {
+            self.finish(key, message.payload.into_parts(), result);
+        }
+    }
+
+    fn finish(&mut self, key: usize, parts: SendParts, result: Result<()>) {
+        if let Some(slot) = self.operations.get_mut(key) {
+            *slot = Some(SendDone { parts, result });
+            self.pending -= 1;
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, what: String) -> Error {
+        Error::Protocol { rank: self.peer, what }
+    }
+}

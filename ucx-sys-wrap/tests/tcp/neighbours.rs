@@ -1,0 +1,293 @@
+//! Ranks of one host that share memory: what a neighbour may write, what is left of one that dies, sleeping.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ucx_sys_wrap::shm::{Neighbourhood, OwnArea};
+use ucx_sys_wrap::tcp::{MAX_EAGER_BYTES, Tcp};
+use ucx_sys_wrap::{Error, Rank, Tag, Transport};
+
+use super::world::*;
+
+const CELLS_AT: usize = 4096;
+const CELL_BYTES: usize = 576;
+
+/// Rank 0 as a transport, and what rank 1, a stranger, writes for it.
+fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbourhood>>) {
+    let (mut transports, strangers) = world_with_strangers(1, 2);
+    let neighbourhoods = Neighbourhood::in_process(2).unwrap();
+    transports[0].share_memory(&neighbourhoods[0], true).unwrap();
+    let block = neighbourhoods[1].own_block(0).unwrap();
+    (transports, strangers, block, neighbourhoods)
+}
+
+/// Writes the first line of the cell at `position`, as the transport does.
+fn write_cell(block: &OwnArea, position: u64, kind: u64, parts: u64, extra: u64, words: [u64; 7]) {
+    let line = block.line(CELLS_AT + (position % 64) as usize * CELL_BYTES);
+    for (word, value) in line[1..].iter().zip(words) {
+        word.store(value, Ordering::Relaxed);
+    }
+    line[0].store((position + 1) | kind << 32 | parts << 40 | extra << 48, Ordering::Release);
+}
+
+fn words(round: u32, lengths: [u64; 3]) -> [u64; 7] {
+    let envelope = envelope(1, round);
+    let half = u64::from_le_bytes([7; 8]);
+    [envelope.tag.0, half, half, 0, lengths[0], lengths[1], lengths[2]]
+}
+
+#[test]
+fn what_a_neighbour_must_not_write_closes_the_transport() {
+    let foreign = Tag::new(Rank(0), 1, 2, 0).0;
+    let mut another = words(0, [8, 0, 0]);
+    another[0] = foreign;
+    type Case = (u64, u64, u64, [u64; 7]);
+    let cases: [Case; 16] = [
+        (0, 1, 0, words(0, [8, 0, 0])),
+        (9, 1, 0, words(0, [8, 0, 0])),
+        (255, 1, 0, words(0, [8, 0, 0])),
+        (1, 4, 0, words(0, [8, 0, 0])),
+        (1, 255, 0, words(0, [8, 0, 0])),
+        (1, 1, 0, words(0, [529, 0, 0])),
+        (1, 1, 0, words(0, [u64::MAX, 0, 0])),
+        (1, 0, 0, words(0, [1, 0, 0])),
+        (1, 1, 0, another),
+        (2, 1, 1, words(0, [MAX_EAGER_BYTES as u64 + 1, 0, 0])),
+        (2, 3, 1, words(0, [u64::MAX, u64::MAX, 2])),
+        (3, 0, 0, [64, 0, 0, 0, 0, 0, 0]),
+        (5, 0, 0, [0; 7]),
+        (6, 0, 0, [u64::MAX, 0, 0, 0, 0, 0, 0]),
+        (7, 0, 0, [3, 0, 0, 0, 0, 0, 0]),
+        (4, 1, 0, words(0, [1 << 41, 0, 0])),
+    ];
+    for (case, (kind, parts, extra, line)) in cases.into_iter().enumerate() {
+        let (mut transports, _strangers, block, _world) = with_stranger();
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[1024]);
+        write_cell(&block, 0, kind, parts, extra, line);
+        let result = receive(&mut transports, 0, &mut receiving);
+        assert!(matches!(result, Err(Error::Protocol { rank: Rank(1), .. })), "case {case}: {result:?}");
+    }
+}
+
+#[test]
+fn pieces_are_bounded_by_their_message_and_the_ring() {
+    for piece in [0, 1001 - 64, u64::MAX, 1 << 40] {
+        let (mut transports, _strangers, block, _world) = with_stranger();
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[1024]);
+        write_cell(&block, 0, 2, 1, 1, words(0, [1000, 0, 0]));
+        write_cell(&block, 1, 3, 0, 0, [piece, 0, 0, 0, 0, 0, 0]);
+        let result = receive(&mut transports, 0, &mut receiving);
+        assert!(matches!(result, Err(Error::Protocol { rank: Rank(1), .. })), "a piece of {piece}: {result:?}");
+    }
+}
+
+#[test]
+fn false_acknowledgements_close_the_transport() {
+    for (at, value) in [(128, 1 << 40), (136, 64), (144, u64::MAX)] {
+        let (mut transports, _strangers, block, _world) = with_stranger();
+        block.word(at).store(value, Ordering::Release);
+        // More than the cells hold, so that the acknowledgements are looked at.
+        let mut sends: Vec<_> =
+            (0..80).map(|round| Sending::post(&mut transports[0], 1, envelope(0, round), &[b"12345678"])).collect();
+        let last = sends.len() - 1;
+        turn_until(&mut transports, |transports| sends[last].test(&mut transports[0]).is_some());
+        let result = sends[last].test(&mut transports[0]);
+        assert!(matches!(result, Some(Err(Error::Protocol { rank: Rank(1), .. }))), "word {at}: {result:?}");
+    }
+}
+
+/// Whatever the neighbour writes, and wherever: an error that names it, or nothing, and no byte outside the receive.
+#[test]
+fn garbage_of_a_neighbour_is_an_error_or_nothing() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut refused = 0;
+    for _ in 0..60 {
+        let (mut transports, _strangers, block, _world) = with_stranger();
+        let mut receives: Vec<_> =
+            (0..3).map(|round| Receiving::post(&mut transports[0], 1, envelope(1, round), &[1000, 10])).collect();
+        let _sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 100_000)]);
+        for position in 0..40 {
+            let mut line: [u64; 7] = std::array::from_fn(|_| next() >> (next() % 64));
+            line[0] = if next() % 4 > 0 { envelope(1, next() as u32 % 3).tag.0 } else { line[0] };
+            write_cell(&block, position, next() % 9, next() % 4, next() % 20, line);
+            if next() % 8 == 0 {
+                block.word(next() as usize % 3 * 8 + 128).store(next() % 200, Ordering::Release);
+            }
+            turn(&mut transports, 1);
+        }
+        for receiving in &mut receives {
+            if let Some(Err(error)) = receiving.test(&mut transports[0]) {
+                let is_named = matches!(
+                    error,
+                    Error::Protocol { rank: Rank(1), .. }
+                        | Error::Mismatch { rank: Rank(1), .. }
+                        | Error::TooLong { rank: Rank(1), .. }
+                );
+                assert!(is_named, "{error:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 60, "{refused} receives were refused");
+}
+
+#[test]
+fn what_a_dead_neighbour_has_sent_whole_arrives_and_the_rest_is_lost() {
+    let (mut transports, mut strangers, block, _world) = with_stranger();
+    let mut whole = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[1024]);
+    let mut half = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[1024]);
+    write_cell(&block, 0, 1, 1, 0, words(0, [8, u64::from_le_bytes(*b"last wor"), 0]));
+    write_cell(&block, 1, 2, 1, 1, words(1, [1000, 0, 0]));
+    // The kernel closes the sockets of a process that was killed.
+    strangers.clear();
+    let start = Instant::now();
+    assert_lost(receive(&mut transports, 0, &mut half), 1);
+    receive(&mut transports, 0, &mut whole).unwrap();
+    assert_eq!(whole.bytes(), [b"last wor"]);
+    assert!(start.elapsed() < PATIENCE);
+    assert_lost(Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"x"]).test(&mut transports[0]).unwrap(), 1);
+}
+
+#[test]
+fn canceled_messages_are_whole_or_never_were() {
+    for may_read in [true, false] {
+        // In a cell, through the ring, read from memory, offered.
+        for size in [8, 3000, 100_000, 600_000, 3 << 20] {
+            let mut transports = neighbours(2, may_read);
+            // Fills the ring and the cells, so that there is something to cancel.
+            let mut before: Vec<_> =
+                (0..70).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(9, 7000)])).collect();
+            let bytes = pattern(size, size);
+            let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
+            turn(&mut transports[..1], 3);
+            let canceled = sending.cancel(&mut transports[0]).is_err();
+            drop(sending);
+            let mut after = Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"after"]);
+            let mut first = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size.max(8)]);
+            receive(&mut transports, 1, &mut first).unwrap();
+            if first.bytes() != [b"after"] {
+                assert!(first.bytes() == [bytes], "{size} bytes, may_read {may_read}");
+                let mut second = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[8]);
+                receive(&mut transports, 1, &mut second).unwrap();
+                assert_eq!(second.bytes(), [b"after"]);
+            } else {
+                assert!(canceled, "a message that was sent must arrive");
+            }
+            turn_until(&mut transports, |transports| after.test(&mut transports[0]).is_some());
+            for _ in 0..70 {
+                let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[7000]);
+                receive(&mut transports, 1, &mut receiving).unwrap();
+            }
+            turn_until(&mut transports, |transports| before.iter_mut().all(|it| it.test(&mut transports[0]).is_some()));
+        }
+    }
+}
+
+#[test]
+fn a_small_message_does_not_wait_for_a_large_one() {
+    for may_read in [true, false] {
+        let mut transports = neighbours(2, may_read);
+        let bytes = pattern(1, 20 << 20);
+        let mut large = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
+        let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
+        turn(&mut transports, 3);
+        let mut small = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
+        let posted = Sending::post(&mut transports[0], 1, envelope(0, 1), &[b"small"]);
+        receive(&mut transports, 1, &mut small).unwrap();
+        assert!(large.test(&mut transports[1]).is_none(), "the small one came first");
+        receive(&mut transports, 1, &mut large).unwrap();
+        assert!(large.bytes() == [bytes]);
+        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+        drop(posted);
+    }
+}
+
+#[test]
+fn messages_of_all_sizes_arrive_in_order_and_whole() {
+    let sizes =
+        [0, 1, 15, 16, 17, 528, 529, 4096, 8191, 8192, 70_000, 512 << 10, 600_000, 1 << 20, (1 << 20) + 1, 5 << 20];
+    for may_read in [true, false] {
+        for post_first in [true, false] {
+            let mut transports = neighbours(2, may_read);
+            let mut receives = Vec::new();
+            let mut sends = Vec::new();
+            for step in [post_first, !post_first] {
+                if step {
+                    receives.extend(
+                        sizes.map(|size| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size, 9, 40])),
+                    );
+                } else {
+                    sends.extend(sizes.iter().enumerate().map(|(i, size)| {
+                        let parts: [&[u8]; 3] = [&pattern(i, *size), &pattern(i + 1, 9), &pattern(i + 2, 40)];
+                        Sending::post(&mut transports[0], 1, envelope(0, 0), &parts)
+                    }));
+                }
+                turn(&mut transports, 300);
+            }
+            for (i, receiving) in receives.iter_mut().enumerate() {
+                receive(&mut transports, 1, receiving).unwrap();
+                let expected = [pattern(i, sizes[i]), pattern(i + 1, 9), pattern(i + 2, 40)];
+                assert!(receiving.bytes() == expected, "message {i}, may_read {may_read}, post_first {post_first}");
+            }
+            for sending in &mut sends {
+                turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+                sending.test(&mut transports[0]).unwrap().unwrap();
+            }
+        }
+    }
+}
+
+/// Two ranks take turns and sleep whenever there is nothing to do; a wake-up that is lost hangs them.
+#[test]
+fn no_wake_up_is_lost() {
+    for may_read in [true, false] {
+        let ranks = neighbours(2, may_read);
+        std::thread::scope(|scope| {
+            for (own, rank) in ranks.into_iter().enumerate() {
+                scope.spawn(move || play_asleep(rank, own));
+            }
+        });
+    }
+}
+
+fn play_asleep(rank: Tcp, own: usize) {
+    // Long messages fill the ring, so that senders sleep too.
+    let sizes = [8, 600, 100_000, 8, 3 << 20, 400_000];
+    let mut rank = [rank];
+    for round in 0..1200u32 {
+        let size = sizes[round as usize % sizes.len()];
+        if (round as usize + own).is_multiple_of(2) {
+            let mut sending = Sending::post(&mut rank[0], 1 - own, envelope(own, round), &[&pattern(1, size)]);
+            sleep_until(&mut rank, |rank| sending.test(&mut rank[0]).is_some(), round);
+        } else {
+            let mut receiving = Receiving::post(&mut rank[0], 1 - own, envelope(1 - own, round), &[size]);
+            sleep_until(&mut rank, |rank| receiving.test(&mut rank[0]).is_some(), round);
+            assert!(receiving.bytes() == [pattern(1, size)]);
+        }
+    }
+}
+
+fn sleep_until(rank: &mut [Tcp], mut done: impl FnMut(&mut [Tcp]) -> bool, round: u32) {
+    loop {
+        let moved = rank[0].progress();
+        if done(rank) {
+            return;
+        }
+        if moved {
+            continue;
+        }
+        if let Some(descriptor) = rank[0].arm() {
+            let longest = Timespec { tv_sec: Duration::from_secs(20).as_secs() as i64, tv_nsec: 0 };
+            let ready = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&longest)).unwrap();
+            assert!(ready > 0, "nobody woke the rank in round {round}");
+        }
+    }
+}
