@@ -149,6 +149,16 @@ pub trait OneSided {
     /// When the transport is closed, or the memory can't be registered.
     fn expose(&mut self, memory: RegionMemory) -> Result<RegionKey>;
 
+    /// Allocates and exposes memory of zeroes that peers reach best, if this transport has such memory; it is the
+    /// transport's, and is never freed.
+    ///
+    /// # Errors
+    /// As for [`expose`](Self::expose).
+    fn allocate(&mut self, length: usize) -> Result<Option<(RegionMemory, RegionKey)>> {
+        let _ = length;
+        Ok(None)
+    }
+
     /// Ends that. Says whether nothing touches the memory any more; else the transport keeps it for ever.
     fn conceal(&mut self, key: &RegionKey) -> bool;
 

@@ -2,6 +2,7 @@
 //!
 //! - [`lease`](ReadLease): memory as a transport sees it, given back when the operation has ended;
 //! - [`memory`](Buffer): what users hand in: slices, vectors, shared vectors, tuples;
+//! - [`Pool`]: page-aligned memory that is used again, on huge pages where there are any;
 //! - [`Chunk`]: borrowed or owned memory that is split between operations and joined again;
 //! - [`Port`]: the door to the transport, which knows every operation in flight;
 //! - [`Comm`] and [`scope`]: operations as futures on borrowed buffers, ended before the scope is left;
@@ -19,6 +20,8 @@ mod lease;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
+mod pages;
+mod pool;
 mod port;
 mod region;
 mod remote;
@@ -28,6 +31,8 @@ pub use chunk::Chunk;
 pub use comm::{Comm, Direction, Leaf, Recv, Send, scope};
 pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
+pub use pages::HugePages;
+pub use pool::{Pool, PoolBuffer, PoolStatistics, SharedBuffer};
 pub use port::Port;
 pub use region::{Region, RegionMemory};
 pub use remote::{Flush, Get, Put, RemoteRegion};

@@ -1,5 +1,6 @@
 //! UCX's objects, and the calls that are made on them.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{null, null_mut};
@@ -28,6 +29,8 @@ pub(super) struct Engine {
     worker: ucp_worker_h,
     pub(super) context: ucp_context_h,
     pub(super) flights: Flights,
+    /// Whether memory was allocated by the context, which then is never cleaned up.
+    pub(super) has_allocated: Cell<bool>,
     /// Whether every endpoint is connected.
     pub(super) is_connected: bool,
 }
@@ -48,6 +51,7 @@ impl Engine {
             worker: null_mut(),
             context: null_mut(),
             flights: Flights::new(),
+            has_allocated: Cell::new(false),
             is_connected: false,
         };
         engine.make_context(tuning)?;
@@ -353,8 +357,12 @@ impl Engine {
         }
     }
 
-    /// Destroys the context, whose worker and registrations are gone.
+    /// Destroys the context, whose worker and registrations are gone; leaks it if it has allocated memory, which peers
+    /// may still reach and UCX would free.
     pub(super) fn destroy_context(&mut self) {
+        if self.has_allocated.get() {
+            self.context = null_mut();
+        }
         if !self.context.is_null() {
             // SAFETY: its only worker is gone.
             unsafe { self.ucp.ucp_cleanup(self.context) };

@@ -45,18 +45,60 @@ impl Engine {
         let status = unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut handle) };
         self.check("ucp_mem_map", status)?;
         let mapping = Mapping(handle);
-        let (mut packed, mut packed_bytes) = (null_mut(), 0);
-        // SAFETY: just registered with this context; the results go to locals.
-        let status = unsafe { self.ucp.ucp_rkey_pack(self.context, handle, &mut packed, &mut packed_bytes) };
-        if let Err(error) = self.check("ucp_rkey_pack", status) {
-            self.unmap(mapping);
-            return Err(error);
+        match self.pack(&mapping) {
+            Ok(key) => Ok((mapping, key)),
+            Err(error) => {
+                self.unmap(mapping);
+                Err(error)
+            }
         }
+    }
+
+    /// Allocates and registers memory that UCX can share; it stays until the process ends, whatever becomes of
+    /// the context. Gives its address, and the bytes that peers unpack.
+    pub(super) fn allocate(&self, length: usize) -> Result<(NonNull<u8>, Vec<u8>)> {
+        if self.is_quiet() {
+            return Err(Error::Closed);
+        }
+        let params = ucp_mem_map_params_t {
+            field_mask: UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
+            length,
+            flags: UCP_MEM_MAP_ALLOCATE,
+            ..Default::default()
+        };
+        let mut handle = null_mut();
+        // SAFETY: the context lives; the result goes to a local.
+        let status = unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut handle) };
+        self.check("ucp_mem_map", status)?;
+        self.has_allocated.set(true);
+        let mapping = Mapping(handle);
+        let mut attributes =
+            ucp_mem_attr_t { field_mask: UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH, ..Default::default() };
+        // SAFETY: just made; the attributes are ours.
+        let status = unsafe { self.ucp.ucp_mem_query(mapping.0, &mut attributes) };
+        let queried = self.check("ucp_mem_query", status).and_then(|()| self.pack(&mapping));
+        match (queried, NonNull::new(attributes.address.cast::<u8>())) {
+            // Not unmapped, ever: the mapping has no owner any more.
+            (Ok(key), Some(address)) if attributes.length >= length => Ok((address, key)),
+            (result, _) => {
+                self.unmap(mapping);
+                let status = "less memory than was asked for".to_owned();
+                Err(result.err().unwrap_or(Error::Ucx { call: "ucp_mem_query", status }))
+            }
+        }
+    }
+
+    /// The bytes that peers unpack.
+    fn pack(&self, mapping: &Mapping) -> Result<Vec<u8>> {
+        let (mut packed, mut packed_bytes) = (null_mut(), 0);
+        // SAFETY: registered with this context, which lives; the results go to locals.
+        let status = unsafe { self.ucp.ucp_rkey_pack(self.context, mapping.0, &mut packed, &mut packed_bytes) };
+        self.check("ucp_rkey_pack", status)?;
         // SAFETY: UCX returned so many bytes, released below.
         let key = unsafe { std::slice::from_raw_parts(packed.cast::<u8>(), packed_bytes) }.to_vec();
         // SAFETY: from `ucp_rkey_pack`, used no more.
         unsafe { self.ucp.ucp_rkey_buffer_release(packed) };
-        Ok((mapping, key))
+        Ok(key)
     }
 
     /// Takes a registration back, unless the context is gone. What peers do about it is theirs.

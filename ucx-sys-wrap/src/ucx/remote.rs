@@ -29,10 +29,15 @@ use crate::{Error, MAX_PARTS, Rank, Result};
 const MAC_BYTES: usize = 32;
 const FIXED_BYTES: usize = 8 + MAC_BYTES;
 
+/// What allocated memory is rounded up to.
+const PAGE_BYTES: usize = 4096;
+
 /// What one rank has registered, which keys of peers it holds, and what is under way.
 pub(super) struct Accesses {
     /// By number. The memory is kept so that it outlives UCX.
     regions: HashMap<u64, Exposed>,
+    /// Allocated memory of regions that were dropped, by its length.
+    idle: HashMap<usize, Vec<Allocated>>,
     registered: u64,
     keys: Table<Key>,
     operations: Table<Access>,
@@ -42,7 +47,17 @@ pub(super) struct Accesses {
 
 struct Exposed {
     mapping: Option<Mapping>,
+    /// For memory that UCX has allocated: its length, and what of the key does not change.
+    allocated: Option<(usize, Allocated)>,
     _memory: RegionMemory,
+}
+
+/// Memory that UCX has allocated, which is used for regions alone, and never freed.
+#[derive(Clone)]
+struct Allocated {
+    memory: RegionMemory,
+    address: u64,
+    packed: Vec<u8>,
 }
 
 /// A key that was opened. It is destroyed when it is not wanted and no operation uses it.
@@ -76,8 +91,8 @@ enum Memory {
 
 impl Accesses {
     pub(super) fn new() -> Self {
-        let (regions, registered) = (HashMap::new(), 0);
-        Self { regions, registered, keys: Table::new(), operations: Table::new(), forgotten: Vec::new() }
+        let (regions, idle, registered) = (HashMap::new(), HashMap::new(), 0);
+        Self { regions, idle, registered, keys: Table::new(), operations: Table::new(), forgotten: Vec::new() }
     }
 
     /// The peers of operations that are not over, each with the round that it was posted in.
@@ -150,21 +165,46 @@ impl OneSided for Ucx {
             // SAFETY: `conceal` says that the memory is not quiet, so that it is never freed.
             let (mapped, packed) = unsafe { self.engine.map(address, memory.len()) }?;
             mapping = Some(mapped);
-            key.native = (address.as_ptr() as u64).to_le_bytes().to_vec();
-            key.native.resize(FIXED_BYTES, 0);
-            key.native.extend_from_slice(&packed);
-            let mac = proof(&self.liveness.own_token(), &key).finalize().into_bytes();
-            key.native[8..FIXED_BYTES].copy_from_slice(&mac);
+            seal(&mut key, address.as_ptr() as u64, &packed, &self.liveness.own_token());
         }
         self.accesses.registered += 1;
-        self.accesses.regions.insert(key.number, Exposed { mapping, _memory: memory });
+        self.accesses.regions.insert(key.number, Exposed { mapping, allocated: None, _memory: memory });
         Ok(key)
+    }
+
+    fn allocate(&mut self, length: usize) -> Result<Option<(RegionMemory, RegionKey)>> {
+        if let Some(closed) = &self.closed {
+            return Err(closed.error.clone());
+        }
+        let Some(rounded) = length.max(1).checked_next_multiple_of(PAGE_BYTES) else { return Ok(None) };
+        let mut key = RegionKey::new(self.rank, self.accesses.registered, length)?;
+        let allocated = match self.accesses.idle.get_mut(&rounded).and_then(Vec::pop) {
+            Some(allocated) => allocated,
+            None => {
+                let (address, packed) = self.engine.allocate(rounded)?;
+                // SAFETY: UCX has just allocated so many bytes, which are never unmapped, for nobody else.
+                let memory = unsafe { RegionMemory::forever(address, rounded) };
+                Allocated { memory, address: address.as_ptr() as u64, packed }
+            }
+        };
+        seal(&mut key, allocated.address, &allocated.packed, &self.liveness.own_token());
+        self.accesses.registered += 1;
+        let memory = allocated.memory.clone();
+        let exposed = Exposed { mapping: None, allocated: Some((rounded, allocated)), _memory: memory.clone() };
+        self.accesses.regions.insert(key.number, exposed);
+        Ok(Some((memory, key)))
     }
 
     /// Peers can't be kept from the memory.
     fn conceal(&mut self, key: &RegionKey) -> bool {
-        if let Some(Exposed { mapping: Some(mapping), .. }) = self.accesses.regions.remove(&key.number) {
-            self.engine.unmap(mapping);
+        match self.accesses.regions.remove(&key.number) {
+            Some(Exposed { allocated: Some((length, allocated)), .. }) => {
+                // Zeroes for the next region; a peer that still writes harms contents alone.
+                allocated.memory.clear();
+                self.accesses.idle.entry(length).or_default().push(allocated);
+            }
+            Some(Exposed { mapping: Some(mapping), .. }) => self.engine.unmap(mapping),
+            _ => {}
         }
         key.length == 0
     }
@@ -364,6 +404,15 @@ impl Access {
         }
         true
     }
+}
+
+/// Adds to a key what this transport adds.
+fn seal(key: &mut RegionKey, address: u64, packed: &[u8], token: &Token) {
+    key.native = address.to_le_bytes().to_vec();
+    key.native.resize(FIXED_BYTES, 0);
+    key.native.extend_from_slice(packed);
+    let mac = proof(token, key).finalize().into_bytes();
+    key.native[8..FIXED_BYTES].copy_from_slice(&mac);
 }
 
 /// The code that proves a key to be of the job, not yet finished.

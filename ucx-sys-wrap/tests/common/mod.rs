@@ -45,6 +45,7 @@ const CASES: &[Case] = &[
     ("sleep", &[2], endings::sleep),
     ("put and get", &[2], remote::put_and_get),
     ("put and get of several parts", &[2], remote::parts),
+    ("allocated regions", &[2], remote::allocated),
     ("many puts and gets", &[2], remote::many),
     ("puts and gets outside of the region", &[2], remote::bounds),
     ("forged keys", &[2], remote::forged_keys),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion, scope};
+use ucx_sys_wrap::buffer::{Pool, Port, Region, RemoteRegion, scope};
 use ucx_sys_wrap::{Error, Rank, RegionKey};
 
 use super::{block, envelope, pattern, turn};
@@ -105,6 +105,43 @@ pub fn parts(port: &Arc<Port>) {
                 meet(port, sequence, 1);
                 assert!(contents(&region)[7..] == all);
             }
+        }
+    }
+}
+
+/// The same on memory of a pool, and on memory that the transport has allocated; each is zero when it is used again.
+pub fn allocated(port: &Arc<Port>) {
+    let pool = Pool::new();
+    for (round, length) in (0..).zip([0, 8, 5000, 5000, 1 << 20, 1 << 20]) {
+        let sequence = 10 * round;
+        if port.rank() == A {
+            for step in [1, 2] {
+                let remote = RemoteRegion::open(port, B, &key(port, sequence + step)).unwrap();
+                let bytes = pattern(1, length);
+                block(port, async |comm| {
+                    let (zeroes, ()) = comm.get(&remote, 0, vec![1u8; length]).await.unwrap();
+                    assert!(zeroes.iter().all(|byte| *byte == 0), "{length} bytes");
+                    comm.put(&remote, 0, &bytes[..]).await.unwrap();
+                    comm.flush(B).await.unwrap();
+                    let (found, ()) = comm.get(&remote, 0, pool.take::<u8>(length).unwrap()).await.unwrap();
+                    assert!(found[..] == bytes, "{length} bytes");
+                });
+                meet(port, sequence + step, 1);
+            }
+            continue;
+        }
+        for step in [1, 2] {
+            let region = match step {
+                1 => Region::allocate(port, &pool, length).unwrap(),
+                _ => Region::register(port, pool.take_zeroed::<u8>(length).unwrap()).unwrap(),
+            };
+            assert_eq!(region.byte_count(), length);
+            let key = region.key().to_bytes();
+            block(port, async |comm| comm.send(A, envelope(B, sequence + step, 0), key).await.map(|_| ()).unwrap());
+            meet(port, sequence + step, 1);
+            let mut found = vec![0; length];
+            region.read(0, &mut found).unwrap();
+            assert!(found == pattern(1, length), "{length} bytes");
         }
     }
 }
@@ -380,7 +417,9 @@ pub fn peer_dropped(port: &Arc<Port>) {
 /// B closes the job while A puts and gets: all of it ends with that cause, or was done before.
 pub fn aborted(port: &Arc<Port>) {
     const LENGTH: usize = 8 << 20;
-    match share(port, 1, vec![1; LENGTH]) {
+    let shared = share(port, 1, vec![1; LENGTH]);
+    meet(port, 3, 0);
+    match shared {
         Ok(region) => {
             (0..20).for_each(|_| turn(port));
             port.abort();

@@ -1,0 +1,182 @@
+//! Whole pages from the kernel, huge ones where it has them.
+
+use std::fs;
+use std::ptr::NonNull;
+
+/// Bytes of a page, and of a huge page.
+pub(super) const PAGE_BYTES: usize = 4096;
+pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Which huge pages the kernel gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HugePages {
+    /// Pages of 2 MiB are set aside (`vm.nr_hugepages`), so many of them free.
+    Reserved(u64),
+    /// The kernel makes huge pages of ordinary ones where a program asks for it (`MADV_HUGEPAGE`).
+    Transparent,
+    /// None.
+    None,
+}
+
+impl HugePages {
+    /// What the kernel says now.
+    #[must_use]
+    pub fn find() -> Self {
+        let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+        let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+        Self::from_kernel(free.ok().as_deref(), enabled.ok().as_deref())
+    }
+
+    fn from_kernel(free: Option<&str>, enabled: Option<&str>) -> Self {
+        match free.and_then(|free| free.trim().parse().ok()) {
+            Some(free) if free > 0 => Self::Reserved(free),
+            _ if enabled.is_some_and(|enabled| !enabled.contains("[never]")) => Self::Transparent,
+            _ => Self::None,
+        }
+    }
+}
+
+/// What pages were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Ordinary,
+    /// Ordinary ones, aligned to huge pages, of which the kernel makes huge ones if it likes.
+    Advised,
+    /// From those set aside.
+    Reserved,
+}
+
+/// Pages of zeroes; the sole owner.
+///
+/// Invariant: `pointer` is the start of a mapping of `length` bytes that nobody else unmaps.
+pub(super) struct Pages {
+    pub(super) pointer: NonNull<u8>,
+    pub(super) length: usize,
+    pub(super) kind: Kind,
+}
+
+// SAFETY: the sole owner of plain memory.
+unsafe impl Send for Pages {}
+
+#[cfg(not(miri))]
+mod system {
+    use std::ffi::c_void;
+    use std::ptr::{self, NonNull};
+
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+    use super::{HUGE_PAGE_BYTES, Kind, Pages};
+
+    impl Pages {
+        /// Maps `length` bytes, a multiple of a page; `None` when the system has no memory.
+        pub(in super::super) fn map(length: usize) -> Option<Self> {
+            if length < HUGE_PAGE_BYTES {
+                return map(length, MapFlags::PRIVATE).map(|pointer| Self { pointer, length, kind: Kind::Ordinary });
+            }
+            if let Some(pointer) = map(length, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
+                return Some(Self { pointer, length, kind: Kind::Reserved });
+            }
+            let pointer = map_aligned(length)?;
+            // SAFETY: the range was just mapped; this advice changes no contents.
+            let advised = unsafe { madvise(pointer.as_ptr().cast(), length, Advice::LinuxHugepage) };
+            let kind = if advised.is_ok() { Kind::Advised } else { Kind::Ordinary };
+            Some(Self { pointer, length, kind })
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            unmap(self.pointer.as_ptr(), self.length);
+        }
+    }
+
+    fn map(length: usize, flags: MapFlags) -> Option<NonNull<u8>> {
+        // SAFETY: a new mapping where the kernel likes.
+        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        NonNull::new(mapped.ok()?.cast())
+    }
+
+    /// Maps more than is asked for and gives back what is not aligned.
+    fn map_aligned(length: usize) -> Option<NonNull<u8>> {
+        let start = map(length.checked_add(HUGE_PAGE_BYTES)?, MapFlags::PRIVATE)?;
+        let before = start.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: `before` is less than a huge page, so all of it lies inside the mapping.
+        let aligned = unsafe { start.add(before) };
+        // SAFETY: as above: one past the end at most.
+        let after = unsafe { aligned.add(length) };
+        unmap(start.as_ptr(), before);
+        unmap(after.as_ptr(), HUGE_PAGE_BYTES - before);
+        Some(aligned)
+    }
+
+    fn unmap(pointer: *mut u8, length: usize) {
+        if length > 0 {
+            // SAFETY: a part of a mapping of ours that nobody uses. Failure leaves it mapped, which harms nobody.
+            let _ = unsafe { munmap(pointer.cast::<c_void>(), length) };
+        }
+    }
+}
+
+/// Under miri, which has no kernel.
+#[cfg(miri)]
+mod system {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    use super::{Kind, PAGE_BYTES, Pages};
+
+    fn layout(length: usize) -> Option<Layout> {
+        Layout::from_size_align(length, PAGE_BYTES).ok()
+    }
+
+    impl Pages {
+        pub(in super::super) fn map(length: usize) -> Option<Self> {
+            // SAFETY: pages have more than no bytes.
+            let pointer = NonNull::new(unsafe { alloc_zeroed(layout(length)?) })?;
+            Some(Self { pointer, length, kind: Kind::Ordinary })
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            if let Some(layout) = layout(self.length) {
+                // SAFETY: allocated with this layout.
+                unsafe { dealloc(self.pointer.as_ptr(), layout) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_aligned_and_zero() {
+        for length in [PAGE_BYTES, 3 * PAGE_BYTES, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES] {
+            let pages = Pages::map(length).unwrap();
+            let alignment = if length < HUGE_PAGE_BYTES || cfg!(miri) { PAGE_BYTES } else { HUGE_PAGE_BYTES };
+            assert_eq!(pages.pointer.as_ptr() as usize % alignment, 0);
+            // SAFETY: so many bytes were mapped, and nobody else has them.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(pages.pointer.as_ptr(), length) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            (bytes[0], bytes[length - 1]) = (1, 1);
+        }
+        assert!(Pages::map(usize::MAX - (HUGE_PAGE_BYTES - 1)).is_none());
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_understood() {
+        let transparent = Some("always [madvise] never\n");
+        for (free, enabled, expected) in [
+            (Some("12\n"), transparent, HugePages::Reserved(12)),
+            (Some("0\n"), transparent, HugePages::Transparent),
+            (None, Some("[always] madvise never"), HugePages::Transparent),
+            (Some("0"), Some("always madvise [never]"), HugePages::None),
+            (None, None, HugePages::None),
+        ] {
+            assert_eq!(HugePages::from_kernel(free, enabled), expected);
+        }
+    }
+}
