@@ -5,7 +5,7 @@
 # The libraries and compilers that tests use: UCX to test its transport, gcc and g++ for the C ABI, clang for bindgen,
 # ip for network namespaces, in which links are cut, libpmix-dev to compare the bindings with; and the launchers that
 # start ranks in tests.
-brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev clang pkg-config iproute2 libpmix-dev openmpi-bin mpich)
+brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev clang pkg-config iproute2 libpmix-dev openmpi-bin mpich slurm-wlm)
 
 brevity_missing() {
     local package

@@ -1,4 +1,4 @@
-//! Ranks that other programs start: Open MPI's `mpirun`, MPICH's `mpiexec`, and one inside the other.
+//! Ranks that other programs start: Open MPI's `mpirun`, MPICH's `mpiexec`, Slurm's `srun`, and one inside the other.
 //!
 //! `BREVITY_TEST_MPIRUN` and `BREVITY_TEST_MPIEXEC` name other programs than Debian's. A missing one is a failure where
 //! `BREVITY_REQUIRE_LAUNCHERS=1` says that it must be there.
@@ -6,12 +6,15 @@
 
 #[path = "launchers/programs.rs"]
 mod programs;
+#[path = "launchers/slurm.rs"]
+mod slurm;
 
 use std::process::Command;
 
 use brevity_tests::LOST_STATUS;
 use brevity_tests::command::{is_running, run_within};
-use programs::{MPIEXEC, MPIRUN, PATIENCE, Program, RANK, clean};
+use programs::{MPIEXEC, MPIRUN, PATIENCE, RANK, clean};
+use slurm::Cluster;
 
 /// Runs the suite of all collectives, whose results the ranks check by the oracle.
 fn run_suite(command: &mut Command, world_size: u32) {
@@ -21,29 +24,29 @@ fn run_suite(command: &mut Command, world_size: u32) {
     assert!(ended.status.is_some_and(|status| status.success()), "{command:?}: {ended:?}");
 }
 
-fn every_collective(program: Program) {
-    let Some(program) = program.found() else { return };
+fn every_collective(ranks: impl Fn(u32) -> Command) {
     for world_size in [1, 2, 4] {
-        run_suite(program.ranks(world_size).args([RANK, "suite"]), world_size);
+        run_suite(ranks(world_size).args([RANK, "suite"]), world_size);
     }
 }
 
 #[test]
 fn every_collective_under_mpirun() {
-    every_collective(MPIRUN);
+    let Some(mpirun) = MPIRUN.found() else { return };
+    every_collective(|world_size| mpirun.ranks(world_size));
 }
 
 #[test]
 fn every_collective_under_mpiexec() {
-    every_collective(MPIEXEC);
+    let Some(mpiexec) = MPIEXEC.found() else { return };
+    every_collective(|world_size| mpiexec.ranks(world_size));
 }
 
 /// Rank 2 of 4 kills itself in the middle of an exchange: the launcher ends all ranks, and with a status that tells.
 /// Where the launcher does not hear of it, the others end by themselves.
-fn lose_one(program: Program) {
-    let Some(program) = program.found() else { return };
+fn lose_one(ranks: impl Fn(u32) -> Command) {
     let run = |words: &[&str]| {
-        let mut command = program.ranks(4);
+        let mut command = ranks(4);
         let ended = run_within(command.args(words).env("BREVITY_TRANSPORT", "tcp"), PATIENCE);
         let ranks = ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")?.parse().ok());
         let ranks: Vec<u32> = ranks.collect();
@@ -62,12 +65,14 @@ fn lose_one(program: Program) {
 
 #[test]
 fn a_rank_that_dies_ends_the_job_under_mpirun() {
-    lose_one(MPIRUN);
+    let Some(mpirun) = MPIRUN.found() else { return };
+    lose_one(|world_size| mpirun.ranks(world_size));
 }
 
 #[test]
 fn a_rank_that_dies_ends_the_job_under_mpiexec() {
-    lose_one(MPIEXEC);
+    let Some(mpiexec) = MPIEXEC.found() else { return };
+    lose_one(|world_size| mpiexec.ranks(world_size));
 }
 
 #[test]
@@ -152,4 +157,28 @@ fn an_mpi_program_without_a_launcher_is_alone() {
         ("OMPI_MCA_ess", "singleton"),
     ]);
     run_suite(&mut command, 1);
+}
+
+/// Slurm with nothing of its own to ask, with PMI-1 and with PMIx: one cluster for all, since starting it takes a second.
+#[test]
+fn every_way_of_srun_and_sbatch() {
+    let Some(cluster) = Cluster::start() else { return };
+    for way in ["none", "pmi2", "pmix"] {
+        let ranks = |world_size: u32| {
+            let mut command = cluster.command("srun");
+            command.arg(format!("--mpi={way}")).args(["-n", &world_size.to_string()]);
+            command
+        };
+        every_collective(ranks);
+        lose_one(ranks);
+    }
+    // A batch script has a number and a count of tasks, and is no rank of anything.
+    let batch = |script: &str| {
+        let mut command = cluster.command("sbatch");
+        let output = cluster.path("batch.out");
+        let arguments = ["--wait", "-n", "4", "-o", &output, "--wrap", script];
+        run_suite(command.args(arguments), if script.contains("srun") { 4 } else { 1 });
+    };
+    batch(&format!("{RANK} suite"));
+    batch(&format!("srun {RANK} suite"));
 }

@@ -32,8 +32,7 @@ impl Program {
         let version = Command::new(self.name()).arg("--version").output();
         let found = version.is_ok_and(|output| output.status.success());
         if !found {
-            let required = env::var_os("BREVITY_REQUIRE_LAUNCHERS").is_some_and(|value| value == "1");
-            assert!(!required, "no {} (or name one by {})", self.usual, self.variable);
+            assert!(!required(), "no {} (or name one by {})", self.usual, self.variable);
             println!("skipped: no {}", self.usual);
         }
         found.then_some(self)
@@ -53,6 +52,11 @@ impl Program {
     fn name(self) -> String {
         env::var(self.variable).unwrap_or_else(|_| self.usual.into())
     }
+}
+
+/// Whether a launcher that is not there is a failure.
+pub fn required() -> bool {
+    env::var_os("BREVITY_REQUIRE_LAUNCHERS").is_some_and(|value| value == "1")
 }
 
 /// The command without what a launcher of this test may have set.
