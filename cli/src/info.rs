@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use brevity::Settings;
+use brevity::transport::bootstrap::{Launcher, pmix_available};
 use brevity::transport::{tcp, ucx};
 use serde::Serialize;
 
@@ -33,6 +34,10 @@ struct Info {
     version: &'static str,
     transports: Vec<Transport>,
     ucx: Option<Ucx>,
+    /// The launchers whose variables are set.
+    launchers: Vec<LauncherFound>,
+    /// Whether ranks under mpirun and srun --mpi=pmix could find each other.
+    pmix: Pmix,
     cpu: Cpu,
     defaults: Vec<Setting>,
     environment: Vec<Variable>,
@@ -50,6 +55,21 @@ struct Transport {
 struct Ucx {
     version: String,
     path: PathBuf,
+}
+
+/// What has started this process, or one of its ancestors, as a rank.
+#[derive(Debug, Serialize)]
+struct LauncherFound {
+    name: &'static str,
+    /// Whether this is the one whose rank this process is.
+    counts: bool,
+    rank: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct Pmix {
+    available: bool,
+    note: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -78,7 +98,7 @@ struct Variable {
 }
 
 /// The variables that are read, and what they mean.
-const VARIABLES: [(&str, &str); 17] = [
+const VARIABLES: [(&str, &str); 24] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
@@ -92,6 +112,13 @@ const VARIABLES: [(&str, &str); 17] = [
     (KEY, "the job's key"),
     ("BREVITY_JOB", "the job's name, the same for all its ranks"),
     ("BREVITY_UCX_LIB", "the libucp.so.0 to load"),
+    ("BREVITY_PMIX_LIB", "the libpmix.so.2 to load"),
+    ("OMPI_COMM_WORLD_RANK", "this rank, as mpirun says it"),
+    ("OMPI_COMM_WORLD_SIZE", "ranks in the job, as mpirun says it"),
+    ("PMI_RANK", "this rank, as mpiexec says it"),
+    ("PMI_SIZE", "ranks in the job, as mpiexec says it"),
+    ("SLURM_PROCID", "this rank, as srun says it"),
+    ("SLURM_STEP_NUM_TASKS", "ranks in the job, as srun says it"),
     ("RANK", "this rank, as torchrun says it"),
     ("WORLD_SIZE", "ranks in the job, as torchrun says it"),
     ("MASTER_ADDR", "host where ranks meet, as torchrun says it"),
@@ -108,6 +135,8 @@ impl Info {
             version: env!("CARGO_PKG_VERSION"),
             transports: transports(found.as_ref().map(drop).map_err(String::as_str)),
             ucx: found.ok(),
+            launchers: launchers(),
+            pmix: pmix(),
             cpu: Cpu::detect(),
             defaults: defaults(),
             environment: variables(lookup),
@@ -119,6 +148,24 @@ impl Info {
 fn find_ucx() -> Result<Ucx, String> {
     let ucx::Report { version: (major, minor, release), path } = ucx::available()?;
     Ok(Ucx { version: format!("{major}.{minor}.{release}"), path })
+}
+
+fn launchers() -> Vec<LauncherFound> {
+    let counts = Launcher::from_env();
+    let found = Launcher::all_from_env().into_iter();
+    found
+        .map(|launcher| LauncherFound {
+            name: launcher.name(),
+            counts: counts == Some(launcher),
+            rank: launcher.rank_from_env(),
+        })
+        .collect()
+}
+
+fn pmix() -> Pmix {
+    let found = pmix_available();
+    let available = found.is_ok();
+    Pmix { available, note: found.err().unwrap_or_else(|| "for ranks under mpirun and srun --mpi=pmix".into()) }
 }
 
 fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
@@ -188,6 +235,15 @@ impl fmt::Display for Info {
         if let Some(Ucx { version, path }) = &self.ucx {
             writeln!(f, "ucx {version}, {}", path.display())?;
         }
+        writeln!(f, "launcher")?;
+        for LauncherFound { name, counts, rank } in &self.launchers {
+            let rank = rank.map_or_else(|| "a rank that is no number".to_owned(), |rank| format!("rank {rank}"));
+            writeln!(f, "  {name}: {rank}{}", if *counts { "" } else { " (around the one that counts)" })?;
+        }
+        if self.launchers.is_empty() {
+            writeln!(f, "  none: this process is alone")?;
+        }
+        writeln!(f, "  pmix {:<8} {}", if self.pmix.available { "found" } else { "missing" }, self.pmix.note)?;
         let Cpu { architecture, processors, used, unused } = &self.cpu;
         writeln!(f, "processor\n  {architecture}, {processors} processors for this process")?;
         writeln!(f, "  used: {}\n  not used: {}", list(used), list(unused))?;

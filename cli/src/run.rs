@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use brevity::Settings;
 use brevity::launch::{self, Launch};
 use brevity::transport::bootstrap::Choice;
 use clap::Args;
@@ -59,9 +60,13 @@ pub enum Error {
         why: &'static str,
     },
 
-    /// The system refused.
+    /// A variable is wrong, or the system refused.
     #[error(transparent)]
     Launch(#[from] brevity::transport::Error),
+
+    /// A variable that the library reads is wrong.
+    #[error(transparent)]
+    Settings(#[from] brevity::collectives::Error),
 
     /// This program does not find itself.
     #[error("can't find the brevity program itself: {0}")]
@@ -72,7 +77,8 @@ impl Error {
     /// The exit status: 2 for bad arguments, else 1.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Program { .. } => 2,
+            Self::Program { .. } | Self::Settings(_) => 2,
+            Self::Launch(brevity::transport::Error::Environment { .. }) => 2,
             Self::Launch(_) | Self::Own(_) => 1,
         }
     }
@@ -86,6 +92,8 @@ pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     if let Some(program) = arguments.program.first() {
         find(program, env::var_os("PATH").as_deref())?;
     }
+    // What every rank would refuse is told once, here; the launch checks the rest.
+    Settings::from_env()?;
     let own = env::current_exe().map_err(Error::Own)?;
     // Each rank begins as this program, so that it dies with the launcher whatever program it becomes.
     let begin = [TRAMPOLINE, "--"].map(OsString::from).into_iter().chain(arguments.program);

@@ -121,6 +121,24 @@ fn bad_arguments_are_one_line_and_status_2() {
     }
 }
 
+#[test]
+fn a_bad_variable_is_told_once_before_any_rank_is_started() {
+    for (name, value) in [
+        ("BREVITY_TRANSPORT", "pigeon"),
+        ("BREVITY_TIMEOUT", "soon"),
+        ("BREVITY_JOIN_TIMEOUT", "-1"),
+        ("BREVITY_INTERFACE", "nowhere0"),
+    ] {
+        for arguments in [&["run", "-n", "3", "--", "echo", "started"][..], &["perf", "allreduce", "--np", "3"]] {
+            let output = Command::new(BREVITY).args(arguments).env(name, value).output().unwrap();
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{arguments:?}, {name}={value}: {stderr}");
+            assert!(stderr.contains(name) && stderr.contains(value) && stderr.lines().count() == 1, "{stderr}");
+            assert!(output.stdout.is_empty(), "a rank was started");
+        }
+    }
+}
+
 /// Whether the process exists and is more than an entry that nobody has reaped.
 fn is_running(process: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{process}/stat"))

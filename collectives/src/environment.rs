@@ -12,21 +12,33 @@ const TIMEOUT: &str = "BREVITY_TIMEOUT";
 impl Group {
     /// Joins the job that the environment describes and waits until all its ranks have.
     ///
-    /// `BREVITY_RANK`, `BREVITY_WORLD_SIZE` and `BREVITY_MASTER` (set by `brevity run`), or torchrun's names, say who and
-    /// where; with neither, this is a group of one rank. `BREVITY_TRANSPORT` chooses the transport, `BREVITY_TIMEOUT`
-    /// the seconds that a call may take.
+    /// Who this rank is comes from its launcher: `brevity run`, `mpirun` of Open MPI, `mpiexec` of MPICH, `torchrun`,
+    /// Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE` and `BREVITY_MASTER` set by hand;
+    /// [`Identity::from_lookup`] has the rules. With none of them, this is a group of one rank. `BREVITY_TRANSPORT`
+    /// chooses the transport, `BREVITY_TIMEOUT` the seconds that a call may take, `BREVITY_JOIN_TIMEOUT` those that joining
+    /// may take, `BREVITY_INTERFACE` the network.
+    ///
+    /// In a program that uses MPI as well: under `mpirun`, call this after `MPI_Init`. Under `mpiexec` of MPICH the launcher
+    /// talks to one of the two only: set `BREVITY_MASTER=host:port`, and MPI has it.
     ///
     /// # Errors
     /// When a variable is missing or not understood; when ranks do not join in time, by name.
     pub fn from_env() -> Result<Self> {
-        let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
+        let settings = Settings::from_env()?;
         let identity = Identity::from_env().map_err(Error::Transport)?;
         Ok(Self::opened(open(&identity).map_err(Error::Transport)?, settings))
     }
 }
 
 impl Settings {
-    /// The defaults with what the environment changes.
+    /// The defaults with what this process's environment changes: `BREVITY_TIMEOUT`.
+    ///
+    /// # Errors
+    /// When the variable is not understood.
+    pub fn from_env() -> Result<Self> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut settings = Self::default();
         if let Some(text) = lookup(TIMEOUT) {

@@ -1,22 +1,19 @@
 //! The ranks of a job: those that a launcher has started, or those that `train` starts itself.
 
 use crate::Error;
-use brevity::Group;
 use brevity::collectives::Error as Collective;
 use brevity::launch::{self, Launch};
-use brevity::transport::bootstrap::Choice;
+use brevity::transport::Error as Transport;
+use brevity::transport::bootstrap::{Choice, Launcher};
+use brevity::{Group, Settings};
 use std::env;
-
-/// Variables of launchers, of which each sets at least one.
-const LAUNCHED: [&str; 6] =
-    ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"];
 
 /// How many threads candle multiplies matrices with.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Whether a launcher has started this process as a rank.
 pub fn is_launched() -> bool {
-    LAUNCHED.iter().any(|name| env::var_os(name).is_some())
+    Launcher::from_env().is_some()
 }
 
 /// Joins the job that the launcher describes; blocks until all ranks are there.
@@ -35,15 +32,20 @@ pub fn join() -> Result<Group, Error> {
 /// rank takes its part of them as threads where `RAYON_NUM_THREADS` does not say otherwise.
 ///
 /// # Errors
-/// [`Error::Argument`] for an unknown transport; [`Error::Exchange`] where a rank can't be
+/// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] where a rank can't be
 /// started or is killed.
 pub fn start(ranks: usize) -> Result<u8, Error> {
+    // What every rank would refuse is told once, here; the launch checks the rest.
+    Settings::from_env().map_err(|error| match error {
+        Collective::Transport(error) => of_launch(error),
+        other => Error::Exchange(other.into()),
+    })?;
     let program = env::current_exe().map_err(|error| Error::Exchange(error.into()))?;
     let mut launch = Launch::new(program, env::args_os().skip(1)).ranks(ranks as u32).transport(transport()?);
     if env::var_os(THREADS).is_none() {
         launch = launch.env(THREADS, threads_per_rank(ranks).to_string());
     }
-    let outcome = launch.spawn().and_then(launch::Job::wait).map_err(|error| Error::Exchange(error.into()))?;
+    let outcome = launch.spawn().and_then(launch::Job::wait).map_err(of_launch)?;
     let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
     match (first, outcome.report()) {
         // A rank that was killed could not tell of it.
@@ -63,6 +65,16 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     }
     // Arguments and data files are alike on all ranks.
     error.exit_status() == 2 && rank != 0
+}
+
+/// A wrong variable is a mistake of the caller's, as a wrong argument is.
+fn of_launch(error: Transport) -> Error {
+    match error {
+        Transport::Environment { variable, found, expected } => {
+            Error::Argument { flag: variable, found, expected: expected.to_owned() }
+        }
+        other => Error::Exchange(other.into()),
+    }
 }
 
 fn transport() -> Result<Choice, Error> {

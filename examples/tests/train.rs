@@ -49,6 +49,18 @@ fn equal_seeds_give_equal_results() {
 }
 
 #[test]
+fn a_wrong_variable_costs_one_line_and_no_rank() {
+    for (name, value) in
+        [("BREVITY_TRANSPORT", "pigeon"), ("BREVITY_TIMEOUT", "soon"), ("BREVITY_INTERFACE", "nowhere0")]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_train")).env(name, value).output().unwrap();
+        let line = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(line.starts_with("train: ") && line.contains(name) && line.lines().count() == 1, "{line}");
+    }
+}
+
+#[test]
 fn mistakes_cost_one_line_and_no_rank() {
     for words in ["--density 2", "--ranks 0", "--method zip", "--data /no/such/folder", "--batch-size 5000"] {
         let output = train(words);

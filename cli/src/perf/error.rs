@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use brevity::collectives::Error as Collective;
+use brevity::transport::Error as Transport;
+
 use super::arguments::Benchmark;
 
 /// What the parts of `brevity perf` return.
@@ -65,6 +68,11 @@ pub enum Error {
 impl Error {
     /// The exit status that tells it.
     pub fn status(&self) -> u8 {
-        if matches!(self, Self::Arguments(_)) { 2 } else { 1 }
+        let of_environment = |error: &Transport| matches!(error, Transport::Environment { .. });
+        match self {
+            Self::Arguments(_) => 2,
+            Self::Launch(error) | Self::Collective(Collective::Transport(error)) if of_environment(error) => 2,
+            _ => 1,
+        }
     }
 }

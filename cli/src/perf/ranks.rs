@@ -2,21 +2,18 @@
 
 use std::env;
 
-use brevity::Group;
 use brevity::collectives::Error as Collective;
 use brevity::launch::{self, Ending, Launch};
 use brevity::transport::Error as Transport;
-use brevity::transport::bootstrap::Choice;
+use brevity::transport::bootstrap::{Choice, Launcher};
+use brevity::{Group, Settings};
 
 use super::arguments::Plan;
 use super::error::{Error, Result};
 
-/// Variables of which a launcher sets at least one.
-const LAUNCHED: [&str; 4] = ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "RANK", "WORLD_SIZE"];
-
 /// Whether a launcher has started this process as a rank.
 pub fn is_launched() -> bool {
-    LAUNCHED.iter().any(|name| env::var_os(name).is_some())
+    Launcher::from_env().is_some()
 }
 
 /// Joins the job that the launcher describes.
@@ -30,8 +27,7 @@ pub fn join() -> Result<Group> {
 
 /// This rank, as the launcher says it; 0 where it does not.
 pub fn rank_of_environment() -> u32 {
-    let read = |name| env::var(name).ok()?.parse().ok();
-    read("BREVITY_RANK").or_else(|| read("RANK")).unwrap_or(0)
+    Launcher::from_env().and_then(Launcher::rank_from_env).unwrap_or(0)
 }
 
 /// Checks that the job is as the arguments ask; the same outcome on all ranks.
@@ -71,6 +67,8 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
 /// When a rank can't be started, or is killed.
 pub fn start(plan: &Plan) -> Result<u8> {
     let transport = plan.transport.map_or_else(transport_of_environment, Ok)?;
+    // What every rank would refuse is told once, here.
+    Settings::from_env()?;
     let program = env::current_exe().map_err(|error| Error::Program(error.to_string()))?;
     let job = Launch::new(program, env::args_os().skip(1)).ranks(plan.ranks()).transport(transport).spawn()?;
     let outcome = job.wait()?;

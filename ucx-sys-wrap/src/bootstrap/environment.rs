@@ -163,6 +163,14 @@ impl Identity {
         Self::read(Variables { lookup: &lookup }, Nesting::unknown)
     }
 
+    /// Reads what a rank that is to be started on this host would see, so that a mistake is told before any is started.
+    ///
+    /// # Errors
+    /// As [`from_lookup`](Self::from_lookup), and when this host does not have the interface that is named.
+    pub(crate) fn check_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<()> {
+        super::interface::check(&Self::from_lookup(lookup)?)
+    }
+
     fn read(variables: Variables<'_>, nesting: impl FnOnce() -> Nesting) -> Result<Self> {
         let Place { launcher, rank, world_size, introduction, master, one_host, job } =
             Place::read(variables, nesting)?;

@@ -20,6 +20,11 @@ pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<Ip
     if address.is_loopback() || serves_others { Ok(address) } else { Err(super::environment::key_needed()) }
 }
 
+/// Whether the interface that the user names is there, for who starts ranks on this host.
+pub(super) fn check(identity: &Identity) -> Result<()> {
+    identity.interface.as_deref().map_or(Ok(()), |name| address_of(name, LOOPBACK).map(drop))
+}
+
 /// The address of an interface, by its name or by the address itself; of the same family as `like` if it has several.
 pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     let all = all_addresses()?;

@@ -25,6 +25,8 @@ use crate::{Error, Rank, Result};
 /// The variable that names the library.
 const LIBRARY: &str = "BREVITY_PMIX_LIB";
 
+const REMEDY: &str = "install PMIx (package libpmix2), or set BREVITY_PMIX_LIB to its libpmix.so.2";
+
 /// The first word of a text that this version understands.
 const FORM: &str = "1";
 
@@ -73,6 +75,14 @@ pub fn introduce(identity: &Identity) -> Result<Introduced> {
         published.listen = listen;
     }
     Ok(Introduced { identity: resolved, _port: Some(port) })
+}
+
+/// Whether a PMIx library is there, which ranks under `mpirun` and `srun --mpi=pmix` need; loads it.
+///
+/// # Errors
+/// Why it can't be used, with the remedy.
+pub fn pmix_available() -> std::result::Result<(), String> {
+    pmix::available(library().as_deref()).map_err(|error| format!("{error}; {REMEDY}"))
 }
 
 /// What rank 0 stores.
@@ -156,19 +166,21 @@ fn share(identity: &Identity, text: Option<&str>) -> Result<String> {
     let now = Instant::now();
     let deadline = now.checked_add(identity.join_timeout).unwrap_or(now);
     let shared = match identity.introduction {
-        Introduction::Pmix => {
-            let library = std::env::var_os(LIBRARY).map(PathBuf::from);
-            pmix::share(library.as_deref(), identity.rank.0, text, deadline)
-        }
+        Introduction::Pmix => pmix::share(library().as_deref(), identity.rank.0, text, deadline),
         Introduction::Pmi { descriptor } => wire::share(descriptor, text, deadline),
         Introduction::Environment => return Err(failed(identity, "it was not asked".into())),
     };
     shared.map_err(|error| match error {
         error @ (brevity_pmi::Error::NotLoaded { .. } | brevity_pmi::Error::Incomplete { .. }) => {
-            failed(identity, format!("{error}; install PMIx (package libpmix2), or set {LIBRARY} to its libpmix.so.2"))
+            failed(identity, format!("{error}; {REMEDY}"))
         }
         error => failed(identity, error.to_string()),
     })
+}
+
+/// The file that the user names as the PMIx library.
+fn library() -> Option<PathBuf> {
+    std::env::var_os(LIBRARY).map(PathBuf::from)
 }
 
 fn failed(identity: &Identity, why: String) -> Error {

@@ -43,6 +43,12 @@ impl Launcher {
         Self::present(Variables { lookup: &|name| std::env::var_os(name) })
     }
 
+    /// This process's rank as this launcher says it, unless it says nonsense.
+    #[must_use]
+    pub fn rank_from_env(self) -> Option<u32> {
+        std::env::var(self.variables().0).ok()?.parse().ok()
+    }
+
     /// The program's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -170,6 +176,7 @@ mod tests {
         // What MPI_Init leaves behind in a process that nobody has launched, and what a batch script has.
         assert_eq!(detect(&[&["PMIX_RANK=0", "PMIX_NAMESPACE=7", "OMPI_APP_CTX_NUM_PROCS=1"]]), None);
         assert_eq!(detect(&[&["SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_JOB_ID=7"]]), None);
+        assert_eq!(detect(&[&["SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1"]]), None, "the shell of an interactive step");
     }
 
     #[test]

@@ -50,7 +50,7 @@ mod wire;
 
 pub use choice::{Capability, Choice, Selected, choose};
 pub use environment::{Identity, Master};
-pub use introduction::{Introduced, introduce};
+pub use introduction::{Introduced, introduce, pmix_available};
 pub use key::JobKey;
 pub use launcher::Launcher;
 pub use mesh::connect_mesh;

@@ -37,7 +37,7 @@ fn host(variables: Variables<'_>) -> Option<String> {
 
 /// Whether all ranks of the step are on this host.
 pub(super) fn on_one_host(variables: Variables<'_>) -> bool {
-    (variables.lookup)("SLURM_STEP_NUM_NODES").is_some_and(|nodes| nodes == "1")
+    variables.is("SLURM_STEP_NUM_NODES", "1")
 }
 
 fn reserved_port(variables: Variables<'_>) -> Option<u16> {

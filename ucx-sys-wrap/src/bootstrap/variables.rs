@@ -23,6 +23,11 @@ impl Variables<'_> {
         names.iter().all(|name| (self.lookup)(name).is_some())
     }
 
+    /// Whether the variable is set to this value.
+    pub(super) fn is(&self, name: &str, value: &str) -> bool {
+        (self.lookup)(name).is_some_and(|found| found == value)
+    }
+
     /// Whether both variables are set, to the same number.
     pub(super) fn equal(&self, one: &str, other: &str) -> bool {
         let number = |name| (self.lookup)(name)?.to_str()?.parse::<u32>().ok();

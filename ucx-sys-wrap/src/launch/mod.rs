@@ -28,7 +28,7 @@ pub use job::{Ending, Job, Outcome};
 
 use self::child::{LAUNCHER, own_mark};
 use self::guard::Guard;
-use crate::bootstrap::{Choice, JobKey, reserve};
+use crate::bootstrap::{Choice, Identity, JobKey, reserve};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 /// How long ranks may go on after the first one has failed.
@@ -117,7 +117,8 @@ impl Launch {
     /// terminal; the other ranks read nothing.
     ///
     /// # Errors
-    /// [`Error::Environment`] for a number of ranks that can't be; [`Error::System`] when the program can't be started:
+    /// [`Error::Environment`] for a number of ranks that can't be, and for a variable that the ranks would refuse: then no
+    /// rank was started. [`Error::System`] when the program can't be started:
     /// then no rank is left running.
     pub fn spawn(self) -> Result<Job> {
         if self.ranks == 0 || self.ranks > MAX_WORLD_SIZE {
@@ -132,6 +133,7 @@ impl Launch {
         let (reserved, master) =
             reserved.map_err(|error| Error::system(format!("can't reserve a port on {loopback}"), error))?;
         let key = JobKey::generate()?.to_hex();
+        check(&self.command(Rank(0), master, &key))?;
         let guard = self.guard.as_ref().map(Guard::start).transpose()?;
         let mut job = Job::new(reserved, self.grace, self.tag_output, guard)?;
         for rank in Rank::all(self.ranks) {
@@ -175,4 +177,12 @@ impl Launch {
         }
         command
     }
+}
+
+/// Refuses what every rank would refuse.
+fn check(command: &Command) -> Result<()> {
+    Identity::check_lookup(|name| {
+        let changed = command.get_envs().find(|(changed, _)| *changed == name);
+        changed.map_or_else(|| std::env::var_os(name), |(_, value)| value.map(OsString::from))
+    })
 }
