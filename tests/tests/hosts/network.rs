@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -23,7 +24,10 @@ pub struct Network {
 impl Network {
     /// `None` where namespaces can't be made; a failure where `BREVITY_REQUIRE_NAMESPACES` is 1.
     pub fn new() -> Option<Self> {
-        let names = [0, 1].map(|host| format!("brevity-host-{}-{host}", std::process::id()));
+        // Tests may be threads of one process.
+        static NETWORKS: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), NETWORKS.fetch_add(1, Ordering::Relaxed));
+        let names = [0, 1].map(|host| format!("brevity-host-{process}-{number}-{host}"));
         let network = Self { names, folder: tempfile::tempdir().unwrap() };
         let made = network.names.iter().all(|name| ip(&["netns", "add", name])) && network.connect();
         if made {

@@ -23,7 +23,7 @@ const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use
 ///
 /// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to hold the
 /// job's key and have named themselves. The streams are non-blocking, with `TCP_NODELAY`, and nothing was read ahead.
-/// All ranks must call it; it blocks until all connections are there, at most about twice the join timeout.
+/// All ranks must call it; it blocks until all connections are there, at most about three times the join timeout.
 ///
 /// # Errors
 /// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached. And as
@@ -126,7 +126,8 @@ fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<
         Err(_) => &own,
     };
     let report: Vec<u8> = unreached.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
-    let reports = rendezvous.exchange(&report);
+    // Ranks that reach everybody report at once, those that do not at their deadline: nobody may give them up before.
+    let reports = rendezvous.exchange_within(&report, identity.join_timeout.saturating_mul(2));
     let connected = connected?;
     let mut missing: Vec<Rank> = Vec::new();
     for report in reports? {

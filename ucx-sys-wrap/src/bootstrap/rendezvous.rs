@@ -75,6 +75,11 @@ impl Rendezvous {
     /// The same on every rank that is still there: [`Error::MissingRanks`] at the deadline, [`Error::PeerLost`] when a
     /// rank has gone. [`Error::TooLong`] when `mine` is longer than [`MAX_BLOB_BYTES`]: nothing was sent.
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.exchange_within(mine, self.join_timeout)
+    }
+
+    /// The same with another deadline.
+    pub(super) fn exchange_within(&mut self, mine: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -82,7 +87,7 @@ impl Rendezvous {
             let (rank, sent) = (Rank(self.party.rank), mine.len() as u64);
             return Err(Error::TooLong { rank, part: 0, sent, capacity: MAX_BLOB_BYTES });
         }
-        let deadline = Deadline::after(self.join_timeout);
+        let deadline = Deadline::after(timeout);
         let blobs = match &mut self.side {
             Side::Alone => Ok(vec![mine.to_vec()]),
             Side::Root(root) => root.gather(mine, deadline),
