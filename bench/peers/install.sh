@@ -30,6 +30,13 @@ install_wheel() {
     "$peers/$name/bin/pip" install --quiet --disable-pip-version-check "$wheel"
 }
 
+# The floor of shared memory, which needs a compiler and nothing else.
+build_floor() {
+    mkdir -p "$peers/floor"
+    "${CC:-cc}" -O2 -o "$peers/floor/flag_pairs" "$here/flag_pairs.c"
+    echo "built floor/flag_pairs"
+}
+
 # build FOLDER COMPILER: our program, against the MPI that the compiler wrapper belongs to.
 build() {
     mkdir -p "$peers/$1"
@@ -53,3 +60,4 @@ if [ "${1:-}" != --debian ]; then
         build "${wheel%%=*}" "$peers/${wheel%%=*}/bin/mpicc"
     done
 fi
+build_floor

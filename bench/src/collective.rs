@@ -1,6 +1,6 @@
 //! Collectives in a tight loop, as MPI's benchmarks run them: no barrier between two calls, ordinary buffers.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use brevity::{Group, Reduction};
 
@@ -49,6 +49,27 @@ pub fn broadcast(group: &Group, order: &Order) -> Result<Vec<f64>> {
         root = (root + 1) % world;
         Ok(())
     })
+}
+
+/// Waits in a barrier for a rank that does not come; when the error came, in microseconds since the system's epoch.
+///
+/// # Errors
+/// When the barrier ends in any other way than by the loss of that rank.
+pub fn hang(group: &Group, order: &Order) -> Result<Vec<f64>> {
+    use brevity::collectives::Error as Collective;
+    let ended = group.barrier();
+    let time = microseconds_since_epoch();
+    match ended {
+        Err(Collective::PeerLost { rank }) if rank.index() == order.bytes => Ok(vec![time]),
+        Err(error) => Err(error.into()),
+        Ok(()) => Err(Error::Arguments(format!("rank {} has come to the barrier", order.bytes))),
+    }
+}
+
+/// The time that all processes of a host share.
+#[must_use]
+pub fn microseconds_since_epoch() -> f64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |time| time.as_secs_f64() * 1e6)
 }
 
 fn timed(order: &Order, mut call: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use brevity::launch::{self, Launch};
 use brevity::transport::bootstrap::Choice;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
+use crate::collective::microseconds_since_epoch;
 use crate::order::{Answer, Order};
 use crate::{Error, Result};
 
@@ -24,6 +25,8 @@ const START: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(150);
 /// How long processes may take to end when nobody needs them any more.
 const END: Duration = Duration::from_secs(3);
+/// How long survivors wait before a rank is killed: long enough to sleep.
+const BEGUN: Duration = Duration::from_millis(150);
 /// How often somebody is looked for.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -39,7 +42,7 @@ pub struct Job {
 
 /// The processes of a job; ended when dropped.
 enum Processes {
-    Ours(#[allow(dead_code, reason = "kept to be dropped")] launch::Job),
+    Ours(launch::Job),
     Theirs(Vec<Group>),
 }
 
@@ -129,13 +132,42 @@ impl Job {
     /// # Errors
     /// When a rank has ended or does not answer in time.
     pub fn tell(&mut self, order: &Order) -> Result<Vec<Answer>> {
-        for line in &mut self.lines {
-            if writeln!(line.get_mut(), "{order}").is_err() {
-                return Err(self.failure(&format!("a rank has ended before {order}")));
+        let everybody = 0..self.lines.len();
+        self.say(everybody.clone(), order)?;
+        self.hear(everybody, order)
+    }
+
+    /// Tells every rank but `victim` the same, kills that one when they have begun, and waits for the answers of the
+    /// others; the time of the death in microseconds since the system's epoch, and their answers.
+    ///
+    /// # Errors
+    /// When a survivor has ended or does not answer in time, and when this job is not of ours.
+    pub fn lose(&mut self, victim: usize, order: &Order) -> Result<(f64, Vec<Answer>)> {
+        let Processes::Ours(job) = &self.processes else {
+            return Err(Error::Arguments("only ranks of ours are killed".into()));
+        };
+        let process = job.process_ids().get(victim).and_then(|&id| Pid::from_raw(i32::try_from(id).ok()?));
+        let process = process.ok_or_else(|| Error::Arguments(format!("there is no rank {victim}")))?;
+        let survivors = (0..self.lines.len()).filter(|&rank| rank != victim);
+        self.say(survivors.clone(), order)?;
+        thread::sleep(BEGUN);
+        let time = microseconds_since_epoch();
+        kill_process(process, Signal::KILL).map_err(|error| Error::system("can't kill a rank")(error.into()))?;
+        Ok((time, self.hear(survivors, order)?))
+    }
+
+    fn say(&mut self, ranks: impl Iterator<Item = usize>, order: &Order) -> Result<()> {
+        for rank in ranks {
+            if writeln!(self.lines[rank].get_mut(), "{order}").is_err() {
+                return Err(self.failure(&format!("rank {rank} has ended before {order}")));
             }
         }
+        Ok(())
+    }
+
+    fn hear(&mut self, ranks: impl Iterator<Item = usize>, order: &Order) -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
-        for rank in 0..self.lines.len() {
+        for rank in ranks {
             let mut answer = String::new();
             let read = self.lines[rank].read_line(&mut answer);
             if !read.is_ok_and(|bytes| bytes > 0) {

@@ -32,6 +32,9 @@ pub enum What {
     AllReduce,
     /// One rank's vector to all; the root goes round, so that no rank runs ahead.
     Broadcast,
+    /// Waits for a rank that does not come, whose number is in place of the bytes; the time at which that ended, since
+    /// the system's epoch.
+    Hang,
 }
 
 /// An order.
@@ -61,8 +64,8 @@ pub struct Answer {
 }
 
 impl What {
-    const ALL: [Self; 6] =
-        [Self::Latency, Self::Parts, Self::Bandwidth, Self::Bibandwidth, Self::AllReduce, Self::Broadcast];
+    const ALL: [Self; 7] =
+        [Self::Latency, Self::Parts, Self::Bandwidth, Self::Bibandwidth, Self::AllReduce, Self::Broadcast, Self::Hang];
 
     /// The name in an order.
     #[must_use]
@@ -74,6 +77,7 @@ impl What {
             Self::Bibandwidth => "bibandwidth",
             Self::AllReduce => "allreduce",
             Self::Broadcast => "broadcast",
+            Self::Hang => "hang",
         }
     }
 }

@@ -69,8 +69,11 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
     let waiting = if polls { Waiting::Polls(engine) } else { Waiting::AsEngine(engine) };
     let peer = Rank(group.rank() ^ 1);
     let paired = peer.0 < group.world_size();
-    group.barrier()?;
+    if order.what != What::Hang {
+        group.barrier()?;
+    }
     match order.what {
+        What::Hang => collective::hang(group, order),
         What::AllReduce => collective::all_reduce(group, order, Reduction::Sum),
         What::Broadcast => collective::broadcast(group, order),
         _ if !paired => Ok(Vec::new()),

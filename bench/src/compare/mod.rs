@@ -3,16 +3,20 @@
 mod bar;
 mod namespace;
 mod pairs;
+mod plot;
+mod record;
 mod rows;
 mod table;
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 pub use bar::Bar;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
+pub use record::Circumstances;
 pub use rows::{Row, Stage};
 
-use crate::peers::{Perftest, find_mpi};
+use crate::peers::{Mpi, Perftest, find_mpi};
 use crate::size::SizeRange;
 use crate::{Error, Result, probe};
 
@@ -37,6 +41,9 @@ pub struct P2pArguments {
     /// Milliseconds that one side of a turn is measured [default: 20]
     #[arg(long, value_name = "MS")]
     pub slice: Option<f64>,
+    /// Keep figures, table and drawing in bench/record, as a whole run does anyway
+    #[arg(long)]
+    pub record: bool,
 }
 
 /// The sizes where no range is asked for: all that the bars name.
@@ -50,25 +57,42 @@ pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
     let rows = arguments.rows()?;
     let effort = arguments.effort()?;
     namespace::enter()?;
-    let perftest = Perftest::find();
-    let (mpis, missing) = find_mpi();
-    say_who_is_here(perftest.as_ref(), &mpis, &missing);
-    let stage = Stage { perftest, mpis, effort, sizes: arguments.sizes() };
+    let (stage, peers) = arguments.stage(effort);
+    let circumstances = Circumstances::now(peers);
+    let mut said = Transcript::default();
+    said.line(&circumstances.head())?;
     let mut found: Vec<Comparison> = Vec::new();
     for row in rows {
-        println!("\n# {}\n{}", row.name(), table::head());
+        said.line(&format!("\n# {}\n{}", row.name(), table::head()))?;
         let mut tell = |comparison: Comparison| {
-            println!("{}", table::line(&comparison));
+            said.line(&table::line(&comparison))?;
             found.push(comparison);
             Ok(())
         };
         row.measure(&stage, &mut tell)?;
     }
-    println!("\n{}", table::verdict(&found));
+    said.line(&format!("\n{}", table::verdict(&found)))?;
     if let Some(path) = &arguments.json {
-        table::write_json(&found, path)?;
+        record::write_json(&circumstances, &found, path)?;
+    }
+    if arguments.is_kept() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("record");
+        record::keep(&circumstances, &found, &said.0, (&folder, "p2p"))?;
     }
     Ok(found.iter().all(|comparison| comparison.met != Some(false)))
+}
+
+/// What was printed.
+#[derive(Default)]
+struct Transcript(String);
+
+impl Transcript {
+    fn line(&mut self, text: &str) -> Result<()> {
+        self.0.push_str(text);
+        self.0.push('\n');
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::system("can't print the table"))
+    }
 }
 
 impl P2pArguments {
@@ -95,15 +119,26 @@ impl P2pArguments {
         let sizes = self.size.unwrap_or(ALL_SIZES).sizes();
         if self.quick && self.size.is_none() { sizes.step_by(7).collect() } else { sizes.collect() }
     }
-}
 
-fn say_who_is_here(perftest: Option<&Perftest>, mpis: &[crate::peers::Mpi], missing: &[&str]) {
-    println!("# congestion control: {}", namespace::congestion_control());
-    println!("# a store to a line that the other core has read: {:.1} ns", probe::dirty_store_nanoseconds());
-    match perftest {
-        Some(perftest) => println!("# ucx_perftest: {}", perftest.version),
-        None => println!("# missing: ucx_perftest (bench/peers/install.sh installs it): rows with UCX are left out"),
+    /// Who is here, and what they say of themselves and of who is missing.
+    fn stage(&self, effort: Effort) -> (Stage, Vec<String>) {
+        let perftest = Perftest::find();
+        let (mpis, missing) = find_mpi();
+        let ucx = brevity::transport::ucx::available().map(drop);
+        let mut peers = vec![match &perftest {
+            Some(perftest) => format!("ucx_perftest: {}", perftest.version),
+            None => "missing: ucx_perftest (bench/peers/install.sh installs it)".to_owned(),
+        }];
+        peers.extend(ucx.as_ref().err().map(|why| format!("missing: UCX for our own transport ({why})")));
+        peers.extend(mpis.iter().map(|mpi| format!("{}: {}", mpi.name, mpi.version)));
+        peers.extend(mpis.iter().flat_map(Mpi::settings_said));
+        peers.extend(missing.iter().map(|name| format!("missing: {name} (bench/peers/install.sh installs it)")));
+        peers.push(format!("store to a line that the other core has read: {:.1} ns", probe::dirty_store_nanoseconds()));
+        (Stage { ucx: ucx.is_ok(), perftest, mpis, effort, sizes: self.sizes() }, peers)
     }
-    mpis.iter().for_each(|mpi| println!("# {}: {}", mpi.name, mpi.version));
-    missing.iter().for_each(|name| println!("# missing: {name} (bench/peers/install.sh installs it)"));
+
+    /// Whether the run goes to `bench/record`: whole runs, and those that ask for it.
+    fn is_kept(&self) -> bool {
+        self.record || !(self.quick || self.size.is_some() || !self.only.is_empty())
+    }
 }

@@ -6,7 +6,7 @@ use super::bar::Bar;
 use crate::job::Job;
 use crate::order::{Answer, Order, What};
 use crate::peers::{Perftest, Wire};
-use crate::statistics::{Interval, median};
+use crate::statistics::{Interval, mean, median};
 use crate::{Error, Result, probe};
 
 /// How often a turn is taken again when the regime changed in it.
@@ -44,13 +44,15 @@ pub struct OfJob {
     pub figure: Figure,
     /// What is measured in place of the order's own subject.
     pub instead: Option<What>,
+    /// The fastest and the slowest rank that had times, of each slice so far.
+    pub spreads: Vec<(f64, f64)>,
 }
 
 impl OfJob {
     /// A job whose median counts.
     #[must_use]
     pub fn median(job: Job) -> Self {
-        Self { job, figure: Figure::Median, instead: None }
+        Self { job, figure: Figure::Median, instead: None, spreads: Vec::new() }
     }
 
     /// A job whose mean counts.
@@ -68,15 +70,15 @@ impl Contestant for OfJob {
     fn measure(&mut self, order: &Order) -> Result<f64> {
         let order = Order { what: self.instead.unwrap_or(order.what), ..*order };
         let answers = self.job.tell(&order)?;
-        figure(self.figure, &answers).ok_or_else(|| Error::contestant(self.job.name(), format!("no times of {order}")))
+        let of = |answer: &Answer| if self.figure == Figure::Median { answer.median_us } else { answer.mean_us };
+        let figures: Vec<f64> = answers.iter().filter_map(of).collect();
+        if figures.is_empty() {
+            return Err(Error::contestant(self.job.name(), format!("no times of {order}")));
+        }
+        let fastest = figures.iter().copied().fold(f64::INFINITY, f64::min);
+        self.spreads.push((fastest, figures.iter().copied().fold(0.0, f64::max)));
+        Ok(mean(&figures))
     }
-}
-
-/// The mean over the ranks that have times.
-fn figure(figure: Figure, answers: &[Answer]) -> Option<f64> {
-    let of = |answer: &Answer| if figure == Figure::Median { answer.median_us } else { answer.mean_us };
-    let figures: Vec<f64> = answers.iter().filter_map(of).collect();
-    (!figures.is_empty()).then(|| crate::statistics::mean(&figures))
 }
 
 /// `ucx_perftest` over one wire.

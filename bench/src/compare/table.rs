@@ -1,12 +1,7 @@
-//! The figures as a table, as a verdict and as JSON.
-
-use std::path::{Path, PathBuf};
-
-use serde::Serialize;
+//! The figures as a table and as a verdict.
 
 use super::pairs::Comparison;
 use crate::size::Size;
-use crate::{Error, Result};
 
 /// The head of the table.
 #[must_use]
@@ -53,18 +48,4 @@ pub fn verdict(found: &[Comparison]) -> String {
     let mut text = format!("# {} of {judged} bars met", judged - missed.len());
     missed.iter().for_each(|row| text.push_str(&format!("\n{}", line(row))));
     text
-}
-
-/// Writes the figures.
-///
-/// # Errors
-/// [`Error::Write`].
-pub fn write_json(pairs: &[Comparison], path: &Path) -> Result<()> {
-    #[derive(Serialize)]
-    struct Figures<'a> {
-        pairs: &'a [Comparison],
-    }
-    let refuse = |why: String| Error::Write { path: PathBuf::from(path), why };
-    let text = serde_json::to_string_pretty(&Figures { pairs }).map_err(|error| refuse(error.to_string()))?;
-    std::fs::write(path, text + "\n").map_err(|error| refuse(error.to_string()))
 }

@@ -108,6 +108,21 @@ impl Mpi {
         }
     }
 
+    /// What holds it to each wire, as lines of a record.
+    #[must_use]
+    pub fn settings_said(&self) -> Vec<String> {
+        let of = |wire: Wire| {
+            let said = move |setting: Setting| {
+                let variables = setting.variables.iter().map(|(name, value)| format!("{name}={value}"));
+                let words: Vec<String> = variables.chain(setting.arguments).collect();
+                let words = if words.is_empty() { "its own choice".to_owned() } else { words.join(" ") };
+                format!("{} on {}: {words}", setting.name, wire.name())
+            };
+            self.settings(wire).into_iter().map(said).collect::<Vec<_>>()
+        };
+        [Wire::Shm, Wire::Tcp].map(of).concat()
+    }
+
     /// Starts `ranks` ranks that wait for orders.
     ///
     /// # Errors

@@ -1,0 +1,81 @@
+//! Messages between two ranks, over what the wire allows at best.
+
+use super::{Stage, Tell, bare_sockets, ours_tcp, ours_ucx, subject};
+use crate::Result;
+use crate::compare::bar::Bar;
+use crate::compare::pairs::{Contestant, OfJob, PerftestOver, compare};
+use crate::floor::Patience;
+use crate::order::{Order, What};
+use crate::peers::Wire;
+
+/// Sizes of a stream, in bytes.
+const STREAMED: std::ops::RangeInclusive<usize> = 64 << 10..=16 << 20;
+
+pub(super) fn ucx(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
+    let Some(perftest) = stage.perftest.as_ref().filter(|_| stage.ucx) else { return Ok(()) };
+    for wire in [Wire::Shm, Wire::Tcp] {
+        let mut ours = OfJob::mean(ours_ucx(wire, 2, true)?);
+        let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(PerftestOver(perftest.clone(), wire))];
+        for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
+            let bar = match (what, wire, bytes) {
+                (What::Bandwidth, ..) => Bar::Ratio(1.0 / 0.95),
+                (_, Wire::Shm, ..=4096) => Bar::Extra(40.0),
+                (_, Wire::Tcp, ..=4096) => Bar::Ratio(1.05),
+                _ => Bar::Ratio(1.08),
+            };
+            let subject = subject(what, wire, bytes);
+            for comparison in compare(&subject, what, &mut ours, &mut theirs, stage.effort)? {
+                tell(comparison.judged(bar))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn tcp(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
+    let mut ours = OfJob::median(ours_tcp(2, true)?);
+    let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(OfJob::median(bare_sockets(2, Patience::Poll)?))];
+    for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
+        let bar = Bar::Ratio(if what == What::Latency { 1.10 } else { 1.0 / 0.95 });
+        for comparison in compare(&subject(what, Wire::Tcp, bytes), what, &mut ours, &mut theirs, stage.effort)? {
+            tell(comparison.judged(bar))?;
+        }
+    }
+    Ok(())
+}
+
+/// 16 bytes and two payloads of 400 KiB.
+const PARTS_BYTES: usize = 16 + 2 * (400 << 10);
+
+pub(super) fn parts(stage: &Stage, tell: Tell<'_>) -> Result<()> {
+    let job = |which| match which {
+        0 => ours_ucx(Wire::Shm, 2, true),
+        1 => ours_tcp(2, true),
+        _ => ours_ucx(Wire::Tcp, 2, true),
+    };
+    for (which, wire, bar) in [(0, Wire::Shm, 1.10), (1, Wire::Tcp, 1.15), (2, Wire::Tcp, 1.4)] {
+        if which != 1 && !stage.ucx {
+            continue;
+        }
+        let mut ours = OfJob { instead: Some(What::Parts), ..OfJob::median(job(which)?) };
+        let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(Contiguous(OfJob::median(job(which)?)))];
+        let subject = subject(What::Parts, wire, PARTS_BYTES);
+        for comparison in compare(&subject, What::Latency, &mut ours, &mut theirs, stage.effort)? {
+            tell(comparison.judged(Bar::Ratio(bar)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The same transport with one contiguous message.
+struct Contiguous(OfJob);
+
+impl Contestant for Contiguous {
+    fn name(&self) -> &'static str {
+        "one contiguous message"
+    }
+
+    fn measure(&mut self, order: &Order) -> Result<f64> {
+        self.0.measure(order)
+    }
+}

@@ -1,0 +1,147 @@
+//! The rows: what is compared with what, and the bar of each.
+
+mod crowded;
+mod killed;
+mod messages;
+mod mpi;
+
+use std::process::Command;
+
+use brevity::transport::bootstrap::Choice;
+
+use super::pairs::{Comparison, Effort, Subject};
+use crate::Result;
+use crate::floor::Patience;
+use crate::job::{Job, own_program};
+use crate::order::What;
+use crate::peers::{Mpi, Perftest, Wire};
+
+/// Sockets also between ranks of one host.
+const SOCKETS: (&str, &str) = ("BREVITY_SHARED_MEMORY", "off");
+
+/// Who is here, and how much is measured.
+pub struct Stage {
+    /// Whether our transport finds UCX.
+    pub ucx: bool,
+    /// `ucx_perftest`.
+    pub perftest: Option<Perftest>,
+    /// Implementations of MPI.
+    pub mpis: Vec<Mpi>,
+    /// How much is measured.
+    pub effort: Effort,
+    /// Bytes of the messages and vectors, where a row does not say others.
+    pub sizes: Vec<usize>,
+}
+
+/// Where the figures of a row go as they come.
+pub type Tell<'a> = &'a mut dyn FnMut(Comparison) -> Result<()>;
+
+/// A row of the table of bars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// UCX's latency over `ucx_perftest`.
+    UcxLatency,
+    /// UCX's bandwidth over `ucx_perftest`.
+    UcxBandwidth,
+    /// The tcp transport's latency over bare sockets.
+    TcpLatency,
+    /// The tcp transport's bandwidth over bare sockets.
+    TcpBandwidth,
+    /// Messages in three parts over contiguous ones.
+    Parts,
+    /// Latency over the better of the MPIs.
+    Mpi,
+    /// Eight ranks in four pairs over bare flags and sockets that yield.
+    Crowded,
+    /// The sum inside one host over Open MPI's.
+    HostAllReduce,
+    /// The broadcast inside one host over Open MPI's.
+    HostBroadcast,
+    /// How long a death takes to be known.
+    Killed,
+}
+
+impl Row {
+    /// All rows, in the order in which they are measured.
+    pub const ALL: [Self; 10] = [
+        Self::UcxLatency,
+        Self::UcxBandwidth,
+        Self::TcpLatency,
+        Self::TcpBandwidth,
+        Self::Parts,
+        Self::Crowded,
+        Self::Mpi,
+        Self::HostAllReduce,
+        Self::HostBroadcast,
+        Self::Killed,
+    ];
+
+    /// The name for `--only`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UcxLatency => "ucx-latency",
+            Self::UcxBandwidth => "ucx-bandwidth",
+            Self::TcpLatency => "tcp-latency",
+            Self::TcpBandwidth => "tcp-bandwidth",
+            Self::Parts => "parts",
+            Self::Mpi => "mpi",
+            Self::Crowded => "crowded",
+            Self::HostAllReduce => "host-allreduce",
+            Self::HostBroadcast => "host-broadcast",
+            Self::Killed => "killed",
+        }
+    }
+
+    /// Measures the row.
+    ///
+    /// # Errors
+    /// When ours fails.
+    pub fn measure(self, stage: &Stage, tell: Tell<'_>) -> Result<()> {
+        match self {
+            Self::UcxLatency => messages::ucx(stage, What::Latency, tell),
+            Self::UcxBandwidth => messages::ucx(stage, What::Bandwidth, tell),
+            Self::TcpLatency => messages::tcp(stage, What::Latency, tell),
+            Self::TcpBandwidth => messages::tcp(stage, What::Bandwidth, tell),
+            Self::Parts => messages::parts(stage, tell),
+            Self::Crowded => crowded::measure(stage, tell),
+            Self::Mpi => mpi::latency(stage, tell),
+            Self::HostAllReduce => mpi::collective(stage, What::AllReduce, tell),
+            Self::HostBroadcast => mpi::collective(stage, What::Broadcast, tell),
+            Self::Killed => killed::measure(stage, tell),
+        }
+    }
+}
+
+fn ours_ucx(wire: Wire, ranks: u32, poll: bool) -> Result<Job> {
+    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, poll, &[("UCX_TLS", wire.ucx_tls())])
+}
+
+fn ours_tcp(ranks: u32, poll: bool) -> Result<Job> {
+    Job::ours("tcp", ranks, Choice::Tcp, poll, &[SOCKETS])
+}
+
+/// Our own shared memory.
+fn ours_host(ranks: u32) -> Result<Job> {
+    Job::ours("host", ranks, Choice::Tcp, false, &[("BREVITY_SHARED_MEMORY", "on")])
+}
+
+fn bare_sockets(ranks: u32, patience: Patience) -> Result<Job> {
+    let name = if patience == Patience::Poll { "bare sockets" } else { "bare sockets, yielding" };
+    Job::theirs(name, ranks, |socket| {
+        let program = own_program()?;
+        let commands = (0..ranks).map(|rank| {
+            let mut command = Command::new(&program);
+            command.arg("floor").arg(socket).args([rank, ranks].map(|number| number.to_string()));
+            if patience == Patience::Yield {
+                command.arg("--yield");
+            }
+            command
+        });
+        Ok(commands.collect())
+    })
+}
+
+fn subject(what: What, wire: Wire, bytes: usize) -> Subject {
+    Subject { what: what.to_string(), wire: wire.name(), world_size: 2, bytes }
+}

@@ -1,0 +1,94 @@
+//! What MPI does too: latency on the same wire, and collectives inside one host.
+
+use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx, subject};
+use crate::Result;
+use crate::compare::bar::Bar;
+use crate::compare::pairs::{Comparison, Contestant, OfJob, compare};
+use crate::job::Job;
+use crate::order::What;
+use crate::peers::{Mpi, Wire};
+
+/// Latency over the better of all that are here.
+pub(super) fn latency(stage: &Stage, tell: Tell<'_>) -> Result<()> {
+    for wire in [Wire::Shm, Wire::Tcp] {
+        let mut theirs = start(stage, wire, |_| true);
+        let ours: Vec<Job> = match wire {
+            Wire::Shm if stage.ucx => vec![ours_ucx(wire, 2, false)?, ours_host(2)?],
+            Wire::Shm => vec![ours_host(2)?],
+            Wire::Tcp => vec![ours_tcp(2, false)?],
+        };
+        for job in ours {
+            let mut ours = OfJob::median(job);
+            for &bytes in &stage.sizes {
+                let subject = subject(What::Latency, wire, bytes);
+                let found = compare(&subject, What::Latency, &mut ours, &mut theirs, stage.effort)?;
+                judge_best(found, Some(Bar::NotSlower), tell)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A collective of two ranks of one host over the better Open MPI.
+pub(super) fn collective(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
+    let mut theirs = start(stage, Wire::Shm, Mpi::is_open);
+    let mut ours = OfJob::median(ours_host(2)?);
+    for &bytes in stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == What::AllReduce || bytes >= 1 << 20) {
+        let subject = subject(what, Wire::Shm, bytes);
+        let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
+        judge_best(found, bar(what, bytes), tell)?;
+    }
+    Ok(())
+}
+
+fn bar(what: What, bytes: usize) -> Option<Bar> {
+    match (what, bytes) {
+        (What::AllReduce, ..=64) => Some(Bar::Ratio(0.67)),
+        (What::AllReduce, 1024..=65_536) => Some(Bar::Ratio(0.71)),
+        (What::AllReduce, 0x10_0000..) => Some(Bar::Ratio(0.8)),
+        (What::Broadcast, 0x10_0000..) => Some(Bar::Ratio(0.77)),
+        _ => None,
+    }
+}
+
+/// Holds the comparison with the fastest peer to the bar; the others are told only.
+fn judge_best(found: Vec<Comparison>, bar: Option<Bar>, tell: Tell<'_>) -> Result<()> {
+    let best = found.iter().map(|comparison| comparison.theirs_us).fold(f64::INFINITY, f64::min);
+    for comparison in found {
+        let judged = bar.filter(|_| comparison.theirs_us <= best);
+        tell(match judged {
+            Some(bar) => comparison.judged(bar),
+            None => comparison,
+        })?;
+    }
+    Ok(())
+}
+
+/// Those that start over `wire`, in each of their settings; what goes wrong is told on standard error.
+fn start(stage: &Stage, wire: Wire, wanted: impl Fn(&Mpi) -> bool) -> Vec<Box<dyn Contestant>> {
+    let mut started: Vec<Box<dyn Contestant>> = Vec::new();
+    for mpi in stage.mpis.iter().filter(|mpi| wanted(mpi)) {
+        for setting in mpi.settings(wire) {
+            match mpi.start(&setting, 2) {
+                Ok(job) => started.push(Box::new(OfJob::median(job))),
+                Err(error) => eprintln!("left out: {error}"),
+            }
+        }
+    }
+    started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_those_of_the_table() {
+        let all_reduce = |bytes| bar(What::AllReduce, bytes);
+        assert_eq!([8, 64].map(all_reduce), [Some(Bar::Ratio(0.67)); 2]);
+        assert_eq!([1 << 10, 64 << 10].map(all_reduce), [Some(Bar::Ratio(0.71)); 2]);
+        assert_eq!([1 << 20, 64 << 20].map(all_reduce), [Some(Bar::Ratio(0.8)); 2]);
+        assert_eq!([128, 512, 128 << 10, 512 << 10].map(all_reduce), [None; 4]);
+        assert_eq!([64 << 10, 1 << 20].map(|bytes| bar(What::Broadcast, bytes)), [None, Some(Bar::Ratio(0.77))]);
+    }
+}
