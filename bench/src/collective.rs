@@ -17,7 +17,7 @@ pub fn all_reduce(group: &Group, order: &Order, reduction: Reduction) -> Result<
     let mut data: Vec<f32> = (0..count).map(|index| (index % 1000) as f32 + rank as f32).collect();
     group.all_reduce(&mut data, reduction)?;
     let expected = |index: usize| (world as usize * (index % 1000)) as f32 + (world * (world - 1) / 2) as f32;
-    check(group, "a sum", &data, expected)?;
+    check(group, "allreduce", &data, expected)?;
     // Zeros stay what they are, however often they are added.
     data.fill(0.0);
     for _ in 0..order.warmup {
@@ -41,7 +41,7 @@ pub fn broadcast(group: &Group, order: &Order) -> Result<Vec<f64>> {
             data = (0..count).map(|index| if rank == root { expected(index) } else { 0.0 }).collect();
         }
         group.broadcast(&mut data, root)?;
-        check(group, "a broadcast", if iteration < world as usize { &data } else { &[] }, expected)?;
+        check(group, "broadcast", if iteration < world as usize { &data } else { &[] }, expected)?;
         root = (root + 1) % world;
     }
     timed(order, || {
@@ -84,7 +84,7 @@ fn timed(order: &Order, mut call: impl FnMut() -> Result<()>) -> Result<Vec<f64>
 fn check(group: &Group, what: &'static str, found: &[f32], expected: impl Fn(usize) -> f32) -> Result<()> {
     let wrong = (0..found.len()).find(|&index| found[index] != expected(index));
     wrong.map_or(Ok(()), |index| {
-        let (found, expected) = (found[index], expected(index));
-        Err(Error::WrongResult { rank: group.rank(), what, index, found, expected })
+        let (bytes, expected) = (size_of_val(found), expected(index).to_string());
+        Err(Error::Wrong { rank: group.rank(), what, bytes, index, found: found[index].to_string(), expected })
     })
 }

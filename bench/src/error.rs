@@ -14,34 +14,21 @@ pub enum Error {
     #[error("{0}")]
     Arguments(String),
 
-    /// A message that was received has wrong bytes.
-    #[error("rank {rank}: byte {index} of a message of {bytes} is {found}, expected {expected}")]
+    /// A rank has a wrong result.
+    #[error("rank {rank}: {what} of {bytes} bytes is wrong at {index}: found {found}, expected {expected}")]
     Wrong {
-        /// The rank that received it.
+        /// The rank.
         rank: u32,
-        /// Bytes of the message.
-        bytes: usize,
-        /// The first byte that is wrong.
-        index: usize,
-        /// What is there.
-        found: u8,
-        /// What belongs there.
-        expected: u8,
-    },
-
-    /// A collective's result is wrong.
-    #[error("rank {rank}: element {index} of {what} is {found}, expected {expected}")]
-    WrongResult {
-        /// The rank that has it.
-        rank: u32,
-        /// The collective.
+        /// What was measured.
         what: &'static str,
-        /// The first element that is wrong.
+        /// The size.
+        bytes: usize,
+        /// The first position that is wrong.
         index: usize,
         /// What is there.
-        found: f32,
+        found: String,
         /// What belongs there.
-        expected: f32,
+        expected: String,
     },
 
     /// A transport failed.

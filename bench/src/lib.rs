@@ -1,5 +1,6 @@
 //! What `brevity perf` measures, and the same measurements on other libraries, side by side.
 //!
+//! - [`perf`]: the rows of `brevity perf`;
 //! - [`p2p`]: messages between two ranks: latency, bandwidth, both ways at once, in several parts;
 //! - [`order`]: what a measured process is told, and what it answers;
 //! - [`seat`]: a rank of ours that does what it is told;
@@ -16,6 +17,7 @@ pub mod job;
 pub mod order;
 pub mod p2p;
 pub mod peers;
+pub mod perf;
 pub mod probe;
 pub mod processor;
 pub mod seat;

@@ -28,6 +28,10 @@ pub enum What {
     Bandwidth,
     /// Messages both ways at once, 64 on their way each; the time for each pair of them.
     Bibandwidth,
+    /// A put into the peer's memory and the word that it has arrived.
+    Put,
+    /// A get from the peer's memory.
+    Get,
     /// The sum of all ranks' vectors of `f32`.
     AllReduce,
     /// One rank's vector to all; the root goes round, so that no rank runs ahead.
@@ -48,6 +52,10 @@ pub struct Order {
     pub iterations: usize,
     /// Those before.
     pub warmup: usize,
+    /// Into how many batches the iterations are split at most; not part of the line.
+    pub most_samples: usize,
+    /// Other salts, other bytes in the messages; not part of the line.
+    pub salt: usize,
 }
 
 /// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no samples.
@@ -64,8 +72,17 @@ pub struct Answer {
 }
 
 impl What {
-    const ALL: [Self; 7] =
-        [Self::Latency, Self::Parts, Self::Bandwidth, Self::Bibandwidth, Self::AllReduce, Self::Broadcast, Self::Hang];
+    const ALL: [Self; 9] = [
+        Self::Latency,
+        Self::Parts,
+        Self::Bandwidth,
+        Self::Bibandwidth,
+        Self::Put,
+        Self::Get,
+        Self::AllReduce,
+        Self::Broadcast,
+        Self::Hang,
+    ];
 
     /// The name in an order.
     #[must_use]
@@ -75,6 +92,8 @@ impl What {
             Self::Parts => "parts",
             Self::Bandwidth => "bandwidth",
             Self::Bibandwidth => "bibandwidth",
+            Self::Put => "put",
+            Self::Get => "get",
             Self::AllReduce => "allreduce",
             Self::Broadcast => "broadcast",
             Self::Hang => "hang",
@@ -89,6 +108,14 @@ impl fmt::Display for What {
 }
 
 impl Order {
+    /// An order as the line says it: a stream is one sample, so that it does not stop in between.
+    #[must_use]
+    pub fn new(what: What, bytes: usize, iterations: usize, warmup: usize) -> Self {
+        let streams = matches!(what, What::Bandwidth | What::Bibandwidth);
+        let most_samples = if streams { 1 } else { MOST_SAMPLES };
+        Self { what, bytes, iterations, warmup, most_samples, salt: 0 }
+    }
+
     /// The same with as many iterations as fill `microseconds` when one takes `each`, within `bounds`.
     #[must_use]
     pub fn lasting(self, microseconds: f64, each: f64, (fewest, most): (usize, usize)) -> Self {
@@ -97,9 +124,9 @@ impl Order {
         Self { iterations, warmup: iterations / 10 + 1, ..self }
     }
 
-    /// How many iterations each sample has, with at most [`MOST_SAMPLES`] of them.
+    /// How many iterations each sample has.
     pub fn batches(&self) -> impl Iterator<Item = usize> {
-        let (iterations, samples) = (self.iterations, self.iterations.min(MOST_SAMPLES));
+        let (iterations, samples) = (self.iterations, self.iterations.min(self.most_samples));
         (0..samples).map(move |sample| iterations / samples + usize::from(sample < iterations % samples))
     }
 }
@@ -121,7 +148,7 @@ impl FromStr for Order {
         let numbers: Vec<usize> =
             numbers.iter().map(|word| word.parse()).collect::<Result<_, _>>().map_err(|_| refuse())?;
         match numbers[..] {
-            [bytes, iterations, warmup] if iterations > 0 => Ok(Self { what, bytes, iterations, warmup }),
+            [bytes, iterations, warmup] if iterations > 0 => Ok(Self::new(what, bytes, iterations, warmup)),
             _ => Err(refuse()),
         }
     }
@@ -173,7 +200,7 @@ mod tests {
 
     #[test]
     fn iterations_fill_the_time() {
-        let order = Order { what: What::Latency, bytes: 8, iterations: 1, warmup: 0 };
+        let order = Order::new(What::Latency, 8, 1, 0);
         assert_eq!(order.lasting(1000.0, 2.0, (4, 1000)).iterations, 500);
         assert_eq!(order.lasting(1000.0, 2000.0, (4, 1000)).iterations, 4);
         assert_eq!(order.lasting(1000.0, 0.0, (4, 1000)).iterations, 1000);
@@ -184,13 +211,13 @@ mod tests {
         fn what_is_written_is_read(
             what in prop::sample::select(&What::ALL[..]), bytes: usize, iterations in 1usize.., warmup: usize,
         ) {
-            let order = Order { what, bytes, iterations, warmup };
+            let order = Order::new(what, bytes, iterations, warmup);
             prop_assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
         }
 
         #[test]
         fn batches_hold_all_iterations(iterations in 1usize..100_000) {
-            let order = Order { what: What::Latency, bytes: 8, iterations, warmup: 0 };
+            let order = Order::new(What::Latency, 8, iterations, 0);
             let batches: Vec<_> = order.batches().collect();
             prop_assert_eq!(batches.iter().sum::<usize>(), iterations);
             prop_assert!(batches.len() <= MOST_SAMPLES && batches.iter().all(|&batch| batch > 0));

@@ -77,9 +77,10 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
         What::AllReduce => collective::all_reduce(group, order, Reduction::Sum),
         What::Broadcast => collective::broadcast(group, order),
         _ if !paired => Ok(Vec::new()),
-        What::Latency => p2p::latency(waiting, peer, order),
-        What::Parts => p2p::parts(waiting, peer, order),
-        What::Bandwidth => p2p::bandwidth(waiting, peer, order),
-        What::Bibandwidth => p2p::bibandwidth(waiting, peer, order),
+        _ => {
+            // The first run is for its bytes.
+            p2p::run(waiting, peer, &Order { iterations: 1, warmup: 0, salt: 1, ..*order })?;
+            p2p::run(waiting, peer, order)
+        }
     }
 }

@@ -167,6 +167,19 @@ fn latency_prints_the_columns_of_the_osu_benchmarks() {
 }
 
 #[test]
+fn bandwidth_is_measured_in_four_ranks() {
+    let table = succeed("perf bandwidth --np 4 --transport tcp --size 1K:64K --iterations 4 --verify");
+    assert!(table.lines().any(|line| line.starts_with("# Size") && line.contains("Bandwidth(MB/s)")), "{table}");
+    assert_eq!(sizes(&table).len(), 7);
+    for name in ["bibandwidth", "put", "get", "broadcast", "allgather"] {
+        let figures =
+            json(&succeed(&format!("perf {name} --transport tcp --size 4K --iterations 5 --verify --json -")));
+        assert_eq!(figures["name"], name);
+        assert_row(&figures["rows"][0]);
+    }
+}
+
+#[test]
 fn gtopk_says_what_it_sends() {
     let line =
         "perf gtopk-allreduce --np 2 --transport tcp --elements 100K --density 0.001,0.01 --iterations 3 --json -";
@@ -201,7 +214,8 @@ fn bad_arguments_are_told_in_one_line() {
     let lines = [
         "",
         "perf",
-        "perf bandwidth",
+        "perf dance",
+        "perf allreduce --dtype bf16",
         "perf latency --np 1",
         "perf latency --size 8:4",
         "perf latency --size many",
@@ -216,5 +230,5 @@ fn bad_arguments_are_told_in_one_line() {
         assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}");
         assert_eq!(stderr.lines().count(), 1, "{line}: {stderr}");
     }
-    assert!(brevity("perf bandwidth").stderr.contains("latency, allreduce, gtopk-allreduce"));
+    assert!(brevity("perf dance").stderr.contains("latency, bandwidth, bibandwidth, put, get, allreduce"));
 }

@@ -210,7 +210,7 @@ pub fn compare(
     theirs: &mut Vec<Box<dyn Contestant>>,
     effort: Effort,
 ) -> Result<Vec<Comparison>> {
-    let base = Order { what, bytes: subject.bytes, iterations: FIRST_LOOK, warmup: FIRST_LOOK };
+    let base = Order::new(what, subject.bytes, FIRST_LOOK, FIRST_LOOK);
     let plan = |contestant: &mut dyn Contestant| -> Result<Order> {
         let each = contestant.measure(&base)?;
         let each = contestant.measure(&base.lasting(effort.slice_us / 10.0, each, (FIRST_LOOK, 100_000)))?;

@@ -1,14 +1,13 @@
 //! The arguments of `brevity perf`, checked before any rank is started.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use brevity::compress::Density;
 use brevity::transport::MAX_WORLD_SIZE;
 use brevity::transport::bootstrap::Choice;
 
 use super::error::{Error, Result};
+use brevity_bench::perf::{Benchmark, Case, Dtype};
 use brevity_bench::size::{Size, SizeRange};
 
 /// Sizes measured unless told otherwise, in bytes.
@@ -25,7 +24,7 @@ const DEFAULT_DENSITY: f64 = 0.001;
 /// Starts its own ranks on this host, unless a launcher has started this one already.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
-    /// What to measure: latency, allreduce or gtopk-allreduce
+    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather or gtopk-allreduce
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(long, value_name = "N")]
@@ -42,7 +41,7 @@ pub struct PerfArguments {
     /// Share of entries that is kept, a row for each [default: 0.001]
     #[arg(long, value_name = "D", value_delimiter = ',')]
     pub density: Vec<f64>,
-    /// Type of the elements: f32
+    /// Type of the elements: f32 or f64
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub dtype: String,
     /// Iterations timed for each row [default: 1000 up to 8K, 100 above]
@@ -62,22 +61,13 @@ pub struct PerfArguments {
     pub plot: Option<PathBuf>,
 }
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Benchmark {
-    /// Half a round trip between ranks 0 and 1.
-    Latency,
-    /// The sum of all ranks' vectors.
-    AllReduce,
-    /// The largest entries of the sum of all ranks' sparse vectors.
-    GtopkAllReduce,
-}
-
 /// Arguments that make sense together.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What is measured.
     pub benchmark: Benchmark,
+    /// The type of the elements, where there are some.
+    pub dtype: Dtype,
     /// The ranks asked for, if any were.
     pub np: Option<u32>,
     /// The transport asked for, if one was.
@@ -92,63 +82,10 @@ pub struct Plan {
     pub plot: Option<PathBuf>,
 }
 
-/// A row of the table.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Case {
-    /// Bytes of the message, or of the dense vector.
-    pub bytes: usize,
-    /// The share of entries that is kept, where some are dropped.
-    pub density: Option<Density>,
-    /// Iterations that are timed.
-    pub iterations: usize,
-    /// Iterations before those.
-    pub warmup: usize,
-}
-
 impl Plan {
     /// Ranks to start.
     pub fn ranks(&self) -> u32 {
         self.np.unwrap_or(2)
-    }
-}
-
-impl Benchmark {
-    const ALL: [Self; 3] = [Self::Latency, Self::AllReduce, Self::GtopkAllReduce];
-
-    /// The fewest ranks that it takes.
-    pub fn fewest_ranks(self) -> u32 {
-        if self == Self::Latency { 2 } else { 1 }
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::AllReduce => "allreduce",
-            Self::GtopkAllReduce => "gtopk-allreduce",
-        }
-    }
-
-    /// Bytes that sizes are multiples of.
-    fn unit(self) -> usize {
-        if self == Self::Latency { 1 } else { size_of::<f32>() }
-    }
-}
-
-impl fmt::Display for Benchmark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Benchmark {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        let known = Self::ALL.into_iter().find(|benchmark| benchmark.as_str() == name);
-        known.ok_or_else(|| {
-            let names = Self::ALL.map(Self::as_str).join(", ");
-            Error::Arguments(format!("there is no benchmark {name:?}: name one of {names}"))
-        })
     }
 }
 
@@ -159,24 +96,28 @@ impl PerfArguments {
     /// [`Error::Arguments`], in one line with the remedy.
     pub fn plan(self) -> Result<Plan> {
         let benchmark: Benchmark = self.name.parse()?;
-        self.check(benchmark)?;
-        let cases = self.cases(benchmark)?;
+        let dtype: Dtype = self.dtype.parse()?;
+        self.check(benchmark, dtype)?;
+        let cases = self.cases(benchmark, dtype)?;
         let Self { np, transport, verify, json, plot, .. } = self;
-        Ok(Plan { benchmark, np, transport, cases, verify, json, plot })
+        Ok(Plan { benchmark, dtype, np, transport, cases, verify, json, plot })
     }
 
-    fn check(&self, benchmark: Benchmark) -> Result<()> {
+    fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
         let fewest = benchmark.fewest_ranks();
         refuse(self.np.is_some_and(|np| !(fewest..=MAX_WORLD_SIZE).contains(&np)), || {
             format!("--np {}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks", self.np.unwrap_or(0))
         })?;
-        refuse(self.dtype != "f32", || format!("--dtype {}: only f32 is measured", self.dtype))?;
+        let without_elements = benchmark.is_paired() || benchmark == Benchmark::GtopkAllReduce;
+        refuse(without_elements && dtype != Dtype::F32, || {
+            format!("--dtype {}: {benchmark} has no other elements than f32", self.dtype)
+        })?;
         refuse(self.iterations == Some(0), || "--iterations 0: at least 1 is timed".into())?;
         refuse(benchmark != Benchmark::GtopkAllReduce && !self.density.is_empty(), || {
             format!("--density goes with gtopk-allreduce: {benchmark} drops nothing")
         })?;
-        refuse(benchmark == Benchmark::Latency && self.elements.is_some(), || {
-            "--elements goes with a reduction: give latency a --size in bytes".into()
+        refuse(benchmark.is_paired() && self.elements.is_some(), || {
+            format!("--elements goes with vectors: give {benchmark} a --size in bytes")
         })?;
         refuse(self.size.is_some() && self.elements.is_some(), || {
             "--size and --elements say the same thing: give one of them".into()
@@ -189,7 +130,7 @@ impl PerfArguments {
         })
     }
 
-    fn cases(&self, benchmark: Benchmark) -> Result<Vec<Case>> {
+    fn cases(&self, benchmark: Benchmark, dtype: Dtype) -> Result<Vec<Case>> {
         let densities: Vec<_> = match benchmark {
             Benchmark::GtopkAllReduce if self.density.is_empty() => vec![Some(density(DEFAULT_DENSITY)?)],
             Benchmark::GtopkAllReduce => {
@@ -197,7 +138,7 @@ impl PerfArguments {
             }
             _ => vec![None],
         };
-        let cases = self.sizes(benchmark)?.into_iter().flat_map(|bytes| {
+        let cases = self.sizes(benchmark, dtype)?.into_iter().flat_map(|bytes| {
             let iterations = self.iterations.map_or(default_iterations(bytes), |count| count as usize);
             let warmup = self.warmup.map_or(iterations / 10, |count| count as usize);
             densities.iter().map(move |&density| Case { bytes, density, iterations, warmup })
@@ -205,8 +146,8 @@ impl PerfArguments {
         Ok(cases.collect())
     }
 
-    fn sizes(&self, benchmark: Benchmark) -> Result<Vec<usize>> {
-        let unit = benchmark.unit();
+    fn sizes(&self, benchmark: Benchmark, dtype: Dtype) -> Result<Vec<usize>> {
+        let unit = if benchmark.is_paired() { 1 } else { dtype.bytes() };
         match (self.size, self.elements) {
             (_, Some(Size(elements))) => {
                 refuse(u32::try_from(elements).is_err(), || {
@@ -218,7 +159,7 @@ impl PerfArguments {
             (size, None) => {
                 let range = size.unwrap_or(SizeRange { min: unit, max: DEFAULT_MAX });
                 let sizes: Vec<_> = range.sizes().collect();
-                refuse(sizes[0] < unit, || format!("--size from {}: an f32 has {unit} bytes", sizes[0]))?;
+                refuse(sizes[0] < unit, || format!("--size from {}: an {} has {unit} bytes", sizes[0], dtype.name()))?;
                 Ok(sizes)
             }
         }
@@ -269,7 +210,10 @@ mod tests {
         let bytes = |line: &str| plan(line).unwrap().cases.iter().map(|case| case.bytes).collect::<Vec<_>>();
         assert_eq!(bytes("latency --size 1:8"), [1, 2, 4, 8]);
         assert_eq!(bytes("latency").len(), 23);
+        assert_eq!(bytes("bibandwidth --size 1:2"), [1, 2]);
         assert_eq!(bytes("allreduce")[..2], [4, 8]);
+        assert_eq!(bytes("allgather --dtype f64")[..2], [8, 16]);
+        assert_eq!(bytes("allreduce --dtype f64 --elements 3"), [24]);
         assert_eq!(bytes("allreduce --elements 3"), [12]);
         assert_eq!(bytes("allreduce --size 64K"), [65_536]);
         assert_eq!(bytes("gtopk-allreduce"), [4 << 20]);
@@ -294,10 +238,16 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("bandwidth", "latency, allreduce, gtopk-allreduce"),
+            ("dance", "latency, bandwidth, bibandwidth, put, get, allreduce"),
             ("latency --np 1", "from 2 to"),
             ("allreduce --np 0", "from 1 to"),
-            ("allreduce --dtype f16", "only f32"),
+            ("allreduce --dtype f16", "do not add it yet"),
+            ("broadcast --dtype bf16", "do not add it yet"),
+            ("allreduce --dtype i8", "name one of f32, f64"),
+            ("latency --dtype f64", "no other elements"),
+            ("gtopk-allreduce --dtype f64", "no other elements"),
+            ("allgather --dtype f64 --size 4:16", "an f64 has 8 bytes"),
+            ("put --elements 8", "--size in bytes"),
             ("allreduce --iterations 0", "at least 1"),
             ("allreduce --density 0.1", "goes with gtopk-allreduce"),
             ("latency --elements 8", "--size in bytes"),

@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use brevity::collectives::Error as Collective;
 use brevity::transport::Error as Transport;
 
-use super::arguments::Benchmark;
-
 /// What the parts of `brevity perf` return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -22,22 +20,9 @@ pub enum Error {
     #[error("{0}")]
     Collective(#[from] brevity::collectives::Error),
 
-    /// A rank has a wrong result.
-    #[error("rank {rank}: {benchmark} of {bytes} bytes is wrong at {index}: found {found}, expected {expected}")]
-    Wrong {
-        /// The rank.
-        rank: u32,
-        /// What was measured.
-        benchmark: Benchmark,
-        /// The size.
-        bytes: usize,
-        /// The first position that is wrong.
-        index: usize,
-        /// What is there.
-        found: String,
-        /// What belongs there.
-        expected: String,
-    },
+    /// A measurement failed, or its result is wrong.
+    #[error("{0}")]
+    Measurement(brevity_bench::Error),
 
     /// The figures can't be written.
     #[error("can't write {path}: {why}", path = .path.display())]
@@ -63,6 +48,17 @@ pub enum Error {
     /// The table can't be printed.
     #[error("can't print the table: {0}")]
     Print(#[from] io::Error),
+}
+
+impl From<brevity_bench::Error> for Error {
+    fn from(error: brevity_bench::Error) -> Self {
+        match error {
+            brevity_bench::Error::Arguments(why) => Self::Arguments(why),
+            brevity_bench::Error::Collective(error) => Self::Collective(error),
+            brevity_bench::Error::Transport(error) => Self::Collective(brevity::collectives::Error::Transport(error)),
+            other => Self::Measurement(other),
+        }
+    }
 }
 
 impl Error {

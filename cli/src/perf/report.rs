@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use brevity::Group;
 use brevity::compress::Density;
+use brevity_bench::perf::{Benchmark, Case, Measured};
+use brevity_bench::statistics::{Summary, mean};
 use serde::Serialize;
 
-use super::arguments::{Benchmark, Case, Plan};
+use super::arguments::Plan;
 use super::error::{Error, Result};
-use super::measure::Measured;
-use super::statistics::{Summary, mean};
 
 /// All figures of one run.
 #[derive(Debug, Serialize)]
@@ -46,7 +46,7 @@ pub struct Row {
     pub p50_us: f64,
     /// The time that 99 of 100 iterations kept to.
     pub p99_us: f64,
-    /// `bytes` by `avg_us`.
+    /// `bytes` by `avg_us`; both ways together where messages cross.
     pub bandwidth_MBps: f64,
     /// The mean of the rank whose mean is largest.
     pub slowest_rank_us: f64,
@@ -67,7 +67,7 @@ pub struct Row {
 
 impl Row {
     /// Gathers what all ranks measured; the same row on each. A collective call.
-    pub fn gather(group: &Group, case: Case, measured: Measured) -> Result<Option<Self>> {
+    pub fn gather(group: &Group, benchmark: Benchmark, case: Case, measured: Measured) -> Result<Option<Self>> {
         let times = group.all_gather_varying(measured.times)?;
         let call_times = group.all_gather_varying(measured.call_times)?;
         let mut bytes_sent = vec![0.0; group.world_size() as usize];
@@ -79,7 +79,7 @@ impl Row {
             max_us: summary.max,
             p50_us: summary.p50,
             p99_us: summary.p99,
-            bandwidth_MBps: case.bytes as f64 / summary.avg,
+            bandwidth_MBps: case.bytes as f64 * benchmark.messages_at_a_time() / summary.avg,
             slowest_rank_us: summary.slowest_rank,
             iterations: case.iterations,
             bytes_sent_per_rank: mean(&bytes_sent),
@@ -92,12 +92,12 @@ impl Row {
 
 impl Report {
     /// A report without rows.
-    pub fn new(group: &Group, benchmark: Benchmark) -> Self {
+    pub fn new(group: &Group, plan: &Plan) -> Self {
         Self {
-            name: benchmark.to_string(),
+            name: plan.benchmark.to_string(),
             transport: group.transport(),
             world_size: group.world_size(),
-            dtype: "f32",
+            dtype: plan.dtype.name(),
             version: env!("CARGO_PKG_VERSION"),
             rows: Vec::new(),
         }
@@ -119,13 +119,15 @@ impl Report {
 pub struct Table {
     wanted: bool,
     sparse: bool,
+    streams: bool,
 }
 
 impl Table {
     /// Prints the head, if this rank prints a table.
     pub fn begin(group: &Group, plan: &Plan) -> Result<Self> {
         let wanted = group.rank() == 0 && !plan.json.as_deref().is_some_and(is_standard_output);
-        let table = Self { wanted, sparse: plan.benchmark == Benchmark::GtopkAllReduce };
+        let streams = matches!(plan.benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth);
+        let table = Self { wanted, sparse: plan.benchmark == Benchmark::GtopkAllReduce, streams };
         let (name, transport, ranks) = (plan.benchmark, group.transport(), group.world_size());
         table.print(&format!("# brevity {name}: {ranks} ranks, {transport}\n{}", table.head()))?;
         Ok(table)
@@ -141,6 +143,9 @@ impl Table {
             "{:<10} {:>16} {:>12} {:>12} {:>12} {:>12}",
             "# Size", "Avg Latency(us)", "Min", "Max", "p50", "p99"
         );
+        if self.streams {
+            let _ = write!(head, " {:>16}", "Bandwidth(MB/s)");
+        }
         if self.sparse {
             let _ = write!(head, " {:>10} {:>14}", "Density", "Sent(B)/rank");
         }
@@ -151,6 +156,9 @@ impl Table {
         let mut line = format!("{:<10} {:>16.2}", row.bytes, row.avg_us);
         for figure in [row.min_us, row.max_us, row.p50_us, row.p99_us] {
             let _ = write!(line, " {figure:>12.2}");
+        }
+        if self.streams {
+            let _ = write!(line, " {:>16.2}", row.bandwidth_MBps);
         }
         if self.sparse {
             let _ = write!(line, " {:>10} {:>14.0}", row.density.unwrap_or(1.0), row.bytes_sent_per_rank);
@@ -174,6 +182,8 @@ fn is_standard_output(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use brevity_bench::perf::Dtype;
+
     use super::*;
 
     fn row() -> Row {
@@ -197,10 +207,13 @@ mod tests {
     #[test]
     fn columns_are_those_of_the_osu_benchmarks() {
         let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        let dense = Table { wanted: false, sparse: false };
+        let dense = Table { wanted: false, sparse: false, streams: false };
         assert_eq!(words(dense.head()), "# Size Avg Latency(us) Min Max p50 p99");
         assert_eq!(words(dense.line(&row())), "1024 4.00 1.00 9.00 3.50 8.00");
-        let sparse = Table { wanted: false, sparse: true };
+        let streams = Table { wanted: false, sparse: false, streams: true };
+        assert_eq!(words(streams.head()), "# Size Avg Latency(us) Min Max p50 p99 Bandwidth(MB/s)");
+        assert_eq!(words(streams.line(&row())), "1024 4.00 1.00 9.00 3.50 8.00 256.00");
+        let sparse = Table { wanted: false, sparse: true, streams: false };
         assert_eq!(words(sparse.head()), "# Size Avg Latency(us) Min Max p50 p99 Density Sent(B)/rank");
         assert_eq!(words(sparse.line(&row())), "1024 4.00 1.00 9.00 3.50 8.00 0.001 96");
         assert_eq!(dense.head().len(), dense.line(&row()).len());
@@ -208,8 +221,19 @@ mod tests {
 
     #[test]
     fn json_has_the_names_of_the_contract() {
-        let report = Report::new(&Group::solo(), Benchmark::AllReduce);
-        let report = serde_json::to_value(Report { rows: vec![row()], ..report }).unwrap();
+        let plan = Plan {
+            benchmark: Benchmark::AllReduce,
+            dtype: Dtype::F64,
+            np: None,
+            transport: None,
+            cases: Vec::new(),
+            verify: false,
+            json: None,
+            plot: None,
+        };
+        let report = Report { rows: vec![row()], ..Report::new(&Group::solo(), &plan) };
+        let report = serde_json::to_value(report).unwrap();
+        assert_eq!((&report["name"], &report["dtype"]), (&"allreduce".into(), &"f64".into()));
         for name in ["name", "transport", "world_size", "dtype", "version", "rows"] {
             assert!(!report[name].is_null(), "{name}");
         }

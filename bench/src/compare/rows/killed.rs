@@ -51,7 +51,7 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
 /// Microseconds from the death of the last rank until the last call of a survivor has ended.
 fn one_death(job: &mut Job) -> Result<f64> {
     let victim = RANKS - 1;
-    let order = Order { what: What::Hang, bytes: victim as usize, iterations: 1, warmup: 0 };
+    let order = Order::new(What::Hang, victim as usize, 1, 0);
     let (killed_at, answers) = job.lose(victim as usize, &order)?;
     let ends = answers.iter().filter_map(|answer| answer.mean_us);
     let last = ends.fold(f64::NEG_INFINITY, f64::max);

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use brevity::Group;
 
-use super::arguments::{Benchmark, Case};
-use super::error::{Error, Result};
+use super::{Benchmark, Case};
+use crate::{Error, Result};
 
 /// What one rank does for one row.
 pub trait Workload {
@@ -13,9 +13,15 @@ pub trait Workload {
     fn prepare(&mut self);
 
     /// The operation that is timed.
+    ///
+    /// # Errors
+    /// Its own.
     fn run(&mut self, group: &Group) -> brevity::collectives::Result<()>;
 
     /// Compares the last result with the oracle's; not timed.
+    ///
+    /// # Errors
+    /// The first difference.
     fn check(&self) -> Result<(), Difference>;
 
     /// Entries that are kept, where some are dropped.
@@ -50,6 +56,9 @@ pub struct Measured {
 
 impl Difference {
     /// Compares element by element.
+    ///
+    /// # Errors
+    /// The first difference.
     pub fn find<T: PartialEq + std::fmt::Debug>(found: &[T], expected: &[T]) -> Result<(), Self> {
         let unequal = found.iter().zip(expected).position(|(a, b)| a != b);
         let shorter = (found.len() != expected.len()).then_some(found.len().min(expected.len()));
@@ -59,14 +68,18 @@ impl Difference {
     }
 
     /// Says whose result it is.
-    pub fn of(self, rank: u32, benchmark: Benchmark, bytes: usize) -> Error {
+    #[must_use]
+    pub fn of(self, rank: u32, what: &'static str, bytes: usize) -> Error {
         let Self { index, found, expected } = self;
-        Error::Wrong { rank, benchmark, bytes, index, found, expected }
+        Error::Wrong { rank, what, bytes, index, found, expected }
     }
 }
 
 /// Runs a workload for one row on this rank: one iteration for its result, the warm-up, and those that are timed.
 /// A barrier is before each.
+///
+/// # Errors
+/// When the operation fails or its result is wrong.
 pub fn measure(
     group: &Group,
     workload: &mut dyn Workload,
@@ -82,10 +95,10 @@ pub fn measure(
         let sent_before = group.statistics().bytes_sent;
         let start = Instant::now();
         workload.run(group)?;
-        let time = microseconds(start);
+        let time = start.elapsed().as_secs_f64() * 1e6;
         let sent = group.statistics().bytes_sent - sent_before;
         if verify || iteration == 0 {
-            workload.check().map_err(|wrong| wrong.of(group.rank(), benchmark, case.bytes))?;
+            workload.check().map_err(|wrong| wrong.of(group.rank(), benchmark.name(), case.bytes))?;
         }
         if iteration >= untimed {
             measured.times.push(time);
@@ -93,11 +106,6 @@ pub fn measure(
         }
     }
     Ok(measured)
-}
-
-/// The time since `start`.
-pub fn microseconds(start: Instant) -> f64 {
-    start.elapsed().as_secs_f64() * 1e6
 }
 
 #[cfg(test)]
@@ -114,5 +122,38 @@ mod tests {
         assert_eq!(Difference::find(&[1], &[1, 2]), difference(1, "nothing", "2"));
         assert_eq!(Difference::find(&[1, 2], &[1]), difference(1, "2", "nothing"));
         assert_eq!(Difference::find::<f32>(&[], &[]), Ok(()));
+    }
+
+    struct Broken {
+        runs: usize,
+        wrong_from: usize,
+    }
+
+    impl Workload for Broken {
+        fn prepare(&mut self) {}
+
+        fn run(&mut self, group: &Group) -> brevity::collectives::Result<()> {
+            self.runs += 1;
+            group.barrier()
+        }
+
+        fn check(&self) -> Result<(), Difference> {
+            Difference::find(&[self.runs >= self.wrong_from], &[false])
+        }
+    }
+
+    #[test]
+    fn wrong_results_are_found_where_results_are_checked() {
+        let case = Case { bytes: 4, density: None, iterations: 3, warmup: 1 };
+        let run = |wrong_from, verify| {
+            let group = Group::solo();
+            measure(&group, &mut Broken { runs: 0, wrong_from }, Benchmark::AllReduce, case, verify)
+        };
+        for (wrong_from, verify) in [(1, false), (1, true), (5, true)] {
+            let error = run(wrong_from, verify).unwrap_err().to_string();
+            assert_eq!(error, "rank 0: allreduce of 4 bytes is wrong at 0: found true, expected false");
+        }
+        assert_eq!(run(2, false).unwrap().times.len(), 3);
+        assert_eq!(run(6, true).unwrap().times.len(), 3);
     }
 }

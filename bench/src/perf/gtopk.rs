@@ -4,8 +4,8 @@ use brevity::compress::select::{TopKScratch, top_k};
 use brevity::compress::{Density, SparseVec};
 use brevity::{Group, PutBack};
 
-use super::measure::{Difference, Workload};
 use super::oracle;
+use super::workload::{Difference, Workload};
 
 /// A sum of sparse vectors of which the largest entries are kept.
 pub struct GtopkAllReduce {
@@ -17,6 +17,9 @@ pub struct GtopkAllReduce {
 
 impl GtopkAllReduce {
     /// The vectors of this rank: of `count` elements, the largest are kept.
+    ///
+    /// # Errors
+    /// When the vector is too long.
     pub fn new(group: &Group, count: usize, density: Density) -> brevity::collectives::Result<Self> {
         let k = density.entries(count);
         let mut local = SparseVec::new(count);

@@ -1,0 +1,202 @@
+//! Messages between two ranks, through [`Comm`].
+//!
+//! A measurement is one scope: opening and closing it is not in the figures. The clock is read once between two batches
+//! of iterations. Bytes are compared at the end, in buffers that begin with others: a run without warm-up checks its only
+//! batch.
+
+mod one_sided;
+mod ping_pong;
+mod stream;
+
+use std::time::{Duration, Instant};
+
+use brevity::collectives::engine::Engine;
+use brevity::transport::buffer::{Comm, Port, scope};
+use brevity::transport::{Envelope, Mark, Rank, Signature, Tag};
+
+use crate::order::{Order, What};
+use crate::{Error, Result};
+
+/// How long one measurement may take.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The group number of these messages, which no group of collectives has.
+const GROUP: u16 = 1023;
+/// Rounds: of the messages that are timed, and of the words around them.
+const MESSAGE: u32 = 0;
+const WORD: u32 = 1;
+
+/// What a rank does while it waits.
+#[derive(Clone, Copy)]
+pub enum Waiting<'a> {
+    /// Moves the transport again and again, as the loops of `ucx_perftest` do: the transport alone is measured.
+    Polls(&'a Engine),
+    /// What the engine does for every call: it spins a little, then yields the processor, and keeps a deadline.
+    AsEngine(&'a Engine),
+}
+
+/// Measures between this rank and `peer`, which measures the same; times in microseconds, which the lower rank has.
+///
+/// The time of [`What::Latency`] and [`What::Parts`] is half a round trip's; of [`What::Bandwidth`] that of a message,
+/// with the word at the end of a batch that all have arrived; of [`What::Bibandwidth`] that of two that cross; of
+/// [`What::Put`] that of a put and its flush.
+///
+/// # Errors
+/// When the transport fails or the bytes are wrong; [`Error::Arguments`] for what is not between two ranks.
+pub fn run(waiting: Waiting<'_>, peer: Rank, order: &Order) -> Result<Vec<f64>> {
+    let pair = Pair { waiting, own: waiting.port().rank(), peer, salt: order.salt };
+    let times = match order.what {
+        What::Latency => ping_pong::whole(&pair, order),
+        What::Parts => ping_pong::parts(&pair, order),
+        What::Bandwidth => stream::run(&pair, (pair.is_first(), !pair.is_first()), order),
+        What::Bibandwidth => stream::run(&pair, (true, true), order),
+        What::Put => one_sided::put(&pair, order),
+        What::Get => one_sided::get(&pair, order),
+        what => Err(Error::Arguments(format!("{what} is not between two ranks"))),
+    }?;
+    Ok(if pair.is_first() { times } else { Vec::new() })
+}
+
+impl<'a> Waiting<'a> {
+    fn port(&self) -> &'a std::sync::Arc<Port> {
+        match self {
+            Self::Polls(engine) | Self::AsEngine(engine) => engine.port(),
+        }
+    }
+
+    fn run<'env, R>(&self, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
+        match self {
+            Self::Polls(engine) => scope(engine.port(), |comm| _ = comm.port().progress(), body),
+            Self::AsEngine(engine) => engine.run(TIMEOUT, body),
+        }
+    }
+}
+
+/// This rank and its peer.
+struct Pair<'a> {
+    waiting: Waiting<'a>,
+    own: Rank,
+    peer: Rank,
+    /// Other salts, other bytes.
+    salt: usize,
+}
+
+impl Pair<'_> {
+    fn is_first(&self) -> bool {
+        self.own < self.peer
+    }
+
+    /// What this rank sends.
+    fn own_bytes(&self, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|index| pattern(self.own, self.salt, index)).collect()
+    }
+
+    /// What no message leaves as it is.
+    fn untouched(&self, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|index| !pattern(self.peer, self.salt, index)).collect()
+    }
+
+    /// Compares what has come with what `sender` sends.
+    fn check(&self, order: &Order, sender: Rank, found: &[u8]) -> Result<()> {
+        let expected = |index| pattern(sender, self.salt, index);
+        let wrong = (0..found.len()).find(|&index| found[index] != expected(index));
+        wrong.map_or(Ok(()), |index| {
+            let (found, expected) = (found[index].to_string(), expected(index).to_string());
+            Err(Error::Wrong { rank: self.own.0, what: order.what.name(), bytes: order.bytes, index, found, expected })
+        })
+    }
+
+    fn envelope(source: Rank, round: u32) -> Envelope {
+        let tag = Tag::new(source, GROUP, 0, round);
+        Envelope { tag, signature: Signature::default(), mark: Mark::NONE }
+    }
+
+    /// Posts a word to the peer.
+    async fn say(&self, comm: &Comm<'_>) -> Result<()> {
+        comm.send(self.peer, Self::envelope(self.own, WORD), ()).await?;
+        Ok(())
+    }
+
+    /// Waits for the peer's word.
+    async fn hear(&self, comm: &Comm<'_>) -> Result<()> {
+        comm.recv(self.peer, Self::envelope(self.peer, WORD), ()).await?;
+        Ok(())
+    }
+}
+
+/// A clock that is read once for each batch.
+struct Lap {
+    last: Instant,
+    times: Vec<f64>,
+}
+
+impl Lap {
+    fn new(order: &Order) -> Self {
+        Self { times: Vec::with_capacity(order.batches().count()), last: Instant::now() }
+    }
+
+    /// The time since the last call, `count` times the time of one.
+    fn end(&mut self, count: usize) {
+        let now = Instant::now();
+        self.times.push((now - self.last).as_secs_f64() * 1e6 / count as f64);
+        self.last = now;
+    }
+}
+
+fn pattern(sender: Rank, salt: usize, index: usize) -> u8 {
+    // The low byte is meant.
+    (index.wrapping_mul(7)).wrapping_add(sender.index() * 101 + salt * 37 + 31) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use brevity::transport::local;
+    use brevity::{Group, Settings};
+
+    use super::*;
+    use crate::order::MOST_SAMPLES;
+
+    fn on_two_ranks(order: &Order) -> Vec<Result<Vec<f64>>> {
+        let rank = |transport| {
+            let group = Group::new(Box::new(transport), Settings::default());
+            run(Waiting::AsEngine(group.engine()), Rank(group.rank() ^ 1), order)
+        };
+        thread::scope(|scope| {
+            let ranks: Vec<_> = local::world(2).into_iter().map(|world| scope.spawn(move || rank(world))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn everything_between_two_ranks_is_measured_and_right() {
+        for what in [What::Latency, What::Parts, What::Bandwidth, What::Bibandwidth, What::Put, What::Get] {
+            for (bytes, iterations, warmup) in [(16, 1, 0), (1000, 130, 70), (100_000, 5, 1)] {
+                let order = Order { what, bytes, iterations, warmup, most_samples: MOST_SAMPLES, salt: 3 };
+                let times = on_two_ranks(&order).into_iter().collect::<Result<Vec<_>>>().unwrap();
+                assert_eq!(times[0].len(), order.batches().count(), "{order}");
+                assert!(times[0].iter().all(|&time| time > 0.0) && times[1].is_empty(), "{order}: {times:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_bytes_are_found() {
+        let world = local::world(2);
+        let group = Group::new(world.into_iter().next().map(Box::new).unwrap(), Settings::default());
+        let pair = Pair { waiting: Waiting::Polls(group.engine()), own: Rank(0), peer: Rank(1), salt: 0 };
+        let order = Order { what: What::Latency, bytes: 9, iterations: 1, warmup: 0, most_samples: 1, salt: 0 };
+        let mut bytes: Vec<u8> = (0..9).map(|index| pattern(Rank(1), 0, index)).collect();
+        pair.check(&order, Rank(1), &bytes).unwrap();
+        assert!(pair.untouched(9).iter().zip(&bytes).all(|(untouched, expected)| untouched != expected));
+        bytes[5] ^= 1;
+        assert!(pair.check(&order, Rank(1), &bytes).unwrap_err().to_string().contains("wrong at 5"));
+    }
+
+    #[test]
+    fn a_message_too_short_for_its_parts_is_refused() {
+        let order = Order { what: What::Parts, bytes: 15, iterations: 1, warmup: 0, most_samples: 1, salt: 0 };
+        assert!(on_two_ranks(&order).iter().all(|outcome| matches!(outcome, Err(Error::Arguments(_)))));
+    }
+}

@@ -1,0 +1,74 @@
+//! A message there and one back.
+
+use brevity::transport::buffer::{Comm, RecvBuffer, SendBuffer};
+
+use super::{Lap, MESSAGE, Pair};
+use crate::order::Order;
+use crate::{Error, Result};
+
+/// Bytes of the first of three parts, a header's.
+const HEADER: usize = 16;
+
+/// One contiguous message.
+pub(super) fn whole(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
+    let (out, mut incoming) = (pair.own_bytes(order.bytes), pair.untouched(order.bytes));
+    let times = pair.waiting.run(async |comm| timed(pair, comm, &out[..], &mut incoming[..], order).await)?;
+    pair.check(order, pair.peer, &incoming)?;
+    Ok(times)
+}
+
+/// 16 bytes and two halves of the rest, which lie apart, as indices and values do.
+pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
+    let too_short = || Error::Arguments(format!("{} bytes can't begin with a header of {HEADER}", order.bytes));
+    let half = order.bytes.checked_sub(HEADER).ok_or_else(too_short)? / 2;
+    let split = |whole: Vec<u8>| {
+        (whole[..HEADER].to_vec(), whole[HEADER..HEADER + half].to_vec(), whole[HEADER + half..].to_vec())
+    };
+    let out = split(pair.own_bytes(order.bytes));
+    let mut places = split(pair.untouched(order.bytes));
+    let times = pair.waiting.run(async |comm| {
+        let out = (&out.0[..], (&out.1[..], &out.2[..]));
+        let incoming = (&mut places.0[..], (&mut places.1[..], &mut places.2[..]));
+        timed(pair, comm, out, incoming, order).await
+    })?;
+    pair.check(order, pair.peer, &[places.0, places.1, places.2].concat())?;
+    Ok(times)
+}
+
+async fn timed<'env, S: SendBuffer + 'env, R: RecvBuffer + 'env>(
+    pair: &Pair<'_>,
+    comm: &Comm<'env>,
+    mut out: S,
+    mut incoming: R,
+    order: &Order,
+) -> Result<Vec<f64>> {
+    (out, incoming) = play(pair, comm, out, incoming, order.warmup).await?;
+    let mut lap = Lap::new(order);
+    for count in order.batches() {
+        (out, incoming) = play(pair, comm, out, incoming, count).await?;
+        // Half a round trip.
+        lap.end(2 * count);
+    }
+    Ok(lap.times)
+}
+
+/// Round trips; the buffers come back.
+async fn play<'env, S: SendBuffer + 'env, R: RecvBuffer + 'env>(
+    pair: &Pair<'_>,
+    comm: &Comm<'env>,
+    mut out: S,
+    mut incoming: R,
+    count: usize,
+) -> Result<(S, R)> {
+    let (sent, received) = (Pair::envelope(pair.own, MESSAGE), Pair::envelope(pair.peer, MESSAGE));
+    for _ in 0..count {
+        if pair.is_first() {
+            (out, ()) = comm.send(pair.peer, sent, out).await?;
+            (incoming, _) = comm.recv(pair.peer, received, incoming).await?;
+        } else {
+            (incoming, _) = comm.recv(pair.peer, received, incoming).await?;
+            (out, ()) = comm.send(pair.peer, sent, out).await?;
+        }
+    }
+    Ok((out, incoming))
+}
