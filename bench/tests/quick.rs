@@ -1,0 +1,105 @@
+//! `bench/compare p2p --quick` with whoever is installed here.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long one run may take; generous, since it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// A variable that only the processes of one run have.
+const MARK: &str = "BREVITY_BENCH_TEST_MARK";
+
+/// Runs the command to its end, which must be a good one and leave no process; its figures.
+fn figures(arguments: &[&str], mark: &str) -> Value {
+    let mark = format!("{mark}-{}", std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    let (file, log) = (folder.path().join("figures.json"), folder.path().join("log"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brevity-bench"));
+    command.args(["p2p", "--quick", "--pairs", "2", "--slice", "1", "--json"]).arg(&file).args(arguments);
+    let out = fs::File::create(&log).unwrap();
+    command.env(MARK, &mark).stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
+    let mut child = command.spawn().unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("it did not end in {PATIENCE:?}: {}", fs::read_to_string(&log).unwrap());
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(status.success(), "{status}: {log}");
+    assert_nobody_is_left(&mark);
+    serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap_or_else(|error| panic!("{error}: {log}"))
+}
+
+fn assert_nobody_is_left(mark: &str) {
+    let entry = format!("{MARK}={mark}");
+    let bears_mark = |process: &Path| {
+        let environment = fs::read(process.join("environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes())
+    };
+    let left = || fs::read_dir("/proc").unwrap().flatten().filter(|process| bears_mark(&process.path())).count();
+    for _ in 0..100 {
+        if left() == 0 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{} processes are left", left());
+}
+
+fn assert_pair(pair: &Value) {
+    for name in ["what", "wire", "peer", "ours"] {
+        assert!(pair[name].is_string(), "{name} in {pair}");
+    }
+    for name in ["world_size", "ours_us", "theirs_us", "ratio", "ratio_low", "ratio_high"] {
+        assert!(pair[name].as_f64().is_some_and(|figure| figure > 0.0), "{name} in {pair}");
+    }
+    assert!(pair["bytes"].is_u64(), "{pair}");
+    let figure = |name: &str| pair[name].as_f64().unwrap();
+    assert!(figure("ratio_low") <= figure("ratio") && figure("ratio") <= figure("ratio_high"), "{pair}");
+}
+
+#[test]
+fn every_row_is_measured_with_those_who_are_here() {
+    let figures = figures(&["--size", "8:8"], "all");
+    for name in ["date", "machine", "version", "commit", "command", "congestion_control"] {
+        assert!(figures[name].as_str().is_some_and(|text| !text.is_empty()), "{name}");
+    }
+    let pairs = figures["pairs"].as_array().unwrap();
+    pairs.iter().for_each(assert_pair);
+    let has = |what: &str, peer: &str| pairs.iter().any(|pair| pair["what"] == what && pair["peer"] == peer);
+    // These need nothing but the system.
+    assert!(has("latency", "bare sockets") && has("parts", "one contiguous message"), "{figures}");
+    assert!(has("4 pairs", "bare sockets, yielding") && has("slowest pair", "its fastest pair"), "{figures}");
+    assert!(has("killed", "allowed"), "{figures}");
+    assert!(pairs.iter().any(|pair| pair["bar"].is_string() && pair["met"].is_boolean()), "{figures}");
+}
+
+#[test]
+fn streams_are_measured() {
+    let figures = figures(&["--size", "64K:64K", "--only", "tcp-bandwidth,ucx-bandwidth"], "streams");
+    let pairs = figures["pairs"].as_array().unwrap();
+    pairs.iter().for_each(assert_pair);
+    assert!(pairs.iter().any(|pair| pair["what"] == "bandwidth" && pair["ours"] == "tcp"), "{figures}");
+}
+
+#[test]
+fn bad_arguments_are_told_in_one_line() {
+    for arguments in [&["p2p", "--only", "dance"][..], &["p2p", "--pairs", "0"], &["p2p", "--slice", "0"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_brevity-bench")).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{arguments:?}: {said}");
+    }
+}
