@@ -57,6 +57,7 @@ ucp_worker_release_address ucp_worker_progress ucp_worker_get_efd ucp_worker_arm
 ucp_worker_signal ucp_worker_wait ucp_worker_flush_nbx
 ucp_ep_create ucp_ep_close_nbx ucp_ep_flush_nbx ucp_ep_query
 ucp_tag_send_nbx ucp_tag_send_sync_nbx ucp_tag_recv_nbx ucp_tag_probe_nb ucp_tag_msg_recv_nbx
+ucp_worker_set_am_recv_handler ucp_am_send_nbx ucp_am_recv_data_nbx ucp_am_data_release
 ucp_request_check_status ucp_request_cancel ucp_request_free
 ucp_mem_map ucp_mem_unmap ucp_mem_query
 ucp_rkey_pack ucp_rkey_buffer_release ucp_ep_rkey_unpack ucp_rkey_destroy
@@ -70,6 +71,7 @@ ucp_params_field ucp_feature ucp_worker_params_field ucp_worker_flags_t ucp_work
 ucp_worker_address_flags_t ucp_ep_params_field ucp_ep_params_flags_field ucp_ep_close_flags_t
 ucp_mem_map_params_field ucp_mem_attr_field ucp_op_attr_t ucp_ep_attr_field ucp_dt_type
 ucp_wakeup_event_types ucs_config_print_flags_t
+ucp_am_handler_param_field ucp_send_am_flags ucp_am_recv_attr_t ucp_am_cb_flags
 '
 
 # Values that a signature names become newtypes, never Rust enums: a later library may return others.
@@ -78,6 +80,7 @@ newtypes='ucs_status_t ucs_memory_type ucs_thread_mode_t ucp_err_handling_mode_t
 types='
 ucp_config_t ucp_params_t ucp_worker_params_t ucp_worker_attr_t ucp_ep_params_t ucp_ep_attr_t
 ucp_mem_map_params_t ucp_mem_attr_t ucp_request_param_t ucp_dt_iov_t ucp_tag_recv_info_t
+ucp_am_handler_param_t ucp_am_recv_param_t
 ucp_context_h ucp_worker_h ucp_ep_h ucp_mem_h ucp_rkey_h ucp_tag_message_h ucs_status_ptr_t
 '
 
@@ -98,7 +101,7 @@ generate() {
 }
 
 # Masks are 64 bits wide wherever a `field_mask`, or the features, are.
-widen='s/^pub type (ucp_(params|worker_params|worker_attr|ep_params|mem_map_params|mem_attr|ep_attr)_field|ucp_feature|ucp_worker_flags_t|ucp_dt_type) = .*/pub type \1 = u64;/'
+widen='s/^pub type (ucp_(params|worker_params|worker_attr|ep_params|mem_map_params|mem_attr|ep_attr|am_handler_param)_field|ucp_am_recv_attr_t|ucp_feature|ucp_worker_flags_t|ucp_dt_type) = .*/pub type \1 = u64;/'
 
 # The numbers of these two move with every memory type that UCX adds, so nobody may pass them.
 unstable='/^ +pub const UCS_MEMORY_TYPE_(LAST|UNKNOWN):/d'

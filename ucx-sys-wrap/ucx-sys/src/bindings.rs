@@ -113,6 +113,7 @@ impl Default for ucs_sock_addr {
 }
 pub type ucs_sock_addr_t = ucs_sock_addr;
 pub type ucp_tag_recv_info_t = ucp_tag_recv_info;
+pub type ucp_am_recv_param_t = ucp_am_recv_param;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ucp_context {
@@ -270,6 +271,16 @@ pub const UCP_WAKEUP_TX: ucp_wakeup_event_types = 1024;
 pub const UCP_WAKEUP_RX: ucp_wakeup_event_types = 2048;
 pub const UCP_WAKEUP_EDGE: ucp_wakeup_event_types = 65536;
 pub type ucp_wakeup_event_types = ::core::ffi::c_uint;
+pub type ucp_am_recv_callback_t = ::core::option::Option<
+    unsafe extern "C" fn(
+        arg: *mut ::core::ffi::c_void,
+        header: *const ::core::ffi::c_void,
+        header_length: usize,
+        data: *mut ::core::ffi::c_void,
+        length: usize,
+        param: *const ucp_am_recv_param_t,
+    ) -> ucs_status_t,
+>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ucp_ep_params {
@@ -408,6 +419,14 @@ pub const UCP_MEM_MAP_PROT_LOCAL_WRITE: _bindgen_ty_5 = 2;
 pub const UCP_MEM_MAP_PROT_REMOTE_READ: _bindgen_ty_5 = 256;
 pub const UCP_MEM_MAP_PROT_REMOTE_WRITE: _bindgen_ty_5 = 512;
 pub type _bindgen_ty_5 = ::core::ffi::c_uint;
+pub const UCP_AM_FLAG_WHOLE_MSG: ucp_am_cb_flags = 1;
+pub const UCP_AM_FLAG_PERSISTENT_DATA: ucp_am_cb_flags = 2;
+pub type ucp_am_cb_flags = ::core::ffi::c_uint;
+pub const UCP_AM_SEND_FLAG_REPLY: ucp_send_am_flags = 1;
+pub const UCP_AM_SEND_FLAG_EAGER: ucp_send_am_flags = 2;
+pub const UCP_AM_SEND_FLAG_RNDV: ucp_send_am_flags = 4;
+pub const UCP_AM_SEND_REPLY: ucp_send_am_flags = 1;
+pub type ucp_send_am_flags = ::core::ffi::c_uint;
 pub const UCP_OP_ATTR_FIELD_REQUEST: ucp_op_attr_t = 1;
 pub const UCP_OP_ATTR_FIELD_CALLBACK: ucp_op_attr_t = 2;
 pub const UCP_OP_ATTR_FIELD_USER_DATA: ucp_op_attr_t = 4;
@@ -422,6 +441,15 @@ pub const UCP_OP_ATTR_FLAG_FAST_CMPL: ucp_op_attr_t = 131072;
 pub const UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL: ucp_op_attr_t = 262144;
 pub const UCP_OP_ATTR_FLAG_MULTI_SEND: ucp_op_attr_t = 524288;
 pub type ucp_op_attr_t = ::core::ffi::c_uint;
+pub const UCP_AM_RECV_ATTR_FIELD_REPLY_EP: ucp_am_recv_attr_t = 1;
+pub const UCP_AM_RECV_ATTR_FLAG_DATA: ucp_am_recv_attr_t = 65536;
+pub const UCP_AM_RECV_ATTR_FLAG_RNDV: ucp_am_recv_attr_t = 131072;
+pub type ucp_am_recv_attr_t = u64;
+pub const UCP_AM_HANDLER_PARAM_FIELD_ID: ucp_am_handler_param_field = 1;
+pub const UCP_AM_HANDLER_PARAM_FIELD_FLAGS: ucp_am_handler_param_field = 2;
+pub const UCP_AM_HANDLER_PARAM_FIELD_CB: ucp_am_handler_param_field = 4;
+pub const UCP_AM_HANDLER_PARAM_FIELD_ARG: ucp_am_handler_param_field = 8;
+pub type ucp_am_handler_param_field = u64;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ucp_dt_iov {
@@ -713,6 +741,58 @@ impl Default for ucp_request_param_t {
         }
     }
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ucp_am_handler_param {
+    pub field_mask: u64,
+    pub id: ::core::ffi::c_uint,
+    pub flags: u32,
+    pub cb: ucp_am_recv_callback_t,
+    pub arg: *mut ::core::ffi::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ucp_am_handler_param"][::core::mem::size_of::<ucp_am_handler_param>() - 32usize];
+    ["Alignment of ucp_am_handler_param"][::core::mem::align_of::<ucp_am_handler_param>() - 8usize];
+    ["Offset of field: ucp_am_handler_param::field_mask"]
+        [::core::mem::offset_of!(ucp_am_handler_param, field_mask) - 0usize];
+    ["Offset of field: ucp_am_handler_param::id"][::core::mem::offset_of!(ucp_am_handler_param, id) - 8usize];
+    ["Offset of field: ucp_am_handler_param::flags"][::core::mem::offset_of!(ucp_am_handler_param, flags) - 12usize];
+    ["Offset of field: ucp_am_handler_param::cb"][::core::mem::offset_of!(ucp_am_handler_param, cb) - 16usize];
+    ["Offset of field: ucp_am_handler_param::arg"][::core::mem::offset_of!(ucp_am_handler_param, arg) - 24usize];
+};
+impl Default for ucp_am_handler_param {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub type ucp_am_handler_param_t = ucp_am_handler_param;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct ucp_am_recv_param {
+    pub recv_attr: u64,
+    pub reply_ep: ucp_ep_h,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ucp_am_recv_param"][::core::mem::size_of::<ucp_am_recv_param>() - 16usize];
+    ["Alignment of ucp_am_recv_param"][::core::mem::align_of::<ucp_am_recv_param>() - 8usize];
+    ["Offset of field: ucp_am_recv_param::recv_attr"][::core::mem::offset_of!(ucp_am_recv_param, recv_attr) - 0usize];
+    ["Offset of field: ucp_am_recv_param::reply_ep"][::core::mem::offset_of!(ucp_am_recv_param, reply_ep) - 8usize];
+};
+impl Default for ucp_am_recv_param {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
 pub const UCP_EP_ATTR_FIELD_NAME: ucp_ep_attr_field = 1;
 pub const UCP_EP_ATTR_FIELD_LOCAL_SOCKADDR: ucp_ep_attr_field = 2;
 pub const UCP_EP_ATTR_FIELD_REMOTE_SOCKADDR: ucp_ep_attr_field = 4;
@@ -823,6 +903,27 @@ pub(crate) mod prototypes {
             rkey_p: *mut ucp_rkey_h,
         ) -> ucs_status_t;
         pub fn ucp_rkey_destroy(rkey: ucp_rkey_h);
+        pub fn ucp_worker_set_am_recv_handler(
+            worker: ucp_worker_h,
+            param: *const ucp_am_handler_param_t,
+        ) -> ucs_status_t;
+        pub fn ucp_am_send_nbx(
+            ep: ucp_ep_h,
+            id: ::core::ffi::c_uint,
+            header: *const ::core::ffi::c_void,
+            header_length: usize,
+            buffer: *const ::core::ffi::c_void,
+            count: usize,
+            param: *const ucp_request_param_t,
+        ) -> ucs_status_ptr_t;
+        pub fn ucp_am_recv_data_nbx(
+            worker: ucp_worker_h,
+            data_desc: *mut ::core::ffi::c_void,
+            buffer: *mut ::core::ffi::c_void,
+            count: usize,
+            param: *const ucp_request_param_t,
+        ) -> ucs_status_ptr_t;
+        pub fn ucp_am_data_release(worker: ucp_worker_h, data: *mut ::core::ffi::c_void);
         pub fn ucp_tag_send_nbx(
             ep: ucp_ep_h,
             buffer: *const ::core::ffi::c_void,

@@ -244,6 +244,32 @@ functions! {
         param: *const ucp_request_param_t,
     ) -> ucs_status_ptr_t;
 
+    /// Calls a function, inside `ucp_worker_progress`, for every active message with an id.
+    fn ucp_worker_set_am_recv_handler(
+        worker: ucp_worker_h,
+        param: *const ucp_am_handler_param_t,
+    ) -> ucs_status_t;
+    /// Sends a header and a payload to the handler of `id`. The header, too, must stay until this is complete.
+    fn ucp_am_send_nbx(
+        endpoint: ucp_ep_h,
+        id: c_uint,
+        header: *const c_void,
+        header_bytes: usize,
+        buffer: *const c_void,
+        count: usize,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t;
+    /// Receives the payload that a handler was offered and kept. `count` is at least what was offered.
+    fn ucp_am_recv_data_nbx(
+        worker: ucp_worker_h,
+        offer: *mut c_void,
+        buffer: *mut c_void,
+        count: usize,
+        param: *const ucp_request_param_t,
+    ) -> ucs_status_ptr_t;
+    /// Gives back a payload that a handler has kept and that nobody receives; the sender's request completes.
+    fn ucp_am_data_release(worker: ucp_worker_h, offer: *mut c_void);
+
     /// The status of a request; makes no progress by itself.
     fn ucp_request_check_status(request: *mut c_void) -> ucs_status_t;
     /// Asks for a request to be cancelled. It still has to complete, and may complete normally.
