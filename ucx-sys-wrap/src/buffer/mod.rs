@@ -44,6 +44,16 @@ pub(crate) mod testing {
     use super::{Buffer, RecvBuffer, SendBuffer};
     use crate::transport::{RecvParts, SendParts};
 
+    /// Leases of buffers that outlive them.
+    #[cfg(test)]
+    pub(crate) fn lent_to_send(buffers: &[Vec<u8>]) -> SendParts {
+        let lease = |bytes: &Vec<u8>| {
+            // SAFETY: tests keep their buffers, unchanged, while they have the leases.
+            unsafe { super::ReadLease::new(std::ptr::NonNull::from(&bytes[..]).cast(), bytes.len()) }
+        };
+        buffers.iter().map(lease).collect()
+    }
+
     /// Lends a buffer that the test keeps until its operation has ended.
     pub(crate) fn lend_to_receive<B: RecvBuffer>(raw: &mut <B as Buffer>::Raw, parts: &mut RecvParts) {
         // SAFETY: tests keep their buffers until they have the leases back.

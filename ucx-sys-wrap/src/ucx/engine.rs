@@ -3,25 +3,32 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr::{null, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 use std::time::{Duration, Instant};
 
 use brevity_ucx_sys::*;
 
-use super::flight::{Flight, Flights, Record, State, recv_ended, send_ended};
+use super::flight::{Flight, Flights, Record, State, fetch_ended, send_ended};
+use super::handler::set_handlers;
+use super::inbox::Inbox;
+use super::payload::Offer;
 use super::tuning::Tuning;
 use crate::{Error, Rank, Result};
 
-/// All bits of a tag are compared.
-const WHOLE_TAG: ucp_tag_t = ucp_tag_t::MAX;
-
-/// The bits of a tag that name its source.
-const SOURCE_MASK: u64 = 0xffff_f000_0000_0000;
+/// Whether UCX sends a payload at once or only offers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// As UCX likes.
+    Any,
+    AtOnce,
+    Offer,
+}
 
 /// A context with one worker and an endpoint to each peer.
 ///
 /// Invariants: the pointers are null or were made by `ucp`, and each is released once, in the order endpoints, worker,
-/// context; `flights` are freed after the worker, whose callbacks write them. A null worker means that UCX is torn
+/// context; `flights` and `inbox` are freed after the worker, whose callbacks write them. `inbox` is reached through this
+/// (or, in callbacks, while a method of this calls UCX), never by two at a time. A null worker means that UCX is torn
 /// down: nothing is sent, received or written any more.
 pub(super) struct Engine {
     pub(super) ucp: &'static Ucp,
@@ -31,6 +38,7 @@ pub(super) struct Engine {
     pub(super) flights: Flights,
     /// Whether memory was allocated by the context, which then is never cleaned up.
     pub(super) has_allocated: Cell<bool>,
+    inbox: NonNull<Inbox>,
     /// Whether every endpoint is connected.
     pub(super) is_connected: bool,
 }
@@ -43,8 +51,8 @@ unsafe impl Send for Engine {}
 const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Makes a worker for a world of `world_size`.
-    pub(super) fn new(ucp: &'static Ucp, tuning: &Tuning, world_size: u32) -> Result<Self> {
+    /// Makes a worker for `own` in a world of `world_size`.
+    pub(super) fn new(ucp: &'static Ucp, tuning: &Tuning, own: Rank, world_size: u32) -> Result<Self> {
         let mut engine = Self {
             ucp,
             endpoints: vec![null_mut(); world_size as usize],
@@ -52,18 +60,20 @@ impl Engine {
             context: null_mut(),
             flights: Flights::new(),
             has_allocated: Cell::new(false),
+            inbox: NonNull::from(Box::leak(Box::new(Inbox::new(own, world_size)))),
             is_connected: false,
         };
         engine.make_context(tuning)?;
         engine.make_worker()?;
+        // SAFETY: the worker has just been made; the inbox is freed after it.
+        unsafe { set_handlers(ucp, engine.worker, engine.inbox) }?;
         Ok(engine)
     }
 
     fn make_context(&mut self, tuning: &Tuning) -> Result<()> {
         let params = ucp_params_t {
-            field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_TAG_SENDER_MASK | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
-            features: UCP_FEATURE_TAG | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
-            tag_sender_mask: SOURCE_MASK,
+            field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
+            features: UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
             estimated_num_eps: self.endpoints.len(),
             ..Default::default()
         };
@@ -151,31 +161,63 @@ impl Engine {
         self.worker.is_null()
     }
 
-    /// Begins to send; the flight says when it is over.
+    /// What has come, and for whom.
+    #[inline]
+    pub(super) fn inbox(&mut self) -> &mut Inbox {
+        // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that calls UCX, and with it the
+        // callbacks that use the inbox, can run meanwhile.
+        unsafe { self.inbox.as_mut() }
+    }
+
+    /// The same, to look at.
+    #[inline]
+    pub(super) fn seen_inbox(&self) -> &Inbox {
+        // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut self`.
+        unsafe { self.inbox.as_ref() }
+    }
+
+    /// Begins to send `header_bytes` of the flight's header and a payload to handler `id`; the flight says when it is
+    /// over.
     ///
     /// # Safety
-    /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `flight` is in no other use.
+    /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `flight` is in no other use,
+    /// and its header is not written until then.
     #[inline]
-    pub(super) unsafe fn send(&self, to: Rank, tag: u64, bytes: *const u8, length: usize, flight: &Flight) {
+    pub(super) unsafe fn send(
+        &mut self,
+        to: Rank,
+        (id, manner): (u32, Manner),
+        header_bytes: usize,
+        (bytes, length): (*const u8, usize),
+        flight: &Flight,
+    ) {
         let record = flight.record();
         record.begin();
         if self.is_quiet() {
             return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
         }
+        let flags = match manner {
+            Manner::Any => 0,
+            Manner::AtOnce => UCP_AM_SEND_FLAG_EAGER,
+            Manner::Offer => UCP_AM_SEND_FLAG_RNDV,
+        };
         let mut param = ucp_request_param_t {
-            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
+            flags,
             user_data: flight.user_data(),
             ..Default::default()
         };
         param.cb.send = Some(send_ended);
-        // SAFETY: the endpoint lives as the worker does; the caller keeps the bytes; the record outlives the worker.
+        let (endpoint, header) = (self.endpoints[to.index()], flight.header().cast());
+        // SAFETY: the endpoint lives as the worker does; the caller keeps header and bytes; the record outlives the
+        // worker.
         let request =
-            unsafe { self.ucp.ucp_tag_send_nbx(self.endpoints[to.index()], bytes.cast(), length, tag, &param) };
+            unsafe { self.ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, bytes.cast(), length, &param) };
         take_down(record, request);
     }
 
     /// Begins to flush what is queued for `to`.
-    pub(super) fn flush(&self, to: Rank, flight: &Flight) {
+    pub(super) fn flush(&mut self, to: Rank, flight: &Flight) {
         let record = flight.record();
         record.begin();
         let mut param = ucp_request_param_t {
@@ -189,70 +231,37 @@ impl Engine {
         take_down(record, request);
     }
 
-    /// Begins to receive. With an `owner`, an end that comes through a callback is announced; one inside this call is
-    /// not, and the call returns true.
+    /// Begins to fetch an offered payload; the flight says when it is over.
     ///
     /// # Safety
-    /// The bytes are valid for writes and touched by nobody else until [`reap`](Self::reap) has returned `Some`;
-    /// `flight` is in no other use.
-    #[inline]
-    pub(super) unsafe fn recv(
-        &self,
-        tag: u64,
-        bytes: *mut u8,
-        length: usize,
-        flight: &Flight,
-        owner: Option<u64>,
-    ) -> bool {
+    /// The bytes, as many as were offered, are valid for writes and touched by nobody else until [`reap`](Self::reap)
+    /// has returned `Some`; `flight` is in no other use.
+    pub(super) unsafe fn fetch(&mut self, offer: Offer, bytes: *mut u8, flight: &Flight) {
         let record = flight.record();
         record.begin();
         if self.is_quiet() {
-            record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
-            return true;
+            return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
         }
-        let param = recv_param(flight);
-        // SAFETY: the worker lives; the caller keeps the bytes; the record outlives the worker.
-        let request = unsafe { self.ucp.ucp_tag_recv_nbx(self.worker, bytes.cast(), length, tag, WHOLE_TAG, &param) };
+        let mut param = ucp_request_param_t {
+            // Not completed without a callback: then there is one way to learn the length.
+            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+            user_data: flight.user_data(),
+            ..Default::default()
+        };
+        param.cb.recv_am = Some(fetch_ended);
+        let Offer { pointer, bytes: length } = offer;
+        // SAFETY: the worker lives; the offer is used once; the caller keeps the bytes; the record outlives the worker.
+        let request =
+            unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), bytes.cast(), length, &param) };
         take_down(record, request);
-        if let (Some(owner), false) = (owner, flight.is_over()) {
-            record.announce(self.flights.announced(), owner);
-        }
-        flight.is_over()
     }
 
-    /// Takes the first message of `tag` that no receive has matched, if it has `length` bytes.
-    pub(super) fn probe(&self, tag: u64, length: usize) -> Option<ucp_tag_message_h> {
-        if self.is_quiet() {
-            return None;
+    /// Refuses an offered payload; its sender's operation completes.
+    pub(super) fn release(&mut self, offer: Offer) {
+        if !self.is_quiet() {
+            // SAFETY: an offer of this worker, used once.
+            unsafe { self.ucp.ucp_am_data_release(self.worker, offer.pointer.as_ptr()) };
         }
-        let mut info = ucp_tag_recv_info_t::default();
-        // SAFETY: the worker lives, the information is ours; nothing is taken.
-        let message = unsafe { self.ucp.ucp_tag_probe_nb(self.worker, tag, WHOLE_TAG, 0, &mut info) };
-        if message.is_null() || info.length != length {
-            return None;
-        }
-        // SAFETY: as above; the message is taken and the caller receives it.
-        let message = unsafe { self.ucp.ucp_tag_probe_nb(self.worker, tag, WHOLE_TAG, 1, &mut info) };
-        (!message.is_null()).then_some(message)
-    }
-
-    /// Receives what [`probe`](Self::probe) has taken.
-    ///
-    /// # Safety
-    /// As for [`recv`](Self::recv); `message` was just taken.
-    pub(super) unsafe fn recv_probed(
-        &self,
-        message: ucp_tag_message_h,
-        bytes: *mut u8,
-        length: usize,
-        flight: &Flight,
-    ) {
-        let record = flight.record();
-        record.begin();
-        let param = recv_param(flight);
-        // SAFETY: the worker lives; the caller vouches for the rest.
-        let request = unsafe { self.ucp.ucp_tag_msg_recv_nbx(self.worker, bytes.cast(), length, message, &param) };
-        take_down(record, request);
     }
 
     /// The outcome of an operation that is over, or `None`; afterwards UCX does not touch its memory. Frees its request.
@@ -273,18 +282,9 @@ impl Engine {
         Some((record.status.get(), record.bytes.get()))
     }
 
-    /// Asks for a receive to end. It still has to be reaped, and may have received its message.
-    pub(super) fn cancel(&self, flight: &Flight) {
-        let request = flight.record().request.get();
-        if flight.record().state.get() == State::UnderWay && !request.is_null() && !self.is_quiet() {
-            // SAFETY: the request is of this worker and not freed, because it has not been reaped.
-            unsafe { self.ucp.ucp_request_cancel(self.worker, request) };
-        }
-    }
-
     #[inline]
-    pub(super) fn progress(&self) -> bool {
-        // SAFETY: the worker lives, and this is no callback.
+    pub(super) fn progress(&mut self) -> bool {
+        // SAFETY: the worker lives, and this is no callback; nobody has the inbox (`&mut`).
         !self.is_quiet() && unsafe { self.ucp.ucp_worker_progress(self.worker) } > 0
     }
 
@@ -302,42 +302,9 @@ impl Engine {
     }
 
     /// Arms the descriptor; false when there is something to progress first.
-    pub(super) fn arm(&self) -> bool {
+    pub(super) fn arm(&mut self) -> bool {
         // SAFETY: the worker lives and has the wakeup feature.
         !self.is_quiet() && unsafe { self.ucp.ucp_worker_arm(self.worker) } == ucs_status_t::UCS_OK
-    }
-
-    /// Closes the endpoints when what they send is on its way, for at most `patience`.
-    pub(super) fn close_endpoints(&mut self, patience: Duration) {
-        if self.is_quiet() {
-            return;
-        }
-        let start = Instant::now();
-        let param = ucp_request_param_t::default();
-        let mut closing = Vec::new();
-        for endpoint in self.endpoints.iter_mut().map(|endpoint| std::mem::replace(endpoint, null_mut())) {
-            if !endpoint.is_null() {
-                // SAFETY: the endpoint was taken out of the table: it is closed once and not used again.
-                closing.push(unsafe { self.ucp.ucp_ep_close_nbx(endpoint, &param) });
-            }
-        }
-        closing.retain(|request| ucs_ptr_is_ptr(*request));
-        while !closing.is_empty() && start.elapsed() < patience {
-            if !self.progress() {
-                std::thread::yield_now();
-            }
-            closing.retain(|request| !self.free_if_complete(*request));
-        }
-    }
-
-    fn free_if_complete(&self, request: ucs_status_ptr_t) -> bool {
-        // SAFETY: a request of this worker that is not freed: the caller forgets those that were.
-        if unsafe { self.ucp.ucp_request_check_status(request) } == ucs_status_t::UCS_INPROGRESS {
-            return false;
-        }
-        // SAFETY: as above, and complete.
-        unsafe { self.ucp.ucp_request_free(request) };
-        true
     }
 
     /// Destroys the worker with its endpoints and then the context, whatever is under way. What is, is over.
@@ -372,7 +339,7 @@ impl Engine {
 
     /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when its worker is
     /// destroyed in the middle of one.
-    fn finish_fetches(&self) {
+    fn finish_fetches(&mut self) {
         let start = Instant::now();
         while !self.is_quiet() && self.progress() && start.elapsed() < FETCH_PATIENCE {}
     }
@@ -404,20 +371,9 @@ impl Drop for Engine {
         }
         // Else it is leaked: UCX 1.13 ends the process when a connection is destroyed that is being made. No memory
         // but its own is lent to it, and nobody makes it progress any more.
+        // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
+        drop(unsafe { Box::from_raw(self.inbox.as_ptr()) });
     }
-}
-
-/// How messages are received.
-#[inline]
-fn recv_param(flight: &Flight) -> ucp_request_param_t {
-    let mut param = ucp_request_param_t {
-        // Not completed without a callback: UCX 1.13 does not say then how long the message was.
-        op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-        user_data: flight.user_data(),
-        ..Default::default()
-    };
-    param.cb.recv = Some(recv_ended);
-    param
 }
 
 /// Takes down what a call returned; its callback may have come before.

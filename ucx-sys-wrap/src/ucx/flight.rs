@@ -4,7 +4,9 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
-use brevity_ucx_sys::{ucp_tag_recv_info_t, ucs_status_t};
+use brevity_ucx_sys::ucs_status_t;
+
+use super::header::MAX_HEADER_BYTES;
 
 /// Handles of one kind are made in batches of this many.
 const BATCH: usize = 32;
@@ -21,12 +23,8 @@ pub(super) struct Record {
     pub(super) bytes: Cell<usize>,
     /// UCX's request, from when the call returned it until it is freed.
     pub(super) request: Cell<*mut c_void>,
-    /// Where the callback announces the operation, if anywhere.
-    announce_to: Cell<Option<NonNull<Announced>>>,
-    /// The next in the list of those announced.
-    next: Cell<Option<NonNull<Record>>>,
-    /// Whose operation it is.
-    owner: Cell<u64>,
+    /// The header of a message to send, which UCX may read until the operation is over.
+    header: UnsafeCell<[u8; MAX_HEADER_BYTES]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +32,6 @@ pub(super) enum State {
     Free,
     UnderWay,
     Over,
-}
-
-/// Operations that have ended and that nobody has looked at; written by callbacks.
-#[derive(Default)]
-pub(super) struct Announced {
-    first: Cell<Option<NonNull<Record>>>,
 }
 
 /// The sole handle of a [`Record`] that is in use; comes from [`Flights::take`] and goes back with [`Flights::put`].
@@ -64,6 +56,21 @@ impl Flight {
         self.0.as_ptr().cast()
     }
 
+    /// The memory for the header of a message.
+    ///
+    /// # Safety
+    /// No operation of this flight is under way.
+    #[inline]
+    pub(super) unsafe fn header_mut(&mut self) -> &mut [u8; MAX_HEADER_BYTES] {
+        // SAFETY: UCX does not read it (the caller), and this is the sole handle.
+        unsafe { &mut *self.record().header.get() }
+    }
+
+    #[inline]
+    pub(super) fn header(&self) -> *const u8 {
+        self.record().header.get().cast_const().cast()
+    }
+
     /// Whether UCX has ended the operation.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
@@ -78,17 +85,15 @@ pub(super) unsafe extern "C" fn send_ended(_request: *mut c_void, status: ucs_st
     record.end(status, 0);
 }
 
-/// The callback of a receive.
-pub(super) unsafe extern "C" fn recv_ended(
+/// The callback of a payload that is fetched.
+pub(super) unsafe extern "C" fn fetch_ended(
     _request: *mut c_void,
     status: ucs_status_t,
-    info: *const ucp_tag_recv_info_t,
+    bytes: usize,
     user_data: *mut c_void,
 ) {
     // SAFETY: `user_data` is the record of a flight, which lives until the worker is gone.
     let record = unsafe { &*user_data.cast::<Record>() };
-    // SAFETY: UCX passes the information of a message that was received, valid during the callback.
-    let bytes = if status == ucs_status_t::UCS_OK { unsafe { (*info).length } } else { 0 };
     record.end(status, bytes);
 }
 
@@ -96,16 +101,8 @@ impl Record {
     /// The operation begins.
     #[inline]
     pub(super) fn begin(&self) {
-        self.announce_to.set(None);
         self.request.set(ptr::null_mut());
         self.state.set(State::UnderWay);
-    }
-
-    /// From now on the end is announced to `owner`.
-    #[inline]
-    pub(super) fn announce(&self, list: &Announced, owner: u64) {
-        self.announce_to.set(Some(NonNull::from(list)));
-        self.owner.set(owner);
     }
 
     /// The operation has ended, in a callback or inside its call.
@@ -114,42 +111,20 @@ impl Record {
         self.status.set(status);
         self.bytes.set(bytes);
         self.state.set(State::Over);
-        if let Some(list) = self.announce_to.take() {
-            // SAFETY: the list lies on the heap until the worker is gone (`Flights`), and is shared by one thread.
-            let list = unsafe { list.as_ref() };
-            self.next.set(list.first.replace(Some(NonNull::from(self))));
-        }
     }
 }
 
 /// Makes and keeps the records of a worker.
 ///
-/// Invariants: `records` and `announced` are freed by `Drop` only, and the owner drops this after the worker.
+/// Invariants: `records` are freed by `Drop` only, and the owner drops this after the worker.
 pub(super) struct Flights {
     records: Vec<NonNull<Record>>,
     free: Vec<NonNull<Record>>,
-    announced: NonNull<Announced>,
 }
 
 impl Flights {
     pub(super) fn new() -> Self {
-        Self { records: Vec::new(), free: Vec::new(), announced: NonNull::from(Box::leak(Box::<Announced>::default())) }
-    }
-
-    #[inline]
-    pub(super) fn announced(&self) -> &Announced {
-        // SAFETY: freed by `Drop` only.
-        unsafe { self.announced.as_ref() }
-    }
-
-    /// The owner of one operation that was announced since.
-    #[inline]
-    pub(super) fn next_announced(&self) -> Option<u64> {
-        let first = self.announced().first.take()?;
-        // SAFETY: records live until `Drop`.
-        let record = unsafe { first.as_ref() };
-        self.announced().first.set(record.next.take());
-        Some(record.owner.get())
+        Self { records: Vec::new(), free: Vec::new() }
     }
 
     #[inline]
@@ -163,9 +138,7 @@ impl Flights {
                 status: Cell::new(ucs_status_t::UCS_OK),
                 bytes: Cell::new(0),
                 request: Cell::new(ptr::null_mut()),
-                announce_to: Cell::new(None),
-                next: Cell::new(None),
-                owner: Cell::new(0),
+                header: UnsafeCell::new([0; MAX_HEADER_BYTES]),
             };
             let record = NonNull::from(Box::leak(Box::new(record)));
             self.records.push(record);
@@ -188,8 +161,6 @@ impl Drop for Flights {
             // SAFETY: leaked from a box when it was made; the worker is gone, and handles are not used after this.
             drop(unsafe { Box::from_raw(record.as_ptr()) });
         }
-        // SAFETY: as above.
-        drop(unsafe { Box::from_raw(self.announced.as_ptr()) });
     }
 }
 
@@ -204,15 +175,6 @@ unsafe impl<const BYTES: usize> Send for Bounces<BYTES> {}
 impl<const BYTES: usize> Bounce<BYTES> {
     pub(super) fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr().cast()
-    }
-
-    /// The first `length` bytes.
-    ///
-    /// # Safety
-    /// No UCX operation on this memory is under way.
-    pub(super) unsafe fn bytes(&self, length: usize) -> &[u8] {
-        // SAFETY: at most `BYTES` bytes of live, initialised memory, which nobody writes (the caller).
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), length.min(BYTES)) }
     }
 
     /// All bytes, to write.

@@ -6,12 +6,13 @@
 //! flushes its endpoints, which includes what connecting has queued; then every rank hears from every other that this
 //! is done, and goes on making progress until then.
 
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use super::engine::Engine;
+use super::NO_BYTES;
+use super::engine::{Engine, Manner};
 use super::flight::Flight;
-use crate::{Error, Rank, Result, Tag};
+use super::handler::{GREETING, NOTE_BYTES, note};
+use crate::{Error, Rank, Result};
 
 /// Connects to all peers, within `patience`.
 ///
@@ -20,54 +21,64 @@ use crate::{Error, Rank, Result, Tag};
 pub(super) fn greet(own: Rank, engine: &mut Engine, patience: Duration) -> Result<()> {
     let start = Instant::now();
     let deadline = (start, patience);
-    exchange_greetings(own, engine, deadline)?;
+    exchange_greetings(own, engine, 0, deadline)?;
     let mut flushing = Vec::new();
     for peer in engine.peers() {
         let flight = engine.flights.take();
         engine.flush(peer, &flight);
         flushing.push((peer, flight));
     }
-    finish(engine, flushing, deadline)?;
-    exchange_greetings(own, engine, deadline)?;
+    finish(engine, flushing, None, deadline)?;
+    exchange_greetings(own, engine, 1, deadline)?;
     engine.is_connected = true;
     Ok(())
 }
 
-/// Sends an empty message to every peer and receives one from every peer.
-fn exchange_greetings(own: Rank, engine: &mut Engine, deadline: (Instant, Duration)) -> Result<()> {
-    let tag = |source: Rank| Tag::new(source, 0, 0, 0).0;
-    let nothing = NonNull::<u8>::dangling().as_ptr();
+/// Greets every peer and hears the greeting of every peer.
+fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, deadline: (Instant, Duration)) -> Result<()> {
     let mut flights = Vec::new();
     for peer in engine.peers() {
-        let (sent, heard) = (engine.flights.take(), engine.flights.take());
-        // SAFETY: no bytes are read or written.
-        unsafe {
-            engine.send(peer, tag(own), nothing, 0, &sent);
-            engine.recv(tag(peer), nothing, 0, &heard, None);
-        }
-        flights.extend([(peer, sent), (peer, heard)]);
+        let mut flight = engine.flights.take();
+        // SAFETY: just taken: it is in no use.
+        let room = unsafe { flight.header_mut() };
+        room[..NOTE_BYTES].copy_from_slice(&note(own, time));
+        // SAFETY: there is no payload; the header is the flight's own.
+        unsafe { engine.send(peer, (GREETING, Manner::Any), NOTE_BYTES, NO_BYTES, &flight) };
+        flights.push((peer, flight));
     }
-    finish(engine, flights, deadline)
+    finish(engine, flights, Some(time), deadline)
 }
 
-/// Makes progress until all operations are over.
-fn finish(engine: &mut Engine, mut flights: Vec<(Rank, Flight)>, (start, patience): (Instant, Duration)) -> Result<()> {
-    while !flights.is_empty() {
-        if !engine.progress() {
-            std::thread::yield_now();
-        }
+/// Makes progress until all operations are over and, with a `time`, all peers have greeted.
+fn finish(
+    engine: &mut Engine,
+    mut flights: Vec<(Rank, Flight)>,
+    time: Option<u8>,
+    (start, patience): (Instant, Duration),
+) -> Result<()> {
+    loop {
         for position in (0..flights.len()).rev() {
             let Some((status, _)) = engine.reap(&flights[position].1) else { continue };
             engine.flights.put(flights.swap_remove(position).1);
             engine.check("connecting to a peer", status)?;
         }
+        let mut missing: Vec<Rank> = flights.iter().map(|(peer, _)| *peer).collect();
+        if let Some(time) = time {
+            let peers = engine.peers();
+            let heard = engine.inbox().greeted(time.into());
+            missing.extend(peers.iter().filter(|peer| !heard.contains(peer)));
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
         if start.elapsed() > patience {
-            let mut missing: Vec<Rank> = flights.iter().map(|(peer, _)| *peer).collect();
             missing.sort_unstable();
             missing.dedup();
             let master = "each other over UCX (UCX_TLS, UCX_NET_DEVICES)".into();
             return Err(Error::MissingRanks { missing, deadline: patience, master });
         }
+        if !engine.progress() {
+            std::thread::yield_now();
+        }
     }
-    Ok(())
 }

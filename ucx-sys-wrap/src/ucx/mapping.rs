@@ -138,7 +138,7 @@ impl Engine {
     ///
     /// # Safety
     /// As for [`send`](Self::send); `address` and the bytes from there on lie in the memory of the key.
-    pub(super) unsafe fn put(&self, to: Rank, key: &Unpacked, address: u64, bytes: &[u8], flight: &Flight) {
+    pub(super) unsafe fn put(&mut self, to: Rank, key: &Unpacked, address: u64, bytes: &[u8], flight: &Flight) {
         let record = flight.record();
         record.begin();
         if self.is_quiet() {
@@ -154,8 +154,8 @@ impl Engine {
     /// Begins to read from a peer's memory.
     ///
     /// # Safety
-    /// As for [`recv`](Self::recv); `address` and the bytes from there on lie in the memory of the key.
-    pub(super) unsafe fn get(&self, from: Rank, key: &Unpacked, address: u64, bytes: &mut [u8], flight: &Flight) {
+    /// As for [`fetch`](Self::fetch); `address` and the bytes from there on lie in the memory of the key.
+    pub(super) unsafe fn get(&mut self, from: Rank, key: &Unpacked, address: u64, bytes: &mut [u8], flight: &Flight) {
         let record = flight.record();
         record.begin();
         if self.is_quiet() {

@@ -3,10 +3,12 @@
 //! UCX is loaded at run time, once and only when this transport is asked for ([`available`], [`Ucx::connect`]).
 //! Every rank has one worker and an endpoint to each peer, made from the worker addresses that all ranks exchange.
 //!
-//! **Messages.** A header of 64 bytes goes first. Up to [`PACKED_BYTES`] of payload are packed behind it into one UCX
-//! message, copied once on each side. Above, header and parts are UCX messages of their own (under the tag's kinds 0 to
-//! 3), and the parts are received straight into their places. How order is kept is said in `receiving.rs`.
-//! Small messages are eager: UCX keeps those that come before their receive on its heap, without a bound of ours.
+//! **Messages** are UCX's active messages: a header of ours (`header.rs`) and a payload that UCX takes from where it
+//! lies. Up to [`AT_ONCE_BYTES`] go at once and are copied once, by the receiver, straight into their place; UCX's own
+//! tagged messages would cost a second copy. Above, and when the receiver has [`CREDIT_BYTES`] that it has not asked
+//! for, the payload is offered, and fetched straight into its place when its receive is posted. So what a rank
+//! keeps unasked is bounded, and no tag blocks another. Of several parts up to [`PACKED_BYTES`] together are packed;
+//! above, large parts are active messages of their own. Matching is ours (`inbox.rs`).
 //!
 //! **Failure.** Endpoints have UCX's error handling `NONE`, which is what shared memory is fast with, and which never
 //! reports a dead peer. So liveness is ours: who waits for a peer longer than about 20 ms, or goes to sleep, watches it
@@ -23,23 +25,33 @@
 //! job's ranks know. UCX is as trusted as its network.
 #![allow(unsafe_code)]
 
-mod aside;
 mod card;
+mod closing;
 mod engine;
 mod flight;
+mod flow;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod greeting;
+mod handler;
 mod header;
+#[cfg(test)]
+mod header_tests;
+mod inbox;
+#[cfg(test)]
+mod inbox_tests;
 mod incoming;
 mod library;
+mod lines;
 mod liveness;
 mod mapping;
 mod notice;
 mod operations;
+mod payload;
 mod receiving;
 mod remote;
 mod sending;
+mod spread;
 mod table;
 mod tuning;
 mod watching;
@@ -47,20 +59,21 @@ mod word;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 pub use card::WIRE_VERSION;
+pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
-use crate::transport::{Statistics, Transport};
+use crate::transport::Transport;
 use crate::{Error, Failure, MAX_WORLD_SIZE, Rank, Result};
 use card::Card;
 use engine::Engine;
-use flight::Bounces;
-use header::HEADER_BYTES;
+use flight::{Bounces, Flight};
 use liveness::Liveness;
 use receiving::Receives;
 use remote::Accesses;
@@ -68,10 +81,14 @@ use sending::Sends;
 use tuning::Tuning;
 use word::{Closed, OwnWord, PeerWord, Token};
 
-/// The most payload that is packed into one UCX message with its header, in bytes.
+/// The most payload of a message of several parts that is packed into one UCX message, in bytes.
 pub const PACKED_BYTES: usize = 4096;
 
-const BOUNCE_BYTES: usize = HEADER_BYTES + PACKED_BYTES;
+/// The longest payload that is sent before its receiver asks for it, in bytes.
+pub const AT_ONCE_BYTES: usize = 32 << 10;
+
+/// No payload.
+const NO_BYTES: (*const u8, usize) = (NonNull::dangling().as_ptr(), 0);
 
 /// The clock is looked at every so many turns.
 const TURNS_PER_CLOCK: u32 = 64;
@@ -118,7 +135,7 @@ pub struct Ucx {
     accesses: Accesses,
     engine: Engine,
     /// After `engine`: UCX may use the memory until it is torn down.
-    bounces: Bounces<BOUNCE_BYTES>,
+    bounces: Bounces<PACKED_BYTES>,
     liveness: Liveness,
     word: OwnWord,
     /// The words of peers of this host.
@@ -137,7 +154,6 @@ pub struct Ucx {
     may_have_slept: bool,
     /// Whether anything happened since the last [`Transport::arm`].
     has_moved: bool,
-    statistics: Statistics,
     start: Instant,
 }
 
@@ -168,7 +184,7 @@ impl Ucx {
         }
         let ucp = library::load().map_err(|error| Error::Unavailable { name: "ucx", why: error.to_string() })?;
         let tuning = Tuning::decide(&options.settings, |name| std::env::var(name).ok(), ucp.version());
-        let mut engine = Engine::new(ucp, &tuning, world_size)?;
+        let mut engine = Engine::new(ucp, &tuning, rank, world_size)?;
         let mut token = Token::default();
         getrandom::fill(&mut token)
             .map_err(|error| Error::system("can't draw a token", std::io::Error::other(error)))?;
@@ -191,7 +207,7 @@ impl Ucx {
             rank,
             world_size,
             sends: Sends::new(),
-            receives: Receives::new(),
+            receives: Receives::new(rank),
             accesses: Accesses::new(),
             engine,
             bounces: Bounces::new(),
@@ -207,7 +223,6 @@ impl Ucx {
             waited: Vec::new(),
             may_have_slept: false,
             has_moved: false,
-            statistics: Statistics::default(),
             start: Instant::now(),
         })
     }

@@ -32,10 +32,8 @@ impl Transport for Ucx {
             Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
         };
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
-        self.statistics.messages_sent += 1;
-        self.statistics.bytes_sent += (super::HEADER_BYTES + header.payload_bytes()) as u64;
         let means = (&mut self.engine, &mut self.bounces);
-        match self.sends.post(means, to, header, parts, (self.round, &mut self.statistics)) {
+        match self.sends.post(means, to, header, parts, self.round) {
             Posted::Done(done) => Posted::Done(self.judge_send(to, done)),
             Posted::Pending(number) => Posted::Pending(SendId(number)),
         }
@@ -46,13 +44,8 @@ impl Transport for Ucx {
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
         debug_assert_eq!(envelope.tag.source(), from, "a tag names the rank that sends");
-        let round = self.round;
-        let (receives, means) = self.means();
-        match receives.post(means, from, &envelope, parts, round) {
-            Posted::Done(finished) => {
-                self.judge_violation();
-                Posted::Done(self.judge_recv(finished))
-            }
+        match self.receives.post(&mut self.engine, from, &envelope, parts, self.round) {
+            Posted::Done(finished) => Posted::Done(self.judge_recv(finished)),
             Posted::Pending(number) => Posted::Pending(RecvId(number)),
         }
     }
@@ -64,15 +57,12 @@ impl Transport for Ucx {
     }
 
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
-        let (receives, means) = self.means();
-        let finished = receives.test(means, id.0)?;
-        self.judge_violation();
+        let finished = self.receives.test(&mut self.engine, id.0)?;
         Some(self.judge_recv(finished))
     }
 
-    /// Asks the peer to discard a large message that it has not matched: UCX itself can't take one back. It does so
-    /// within some 20 ms if it makes progress and has received all that was sent before under the same tag.
-    /// Small messages end by themselves.
+    /// Asks the peer to discard a message that was only offered and that it has not matched: UCX itself can't take one
+    /// back. It does so within some 20 ms if it makes progress. Small messages end by themselves.
     fn cancel_send(&mut self, id: SendId) {
         if let Some((to, message)) = self.sends.withdraw(id.0) {
             self.liveness.withdraw(to, message);
@@ -80,8 +70,7 @@ impl Transport for Ucx {
     }
 
     fn cancel_recv(&mut self, id: RecvId) {
-        self.receives.cancel(&self.engine, id.0);
-        self.settle();
+        self.engine.inbox().cancel(id.0);
     }
 
     fn progress(&mut self) -> bool {
@@ -129,7 +118,7 @@ impl Transport for Ucx {
     }
 
     fn statistics(&self) -> Statistics {
-        self.statistics
+        self.engine.seen_inbox().statistics
     }
 
     fn one_sided(&mut self) -> &mut dyn OneSided {
@@ -157,9 +146,11 @@ impl Ucx {
         done
     }
 
+    #[inline]
     fn judge_recv(&mut self, (parts, ended): Finished) -> RecvDone {
+        self.judge_violation();
         let mut result = ended.result;
-        if ended.is_spread
+        if ended.is_fetched
             && result.is_ok()
             && let Some(error) = self.has_taken_back(ended.from)
         {

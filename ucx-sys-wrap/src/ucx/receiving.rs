@@ -1,229 +1,137 @@
-//! Receives: a small state machine from the header to the parts.
-//!
-//! The header of a message travels under the message's tag, its parts under the same tag with kinds 1 to 3. UCX matches
-//! receives to messages of one tag in the order in which both were posted, so parts meet their header's receive if
-//! both sides keep one order:
-//!
-//! - The sender posts a message's header and parts together, messages of one tag in the order of posting, and no UCX
-//!   message for an empty part.
-//! - The receiver has at most one header receive of a tag posted: the receives of one tag stand in a *line*, and only
-//!   the first has its header receive posted. When the header comes, receives for exactly the parts that it announces
-//!   are posted, and only then the next in line posts its header receive. So part receives are posted in the order of
-//!   headers, whatever order UCX reports completions in.
-//! - Parts that have no place (the message does not fit, or its receive was canceled between) are received into no
-//!   memory at all: UCX discards what is too long, the sender's operation completes, and the line goes on unharmed.
-//! - A message that its sender wants back is discarded in the same way when its header is first in line. A header that
-//!   was taken in search of such a message is kept, and goes to the next receive of its tag before any other.
+//! Receives, as the transport sees them: what the inbox has no hands for is done here.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use brevity_ucx_sys::ucs_status_t;
 
-use super::aside::{Aside, DISCARDED};
-use super::engine::Engine;
-use super::incoming::{Finished, Incoming, Means, Taken};
-use super::sending::Withdrawal;
-use super::table::Table;
+use super::engine::{Engine, Manner};
+use super::handler::{NOTE_BYTES, WORD, note};
+use super::inbox::Job;
+use super::incoming::Finished;
+use super::{Flight, NO_BYTES};
 use crate::transport::{Posted, RecvParts};
-use crate::{Envelope, Error, Rank, Tag};
+use crate::{Envelope, Error, Rank};
 
-/// The receives of one rank, until they are tested.
+/// The hands of an inbox.
 pub(super) struct Receives {
-    operations: Table<Incoming>,
-    lines: HashMap<Tag, Line, BuildHasherDefault<TagHasher>>,
-    pub(super) aside: Aside,
-}
-
-/// The receives of one tag that have no header yet.
-struct Line {
-    first: u64,
-    last: u64,
+    own: Rank,
+    /// Words to peers that UCX has not sent yet.
+    words: Vec<Flight>,
 }
 
 impl Receives {
-    pub(super) fn new() -> Self {
-        Self { operations: Table::new(), lines: HashMap::default(), aside: Aside::default() }
+    pub(super) fn new(own: Rank) -> Self {
+        Self { own, words: Vec::new() }
     }
 
     #[inline]
     pub(super) fn post(
         &mut self,
-        mut means: Means<'_>,
+        engine: &mut Engine,
         from: Rank,
         envelope: &Envelope,
         parts: RecvParts,
         posted_in: u32,
     ) -> Posted<u64, Finished> {
-        let tag = envelope.tag;
-        let mut incoming = Incoming::new(from, envelope, parts, posted_in);
-        if let Some(line) = self.lines.get_mut(&tag) {
-            let number = self.operations.insert(incoming);
-            if let Some(last) = self.operations.get_mut(line.last) {
-                last.next = Some(number);
-            }
-            line.last = number;
-            return Posted::Pending(number);
-        }
-        let number = self.operations.next_number();
-        if let Some(header) = self.aside.take_early(tag) {
-            if let Taken::Unwanted(header) = incoming.accept(header, &[], &mut means) {
-                self.aside.discard(&mut means, &header);
-            }
-        } else if !incoming.open(&mut means, number) || !settle(&mut incoming, &mut means, &mut self.aside, number) {
-            self.lines.insert(tag, Line { first: number, last: number });
-        }
-        match incoming.finish(&mut means, &mut self.aside.violation) {
-            true => Posted::Done(incoming.finished()),
-            false => Posted::Pending(self.operations.insert(incoming)),
-        }
+        let posted = engine.inbox().post(from, envelope, parts, posted_in);
+        self.work(engine);
+        posted
     }
 
-    /// Draws the consequences of headers that have come. Says whether there were any.
+    /// Does what the handlers have left to do. Says whether there was anything.
     #[inline]
-    pub(super) fn settle(&mut self, mut means: Means<'_>) -> bool {
-        let mut moved = false;
-        while let Some(number) = means.engine.flights.next_announced() {
-            moved = true;
-            if number == DISCARDED {
-                self.aside.reap_discarded(means.engine);
-            } else {
-                self.header_has_come(&mut means, number);
-            }
+    pub(super) fn work(&mut self, engine: &mut Engine) -> bool {
+        let mut worked = false;
+        while let Some(job) = engine.inbox().next_job() {
+            self.do_job(engine, job);
+            worked = true;
         }
-        moved
+        worked
     }
 
-    /// Takes the header of the first in a line, and lets those behind it move up.
+    /// Gives a receive back that has ended.
     #[inline]
-    fn header_has_come(&mut self, means: &mut Means<'_>, number: u64) {
-        let mut first = number;
-        loop {
-            let Some(incoming) = self.operations.get_mut(first) else { return };
-            let (tag, next) = (incoming.tag, incoming.next.take());
-            if !settle(incoming, means, &mut self.aside, first) {
-                incoming.next = next;
-                return;
-            }
-            let Some(next) = next else {
-                self.lines.remove(&tag);
-                return;
-            };
-            let Some(line) = self.lines.get_mut(&tag) else { return };
-            line.first = next;
-            first = next;
-            if !self.operations.get_mut(first).is_some_and(|incoming| incoming.open(means, first)) {
-                return;
-            }
+    pub(super) fn test(&mut self, engine: &mut Engine, number: u64) -> Option<Finished> {
+        if let Some(finished) = engine.inbox().take_ended(number) {
+            return Some(finished);
         }
-    }
-
-    /// A sender wants a message back. It is discarded as soon as it is found; what was matched goes on.
-    pub(super) fn withdraw(&mut self, message: Withdrawal) {
-        self.aside.remember(message);
-    }
-
-    /// Looks for messages that are wanted back where no receive will find them. Says whether there was one.
-    pub(super) fn seek_withdrawn(&mut self, mut means: Means<'_>) -> bool {
-        let (mut found, mut position) = (false, 0);
-        while let Some(tag) = self.aside.withdrawn_tag(position) {
-            found |= !self.lines.contains_key(&tag) && self.aside.seek_withdrawn(&mut means, tag);
-            position += 1;
-        }
-        found
-    }
-
-    /// Gives a receive back that is over.
-    #[inline]
-    pub(super) fn test(&mut self, mut means: Means<'_>, number: u64) -> Option<Finished> {
-        if !self.operations.get_mut(number)?.finish(&mut means, &mut self.aside.violation) {
-            return None;
-        }
-        self.operations.remove(number).map(Incoming::finished)
-    }
-
-    /// Asks a receive to end; [`settle`](Self::settle) must follow. One whose parts are on the way goes on.
-    pub(super) fn cancel(&mut self, engine: &Engine, number: u64) {
-        let Some(incoming) = self.operations.get_mut(number) else { return };
-        if incoming.cancel(engine) {
-            self.leave_line(number);
-        }
-    }
-
-    /// Takes a receive that is not the first out of its line, and ends it.
-    fn leave_line(&mut self, number: u64) {
-        let Some(incoming) = self.operations.get_mut(number) else { return };
-        incoming.end(Error::Canceled);
-        let (tag, next) = (incoming.tag, incoming.next.take());
-        let Some(line) = self.lines.get_mut(&tag) else { return };
-        let mut before = line.first;
-        while let Some(incoming) = self.operations.get_mut(before) {
-            match incoming.next {
-                Some(behind) if behind == number => {
-                    incoming.next = next;
-                    if line.last == number {
-                        line.last = before;
-                    }
-                    return;
-                }
-                Some(behind) => before = behind,
-                None => return,
-            }
-        }
+        land(engine, number);
+        engine.inbox().take_ended(number)
     }
 
     /// Ends every receive with `error` but those whose parts UCX may still write; all of them once it is torn down.
-    pub(super) fn end_all(&mut self, means: &mut Means<'_>, error: &Error) {
-        self.lines.clear();
-        for incoming in self.operations.iter_mut() {
-            incoming.next = None;
-            if incoming.give_up(means) {
+    pub(super) fn end_all(&mut self, engine: &mut Engine, error: &Error) {
+        engine.inbox().close(error);
+        if !engine.is_quiet() {
+            return;
+        }
+        for number in engine.inbox().numbers() {
+            let Some(incoming) = engine.inbox().receive(number) else { continue };
+            if let Some(flights) = incoming.take_flights() {
+                // Parts that had come before are of a message that is not whole.
                 incoming.end(error.clone());
+                flights.into_iter().for_each(|(flight, _)| engine.flights.put(flight));
             }
         }
-        while means.engine.flights.next_announced().is_some() {}
-        self.aside.reap_discarded(means.engine);
+        self.words.drain(..).for_each(|flight| engine.flights.put(flight));
     }
 
-    /// The peers of receives that are not over, each with the round that it was posted in.
-    pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
-        self.operations.iter().filter(|incoming| !incoming.is_over()).map(Incoming::wait)
+    fn do_job(&mut self, engine: &mut Engine, job: Job) {
+        match job {
+            Job::Release(offer) => engine.release(offer),
+            Job::Fetch { number, part, offer } => {
+                let bytes = offer.bytes;
+                let place = engine.inbox().receive(number).and_then(|incoming| incoming.place(part, bytes));
+                let Some(place) = place.map(<[u8]>::as_mut_ptr) else { return engine.release(offer) };
+                let flight = engine.flights.take();
+                // SAFETY: whoever made the lease keeps the place until it is given back, when the flight is reaped.
+                unsafe { engine.fetch(offer, place, &flight) };
+                if let Some(incoming) = engine.inbox().receive(number) {
+                    incoming.comes(Some((flight, bytes)));
+                }
+            }
+            Job::Tell(rank) => self.tell(engine, rank),
+        }
+    }
+
+    /// Tells a peer what was consumed, unless a message has told it meanwhile.
+    fn tell(&mut self, engine: &mut Engine, rank: Rank) {
+        for position in (0..self.words.len()).rev() {
+            if engine.reap(&self.words[position]).is_some() {
+                engine.flights.put(self.words.swap_remove(position));
+            }
+        }
+        let Some(flow) = engine.inbox().flow(rank).filter(|flow| flow.owes()) else { return };
+        let word = note(self.own, flow.tell());
+        let mut flight = engine.flights.take();
+        // SAFETY: just taken: it is in no use.
+        let room = unsafe { flight.header_mut() };
+        room[..NOTE_BYTES].copy_from_slice(&word);
+        // SAFETY: there is no payload; the header is the flight's own.
+        unsafe { engine.send(rank, (WORD, Manner::Any), NOTE_BYTES, NO_BYTES, &flight) };
+        self.words.push(flight);
     }
 }
 
-/// Draws the consequences of a header receive that is over; false if another one had to be posted.
-#[inline]
-fn settle(incoming: &mut Incoming, means: &mut Means<'_>, aside: &mut Aside, number: u64) -> bool {
-    loop {
-        match incoming.take_header(means, aside) {
-            Taken::Settled => return true,
-            Taken::Unwanted(header) => {
-                aside.discard(means, &header);
-                return true;
-            }
-            Taken::Withdrawn(header) => aside.discard(means, &header),
+/// Ends a receive whose parts have all come.
+fn land(engine: &mut Engine, number: u64) {
+    let Some(incoming) = engine.inbox().receive(number) else { return };
+    let (from, _) = incoming.wait();
+    let Some(flights) = incoming.landing() else { return };
+    let mut wrong = None;
+    for (flight, expected) in flights {
+        let (status, bytes) = engine.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
+        engine.flights.put(flight);
+        if status != ucs_status_t::UCS_OK {
+            wrong = Some(engine.error(from, "ucp_am_recv_data_nbx", status));
+        } else if bytes != expected {
+            let what = format!("{bytes} bytes of a part announced with {expected}");
+            wrong = Some(Error::Protocol { rank: from, what });
         }
-        if !incoming.open(means, number) {
-            return false;
-        }
     }
-}
-
-/// Spreads tags, which this rank's own callers choose, over the table.
-#[derive(Default)]
-struct TagHasher(u64);
-
-impl Hasher for TagHasher {
-    fn finish(&self) -> u64 {
-        self.0
+    let inbox = engine.inbox();
+    if let Some(error) = &wrong {
+        inbox.violation.get_or_insert((from, error.clone()));
     }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
-    }
-
-    #[inline]
-    fn write_u64(&mut self, word: u64) {
-        // The golden ratio; the table uses the high bits and, folded in, the low ones.
-        let spread = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = spread ^ spread >> 32;
+    if let Some(incoming) = inbox.receive(number) {
+        incoming.landed(wrong);
     }
 }

@@ -1,20 +1,27 @@
 //! Sends, from posting until their parts are given back.
 
+use std::ptr::NonNull;
+
 use arrayvec::ArrayVec;
 use brevity_ucx_sys::ucs_status_t;
 
-use super::BOUNCE_BYTES;
-use super::engine::Engine;
+use super::engine::{Engine, Manner};
 use super::flight::{Bounce, Bounces, Flight};
-use super::header::{HEADER_BYTES, Header};
+use super::flow::cost;
+use super::handler::{MESSAGE, PIECE};
+use super::header::{Header, PIECE_BYTES, PieceHeader};
+use super::incoming::count_copy;
 use super::table::Table;
-use crate::transport::{Posted, SendDone, SendParts, Statistics};
+use super::{AT_ONCE_BYTES, PACKED_BYTES};
+use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Error, MAX_PARTS, Rank, Result, Tag};
+
+/// What a message without a payload offers.
+static NOTHING: [u8; 1] = [0];
 
 /// The sends of one rank, until they are tested.
 pub(super) struct Sends {
     operations: Table<Outgoing>,
-    posted: u32,
 }
 
 /// A message that its sender wants back, as its receiver knows it.
@@ -31,9 +38,9 @@ struct Outgoing {
     to: Rank,
     message: Withdrawal,
     parts: SendParts,
-    /// What UCX still works on: the header or packed message, and the parts.
-    flights: ArrayVec<Flight, { MAX_PARTS + 1 }>,
-    bounce: Option<Bounce<BOUNCE_BYTES>>,
+    /// What UCX still works on: the message, and its pieces.
+    flights: ArrayVec<Flight, MAX_PARTS>,
+    bounce: Option<Bounce<PACKED_BYTES>>,
     posted_in: u32,
     is_withdrawn: bool,
     result: Result<()>,
@@ -41,42 +48,50 @@ struct Outgoing {
 
 impl Sends {
     pub(super) fn new() -> Self {
-        Self { operations: Table::new(), posted: 0 }
+        Self { operations: Table::new() }
     }
 
-    /// Sends a message: packed in one piece, or the header and then every part that is not empty, in order.
+    /// Sends a message and its pieces, each at once if it is small and there is credit, or as an offer.
     #[inline]
     pub(super) fn post(
         &mut self,
-        (engine, bounces): (&mut Engine, &mut Bounces<BOUNCE_BYTES>),
+        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
         to: Rank,
         mut header: Header,
         parts: SendParts,
-        (posted_in, statistics): (u32, &mut Statistics),
+        posted_in: u32,
     ) -> Posted<u64, SendDone> {
-        self.posted = self.posted.wrapping_add(1);
-        header.serial = self.posted;
-        let mut bounce = bounces.take();
-        // SAFETY: just taken: no operation uses it.
-        let length = pack(&header, &parts, unsafe { bounce.bytes_mut() }, statistics);
-        let flight = engine.flights.take();
-        // SAFETY: the bounce memory is put back when the flight is reaped, here or in `is_over`.
-        unsafe { engine.send(to, header.tag.0, bounce.as_ptr(), length, &flight) };
-        if header.is_packed
+        let Some(flow) = engine.inbox().flow(to) else {
+            return Posted::Done(SendDone { parts, result: Err(Error::Closed) });
+        };
+        let serial = flow.sent_count;
+        flow.sent_count = serial.wrapping_add(1);
+        (header.serial, header.consumed) = (serial as u16, flow.tell());
+        header.is_counted = header.payload_bytes() <= AT_ONCE_BYTES && flow.spend(cost(header.bytes_at_once()));
+        if !header.is_counted && parts.len() > 1 {
+            header.is_spread = true;
+        }
+        let message = Withdrawal { tag: header.tag, serial };
+        let mut bounce = None;
+        let (manner, payload) = choose(&mut header, &parts, bounces, &mut bounce);
+        let mut flight = engine.flights.take();
+        // SAFETY: just taken: it is in no use.
+        let header_bytes = header.encode(&parts, unsafe { flight.header_mut() });
+        count(engine, &header);
+        // SAFETY: whoever made the leases keeps the bytes until they are given back, and the bounce memory is put back,
+        // when the flight is reaped.
+        unsafe { engine.send(to, (MESSAGE, manner), header_bytes, payload, &flight) };
+        if !header.is_spread
             && let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight)
         {
             engine.flights.put(flight);
-            bounces.put(bounce);
+            bounce.into_iter().for_each(|bounce| bounces.put(bounce));
             return Posted::Done(SendDone { parts, result: Ok(()) });
         }
-        let message = Withdrawal { tag: header.tag, serial: header.serial };
         let (flights, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
-        let bounce = Some(bounce);
         let mut outgoing = Outgoing { to, message, parts, flights, bounce, posted_in, is_withdrawn, result };
         outgoing.fly(engine, flight);
-        if !header.is_packed {
-            outgoing.send_parts(engine, &header);
-        }
+        outgoing.send_pieces(engine, &header);
         if outgoing.is_over(engine, bounces) {
             return Posted::Done(outgoing.done());
         }
@@ -86,7 +101,7 @@ impl Sends {
     /// Gives a send back that is over.
     pub(super) fn test(
         &mut self,
-        (engine, bounces): (&mut Engine, &mut Bounces<BOUNCE_BYTES>),
+        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
         number: u64,
     ) -> Option<(Rank, SendDone)> {
         if !self.operations.get_mut(number)?.is_over(engine, bounces) {
@@ -124,17 +139,83 @@ impl Sends {
     }
 }
 
+/// How the payload of a message is sent, and where it lies.
+#[inline]
+fn choose(
+    header: &mut Header,
+    parts: &SendParts,
+    bounces: &mut Bounces<PACKED_BYTES>,
+    bounce: &mut Option<Bounce<PACKED_BYTES>>,
+) -> (Manner, (*const u8, usize)) {
+    let manner = if header.is_counted { Manner::Any } else { Manner::Offer };
+    let whole = |part: usize| (manner, (parts[part].bytes().as_ptr(), parts[part].len()));
+    let carried = match header.is_spread {
+        true => header.carried(),
+        false if parts.len() > 1 => {
+            let packed = bounce.insert(bounces.take());
+            // SAFETY: just taken: no operation uses it.
+            let length = pack(parts, unsafe { packed.bytes_mut() });
+            // At once: what is fetched goes to one place.
+            return (Manner::AtOnce, (packed.as_ptr(), length));
+        }
+        false => (header.total_bytes() > 0).then_some(0),
+    };
+    match carried {
+        Some(part) => whole(part),
+        None if header.is_counted => (manner, (NonNull::dangling().as_ptr(), 0)),
+        None => {
+            header.is_hollow = true;
+            (manner, (NOTHING.as_ptr(), NOTHING.len()))
+        }
+    }
+}
+
+/// Counts a message.
+#[inline]
+fn count(engine: &mut Engine, header: &Header) {
+    let statistics = &mut engine.inbox().statistics;
+    statistics.messages_sent += 1;
+    statistics.bytes_sent += header.wire_bytes();
+    if header.lengths.len() > 1 {
+        // Packed, or in the header.
+        let copied =
+            if header.is_spread { header.bytes_at_once() - header.payload_bytes() } else { header.total_bytes() };
+        count_copy(statistics, copied);
+    }
+}
+
+/// Copies the parts one behind the other; returns how many bytes that is.
+#[inline]
+fn pack(parts: &SendParts, room: &mut [u8; PACKED_BYTES]) -> usize {
+    let mut end = 0;
+    for part in parts {
+        let bytes = part.bytes();
+        // A copy: one UCX message instead of several, which costs more than these bytes do.
+        room[end..end + bytes.len()].copy_from_slice(bytes);
+        end += bytes.len();
+    }
+    end
+}
+
 impl Outgoing {
-    fn send_parts(&mut self, engine: &mut Engine, header: &Header) {
-        for (part, kind) in (0..self.parts.len()).zip(1..) {
-            let bytes = self.parts[part].bytes();
+    fn send_pieces(&mut self, engine: &mut Engine, header: &Header) {
+        for part in header.pieces() {
             // A stream that has broken stays as it is: the caller closes the transport.
-            if bytes.is_empty() || self.result.is_err() {
-                continue;
+            if self.result.is_err() {
+                return;
             }
-            let flight = engine.flights.take();
+            let (bytes, tag) = (self.parts[part].bytes(), self.message.tag);
+            let is_counted = bytes.len() <= AT_ONCE_BYTES
+                && engine.inbox().flow(self.to).is_some_and(|flow| flow.spend(cost(bytes.len())));
+            let piece = PieceHeader { from: tag.source(), serial: self.message.serial, part: part as u8, is_counted };
+            let mut flight = engine.flights.take();
+            // SAFETY: just taken: it is in no use.
+            let room = unsafe { flight.header_mut() };
+            room[..PIECE_BYTES].copy_from_slice(&piece.encode());
+            let manner = if is_counted { Manner::Any } else { Manner::Offer };
+            let payload = (bytes.as_ptr(), bytes.len());
             // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is reaped.
-            unsafe { engine.send(self.to, header.tag.with_kind(kind).0, bytes.as_ptr(), bytes.len(), &flight) };
+            unsafe { engine.send(self.to, (PIECE, manner), PIECE_BYTES, payload, &flight) };
             self.fly(engine, flight);
         }
     }
@@ -154,7 +235,7 @@ impl Outgoing {
             None => return false,
             Some((ucs_status_t::UCS_OK, _)) => {}
             Some((status, _)) if self.result.is_ok() => {
-                self.result = Err(engine.error(self.to, "ucp_tag_send_nbx", status))
+                self.result = Err(engine.error(self.to, "ucp_am_send_nbx", status))
             }
             Some(_) => {}
         }
@@ -162,7 +243,7 @@ impl Outgoing {
     }
 
     /// Whether UCX touches none of the memory any more; then the bounce memory goes back.
-    fn is_over(&mut self, engine: &mut Engine, bounces: &mut Bounces<BOUNCE_BYTES>) -> bool {
+    fn is_over(&mut self, engine: &mut Engine, bounces: &mut Bounces<PACKED_BYTES>) -> bool {
         while let Some(flight) = self.flights.pop() {
             if !self.land(engine, &flight) {
                 self.flights.push(flight);
@@ -181,28 +262,4 @@ impl Outgoing {
         let canceled = if self.is_withdrawn { Err(Error::Canceled) } else { Ok(()) };
         SendDone { parts: self.parts, result: self.result.and(canceled) }
     }
-}
-
-/// Writes the header, and the payload of a packed message; returns how many bytes that is.
-#[inline]
-fn pack(header: &Header, parts: &SendParts, room: &mut [u8; BOUNCE_BYTES], statistics: &mut Statistics) -> usize {
-    room[..HEADER_BYTES].copy_from_slice(&header.encode());
-    let mut end = HEADER_BYTES;
-    if header.is_packed {
-        for part in parts {
-            let bytes = part.bytes();
-            // A copy: one UCX message instead of two or more, which costs more than these bytes do.
-            room[end..end + bytes.len()].copy_from_slice(bytes);
-            end += bytes.len();
-        }
-        count_copy(statistics, end - HEADER_BYTES);
-    }
-    end
-}
-
-/// Counts one copy of payload, unless there is none.
-#[inline]
-pub(super) fn count_copy(statistics: &mut Statistics, bytes: usize) {
-    statistics.copies += u64::from(bytes > 0);
-    statistics.bytes_copied += bytes as u64;
 }

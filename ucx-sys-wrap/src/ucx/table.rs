@@ -38,6 +38,10 @@ impl<T> Table<T> {
         Some(self.entries.remove(place(number)).1)
     }
 
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.entries.iter().map(|(_, entry)| entry.0)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, entry)| &entry.1)
     }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::incoming::Means;
 use super::liveness::News;
-use super::receiving::Receives;
 use super::word::Closed;
 use super::{Closing, LOOK_EVERY, Ucx};
 use crate::transport::Transport;
@@ -18,25 +16,18 @@ const SETTLED_HERE: Duration = Duration::from_millis(2);
 const SETTLED_FAR: Duration = Duration::from_millis(50);
 
 impl Ucx {
-    #[inline]
-    pub(super) fn means(&mut self) -> (&mut Receives, Means<'_>) {
-        let means = Means { engine: &mut self.engine, bounces: &mut self.bounces, statistics: &mut self.statistics };
-        (&mut self.receives, means)
-    }
-
-    /// Handles what callbacks have announced. Says whether there was anything.
+    /// Does what the handlers have left to do. Says whether there was anything.
     #[inline]
     pub(super) fn settle(&mut self) -> bool {
-        let (receives, means) = self.means();
-        let moved = receives.settle(means);
+        let worked = self.receives.work(&mut self.engine);
         self.judge_violation();
-        moved
+        worked
     }
 
     /// Closes the transport if a peer has sent what is no message, or an operation with it has failed.
     #[inline]
     pub(super) fn judge_violation(&mut self) {
-        if let Some((rank, error)) = self.receives.aside.violation.take() {
+        if let Some((rank, error)) = self.engine.inbox().violation.take() {
             self.close_for_peer(rank, error);
         }
     }
@@ -66,7 +57,7 @@ impl Ucx {
         let rounds = if about_to_sleep { 0 } else { LONG_ROUNDS };
         self.waited.clear();
         let long = |(_, posted_in): &(Rank, u32)| self.round.wrapping_sub(*posted_in) >= rounds;
-        let waits = self.sends.waits().chain(self.receives.waits()).chain(self.accesses.waits());
+        let waits = self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits());
         self.waited.extend(waits.filter(long).map(|(peer, _)| peer));
         self.waited.sort_unstable();
         self.waited.dedup();
@@ -82,18 +73,16 @@ impl Ucx {
 
     /// The peers of operations that are not over, each with the look before which it was posted.
     fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
-        self.sends.waits().chain(self.receives.waits()).chain(self.accesses.waits())
+        self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits())
     }
 
     /// Discards messages that peers want back.
     fn give_back_withdrawn(&mut self) -> bool {
+        let mut found = false;
         for message in self.liveness.withdrawn.drain(..) {
-            self.receives.withdraw(message);
+            found |= self.engine.inbox().withdraw(message);
         }
-        let (receives, means) = self.means();
-        let found = receives.seek_withdrawn(means);
-        self.judge_violation();
-        found
+        found && self.settle()
     }
 
     /// What a peer of this host says about itself.
@@ -166,9 +155,7 @@ impl Ucx {
             self.accesses.unmap_all(&self.engine);
             self.engine.destroy_context();
         }
-        let (receives, mut means) = self.means();
-        receives.end_all(&mut means, &error);
-        receives.aside.violation = None;
+        self.receives.end_all(&mut self.engine, &error);
         self.sends.end_all(&error);
         self.accesses.end_all(&error);
     }

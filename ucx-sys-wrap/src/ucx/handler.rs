@@ -1,0 +1,92 @@
+//! The functions that UCX calls for what arrives, inside `ucp_worker_progress`.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use brevity_ucx_sys::*;
+
+use super::engine::check;
+use super::inbox::Inbox;
+use super::payload::{Offer, Payload};
+use crate::{Rank, Result};
+
+/// Numbers of handlers, which are part of the wire format.
+pub(super) const MESSAGE: u32 = 0;
+pub(super) const PIECE: u32 = 1;
+/// What was consumed: 4 bytes of the sender's rank and 1 of [`Flow::tell`](super::flow::Flow::tell).
+pub(super) const WORD: u32 = 2;
+/// A greeting: 4 bytes of the sender's rank and 1 of the time, 0 or 1.
+pub(super) const GREETING: u32 = 3;
+
+/// Bytes of a word or greeting.
+pub(super) const NOTE_BYTES: usize = 5;
+
+/// A word or greeting of `from`.
+pub(super) fn note(from: Rank, value: u8) -> [u8; NOTE_BYTES] {
+    let [a, b, c, d] = from.0.to_le_bytes();
+    [a, b, c, d, value]
+}
+
+/// Has what arrives put into `inbox`.
+///
+/// # Safety
+/// The worker lives. The inbox lives as long as the worker makes progress, and nobody else has a reference to it during
+/// calls that make progress.
+pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, inbox: NonNull<Inbox>) -> Result<()> {
+    let handlers: [ucp_am_recv_callback_t; 4] =
+        [Some(arrived::<MESSAGE>), Some(arrived::<PIECE>), Some(arrived::<WORD>), Some(arrived::<GREETING>)];
+    for (id, cb) in (0..).zip(handlers) {
+        let param = ucp_am_handler_param_t {
+            field_mask: UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            id,
+            cb,
+            arg: inbox.as_ptr().cast(),
+            ..Default::default()
+        };
+        // SAFETY: the worker lives (the caller), and the parameters during the call.
+        let status = unsafe { ucp.ucp_worker_set_am_recv_handler(worker, &param) };
+        check(ucp, "ucp_worker_set_am_recv_handler", status)?;
+    }
+    Ok(())
+}
+
+/// Handles a message of handler `ID`.
+unsafe extern "C" fn arrived<const ID: u32>(
+    inbox: *mut c_void,
+    header: *const c_void,
+    header_bytes: usize,
+    data: *mut c_void,
+    bytes: usize,
+    param: *const ucp_am_recv_param_t,
+) -> ucs_status_t {
+    // SAFETY: the inbox that `set_handlers` was given, which lives and which nobody else has now.
+    let inbox = unsafe { &mut *inbox.cast::<Inbox>() };
+    // SAFETY: UCX passes so many bytes, valid during this call.
+    let header = unsafe { slice(header, header_bytes) };
+    // SAFETY: UCX passes a parameter, valid during this call.
+    let is_offered = unsafe { (*param).recv_attr } & UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
+    let (payload, answer) = match NonNull::new(data).filter(|_| is_offered) {
+        // In progress: the offer stays after this call.
+        Some(pointer) => (Payload::Offered(Offer { pointer, bytes }), ucs_status_t::UCS_INPROGRESS),
+        // SAFETY: UCX passes so many bytes, valid during this call.
+        None => (Payload::Here(unsafe { slice(data, bytes) }), ucs_status_t::UCS_OK),
+    };
+    match (ID, header) {
+        (MESSAGE, _) => inbox.message(header, payload),
+        (PIECE, _) => inbox.piece(header, payload),
+        (WORD, [a, b, c, d, consumed]) => inbox.word(Rank(u32::from_le_bytes([*a, *b, *c, *d])), *consumed),
+        (GREETING, [a, b, c, d, time]) => inbox.greeting(Rank(u32::from_le_bytes([*a, *b, *c, *d])), *time),
+        _ => inbox.greeting(Rank(u32::MAX), u8::MAX),
+    }
+    answer
+}
+
+/// # Safety
+/// So many bytes at `pointer` are valid and unchanged for the result's life, or there are none.
+unsafe fn slice<'a>(pointer: *const c_void, bytes: usize) -> &'a [u8] {
+    if bytes == 0 || pointer.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(pointer.cast(), bytes) }
+}

@@ -1,0 +1,146 @@
+//! Tests of headers.
+
+use proptest::prelude::*;
+
+use super::header::*;
+use crate::buffer::testing::lent_to_send;
+use crate::{Lengths, MAX_PARTS, Mark, Rank, Signature, Tag};
+
+const TAG: Tag = Tag::new(Rank(3), 1, 2, 3);
+
+fn header(mark: u64, is_spread: bool, lengths: &[usize]) -> Header {
+    Header {
+        tag: TAG,
+        signature: Signature(*b"0123456789abcdef"),
+        mark: Mark(mark),
+        lengths: lengths.iter().copied().collect(),
+        is_spread,
+        is_counted: true,
+        is_hollow: false,
+        consumed: 0x77,
+        serial: 0x0b0a,
+    }
+}
+
+fn encoded(header: &Header) -> Vec<u8> {
+    let buffers: Vec<Vec<u8>> = header.lengths.iter().map(|length| vec![5; *length]).collect();
+    let mut room = [0xee; MAX_HEADER_BYTES];
+    let length = header.encode(&lent_to_send(&buffers), &mut room);
+    room[..length].to_vec()
+}
+
+/// What `decode` says about the bytes of a spread message after `change`.
+fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut bytes = encoded(&header(7, true, &[2, 5000]));
+    change(&mut bytes);
+    Header::decode(&bytes, 5000).expect_err("a header that is wrong").to_string()
+}
+
+#[test]
+fn the_bytes_are_these() {
+    let bytes = encoded(&header(0, false, &[5]));
+    assert_eq!(bytes[..8], TAG.0.to_le_bytes());
+    assert_eq!(bytes[8..24], *b"0123456789abcdef");
+    assert_eq!(bytes[24..], [1 | 16, 0x77, 0x0a, 0x0b]);
+    let bytes = encoded(&header(0x0102, true, &[2, 0x1_0000]));
+    assert_eq!(bytes[24], 2 | 4 | 8 | 16);
+    assert_eq!(bytes[28..36], [2, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[36..52], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[52..], [5, 5]);
+}
+
+#[test]
+fn spread_messages_carry_one_part_and_name_the_others() {
+    for (lengths, carried, pieces) in [
+        (&[16, 5000, 6000][..], Some(1), vec![2]),
+        (&[5000, 16, 6000], Some(0), vec![2]),
+        (&[5000, 129, 6000], Some(0), vec![1, 2]),
+        (&[16, 128, 0], None, vec![]),
+    ] {
+        let header = header(0, true, lengths);
+        assert_eq!((header.carried(), header.pieces().collect::<Vec<_>>()), (carried, pieces), "{lengths:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    assert!(refusal(|bytes| bytes.truncate(27)).contains("a header of 27 bytes"));
+    assert!(refusal(|bytes| bytes[24] |= 64).contains("no meaning"));
+    assert!(refusal(|bytes| bytes[24] |= 32).contains("no meaning"));
+    assert!(refusal(|bytes| bytes[0] |= 1).contains("no meaning"));
+    assert!(refusal(|bytes| bytes[24] = 8 | 1).contains("no meaning"));
+    assert!(refusal(|bytes| bytes.truncate(35)).contains("a header cut to 35 bytes"));
+    assert!(refusal(|bytes| bytes.truncate(50)).contains("a header cut to 50 bytes"));
+    assert!(refusal(|bytes| bytes.truncate(53)).contains("1 bytes behind a header, expected 2"));
+    assert!(refusal(|bytes| bytes.push(0)).contains("3 bytes behind a header, expected 2"));
+    assert!(refusal(|bytes| bytes[36..44].fill(0xff)).contains("a part of 18446744073709551615 bytes"));
+}
+
+#[test]
+fn lengths_that_overflow_together_are_refused() {
+    let full = MAX_MESSAGE_BYTES;
+    for (lengths, is_right) in [([full, 0], true), ([full, 1], false), ([u64::MAX, u64::MAX], false)] {
+        let mut bytes = encoded(&header(0, false, &[1, 1]));
+        bytes[28..36].copy_from_slice(&lengths[0].to_le_bytes());
+        bytes[36..44].copy_from_slice(&lengths[1].to_le_bytes());
+        assert_eq!(Header::decode(&bytes, 0).is_ok(), is_right, "{lengths:?}");
+    }
+}
+
+#[test]
+fn pieces_come_back() {
+    let piece = PieceHeader { from: Rank(0x01_0203), serial: 0x0405_0607, part: 2, is_counted: true };
+    assert_eq!(piece.encode(), [3, 2, 1, 0, 7, 6, 5, 4, 2, 1]);
+    assert_eq!(PieceHeader::decode(&piece.encode()), Some(piece));
+    for (at, value) in [(8, 3), (9, 2)] {
+        let mut bytes = piece.encode();
+        bytes[at] = value;
+        assert_eq!(PieceHeader::decode(&bytes), None);
+    }
+    assert_eq!(PieceHeader::decode(&piece.encode()[1..]), None);
+    assert_eq!(PieceHeader::decode(&[0; 11]), None);
+}
+
+proptest! {
+    #[test]
+    fn messages_come_back(
+        fields in any::<(u16, u32, u32, [u8; 16], bool, u16, u8)>(),
+        mark in prop_oneof![Just(0), any::<u64>()],
+        source in 0u32..1 << 20,
+        lengths in proptest::collection::vec(0usize..300, 0..=MAX_PARTS),
+        is_spread in any::<bool>(),
+    ) {
+        let (group, sequence, round, signature, is_counted, serial, consumed) = fields;
+        let tag = Tag::new(Rank(source), group, sequence, round);
+        let is_spread = is_spread && lengths.len() > 1;
+        let lengths: Lengths = lengths.iter().copied().collect();
+        let (signature, mark) = (Signature(signature), Mark(mark));
+        let is_hollow = serial % 2 == 0 && lengths.iter().all(|length: &usize| *length == 0);
+        let sent = Header { tag, signature, mark, lengths, is_spread, is_counted, is_hollow, consumed, serial };
+        let bytes = encoded(&sent);
+        let payload = sent.payload_bytes() + usize::from(is_hollow);
+        let (found, inline) = Header::decode(&bytes, payload).unwrap();
+        prop_assert_eq!(inline.len(), if is_spread { sent.inline_bytes() } else { 0 });
+        prop_assert_eq!(found, sent);
+    }
+
+    #[test]
+    fn any_bytes_decode_or_are_refused(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..400),
+        flags in 0u8..64,
+        lengths in proptest::collection::vec(0u64..300, 3),
+        payload in 0usize..1000,
+    ) {
+        if bytes.len() > 60 {
+            bytes[24] = flags;
+            bytes[0] &= !3;
+            for (at, length) in (28..).step_by(8).zip(lengths) {
+                bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
+            }
+        }
+        if let Ok((header, inline)) = Header::decode(&bytes, payload) {
+            prop_assert!(inline.len() <= bytes.len() && header.lengths.len() <= MAX_PARTS);
+            prop_assert!(header.pieces().all(|part| part < header.lengths.len()));
+        }
+    }
+}

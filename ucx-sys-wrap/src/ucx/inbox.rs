@@ -1,0 +1,334 @@
+//! What arrives, and the receives that it is for.
+//!
+//! UCX calls a handler for every message, inside `progress`. The handler finds the receive and copies a payload that is
+//! there straight into its places; a large payload is only *offered* then, and is fetched afterwards, straight into its
+//! place. What no receive waits for is kept: small payloads as a copy, bounded by the senders' credit (`flow.rs`),
+//! offers as what UCX needs to fetch them.
+//!
+//! Messages of one sender are taken in the order of their numbers, whatever UCX does to the order. Pieces, the parts of
+//! a spread message that are UCX messages of their own, are found by the number of their message.
+
+use std::collections::VecDeque;
+
+use super::flow::{Flow, cost};
+use super::header::{Header, PieceHeader};
+use super::incoming::{Finished, Incoming};
+use super::lines::Lines;
+use super::payload::{Kept, Offer, Payload};
+use super::sending::Withdrawal;
+use super::spread::Awaited;
+use super::table::Table;
+use crate::transport::{Posted, RecvParts, Statistics};
+use crate::{Envelope, Error, Rank, Tag};
+
+/// So many withdrawals of messages that have not come are remembered.
+const MAX_WITHDRAWN: usize = 256;
+
+/// Messages that may have overtaken the next one of their sender.
+const MAX_AHEAD: u16 = 1 << 12;
+
+/// The receives of one rank, and what has come for it.
+pub(super) struct Inbox {
+    own: Rank,
+    pub(super) receives: Table<Incoming>,
+    lines: Lines<Early>,
+    flows: Vec<Flow>,
+    /// Messages that have overtaken others of their sender.
+    ahead: Vec<Ahead>,
+    /// Pieces that nobody has asked for yet.
+    pub(super) pieces: Vec<(PieceHeader, Kept)>,
+    /// Pieces that have not come.
+    pub(super) awaited: Vec<Awaited>,
+    /// Messages that their senders want back and that have not come; the oldest are forgotten.
+    withdrawn: VecDeque<Withdrawal>,
+    /// What is to be done with UCX, which must not be called from the handler.
+    pub(super) jobs: VecDeque<Job>,
+    /// The first peer that sent what is no message of ours.
+    pub(super) violation: Option<(Rank, Error)>,
+    pub(super) statistics: Statistics,
+    /// The peers that were heard from when the world was made.
+    greetings: [Vec<Rank>; 2],
+    pub(super) is_closed: bool,
+}
+
+/// A message that came before its receive.
+struct Early {
+    header: Header,
+    inline: Box<[u8]>,
+    payload: Kept,
+    serial: u32,
+}
+
+struct Ahead {
+    header: Vec<u8>,
+    from: Rank,
+    serial: u16,
+    payload: Kept,
+}
+
+/// What is to be done with UCX.
+pub(super) enum Job {
+    Fetch {
+        number: u64,
+        part: usize,
+        offer: Offer,
+    },
+    Release(Offer),
+    /// Tell a peer what was consumed.
+    Tell(Rank),
+}
+
+impl Inbox {
+    pub(super) fn new(own: Rank, world_size: u32) -> Self {
+        Self {
+            own,
+            receives: Table::new(),
+            lines: Lines::new(),
+            flows: vec![Flow::default(); world_size as usize],
+            ahead: Vec::new(),
+            pieces: Vec::new(),
+            awaited: Vec::new(),
+            withdrawn: VecDeque::new(),
+            jobs: VecDeque::new(),
+            violation: None,
+            statistics: Statistics::default(),
+            greetings: [Vec::new(), Vec::new()],
+            is_closed: false,
+        }
+    }
+
+    /// A message has come. An offer is kept, and fetched or released by a later job.
+    #[inline]
+    pub(super) fn message(&mut self, header: &[u8], payload: Payload<'_>) {
+        if self.is_closed {
+            return;
+        }
+        let (decoded, inline) = match Header::decode(header, payload.bytes()) {
+            Ok(decoded) => decoded,
+            Err(Error::Protocol { rank, what }) => return self.refuse(rank, what),
+            Err(error) => return self.refuse(Rank(u32::MAX), error.to_string()),
+        };
+        let from = decoded.tag.source();
+        if !payload.is_of(&decoded) {
+            return self.refuse(from, format!("a payload of {} bytes behind {decoded:?}", payload.bytes()));
+        }
+        let Some(flow) = self.flows.get_mut(from.index()).filter(|_| from != self.own) else {
+            return self.refuse(from, "a message that names no peer as its source".into());
+        };
+        if !flow.credit(decoded.consumed) {
+            return self.refuse(from, "word that more was consumed than was sent".into());
+        }
+        match decoded.serial.wrapping_sub(flow.taken_count as u16) {
+            0 => {
+                let serial = flow.taken_count;
+                flow.taken_count = serial.wrapping_add(1);
+                self.take(decoded, inline, payload, serial);
+                if !self.ahead.is_empty() {
+                    self.catch_up(from);
+                }
+            }
+            distance if distance < MAX_AHEAD => {
+                let (serial, payload) = (decoded.serial, payload.keep());
+                self.ahead.push(Ahead { header: header.to_vec(), from, serial, payload });
+            }
+            _ => self.refuse(from, format!("message {} out of order", decoded.serial)),
+        }
+    }
+
+    /// A peer says what it has consumed.
+    pub(super) fn word(&mut self, from: Rank, consumed: u8) {
+        let is_right = match self.flows.get_mut(from.index()) {
+            Some(flow) if from != self.own => flow.credit(consumed),
+            _ => false,
+        };
+        if !is_right {
+            self.refuse(from, "word that more was consumed than was sent".into());
+        }
+    }
+
+    /// A peer greets, for the first or the second time.
+    pub(super) fn greeting(&mut self, from: Rank, time: u8) {
+        let is_peer = self.is_peer(from);
+        match self.greetings.get_mut(usize::from(time)) {
+            Some(heard) if is_peer => heard.push(from),
+            _ => self.refuse(from, format!("greeting {time}")),
+        }
+    }
+
+    /// The peers that have greeted for the first or second time.
+    pub(super) fn greeted(&self, time: usize) -> &[Rank] {
+        &self.greetings[time]
+    }
+
+    #[inline]
+    pub(super) fn flow(&mut self, peer: Rank) -> Option<&mut Flow> {
+        self.flows.get_mut(peer.index())
+    }
+
+    #[inline]
+    pub(super) fn next_job(&mut self) -> Option<Job> {
+        self.jobs.pop_front()
+    }
+
+    #[inline]
+    pub(super) fn receive(&mut self, number: u64) -> Option<&mut Incoming> {
+        self.receives.get_mut(number)
+    }
+
+    /// Posts a receive. Jobs may follow.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        from: Rank,
+        envelope: &Envelope,
+        parts: RecvParts,
+        posted_in: u32,
+    ) -> Posted<u64, Finished> {
+        let tag = envelope.tag;
+        let number = self.receives.insert(Incoming::new(from, envelope, parts, posted_in));
+        match self.lines.take_early(tag) {
+            None => self.lines.wait(tag, number),
+            Some(Early { header, inline, payload, serial }) => {
+                payload.with(|payload| self.deliver(number, header, &inline, payload, serial));
+                if let Some(finished) = self.take_ended(number) {
+                    return Posted::Done(finished);
+                }
+            }
+        }
+        Posted::Pending(number)
+    }
+
+    /// Gives a receive back that has ended.
+    #[inline]
+    pub(super) fn take_ended(&mut self, number: u64) -> Option<Finished> {
+        if !self.receives.get_mut(number)?.is_ended() {
+            return None;
+        }
+        self.receives.remove(number).map(Incoming::finished)
+    }
+
+    /// Ends a receive whose message has not come.
+    pub(super) fn cancel(&mut self, number: u64) {
+        if let Some(incoming) = self.receives.get_mut(number).filter(|incoming| incoming.is_waiting()) {
+            incoming.end(Error::Canceled);
+            self.lines.leave(incoming.tag, number);
+        }
+    }
+
+    /// A sender wants a message back: it is discarded if no receive has it. Says whether jobs follow.
+    pub(super) fn withdraw(&mut self, message: Withdrawal) -> bool {
+        let Some(flow) = self.flows.get(message.tag.source().index()) else { return false };
+        if message.serial.wrapping_sub(flow.taken_count) as i32 >= 0 {
+            if self.withdrawn.len() == MAX_WITHDRAWN {
+                self.withdrawn.pop_front();
+            }
+            self.withdrawn.push_back(message);
+            return false;
+        }
+        let Some(early) = self.lines.take_meant(message.tag, |early| early.serial == message.serial) else {
+            return false;
+        };
+        early.payload.with(|payload| self.discard(&early.header, payload, early.serial));
+        true
+    }
+
+    /// Takes nothing more. Receives whose messages have not come end with `error`.
+    pub(super) fn close(&mut self, error: &Error) {
+        self.is_closed = true;
+        self.violation = None;
+        self.lines.clear();
+        self.jobs.clear();
+        self.ahead.clear();
+        self.pieces.clear();
+        self.awaited.clear();
+        for incoming in self.receives.iter_mut() {
+            incoming.expect_no_more();
+            if incoming.is_waiting() {
+                incoming.end(error.clone());
+            }
+        }
+    }
+
+    /// The receives that are not given back.
+    pub(super) fn numbers(&self) -> Vec<u64> {
+        self.receives.numbers().collect()
+    }
+
+    /// The peers of receives that are not over, each with the round that it was posted in.
+    pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
+        self.receives.iter().filter(|incoming| !incoming.is_over()).map(Incoming::wait)
+    }
+
+    pub(super) fn is_peer(&self, rank: Rank) -> bool {
+        rank != self.own && rank.index() < self.flows.len()
+    }
+
+    /// Takes the next message of its sender.
+    #[inline]
+    fn take(&mut self, header: Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
+        if !self.withdrawn.is_empty() && self.is_withdrawn(header.tag, serial) {
+            return self.discard(&header, payload, serial);
+        }
+        match self.lines.take_waiting(header.tag) {
+            Some(number) => self.deliver(number, header, inline, payload, serial),
+            None => {
+                if let Payload::Here(bytes) = payload {
+                    super::incoming::count_copy(&mut self.statistics, bytes.len());
+                }
+                let early = Early { inline: inline.into(), payload: payload.keep(), serial, header };
+                self.lines.keep(early.header.tag, early);
+            }
+        }
+    }
+
+    /// Takes the messages that came before the one that has just been taken.
+    fn catch_up(&mut self, from: Rank) {
+        loop {
+            let Some(serial) = self.flows.get(from.index()).map(|flow| flow.taken_count as u16) else { return };
+            let is_next = |ahead: &Ahead| ahead.from == from && ahead.serial == serial;
+            let Some(position) = self.ahead.iter().position(is_next) else { return };
+            let Ahead { header, payload, .. } = self.ahead.swap_remove(position);
+            payload.with(|payload| self.message(&header, payload));
+        }
+    }
+
+    fn is_withdrawn(&mut self, tag: Tag, serial: u32) -> bool {
+        let message = Withdrawal { tag, serial };
+        let position = self.withdrawn.iter().position(|withdrawn| *withdrawn == message);
+        position.and_then(|position| self.withdrawn.remove(position)).is_some()
+    }
+
+    /// Gives a message to the receive that waits for it.
+    #[inline]
+    fn deliver(&mut self, number: u64, header: Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
+        let Some(incoming) = self.receives.get_mut(number) else { return self.discard(&header, payload, serial) };
+        self.statistics.messages_received += 1;
+        self.statistics.bytes_received += header.wire_bytes();
+        if let Err(error) = header.check(incoming.signature, &incoming.parts) {
+            incoming.end(error);
+            return self.discard(&header, payload, serial);
+        }
+        match payload {
+            Payload::Here(bytes) if !header.is_spread => {
+                incoming.unpack(&header, bytes, &mut self.statistics);
+                self.consume(header.tag.source(), header.is_counted, bytes.len());
+            }
+            payload => self.deliver_spread(number, &header, inline, payload, serial),
+        }
+    }
+
+    /// A message that counts has left this rank's memory.
+    #[inline]
+    pub(super) fn consume(&mut self, from: Rank, is_counted: bool, bytes: usize) {
+        if is_counted && self.flows.get_mut(from.index()).is_some_and(|flow| flow.consume(cost(bytes))) {
+            self.jobs.push_back(Job::Tell(from));
+        }
+    }
+
+    /// What has come is no message of ours. Its offer, if any, ends with the worker.
+    pub(super) fn refuse(&mut self, rank: Rank, what: String) {
+        // A message that does not even name a peer: any rank may have sent it.
+        let rank = if self.is_peer(rank) { rank } else { Rank(u32::from(self.own == Rank(0))) };
+        self.violation.get_or_insert((rank, Error::Protocol { rank, what }));
+    }
+}

@@ -1,0 +1,171 @@
+//! Tests of the inbox: what arrives out of order, unasked or wrong.
+
+use std::ptr::NonNull;
+
+use proptest::prelude::*;
+
+use super::header::{Header, MAX_HEADER_BYTES, PieceHeader};
+use super::inbox::{Inbox, Job};
+use super::payload::{Offer, Payload};
+use super::sending::Withdrawal;
+use crate::buffer::testing::{lend_to_receive, lent_to_send};
+use crate::transport::{Posted, RecvParts};
+use crate::{Envelope, Error, Mark, Rank, Signature, Tag};
+
+const OWN: Rank = Rank(0);
+const PEER: Rank = Rank(1);
+
+fn tag(round: u32) -> Tag {
+    Tag::new(PEER, 1, 2, round)
+}
+
+fn envelope(round: u32) -> Envelope {
+    Envelope { tag: tag(round), signature: Signature([9; 16]), mark: Mark(3) }
+}
+
+/// The header of message number `serial`, of these parts.
+fn header(round: u32, serial: u16, buffers: &[Vec<u8>], packed_bytes: usize) -> Vec<u8> {
+    let parts = lent_to_send(buffers);
+    let mut header = Header::new(PEER, &envelope(round), &parts, packed_bytes).unwrap();
+    header.serial = serial;
+    let mut room = [0; MAX_HEADER_BYTES];
+    let length = header.encode(&parts, &mut room);
+    room[..length].to_vec()
+}
+
+fn send(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
+    inbox.message(&header(round, serial, &[bytes.to_vec()], 0), Payload::Here(bytes));
+}
+
+/// Posts a receive into `place`, which the caller keeps until the receive has ended.
+fn post(inbox: &mut Inbox, round: u32, place: &mut [u8]) -> Result<u64, crate::Result<usize>> {
+    let mut parts = RecvParts::new();
+    let mut raw = crate::buffer::Buffer::into_raw(place);
+    lend_to_receive::<&mut [u8]>(&mut raw, &mut parts);
+    match inbox.post(PEER, &envelope(round), parts, 0) {
+        Posted::Pending(number) => Ok(number),
+        Posted::Done((_, ended)) => Err(ended.result.map(|arrival| arrival.lengths[0])),
+    }
+}
+
+fn offer(bytes: usize) -> Payload<'static> {
+    Payload::Offered(Offer { pointer: NonNull::dangling(), bytes })
+}
+
+#[test]
+fn messages_that_overtake_others_wait_for_them() {
+    let mut inbox = Inbox::new(OWN, 2);
+    let mut places = [[0u8; 1]; 4];
+    let [first, places @ ..] = &mut places;
+    let early = post(&mut inbox, 7, first).unwrap();
+    for serial in [2, 3, 1] {
+        send(&mut inbox, 7, serial, &[serial as u8]);
+        assert!(inbox.take_ended(early).is_none());
+    }
+    send(&mut inbox, 7, 0, &[0]);
+    assert!(inbox.take_ended(early).is_some());
+    for place in places.iter_mut() {
+        assert!(matches!(post(&mut inbox, 7, place), Err(Ok(1))));
+    }
+    assert_eq!(*places, [[1], [2], [3]]);
+    assert!(inbox.violation.is_none());
+}
+
+#[test]
+fn a_message_that_comes_twice_is_a_violation() {
+    let mut inbox = Inbox::new(OWN, 2);
+    send(&mut inbox, 7, 0, &[0]);
+    send(&mut inbox, 7, 0, &[0]);
+    assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))));
+}
+
+#[test]
+fn offers_are_fetched_for_who_wants_them_and_released_otherwise() {
+    let mut inbox = Inbox::new(OWN, 2);
+    let large = vec![0u8; 100_000];
+    for serial in 0..2 {
+        inbox.message(&header(5, serial, std::slice::from_ref(&large), 0), offer(large.len()));
+    }
+    assert!(inbox.next_job().is_none());
+    let mut place = vec![0u8; large.len()];
+    let number = post(&mut inbox, 5, &mut place).unwrap();
+    assert!(matches!(inbox.next_job(), Some(Job::Fetch { number: found, part: 0, offer })
+        if found == number && offer.bytes == 100_000));
+    let mut short = [0u8; 10];
+    assert!(matches!(post(&mut inbox, 5, &mut short), Err(Err(Error::TooLong { sent: 100_000, capacity: 10, .. }))));
+    assert!(matches!(inbox.next_job(), Some(Job::Release(_))));
+}
+
+#[test]
+fn a_withdrawn_message_is_found_before_and_after_it_comes() {
+    let mut inbox = Inbox::new(OWN, 2);
+    let parts = [vec![0u8; 100_000], vec![0u8; 200_000]];
+    let piece = |serial| PieceHeader { from: PEER, serial, part: 1, is_counted: false }.encode();
+    let released = |inbox: &mut Inbox| {
+        std::iter::from_fn(|| inbox.next_job()).filter(|job| matches!(job, Job::Release(_))).count()
+    };
+    inbox.message(&header(5, 0, &parts, 4096), offer(100_000));
+    inbox.piece(&piece(0), offer(200_000));
+    assert!(inbox.withdraw(Withdrawal { tag: tag(5), serial: 0 }));
+    assert_eq!(released(&mut inbox), 2);
+    assert!(!inbox.withdraw(Withdrawal { tag: tag(5), serial: 1 }), "it has not come");
+    inbox.message(&header(5, 1, &parts, 4096), offer(100_000));
+    assert_eq!(released(&mut inbox), 1);
+    inbox.piece(&piece(1), offer(200_000));
+    assert_eq!(released(&mut inbox), 1);
+    assert!(!inbox.withdraw(Withdrawal { tag: tag(5), serial: 1 }), "it is gone");
+    // The next one is not mistaken for it.
+    send(&mut inbox, 5, 2, &[4]);
+    let mut place = [0u8; 1];
+    assert!(matches!(post(&mut inbox, 5, &mut place), Err(Ok(1))));
+    assert_eq!(place, [4]);
+    assert!(inbox.violation.is_none());
+}
+
+#[test]
+fn pieces_that_are_longer_than_announced_are_refused() {
+    let mut inbox = Inbox::new(OWN, 2);
+    let parts = [vec![0u8; 5000], vec![0u8; 6000]];
+    let (mut left, mut right) = (vec![0u8; 5000], vec![0u8; 6000]);
+    let mut places = RecvParts::new();
+    let mut raw = crate::buffer::Buffer::into_raw((&mut left[..], &mut right[..]));
+    lend_to_receive::<(&mut [u8], &mut [u8])>(&mut raw, &mut places);
+    assert!(matches!(inbox.post(PEER, &envelope(5), places, 0), Posted::Pending(_)));
+    inbox.message(&header(5, 0, &parts, 4096), Payload::Here(&parts[0]));
+    inbox.piece(&PieceHeader { from: PEER, serial: 0, part: 1, is_counted: false }.encode(), offer(6001));
+    assert!(inbox.next_job().is_none());
+    assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))));
+}
+
+proptest! {
+    /// Whatever arrives, nothing panics, and nothing is fetched into a place that is shorter.
+    #[test]
+    fn any_bytes_are_taken_or_refused(
+        messages in proptest::collection::vec(
+            (0u8..4, proptest::collection::vec(any::<u8>(), 0..120), 0usize..300, any::<bool>(), any::<bool>()), 0..20),
+    ) {
+        let mut inbox = Inbox::new(OWN, 2);
+        let mut place = [0u8; 100];
+        let number = post(&mut inbox, 5, &mut place).unwrap();
+        for (kind, mut bytes, payload_bytes, is_offered, is_ours) in messages {
+            if is_ours && bytes.len() >= 28 {
+                let ours = header(5, 0, &[], 0);
+                bytes[..24].copy_from_slice(&ours[..24]);
+                bytes[24] &= 31;
+                bytes[25..28].fill(0);
+            }
+            let here = vec![7; payload_bytes];
+            let payload = if is_offered { offer(payload_bytes) } else { Payload::Here(&here) };
+            match kind {
+                0 | 1 => inbox.message(&bytes, payload),
+                2 => inbox.piece(&bytes, payload),
+                _ => inbox.word(Rank(payload_bytes as u32 % 3), bytes.len() as u8),
+            }
+        }
+        while let Some(job) = inbox.next_job() {
+            if let Job::Fetch { number: found, part, offer } = job {
+                prop_assert!(found == number && part == 0 && offer.bytes <= 100);
+            }
+        }
+    }
+}

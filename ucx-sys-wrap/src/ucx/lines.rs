@@ -1,0 +1,120 @@
+//! Which receive gets which message: receives that wait and messages that came before their receive, by tag.
+
+use std::collections::VecDeque;
+
+use crate::Tag;
+
+const BUCKETS: usize = 64;
+
+/// Two queues a bucket of tags, each in the order of posting and of arrival.
+///
+/// Of one tag there are waiting receives or early messages, never both. Queues keep their memory. Cost: what the bucket
+/// holds is searched from the front, where what is asked for is nearly always the first.
+pub(super) struct Lines<Message> {
+    buckets: Vec<Bucket<Message>>,
+}
+
+struct Bucket<Message> {
+    waiting: VecDeque<(Tag, u64)>,
+    early: VecDeque<(Tag, Message)>,
+}
+
+impl<Message> Lines<Message> {
+    pub(super) fn new() -> Self {
+        let bucket = || Bucket { waiting: VecDeque::new(), early: VecDeque::new() };
+        Self { buckets: (0..BUCKETS).map(|_| bucket()).collect() }
+    }
+
+    /// A receive that waits, by its number.
+    #[inline]
+    pub(super) fn wait(&mut self, tag: Tag, number: u64) {
+        self.bucket(tag).waiting.push_back((tag, number));
+    }
+
+    /// The receive that has waited longest for `tag`, which waits no longer.
+    #[inline]
+    pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<u64> {
+        take(&mut self.bucket(tag).waiting, tag)
+    }
+
+    /// Takes a receive out of the line. Says whether it was in it.
+    pub(super) fn leave(&mut self, tag: Tag, number: u64) -> bool {
+        let waiting = &mut self.bucket(tag).waiting;
+        let position = waiting.iter().position(|(_, waits)| *waits == number);
+        position.and_then(|position| waiting.remove(position)).is_some()
+    }
+
+    /// Keeps a message that nobody waits for.
+    pub(super) fn keep(&mut self, tag: Tag, message: Message) {
+        self.bucket(tag).early.push_back((tag, message));
+    }
+
+    /// The first message of `tag` that came before its receive.
+    #[inline]
+    pub(super) fn take_early(&mut self, tag: Tag) -> Option<Message> {
+        take(&mut self.bucket(tag).early, tag)
+    }
+
+    /// Takes the message of `tag` that `is_meant` says.
+    pub(super) fn take_meant(&mut self, tag: Tag, is_meant: impl Fn(&Message) -> bool) -> Option<Message> {
+        let early = &mut self.bucket(tag).early;
+        let position = early.iter().position(|(found, message)| *found == tag && is_meant(message))?;
+        early.remove(position).map(|(_, message)| message)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        for bucket in &mut self.buckets {
+            bucket.waiting.clear();
+            bucket.early.clear();
+        }
+    }
+
+    #[inline]
+    fn bucket(&mut self, tag: Tag) -> &mut Bucket<Message> {
+        // The golden ratio: tags differ in a few bits anywhere.
+        let spread = tag.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        &mut self.buckets[spread as usize % BUCKETS]
+    }
+}
+
+#[inline]
+fn take<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<T> {
+    if queue.front().is_some_and(|(first, _)| *first == tag) {
+        return queue.pop_front().map(|(_, value)| value);
+    }
+    let position = queue.iter().position(|(found, _)| *found == tag)?;
+    queue.remove(position).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rank;
+
+    #[test]
+    fn the_first_of_a_tag_comes_first() {
+        let mut lines = Lines::<char>::new();
+        let tag = |round| Tag::new(Rank(1), 0, 0, round);
+        // More tags than buckets, so that some share one.
+        for number in 0..3 {
+            (0..100).for_each(|round| lines.wait(tag(round), u64::from(round) * 10 + number));
+        }
+        assert!(lines.leave(tag(7), 71));
+        assert!(!lines.leave(tag(7), 71));
+        for round in (0..100).rev() {
+            let first = u64::from(round) * 10;
+            assert_eq!(lines.take_waiting(tag(round)), Some(first));
+            assert_eq!(lines.take_waiting(tag(round)), (round != 7).then_some(first + 1).or(Some(first + 2)));
+        }
+        assert_eq!(lines.take_waiting(tag(7)), None);
+        for (round, message) in [(1, 'a'), (2, 'b'), (1, 'c'), (1, 'd')] {
+            lines.keep(tag(round), message);
+        }
+        assert_eq!(lines.take_meant(tag(1), |message| *message == 'c'), Some('c'));
+        assert_eq!(lines.take_meant(tag(2), |message| *message == 'a'), None);
+        assert_eq!([(); 3].map(|()| lines.take_early(tag(1))), [Some('a'), Some('d'), None]);
+        lines.clear();
+        assert_eq!((lines.take_early(tag(2)), lines.take_waiting(tag(0))), (None, None));
+    }
+}
