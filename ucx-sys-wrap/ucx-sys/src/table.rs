@@ -102,6 +102,7 @@ macro_rules! functions {
                 ///
                 /// See [`Ucp`].
                 #[inline]
+                #[allow(clippy::too_many_arguments, reason = "UCX's functions have as many as they have")]
                 pub unsafe fn $name(&self, $($argument: $type),*) $(-> $result)? {
                     // SAFETY: the caller keeps the rules of UCX's manual for this function.
                     unsafe { (self.$name)($($argument),*) }
