@@ -16,6 +16,8 @@ mod endings;
 mod messages;
 #[path = "tcp/neighbours.rs"]
 mod neighbours;
+#[path = "tcp/segments.rs"]
+mod segments;
 #[path = "tcp/world.rs"]
 mod world;
 

@@ -383,8 +383,8 @@ mod tests {
         let most = AtomicUsize::new(0);
         let (name, door) = door(0);
         let nobody = [(Rank(1), name)];
+        let deadline = Deadline::after(Duration::from_secs(2));
         std::thread::scope(|scope| {
-            let deadline = Deadline::after(Duration::from_secs(2));
             scope.spawn(|| {
                 while !deadline.passed() {
                     if let Ok(mut stranger) = UnixStream::connect_addr(&address(&name).unwrap()) {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
+use socket2::SockRef;
 
 use super::QUOTA;
 use super::frame::{Frame, Header};
@@ -278,6 +280,22 @@ impl Connection {
         self.socket.is_some() && self.has_unsent()
     }
 
+    /// Throws away what has come; the peer, while the kernel has something left to send to it.
+    pub(super) fn linger(&mut self) -> Option<Rank> {
+        let socket = self.socket.as_ref()?;
+        if self.write_broken || !self.incoming.throw_away(socket.as_fd(), &mut Statistics::default()) {
+            return None;
+        }
+        // A socket counts as writable only when nothing is left that the kernel has not sent. Where it can't be told
+        // so, it counts as always.
+        let _ = SockRef::from(socket).set_tcp_notsent_lowat(1);
+        let mut poll_for = [PollFd::new(socket, PollFlags::OUT)];
+        match poll(&mut poll_for, Some(&Timespec::default())) {
+            Ok(0) => Some(self.peer),
+            _ => None,
+        }
+    }
+
     /// Ends every operation with `error` and closes the socket at once.
     pub(super) fn close(&mut self, error: &Error, statistics: &mut Statistics) {
         self.incoming.discard();
@@ -301,7 +319,7 @@ impl Connection {
 
     fn say(&mut self, frame: &Frame) {
         if self.socket.is_some() {
-            self.outgoing.push_control(frame);
+            self.outgoing.push_last(frame);
         }
     }
 

@@ -10,18 +10,18 @@
 //! | 4..8 | number | message: 0; offer: its number | lost, aborted: the rank; grant, refusal, data: the offer's number |
 //! | 8..16 | tag; its source is the sender | the message's | source only |
 //! | 16..32 | signature of the call | the message's | 0 |
-//! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`]; else 0 |
+//! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`]; data: bytes that follow; else 0 |
 //! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 |
 //!
-//! A message is followed by its parts, one after another without padding; data by the parts of the message that was
-//! offered. Bye, lost and aborted are the last frame of a connection.
+//! A message is followed by its parts, one after another without padding; data by the next bytes of the parts
+//! of the message that was offered. Bye, lost and aborted are the last frame of a connection.
 
 use super::remote_frame::{ENDED, PUT, RemoteFrame};
 use super::sizes::Sizes;
 use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 /// The version of this wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;
 
 /// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
@@ -33,6 +33,9 @@ pub const CREDIT_BYTES: u64 = 64 << 20;
 
 /// A message of more payload than this is always offered, in bytes.
 pub const MAX_EAGER_BYTES: usize = 1 << 20;
+
+/// What was offered is sent in frames of at most so much payload, in bytes, so that other messages get in between.
+pub const SEGMENT_BYTES: usize = 1 << 20;
 
 /// Offers that wait for their grant, at most.
 pub(super) const MAX_OFFERS: usize = 1 << 20;
@@ -65,8 +68,8 @@ pub(super) enum Frame {
     Grant(u32),
     /// The message that was offered is consumed without being sent.
     Refusal(u32),
-    /// What was offered; its payload follows.
-    Data(u32),
+    /// So many bytes of what was offered, in order; they follow.
+    Data(u32, u64),
     /// Of a put or get.
     Remote(RemoteFrame),
 }
@@ -102,7 +105,7 @@ pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
         Frame::Credit(total) => (CREDIT, 0, *total),
         Frame::Grant(number) => (GRANT, *number, 0),
         Frame::Refusal(number) => (REFUSAL, *number, 0),
-        Frame::Data(number) => (DATA, *number, 0),
+        Frame::Data(number, bytes) => (DATA, *number, *bytes),
     };
     let mut bytes = [0; HEADER_BYTES];
     bytes[0] = kind;
@@ -178,7 +181,7 @@ pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) ->
         MESSAGE if word(bytes, 0) >> 16 != 0 => refuse(without_meaning(bytes)),
         MESSAGE => decode_message(bytes, peer, tag).map(Frame::Message),
         OFFER if word(bytes, 0) >> 16 & 0xffff != 0 => refuse(without_meaning(bytes)),
-        OFFER => decode_message(bytes, peer, tag).map(|header| Frame::Offer(number(bytes), header)),
+        OFFER => decode_message(bytes, peer, tag).map(|header| Frame::Offer(number_of(bytes), header)),
         PUT..=ENDED => RemoteFrame::decode(bytes, peer).map(Frame::Remote),
         _ => decode_control(bytes, peer, world_size),
     }
@@ -187,14 +190,14 @@ pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) ->
 /// A frame without parts.
 fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
-    let rank = Rank(number(bytes));
+    let rank = Rank(number_of(bytes));
     let frame = match bytes[0] {
         LOST => Frame::Failed(Failure::PeerLost(rank)),
         ABORTED => Frame::Failed(Failure::Aborted(rank)),
         CREDIT => Frame::Credit(word(bytes, 32)),
-        GRANT => Frame::Grant(number(bytes)),
-        REFUSAL => Frame::Refusal(number(bytes)),
-        DATA => Frame::Data(number(bytes)),
+        GRANT => Frame::Grant(number_of(bytes)),
+        REFUSAL => Frame::Refusal(number_of(bytes)),
+        DATA => Frame::Data(number_of(bytes), word(bytes, 32)),
         _ => Frame::Bye,
     };
     if matches!(frame, Frame::Failed(_)) && rank.0 >= world_size {
@@ -207,7 +210,7 @@ fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Re
 }
 
 /// The number that every frame has in the same place.
-fn number(bytes: &[u8; HEADER_BYTES]) -> u32 {
+pub(super) fn number_of(bytes: &[u8; HEADER_BYTES]) -> u32 {
     (word(bytes, 0) >> 32) as u32
 }
 
@@ -301,7 +304,7 @@ mod tests {
             Frame::Offer(u32::MAX, header),
             Frame::Grant(5),
             Frame::Refusal(6),
-            Frame::Data(7),
+            Frame::Data(7, 1 << 20),
         ] {
             assert_eq!(decode(&encode(&frame, Rank(3)), Rank(3), 4).unwrap(), frame);
         }

@@ -6,24 +6,19 @@
 //! the staging area behind them for what follows.
 
 use std::collections::VecDeque;
-use std::io::IoSliceMut;
 
 use rustix::fd::BorrowedFd;
-use rustix::io::{Errno, readv};
-use rustix::net::{RecvFlags, recv};
+use rustix::io::Errno;
 
 use super::QUOTA;
 use super::frame::{self, Frame, HEADER_BYTES, Header};
 use super::guess::{Confidence, Guess, Guessed};
-use super::ledger::Ledger;
+use super::ledger::{Granted, Ledger};
 use super::matching::{Body, Receives};
+use super::reading::{Arriving, Target, keep, read_in_place, read_kept, read_remote};
 use super::remote::Accesses;
-use super::sizes::Sizes;
 use super::staging::{STAGED_PAYLOAD, Staging};
-use crate::{Failure, Mark, Rank, Result, Signature, Statistics, Tag};
-
-/// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as announced.
-const KEEP_STEP: usize = 128 << 10;
+use crate::{Failure, Rank, Result, Statistics, Tag};
 
 pub(super) struct Incoming {
     peer: Rank,
@@ -36,36 +31,6 @@ pub(super) struct Incoming {
     ledger: Ledger,
     news: VecDeque<News>,
     pub(super) accesses: Accesses,
-}
-
-/// A message of which the header and `received` bytes of payload are there.
-struct Arriving {
-    header: Header,
-    payload_bytes: usize,
-    received: usize,
-    target: Target,
-}
-
-impl Arriving {
-    /// Payload of a put or get.
-    fn remote(payload_bytes: usize) -> Self {
-        let header =
-            Header { tag: Tag(0), signature: Signature::default(), mark: Mark::NONE, lengths: Sizes::default() };
-        Self { header, payload_bytes, received: 0, target: Target::Remote }
-    }
-}
-
-/// Where the payload of the arriving message goes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
-    /// Into the parts of this receive.
-    Posted(usize),
-    /// To the heap: the last of the unexpected messages.
-    Kept,
-    /// Where a put or get has it.
-    Remote,
-    /// Nowhere: its receive has ended.
-    Discarded,
 }
 
 /// How a turn of reading ended.
@@ -334,10 +299,11 @@ impl Incoming {
                     Target::Remote | Target::Discarded => self.ledger.answer(number, header, None),
                 }
             }
-            Frame::Data(number) => {
-                let (header, receive) = self.ledger.take_granted(number)?;
+            Frame::Data(number, bytes) => {
+                let Granted { header, receive, received } = self.ledger.take_granted(number, bytes)?;
                 let target = receive.map_or(Target::Discarded, Target::Posted);
-                self.arriving = Some(Arriving { payload_bytes: header.payload_bytes(), header, received: 0, target });
+                let end = received + bytes as usize;
+                self.arriving = Some(Arriving { header, end, received, target, offer: Some(number) });
             }
             Frame::Grant(number) => self.news.push_back(News::Granted(number)),
             Frame::Refusal(number) => self.news.push_back(News::Refused(number)),
@@ -363,7 +329,7 @@ impl Incoming {
         } else {
             self.ledger.consume(payload_bytes);
         }
-        Arriving { payload_bytes, header, received: 0, target }
+        Arriving { header, end: payload_bytes, received: 0, target, offer: None }
     }
 
     /// Finds out where a message goes whose header has just been read.
@@ -381,7 +347,7 @@ impl Incoming {
     /// Gives staged bytes to the arriving message; says whether it is complete.
     fn feed(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
         let Some(arriving) = &mut self.arriving else { return false };
-        let bytes = self.staging.take(arriving.payload_bytes - arriving.received);
+        let bytes = self.staging.take(arriving.end - arriving.received);
         match arriving.target {
             Target::Posted(key) => receives.scatter(key, &arriving.header, arriving.received, bytes, statistics),
             Target::Kept => keep(bytes, receives, statistics),
@@ -389,10 +355,16 @@ impl Incoming {
             Target::Discarded => {}
         }
         arriving.received += bytes.len();
-        if arriving.received < arriving.payload_bytes {
+        if arriving.received < arriving.end {
             return false;
         }
         match self.arriving.take() {
+            Some(Arriving { header, target, received, offer: Some(number), .. })
+                if received < header.payload_bytes() =>
+            {
+                let receive = if let Target::Posted(key) = target { Some(key) } else { None };
+                self.ledger.put_back(number, Granted { header, receive, received });
+            }
             Some(Arriving { header, target: Target::Posted(key), .. }) => {
                 statistics.messages_received += 1;
                 receives.end(key, Ok((header.mark, header.lengths)));
@@ -402,77 +374,5 @@ impl Incoming {
             _ => {}
         }
         true
-    }
-}
-
-/// Reads the rest of a message into the parts of its receive, and what follows into the staging area.
-fn read_in_place(
-    socket: BorrowedFd<'_>,
-    key: usize,
-    arriving: &mut Arriving,
-    staging: &mut Staging,
-    receives: &mut Receives,
-    limit: usize,
-) -> rustix::io::Result<(usize, usize)> {
-    let missing = arriving.payload_bytes - arriving.received;
-    let mut places = receives.places(key, &arriving.header.lengths, arriving.received, limit);
-    if missing <= limit {
-        places.push(IoSliceMut::new(staging.room()));
-    }
-    let asked = places.iter().map(|place| place.len()).sum();
-    let got = readv(socket, &mut places)?;
-    drop(places);
-    let in_place = got.min(missing);
-    arriving.received += in_place;
-    staging.filled(got - in_place);
-    Ok((asked, got))
-}
-
-/// Reads some of a message that is kept.
-fn read_kept(
-    socket: BorrowedFd<'_>,
-    arriving: &mut Arriving,
-    receives: &mut Receives,
-    limit: usize,
-) -> rustix::io::Result<(usize, usize)> {
-    let asked = (arriving.payload_bytes - arriving.received).min(KEEP_STEP).min(limit);
-    let Some(bytes) = receives.arriving_bytes() else { return Ok((0, 0)) };
-    let kept = bytes.len();
-    if bytes.capacity() - kept < asked {
-        bytes.reserve_exact((arriving.payload_bytes - kept).min(kept.max(KEEP_STEP)));
-    }
-    bytes.resize(kept + asked, 0);
-    let result = recv(socket, &mut bytes[kept..], RecvFlags::empty()).map(|(got, _)| got);
-    let got = result.unwrap_or(0);
-    bytes.truncate(kept + got);
-    arriving.received += got;
-    result.map(|got| (asked, got))
-}
-
-/// Reads some of the payload of a put or get.
-fn read_remote(
-    socket: BorrowedFd<'_>,
-    arriving: &mut Arriving,
-    accesses: &mut Accesses,
-    staging: &mut Staging,
-    limit: usize,
-) -> rustix::io::Result<(usize, usize)> {
-    let asked = (arriving.payload_bytes - arriving.received).min(limit);
-    let Some(read) = accesses.read(socket, arriving.received, asked) else { return staging.fill(socket) };
-    let got = read?;
-    arriving.received += got;
-    Ok((asked, got))
-}
-
-/// Copies staged bytes to the message that is kept.
-fn keep(bytes: &[u8], receives: &mut Receives, statistics: &mut Statistics) {
-    if bytes.is_empty() {
-        return;
-    }
-    if let Some(kept) = receives.arriving_bytes() {
-        // A copy: the staging area is needed for what comes next.
-        kept.extend_from_slice(bytes);
-        statistics.copies += 1;
-        statistics.bytes_copied += bytes.len() as u64;
     }
 }

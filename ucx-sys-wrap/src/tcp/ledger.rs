@@ -23,7 +23,16 @@ enum Offer {
     /// It waits for a receive.
     Waiting,
     /// Its data is on its way to this receive, or to nowhere if that has ended.
-    Granted(Header, Option<usize>),
+    Granted(Granted),
+}
+
+/// An offer that was granted, and how much of it has come.
+#[derive(Clone, Copy)]
+pub(super) struct Granted {
+    pub(super) header: Header,
+    /// `None` when the receive has ended early.
+    pub(super) receive: Option<usize>,
+    pub(super) received: usize,
 }
 
 impl Ledger {
@@ -76,7 +85,7 @@ impl Ledger {
     /// Grants an offer to a receive, or refuses it.
     pub(super) fn answer(&mut self, number: u32, header: Header, receive: Option<usize>) {
         let reply = if receive.is_some() {
-            self.offers.insert(number, Offer::Granted(header, receive));
+            self.offers.insert(number, Offer::Granted(Granted { header, receive, received: 0 }));
             Frame::Grant(number)
         } else {
             self.offers.remove(&number);
@@ -85,21 +94,31 @@ impl Ledger {
         self.replies.push_back(reply);
     }
 
-    /// The data of an offer comes: what it is, and for which receive.
-    pub(super) fn take_granted(&mut self, number: u32) -> Result<(Header, Option<usize>)> {
-        match self.offers.remove(&number) {
-            Some(Offer::Granted(header, receive)) => Ok((header, receive)),
-            _ => self.refuse(format!("data for offer {number}, which was not granted")),
+    /// So many bytes of the data of an offer come: of what, and for which receive.
+    pub(super) fn take_granted(&mut self, number: u32, bytes: u64) -> Result<Granted> {
+        let Some(Offer::Granted(granted)) = self.offers.remove(&number) else {
+            return self.refuse(format!("data for offer {number}, which was not granted"));
+        };
+        let missing = (granted.header.payload_bytes() - granted.received) as u64;
+        // Nothing at all is only sent of a message that is empty.
+        if bytes > missing || (bytes == 0 && missing > 0) {
+            return self.refuse(format!("{bytes} bytes of data for offer {number}, of which {missing} are missing"));
         }
+        Ok(granted)
+    }
+
+    /// More of the data of an offer is still to come.
+    pub(super) fn put_back(&mut self, number: u32, granted: Granted) {
+        self.offers.insert(number, Offer::Granted(granted));
     }
 
     /// The receive has ended early: what comes for it goes nowhere.
     pub(super) fn divert(&mut self, ended: usize) {
         for offer in self.offers.values_mut() {
-            if let Offer::Granted(_, receive) = offer
-                && *receive == Some(ended)
+            if let Offer::Granted(granted) = offer
+                && granted.receive == Some(ended)
             {
-                *receive = None;
+                granted.receive = None;
             }
         }
     }

@@ -11,13 +11,15 @@
 //! | 4..8 | the rank that is lost or has aborted, or the number of the offer; else zero |
 //! | 8..16 | tag, whose source is the sender |
 //! | 16..32 | signature |
-//! | 32..40 | mark, or what a credit acknowledges |
+//! | 32..40 | mark, what a credit acknowledges, or the bytes of a piece of data |
 //! | 40..64 | bytes of each part |
 //!
 //! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted is read
 //! into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that the peer has not
 //! received yet; beyond that, and for any message above [`MAX_EAGER_BYTES`], it sends an offer, which the peer grants
-//! when a receive is posted. So kept messages are bounded, and none stands in the way of another.
+//! when a receive is posted, and which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between.
+//! So kept messages are bounded, none stands in the way of another, and a small message waits for at most a piece, or a
+//! message, of 1 MiB and what the kernel has already taken.
 //!
 //! **Failure.** A connection that ends without bye or failure means that its peer has died: the transport fails, and
 //! the cause is sent to all peers, which pass it on, so that every rank names the rank that died. A rank that says bye
@@ -39,6 +41,8 @@ mod guess;
 mod incoming;
 mod ledger;
 mod link;
+#[cfg(test)]
+mod many_tests;
 mod matching;
 mod neighbours;
 mod one_sided;
@@ -46,6 +50,7 @@ mod operations;
 mod outgoing;
 mod poller;
 mod queued;
+mod reading;
 mod remote;
 mod remote_frame;
 mod sizes;
@@ -60,7 +65,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 
-pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, WIRE_VERSION};
+pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, SEGMENT_BYTES, WIRE_VERSION};
 
 use crate::local::remote::Regions;
 use crate::transport::{Statistics, Transport, check_peer};
@@ -85,6 +90,15 @@ const SWEEP_LINKED_EVERY: u32 = 1024;
 /// How long a transport that is dropped goes on writing what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a transport that is dropped in good order waits for peers to make room for what the kernel has not sent.
+const LINGER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often is looked, in that time.
+const LINGER_STEP: Duration = Duration::from_millis(1);
+
+/// From so many awaited connections on, the kernel is asked which of them have something.
+const MANY: usize = 8;
+
 /// How long a silent peer is trusted before the kernel asks it for a sign of life, and how often it asks. A rank that
 /// only computes is alive: its kernel answers, so there is no bound on how long it may leave bytes unread.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -93,7 +107,9 @@ const KEEPALIVE_RETRIES: u32 = 6;
 
 /// The transport over TCP.
 ///
-/// Dropped, it writes what is queued for at most a second and says bye; the sockets are closed then.
+/// Dropped, it writes what is queued for at most a second and says bye. It then waits, for ten seconds at most, until the
+/// kernel has sent everything: a socket that is closed before that loses what is left when its peer sends something. A
+/// message whose send has ended therefore arrives, unless the peer reads nothing for so long.
 pub struct Tcp {
     rank: Rank,
     world_size: u32,
@@ -114,6 +130,9 @@ pub struct Tcp {
     start: Instant,
     /// Messages to the ranks of this host, if they share memory.
     links: Option<Links>,
+    /// How often a connection was read from or written to.
+    #[cfg(test)]
+    looks: u64,
 }
 
 /// Why nothing goes on.
@@ -163,15 +182,27 @@ impl Tcp {
             statistics: Statistics::default(),
             start: Instant::now(),
             links: None,
+            #[cfg(test)]
+            looks: 0,
         })
     }
 
     /// One turn of a transport that is open.
+    ///
+    /// One system call for each awaited connection or, where those are many, one for all and one for each that has
+    /// something.
     fn turn(&mut self) -> bool {
         let mut moved = false;
+        let is_many = self.awaited.len() >= MANY;
         let mut position = 0;
         while let Some(&index) = self.awaited.get(position) {
             let Some(Some(connection)) = self.connections.get_mut(index) else { break };
+            if is_many && !connection.has_queued() && connection.is_awaited() {
+                position += 1;
+                continue;
+            }
+            #[cfg(test)]
+            (self.looks += 1);
             let (has_moved, verdict) = connection.service(QUOTA, &mut self.statistics);
             moved |= has_moved;
             if connection.is_awaited() {
@@ -192,7 +223,7 @@ impl Tcp {
             moved |= self.judge_link(turn);
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.sweep_next || self.is_sweep_due() {
+        if self.sweep_next || is_many || self.is_sweep_due() {
             moved |= self.sweep();
         }
         if !self.suspects.is_empty() {
@@ -222,6 +253,8 @@ impl Tcp {
         if self.closed.is_some() {
             return false;
         }
+        #[cfg(test)]
+        (self.looks += 1);
         let (moved, verdict) = connection.service(quota, &mut self.statistics);
         if matches!(verdict, Verdict::Open) {
             if connection.is_awaited() {
@@ -359,6 +392,23 @@ impl Tcp {
             }
             self.watch();
             self.poller.wait(Duration::from_millis(10));
+        }
+        if self.closed.is_none() {
+            self.linger();
+        }
+    }
+
+    /// Waits until the kernel has sent what was written, and throws away what comes.
+    fn linger(&mut self) {
+        let start = Instant::now();
+        loop {
+            let mut unsent = self.connections.iter_mut().flatten().filter_map(Connection::linger);
+            let Some(first) = unsent.next() else { return };
+            if start.elapsed() > LINGER_PATIENCE {
+                tracing::warn!(rank = %first, "a peer has not read what was sent to it: it may lose the end");
+                return;
+            }
+            std::thread::sleep(LINGER_STEP);
         }
     }
 

@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use slab::Slab;
 
-use super::frame::{CREDIT_BYTES, Frame, HEADER_BYTES, Header, MAX_EAGER_BYTES, MAX_OFFERS, cost, encode};
+use super::frame::{
+    CREDIT_BYTES, Frame, HEADER_BYTES, Header, MAX_EAGER_BYTES, MAX_OFFERS, SEGMENT_BYTES, cost, encode, number_of,
+};
 use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Error, MAX_PARTS, Rank, Result, Statistics};
@@ -28,6 +30,8 @@ pub(super) struct Outgoing {
     queue: VecDeque<Queued>,
     /// Bytes of the first queued frame that are written.
     front_written: usize,
+    /// Whether the last frame of this connection is queued.
+    is_parting: bool,
     /// Messages that wait for their grant, by the number of their offer; they have it once the offer is written.
     offers: Slab<Queued>,
     /// `None` while the send goes on.
@@ -56,6 +60,7 @@ impl Outgoing {
             pack: Box::new([0; PACKED_FRAME]),
             queue: VecDeque::new(),
             front_written: 0,
+            is_parting: false,
             offers: Slab::new(),
             operations: Slab::new(),
             pending: 0,
@@ -147,6 +152,12 @@ impl Outgoing {
         self.queue.push_back(Queued::new(encode(frame, self.own), Payload::Leased(SendParts::new())));
     }
 
+    /// Queues the last frame of this connection.
+    pub(super) fn push_last(&mut self, frame: &Frame) {
+        self.is_parting = true;
+        self.push_control(frame);
+    }
+
     /// The peer has received so much of what was sent without asking.
     pub(super) fn credit(&mut self, total: u64) -> Result<()> {
         if total < self.eager_received || total > self.eager_sent {
@@ -160,8 +171,9 @@ impl Outgoing {
     /// A message that was offered may be sent.
     pub(super) fn grant(&mut self, number: u32) -> Result<()> {
         let offer = self.take_offer(number)?;
-        let header = encode(&Frame::Data(number), self.own);
-        self.queue.push_back(Queued { header, offer: None, ..offer });
+        let mut data = Queued { offer: None, ..offer };
+        carry_next(&mut data, number, self.own);
+        self.queue.push_back(data);
         Ok(())
     }
 
@@ -212,7 +224,8 @@ impl Outgoing {
         if let Some(position) = self.queue.iter().position(|frame| frame.operation == Some(key)) {
             // The peer waits for data that it has granted, so that is sent in any case.
             let is_withdrawn = self.is_unwritten(position) && self.queue[position].credit > 0;
-            let frame = if is_withdrawn { self.queue.remove(position) } else { self.detach(position, statistics) };
+            let frame =
+                if is_withdrawn { self.queue.remove(position) } else { self.detach(position, false, statistics) };
             if let Some(frame) = frame {
                 self.eager_sent -= if is_withdrawn { frame.credit } else { 0 };
                 self.end(frame, Err(error));
@@ -228,7 +241,7 @@ impl Outgoing {
         for frame in self.queue.split_off(keep.min(self.queue.len())) {
             self.end(frame, Err(error.clone()));
         }
-        if let Some(frame) = self.detach(0, statistics) {
+        if let Some(frame) = self.detach(0, true, statistics) {
             self.end(frame, Err(error.clone()));
         }
         self.drop_offers(error);
@@ -295,7 +308,7 @@ impl Outgoing {
                 self.queue.remove(position);
                 self.offers.try_remove(number as usize)
             }
-            None => self.offers.get_mut(number as usize).map(|offer| offer.detach(HEADER_BYTES, statistics)),
+            None => self.offers.get_mut(number as usize).map(|offer| offer.detach(HEADER_BYTES, false, statistics)),
         };
         if let Some(offer) = offer {
             self.end(offer, Err(error));
@@ -345,6 +358,10 @@ impl Outgoing {
         for frame in self.queue.iter().take(FRAMES_PER_WRITE) {
             frame.slices(skip, &mut slices);
             skip = 0;
+            if self.is_parting && frame.goes_on() {
+                // Its next frame comes before the last word.
+                break;
+            }
         }
         slices
     }
@@ -353,10 +370,15 @@ impl Outgoing {
     fn advance(&mut self, count: usize) {
         self.front_written += count;
         while let Some(front) = self.queue.front()
-            && front.frame_bytes <= self.front_written
+            && front.frame_bytes() <= self.front_written
         {
-            self.front_written -= front.frame_bytes;
-            if let Some(frame) = self.queue.pop_front() {
+            self.front_written -= front.frame_bytes();
+            if let Some(mut frame) = self.queue.pop_front() {
+                if frame.goes_on() {
+                    frame.advance();
+                    self.go_on(frame);
+                    continue;
+                }
                 if let Some(offer) = frame.offer.and_then(|number| self.offers.get_mut(number as usize)) {
                     offer.offer = frame.offer;
                 }
@@ -365,13 +387,22 @@ impl Outgoing {
         }
     }
 
+    /// Queues the next frame of data that was offered: behind the others, or, once the last word is queued, before them.
+    fn go_on(&mut self, mut data: Queued) {
+        let number = number_of(&data.header);
+        carry_next(&mut data, number, self.own);
+        if self.is_parting { self.queue.push_front(data) } else { self.queue.push_back(data) }
+    }
+
     /// Replaces a queued frame by a copy of its rest that nobody waits for; gives the original.
-    fn detach(&mut self, position: usize, statistics: &mut Statistics) -> Option<Queued> {
+    ///
+    /// The rest is what is left of all its payload, or of this frame alone if that is the last.
+    fn detach(&mut self, position: usize, is_last: bool, statistics: &mut Statistics) -> Option<Queued> {
         let frame = self.queue.get_mut(position)?;
         if position > 0 {
-            return Some(frame.detach(HEADER_BYTES, statistics));
+            return Some(frame.detach(HEADER_BYTES, is_last, statistics));
         }
-        let original = frame.detach(self.front_written.max(HEADER_BYTES), statistics);
+        let original = frame.detach(self.front_written.max(HEADER_BYTES), is_last, statistics);
         self.front_written = self.front_written.min(HEADER_BYTES);
         Some(original)
     }
@@ -383,4 +414,10 @@ impl Outgoing {
             self.pending -= 1;
         }
     }
+}
+
+/// Has data carry the next piece of the payload of an offer.
+fn carry_next(data: &mut Queued, number: u32, own: Rank) {
+    let bytes = data.payload_left().min(SEGMENT_BYTES);
+    data.carry(encode(&Frame::Data(number, bytes as u64), own), bytes);
 }

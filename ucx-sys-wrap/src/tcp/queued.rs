@@ -13,12 +13,14 @@ pub(super) const FRAMES_PER_WRITE: usize = 16;
 
 pub(super) type Slices<'a> = ArrayVec<IoSlice<'a>, { FRAMES_PER_WRITE * (1 + MAX_PARTS) }>;
 
-/// A frame that is not written yet, or not to its end.
+/// A frame that is not written yet, or not to its end. Data that was offered is one frame after another.
 pub(super) struct Queued {
     pub(super) header: [u8; HEADER_BYTES],
     pub(super) payload: Payload,
-    pub(super) frame_bytes: usize,
-    /// The send that ends when this frame is written.
+    /// What of the payload this frame carries.
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// The send that ends when this frame, and those that follow with the rest of the payload, are written.
     pub(super) operation: Option<usize>,
     /// What a message that is sent without asking counts for.
     pub(super) credit: u64,
@@ -34,38 +36,76 @@ pub(super) enum Payload {
 
 impl Queued {
     pub(super) fn new(header: [u8; HEADER_BYTES], payload: Payload) -> Self {
-        let frame_bytes = HEADER_BYTES + payload.len();
-        Self { header, payload, frame_bytes, operation: None, credit: 0, offer: None }
+        let end = payload.len();
+        Self { header, payload, start: 0, end, operation: None, credit: 0, offer: None }
+    }
+
+    /// Bytes of this frame.
+    pub(super) fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + self.end - self.start
+    }
+
+    /// Bytes of payload that this frame or a later one still carries.
+    pub(super) fn payload_left(&self) -> usize {
+        self.payload.len() - self.start
+    }
+
+    /// Whether later frames carry more of the payload.
+    pub(super) fn goes_on(&self) -> bool {
+        self.end < self.payload.len()
+    }
+
+    /// Makes this a frame with the first `bytes` of the payload.
+    pub(super) fn carry(&mut self, header: [u8; HEADER_BYTES], bytes: usize) {
+        (self.header, self.end) = (header, self.start + bytes);
+    }
+
+    /// Goes on to the payload after this frame.
+    pub(super) fn advance(&mut self) {
+        self.start = self.end;
     }
 
     /// Adds what follows the first `skip` bytes of the frame, without empty slices.
-    pub(super) fn slices<'a>(&'a self, mut skip: usize, slices: &mut Slices<'a>) {
-        let mut add = |bytes: &'a [u8]| {
-            let start = skip.min(bytes.len());
-            skip -= start;
-            if start < bytes.len() {
-                slices.push(IoSlice::new(&bytes[start..]));
-            }
-        };
-        add(&self.header);
-        match &self.payload {
-            Payload::Leased(parts) => parts.iter().for_each(|part| add(part.bytes())),
-            Payload::Copied(rest) => add(rest),
+    pub(super) fn slices<'a>(&'a self, skip: usize, slices: &mut Slices<'a>) {
+        if let Some(header) = self.header.get(skip..).filter(|header| !header.is_empty()) {
+            slices.push(IoSlice::new(header));
         }
+        self.payload_slices(self.start + skip.saturating_sub(HEADER_BYTES), self.end, slices);
     }
 
     /// Leaves a copy of what follows the first `skip` bytes, at least the header, that no send waits for; gives the
-    /// original.
-    pub(super) fn detach(&mut self, skip: usize, statistics: &mut Statistics) -> Self {
+    /// original. The copy has the payload of the later frames too, unless this one is to be the last.
+    pub(super) fn detach(&mut self, skip: usize, is_last: bool, statistics: &mut Statistics) -> Self {
+        let start = self.start + skip - HEADER_BYTES;
+        let end = if is_last { self.end } else { self.payload.len() };
         let mut rest = Slices::new();
-        self.slices(skip, &mut rest);
+        self.payload_slices(start, end, &mut rest);
         // A copy: the send has ended, its memory goes back, and the peer must still get the whole message.
         let copy: Vec<u8> = rest.iter().map(|slice| &slice[..]).collect::<Vec<_>>().concat();
         statistics.copies += rest.len() as u64;
         statistics.bytes_copied += copy.len() as u64;
         drop(rest);
-        let detached = Self { offer: self.offer, ..Self::new(self.header, Payload::Copied(copy)) };
+        let mut detached = Self { offer: self.offer, ..Self::new(self.header, Payload::Copied(copy)) };
+        detached.end = self.end - start;
         std::mem::replace(self, detached)
+    }
+
+    /// Adds the bytes of the payload from `start` to `end`.
+    fn payload_slices<'a>(&'a self, start: usize, end: usize, slices: &mut Slices<'a>) {
+        let (mut skip, mut left) = (start, end - start);
+        let mut add = |bytes: &'a [u8]| {
+            let from = skip.min(bytes.len());
+            let count = left.min(bytes.len() - from);
+            skip -= from;
+            left -= count;
+            if count > 0 {
+                slices.push(IoSlice::new(&bytes[from..from + count]));
+            }
+        };
+        match &self.payload {
+            Payload::Leased(parts) => parts.iter().for_each(|part| add(part.bytes())),
+            Payload::Copied(rest) => add(rest),
+        }
     }
 
     pub(super) fn into_parts(self) -> SendParts {

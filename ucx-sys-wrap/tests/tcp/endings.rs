@@ -1,6 +1,7 @@
 //! What every rank says when one sends garbage, dies, leaves or aborts.
 
 use std::io::{Read, Write};
+use std::time::Duration;
 use ucx_sys_wrap::tcp::MAX_EAGER_BYTES;
 use ucx_sys_wrap::{Error, Failure, Rank, Transport};
 
@@ -195,4 +196,25 @@ fn an_abandoned_transport_holds_no_memory() {
     assert!(matches!(sending.test(&mut transports[0]), Some(Err(Error::Closed))));
     let mut other = Receiving::post(&mut transports[1], 0, envelope(0, 3), &[8]);
     assert_lost(receive(&mut transports, 1, &mut other), 0);
+}
+
+#[test]
+fn the_last_message_arrives_though_its_sender_has_gone() {
+    let mut transports = world(2);
+    let mut leaving = transports.pop().unwrap();
+    // So much that the kernel takes it, and can't send all of it while nobody reads.
+    let payload = pattern(3, MAX_EAGER_BYTES);
+    let mut sending = Sending::post(&mut leaving, 0, envelope(1, 0), &[&payload]);
+    turn_until(std::slice::from_mut(&mut leaving), |leaving| sending.test(&mut leaving[0]).is_some());
+    sending.test(&mut leaving).unwrap().unwrap();
+    let ending = std::thread::spawn(move || drop(leaving));
+    // What comes for one who has gone must not cost what it has sent.
+    for i in 0..100 {
+        let _ = Sending::post(&mut transports[0], 1, envelope(0, i), &[b"hello"]);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[MAX_EAGER_BYTES]);
+    receive(&mut transports, 0, &mut receiving).unwrap();
+    assert_eq!(receiving.bytes(), [payload]);
+    ending.join().unwrap();
 }

@@ -96,7 +96,9 @@ pub fn grant(source: usize, number: u32) -> Vec<u8> {
 }
 
 pub fn data(source: usize, number: u32, payload: &[u8]) -> Vec<u8> {
-    [control(9, source, number), payload.to_vec()].concat()
+    let mut header = control(9, source, number);
+    header[32..40].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    [header, payload.to_vec()].concat()
 }
 
 /// More than the kernel takes for a peer that does not read, in messages that are sent without asking.

@@ -1,0 +1,130 @@
+//! The message that is arriving, and reading the rest of it to where it goes.
+
+use std::io::IoSliceMut;
+
+use rustix::fd::BorrowedFd;
+use rustix::io::readv;
+use rustix::net::{RecvFlags, recv};
+
+use super::frame::{HEADER_BYTES, Header};
+use super::matching::Receives;
+use super::remote::Accesses;
+use super::sizes::Sizes;
+use super::staging::Staging;
+use crate::{Mark, Signature, Statistics, Tag};
+
+/// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as announced.
+const KEEP_STEP: usize = 128 << 10;
+
+/// A message of which the header and `received` bytes of payload are there.
+pub(super) struct Arriving {
+    pub(super) header: Header,
+    /// Where the frame that carries it ends, counted in payload.
+    pub(super) end: usize,
+    pub(super) received: usize,
+    pub(super) target: Target,
+    /// The number under which it was offered, if it was.
+    pub(super) offer: Option<u32>,
+}
+
+impl Arriving {
+    /// Payload of a put or get.
+    pub(super) fn remote(payload_bytes: usize) -> Self {
+        let header =
+            Header { tag: Tag(0), signature: Signature::default(), mark: Mark::NONE, lengths: Sizes::default() };
+        Self { header, end: payload_bytes, received: 0, target: Target::Remote, offer: None }
+    }
+
+    /// Whether more of it follows in another frame.
+    pub(super) fn is_continued(&self) -> bool {
+        self.target != Target::Remote && self.end < self.header.payload_bytes()
+    }
+}
+
+/// Where the payload of the arriving message goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// Into the parts of this receive.
+    Posted(usize),
+    /// To the heap: the last of the unexpected messages.
+    Kept,
+    /// Where a put or get has it.
+    Remote,
+    /// Nowhere: its receive has ended.
+    Discarded,
+}
+
+/// Reads the rest of a message into the parts of its receive, and what follows into the staging area.
+pub(super) fn read_in_place(
+    socket: BorrowedFd<'_>,
+    key: usize,
+    arriving: &mut Arriving,
+    staging: &mut Staging,
+    receives: &mut Receives,
+    limit: usize,
+) -> rustix::io::Result<(usize, usize)> {
+    let missing = arriving.end - arriving.received;
+    let mut places = receives.places(key, &arriving.header.lengths, arriving.received, missing.min(limit));
+    if missing <= limit {
+        let room = staging.room();
+        // Of a message that goes on in the next frame no more than that frame's header is wanted outside its place.
+        let wanted = if arriving.is_continued() { room.len().min(HEADER_BYTES) } else { room.len() };
+        places.push(IoSliceMut::new(&mut room[..wanted]));
+    }
+    let asked = places.iter().map(|place| place.len()).sum();
+    let got = readv(socket, &mut places)?;
+    drop(places);
+    let in_place = got.min(missing);
+    arriving.received += in_place;
+    staging.filled(got - in_place);
+    Ok((asked, got))
+}
+
+/// Reads some of a message that is kept.
+pub(super) fn read_kept(
+    socket: BorrowedFd<'_>,
+    arriving: &mut Arriving,
+    receives: &mut Receives,
+    limit: usize,
+) -> rustix::io::Result<(usize, usize)> {
+    let asked = (arriving.end - arriving.received).min(KEEP_STEP).min(limit);
+    let Some(bytes) = receives.arriving_bytes() else { return Ok((0, 0)) };
+    let kept = bytes.len();
+    if bytes.capacity() - kept < asked {
+        bytes.reserve_exact((arriving.end - kept).min(kept.max(KEEP_STEP)));
+    }
+    bytes.resize(kept + asked, 0);
+    let result = recv(socket, &mut bytes[kept..], RecvFlags::empty()).map(|(got, _)| got);
+    let got = result.unwrap_or(0);
+    bytes.truncate(kept + got);
+    arriving.received += got;
+    result.map(|got| (asked, got))
+}
+
+/// Reads some of the payload of a put or get.
+pub(super) fn read_remote(
+    socket: BorrowedFd<'_>,
+    arriving: &mut Arriving,
+    accesses: &mut Accesses,
+    staging: &mut Staging,
+    limit: usize,
+) -> rustix::io::Result<(usize, usize)> {
+    let asked = (arriving.end - arriving.received).min(limit);
+    let Some(read) = accesses.read(socket, arriving.received, asked) else { return staging.fill(socket) };
+    let got = read?;
+    arriving.received += got;
+    Ok((asked, got))
+}
+
+/// Copies staged bytes to the message that is kept.
+pub(super) fn keep(bytes: &[u8], receives: &mut Receives, statistics: &mut Statistics) {
+    if bytes.is_empty() {
+        return;
+    }
+    if let Some(kept) = receives.arriving_bytes() {
+        // A copy: the staging area is needed for what comes next.
+        kept.extend_from_slice(bytes);
+        statistics.copies += 1;
+        statistics.bytes_copied += bytes.len() as u64;
+    }
+}
