@@ -26,6 +26,18 @@ else
     echo "ci/setup.sh: no dpkg here: install the equivalents of ${brevity_packages[*]} yourself" >&2
 fi
 
+# A newer UCX, on which the tests of its transport run as well: a wheel that holds the library, beside the system's.
+brevity_new_ucx=1.22.0
+brevity_new_ucx_folder=$PWD/target/ucx/$brevity_new_ucx
+brevity_new_ucx_lib=$brevity_new_ucx_folder/libucx/lib/libucp.so.0
+if [ ! -f "$brevity_new_ucx_lib" ]; then
+    python3 -m pip install --quiet --no-deps --upgrade --target "$brevity_new_ucx_folder" \
+        "libucx-cu12==$brevity_new_ucx" || {
+        echo "ci/setup.sh: can't install libucx-cu12 $brevity_new_ucx: is there a python3 with pip?" >&2
+        exit 1
+    }
+fi
+
 for component in rustfmt clippy; do
     cargo "${component/rustfmt/fmt}" --version >/dev/null || {
         echo "ci/setup.sh: no $component: run 'rustup component add $component'" >&2

@@ -20,3 +20,10 @@ else
 fi
 # The error codes of what must not compile are checked too.
 RUSTDOC="$PWD/ci/rustdoc.sh" cargo test --workspace --locked --doc
+
+# The transport over UCX once more, on a newer one.
+if command -v cargo-nextest >/dev/null; then
+    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo nextest run -p ucx-sys-wrap --test ucx --locked --no-fail-fast
+else
+    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p ucx-sys-wrap --test ucx --locked --no-fail-fast
+fi
