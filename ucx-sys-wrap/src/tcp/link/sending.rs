@@ -377,8 +377,8 @@ impl Sender {
     /// Whether there is a cell, by what is known or by a new look.
     #[inline]
     fn has_cell(&mut self) -> bool {
-        self.position - self.cells_taken < CELLS
-            || (self.read_acknowledgements().is_ok() && self.position - self.cells_taken < CELLS)
+        let has = |sender: &Self| sender.position - sender.cells_taken < CELLS;
+        has(self) || (self.read_acknowledgements().is_ok() && has(self))
     }
 
     /// Whether so many bytes may be sent without asking, by what is known or by a new look.
