@@ -38,17 +38,36 @@ impl Shared {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// Says that a peer has broken the call's rules.
+    pub(crate) fn set_broken(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// The largest mark that was set or heard.
+    #[inline]
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.mark.load(Ordering::Relaxed))
+    }
+
+    /// Takes note of a peer's mark.
+    #[inline]
+    pub(crate) fn hear(&self, mark: Mark) {
+        if mark != Mark::NONE {
+            self.mark.fetch_max(mark.0, Ordering::Relaxed);
+        }
+    }
+
     /// The error of a peer that has sent what the call's rules do not allow; the call is broken.
     fn refuse(&self, rank: u32, what: String) -> Error {
-        self.broken.store(true, Ordering::Relaxed);
+        self.set_broken();
         Error::Payload { rank: Rank(rank), what }
     }
 
     /// The call's error for a transport's.
-    fn error(&self, place: &Place, error: ucx_sys_wrap::Error) -> Error {
+    pub(crate) fn error(&self, place: &Place, error: ucx_sys_wrap::Error) -> Error {
         use ucx_sys_wrap::Error as Transport;
         if matches!(error, Transport::Mismatch { .. } | Transport::TooLong { .. } | Transport::Protocol { .. }) {
-            self.broken.store(true, Ordering::Relaxed);
+            self.set_broken();
         }
         Error::at(place, error)
     }
@@ -127,7 +146,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
     }
 
     fn mark(&self) -> Mark {
-        Mark(self.shared.mark.load(Ordering::Relaxed))
+        self.shared.mark()
     }
 
     /// Posts a message; the buffer comes back when the bytes are on their way.
@@ -185,7 +204,7 @@ impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Poll::Ready(match ready!(Pin::new(&mut self.leaf).poll(context)) {
             Ok((buffer, arrival)) => {
-                self.shared.mark.fetch_max(arrival.mark.0, Ordering::Relaxed);
+                self.shared.hear(arrival.mark);
                 Ok((buffer, arrival.lengths))
             }
             Err(error) => Err(self.shared.error(self.place, error)),

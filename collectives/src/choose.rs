@@ -18,6 +18,11 @@ impl Default for Cost {
     }
 }
 
+/// Seconds to see what a rank of the same host has published, and per byte to read it; as measured on two cores that
+/// share no cache.
+const SLOTS_ALPHA: f64 = 0.1e-6;
+const SLOTS_BETA: f64 = 0.12e-9;
+
 /// The algorithms for a dense all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseAllReduce {
@@ -36,6 +41,21 @@ impl Cost {
         } else {
             DenseAllReduce::RecursiveDoubling
         }
+    }
+
+    /// Whether ranks of one host do better to all-reduce over the memory that they share than by messages; so too for
+    /// the other collectives of dense vectors.
+    #[must_use]
+    pub fn prefers_slots(&self, world_size: u32, bytes: usize) -> bool {
+        let by_messages = self.ring_all_reduce(world_size, bytes).min(self.recursive_doubling(world_size, bytes));
+        Self::slots_all_reduce(world_size, bytes) < by_messages
+    }
+
+    /// Seconds of an all-reduce over slots: everybody waits for everybody, and reads the slices of all.
+    #[must_use]
+    pub fn slots_all_reduce(world_size: u32, bytes: usize) -> f64 {
+        let others = f64::from(world_size.saturating_sub(1));
+        others * (SLOTS_ALPHA + 2.0 * SLOTS_BETA * bytes as f64 / f64::from(world_size.max(1)))
     }
 
     /// Seconds of a ring all-reduce.
@@ -63,6 +83,15 @@ mod tests {
         assert_eq!(cost.dense_all_reduce(8, 8), DenseAllReduce::RecursiveDoubling);
         assert_eq!(cost.dense_all_reduce(8, 64 << 20), DenseAllReduce::Ring);
         assert_eq!(cost.dense_all_reduce(1, 1 << 20), DenseAllReduce::RecursiveDoubling);
+    }
+
+    #[test]
+    fn ranks_of_one_host_use_their_memory() {
+        for bytes in [0, 8, 1 << 20, 1 << 30] {
+            assert!(Cost::default().prefers_slots(2, bytes) && Cost::default().prefers_slots(8, bytes));
+        }
+        assert!(!Cost::default().prefers_slots(1, 8), "there is nobody to share with");
+        assert!(!Cost { alpha: 1e-9, beta: 0.0 }.prefers_slots(4, 8), "messages that cost nothing");
     }
 
     #[test]

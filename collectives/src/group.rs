@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use brevity_compress::low_rank::LowRank;
@@ -18,7 +18,8 @@ use crate::choose::Cost;
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
 use crate::engine::{Engine, Handle};
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
+use crate::host::{self, Host, HostCall, Surroundings, Ticket};
 use crate::low_rank::Factors;
 use crate::sparse::{Gtopk, PutBack};
 use crate::{dense, low_rank, sparse};
@@ -54,6 +55,7 @@ struct Inner {
     settings: Settings,
     sequence: AtomicU32,
     neighbourhood: Option<Arc<Neighbourhood>>,
+    host: Option<Arc<Host>>,
 }
 
 /// The future of a non-blocking call's body; see [`Group::start`].
@@ -70,9 +72,10 @@ impl Group {
     #[must_use]
     pub fn opened(Opened { transport, neighbourhood }: Opened, settings: Settings) -> Self {
         let port = Port::new(transport);
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let engine = Engine::new(Arc::clone(&port), port.world_size() as usize > processors);
-        Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0), neighbourhood }))
+        let engine = Engine::new(Arc::clone(&port), neighbourhood.clone());
+        let host =
+            neighbourhood.as_ref().and_then(|neighbourhood| Host::new(neighbourhood, port.world_size())).map(Arc::new);
+        Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0), neighbourhood, host }))
     }
 
     /// A group of this rank alone.
@@ -140,7 +143,7 @@ impl Group {
     ///
     /// All ranks must pass equal descriptions. Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
-        let identity = self.next_call();
+        let identity = self.next_call(&description);
         self.0.engine.run(identity.timeout, async |comm: &Comm<'env>| {
             let shared = Shared::default();
             let result = body(&Call::new(comm, identity, description, &shared)).await;
@@ -158,7 +161,7 @@ impl Group {
         R: Send + 'static,
         F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
     {
-        let identity = self.next_call();
+        let identity = self.next_call(&description);
         self.0.engine.spawn(identity.timeout, buffers, move |comm, buffers| {
             Box::pin(async move {
                 let shared = Shared::default();
@@ -188,6 +191,9 @@ impl Group {
         }
         let description = Description::new(Operation::BROADCAST, T::NUMBER, data.len());
         let description = Description { root: Some(Rank(root)), ..description };
+        if let Some(host) = self.host_for(size_of_val(data)) {
+            return self.run_on_host(host, description, async |call| host::broadcast(call, data, root).await);
+        }
         self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await.map(drop))
     }
 
@@ -198,6 +204,9 @@ impl Group {
     pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<()> {
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
         let cost = self.0.settings.cost;
+        if let Some(host) = self.host_for(size_of_val(data)) {
+            return self.run_on_host(host, description, async |call| host::all_reduce(call, data, reduction).await);
+        }
         self.run(description, async |call| dense::all_reduce(call, Chunk::from(data), reduction, &cost).await.map(drop))
     }
 
@@ -205,6 +214,11 @@ impl Group {
     pub fn start_all_reduce<T: Element>(&self, data: Vec<T>, reduction: Reduction) -> Handle<(Vec<T>, Result<()>)> {
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
         let cost = self.0.settings.cost;
+        if let Some(host) = self.host_for(size_of_val(&data[..])) {
+            return self.start_on_host(host, description, data, move |call, data| {
+                Box::pin(host::all_reduce(call, data, reduction))
+            });
+        }
         self.start(description, data, move |call, data| {
             Box::pin(
                 async move { dense::all_reduce(call, Chunk::from(&mut data[..]), reduction, &cost).await.map(drop) },
@@ -225,6 +239,9 @@ impl Group {
         // The one copy that gathering in place leaves: this rank's own part.
         all[start..start + own.len()].copy_from_slice(own);
         let description = Description::new(Operation::ALL_GATHER, T::NUMBER, own.len());
+        if let Some(host) = self.host_for(size_of_val(own)) {
+            return self.run_on_host(host, description, async |call| host::all_gather(call, all).await);
+        }
         self.run(description, async |call| dense::all_gather(call, Chunk::from(all)).await.map(drop))
     }
 
@@ -285,12 +302,79 @@ impl Group {
         self.run(description, async |call| low_rank::low_rank_all_reduce(call, states, matrices, &tensors, &cost).await)
     }
 
+    /// The slots of the host, if all ranks are on it and calls of `bytes` should use them; the same on all ranks.
+    #[inline]
+    fn host_for(&self, bytes: usize) -> Option<&Arc<Host>> {
+        self.0.host.as_ref().filter(|_| self.0.settings.cost.prefers_slots(self.world_size(), bytes))
+    }
+
+    /// Runs a call over slots to its end on this thread.
+    fn run_on_host<R>(
+        &self,
+        host: &Host,
+        description: Description,
+        body: impl AsyncFnOnce(&mut HostCall<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let identity = self.next_call(&description);
+        let mut ticket = Ticket::take(&*host.queue);
+        let place = Place { description, sequence: identity.sequence, timeout: identity.timeout };
+        let (shared, expired) = (Shared::default(), AtomicBool::new(false));
+        let around = Surroundings {
+            port: self.port(),
+            expiry: &expired,
+            records: &host.records,
+            outer: description.encode(),
+            shared: &shared,
+            spins: self.0.engine.spins(),
+        };
+        self.0.engine.run_without_scope(identity.timeout, &expired, async {
+            let mut call = HostCall::begin(&mut ticket, around, &place).await?;
+            body(&mut call).await
+        })
+    }
+
+    /// Makes a non-blocking call over slots on `data`, which the handle gives back.
+    fn start_on_host<T, F>(
+        &self,
+        host: &Arc<Host>,
+        description: Description,
+        data: Vec<T>,
+        body: F,
+    ) -> Handle<(Vec<T>, Result<()>)>
+    where
+        T: Element,
+        F: for<'a, 'b> FnOnce(&'a mut HostCall<'b>, &'a mut [T]) -> CallFuture<'a, Result<()>> + Send + 'static,
+    {
+        let identity = self.next_call(&description);
+        let host = Arc::clone(host);
+        let mut ticket = Ticket::take(Arc::clone(&host.queue));
+        self.0.engine.spawn(identity.timeout, data, move |comm, data| {
+            Box::pin(async move {
+                let place = Place { description, sequence: identity.sequence, timeout: identity.timeout };
+                let shared = Shared::default();
+                let around = Surroundings {
+                    port: comm.port(),
+                    expiry: comm,
+                    records: &host.records,
+                    outer: description.encode(),
+                    shared: &shared,
+                    spins: 0,
+                };
+                let mut call = HostCall::begin(&mut ticket, around, &place).await?;
+                body(&mut call, data).await
+            })
+        })
+    }
+
     fn port(&self) -> &Arc<Port> {
         self.0.engine.port()
     }
 
-    fn next_call(&self) -> Identity {
+    fn next_call(&self, description: &Description) -> Identity {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
+        if let Some(host) = &self.0.host {
+            host.record(sequence, description.encode());
+        }
         Identity { group: 0, sequence, timeout: self.0.settings.timeout }
     }
 }

@@ -18,6 +18,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+pub mod host;
 pub mod low_rank;
 pub mod pattern;
 mod poison;

@@ -7,7 +7,10 @@ pub mod oracle;
 pub mod suite;
 mod threads;
 
-pub use threads::{on_local, on_transports};
+pub use threads::{on_host, on_local, on_transports};
 
 /// The exit status of a rank that ended because another one was lost.
 pub const LOST_STATUS: u8 = 3;
+
+/// The exit status of a rank whose call has ended because its deadline passed, here or on another rank.
+pub const TIMEOUT_STATUS: u8 = 4;

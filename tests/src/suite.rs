@@ -6,7 +6,7 @@ use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
 use brevity::compress::SparseVec;
 use brevity::compress::low_rank::LowRank;
 use brevity::compress::select::{TopKScratch, top_k};
-use brevity::{Element, PutBack, Reduction};
+use brevity::{Element, Group, PutBack, Reduction};
 
 use crate::oracle;
 
@@ -15,6 +15,10 @@ pub const WORLD_SIZES: [u32; 7] = [1, 2, 3, 4, 5, 7, 8];
 
 /// The lengths that every collective is tested with.
 pub const COUNTS: [usize; 3] = [0, 1, 1000];
+
+/// The lengths that collectives over shared memory are tested with: one line and one more, one block, one chunk and one
+/// element more, several chunks.
+pub const HOST_COUNTS: [usize; 10] = [0, 1, 10, 11, 128, 129, 1000, 16_385, 40_000, 300_001];
 
 /// The matrices that low-rank collectives are tested with, and the rank of their factors.
 const MATRICES: [(usize, usize); 3] = [(1, 1), (1, 7), (33, 65)];
@@ -37,6 +41,36 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
         sparse_collectives(call, count, k.min(count)).await;
     }
     low_rank(call).await;
+}
+
+/// Runs the collectives that take a group whole, as ranks of one host do over the memory that they share; blocking, and
+/// several at once.
+///
+/// # Panics
+/// When a result is not the oracle's.
+pub fn run_on_group(group: &Group, count: usize) {
+    let (rank, world_size) = (group.rank(), group.world_size());
+    let all = vectors(world_size, count);
+    let sum = oracle::sum(&all);
+    let mut data = oracle::vector(rank, count);
+    ok(group.all_reduce(&mut data, Reduction::Sum));
+    assert_eq!(data, sum, "all-reduce of {count}");
+
+    let handles: Vec<_> =
+        (0..3).map(|_| group.start_all_reduce(oracle::vector(rank, count), Reduction::Average)).collect();
+    let mut gathered = vec![f32::NAN; count * world_size as usize];
+    ok(group.all_gather(&all[rank as usize], &mut gathered));
+    assert_eq!(gathered, all.concat(), "all-gather of {count}");
+    for handle in handles.into_iter().rev() {
+        let (data, result) = handle.wait();
+        ok(result);
+        assert!(data.iter().zip(&sum).all(|(average, sum)| *average == sum / world_size as f32), "average of {count}");
+    }
+    for root in [0, world_size / 2, world_size - 1] {
+        let mut data = oracle::vector(rank, count);
+        ok(group.broadcast(&mut data, root));
+        assert_eq!(data, all[root as usize], "broadcast of {count} from {root}");
+    }
 }
 
 /// The vectors of all ranks.

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use brevity::transport::Transport;
+use brevity::transport::bootstrap::Opened;
 use brevity::transport::local;
+use brevity::transport::shm::Neighbourhood;
 use brevity::{Group, Settings};
 
 /// How long the ranks of one test may take together; generous, since it only has to tell slow from stuck.
@@ -20,6 +22,24 @@ pub fn on_local<R: Send + 'static>(world_size: u32, body: impl Fn(&Group) -> R +
     on_transports(world.map(|rank| Box::new(rank) as Box<dyn Transport>).collect(), body)
 }
 
+/// Runs `body` on `world_size` ranks of the local transport that share memory as ranks of one host do; the results in
+/// rank order.
+///
+/// # Panics
+/// When a rank panics or does not end.
+pub fn on_host<R: Send + 'static>(
+    world_size: u32,
+    settings: Settings,
+    body: impl Fn(&Group) -> R + Clone + Send + 'static,
+) -> Vec<R> {
+    let neighbourhoods = Neighbourhood::in_process(world_size).unwrap_or_else(|error| panic!("{error}"));
+    let ranks = local::world(world_size).into_iter().zip(neighbourhoods);
+    let groups = ranks.map(|(rank, neighbourhood)| {
+        Group::opened(Opened { transport: Box::new(rank), neighbourhood: Some(neighbourhood) }, settings)
+    });
+    on_groups(groups.collect(), body)
+}
+
 /// Runs `body` on one rank for each transport, each in its own thread; the results in rank order.
 ///
 /// # Panics
@@ -28,12 +48,15 @@ pub fn on_transports<R: Send + 'static>(
     transports: Vec<Box<dyn Transport>>,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,
 ) -> Vec<R> {
-    let world_size = transports.len();
+    on_groups(transports.into_iter().map(|transport| Group::new(transport, Settings::default())).collect(), body)
+}
+
+fn on_groups<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
+    let world_size = groups.len();
     let (sender, receiver) = mpsc::channel();
-    for (rank, transport) in transports.into_iter().enumerate() {
+    for (rank, group) in groups.into_iter().enumerate() {
         let (body, sender) = (body.clone(), sender.clone());
         thread::spawn(move || {
-            let group = Group::new(transport, Settings::default());
             let result = body(&group);
             // The test may have given up already.
             let _ = sender.send((rank, result));

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use brevity::launch::{Ending, Launch, Outcome};
 use brevity::transport::bootstrap::Choice;
-use brevity_tests::LOST_STATUS;
 use brevity_tests::suite::WORLD_SIZES;
+use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
@@ -53,8 +53,8 @@ fn ucx_is_here() -> bool {
 }
 
 /// A rank is killed while all of them exchange gradients without pause: the others say which.
-fn kill_one(transport: Choice) {
-    let job = Launch::new(RANK, ["exchange-for-ever"]).ranks(4).transport(transport).spawn().unwrap();
+fn kill_one(transport: Choice, mode: &str) {
+    let job = Launch::new(RANK, [mode]).ranks(4).transport(transport).spawn().unwrap();
     let processes = job.process_ids();
     let victim = processes[2].to_string();
     let waiter = std::thread::spawn(move || job.wait().unwrap());
@@ -79,13 +79,46 @@ fn kill_one(transport: Choice) {
 
 #[test]
 fn a_killed_rank_is_named_by_all_others_over_tcp() {
-    kill_one(Choice::Tcp);
+    kill_one(Choice::Tcp, "exchange-for-ever");
+    kill_one(Choice::Tcp, "all-reduce-for-ever");
 }
 
 #[test]
 fn a_killed_rank_is_named_by_all_others_over_ucx() {
     if ucx_is_here() {
-        kill_one(Choice::Ucx);
+        kill_one(Choice::Ucx, "exchange-for-ever");
+        kill_one(Choice::Ucx, "all-reduce-for-ever");
+    }
+}
+
+/// A rank is stopped in the middle of an all-reduce over shared memory: the others' deadline ends it.
+fn stop_one(transport: Choice) {
+    let launch = Launch::new(RANK, ["all-reduce-for-ever"]).ranks(4).transport(transport);
+    let job = launch.env("BREVITY_TIMEOUT", "2").spawn().unwrap();
+    let victim = job.process_ids()[2].to_string();
+    let waiter = std::thread::spawn(move || job.wait().unwrap());
+    sleep(Duration::from_millis(1500));
+    assert!(!waiter.is_finished(), "the ranks ended by themselves");
+    assert!(Command::new("kill").args(["-STOP", &victim]).status().unwrap().success());
+    let stopped = Instant::now();
+    while !waiter.is_finished() {
+        assert!(stopped.elapsed() < PATIENCE, "the others hang");
+        sleep(Duration::from_millis(5));
+    }
+    let Outcome { endings, .. } = waiter.join().unwrap();
+    let timeout = Ending::Exited(i32::from(TIMEOUT_STATUS));
+    assert_eq!((endings[0], endings[1], endings[3]), (timeout, timeout, timeout));
+}
+
+#[test]
+fn a_stopped_rank_is_named_when_the_deadline_passes_over_tcp() {
+    stop_one(Choice::Tcp);
+}
+
+#[test]
+fn a_stopped_rank_is_named_when_the_deadline_passes_over_ucx() {
+    if ucx_is_here() {
+        stop_one(Choice::Ucx);
     }
 }
 

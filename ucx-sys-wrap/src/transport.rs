@@ -116,6 +116,12 @@ pub trait Transport: Send + sealed::Sealed {
     /// or `None` when there is already, or when this transport can't be slept on.
     fn arm(&mut self) -> Option<Arc<OwnedFd>>;
 
+    /// Watches a peer that this rank waits for by other means than an operation: its death closes the transport with one
+    /// of the next calls of [`progress`](Self::progress). Says whether it has left in good order, which does not.
+    ///
+    /// Call it again while the wait goes on; it costs little, but not nothing.
+    fn watch(&mut self, peer: Rank) -> bool;
+
     /// Why the transport is closed, once it is.
     fn failure(&self) -> Option<Failure>;
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ucx_sys_wrap::buffer::{Comm, Port};
+use ucx_sys_wrap::buffer::Port;
 
 /// How long before the end operations fail: this part of the time given, and at most so long.
 const NOTICE_PART: u32 = 16;
@@ -36,15 +36,15 @@ impl Deadline {
         Self { notice, end, stage: Stage::Open }
     }
 
-    /// Does what is due `now`.
-    pub(super) fn look(&mut self, now: Duration, comm: &Comm<'_>) {
+    /// Does what is due `now`; `expire` has operations fail.
+    pub(super) fn look(&mut self, now: Duration, port: &Port, expire: impl FnOnce()) {
         if now >= self.notice && self.stage == Stage::Open {
-            comm.expire();
+            expire();
             self.stage = Stage::Expired;
         }
         if now >= self.end {
             // What can't be canceled ends with the transport.
-            self.finish(comm.port());
+            self.finish(port);
         }
     }
 

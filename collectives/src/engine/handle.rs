@@ -46,7 +46,7 @@ impl<T> Handle<T> {
                 return result.unwrap_or_else(|panic| resume_unwind(panic));
             }
             let moved = self.engine.turn();
-            waiter.pause(moved, Duration::MAX, &self.engine.port);
+            waiter.pause(moved, Duration::MAX, &self.engine.port, self.engine.neighbourhood());
         }
     }
 }
@@ -97,7 +97,8 @@ impl<B: Send + 'static, R> Spawned<B, R> {
 impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
     fn poll(&mut self) -> bool {
         let now = self.task.comm().now();
-        self.deadline.look(now, self.task.comm());
+        let comm = self.task.comm();
+        self.deadline.look(now, comm.port(), || comm.expire());
         let Some(result) = self.result.take().or_else(|| self.poll_task()) else { return false };
         let port = self.task.comm().port();
         if self.deadline.is_expired() && !self.deadline.is_over(now, port) {

@@ -9,16 +9,21 @@ mod handle;
 mod join;
 mod wait;
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::{Comm, Port, Task, TaskFuture, scope};
+use ucx_sys_wrap::shm::Neighbourhood;
 
 pub use handle::Handle;
 pub use join::join;
 
+use crate::host::SPINS;
 use deadline::Deadline;
 use handle::Spawned;
 use wait::Waiter;
@@ -32,6 +37,34 @@ pub struct Engine {
     background: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
     crowded: bool,
+    neighbourhood: Option<Arc<Neighbourhood>>,
+}
+
+/// What a blocked call does between polls.
+struct Turns {
+    waiter: Waiter,
+    deadline: Deadline,
+    turns: u32,
+}
+
+impl Turns {
+    fn new(engine: &Engine, timeout: Duration) -> Self {
+        let deadline = Deadline::after(engine.port.now(), timeout);
+        Self { waiter: Waiter::new(engine.crowded), deadline, turns: 0 }
+    }
+
+    /// Turns the engine and waits a little; calls `expire` when the call must end.
+    fn take(&mut self, engine: &Engine, expire: impl FnOnce()) {
+        let moved = engine.turn();
+        self.turns = self.turns.wrapping_add(1);
+        let mut longest = Duration::ZERO;
+        if self.turns.is_multiple_of(TURNS_PER_CLOCK) || self.waiter.is_patient() {
+            let now = engine.port.now();
+            self.deadline.look(now, &engine.port, expire);
+            longest = self.deadline.patience(now);
+        }
+        self.waiter.pause(moved, longest, &engine.port, engine.neighbourhood());
+    }
 }
 
 /// A task that moves whenever the engine turns.
@@ -41,10 +74,22 @@ trait Background: Send {
 }
 
 impl Engine {
-    /// An engine for `port`. `crowded` says that ranks outnumber processors, so that spinning only keeps others waiting.
+    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`.
     #[must_use]
-    pub fn new(port: Arc<Port>, crowded: bool) -> Arc<Self> {
-        Arc::new(Self { port, background: Mutex::default(), background_count: AtomicUsize::new(0), crowded })
+    pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>) -> Arc<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let here = neighbourhood.as_ref().map_or(port.world_size() as usize, |all| all.ranks().len());
+        let (background, background_count) = (Mutex::default(), AtomicUsize::new(0));
+        Arc::new(Self { port, background, background_count, crowded: here > processors, neighbourhood })
+    }
+
+    fn neighbourhood(&self) -> Option<&Neighbourhood> {
+        self.neighbourhood.as_deref()
+    }
+
+    /// How often to look at a flag before anything else gets a turn.
+    pub(crate) fn spins(&self) -> u32 {
+        if self.crowded { 0 } else { SPINS }
     }
 
     /// The transport's door.
@@ -58,29 +103,42 @@ impl Engine {
     ///
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
-        let mut waiter = Waiter::new(self.crowded);
-        let mut deadline = None;
-        let mut turns = 0u32;
+        let mut turns: Option<Turns> = None;
         let result = scope(
             &self.port,
-            |comm| {
-                let deadline = deadline.get_or_insert_with(|| Deadline::after(self.port.now(), timeout));
-                let moved = self.turn();
-                turns = turns.wrapping_add(1);
-                if turns.is_multiple_of(TURNS_PER_CLOCK) || waiter.is_patient() {
-                    let now = self.port.now();
-                    deadline.look(now, comm);
-                    waiter.pause(moved, deadline.patience(now), &self.port);
-                } else {
-                    waiter.pause(moved, Duration::ZERO, &self.port);
-                }
-            },
+            |comm| turns.get_or_insert_with(|| Turns::new(self, timeout)).take(self, || comm.expire()),
             body,
         );
-        if let Some(deadline) = deadline.filter(Deadline::is_expired) {
+        self.end(turns);
+        result
+    }
+
+    /// Runs `body`, which posts no operations, to its end on this thread. `expired` becomes true when operations would
+    /// fail; then `body` must end soon.
+    pub(crate) fn run_without_scope<R>(
+        &self,
+        timeout: Duration,
+        expired: &AtomicBool,
+        body: impl Future<Output = R>,
+    ) -> R {
+        let mut body = pin!(body);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut turns: Option<Turns> = None;
+        loop {
+            if let Poll::Ready(result) = body.as_mut().poll(&mut context) {
+                self.end(turns);
+                return result;
+            }
+            let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
+            turns.take(self, || expired.store(true, Ordering::Relaxed));
+        }
+    }
+
+    /// Ends a blocked call.
+    fn end(&self, turns: Option<Turns>) {
+        if let Some(deadline) = turns.map(|turns| turns.deadline).filter(Deadline::is_expired) {
             self.close_in_time(deadline);
         }
-        result
     }
 
     /// Closes the group for a call that has expired, once the others had their time to expire as well.
@@ -91,7 +149,7 @@ impl Engine {
             if deadline.is_over(now, &self.port) {
                 return deadline.finish(&self.port);
             }
-            waiter.pause(self.turn(), deadline.patience(now), &self.port);
+            waiter.pause(self.turn(), deadline.patience(now), &self.port, self.neighbourhood());
         }
     }
 

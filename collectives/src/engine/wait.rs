@@ -5,6 +5,7 @@ use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::Port;
+use ucx_sys_wrap::shm::Neighbourhood;
 
 /// Empty turns that are spent spinning where every rank has a processor of its own.
 const SPINS: u32 = 50;
@@ -20,11 +21,13 @@ pub(super) struct Waiter {
     spins: u32,
     empty_turns: u32,
     yielding_since: Option<Instant>,
+    /// Whether neighbours were told to ring; then everything is looked at once more before sleeping.
+    is_armed: bool,
 }
 
 impl Waiter {
     pub(super) fn new(crowded: bool) -> Self {
-        Self { spins: if crowded { 0 } else { SPINS }, empty_turns: 0, yielding_since: None }
+        Self { spins: if crowded { 0 } else { SPINS }, empty_turns: 0, yielding_since: None, is_armed: false }
     }
 
     /// Whether spinning is over, so that looking at the clock costs nothing that matters.
@@ -33,10 +36,9 @@ impl Waiter {
     }
 
     /// Waits a little after a turn that `moved` something or not; at most `longest` once it sleeps.
-    pub(super) fn pause(&mut self, moved: bool, longest: Duration, port: &Port) {
+    pub(super) fn pause(&mut self, moved: bool, longest: Duration, port: &Port, neighbourhood: Option<&Neighbourhood>) {
         if moved {
-            self.empty_turns = 0;
-            self.yielding_since = None;
+            (self.empty_turns, self.yielding_since, self.is_armed) = (0, None, false);
             return;
         }
         self.empty_turns = self.empty_turns.saturating_add(1);
@@ -47,8 +49,17 @@ impl Waiter {
         let since = *self.yielding_since.get_or_insert_with(Instant::now);
         if since.elapsed() < YIELD_TIME {
             yield_now();
-        } else {
-            port.sleep(longest.min(LONGEST_SLEEP));
+            return;
+        }
+        match neighbourhood {
+            Some(neighbourhood) if !self.is_armed => {
+                neighbourhood.begin_sleep();
+                self.is_armed = true;
+            }
+            _ => {
+                self.is_armed = false;
+                port.sleep_or_hear(longest.min(LONGEST_SLEEP), neighbourhood.map(Neighbourhood::bell));
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank lose-one` (rank 2 kills itself in
-//! the middle of it); or their launcher: `rank launch-for-ever`.
+//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank all-reduce-for-ever`, `rank
+//! lose-one` (rank 2 kills itself in the middle of it); or their launcher: `rank launch-for-ever`.
 //!
 //! Ends with status 0 when everything was as it must be; else says why and ends with another.
 #![forbid(unsafe_code)]
@@ -7,9 +7,9 @@
 use std::process::{Command, ExitCode};
 
 use brevity::collectives::Error as Collective;
-use brevity::{Error, GradientExchange, Group, Policy, launch};
+use brevity::{Error, GradientExchange, Group, Policy, Reduction, launch};
 use brevity_tests::suite::{self, COUNTS};
-use brevity_tests::{LOST_STATUS, oracle};
+use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS, oracle};
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("launch-for-ever") {
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Some("suite") => run_suite(&group),
         Some("exchange-for-ever") => exchange(&group, None),
         Some("lose-one") => exchange(&group, Some(20)),
+        Some("all-reduce-for-ever") => all_reduce_for_ever(&group),
         mode => panic!("no such mode: {mode:?}"),
     });
     match outcome {
@@ -28,6 +29,12 @@ fn main() -> ExitCode {
             assert_eq!(rank.0, 2, "another rank than the one that was killed is named");
             ExitCode::from(LOST_STATUS)
         }
+        Err(Error::Collective(Collective::Timeout { rank, .. })) => {
+            assert_eq!(rank.0, 2, "another rank than the one that was stopped is named");
+            ExitCode::from(TIMEOUT_STATUS)
+        }
+        // Another rank was the first to see the deadline pass.
+        Err(Error::Collective(Collective::Aborted { .. })) => ExitCode::from(TIMEOUT_STATUS),
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -54,8 +61,19 @@ fn run_suite(group: &Group) -> brevity::Result<()> {
     for count in COUNTS {
         group.run(suite::description(), async |call| suite::run(call, count).await);
     }
+    for count in suite::HOST_COUNTS {
+        suite::run_on_group(group, count);
+    }
     // Nobody leaves while another still needs it.
     Ok(group.barrier()?)
+}
+
+/// In chunks, so that a rank is stopped in the middle of a call.
+fn all_reduce_for_ever(group: &Group) -> brevity::Result<()> {
+    let mut data = vec![0.0f32; 1 << 20];
+    loop {
+        group.all_reduce(&mut data, Reduction::Sum)?;
+    }
 }
 
 /// Exchanges for ever; tells its process id before, if rank 2 is to kill itself after some steps.

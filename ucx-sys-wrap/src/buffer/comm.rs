@@ -75,6 +75,12 @@ impl<'env> Comm<'env> {
         self.port.expire(self.scope);
     }
 
+    /// Whether the deadline has passed.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        self.port.enter().scopes.borrow()[self.scope].expired()
+    }
+
     /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::{Index, IndexMut};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -110,6 +111,17 @@ impl Port {
         self.enter().transport.borrow().failure()
     }
 
+    /// Watches a peer that is waited for by other means than an operation; see [`Transport::watch`].
+    #[must_use]
+    pub fn watch(&self, peer: Rank) -> bool {
+        self.enter().transport.borrow_mut().watch(peer)
+    }
+
+    /// Closes the transport on all ranks because a peer that is needed has gone.
+    pub fn lose(&self, peer: Rank) {
+        self.enter().transport.borrow_mut().fail(Failure::PeerLost(peer));
+    }
+
     /// Closes the transport on purpose, on all ranks.
     pub fn abort(&self) {
         self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
@@ -117,14 +129,23 @@ impl Port {
 
     /// Sleeps until there is something to progress, at most `longest`; other threads may enter meanwhile.
     pub fn sleep(&self, longest: Duration) {
+        self.sleep_or_hear(longest, None);
+    }
+
+    /// As [`sleep`](Self::sleep), or until `bell` is readable.
+    pub fn sleep_or_hear(&self, longest: Duration, bell: Option<BorrowedFd<'_>>) {
         let descriptor = self.enter().transport.borrow_mut().arm();
         let Some(descriptor) = descriptor else {
             std::thread::yield_now();
             return;
         };
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        let own = PollFd::new(&descriptor, PollFlags::IN);
         // An interrupted sleep is a short sleep: the caller looks again anyway.
-        let _ = poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout));
+        let _ = match bell {
+            Some(bell) => poll(&mut [own, PollFd::from_borrowed_fd(bell, PollFlags::IN)], Some(&timeout)),
+            None => poll(&mut [own], Some(&timeout)),
+        };
     }
 
     pub(super) fn enter(&self) -> ReentrantMutexGuard<'_, Inner> {

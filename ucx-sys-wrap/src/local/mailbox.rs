@@ -115,6 +115,11 @@ impl Mailbox {
         self.ring();
     }
 
+    /// Whether a peer has left.
+    pub(super) fn has_left(&self, peer: Rank) -> bool {
+        self.inbox.lock().left.contains(&peer)
+    }
+
     pub(super) fn peer_left(&self, peer: Rank) {
         self.inbox.lock().left.push(peer);
         self.ring();

@@ -194,6 +194,10 @@ impl Transport for Local {
         self.world.mailboxes[self.rank.index()].arm()
     }
 
+    fn watch(&mut self, peer: Rank) -> bool {
+        self.world.mailboxes[self.rank.index()].has_left(peer)
+    }
+
     fn failure(&self) -> Option<Failure> {
         self.world.failure.get().copied()
     }

@@ -25,6 +25,51 @@ mod machine {
         }
     }
 
+    /// As [`copy`], for a block of a few hundred bytes: a string instruction would begin late, and would not overlap
+    /// with what comes before and after it.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    #[inline]
+    pub(in super::super) unsafe fn copy_block(from: *const u8, to: *mut u8, bytes: usize) {
+        let lines = bytes / 64;
+        if lines > 0 {
+            // SAFETY: the caller guarantees both ranges.
+            unsafe {
+                asm!(
+                    "2:",
+                    "movups {a}, [{from}]",
+                    "movups {b}, [{from} + 16]",
+                    "movups {c}, [{from} + 32]",
+                    "movups {d}, [{from} + 48]",
+                    "movups [{to}], {a}",
+                    "movups [{to} + 16], {b}",
+                    "movups [{to} + 32], {c}",
+                    "movups [{to} + 48], {d}",
+                    "add {from}, 64",
+                    "add {to}, 64",
+                    "dec {lines}",
+                    "jnz 2b",
+                    from = inout(reg) from => _,
+                    to = inout(reg) to => _,
+                    lines = inout(reg) lines => _,
+                    a = out(xmm_reg) _,
+                    b = out(xmm_reg) _,
+                    c = out(xmm_reg) _,
+                    d = out(xmm_reg) _,
+                    options(nostack)
+                );
+            }
+        }
+        let done = bytes / 64 * 64;
+        if done < bytes {
+            // SAFETY: `done` is at most `bytes`.
+            let (from, to) = unsafe { (from.add(done), to.add(done)) };
+            // SAFETY: the rest of the caller's ranges.
+            unsafe { copy(from, to, bytes - done) };
+        }
+    }
+
     /// Copies `lines` times 64 bytes past the caches; a fence must follow.
     ///
     /// # Safety
@@ -61,11 +106,11 @@ mod machine {
         }
     }
 
-    /// Copies `bytes` bytes past the caches, where `to` is a multiple of 64, and orders them before later stores.
+    /// Copies `bytes` bytes past the caches, where `to` is a multiple of 64; a fence must follow.
     ///
     /// # Safety
     /// As [`copy`].
-    pub(in super::super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
+    pub(in super::super) unsafe fn stream_unfenced(from: *const u8, to: *mut u8, bytes: usize) {
         let lines = if to.addr().is_multiple_of(64) { bytes / 64 } else { 0 };
         // SAFETY: a part of the caller's ranges, aligned as just checked.
         unsafe { stream_lines(from, to, lines) };
@@ -74,8 +119,27 @@ mod machine {
         let (from, to) = unsafe { (from.add(done), to.add(done)) };
         // SAFETY: the rest of the caller's ranges.
         unsafe { copy(from, to, bytes - done) };
+    }
+
+    /// Orders what was copied past the caches before later stores.
+    #[inline]
+    pub(in super::super) fn fence() {
         // SAFETY: a fence touches no memory. `Release` does not order stores past the caches, this does.
         unsafe { asm!("sfence", options(nostack, preserves_flags)) };
+    }
+
+    /// Asks for the line at `address`, which will be read. It need not exist.
+    #[inline]
+    pub(in super::super) fn prefetch_to_read(address: *const u8) {
+        // SAFETY: a hint, which touches no memory that the program can see, whatever the address.
+        unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
+    }
+
+    /// Asks for the line at `address`, which will be written. It need not exist.
+    #[inline]
+    pub(in super::super) fn prefetch_to_write(address: *const u8) {
+        // SAFETY: as above; processors that do not know it do nothing.
+        unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) };
     }
 }
 
@@ -109,16 +173,47 @@ mod portable {
     ///
     /// # Safety
     /// As [`copy`].
-    pub(in super::super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
+    pub(in super::super) unsafe fn stream_unfenced(from: *const u8, to: *mut u8, bytes: usize) {
         // SAFETY: the caller promises the same.
         unsafe { copy(from, to, bytes) };
     }
+
+    /// As [`copy`].
+    ///
+    /// # Safety
+    /// As [`copy`].
+    pub(in super::super) unsafe fn copy_block(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller promises the same.
+        unsafe { copy(from, to, bytes) };
+    }
+
+    /// Nothing was copied past the caches.
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    pub(in super::super) fn fence() {}
+
+    /// There is no portable way to ask for a line.
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    pub(in super::super) fn prefetch_to_read(_: *const u8) {}
+
+    /// There is no portable way to ask for a line.
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    pub(in super::super) fn prefetch_to_write(_: *const u8) {}
+}
+
+/// Copies `bytes` bytes past the caches, where `to` is a multiple of 64, and orders them before later stores.
+///
+/// # Safety
+/// As [`copy`].
+pub(super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: the caller promises the same.
+    unsafe { stream_unfenced(from, to, bytes) };
+    fence();
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(super) use machine::{copy, stream};
+pub(super) use machine::{copy, copy_block, fence, prefetch_to_read, prefetch_to_write, stream_unfenced};
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(super) use portable::{copy, stream};
+pub(super) use portable::{copy, copy_block, fence, prefetch_to_read, prefetch_to_write, stream_unfenced};
 
 #[cfg(test)]
 mod tests {
@@ -145,8 +240,10 @@ mod tests {
     #[test]
     fn all_copies_do_what_memcpy_does() {
         check("copy", copy);
+        check("copy of a block", copy_block);
         check("stream", stream);
         check("portable copy", portable::copy);
-        check("portable stream", portable::stream);
+        check("portable copy of a block", portable::copy_block);
+        check("portable stream", portable::stream_unfenced);
     }
 }

@@ -23,15 +23,23 @@
 #![allow(unsafe_code)]
 
 mod bell;
+mod blocks;
 mod copying;
 mod layout;
 mod mapping;
 mod neighbourhood;
 mod process;
+mod records;
+mod regime;
 mod segment;
+mod slots;
+#[cfg(test)]
+mod slots_tests;
 
 pub use bell::Bell;
 pub use layout::{Layout, SLOTS_BYTES};
 pub(crate) use neighbourhood::Gift;
 pub use neighbourhood::Neighbourhood;
+pub use records::Records;
 pub use segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
+pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};

@@ -207,6 +207,28 @@ impl OwnArea {
         unsafe { copying::stream(bytes.as_ptr(), to, bytes.len()) };
     }
 
+    /// As [`write`](Self::write), for a few hundred bytes.
+    #[inline]
+    pub(super) fn write_block(&self, offset: usize, bytes: &[u8]) {
+        let to = self.0.pointer(offset, bytes.len());
+        // SAFETY: as in `write`.
+        unsafe { copying::copy_block(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// As [`stream`](Self::stream), but not ordered before anything until [`copying::fence`].
+    #[inline]
+    pub(super) fn stream_unfenced(&self, offset: usize, bytes: &[u8]) {
+        let to = self.0.pointer(offset, bytes.len());
+        // SAFETY: as in `write`.
+        unsafe { copying::stream_unfenced(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Where `offset` would be, to ask for lines ahead of their use; it need not lie in the stretch.
+    #[inline]
+    pub(super) fn address(&self, offset: usize) -> *const u8 {
+        self.0.start.as_ptr().wrapping_add(offset)
+    }
+
     /// Copies the bytes at `offset` to `into`.
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) {
@@ -248,12 +270,19 @@ impl PeerArea {
         self.0.read(offset, into);
     }
 
-    /// Where `bytes` bytes at `offset` lie, for code of this folder that reads them without a copy. They may change
-    /// while they are read, so no reference to them may be made.
+    /// As [`read`](Self::read), for a few hundred bytes.
     #[inline]
-    #[allow(dead_code, reason = "for kernels that reduce what peers have published")]
-    pub(super) fn pointer(&self, offset: usize, bytes: usize) -> *const u8 {
-        self.0.pointer(offset, bytes)
+    pub(super) fn read_block(&self, offset: usize, into: &mut [u8]) {
+        let from = self.0.pointer(offset, into.len());
+        // SAFETY: `pointer` has checked that this many bytes are there; `into` is private, as no reference to shared
+        // bytes exists.
+        unsafe { copying::copy_block(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    /// Where `offset` would be, to ask for lines ahead of their use; it need not lie in the stretch.
+    #[inline]
+    pub(super) fn address(&self, offset: usize) -> *const u8 {
+        self.0.start.as_ptr().wrapping_add(offset)
     }
 }
 

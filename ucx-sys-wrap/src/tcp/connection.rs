@@ -236,6 +236,11 @@ impl Connection {
         ((statistics.bytes_sent, statistics.bytes_received) != before, verdict)
     }
 
+    /// Whether the peer has said bye, or the connection was closed here.
+    pub(super) fn is_finished(&self) -> bool {
+        self.socket.is_none()
+    }
+
     /// The peer has said bye: ends what still waits for it. What it sent before can still be received.
     pub(super) fn finish(&mut self) {
         let error = self.lost();

@@ -144,6 +144,12 @@ impl Transport for Tcp {
         Some(Arc::clone(self.poller.descriptor()))
     }
 
+    /// The death of a peer is noticed on its connection, which every sweep and every sleep looks at.
+    fn watch(&mut self, peer: Rank) -> bool {
+        let connection = self.connections.get(peer.index()).and_then(Option::as_ref);
+        self.closed.is_none() && connection.is_some_and(|connection| connection.is_finished())
+    }
+
     fn failure(&self) -> Option<Failure> {
         self.closed.as_ref().and_then(|closed| closed.cause)
     }

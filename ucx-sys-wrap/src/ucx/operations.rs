@@ -98,6 +98,10 @@ impl Transport for Ucx {
         Some(Arc::clone(&self.epoll))
     }
 
+    fn watch(&mut self, peer: Rank) -> bool {
+        self.watch_peer(peer)
+    }
+
     fn failure(&self) -> Option<Failure> {
         self.closed.as_ref().and_then(|closed| closed.cause)
     }

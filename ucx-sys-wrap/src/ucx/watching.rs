@@ -76,6 +76,21 @@ impl Ucx {
         self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits())
     }
 
+    /// Watches a peer that is waited for without an operation; says whether it has left.
+    pub(super) fn watch_peer(&mut self, peer: Rank) -> bool {
+        if self.closed.is_some() {
+            return false;
+        }
+        match self.read_word(peer).or_else(|| self.liveness.watch(peer)) {
+            None => false,
+            Some(News::Gone(_)) => true,
+            news => {
+                self.take_news(news);
+                false
+            }
+        }
+    }
+
     /// Discards messages that peers want back.
     fn give_back_withdrawn(&mut self) -> bool {
         let mut found = false;

@@ -1,0 +1,98 @@
+//! All-gather over slots: everybody writes its own, everybody reads all others'.
+//!
+//! Up to 512 bytes a rank go in the line of the flag; more in chunks of 64 KiB (256 from 4 MiB on): while a rank writes
+//! one it reads the others' of before. Every rank writes n bytes and reads n (P - 1).
+
+use std::ops::Range;
+
+use ucx_sys_wrap::shm::INLINE_BYTES;
+
+use super::call::HostCall;
+use crate::element::Element;
+use crate::error::Result;
+
+const CHUNK_BYTES: usize = 64 << 10;
+const LONG_CHUNK_BYTES: usize = 256 << 10;
+const LONG_BYTES: usize = 4 << 20;
+
+/// Gathers vectors of equal length: `all` is `P` vectors long and holds this rank's in its place.
+///
+/// # Errors
+/// When a rank is lost, aborts, calls something else or does not come in time: `all` is then unspecified.
+pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> Result<()> {
+    let (own, places) = (call.slots().own_place(), call.world_size() as usize);
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(all);
+    let length = bytes.len() / places;
+    if length <= INLINE_BYTES {
+        inline(call, bytes, length).await?;
+        call.finish();
+        return Ok(());
+    }
+    let chunk = if length < LONG_BYTES { CHUNK_BYTES } else { LONG_CHUNK_BYTES };
+    let count = length.div_ceil(chunk);
+    let first = call.take_steps(count);
+    let header = call.header();
+    let piece =
+        |place: usize, index: usize| place * length + index * chunk..place * length + length.min((index + 1) * chunk);
+    for turn in 0..=count {
+        let out = (turn < count).then(|| (first.plus(turn as u64), piece(own, turn)));
+        let back = turn.checked_sub(1).map(|index| (first.plus(index as u64), index));
+        if let Some((step, _)) = out {
+            call.until_free(step).await?;
+        }
+        // The first peer's chunk is read while this rank's next is written.
+        let mut unwritten = out.clone();
+        for place in (0..places).filter(|place| *place != own) {
+            let Some((step, index)) = back else { break };
+            call.until_published(place, step).await?;
+            match unwritten.take() {
+                Some((to, range)) => {
+                    let (bytes, into) = apart(bytes, range, piece(place, index));
+                    call.slots().exchange((to, 0, bytes), (place, step, 0), into);
+                }
+                None => call.slots().read(place, step, 0, &mut bytes[piece(place, index)]),
+            }
+        }
+        if let Some((step, range)) = unwritten {
+            call.slots().write(step, 0, &bytes[range]);
+        }
+        if let Some((step, _)) = out {
+            call.slots().publish(step, header);
+        }
+        if let Some((step, _)) = back {
+            call.slots().acknowledge(step);
+        }
+    }
+    call.finish();
+    Ok(())
+}
+
+/// One line a rank.
+async fn inline(call: &mut HostCall<'_>, all: &mut [u8], length: usize) -> Result<()> {
+    let own = call.slots().own_place();
+    let step = call.take_steps(1);
+    let header = call.header();
+    call.until_free(step).await?;
+    call.slots().publish_inline(step, header, &all[own * length..][..length]);
+    for place in (0..call.world_size() as usize).filter(|place| *place != own) {
+        call.until_published(place, step).await?;
+        call.slots().has_come_to(place, step);
+        call.slots().read_inline(place, step, &mut all[place * length..][..length]);
+    }
+    call.slots().acknowledge(step);
+    Ok(())
+}
+
+/// Two disjoint stretches of one vector, the first to read and the second to write.
+///
+/// # Panics
+/// When they overlap.
+pub(super) fn apart<T>(all: &mut [T], read: Range<usize>, write: Range<usize>) -> (&[T], &mut [T]) {
+    if read.end <= write.start {
+        let (low, high) = all.split_at_mut(write.start);
+        (&low[read], &mut high[..write.len()])
+    } else {
+        let (low, high) = all.split_at_mut(read.start);
+        (&high[..read.len()], &mut low[write])
+    }
+}

@@ -1,0 +1,249 @@
+//! All-reduce over slots.
+//!
+//! With `P` ranks and `n` bytes:
+//!
+//! | bytes | what each rank does | bytes read from others per rank |
+//! | --- | --- | --- |
+//! | up to 512 | publishes its vector in the line of its flag, reduces all vectors | n (P - 1) |
+//! | up to 64 KiB / (P - 1) | publishes its vector, reduces all vectors | n (P - 1) |
+//! | more, in chunks | publishes the chunk but for its own slice, reduces its slice of all ranks, publishes that, reads the other slices | 2 n (P - 1) / P |
+//!
+//! Chunks follow one another: while a rank writes one it reads the results of the one before the last. Slices are
+//! `div_ceil(chunk, P)` elements, rounded up to lines of 64 bytes.
+
+use std::ops::Range;
+
+use ucx_sys_wrap::shm::{CHUNK_BYTES, INLINE_BYTES, Step};
+
+use super::all_gather::apart;
+use super::call::HostCall;
+use crate::element::{Element, Reduction};
+use crate::error::{Error, Result};
+
+/// Up to so many bytes in all are reduced by every rank for itself.
+const ALL_BY_ALL_BYTES: usize = 64 << 10;
+
+/// A vector is cut into about this many chunks, so that the first and the last, which have nothing to overlap with, are
+/// short; but into none shorter than this, and the longest only where the vector is in no cache any more.
+const USUAL_CHUNKS: usize = 8;
+const LEAST_CHUNK_BYTES: usize = 32 << 10;
+const USUAL_CHUNK_BYTES: usize = 256 << 10;
+const LONG_BYTES: usize = 16 << 20;
+
+/// Reduces `data` over all ranks, in place; the same bits on every rank.
+///
+/// # Errors
+/// [`Error::Reduction`] for an average of integers; else when a rank is lost, aborts, calls something else or does not
+/// come in time: `data` is then unspecified.
+pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+    if reduction == Reduction::Average && !T::IS_FLOAT {
+        // All ranks find this out for themselves.
+        call.finish();
+        return Err(Error::Reduction { reduction: "average", element: T::NAME });
+    }
+    let bytes = size_of_val(data);
+    let others = call.world_size() as usize - 1;
+    if bytes <= INLINE_BYTES {
+        inline(call, data, reduction).await?;
+    } else if bytes * others <= ALL_BY_ALL_BYTES {
+        all_by_all(call, data, reduction).await?;
+    } else {
+        by_slices(call, data, reduction).await?;
+    }
+    call.finish();
+    Ok(())
+}
+
+/// One line a rank.
+async fn inline<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+    let header = call.header();
+    let step = call.take_steps(1);
+    call.until_free(step).await?;
+    call.slots().publish_inline(step, header, bytemuck::cast_slice(data));
+    let mut held = Line([0; INLINE_BYTES]);
+    let mut theirs = held;
+    let bytes = size_of_val(data);
+    let held: &mut [T] = bytemuck::cast_slice_mut(&mut held.0[..bytes]);
+    let theirs: &mut [T] = bytemuck::cast_slice_mut(&mut theirs.0[..bytes]);
+    let own = call.slots().own_place();
+    for place in 0..call.world_size() as usize {
+        if place == own {
+            if place > 0 {
+                T::combine(reduction, data, held);
+            }
+            continue;
+        }
+        call.until_published(place, step).await?;
+        call.slots().has_come_to(place, step);
+        if place > 0 {
+            call.slots().read_inline(place, step, bytemuck::cast_slice_mut(theirs));
+            T::combine(reduction, data, theirs);
+        } else {
+            held.copy_from_slice(data);
+            call.slots().read_inline(place, step, bytemuck::cast_slice_mut(data));
+        }
+    }
+    call.slots().acknowledge(step);
+    divide(data, reduction, call.world_size());
+    Ok(())
+}
+
+/// Every rank reads everything.
+async fn all_by_all<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+    let header = call.header();
+    let step = call.take_steps(1);
+    call.until_free(step).await?;
+    call.slots().write(step, 0, bytemuck::cast_slice(data));
+    call.slots().publish(step, header);
+    until_all_published(call, step).await?;
+    let world_size = call.world_size();
+    let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
+    call.slots().reduce((step, 0), data, false, combine, |block| divide(block, reduction, world_size));
+    call.slots().acknowledge(step);
+    Ok(())
+}
+
+/// Chunks, of which every rank reduces a slice.
+async fn by_slices<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+    let header = call.header();
+    let chunks = Chunks::new::<T>(data.len(), call.world_size() as usize);
+    let first = call.take_steps(chunks.count());
+    let (own, world_size) = (call.slots().own_place(), call.world_size());
+    let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
+    let peers = || (0..world_size as usize).filter(|place| *place != own);
+    for turn in 0..chunks.count() + 2 {
+        let out = (turn < chunks.count()).then(|| first.plus(turn as u64));
+        let back = turn.checked_sub(2).map(|chunk| (first.plus(chunk as u64), chunk));
+        if let Some(step) = out {
+            call.until_free(step).await?;
+        }
+        for place in peers() {
+            if let Some((step, _)) = back {
+                call.until_second(place, step).await?;
+            }
+            move_slices(call, data, &chunks, place, out.map(|step| (step, turn)), back);
+        }
+        if let Some(step) = out {
+            call.slots().publish(step, header);
+        }
+        if let Some((step, _)) = back {
+            call.slots().acknowledge(step);
+        }
+        if let Some(chunk) = turn.checked_sub(1).filter(|chunk| *chunk < chunks.count()) {
+            let step = first.plus(chunk as u64);
+            until_all_published(call, step).await?;
+            let (at, range) = chunks.slice(chunk, own);
+            let finish = |block: &mut [T]| divide(block, reduction, world_size);
+            call.slots().reduce((step, at * size_of::<T>()), &mut data[range], true, combine, finish);
+            call.slots().publish_second(step);
+        }
+    }
+    Ok(())
+}
+
+/// Writes what the rank at `place` reduces of one chunk, and reads what it has reduced of another.
+fn move_slices<T: Element>(
+    call: &mut HostCall<'_>,
+    data: &mut [T],
+    chunks: &Chunks,
+    place: usize,
+    out: Option<(Step, usize)>,
+    back: Option<(Step, usize)>,
+) {
+    let out = out.map(|(step, chunk)| (step, chunks.slice(chunk, place)));
+    let back = back.map(|(step, chunk)| (step, chunks.slice(chunk, place)));
+    let bytes = |elements: usize| elements * size_of::<T>();
+    match (out, back) {
+        (Some((to, (at, out))), Some((from, (start, back)))) => {
+            let (out, back) = apart(data, out, back);
+            let out = (to, bytes(at), bytemuck::cast_slice(out));
+            call.slots().exchange(out, (place, from, bytes(start)), bytemuck::cast_slice_mut(back));
+        }
+        (Some((step, (at, range))), None) => {
+            call.slots().write(step, bytes(at), bytemuck::cast_slice(&data[range]));
+        }
+        (None, Some((step, (at, range)))) => {
+            call.slots().read(place, step, bytes(at), bytemuck::cast_slice_mut(&mut data[range]));
+        }
+        (None, None) => {}
+    }
+}
+
+async fn until_all_published(call: &mut HostCall<'_>, step: Step) -> Result<()> {
+    for place in 0..call.world_size() as usize {
+        if place != call.slots().own_place() {
+            call.until_published(place, step).await?;
+        }
+    }
+    Ok(())
+}
+
+fn divide<T: Element>(block: &mut [T], reduction: Reduction, world_size: u32) {
+    if reduction == Reduction::Average {
+        T::divide(block, world_size);
+    }
+}
+
+/// Bytes of one line, aligned for every element type.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; INLINE_BYTES]);
+
+/// How a vector is cut into chunks and those into slices; all in elements.
+struct Chunks {
+    length: usize,
+    chunk: usize,
+    ranks: usize,
+    line: usize,
+}
+
+impl Chunks {
+    fn new<T>(length: usize, ranks: usize) -> Self {
+        let bytes = length * size_of::<T>();
+        let chunk = if bytes < LONG_BYTES {
+            (bytes / USUAL_CHUNKS).next_power_of_two().clamp(LEAST_CHUNK_BYTES, USUAL_CHUNK_BYTES)
+        } else {
+            CHUNK_BYTES
+        };
+        Self { length, chunk: chunk / size_of::<T>(), ranks, line: 64 / size_of::<T>() }
+    }
+
+    fn count(&self) -> usize {
+        self.length.div_ceil(self.chunk)
+    }
+
+    /// The slice of `chunk` that the rank at `place` reduces: where it begins in the chunk, and where it lies in the
+    /// vector.
+    fn slice(&self, chunk: usize, place: usize) -> (usize, Range<usize>) {
+        let start = chunk * self.chunk;
+        let length = self.chunk.min(self.length - start);
+        let slice = length.div_ceil(self.ranks).next_multiple_of(self.line);
+        let (from, to) = ((place * slice).min(length), ((place + 1) * slice).min(length));
+        (from, start + from..start + to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_cover_the_vector_once_and_in_order() {
+        for ranks in 1..=33 {
+            for length in [0, 1, 15, 1000, 65_535, 65_536, 65_537, 1_000_001, 5_000_000] {
+                let chunks = Chunks::new::<f32>(length, ranks);
+                let mut end = 0;
+                for chunk in 0..chunks.count() {
+                    for place in 0..ranks {
+                        let (at, range) = chunks.slice(chunk, place);
+                        assert_eq!((range.start, at), (end, end - chunk * chunks.chunk));
+                        assert!((at + range.len()) * 4 <= CHUNK_BYTES);
+                        assert!(range.is_empty() || (at * 4).is_multiple_of(64));
+                        end = range.end;
+                    }
+                }
+                assert_eq!(end, length);
+            }
+        }
+    }
+}

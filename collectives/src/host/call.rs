@@ -1,0 +1,269 @@
+//! One collective over slots on one rank: how it waits, and what can end it.
+
+use std::future::poll_fn;
+use std::hint::spin_loop;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use ucx_sys_wrap::buffer::{Comm, Port};
+use ucx_sys_wrap::shm::{Header, Records, Slots, Step};
+use ucx_sys_wrap::{Rank, Signature, Tag};
+
+use crate::call::Shared;
+use crate::description::Description;
+use crate::error::{Error, Place, Result};
+use crate::host::{Queue, Ticket};
+
+/// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
+pub(crate) const SPINS: u32 = 100;
+
+/// Turns after which a wait is long: then the rank waited for is watched.
+const LONG_TURNS: u32 = 32;
+
+/// What every algorithm over slots works with: the slots, for as long as the call has them, and waits that end.
+///
+/// A call that ends with an error, or not at all, leaves the slots in a state that no other rank knows, and closes the
+/// group.
+pub struct HostCall<'a> {
+    slots: &'a mut Slots,
+    around: Surroundings<'a>,
+    place: &'a Place,
+    signature: Signature,
+    /// The number of the call's first step.
+    first: u64,
+    is_whole: bool,
+}
+
+/// What a call over slots needs besides them.
+#[derive(Clone, Copy)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) port: &'a Port,
+    pub(crate) expiry: &'a dyn Expiry,
+    pub(crate) records: &'a Records,
+    /// The signature of the call that this is a part of.
+    pub(crate) outer: Signature,
+    pub(crate) shared: &'a Shared,
+    pub(crate) spins: u32,
+}
+
+/// Whether a deadline has passed.
+pub(crate) trait Expiry: Sync {
+    fn has_expired(&self) -> bool;
+}
+
+impl Expiry for AtomicBool {
+    fn has_expired(&self) -> bool {
+        self.load(Ordering::Relaxed)
+    }
+}
+
+impl Expiry for Comm<'_> {
+    fn has_expired(&self) -> bool {
+        Comm::has_expired(self)
+    }
+}
+
+impl<'a> HostCall<'a> {
+    /// Waits for the ticket's turn, and has the slots from then on.
+    ///
+    /// # Errors
+    /// When the group is closed or the deadline passes before.
+    #[inline]
+    pub(crate) async fn begin<Q: Deref<Target = Queue>>(
+        ticket: &'a mut Ticket<Q>,
+        around: Surroundings<'a>,
+        place: &'a Place,
+    ) -> Result<Self> {
+        if ticket.slots().is_none() {
+            poll_fn(|_| match around.end(place, around.port.rank(), 0) {
+                Some(error) => Poll::Ready(Err(error)),
+                None if ticket.slots().is_some() => Poll::Ready(Ok(())),
+                None => Poll::Pending,
+            })
+            .await?;
+        }
+        let Some(slots) = ticket.slots() else { unreachable!("the slots were there and nobody else takes them") };
+        let signature = place.description.encode();
+        Ok(Self { slots, around, place, signature, first: 0, is_whole: false })
+    }
+
+    /// The slots.
+    pub fn slots(&mut self) -> &mut Slots {
+        self.slots
+    }
+
+    /// Takes the call's steps, all at once; returns the first of them.
+    #[inline]
+    pub fn take_steps(&mut self, count: usize) -> Step {
+        let first = self.slots.take_steps(count as u64);
+        self.first = first.number();
+        first
+    }
+
+    /// Ranks in the group, which are those of the host.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.slots.places() as u32
+    }
+
+    /// What this rank says that it calls.
+    #[must_use]
+    pub fn description(&self) -> Description {
+        self.place.description
+    }
+
+    /// What is published with this call's steps.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        Header { signature: self.signature, mark: self.around.shared.mark() }
+    }
+
+    /// Waits until the slot of `step` may be written: all ranks have finished the step that it held.
+    ///
+    /// # Errors
+    /// When a rank is lost, aborts, calls something else or does not come in time.
+    #[inline]
+    pub async fn until_free(&mut self, step: Step) -> Result<()> {
+        while let Some(place) = self.slots.in_the_way(step) {
+            self.until(place, step, |slots| {
+                Ok(slots.in_the_way(step).is_none_or(|other| other != place).then_some(()))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the rank at `place` has published `step`, as a part of the same call.
+    ///
+    /// # Errors
+    /// As [`until_free`](Self::until_free).
+    #[inline]
+    pub async fn until_published(&mut self, place: usize, step: Step) -> Result<()> {
+        let header = self.until(place, step, |slots| slots.published(place, step)).await?;
+        if header.signature != self.signature {
+            return Err(self.mismatch(place, self.place.description, header.signature));
+        }
+        self.around.shared.hear(header.mark);
+        Ok(())
+    }
+
+    /// Waits until the rank at `place` has published the second part of `step`.
+    ///
+    /// # Errors
+    /// As [`until_free`](Self::until_free).
+    #[inline]
+    pub async fn until_second(&mut self, place: usize, step: Step) -> Result<()> {
+        self.until(place, step, |slots| Ok(slots.has_second(place, step)?.then_some(()))).await
+    }
+
+    /// Says that the call has done all that the others need of it.
+    #[inline]
+    pub fn finish(&mut self) {
+        self.slots.wake();
+        self.is_whole = true;
+    }
+
+    #[inline]
+    async fn until<R>(
+        &mut self,
+        place: usize,
+        step: Step,
+        mut look: impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
+    ) -> Result<R> {
+        // No future is made where nobody has to wait long.
+        match look(self.slots) {
+            Ok(Some(found)) => return Ok(found),
+            Ok(None) => {}
+            Err(error) => return Err(self.around.shared.error(self.place, error)),
+        }
+        let mut turns = 0;
+        poll_fn(|_| {
+            let found = self.spin(&mut look).transpose();
+            let found = found.or_else(|| {
+                turns += 1;
+                self.look_around(place, step, turns, &mut look).transpose()
+            });
+            found.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// Looks a few times; wakes the sleepers meanwhile.
+    #[inline]
+    fn spin<R>(&mut self, look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>) -> Result<Option<R>> {
+        for turn in 0..=self.around.spins {
+            match look(self.slots) {
+                Ok(None) => spin_loop(),
+                Ok(found) => return Ok(found),
+                Err(error) => return Err(self.around.shared.error(self.place, error)),
+            }
+            if turn == self.around.spins / 2 {
+                self.slots.wake();
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds out why the rank at `place` does not come.
+    #[cold]
+    fn look_around<R>(
+        &mut self,
+        place: usize,
+        step: Step,
+        turns: u32,
+        look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
+    ) -> Result<Option<R>> {
+        let Surroundings { port, expiry, records, outer, shared, .. } = self.around;
+        let rank = self.slots.rank_at(place);
+        // The engine closes the group for a call whose time is over, once the others had theirs.
+        self.is_whole |= expiry.has_expired();
+        if let Some(error) = self.around.end(self.place, rank, (step.number() - self.first) as u32) {
+            return Err(error);
+        }
+        if turns < LONG_TURNS {
+            return Ok(None);
+        }
+        if let Some(found) = records.call(place, self.place.sequence).filter(|found| *found != outer) {
+            return Err(self.mismatch(place, Description::decode(outer), found));
+        }
+        if !port.watch(rank) {
+            return Ok(None);
+        }
+        // It may have published this before it left.
+        let found = look(self.slots).map_err(|error| shared.error(self.place, error))?;
+        if found.is_none() {
+            port.lose(rank);
+            return Err(Error::PeerLost { rank });
+        }
+        Ok(found)
+    }
+
+    #[cold]
+    fn mismatch(&self, place: usize, expected: Description, found: Signature) -> Error {
+        self.around.shared.set_broken();
+        Error::Mismatch { rank: self.slots.rank_at(place), expected, found: Description::decode(found) }
+    }
+}
+
+impl Surroundings<'_> {
+    /// What ends a call in `round` that waits for `rank`, if anything does.
+    fn end(&self, place: &Place, rank: Rank, round: u32) -> Option<Error> {
+        let error = match self.port.failure() {
+            Some(failure) => failure.into(),
+            None if self.expiry.has_expired() => {
+                ucx_sys_wrap::Error::Timeout { rank, tag: Tag::new(rank, 0, place.sequence, round) }
+            }
+            None => return None,
+        };
+        Some(Error::at(place, error))
+    }
+}
+
+impl Drop for HostCall<'_> {
+    fn drop(&mut self) {
+        if !self.is_whole {
+            self.around.port.abort();
+        }
+    }
+}

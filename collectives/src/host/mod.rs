@@ -1,0 +1,44 @@
+//! Collectives among ranks that share memory, over the [slots](Slots) of their host.
+//!
+//! They are for groups whose ranks are all on one host. Every rank reads what the others have published, and elements
+//! are reduced in the order of ranks, by one rank for all or by all alike: the same bits everywhere.
+//!
+//! Calls take the slots one after the other, in the order in which they were made, which is the same on all ranks. So several may be under way, and none waits for a later one.
+
+mod all_gather;
+mod all_reduce;
+mod broadcast;
+mod call;
+mod queue;
+
+use std::sync::Arc;
+
+use ucx_sys_wrap::Signature;
+use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots};
+
+pub use all_gather::all_gather;
+pub use all_reduce::all_reduce;
+pub use broadcast::broadcast;
+pub use call::HostCall;
+pub(crate) use call::{SPINS, Surroundings};
+pub(crate) use queue::{Queue, Ticket};
+
+/// What a group whose ranks are all on one host works with.
+pub(crate) struct Host {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) records: Records,
+}
+
+impl Host {
+    /// For the ranks of a neighbourhood, if they are all of the world's, and not just one.
+    pub(crate) fn new(neighbourhood: &Arc<Neighbourhood>, world_size: u32) -> Option<Self> {
+        let is_whole = world_size > 1 && neighbourhood.ranks().len() == world_size as usize;
+        is_whole.then(|| Self { queue: Queue::new(Slots::new(neighbourhood)), records: Records::new(neighbourhood) })
+    }
+
+    /// Takes note of what this rank calls.
+    #[inline]
+    pub(crate) fn record(&self, sequence: u32, signature: Signature) {
+        self.records.record(sequence, signature);
+    }
+}

@@ -1,0 +1,227 @@
+//! Collectives over the memory that ranks of one host share; ranks are threads, each with its own mapping.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use brevity::collectives::Error;
+use brevity::transport::Rank;
+use brevity::{Element, Group, Reduction, Settings};
+use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
+use brevity_tests::{on_host, oracle};
+use proptest::prelude::*;
+
+fn hasty() -> Settings {
+    Settings { timeout: Duration::from_millis(300), ..Settings::default() }
+}
+
+#[test]
+fn every_collective_matches_its_oracle() {
+    for world_size in WORLD_SIZES {
+        on_host(world_size, Settings::default(), |group| {
+            for count in HOST_COUNTS {
+                suite::run_on_group(group, count);
+            }
+        });
+    }
+}
+
+/// Nothing is sent: the calls are over shared memory indeed.
+#[test]
+fn no_message_is_sent() {
+    let statistics = on_host(3, Settings::default(), |group| {
+        suite::run_on_group(group, 1000);
+        group.statistics()
+    });
+    assert!(statistics.iter().all(|statistics| statistics.messages_sent == 0), "{statistics:?}");
+}
+
+fn reduce_all<T: Element>(value: fn(u32, usize) -> T, combine: fn(T, T) -> T, reduction: Reduction) {
+    for count in [3, 100, 3000, 100_000] {
+        let results = on_host(4, Settings::default(), move |group| {
+            let mut data: Vec<T> = (0..count).map(|index| value(group.rank(), index)).collect();
+            group.all_reduce(&mut data, reduction).unwrap();
+            data
+        });
+        let expected: Vec<T> =
+            (0..count).map(|index| (0..4).map(|rank| value(rank, index)).reduce(combine).unwrap()).collect();
+        assert!(results.iter().all(|result| *result == expected), "{reduction:?} of {count} {}", T::NAME);
+    }
+}
+
+#[test]
+fn every_element_type_and_reduction() {
+    reduce_all::<u8>(|rank, index| (index as u8).wrapping_mul(rank as u8 + 7), u8::wrapping_add, Reduction::Sum);
+    reduce_all::<i64>(|rank, index| index as i64 - 50 * i64::from(rank), i64::max, Reduction::Max);
+    reduce_all::<u32>(|rank, index| index as u32 ^ rank, u32::min, Reduction::Min);
+    reduce_all::<f64>(|rank, index| f64::from(oracle::value(rank, index)), |a, b| a + b, Reduction::Sum);
+    let refused = on_host(2, Settings::default(), |group| {
+        let refused = matches!(group.all_reduce(&mut [1i32], Reduction::Average), Err(Error::Reduction { .. }));
+        group.all_reduce(&mut [1i32], Reduction::Sum).unwrap();
+        refused
+    });
+    assert_eq!(refused, [true, true]);
+}
+
+/// Floats whose sum depends on the order of addition: in rank order, the same bits everywhere.
+#[test]
+fn sums_are_in_rank_order_on_every_rank() {
+    let value = |rank: u32, index: usize| oracle::value(rank, index) / 3.0 + 1e-3 * oracle::value(rank + 9, index);
+    for world_size in [2, 3, 5] {
+        for count in [7, 1000, 200_000] {
+            let results = on_host(world_size, Settings::default(), move |group| {
+                let mut data: Vec<f32> = (0..count).map(|index| value(group.rank(), index)).collect();
+                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                data
+            });
+            let expected: Vec<f32> = (0..count)
+                .map(|index| (1..world_size).fold(value(0, index), |sum, rank| sum + value(rank, index)))
+                .collect();
+            assert!(results.iter().all(|result| *result == expected), "P = {world_size}, n = {count}");
+        }
+    }
+}
+
+/// What every rank but the last gets, when the last does `other` and drops its group.
+fn errors(settings: Settings, other: fn(&Group)) -> Vec<Error> {
+    let mut results = on_host(3, settings, move |group| {
+        if group.rank() == 2 {
+            other(group);
+            return None;
+        }
+        group.all_reduce(&mut vec![1.0f32; 100_000], Reduction::Sum).err()
+    });
+    assert!(results.pop().is_some());
+    results.into_iter().map(Option::unwrap).collect()
+}
+
+#[test]
+fn who_leaves_is_named() {
+    for error in errors(Settings::default(), |_| {}) {
+        assert!(matches!(error, Error::PeerLost { rank: Rank(2) }), "{error}");
+    }
+}
+
+#[test]
+fn who_aborts_is_named() {
+    for error in errors(Settings::default(), Group::abort) {
+        assert!(matches!(error, Error::Aborted { rank: Rank(2) }), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_sleeps_is_a_timeout() {
+    let errors = errors(hasty(), |_| std::thread::sleep(Duration::from_secs(2)));
+    assert!(errors.iter().any(|error| matches!(error, Error::Timeout { rank: Rank(2), .. })), "{errors:?}");
+    assert!(errors.iter().all(|error| matches!(error, Error::Timeout { .. } | Error::Aborted { .. })), "{errors:?}");
+}
+
+#[test]
+fn who_calls_something_else_is_named() {
+    let others: [fn(&Group); 4] = [
+        |group| drop(group.all_reduce(&mut vec![1.0f32; 99_999], Reduction::Sum)),
+        |group| drop(group.all_reduce(&mut [1.0f32], Reduction::Sum)),
+        |group| drop(group.broadcast(&mut vec![1.0f32; 100_000], 2)),
+        |group| drop(group.barrier()),
+    ];
+    for other in others {
+        let errors = errors(Settings::default(), other);
+        assert!(errors.iter().any(|error| matches!(error, Error::Mismatch { rank: Rank(2), .. })), "{errors:?}");
+        let is_end = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });
+        assert!(errors.iter().all(is_end), "{errors:?}");
+    }
+}
+
+/// A rank that writes what it likes into its segment: others end, with an error or with wrong numbers.
+#[test]
+fn garbage_in_a_segment_does_no_harm() {
+    for seed in 1..6u64 {
+        let results = on_host(3, hasty(), move |group| {
+            if group.rank() < 2 {
+                let mut outcome = Ok(());
+                for count in [1, 1000, 100_000].into_iter().cycle().take(300) {
+                    outcome = outcome.and_then(|()| group.all_reduce(&mut vec![1.0f32; count], Reduction::Sum));
+                }
+                return outcome.is_err();
+            }
+            let slots = group.neighbourhood().unwrap().own_slots();
+            let mut state = seed;
+            let end = Instant::now() + Duration::from_millis(600);
+            while Instant::now() < end {
+                for at in (0..8192).step_by(8) {
+                    state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                    let shift = (state >> 58) as u32;
+                    slots.word(at).store(state >> shift, Ordering::Relaxed);
+                }
+            }
+            true
+        });
+        assert!(results.iter().all(|ended| *ended), "garbage was taken for three hundred calls");
+    }
+}
+
+/// Calls of every kind, started in the same order and waited for in another.
+#[derive(Clone, Debug)]
+enum Step {
+    AllReduce(usize),
+    Start(usize),
+    Broadcast(usize, u32),
+    AllGather(usize),
+    Barrier,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let count = || prop_oneof![0..200usize, 0..3000usize, 0..70_000usize];
+    let step = prop_oneof![
+        count().prop_map(Step::AllReduce),
+        count().prop_map(Step::Start),
+        (count(), 0..8u32).prop_map(|(count, root)| Step::Broadcast(count, root)),
+        count().prop_map(Step::AllGather),
+        Just(Step::Barrier),
+    ];
+    prop::collection::vec(step, 1..20)
+}
+
+fn play(group: &Group, steps: &[Step]) {
+    let (rank, world_size) = (group.rank(), group.world_size());
+    let all = |count| suite::vectors(world_size, count);
+    let mut handles = Vec::new();
+    for step in steps {
+        match *step {
+            Step::AllReduce(count) => {
+                let mut data = oracle::vector(rank, count);
+                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                assert_eq!(data, oracle::sum(&all(count)), "{step:?}");
+            }
+            Step::Start(count) => handles.push(group.start_all_reduce(oracle::vector(rank, count), Reduction::Sum)),
+            Step::Broadcast(count, root) => {
+                let mut data = oracle::vector(rank, count);
+                group.broadcast(&mut data, root % world_size).unwrap();
+                assert_eq!(data, oracle::vector(root % world_size, count), "{step:?}");
+            }
+            Step::AllGather(count) => {
+                let mut data = vec![0.0; count * world_size as usize];
+                group.all_gather(&oracle::vector(rank, count), &mut data).unwrap();
+                assert_eq!(data, all(count).concat(), "{step:?}");
+            }
+            Step::Barrier => group.barrier().unwrap(),
+        }
+    }
+    if rank % 2 == 1 {
+        handles.reverse();
+    }
+    for handle in handles {
+        let (data, result) = handle.wait();
+        result.unwrap();
+        assert_eq!(data, oracle::sum(&all(data.len())));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_calls_in_any_order(world_size in 1..6u32, steps in steps()) {
+        on_host(world_size, Settings::default(), move |group| play(group, &steps));
+    }
+}

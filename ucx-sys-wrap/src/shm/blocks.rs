@@ -1,0 +1,90 @@
+//! Bulk copies into and out of slots, a block at a time.
+//!
+//! What holds such copies up are lines that another processor has: one that it has read must be taken from it before it
+//! is written here, one that it has written must be fetched. So the next block's lines are asked for while this block is
+//! copied. Measured on two cores of a Sapphire Rapids server, 512 KiB read from a peer, combined, and written for it: 62
+//! us with plain copies of 4 KiB, 41 us like this.
+
+use super::copying;
+use super::segment::{LINE_BYTES, OwnArea, PeerArea};
+
+/// What is copied between two requests for what comes next, in bytes: about as many lines as a processor core can wait
+/// for at once.
+pub(super) const BLOCK_BYTES: usize = 512;
+
+/// Memory of one block, aligned for every element type.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Block(pub(super) [u8; BLOCK_BYTES]);
+
+/// Copies `bytes` to `at`; with `streams` past the caches, and then [`fence`] must follow before they are published.
+#[inline]
+pub(super) fn write(own: &OwnArea, at: usize, bytes: &[u8], streams: bool) {
+    if streams {
+        own.stream_unfenced(at, bytes);
+        return;
+    }
+    for (index, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+        let done = index * BLOCK_BYTES + block.len();
+        ask_to_write(own, at + done, bytes.len() - done);
+        own.write_block(at + index * BLOCK_BYTES, block);
+    }
+}
+
+/// Copies what is at `at` to `into`.
+#[inline]
+pub(super) fn read(peer: &PeerArea, at: usize, into: &mut [u8]) {
+    let bytes = into.len();
+    for (index, block) in into.chunks_mut(BLOCK_BYTES).enumerate() {
+        let done = index * BLOCK_BYTES + block.len();
+        ask_to_read(peer, at + done, bytes - done);
+        peer.read_block(at + index * BLOCK_BYTES, block);
+    }
+}
+
+/// Writes and reads a block in turns, so that the waits for one hide behind those for the other.
+pub(super) fn exchange(
+    (own, to, bytes): (&OwnArea, usize, &[u8]),
+    (peer, from, into): (&PeerArea, usize, &mut [u8]),
+    streams: bool,
+) {
+    let both = bytes.len().min(into.len());
+    let (bytes, more) = bytes.split_at(both);
+    let (into, rest) = into.split_at_mut(both);
+    let blocks = bytes.chunks(BLOCK_BYTES).zip(into.chunks_mut(BLOCK_BYTES));
+    for (index, (out, place)) in blocks.enumerate() {
+        let start = index * BLOCK_BYTES;
+        let done = start + out.len();
+        if !streams {
+            ask_to_write(own, to + done, both - done);
+        }
+        ask_to_read(peer, from + done, both - done);
+        peer.read_block(from + start, place);
+        if streams { own.stream_unfenced(to + start, out) } else { own.write_block(to + start, out) }
+    }
+    write(own, to + both, more, streams);
+    read(peer, from + both, rest);
+}
+
+/// Orders what was written past the caches before later stores.
+pub(super) fn fence() {
+    copying::fence();
+}
+
+/// Asks for the lines of the first block of a stretch that will be read. It need not exist.
+#[inline]
+pub(super) fn ask_to_read(peer: &PeerArea, at: usize, bytes: usize) {
+    let start = peer.address(at);
+    for offset in (0..bytes.min(BLOCK_BYTES)).step_by(LINE_BYTES) {
+        copying::prefetch_to_read(start.wrapping_add(offset));
+    }
+}
+
+/// Asks for the lines of the first block of a stretch that will be written. It need not exist.
+#[inline]
+pub(super) fn ask_to_write(own: &OwnArea, at: usize, bytes: usize) {
+    let start = own.address(at);
+    for offset in (0..bytes.min(BLOCK_BYTES)).step_by(LINE_BYTES) {
+        copying::prefetch_to_write(start.wrapping_add(offset));
+    }
+}

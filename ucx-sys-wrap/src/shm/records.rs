@@ -1,0 +1,83 @@
+//! What the ranks of one host have called last, so that who waits can find out that a peer calls something else.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::neighbourhood::Neighbourhood;
+use super::segment::{LINE_BYTES, OwnArea, PeerArea};
+use super::slots::{RECORDS_AT, word_of};
+use crate::Signature;
+
+/// Calls that are remembered.
+const RECORDS: usize = 64;
+
+const RECORDS_BYTES: usize = RECORDS * LINE_BYTES;
+
+/// The last calls of every rank of a host, by number. Ranks go by their places in the [`Neighbourhood`].
+pub struct Records {
+    own: OwnArea,
+    peers: Box<[Option<PeerArea>]>,
+}
+
+impl Records {
+    /// The records of a neighbourhood.
+    #[must_use]
+    pub fn new(neighbourhood: &Arc<Neighbourhood>) -> Self {
+        let range = RECORDS_AT..RECORDS_AT + RECORDS_BYTES;
+        let peer = |place| neighbourhood.peer_slots(place).map(|peer: PeerArea| peer.area(range.clone()));
+        Self {
+            own: neighbourhood.own_slots().area(range.clone()),
+            peers: (0..neighbourhood.ranks().len()).map(peer).collect(),
+        }
+    }
+
+    /// Says what this rank's call number `number` is. Costs four stores.
+    #[inline]
+    pub fn record(&self, number: u32, Signature(signature): Signature) {
+        let line = self.own.line(line_of(number));
+        // A reader that sees a part of this does not see the number that it looks for.
+        line[0].store(0, Ordering::Release);
+        line[1].store(word_of(&signature[..8]), Ordering::Release);
+        line[2].store(word_of(&signature[8..]), Ordering::Release);
+        line[0].store(u64::from(number) + 1, Ordering::Release);
+    }
+
+    /// What call number `number` of the rank at `place` is, if it has made it, and not 64 more. `None` at this rank's own.
+    #[must_use]
+    pub fn call(&self, place: usize, number: u32) -> Option<Signature> {
+        let peer = self.peers.get(place)?.as_ref()?;
+        let at = line_of(number);
+        let expected = u64::from(number) + 1;
+        if peer.load(at) != expected {
+            return None;
+        }
+        let mut signature = [0; 16];
+        signature[..8].copy_from_slice(&peer.load(at + 8).to_ne_bytes());
+        signature[8..].copy_from_slice(&peer.load(at + 16).to_ne_bytes());
+        (peer.load(at) == expected).then_some(Signature(signature))
+    }
+}
+
+const fn line_of(number: u32) -> usize {
+    number as usize % RECORDS * LINE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_calls_are_known_by_number() {
+        let world = Neighbourhood::in_process(2).unwrap();
+        let [own, peer] = [0, 1].map(|rank: usize| Records::new(&world[rank]));
+        let signature = |number: u32| Signature([number as u8 + 1; 16]);
+        assert_eq!(peer.call(0, 0), None);
+        for number in 0..100 {
+            own.record(number, signature(number));
+        }
+        assert_eq!(peer.call(0, 99), Some(signature(99)));
+        assert_eq!(peer.call(0, 36), Some(signature(36)));
+        assert_eq!((peer.call(0, 35), peer.call(0, 100)), (None, None));
+        assert_eq!((peer.call(1, 99), peer.call(2, 99)), (None, None));
+    }
+}

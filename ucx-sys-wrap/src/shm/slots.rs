@@ -1,0 +1,442 @@
+//! Slots: what the ranks of one host publish for each other, step by step.
+//!
+//! A *step* is something that all ranks of the host do in the same order: each may publish bytes in its own slot of the
+//! step, each reads what others have published, and each says when it has finished the step. Steps are numbered from 1,
+//! and step `s` uses slot `s mod` [`DEPTH`]; so a rank may publish in step `s` once all others have finished step
+//! `s - DEPTH`. A step is cheap: no system call, no lock, and no line that two ranks write.
+//!
+//! | bytes of the slots | what |
+//! | --- | --- |
+//! | 0..64 | the last step that the rank has finished |
+//! | 128.. | for each slot 768 bytes of control |
+//! | 4096.. | what the rank's last calls were, a line each ([`Records`](super::Records)) |
+//! | 8192.. | for each slot [`CHUNK_BYTES`] of bytes |
+//!
+//! Control: word 0 is twice the step, and one more if there is a mark; words 1 and 2 are the signature, then up to
+//! [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published.
+//!
+//! Nothing that a peer writes is trusted: it can be wrong numbers, and a step from the future is an error.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytemuck::Pod;
+
+use super::blocks::{self, BLOCK_BYTES, Block};
+use super::neighbourhood::Neighbourhood;
+use super::regime::Regime;
+use super::segment::{LINE_BYTES, OwnArea, PeerArea};
+use crate::{Error, Mark, Rank, Result, Signature};
+
+/// Steps that may be under way at once.
+pub const DEPTH: u64 = 4;
+
+/// The most that is published inside a slot's control, in bytes.
+pub const INLINE_BYTES: usize = 512;
+
+/// The most that a slot takes, in bytes.
+pub const CHUNK_BYTES: usize = 512 << 10;
+
+const FINISHED_AT: usize = 0;
+const CONTROL_AT: usize = 128;
+const CONTROL_BYTES: usize = 768;
+const PAYLOAD_AT: usize = 24;
+const MARK_AT: usize = 576;
+const SECOND_AT: usize = 640;
+pub(super) const RECORDS_AT: usize = 4096;
+const CHUNKS_AT: usize = 8192;
+
+/// Bytes that the system gives at once, at least.
+const PAGE_BYTES: usize = 4096;
+
+/// Words of payload in a slot's first line.
+const FIRST_LINE_WORDS: usize = LINE_BYTES / 8 - PAYLOAD_AT / 8;
+
+/// The number of a step, the same on all ranks of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Step(u64);
+
+/// What is said along with the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// What the call is.
+    pub signature: Signature,
+    /// The sender's mark.
+    pub mark: Mark,
+}
+
+/// The slots of the ranks of one host, as one rank has them: it writes its own and reads the others'.
+///
+/// Ranks go by their places in the [`Neighbourhood`]. A place outside it is a mistake of the caller, and panics.
+pub struct Slots {
+    neighbourhood: Arc<Neighbourhood>,
+    own: OwnArea,
+    /// `None` at this rank's own place.
+    peers: Box<[Option<PeerArea>]>,
+    step: u64,
+    /// What each rank is known to have finished.
+    finished: Box<[u64]>,
+    regime: Regime,
+    /// Whether something was written past the caches since the last fence.
+    is_unfenced: bool,
+    /// Whether the system has given all pages of this rank's slots.
+    is_touched: bool,
+    /// Whether something was published that sleepers have not been woken for.
+    is_quiet: bool,
+}
+
+impl Slots {
+    /// The slots of a neighbourhood, of which there may be one a rank.
+    #[must_use]
+    pub fn new(neighbourhood: &Arc<Neighbourhood>) -> Self {
+        let places = neighbourhood.ranks().len();
+        Self {
+            own: neighbourhood.own_slots(),
+            peers: (0..places).map(|place| neighbourhood.peer_slots(place)).collect(),
+            step: 0,
+            finished: vec![0; places].into(),
+            regime: Regime::default(),
+            is_unfenced: false,
+            is_touched: false,
+            is_quiet: true,
+            neighbourhood: Arc::clone(neighbourhood),
+        }
+    }
+
+    /// How many ranks.
+    #[inline]
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// This rank's place.
+    #[inline]
+    #[must_use]
+    pub fn own_place(&self) -> usize {
+        self.neighbourhood.own_place()
+    }
+
+    /// The rank at a place.
+    #[must_use]
+    pub fn rank_at(&self, place: usize) -> Rank {
+        self.neighbourhood.ranks()[place]
+    }
+
+    /// Takes the next `count` steps; returns the first of them.
+    #[inline]
+    pub fn take_steps(&mut self, count: u64) -> Step {
+        let first = Step(self.step + 1);
+        self.step += count;
+        first
+    }
+
+    /// A rank that has not finished with the slot that `step` would overwrite, if there is one.
+    #[inline]
+    pub fn in_the_way(&mut self, step: Step) -> Option<usize> {
+        let needed = step.0.saturating_sub(DEPTH);
+        for (place, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer else { continue };
+            if self.finished[place] < needed {
+                self.finished[place] = peer.load(FINISHED_AT);
+                if self.finished[place] < needed {
+                    return Some(place);
+                }
+            }
+        }
+        None
+    }
+
+    /// Publishes up to [`INLINE_BYTES`] in one go: the cheapest step.
+    ///
+    /// # Panics
+    /// When there are more.
+    #[inline]
+    pub fn publish_inline(&mut self, step: Step, header: Header, bytes: &[u8]) {
+        assert!(bytes.len() <= INLINE_BYTES, "{} bytes in a line, expected at most {INLINE_BYTES}", bytes.len());
+        let control = step.control();
+        let (first, rest) = bytes.split_at(bytes.len().min(FIRST_LINE_WORDS * 8));
+        let line = self.own.line(control);
+        for (word, bytes) in line[PAYLOAD_AT / 8..].iter().zip(first.chunks(8)) {
+            word.store(word_of(bytes), Ordering::Relaxed);
+        }
+        if !rest.is_empty() {
+            self.own.write_block(control + LINE_BYTES, rest);
+        }
+        self.publish(step, header);
+    }
+
+    /// Publishes the step: what was written to its slot is seen by whoever sees this.
+    #[inline]
+    pub fn publish(&mut self, step: Step, Header { signature: Signature(signature), mark }: Header) {
+        self.fence();
+        let control = step.control();
+        let line = self.own.line(control);
+        line[1].store(word_of(&signature[..8]), Ordering::Relaxed);
+        line[2].store(word_of(&signature[8..]), Ordering::Relaxed);
+        let is_marked = mark != Mark::NONE;
+        if is_marked {
+            self.own.word(control + MARK_AT).store(mark.0, Ordering::Relaxed);
+        }
+        line[0].store(step.0 << 1 | u64::from(is_marked), Ordering::Release);
+        self.is_quiet = false;
+    }
+
+    /// What the rank at `place` said with its step, once it has published it.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] when the slot holds a later step, which can't be: this one is not finished.
+    #[inline]
+    pub fn published(&self, place: usize, step: Step) -> Result<Option<Header>> {
+        let peer = self.peer(place);
+        let control = step.control();
+        let found = peer.load(control);
+        if found >> 1 != step.0 {
+            return if found >> 1 < step.0 { Ok(None) } else { Err(self.beyond(place, found >> 1, step)) };
+        }
+        let line = peer.line(control);
+        let mut signature = [0; 16];
+        signature[..8].copy_from_slice(&line[1].to_ne_bytes());
+        signature[8..].copy_from_slice(&line[2].to_ne_bytes());
+        let mark = if found & 1 == 0 { Mark::NONE } else { Mark(peer.load(control + MARK_AT)) };
+        Ok(Some(Header { signature: Signature(signature), mark }))
+    }
+
+    /// Copies what was published by [`publish_inline`](Self::publish_inline) to `into`.
+    ///
+    /// # Panics
+    /// When `into` is longer than [`INLINE_BYTES`].
+    #[inline]
+    pub fn read_inline(&self, place: usize, step: Step, into: &mut [u8]) {
+        assert!(into.len() <= INLINE_BYTES, "{} bytes of a line, expected at most {INLINE_BYTES}", into.len());
+        let (peer, control) = (self.peer(place), step.control());
+        let (first, rest) = into.split_at_mut(into.len().min(FIRST_LINE_WORDS * 8));
+        let line = peer.line(control);
+        for (word, bytes) in line[PAYLOAD_AT / 8..].iter().zip(first.chunks_mut(8)) {
+            bytes.copy_from_slice(&word.to_ne_bytes()[..bytes.len()]);
+        }
+        if !rest.is_empty() {
+            peer.read_block(control + LINE_BYTES, rest);
+        }
+    }
+
+    /// Copies `bytes` into this rank's slot of the step, from `offset` on, to be published later.
+    ///
+    /// # Panics
+    /// When they do not fit into [`CHUNK_BYTES`].
+    pub fn write(&mut self, step: Step, offset: usize, bytes: &[u8]) {
+        check_chunk(offset, bytes.len());
+        let at = step.chunk() + offset;
+        if !self.is_touched {
+            self.touch();
+        }
+        self.is_unfenced |= self.regime.streams();
+        self.regime.time(bytes.len(), |streams| blocks::write(&self.own, at, bytes, streams));
+    }
+
+    /// Copies what the rank at `place` has published in its slot, from `offset` on.
+    ///
+    /// # Panics
+    /// When `into` is longer than the slot.
+    pub fn read(&self, place: usize, step: Step, offset: usize, into: &mut [u8]) {
+        check_chunk(offset, into.len());
+        blocks::read(self.peer(place), step.chunk() + offset, into);
+    }
+
+    /// [`write`](Self::write)s and [`read`](Self::read)s at once, which is faster than one after the other where they
+    /// are of about one length.
+    ///
+    /// # Panics
+    /// As they do.
+    pub fn exchange(&mut self, (into, to, bytes): (Step, usize, &[u8]), from: (usize, Step, usize), read: &mut [u8]) {
+        check_chunk(to, bytes.len());
+        let (place, step, offset) = from;
+        check_chunk(offset, read.len());
+        let Some(peer) = &self.peers[place] else { panic!("a rank reads its own slots") };
+        let streams = self.regime.streams();
+        self.is_unfenced |= streams;
+        blocks::exchange((&self.own, into.chunk() + to, bytes), (peer, step.chunk() + offset, read), streams);
+    }
+
+    /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the others' lie in
+    /// their slots of the step, from `offset` on. `combine` puts the second into the first; `finish` has the last word.
+    /// Works a block at a time, so that what is read is still near when it is combined.
+    ///
+    /// With `publishing`, the result goes to this rank's slot too, at the same offset.
+    ///
+    /// # Panics
+    /// When `own` is longer than the slot, or the size of an element does not divide 512 bytes.
+    pub fn reduce<T: Pod>(
+        &mut self,
+        (step, offset): (Step, usize),
+        own: &mut [T],
+        publishing: bool,
+        combine: impl Fn(&mut [T], &[T]),
+        finish: impl Fn(&mut [T]),
+    ) {
+        check_chunk(offset, size_of_val(own));
+        let mut at = step.chunk() + offset;
+        let place = self.own_place();
+        let (mut held, mut theirs) = (Block([0; BLOCK_BYTES]), Block([0; BLOCK_BYTES]));
+        let (held, theirs) = (bytemuck::cast_slice_mut(&mut held.0), bytemuck::cast_slice_mut(&mut theirs.0));
+        let streams = self.regime.streams();
+        self.is_unfenced |= publishing && streams;
+        let mut left = size_of_val(own);
+        for block in own.chunks_mut(BLOCK_BYTES / size_of::<T>()) {
+            let bytes = size_of_val(block);
+            left -= bytes;
+            for peer in self.peers.iter().flatten() {
+                blocks::ask_to_read(peer, at + bytes, left);
+            }
+            if publishing && !streams {
+                blocks::ask_to_write(&self.own, at + bytes, left);
+            }
+            let count = block.len();
+            self.fold(place, at, block, (&mut held[..count], &mut theirs[..count]), &combine);
+            finish(block);
+            if publishing {
+                let block = bytemuck::cast_slice(block);
+                if streams { self.own.stream_unfenced(at, block) } else { self.own.write_block(at, block) }
+            }
+            at += bytes;
+        }
+    }
+
+    /// Reduces one block in the order of places.
+    #[inline]
+    fn fold<T: Pod>(
+        &self,
+        own_place: usize,
+        at: usize,
+        own: &mut [T],
+        (held, theirs): (&mut [T], &mut [T]),
+        combine: &impl Fn(&mut [T], &[T]),
+    ) {
+        if own_place > 0 {
+            held.copy_from_slice(own);
+            self.peer(0).read_block(at, bytemuck::cast_slice_mut(own));
+        }
+        for peer in self.peers.iter().skip(1) {
+            match peer {
+                None => combine(own, held),
+                Some(peer) => {
+                    peer.read_block(at, bytemuck::cast_slice_mut(theirs));
+                    combine(own, theirs);
+                }
+            }
+        }
+    }
+
+    /// Publishes the second part of a step, which was written after the first.
+    #[inline]
+    pub fn publish_second(&mut self, step: Step) {
+        self.fence();
+        self.own.word(step.control() + SECOND_AT).store(step.0, Ordering::Release);
+        self.is_quiet = false;
+    }
+
+    /// Whether the rank at `place` has published the second part of the step.
+    ///
+    /// # Errors
+    /// As [`published`](Self::published).
+    #[inline]
+    pub fn has_second(&self, place: usize, step: Step) -> Result<bool> {
+        let found = self.peer(place).load(step.control() + SECOND_AT);
+        if found > step.0 { Err(self.beyond(place, found, step)) } else { Ok(found == step.0) }
+    }
+
+    /// Says that this rank reads nothing of this step and those before it any more.
+    #[inline]
+    pub fn acknowledge(&mut self, step: Step) {
+        self.own.word(FINISHED_AT).store(step.0, Ordering::Release);
+        self.is_quiet = false;
+    }
+
+    /// Takes note that the rank at `place` has finished all steps before `step`, which saves asking.
+    #[inline]
+    pub fn has_come_to(&mut self, place: usize, step: Step) {
+        let finished = &mut self.finished[place];
+        *finished = (*finished).max(step.0 - 1);
+    }
+
+    /// Wakes the ranks that sleep, if anything was published since the last time. Costs a fence, so do it when there is
+    /// nothing else to do.
+    #[inline]
+    pub fn wake(&mut self) {
+        if !std::mem::replace(&mut self.is_quiet, true) {
+            for (place, peer) in self.peers.iter().enumerate() {
+                if peer.is_some() {
+                    self.neighbourhood.wake(place);
+                }
+            }
+        }
+    }
+
+    /// Has the system give all pages of this rank's slots, so that the first writes take no longer than later ones.
+    #[cold]
+    fn touch(&mut self) {
+        self.is_touched = true;
+        for at in (CHUNKS_AT..CHUNKS_AT + DEPTH as usize * CHUNK_BYTES).step_by(PAGE_BYTES) {
+            let word = self.own.word(at);
+            word.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Orders what was written to slots before what is stored next.
+    #[inline]
+    fn fence(&mut self) {
+        if std::mem::take(&mut self.is_unfenced) {
+            blocks::fence();
+        }
+    }
+
+    #[inline]
+    fn peer(&self, place: usize) -> &PeerArea {
+        match &self.peers[place] {
+            Some(peer) => peer,
+            None => panic!("a rank reads its own slots"),
+        }
+    }
+
+    #[cold]
+    fn beyond(&self, place: usize, found: u64, step: Step) -> Error {
+        Error::Protocol { rank: self.rank_at(place), what: format!("a slot of step {found}, expected {}", step.0) }
+    }
+}
+
+impl Step {
+    /// The step `later` steps later.
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, later: u64) -> Self {
+        Self(self.0 + later)
+    }
+
+    /// Its number, from 1.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    const fn control(self) -> usize {
+        CONTROL_AT + (self.0 % DEPTH) as usize * CONTROL_BYTES
+    }
+
+    const fn chunk(self) -> usize {
+        CHUNKS_AT + (self.0 % DEPTH) as usize * CHUNK_BYTES
+    }
+}
+
+fn check_chunk(offset: usize, bytes: usize) {
+    let fits = offset.checked_add(bytes).is_some_and(|end| end <= CHUNK_BYTES);
+    assert!(fits, "{bytes} bytes at {offset} of a slot of {CHUNK_BYTES}");
+}
+
+/// Up to eight bytes as a word, in the machine's order.
+#[inline]
+pub(super) fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_ne_bytes(word)
+}

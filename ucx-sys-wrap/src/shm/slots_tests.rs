@@ -1,0 +1,132 @@
+//! Slots between threads that each have their own mapping.
+
+use std::sync::atomic::Ordering;
+
+use super::slots::*;
+use super::{Neighbourhood, OwnArea};
+use crate::{Error, Mark, Rank, Signature};
+
+fn pair() -> ([Slots; 2], [OwnArea; 2]) {
+    let world = Neighbourhood::in_process(2).unwrap();
+    ([0, 1].map(|rank: usize| Slots::new(&world[rank])), [0, 1].map(|rank: usize| world[rank].own_slots()))
+}
+
+fn header(number: u8) -> Header {
+    Header { signature: Signature([number; 16]), mark: Mark::NONE }
+}
+
+#[test]
+fn what_is_published_is_read_once_it_is() {
+    let ([mut writer, mut reader], _) = pair();
+    for bytes in [0, 1, 8, 39, 40, 41, 64, 511, 512] {
+        let (step, same) = (writer.take_steps(1), reader.take_steps(1));
+        assert_eq!(step, same);
+        assert_eq!(reader.published(0, step).unwrap(), None);
+        let payload: Vec<u8> = (0..bytes).map(|index| (index * 7 + bytes) as u8).collect();
+        let said = Header { mark: Mark(bytes as u64), ..header(bytes as u8) };
+        writer.publish_inline(step, said, &payload);
+        assert_eq!(reader.published(0, step).unwrap(), Some(said));
+        let mut found = vec![0; bytes];
+        reader.read_inline(0, step, &mut found);
+        assert_eq!(found, payload);
+        assert_eq!(writer.published(1, step).unwrap(), None, "the reader has published nothing");
+        writer.acknowledge(step);
+        reader.acknowledge(step);
+    }
+}
+
+#[test]
+fn a_slot_is_free_when_all_have_finished_its_last_step() {
+    let ([mut writer, mut reader], _) = pair();
+    let first = writer.take_steps(DEPTH + 2);
+    reader.take_steps(DEPTH + 2);
+    for later in 0..DEPTH {
+        assert_eq!(writer.in_the_way(first.plus(later)), None);
+    }
+    assert_eq!(writer.in_the_way(first.plus(DEPTH)), Some(1));
+    reader.acknowledge(first);
+    assert_eq!(writer.in_the_way(first.plus(DEPTH)), None);
+    assert_eq!(writer.in_the_way(first.plus(DEPTH + 1)), Some(1));
+    writer.has_come_to(1, first.plus(2));
+    assert_eq!(writer.in_the_way(first.plus(DEPTH + 1)), None);
+}
+
+#[test]
+fn chunks_arrive_whole_by_every_way_to_write_and_read_them() {
+    for bytes in [1, 63, 64, 511, 513, 5000, 100_000, CHUNK_BYTES] {
+        let ([mut left, mut right], _) = pair();
+        let payload = |seed: usize| -> Vec<u8> { (0..bytes).map(|index| ((index * 31 + seed) >> 2) as u8).collect() };
+        let (step, _) = (left.take_steps(2), right.take_steps(2));
+        left.write(step, 0, &payload(1));
+        left.publish(step, header(1));
+        assert!(right.published(0, step).unwrap().is_some());
+        let mut found = vec![0; bytes];
+        right.exchange((step, 0, &payload(2)), (0, step, 0), &mut found);
+        assert_eq!(found, payload(1));
+        right.publish(step, header(1));
+        let mut found = vec![0; bytes];
+        left.read(1, step, 0, &mut found);
+        assert_eq!(found, payload(2));
+        assert!(!right.has_second(0, step).unwrap());
+        left.publish_second(step);
+        assert!(right.has_second(0, step).unwrap());
+    }
+}
+
+#[test]
+fn reductions_are_in_the_order_of_places() {
+    let world = Neighbourhood::in_process(3).unwrap();
+    let mut ranks: Vec<Slots> = world.iter().map(Slots::new).collect();
+    let vector = |place: usize| -> Vec<u32> { (0..1000).map(|index| index * 3 + place as u32).collect() };
+    let steps: Vec<Step> = ranks.iter_mut().map(|slots| slots.take_steps(1)).collect();
+    for (place, slots) in ranks.iter_mut().enumerate() {
+        slots.write(steps[0], 64, bytemuck::cast_slice(&vector(place)));
+        slots.publish(steps[0], header(0));
+    }
+    // Not commutative, so that the order shows.
+    let combine = |into: &mut [u32], from: &[u32]| {
+        for (into, from) in into.iter_mut().zip(from) {
+            *into = into.wrapping_mul(31).wrapping_add(*from);
+        }
+    };
+    let mut expected = vector(0);
+    combine(&mut expected, &vector(1));
+    combine(&mut expected, &vector(2));
+    expected.iter_mut().for_each(|value| *value += 1);
+    for (place, slots) in ranks.iter_mut().enumerate() {
+        let mut own = vector(place);
+        let finish = |block: &mut [u32]| block.iter_mut().for_each(|value| *value += 1);
+        slots.reduce((steps[0], 64), &mut own, place == 1, combine, finish);
+        assert_eq!(own, expected, "place {place}");
+    }
+}
+
+#[test]
+fn a_step_of_the_future_is_an_error_and_no_panic() {
+    let ([_, mut reader], [peer, _]) = pair();
+    let step = reader.take_steps(1);
+    for at in (0..8192).step_by(8) {
+        peer.word(at).store(u64::MAX, Ordering::Relaxed);
+    }
+    let is_refused = |error: Error| matches!(error, Error::Protocol { rank: Rank(0), .. });
+    assert!(is_refused(reader.published(0, step).unwrap_err()));
+    assert!(is_refused(reader.has_second(0, step).unwrap_err()));
+    assert_eq!(reader.in_the_way(step.plus(100)), None, "it says that it has finished everything: its own loss");
+    let mut bytes = [0; 512];
+    reader.read_inline(0, step, &mut bytes);
+    reader.read(0, step, 0, &mut bytes);
+}
+
+#[test]
+fn what_does_not_fit_is_a_mistake_of_the_caller() {
+    let refused = |act: fn(&mut Slots, Step)| {
+        let ([mut slots, _], _) = pair();
+        let step = slots.take_steps(1);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(&mut slots, step))).is_err()
+    };
+    assert!(refused(|slots, step| slots.publish_inline(step, Header::default(), &[0; INLINE_BYTES + 1])));
+    assert!(refused(|slots, step| slots.write(step, CHUNK_BYTES, &[0])));
+    assert!(refused(|slots, step| slots.read(1, step, usize::MAX, &mut [0])));
+    assert!(refused(|slots, step| slots.read(0, step, 0, &mut [0])));
+    assert!(refused(|slots, step| slots.read(2, step, 0, &mut [0])));
+}
