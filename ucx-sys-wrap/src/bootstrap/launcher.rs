@@ -95,7 +95,14 @@ impl Launcher {
     fn present(variables: Variables<'_>) -> Vec<Self> {
         let present = |launcher: &Self| {
             let (rank, world_size) = launcher.variables();
-            if *launcher == Self::Own { variables.any(&[rank, world_size]) } else { variables.all(&[rank, world_size]) }
+            match launcher {
+                Self::Own => variables.any(&[rank, world_size]),
+                // The shell of an interactive step is the one task of its step, and launches what it likes.
+                Self::Slurm => {
+                    variables.all(&[rank, world_size]) && (variables.lookup)(world_size).is_some_and(|size| size != "1")
+                }
+                _ => variables.all(&[rank, world_size]),
+            }
         };
         Self::ALL.into_iter().filter(present).collect()
     }

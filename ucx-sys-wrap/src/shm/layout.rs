@@ -104,7 +104,7 @@ mod tests {
     fn few_ranks_get_large_rings() {
         assert_eq!(Layout::new(2).ring_bytes(), MOST_RING_BYTES);
         assert_eq!(Layout::new(8).ring_bytes(), MOST_RING_BYTES);
-        assert_eq!(Layout::new(9).ring_bytes(), 512 << 10);
+        assert_eq!(Layout::new(9).ring_bytes(), MOST_RING_BYTES / 2);
         assert_eq!(Layout::new(MAX_NEIGHBOURS).ring_bytes(), LEAST_RING_BYTES);
     }
 }

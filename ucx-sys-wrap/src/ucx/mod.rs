@@ -149,6 +149,8 @@ pub struct Ucx {
     /// Looks so far.
     round: u32,
     next_look: Duration,
+    /// Peers that were found gone while no operation waited for them.
+    gone: Vec<Rank>,
     /// Peers that are waited for; scratch of `look`.
     waited: Vec<Rank>,
     may_have_slept: bool,
@@ -220,6 +222,7 @@ impl Ucx {
             turns: 0,
             round: 0,
             next_look: LOOK_EVERY,
+            gone: Vec::new(),
             waited: Vec::new(),
             may_have_slept: false,
             has_moved: false,

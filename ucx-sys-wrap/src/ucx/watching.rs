@@ -81,6 +81,9 @@ impl Ucx {
         if self.closed.is_some() {
             return false;
         }
+        if self.gone.contains(&peer) {
+            return true;
+        }
         match self.read_word(peer).or_else(|| self.liveness.watch(peer)) {
             None => false,
             Some(News::Gone(_)) => true,
@@ -131,6 +134,9 @@ impl Ucx {
         self.progress_until_settled(lost);
         let is_waited_for = self.waits().any(|(peer, _)| peer == lost);
         if matches!(news, Some(News::Gone(_))) && !is_waited_for {
+            if !self.gone.contains(&lost) {
+                self.gone.push(lost);
+            }
             return false;
         }
         tracing::warn!(rank = %lost, ?cause, "a peer is gone");
