@@ -61,4 +61,5 @@ pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub(crate) use reserve::reserve;
 
 /// The version of everything that ranks send each other: bootstrap, frames and collectives. All ranks must have the same.
-pub const WIRE_VERSION: u32 = 1;
+/// It goes up when that of a transport does.
+pub const WIRE_VERSION: u32 = 2;

@@ -175,8 +175,7 @@ impl<B: RecvBuffer + 'static> Region<B> {
 
 impl Region<PoolBuffer<u8>> {
     /// Registers `length` bytes of zeroes where peers reach them best: memory that `ucx` shares between processes, which
-    /// peers of this host then write and read by themselves (measured: 8 bytes in a fifth of the time that registered memory
-    /// takes, and without this rank's making progress); else memory of the pool.
+    /// peers of this host then write and read by themselves; else memory of the pool.
     ///
     /// `ucx` keeps the memory when the region is dropped, and uses it for later regions.
     ///
