@@ -21,7 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { WINDOW = 64, MOST_SAMPLES = 100, DATA = 1, GO = 2 };
+enum { WINDOW = 64, POSTED_BYTES = 1 << 20, MOST_SAMPLES = 100, DATA = 1, GO = 2 };
 
 static int rank, world, peer;
 static FILE *orders, *conductor;
@@ -131,16 +131,23 @@ static void latency(int bytes, int iterations, int warmup)
     free(in);
 }
 
+/* How many memories a stream is received into, in turn: 1 MiB of them, at least two, as Brevity's receiver has posted. */
+static int stream_depth(int bytes)
+{
+    int depth = POSTED_BYTES / (bytes ? bytes : 1);
+    return depth < 2 ? 2 : depth > WINDOW ? WINDOW : depth;
+}
+
 /* Messages in windows of 64, from the even rank to the odd one, or both ways; a word back at the end. */
 static void stream(unsigned char *out, unsigned char *in, int bytes, int count, int both)
 {
-    int sends = both || rank % 2 == 0, receives = both || rank % 2 == 1;
+    int sends = both || rank % 2 == 0, receives = both || rank % 2 == 1, depth = stream_depth(bytes);
     MPI_Request requests[2 * WINDOW];
     MPI_Status statuses[2 * WINDOW];
     while (count > 0) {
         int window = count < WINDOW ? count : WINDOW, posted = 0;
         for (int i = 0; receives && i < window; i++)
-            MPI_Irecv(in, bytes, MPI_BYTE, peer, DATA, MPI_COMM_WORLD, &requests[posted++]);
+            MPI_Irecv(in + (size_t)bytes * (i % depth), bytes, MPI_BYTE, peer, DATA, MPI_COMM_WORLD, &requests[posted++]);
         for (int i = 0; sends && i < window; i++)
             MPI_Isend(out, bytes, MPI_BYTE, peer, DATA, MPI_COMM_WORLD, &requests[posted++]);
         MPI_Waitall(posted, requests, statuses);
@@ -154,7 +161,7 @@ static void stream(unsigned char *out, unsigned char *in, int bytes, int count, 
 
 static void bandwidth(int bytes, int iterations, int warmup, int both)
 {
-    unsigned char *out = buffer(bytes), *in = buffer(bytes);
+    unsigned char *out = buffer(bytes), *in = buffer((size_t)bytes * stream_depth(bytes));
     fill(out, bytes, rank);
     stream(out, in, bytes, 1, both);
     if (both || rank % 2 == 1)

@@ -17,6 +17,16 @@ pub const MOST_SAMPLES: usize = 100;
 /// Messages that are on their way at once where bandwidth is measured.
 pub const WINDOW: usize = 64;
 
+/// The most that the receiver of a stream has posted, in bytes: no two receives share memory, and more than this falls
+/// out of the processor's cache, so that memory would be measured.
+const POSTED_BYTES: usize = 1 << 20;
+
+/// How many messages the receiver of a stream of them has posted: at least two, one to be written and one to follow.
+#[must_use]
+pub fn stream_depth(bytes: usize) -> usize {
+    (POSTED_BYTES / bytes.max(1)).clamp(2, WINDOW)
+}
+
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {

@@ -41,7 +41,8 @@ fn meet(place: &PathBuf, first: bool) -> Result<TcpStream> {
     let stream = if first {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
         let port = listener.local_addr().map_err(failed())?.port();
-        let written = place.with_extension("new");
+        // Beside it and for this pair alone: the other end never reads half a number, nor another pair's.
+        let written = place.with_extension(format!("new{}", place.extension().unwrap_or_default().display()));
         fs::write(&written, port.to_string()).map_err(failed())?;
         fs::rename(&written, place).map_err(failed())?;
         listener.accept().map_err(failed())?.0

@@ -6,18 +6,14 @@ use brevity::collectives::engine::join;
 use brevity::transport::buffer::Comm;
 
 use super::{Lap, MESSAGE, Pair};
-use crate::order::{Order, WINDOW};
+use crate::order::{Order, WINDOW, stream_depth};
 use crate::{Error, Result};
-
-/// The most that a receiver has posted, in bytes: no two receives share memory, and more than this falls out of the
-/// processor's cache, so that memory would be measured.
-const POSTED_BYTES: usize = 1 << 20;
 
 /// Streams where this rank sends, receives, or both.
 pub(super) fn run(pair: &Pair<'_>, (sends, receives): (bool, bool), order: &Order) -> Result<Vec<f64>> {
     let out = sends.then(|| pair.own_bytes(order.bytes));
     let total = order.warmup + order.iterations;
-    let depth = if receives { (POSTED_BYTES / order.bytes.max(1)).clamp(2, WINDOW).min(total) } else { 0 };
+    let depth = if receives { stream_depth(order.bytes).min(total) } else { 0 };
     let mut memory = vec![pair.untouched(order.bytes); depth];
     let times = pair.waiting.run(async |comm| {
         let mut places: Places<'_> = memory.iter_mut().map(|place| &mut place[..]).collect();

@@ -9,7 +9,7 @@ use crate::order::{Order, What};
 use crate::peers::Wire;
 
 /// Sizes of a stream, in bytes.
-const STREAMED: std::ops::RangeInclusive<usize> = 64 << 10..=16 << 20;
+pub(super) const STREAMED: std::ops::RangeInclusive<usize> = 64 << 10..=16 << 20;
 
 pub(super) fn ucx(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let Some(perftest) = stage.perftest.as_ref().filter(|_| stage.ucx) else { return Ok(()) };

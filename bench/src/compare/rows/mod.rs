@@ -51,6 +51,8 @@ pub enum Row {
     Parts,
     /// Latency over the better of the MPIs.
     Mpi,
+    /// Bandwidth over the better of the MPIs.
+    MpiBandwidth,
     /// Eight ranks in four pairs over bare flags and sockets that yield.
     Crowded,
     /// The sum inside one host over Open MPI's.
@@ -63,7 +65,7 @@ pub enum Row {
 
 impl Row {
     /// All rows, in the order in which they are measured.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::UcxLatency,
         Self::UcxBandwidth,
         Self::TcpLatency,
@@ -71,6 +73,7 @@ impl Row {
         Self::Parts,
         Self::Crowded,
         Self::Mpi,
+        Self::MpiBandwidth,
         Self::HostAllReduce,
         Self::HostBroadcast,
         Self::Killed,
@@ -86,6 +89,7 @@ impl Row {
             Self::TcpBandwidth => "tcp-bandwidth",
             Self::Parts => "parts",
             Self::Mpi => "mpi",
+            Self::MpiBandwidth => "mpi-bandwidth",
             Self::Crowded => "crowded",
             Self::HostAllReduce => "host-allreduce",
             Self::HostBroadcast => "host-broadcast",
@@ -106,6 +110,7 @@ impl Row {
             Self::Parts => messages::parts(stage, tell),
             Self::Crowded => crowded::measure(stage, tell),
             Self::Mpi => mpi::latency(stage, tell),
+            Self::MpiBandwidth => mpi::bandwidth(stage, tell),
             Self::HostAllReduce => mpi::collective(stage, What::AllReduce, tell),
             Self::HostBroadcast => mpi::collective(stage, What::Broadcast, tell),
             Self::Killed => killed::measure(stage, tell),

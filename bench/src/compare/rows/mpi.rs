@@ -1,15 +1,26 @@
 //! What MPI does too: latency on the same wire, and collectives inside one host.
 
+use super::messages::STREAMED;
 use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Contestant, OfJob, compare};
+use crate::floor::MemoryCopy;
 use crate::job::Job;
 use crate::order::What;
 use crate::peers::{Mpi, Wire};
 
 /// Latency over the better of all that are here.
 pub(super) fn latency(stage: &Stage, tell: Tell<'_>) -> Result<()> {
+    messages(stage, What::Latency, tell)
+}
+
+/// Streams of the sizes that are streamed, likewise; beside shared memory also over a copy in memory, without a bar.
+pub(super) fn bandwidth(stage: &Stage, tell: Tell<'_>) -> Result<()> {
+    messages(stage, What::Bandwidth, tell)
+}
+
+fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     for wire in [Wire::Shm, Wire::Tcp] {
         let mut theirs = start(stage, wire, |_| true);
         let ours: Vec<Job> = match wire {
@@ -19,10 +30,16 @@ pub(super) fn latency(stage: &Stage, tell: Tell<'_>) -> Result<()> {
         };
         for job in ours {
             let mut ours = OfJob::median(job);
-            for &bytes in &stage.sizes {
-                let subject = subject(What::Latency, wire, bytes);
-                let found = compare(&subject, What::Latency, &mut ours, &mut theirs, stage.effort)?;
+            for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
+                let subject = subject(what, wire, bytes);
+                let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
                 judge_best(found, Some(Bar::NotSlower), tell)?;
+                if (what, wire) == (What::Bandwidth, Wire::Shm) {
+                    let mut floor: Vec<Box<dyn Contestant>> = vec![Box::new(MemoryCopy)];
+                    compare(&subject, what, &mut ours, &mut floor, stage.effort)?
+                        .into_iter()
+                        .try_for_each(&mut *tell)?;
+                }
             }
         }
     }

@@ -1,0 +1,34 @@
+//! A copy in memory: no message between processes that share a memory can do with less than one.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use crate::compare::Contestant;
+use crate::order::{Order, stream_depth};
+use crate::{Error, Result};
+
+/// `memcpy` by one processor, from one message to as many in turn as a receiver of a stream has posted.
+pub struct MemoryCopy;
+
+impl Contestant for MemoryCopy {
+    fn name(&self) -> &'static str {
+        "memcpy"
+    }
+
+    fn measure(&mut self, order: &Order) -> Result<f64> {
+        let from = vec![1_u8; order.bytes];
+        let mut places = vec![vec![0_u8; order.bytes]; stream_depth(order.bytes)];
+        let mut copy = |count| {
+            let depth = places.len();
+            (0..count).for_each(|index| black_box(&mut places[index % depth]).copy_from_slice(black_box(&from)));
+        };
+        copy(order.warmup + 1);
+        let start = Instant::now();
+        copy(order.iterations);
+        let time = start.elapsed();
+        if places[0] != from {
+            return Err(Error::contestant(self.name(), "a copy differs from its source"));
+        }
+        Ok(time.as_secs_f64() * 1e6 / order.iterations as f64)
+    }
+}
