@@ -43,6 +43,16 @@ fn over_tcp() {
 }
 
 #[test]
+fn over_shared_memory() {
+    stress("shared memory", worlds::shared_memory(true));
+}
+
+#[test]
+fn over_rings_of_shared_memory() {
+    stress("rings", worlds::shared_memory(false));
+}
+
+#[test]
 fn over_ucx_and_shared_memory() {
     worlds::ucx("all").into_iter().for_each(|world| stress("ucx, all", world));
 }

@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use slab::Slab;
 
 use super::frame::{
-    CREDIT_BYTES, Frame, HEADER_BYTES, Header, MAX_EAGER_BYTES, MAX_OFFERS, SEGMENT_BYTES, cost, encode, number_of,
+    CREDIT_BYTES, Frame, HEADER_BYTES, Header, MAX_EAGER_BYTES, MAX_OFFERS, SEGMENT_BYTES, cost, encode,
 };
 use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -32,8 +32,8 @@ pub(super) struct Outgoing {
     front_written: usize,
     /// Whether the last frame of this connection is queued.
     is_parting: bool,
-    /// Messages that wait for their grant, by the number of their offer; they have it once the offer is written.
-    offers: Slab<Queued>,
+    /// What was offered, by the number of the offer, which is taken until the peer has no more use for it.
+    offers: Slab<Offered>,
     /// `None` while the send goes on.
     operations: Slab<Option<SendDone>>,
     /// Sends that go on.
@@ -41,6 +41,14 @@ pub(super) struct Outgoing {
     /// What was sent without asking, and what the peer says that it has received of it.
     eager_sent: u64,
     eager_received: u64,
+}
+
+/// What has become of an offer.
+enum Offered {
+    /// The message waits for its grant; it has its number once the offer is written.
+    Waiting(Queued),
+    /// The peer has granted it, and waits until all its data has come.
+    Granted,
 }
 
 /// How a turn of writing ended.
@@ -170,8 +178,8 @@ impl Outgoing {
 
     /// A message that was offered may be sent.
     pub(super) fn grant(&mut self, number: u32) -> Result<()> {
-        let offer = self.take_offer(number)?;
-        let mut data = Queued { offer: None, ..offer };
+        let offer = self.answered(number)?;
+        let mut data = Queued { offer: None, data: Some(number), ..offer };
         carry_next(&mut data, number, self.own);
         self.queue.push_back(data);
         Ok(())
@@ -179,7 +187,8 @@ impl Outgoing {
 
     /// A message that was offered is not wanted: it counts as received.
     pub(super) fn refuse(&mut self, number: u32) -> Result<()> {
-        let offer = self.take_offer(number)?;
+        let offer = self.answered(number)?;
+        self.offers.try_remove(number as usize);
         self.end(offer, Ok(()));
         Ok(())
     }
@@ -258,7 +267,9 @@ impl Outgoing {
 
     fn drop_offers(&mut self, error: &Error) {
         for (_, offer) in std::mem::take(&mut self.offers) {
-            self.end(offer, Err(error.clone()));
+            if let Offered::Waiting(message) = offer {
+                self.end(message, Err(error.clone()));
+            }
         }
     }
 
@@ -275,7 +286,7 @@ impl Outgoing {
         }
         let operation = self.begin();
         let message = Queued { operation: Some(operation), ..Queued::new([0; HEADER_BYTES], Payload::Leased(parts)) };
-        let number = self.offers.insert(message) as u32;
+        let number = self.offers.insert(Offered::Waiting(message)) as u32;
         self.push_control(&Frame::Offer(number, header));
         if let Some(frame) = self.queue.back_mut() {
             frame.offer = Some(number);
@@ -287,17 +298,20 @@ impl Outgoing {
         Posted::Pending(operation)
     }
 
-    /// Takes a message whose offer is written.
-    fn take_offer(&mut self, number: u32) -> Result<Queued> {
-        let is_written = self.offers.get(number as usize).is_some_and(|offer| offer.offer.is_some());
-        match self.offers.try_remove(number as usize) {
-            Some(offer) if is_written => Ok(offer),
-            _ => Err(Error::Protocol { rank: self.peer, what: format!("an answer to offer {number}, which is none") }),
+    /// Takes a message that waits for the answer to its offer; the number stays taken.
+    fn answered(&mut self, number: u32) -> Result<Queued> {
+        if let Some(offer) = self.offers.get_mut(number as usize)
+            && matches!(offer, Offered::Waiting(message) if message.offer.is_some())
+            && let Offered::Waiting(message) = std::mem::replace(offer, Offered::Granted)
+        {
+            return Ok(message);
         }
+        Err(Error::Protocol { rank: self.peer, what: format!("an answer to offer {number}, which is none") })
     }
 
     fn offer_of(&self, key: usize) -> Option<u32> {
-        self.offers.iter().find(|(_, offer)| offer.operation == Some(key)).map(|(number, _)| number as u32)
+        let is_it = |offer: &Offered| matches!(offer, Offered::Waiting(message) if message.operation == Some(key));
+        self.offers.iter().find(|(_, offer)| is_it(offer)).map(|(number, _)| number as u32)
     }
 
     /// Withdraws an offer that is not written; else the message is copied, to be sent when it is granted.
@@ -308,10 +322,15 @@ impl Outgoing {
                 self.queue.remove(position);
                 self.offers.try_remove(number as usize)
             }
-            None => self.offers.get_mut(number as usize).map(|offer| offer.detach(HEADER_BYTES, false, statistics)),
+            None => match self.offers.get_mut(number as usize) {
+                Some(Offered::Waiting(message)) => {
+                    Some(Offered::Waiting(message.detach(HEADER_BYTES, false, statistics)))
+                }
+                _ => None,
+            },
         };
-        if let Some(offer) = offer {
-            self.end(offer, Err(error));
+        if let Some(Offered::Waiting(message)) = offer {
+            self.end(message, Err(error));
         }
     }
 
@@ -379,18 +398,27 @@ impl Outgoing {
                     self.go_on(frame);
                     continue;
                 }
-                if let Some(offer) = frame.offer.and_then(|number| self.offers.get_mut(number as usize)) {
-                    offer.offer = frame.offer;
-                }
+                self.written(&frame);
                 self.end(frame, Ok(()));
             }
         }
     }
 
+    /// Takes note of an offer that is written, or of the last data of one.
+    fn written(&mut self, frame: &Queued) {
+        if let Some(Offered::Waiting(message)) = frame.offer.and_then(|number| self.offers.get_mut(number as usize)) {
+            message.offer = frame.offer;
+        }
+        if let Some(number) = frame.data {
+            self.offers.try_remove(number as usize);
+        }
+    }
+
     /// Queues the next frame of data that was offered: behind the others, or, once the last word is queued, before them.
     fn go_on(&mut self, mut data: Queued) {
-        let number = number_of(&data.header);
-        carry_next(&mut data, number, self.own);
+        if let Some(number) = data.data {
+            carry_next(&mut data, number, self.own);
+        }
         if self.is_parting { self.queue.push_front(data) } else { self.queue.push_back(data) }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Queued {
     pub(super) credit: u64,
     /// The number of the offer that this is, or under which it is offered.
     pub(super) offer: Option<u32>,
+    /// The number of the offer whose data this is.
+    pub(super) data: Option<u32>,
 }
 
 pub(super) enum Payload {
@@ -37,7 +39,7 @@ pub(super) enum Payload {
 impl Queued {
     pub(super) fn new(header: [u8; HEADER_BYTES], payload: Payload) -> Self {
         let end = payload.len();
-        Self { header, payload, start: 0, end, operation: None, credit: 0, offer: None }
+        Self { header, payload, start: 0, end, operation: None, credit: 0, offer: None, data: None }
     }
 
     /// Bytes of this frame.
@@ -85,7 +87,7 @@ impl Queued {
         statistics.copies += rest.len() as u64;
         statistics.bytes_copied += copy.len() as u64;
         drop(rest);
-        let mut detached = Self { offer: self.offer, ..Self::new(self.header, Payload::Copied(copy)) };
+        let mut detached = Self { offer: self.offer, data: self.data, ..Self::new(self.header, Payload::Copied(copy)) };
         detached.end = self.end - start;
         std::mem::replace(self, detached)
     }

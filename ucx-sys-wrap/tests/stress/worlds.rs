@@ -4,6 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Barrier, Mutex};
 
 use ucx_sys_wrap::local;
+use ucx_sys_wrap::shm::Neighbourhood;
 use ucx_sys_wrap::tcp::Tcp;
 use ucx_sys_wrap::ucx::{self, Options, Ucx};
 use ucx_sys_wrap::{Rank, Transport};
@@ -11,16 +12,33 @@ use ucx_sys_wrap::{Rank, Transport};
 pub type World = Vec<Box<dyn Transport>>;
 
 pub fn local() -> World {
-    local::world(2).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
+    local::world(2).into_iter().map(boxed).collect()
 }
 
+/// Over sockets.
 pub fn tcp() -> World {
+    sockets().into_iter().map(boxed).collect()
+}
+
+/// Over memory that the ranks share; `may_read` lets them read each other's.
+pub fn shared_memory(may_read: bool) -> World {
+    let mut ranks = sockets();
+    for (rank, neighbourhood) in ranks.iter_mut().zip(Neighbourhood::in_process(2).unwrap()) {
+        rank.share_memory(&neighbourhood, may_read).unwrap();
+    }
+    ranks.into_iter().map(boxed).collect()
+}
+
+fn boxed(rank: impl Transport + 'static) -> Box<dyn Transport> {
+    Box::new(rank)
+}
+
+fn sockets() -> Vec<Tcp> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (answerer, _) = listener.accept().unwrap();
     let rows = [vec![None, Some(answerer)], vec![Some(caller), None]];
-    let rank = |(rank, row)| Box::new(Tcp::new(Rank(rank), 2, row).unwrap()) as Box<dyn Transport>;
-    (0..).zip(rows).map(rank).collect()
+    (0..).zip(rows).map(|(rank, row)| Tcp::new(Rank(rank), 2, row).unwrap()).collect()
 }
 
 /// Nothing where there is no UCX, which is a failure where `BREVITY_REQUIRE_UCX` is 1.
@@ -43,6 +61,6 @@ pub fn ucx(lanes: &str) -> Option<World> {
     std::thread::scope(|threads| {
         let connect = &connect;
         let ranks = [0, 1].map(|rank| threads.spawn(move || connect(Rank(rank))));
-        Some(ranks.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Transport>).collect())
+        Some(ranks.into_iter().map(|rank| boxed(rank.join().unwrap())).collect())
     })
 }

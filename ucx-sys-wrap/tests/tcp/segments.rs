@@ -128,3 +128,23 @@ fn pieces_that_are_too_long_or_empty_are_refused() {
         assert!(error.contains(&format!("{wrong} bytes of data for offer 3")), "{error}");
     }
 }
+
+/// The number of an offer is not used again before all its data is written.
+#[test]
+fn offers_have_numbers_of_their_own_while_their_data_is_under_way() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let socket = strangers[0][0].as_mut().unwrap();
+    let size = 64 << 20;
+    let _first = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
+    socket.write_all(&grant(1, 0)).unwrap();
+    turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > 1000);
+    let _second = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(2, 2 << 20)]);
+    let found = frames(socket, &mut transports, 2 + size / SEGMENT_BYTES);
+    let numbers = |kind: u8| found.iter().filter(move |(header, _)| header[0] == kind).map(|(header, _)| header[4]);
+    assert_eq!(numbers(6).collect::<Vec<_>>(), [0, 1]);
+    assert!(numbers(9).all(|number| number == 0));
+    // Then it is.
+    let _third = Sending::post(&mut transports[0], 1, envelope(0, 2), &[&pattern(2, 2 << 20)]);
+    let found = frames(socket, &mut transports, 1);
+    assert_eq!(found[0].0[4], 0);
+}
