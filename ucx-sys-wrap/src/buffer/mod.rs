@@ -2,7 +2,8 @@
 //!
 //! - [`lease`](ReadLease): memory as a transport sees it, given back when the operation has ended;
 //! - [`memory`](Buffer): what users hand in: slices, vectors, shared vectors, tuples;
-//! - [`Pool`]: page-aligned memory that is used again, on huge pages where there are any;
+//! - [`Pool`]: page-aligned memory that is used again, on huge pages where there are any; [`PoolBuffer`] and
+//!   [`SharedBuffer`]: what it hands out, to be written by one or read by many;
 //! - [`Chunk`]: borrowed or owned memory that is split between operations and joined again;
 //! - [`Port`]: the door to the transport, which knows every operation in flight;
 //! - [`Comm`] and [`scope`]: operations as futures on borrowed buffers, ended before the scope is left;
@@ -22,9 +23,11 @@ mod memory;
 mod misuse;
 mod pages;
 mod pool;
+mod pooled;
 mod port;
 mod region;
 mod remote;
+mod shared;
 mod task;
 
 pub use chunk::Chunk;
@@ -32,10 +35,12 @@ pub use comm::{Comm, Direction, Leaf, Recv, Send, scope};
 pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use pages::HugePages;
-pub use pool::{Pool, PoolBuffer, PoolStatistics, SharedBuffer};
+pub use pool::{Pool, PoolStatistics};
+pub use pooled::PoolBuffer;
 pub use port::Port;
 pub use region::{Region, RegionMemory};
 pub use remote::{Flush, Get, Put, RemoteRegion};
+pub use shared::SharedBuffer;
 pub use task::{Task, TaskFuture};
 
 /// Lending for tests of transports without a scope, which keep their buffers themselves.

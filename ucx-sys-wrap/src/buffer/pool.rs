@@ -1,21 +1,14 @@
-//! Page-aligned buffers that are used again: taken from a pool, sent or received, shared, and given back by dropping.
+//! Page-aligned memory that is used again: taken from a pool as buffers and given back by dropping them.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut, Range};
-use std::ptr::NonNull;
-use std::slice;
 use std::sync::Arc;
 
 use bytemuck::Pod;
 use parking_lot::Mutex;
 
-use super::lease::{ReadLease, WriteLease};
-use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::pages::{HUGE_PAGE_BYTES, Kind, PAGE_BYTES, Pages};
-use crate::transport::{RecvParts, SendParts};
+use super::pooled::PoolBuffer;
 use crate::{Error, Result};
 
 /// Unless told otherwise, a pool keeps so many bytes that nobody uses.
@@ -65,7 +58,7 @@ pub struct PoolStatistics {
     pub reused: u64,
 }
 
-struct Inner {
+pub(super) struct Inner {
     state: Mutex<State>,
     most_kept_bytes: usize,
 }
@@ -75,24 +68,6 @@ struct State {
     /// Pages that nobody uses, by their length.
     kept: BTreeMap<usize, Vec<Pages>>,
     statistics: PoolStatistics,
-}
-
-/// A buffer of a [`Pool`]: a slice that its holder alone has. Dropped, its memory goes back to the pool.
-///
-/// Can be sent, received into, and registered as a [`Region`](super::Region).
-pub struct PoolBuffer<T> {
-    /// `None` for a buffer without bytes.
-    pages: Option<ManuallyDrop<Pages>>,
-    length: usize,
-    pool: Arc<Inner>,
-    element: PhantomData<T>,
-}
-
-/// A frozen [`PoolBuffer`], or a piece of one: cheaply cloned, so that many sends have it at once. The memory goes back to
-/// the pool with the last clone.
-pub struct SharedBuffer<T> {
-    buffer: Arc<PoolBuffer<T>>,
-    range: Range<usize>,
 }
 
 impl Pool {
@@ -138,23 +113,21 @@ impl Pool {
     fn take_pages<T: Pod>(&self, length: usize) -> Result<(PoolBuffer<T>, bool)> {
         let none = || Error::system(format!("can't get memory for {length} elements"), std::io::ErrorKind::OutOfMemory);
         let rounded = length.checked_mul(size_of::<T>()).and_then(rounded).ok_or_else(none)?;
-        let mut buffer = PoolBuffer { pages: None, length, pool: Arc::clone(&self.0), element: PhantomData };
+        let buffer = |pages| PoolBuffer::new(pages, length, &self.0);
         let mut state = self.0.state.lock();
         state.statistics.taken += 1;
         if rounded == 0 {
-            return Ok((buffer, false));
+            return Ok((buffer(None), false));
         }
         if let Some(pages) = state.kept.get_mut(&rounded).and_then(Vec::pop) {
             state.statistics.kept_bytes -= rounded as u64;
             state.statistics.reused += 1;
-            buffer.pages = Some(ManuallyDrop::new(pages));
-            return Ok((buffer, true));
+            return Ok((buffer(Some(pages)), true));
         }
         drop(state);
         let pages = Pages::map(rounded).ok_or_else(none)?;
         self.0.state.lock().statistics.count(&pages, u64::wrapping_add);
-        buffer.pages = Some(ManuallyDrop::new(pages));
-        Ok((buffer, false))
+        Ok((buffer(Some(pages)), false))
     }
 }
 
@@ -185,7 +158,7 @@ impl PoolStatistics {
 
 impl Inner {
     /// Takes pages back.
-    fn give_back(&self, pages: Pages) {
+    pub(super) fn give_back(&self, pages: Pages) {
         let mut state = self.state.lock();
         if state.statistics.kept_bytes as usize + pages.length > self.most_kept_bytes {
             state.statistics.count(&pages, u64::wrapping_sub);
@@ -205,165 +178,6 @@ fn rounded(bytes: usize) -> Option<usize> {
     let unit = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
     let rounded = bytes.checked_next_multiple_of(quarter.max(unit))?;
     (rounded <= isize::MAX as usize).then_some(rounded)
-}
-
-impl<T> PoolBuffer<T> {
-    fn pointer(&self) -> NonNull<T> {
-        self.pages.as_ref().map_or(NonNull::dangling(), |pages| pages.pointer.cast())
-    }
-
-    /// Makes the buffer one that is only read, and cheaply cloned. Copies nothing.
-    #[must_use]
-    pub fn freeze(self) -> SharedBuffer<T> {
-        SharedBuffer { range: 0..self.length, buffer: Arc::new(self) }
-    }
-
-    /// Shortens the buffer to its first `length` elements, if it is longer; its memory stays as it is.
-    pub fn truncate(&mut self, length: usize) {
-        self.length = self.length.min(length);
-    }
-}
-
-impl<T> Drop for PoolBuffer<T> {
-    fn drop(&mut self) {
-        if let Some(pages) = self.pages.take() {
-            self.pool.give_back(ManuallyDrop::into_inner(pages));
-        }
-    }
-}
-
-// SAFETY: the sole right to its elements, as a `Vec<T>` is.
-unsafe impl<T: Send> Send for PoolBuffer<T> {}
-// SAFETY: shared, it only gives shared access to its elements.
-unsafe impl<T: Sync> Sync for PoolBuffer<T> {}
-
-impl<T> Deref for PoolBuffer<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        // SAFETY: the pages hold so many elements (`take_pages`), initialised because any bytes are a `T: Pod`, and this
-        // is their sole owner.
-        unsafe { slice::from_raw_parts(self.pointer().as_ptr(), self.length) }
-    }
-}
-
-impl<T> DerefMut for PoolBuffer<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above.
-        unsafe { slice::from_raw_parts_mut(self.pointer().as_ptr(), self.length) }
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for PoolBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-impl<T: PartialEq> PartialEq for PoolBuffer<T> {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl<T> SharedBuffer<T> {
-    /// A piece of this buffer. Copies nothing.
-    ///
-    /// # Panics
-    /// When the range does not lie inside the buffer.
-    #[must_use]
-    pub fn slice(&self, range: Range<usize>) -> Self {
-        assert!(
-            range.start <= range.end && range.end <= self.range.len(),
-            "elements {range:?} of {}",
-            self.range.len()
-        );
-        let start = self.range.start;
-        Self { buffer: Arc::clone(&self.buffer), range: start + range.start..start + range.end }
-    }
-
-    /// The buffer to write again, if nobody else has a clone.
-    ///
-    /// # Errors
-    /// `self`, if somebody has, or if it is a piece.
-    pub fn thaw(self) -> std::result::Result<PoolBuffer<T>, Self> {
-        let Self { buffer, range } = self;
-        if range != (0..buffer.length) {
-            return Err(Self { buffer, range });
-        }
-        Arc::try_unwrap(buffer).map_err(|buffer| Self { buffer, range })
-    }
-}
-
-impl<T> Clone for SharedBuffer<T> {
-    fn clone(&self) -> Self {
-        Self { buffer: Arc::clone(&self.buffer), range: self.range.clone() }
-    }
-}
-
-impl<T> Deref for SharedBuffer<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.buffer[self.range.clone()]
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for SharedBuffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-// SAFETY: moving the buffer does not touch its elements, which lie on pages of their own.
-unsafe impl<T: Pod + Send + Sync> Buffer for PoolBuffer<T> {
-    type Raw = Self;
-
-    fn into_raw(self) -> Self {
-        self
-    }
-
-    unsafe fn from_raw(raw: Self) -> Self {
-        raw
-    }
-}
-
-// SAFETY: nobody else has the elements.
-unsafe impl<T: Pod + Send + Sync> SendBuffer for PoolBuffer<T> {
-    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
-        // SAFETY: the buffer has the sole right to its elements and does not use it while it is lent.
-        parts.push(unsafe { ReadLease::new(raw.pointer().cast(), raw.length * size_of::<T>()) });
-    }
-}
-
-// SAFETY: nobody else has the elements.
-unsafe impl<T: Pod + Send + Sync> RecvBuffer for PoolBuffer<T> {
-    unsafe fn lend(raw: &mut Self, parts: &mut RecvParts) {
-        // SAFETY: as for sends; any bytes are a valid element.
-        parts.push(unsafe { WriteLease::new(raw.pointer().cast(), raw.length * size_of::<T>()) });
-    }
-}
-
-// SAFETY: sharing gives shared access only, and the elements stay where they are.
-unsafe impl<T: Pod + Send + Sync> Buffer for SharedBuffer<T> {
-    type Raw = Self;
-
-    fn into_raw(self) -> Self {
-        self
-    }
-
-    unsafe fn from_raw(raw: Self) -> Self {
-        raw
-    }
-}
-
-// SAFETY: what is shared is not written.
-unsafe impl<T: Pod + Send + Sync> SendBuffer for SharedBuffer<T> {
-    unsafe fn lend(raw: &Self, parts: &mut SendParts) {
-        let bytes = bytemuck::cast_slice::<T, u8>(raw);
-        // SAFETY: the count keeps the elements, and nobody writes them while there is one.
-        parts.push(unsafe { ReadLease::new(NonNull::from(bytes).cast(), bytes.len()) });
-    }
 }
 
 #[cfg(test)]
@@ -428,25 +242,6 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_buffer_is_shared_sliced_and_thawed() {
-        let pool = Pool::new();
-        let mut buffer = pool.take::<u16>(10).unwrap();
-        buffer.copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let address = buffer.as_ptr();
-        let shared = buffer.freeze();
-        let piece = shared.slice(3..7).slice(1..3);
-        assert_eq!(piece[..], [4, 5]);
-        let shared = shared.thaw().unwrap_err();
-        let piece = piece.thaw().unwrap_err();
-        drop(piece);
-        let buffer = shared.thaw().unwrap();
-        assert_eq!(buffer.as_ptr(), address);
-        assert_eq!(pool.statistics().kept_bytes, 0);
-        drop(buffer);
-        assert_eq!(pool.statistics().kept_bytes, 4096);
-    }
-
-    #[test]
     fn no_elements_take_no_memory() {
         let pool = Pool::new();
         let mut buffer = pool.take::<u64>(0).unwrap();
@@ -454,11 +249,5 @@ mod tests {
         assert_eq!(buffer.freeze().len(), 0);
         assert_eq!(pool.statistics().mapped_bytes, 0);
         assert!(matches!(pool.take::<u64>(usize::MAX / 2), Err(Error::System { .. })));
-    }
-
-    #[test]
-    #[should_panic(expected = "elements 3..11 of 10")]
-    fn a_piece_lies_inside() {
-        let _ = Pool::new().take::<u8>(10).unwrap().freeze().slice(3..11);
     }
 }

@@ -9,7 +9,8 @@ use bytemuck::Pod;
 use parking_lot::Mutex;
 
 use super::memory::RecvBuffer;
-use super::pool::{Pool, PoolBuffer};
+use super::pool::Pool;
+use super::pooled::PoolBuffer;
 use super::port::Port;
 use crate::one_sided::RegionKey;
 use crate::transport::RecvParts;
