@@ -4,8 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/setup.sh
 
-# UCX and the launchers are installed above: a test that does not find one must fail.
-export BREVITY_REQUIRE_UCX=1 BREVITY_REQUIRE_LAUNCHERS=1
+# UCX, the launchers and CMake are installed above: a test that does not find one must fail.
+export BREVITY_REQUIRE_UCX=1 BREVITY_REQUIRE_LAUNCHERS=1 BREVITY_REQUIRE_CMAKE=1
 
 # Links are cut between network namespaces, which only root can make.
 [ "$(id -u)" != 0 ] || export BREVITY_REQUIRE_NAMESPACES=1
