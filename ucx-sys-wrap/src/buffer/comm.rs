@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
-use super::port::{OperationId, Orphan, Port};
+use super::port::{Inner, OperationId, Orphan, Port};
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
 use crate::{Arrival, Envelope, Error, Lengths, Rank, Result, Tag};
 
@@ -43,6 +43,37 @@ pub fn scope<'env, R>(
                 break result;
             }
             between(&comm);
+        }
+    };
+    drop(drain);
+    result
+}
+
+/// As [`scope`], but moves the transport itself: `between` is told whether a turn that left `body` waiting moved
+/// anything.
+///
+/// The transport is entered once for a turn and the poll that follows, which saves what each operation would pay to enter
+/// it. So other threads can enter it between two turns, and a poll of `body` must not wait for one that does.
+pub fn scope_in_turns<'env, R>(
+    port: &Arc<Port>,
+    mut between: impl FnMut(&Comm<'env>, bool),
+    body: impl AsyncFnOnce(&Comm<'env>) -> R,
+) -> R {
+    let comm = Comm::open(port);
+    let drain = DrainOnExit(&comm);
+    let result = {
+        let mut future = std::pin::pin!(body(&comm));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut inside = port.enter();
+        let mut moved = false;
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                break result;
+            }
+            drop(inside);
+            between(&comm, moved);
+            inside = port.enter();
+            moved = inside.transport.borrow_mut().progress();
         }
     };
     drop(drain);
@@ -87,12 +118,13 @@ impl<'env> Comm<'env> {
         let mut parts = SendParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
         unsafe { B::lend(&raw, &mut parts) };
-        let lent = parts.iter().map(ReadLease::len).collect();
-        let posted = match self.port.enter().transport.borrow_mut().post_send(to, envelope, parts) {
+        let lent = lengths(parts.iter().map(ReadLease::len));
+        let inner = self.port.enter();
+        let posted = match inner.transport.borrow_mut().post_send(to, envelope, parts) {
             Posted::Done(done) => Posted::Done(done.result),
             Posted::Pending(id) => Posted::Pending(id),
         };
-        Leaf::new(self, (to, envelope.tag), lent, raw, posted)
+        Leaf::new(self, &inner, (to, envelope.tag), lent, raw, posted)
     }
 
     /// Posts a receive of the next message from `from` with the envelope's tag.
@@ -103,13 +135,22 @@ impl<'env> Comm<'env> {
         let mut parts = RecvParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
         unsafe { B::lend(&mut raw, &mut parts) };
-        let lent = parts.iter().map(WriteLease::len).collect();
-        let posted = match self.port.enter().transport.borrow_mut().post_recv(from, envelope, parts) {
+        let lent = lengths(parts.iter().map(WriteLease::len));
+        let inner = self.port.enter();
+        let posted = match inner.transport.borrow_mut().post_recv(from, envelope, parts) {
             Posted::Done(done) => Posted::Done(done.result),
             Posted::Pending(id) => Posted::Pending(id),
         };
-        Leaf::new(self, (from, envelope.tag), lent, raw, posted)
+        Leaf::new(self, &inner, (from, envelope.tag), lent, raw, posted)
     }
+}
+
+/// Bytes of each part; there are never more than fit.
+#[inline]
+pub(super) fn lengths(parts: impl Iterator<Item = usize>) -> Lengths {
+    let mut lengths = Lengths::new();
+    parts.for_each(|bytes| _ = lengths.try_push(bytes));
+    lengths
 }
 
 /// Ends what is left in a scope when its stack frame is left, by return or by panic.
@@ -147,8 +188,10 @@ enum State<B: Buffer, Id: Direction> {
 }
 
 impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
+    #[inline]
     pub(super) fn new(
         comm: &'comm Comm<'env>,
+        inner: &Inner,
         (peer, tag): (Rank, Tag),
         lent: Lengths,
         raw: B::Raw,
@@ -157,7 +200,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         let state = match posted {
             Posted::Done(result) => State::Done(raw, result),
             Posted::Pending(id) => {
-                comm.port.enter().scopes.borrow_mut()[comm.scope].began(id.operation());
+                inner.scopes.borrow_mut()[comm.scope].began(id.operation());
                 State::Pending(id, raw)
             }
         };
@@ -290,5 +333,31 @@ impl Direction for RecvId {
 
     fn cancel(self, transport: &mut dyn Transport) {
         transport.cancel_recv(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::local;
+
+    #[test]
+    fn another_thread_enters_between_turns() {
+        let port = Port::new(Box::new(local::world(1).remove(0)));
+        let (entered, turns) = (AtomicBool::new(false), AtomicBool::new(false));
+        let looked = std::future::poll_fn(|_| {
+            turns.store(true, Ordering::Release);
+            if entered.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        });
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !turns.load(Ordering::Acquire) {}
+                assert_eq!(port.statistics().messages_sent, 0);
+                entered.store(true, Ordering::Release);
+            });
+            scope_in_turns(&port, |_, moved| assert!(!moved), async move |_| looked.await);
+        });
     }
 }

@@ -148,6 +148,7 @@ impl Port {
         };
     }
 
+    #[inline]
     pub(super) fn enter(&self) -> ReentrantMutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -217,26 +218,31 @@ impl Scopes {
 impl Index<usize> for Scopes {
     type Output = ScopeState;
 
+    #[inline]
     fn index(&self, scope: usize) -> &ScopeState {
         &self.all[scope]
     }
 }
 
 impl IndexMut<usize> for Scopes {
+    #[inline]
     fn index_mut(&mut self, scope: usize) -> &mut ScopeState {
         &mut self.all[scope]
     }
 }
 
 impl ScopeState {
+    #[inline]
     pub(super) fn expired(&self) -> bool {
         self.expired
     }
 
+    #[inline]
     pub(super) fn began(&mut self, id: OperationId) {
         self.in_flight.push(InFlight { id, orphan: None });
     }
 
+    #[inline]
     pub(super) fn ended(&mut self, id: OperationId) {
         if let Some(position) = self.in_flight.iter().position(|operation| operation.id == id) {
             self.in_flight.swap_remove(position);
