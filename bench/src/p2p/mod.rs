@@ -11,7 +11,7 @@ mod stream;
 use std::time::{Duration, Instant};
 
 use brevity::collectives::engine::Engine;
-use brevity::transport::buffer::{Comm, Port, scope};
+use brevity::transport::buffer::{Comm, Port, scope_in_turns};
 use brevity::transport::{Envelope, Mark, Rank, Signature, Tag};
 
 use crate::order::{Order, What};
@@ -66,7 +66,7 @@ impl<'a> Waiting<'a> {
 
     fn run<'env, R>(&self, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         match self {
-            Self::Polls(engine) => scope(engine.port(), |comm| _ = comm.port().progress(), body),
+            Self::Polls(engine) => scope_in_turns(engine.port(), |_, _| (), body),
             Self::AsEngine(engine) => engine.run(TIMEOUT, body),
         }
     }

@@ -40,13 +40,15 @@ impl<T> Handle<T> {
     /// # Panics
     /// With the call's own panic, if it panicked.
     pub fn wait(self) -> T {
-        let mut waiter = Waiter::new(self.engine.crowded);
+        let mut waiter = Waiter::new();
         loop {
             if let Some(result) = self.slot.lock().take() {
                 return result.unwrap_or_else(|panic| resume_unwind(panic));
             }
             let moved = self.engine.turn();
-            waiter.pause(moved, Duration::MAX, &self.engine.port, self.engine.neighbourhood());
+            if waiter.pause(moved, &self.engine.processor) {
+                waiter.sleep(Duration::MAX, &self.engine.port, self.engine.neighbourhood());
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ucx_sys_wrap::buffer::{Comm, Port, Task, TaskFuture, scope};
+use ucx_sys_wrap::buffer::{Comm, Port, Task, TaskFuture, scope_in_turns};
 use ucx_sys_wrap::shm::Neighbourhood;
 
 pub use handle::Handle;
@@ -26,9 +26,9 @@ pub use join::join;
 use crate::host::SPINS;
 use deadline::Deadline;
 use handle::Spawned;
-use wait::Waiter;
+use wait::{Processor, Waiter};
 
-/// Turns of a waiting call between two looks at the clock while it spins.
+/// Turns of a waiting call between two looks at the clock while it does not sleep.
 const TURNS_PER_CLOCK: u32 = 16;
 
 /// Moves the collectives of one transport.
@@ -36,7 +36,7 @@ pub struct Engine {
     port: Arc<Port>,
     background: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
-    crowded: bool,
+    processor: Processor,
     neighbourhood: Option<Arc<Neighbourhood>>,
 }
 
@@ -50,20 +50,21 @@ struct Turns {
 impl Turns {
     fn new(engine: &Engine, timeout: Duration) -> Self {
         let deadline = Deadline::after(engine.port.now(), timeout);
-        Self { waiter: Waiter::new(engine.crowded), deadline, turns: 0 }
+        Self { waiter: Waiter::new(), deadline, turns: 0 }
     }
 
-    /// Turns the engine and waits a little; calls `expire` when the call must end.
-    fn take(&mut self, engine: &Engine, expire: impl FnOnce()) {
-        let moved = engine.turn();
+    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end.
+    #[inline]
+    fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce()) {
+        let sleeps = self.waiter.pause(moved, &engine.processor);
         self.turns = self.turns.wrapping_add(1);
-        let mut longest = Duration::ZERO;
-        if self.turns.is_multiple_of(TURNS_PER_CLOCK) || self.waiter.is_patient() {
+        if sleeps || self.turns.is_multiple_of(TURNS_PER_CLOCK) {
             let now = engine.port.now();
             self.deadline.look(now, &engine.port, expire);
-            longest = self.deadline.patience(now);
+            if sleeps {
+                self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.neighbourhood());
+            }
         }
-        self.waiter.pause(moved, longest, &engine.port, engine.neighbourhood());
     }
 }
 
@@ -80,7 +81,8 @@ impl Engine {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let here = neighbourhood.as_ref().map_or(port.world_size() as usize, |all| all.ranks().len());
         let (background, background_count) = (Mutex::default(), AtomicUsize::new(0));
-        Arc::new(Self { port, background, background_count, crowded: here > processors, neighbourhood })
+        let processor = Processor::new(here > processors);
+        Arc::new(Self { port, background, background_count, processor, neighbourhood })
     }
 
     fn neighbourhood(&self) -> Option<&Neighbourhood> {
@@ -89,7 +91,7 @@ impl Engine {
 
     /// How often to look at a flag before anything else gets a turn.
     pub(crate) fn spins(&self) -> u32 {
-        if self.crowded { 0 } else { SPINS }
+        if self.processor.is_shared() { 0 } else { SPINS }
     }
 
     /// The transport's door.
@@ -104,9 +106,13 @@ impl Engine {
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         let mut turns: Option<Turns> = None;
-        let result = scope(
+        let result = scope_in_turns(
             &self.port,
-            |comm| turns.get_or_insert_with(|| Turns::new(self, timeout)).take(self, || comm.expire()),
+            |comm, moved| {
+                let moved = moved | self.turn_background();
+                let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
+                turns.pause(moved, self, || comm.expire());
+            },
             body,
         );
         self.end(turns);
@@ -130,7 +136,7 @@ impl Engine {
                 return result;
             }
             let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
-            turns.take(self, || expired.store(true, Ordering::Relaxed));
+            turns.pause(self.turn(), self, || expired.store(true, Ordering::Relaxed));
         }
     }
 
@@ -143,13 +149,15 @@ impl Engine {
 
     /// Closes the group for a call that has expired, once the others had their time to expire as well.
     fn close_in_time(&self, mut deadline: Deadline) {
-        let mut waiter = Waiter::new(self.crowded);
+        let mut waiter = Waiter::new();
         loop {
             let now = self.port.now();
             if deadline.is_over(now, &self.port) {
                 return deadline.finish(&self.port);
             }
-            waiter.pause(self.turn(), deadline.patience(now), &self.port, self.neighbourhood());
+            if waiter.pause(self.turn(), &self.processor) {
+                waiter.sleep(deadline.patience(now), &self.port, self.neighbourhood());
+            }
         }
     }
 
@@ -174,7 +182,12 @@ impl Engine {
     /// Moves the transport and every task once, without blocking. Says whether anything happened.
     pub fn turn(&self) -> bool {
         let moved = self.port.progress();
-        moved | (self.background_count.load(Ordering::Relaxed) > 0 && self.poll_background())
+        moved | self.turn_background()
+    }
+
+    #[inline]
+    fn turn_background(&self) -> bool {
+        self.background_count.load(Ordering::Relaxed) > 0 && self.poll_background()
     }
 
     /// Polls every task; one thread at a time, and never from inside a task.

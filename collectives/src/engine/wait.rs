@@ -1,56 +1,113 @@
-//! How a blocked call waits: spin, then yield the processor, then sleep.
+//! How a blocked call waits: spin, then yield the processor now and then, then sleep.
+//!
+//! A yield costs a third of a microsecond even where nobody takes the processor, and while it lasts nothing is seen to
+//! arrive; where other ranks wait for the processor, a turn without one keeps them from sending what is waited for. Which
+//! of the two holds, yielding itself shows: it returns at once, or somebody has run meanwhile.
 
-use std::hint::spin_loop;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::Port;
 use ucx_sys_wrap::shm::Neighbourhood;
 
-/// Empty turns that are spent spinning where every rank has a processor of its own.
-const SPINS: u32 = 50;
+/// How long to spin where a rank has its processor to itself: longer than a message of 1 MiB takes inside one host. The
+/// second is for ranks of a host that has fewer processors than ranks.
+const SPIN_TIME: Duration = Duration::from_micros(200);
+const SPIN_TIME_IN_A_CROWD: Duration = Duration::from_micros(10);
 
-/// How long to yield before sleeping.
-const YIELD_TIME: Duration = Duration::from_millis(1);
+/// Empty turns between two looks at the clock, and between two yields after that.
+const TURNS_PER_LOOK: u32 = 16;
+
+/// How long to wait before sleeping.
+const WAKE_TIME: Duration = Duration::from_millis(1);
 
 /// The longest sleep: another thread may have done the work that the descriptor announced.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
+/// A turn with a yield that takes longer has let somebody else run.
+const LONG_YIELD: Duration = Duration::from_nanos(1500);
+
+/// So many yields in a row that nobody has used show that nobody else wants the processor.
+const UNUSED_YIELDS: u32 = 16;
+
+/// What yielding has shown of the processor that this rank runs on.
+pub(super) struct Processor {
+    /// Whether the ranks of this host outnumber the processors that they may use.
+    is_crowded: bool,
+    /// Yields in a row that nobody has used, up to [`UNUSED_YIELDS`].
+    unused: AtomicU32,
+}
+
 /// The patience of one blocked call.
 pub(super) struct Waiter {
-    spins: u32,
     empty_turns: u32,
-    yielding_since: Option<Instant>,
+    /// Since the first look at the clock.
+    since: Option<Instant>,
+    last_yield: Option<Instant>,
     /// Whether neighbours were told to ring; then everything is looked at once more before sleeping.
     is_armed: bool,
 }
 
+impl Processor {
+    /// The processor of a rank of a crowded host is taken for shared, any other for its own.
+    pub(super) fn new(is_crowded: bool) -> Self {
+        Self { is_crowded, unused: AtomicU32::new(if is_crowded { 0 } else { UNUSED_YIELDS }) }
+    }
+
+    /// Whether somebody else wants it.
+    #[inline]
+    pub(super) fn is_shared(&self) -> bool {
+        self.unused.load(Ordering::Relaxed) < UNUSED_YIELDS
+    }
+
+    fn spin_time(&self) -> Duration {
+        if self.is_crowded { SPIN_TIME_IN_A_CROWD } else { SPIN_TIME }
+    }
+
+    /// Takes note of how long a turn with a yield took. Threads that overwrite each other lose a count.
+    fn learn(&self, took: Duration) {
+        let unused = if took > LONG_YIELD { 0 } else { self.unused.load(Ordering::Relaxed) + 1 };
+        self.unused.store(unused.min(UNUSED_YIELDS), Ordering::Relaxed);
+    }
+}
+
 impl Waiter {
-    pub(super) fn new(crowded: bool) -> Self {
-        Self { spins: if crowded { 0 } else { SPINS }, empty_turns: 0, yielding_since: None, is_armed: false }
+    pub(super) fn new() -> Self {
+        Self { empty_turns: 0, since: None, last_yield: None, is_armed: false }
     }
 
-    /// Whether spinning is over, so that looking at the clock costs nothing that matters.
-    pub(super) fn is_patient(&self) -> bool {
-        self.yielding_since.is_some()
-    }
-
-    /// Waits a little after a turn that `moved` something or not; at most `longest` once it sleeps.
-    pub(super) fn pause(&mut self, moved: bool, longest: Duration, port: &Port, neighbourhood: Option<&Neighbourhood>) {
+    /// Waits a little after a turn that `moved` something or not. Says whether it is time to [`sleep`](Self::sleep).
+    #[inline]
+    pub(super) fn pause(&mut self, moved: bool, processor: &Processor) -> bool {
         if moved {
-            (self.empty_turns, self.yielding_since, self.is_armed) = (0, None, false);
-            return;
+            *self = Self::new();
+            return false;
         }
-        self.empty_turns = self.empty_turns.saturating_add(1);
-        if self.empty_turns <= self.spins {
-            spin_loop();
-            return;
+        self.empty_turns = self.empty_turns.wrapping_add(1);
+        let is_shared = processor.is_shared();
+        (is_shared || self.empty_turns.is_multiple_of(TURNS_PER_LOOK)) && self.give_way(is_shared, processor)
+    }
+
+    /// Yields, unless it is too early for that or time to sleep.
+    fn give_way(&mut self, is_shared: bool, processor: &Processor) -> bool {
+        // In a row of yields one look at the clock serves for the end of one turn and the beginning of the next.
+        let begun = self.last_yield.filter(|_| is_shared).unwrap_or_else(Instant::now);
+        let waited = begun - *self.since.get_or_insert(begun);
+        if waited >= WAKE_TIME {
+            return true;
         }
-        let since = *self.yielding_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < YIELD_TIME {
+        if is_shared || waited >= processor.spin_time() {
             yield_now();
-            return;
+            let ended = Instant::now();
+            processor.learn(ended - begun);
+            self.last_yield = Some(ended);
         }
+        false
+    }
+
+    /// Sleeps until there is something to progress, at most `longest`; the first time only says that it is about to.
+    pub(super) fn sleep(&mut self, longest: Duration, port: &Port, neighbourhood: Option<&Neighbourhood>) {
         match neighbourhood {
             Some(neighbourhood) if !self.is_armed => {
                 neighbourhood.begin_sleep();
@@ -61,5 +118,43 @@ impl Waiter {
                 port.sleep_or_hear(longest.min(LONGEST_SLEEP), neighbourhood.map(Neighbourhood::bell));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNUSED: Duration = Duration::from_nanos(300);
+    const USED: Duration = Duration::from_micros(4);
+
+    #[test]
+    fn a_processor_is_shared_until_nobody_takes_it() {
+        let processor = Processor::new(true);
+        for _ in 0..UNUSED_YIELDS {
+            assert!(processor.is_shared());
+            processor.learn(UNUSED);
+        }
+        assert!(!processor.is_shared());
+        processor.learn(UNUSED);
+        assert!(!processor.is_shared());
+        processor.learn(USED);
+        assert!(processor.is_shared());
+        assert!(!Processor::new(false).is_shared());
+    }
+
+    #[test]
+    fn a_call_spins_then_yields_then_sleeps() {
+        let processor = Processor::new(false);
+        let (mut waiter, begun) = (Waiter::new(), Instant::now());
+        while waiter.last_yield.is_none() {
+            assert!(!waiter.pause(false, &processor));
+        }
+        assert!(begun.elapsed() >= SPIN_TIME);
+        while !waiter.pause(false, &processor) {}
+        assert!(begun.elapsed() >= WAKE_TIME);
+        assert!(!waiter.pause(true, &processor) && waiter.since.is_none(), "something has moved");
+        let crowded = Processor::new(true);
+        assert!(!waiter.pause(false, &crowded) && waiter.last_yield.is_some(), "at the first empty turn");
     }
 }
