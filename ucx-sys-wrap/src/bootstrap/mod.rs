@@ -62,4 +62,4 @@ pub(crate) use reserve::reserve;
 
 /// The version of everything that ranks send each other: bootstrap, frames and collectives. All ranks must have the same.
 /// It goes up when that of a transport does.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;
