@@ -98,7 +98,7 @@ struct Variable {
 }
 
 /// The variables that are read, and what they mean.
-const VARIABLES: [(&str, &str); 24] = [
+const VARIABLES: [(&str, &str); 26] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
@@ -106,6 +106,8 @@ const VARIABLES: [(&str, &str); 24] = [
     ("BREVITY_TIMEOUT", "seconds that a call may take"),
     ("BREVITY_SHARED_MEMORY", "on or off: whether ranks of one host share memory"),
     ("BREVITY_HOST_ID", "tells hosts apart that look alike"),
+    ("BREVITY_ENCRYPT", "0 or 1: whether the tcp transport encrypts"),
+    ("BREVITY_TCP_STREAMS", "connections between two ranks of the tcp transport"),
     ("BREVITY_JOIN_TIMEOUT", "seconds that ranks wait for each other at the start"),
     ("BREVITY_INTERFACE", "the network interface to use"),
     ("BREVITY_KEY_FILE", "the file with the job's key"),

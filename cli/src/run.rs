@@ -32,6 +32,10 @@ pub struct RunArguments {
     #[arg(long, value_parser = transport)]
     transport: Option<Choice>,
 
+    /// Encrypt what ranks send to each other over tcp
+    #[arg(long)]
+    encrypt: bool,
+
     /// Put the rank before every line of output
     #[arg(long)]
     tag_output: bool,
@@ -97,7 +101,8 @@ pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     let own = env::current_exe().map_err(Error::Own)?;
     // Each rank begins as this program, so that it dies with the launcher whatever program it becomes.
     let begin = [TRAMPOLINE, "--"].map(OsString::from).into_iter().chain(arguments.program);
-    let mut job = Launch::new(&own, begin).ranks(arguments.ranks).tag_output(arguments.tag_output).guard(own, [GUARD]);
+    let mut job = Launch::new(&own, begin).ranks(arguments.ranks).guard(own, [GUARD]);
+    job = job.tag_output(arguments.tag_output).encrypt(arguments.encrypt);
     if let Some(transport) = arguments.transport {
         job = job.transport(transport);
     }

@@ -105,12 +105,27 @@ fn a_transport_may_come_from_the_environment() {
 }
 
 #[test]
+fn ranks_are_told_to_encrypt() {
+    let output = brevity(&["run", "-n", "1", "--encrypt", "--", "sh", "-c", "echo $BREVITY_ENCRYPT"]);
+    assert_eq!(text(&output.stdout), "1\n");
+    assert_eq!(text(&shell("1", "echo ${BREVITY_ENCRYPT-unset}").stdout), "unset\n");
+    let ranks = ["run", "-n", "2", "--encrypt", "--", BREVITY, "perf", "latency", "--size", "8:8", "--verify"];
+    let output = Command::new(BREVITY)
+        .args(ranks)
+        .envs([("BREVITY_SHARED_MEMORY", "off"), ("BREVITY_TCP_STREAMS", "2")])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
 fn bad_arguments_are_one_line_and_status_2() {
     for (arguments, expected) in [
         (&["run", "-n", "0", "--", "true"][..], "0 is not in 1..="),
         (&["run", "-n", "2"], "PROGRAM"),
         (&["run", "--", "true"], "--ranks <N>"),
         (&["run", "-n", "2", "--transport", "pigeon", "--", "true"], "expected auto, ucx or tcp"),
+        (&["run", "-n", "2", "--encrypt", "--transport", "ucx", "--", "true"], "UCX can't encrypt"),
         (&["run", "-n", "2", "--", "/no/such/program"], "no such file"),
         (&["run", "-n", "2", "--", "/etc/passwd"], "not executable"),
     ] {
@@ -128,6 +143,8 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
         ("BREVITY_TIMEOUT", "soon"),
         ("BREVITY_JOIN_TIMEOUT", "-1"),
         ("BREVITY_INTERFACE", "nowhere0"),
+        ("BREVITY_ENCRYPT", "please"),
+        ("BREVITY_TCP_STREAMS", "17"),
     ] {
         for arguments in [&["run", "-n", "3", "--", "echo", "started"][..], &["perf", "allreduce", "--np", "3"]] {
             let output = Command::new(BREVITY).args(arguments).env(name, value).output().unwrap();

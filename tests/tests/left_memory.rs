@@ -21,7 +21,8 @@ fn run(who: &str, wire: Wire) {
         return;
     }
     for [way, bytes, turns] in CASES {
-        let choice = if matches!(wire, Wire::Tcp | Wire::TcpShared) { Choice::Tcp } else { Choice::Ucx };
+        let choice =
+            if matches!(wire, Wire::Tcp | Wire::TcpEncrypted | Wire::TcpShared) { Choice::Tcp } else { Choice::Ucx };
         let mut launch = Launch::new(LEAVE, [who, way, bytes, turns]).ranks(2).transport(choice);
         for (name, value) in wire.environment() {
             launch = launch.env(*name, *value);

@@ -139,7 +139,8 @@ fn besieged_while_joining(wire: Wire) {
     strangers.besiege(&job.ranks()[..1], listening_ports);
     job.add(Port::rank(2, master, wire));
     let mut number = 0;
-    let doors = if matches!(wire, Wire::Tcp | Wire::TcpShared) { listening_ports } else { |_| Vec::new() };
+    let doors =
+        if matches!(wire, Wire::Tcp | Wire::TcpEncrypted | Wire::TcpShared) { listening_ports } else { |_| Vec::new() };
     job.until("the job does not join", || {
         let opened = job.ranks().iter().flat_map(|rank| doors(*rank));
         for port in opened.chain([master]) {

@@ -14,6 +14,7 @@ mod error;
 pub mod fuzzing;
 pub mod launch;
 pub mod local;
+mod noise;
 mod one_sided;
 mod rank;
 pub mod shm;

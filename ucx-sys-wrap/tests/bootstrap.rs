@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey, MAX_BLOB_BYTES, connect_mesh, open, share_memory};
+use ucx_sys_wrap::tcp::Lane;
 use ucx_sys_wrap::{Error, Rank, Result};
 use world::{AMPLE, Port, SHORT, all_ranks, error, joined, missing, rank};
 
@@ -176,16 +177,17 @@ fn every_two_ranks_of_a_mesh_are_connected_to_each_other() {
     for world_size in 1..=8 {
         let all = all_ranks(world_size, |identity, mut rendezvous| {
             let streams = connect_mesh(identity, &mut rendezvous)?;
-            for (peer, stream) in (0..).zip(&streams) {
-                assert_eq!(stream.is_none(), peer == identity.rank.0);
-                if let Some(stream) = stream {
+            for (peer, lanes) in (0..).zip(&streams) {
+                assert_eq!(lanes.len(), usize::from(peer != identity.rank.0));
+                if let Some(lane) = lanes.first() {
+                    let stream = lane.socket();
                     stream.set_nonblocking(false).unwrap();
                     (&mut &*stream).write_all(&[identity.rank.0 as u8, peer as u8]).unwrap();
                 }
             }
             for (peer, stream) in (0u32..).zip(&streams) {
                 let mut pair = [0; 2];
-                let Some(mut stream) = stream.as_ref() else { continue };
+                let Some(mut stream) = stream.first().map(Lane::socket) else { continue };
                 stream.set_read_timeout(Some(AMPLE)).unwrap();
                 stream.read_exact(&mut pair).unwrap();
                 assert_eq!(pair, [peer as u8, identity.rank.0 as u8]);
@@ -259,6 +261,51 @@ fn a_transport_is_opened_as_rank_0_asks() {
         .collect();
     for (number, rank) in (0..).zip(ranks) {
         assert_eq!(rank.join().unwrap().unwrap(), ("tcp", Rank(number), 3));
+    }
+}
+
+#[test]
+fn a_mesh_has_as_many_lanes_as_agreed_all_encrypted_or_none() {
+    for (streams, encrypt) in [(1, true), (3, false), (16, true)] {
+        let port = Port::reserve();
+        let ranks = (0..3).map(|number| {
+            let mut identity = port.identity(number, 3, AMPLE);
+            (identity.streams, identity.encrypt) = (streams, encrypt);
+            rank(identity, |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous))
+        });
+        for (number, rank) in ranks.collect::<Vec<_>>().into_iter().enumerate() {
+            let lanes = rank.join().unwrap().unwrap();
+            let counts: Vec<_> = lanes.iter().map(Vec::len).collect();
+            let expected: Vec<_> = (0..3).map(|peer| if peer == number { 0 } else { usize::from(streams) }).collect();
+            assert_eq!(counts, expected);
+            assert!(lanes.iter().flatten().all(|lane| lane.is_encrypted() == encrypt));
+        }
+    }
+}
+
+#[test]
+fn encryption_is_agreed_on_or_nothing_is_opened() {
+    let opened = |encrypts: [bool; 3], keyed: bool| -> Vec<Result<&'static str>> {
+        let port = Port::reserve();
+        let ranks = (0..).zip(encrypts).map(|(number, encrypt)| {
+            let mut identity = port.identity(number, 3, AMPLE);
+            identity.encrypt = encrypt;
+            identity.key = identity.key.filter(|_| keyed);
+            thread::spawn(move || open(&identity).map(|open| open.transport.name()))
+        });
+        ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+    };
+    // Rank 0 decides, and takes no transport that can't.
+    for result in opened([true, false, false], true) {
+        assert_eq!(result.unwrap(), "tcp");
+    }
+    // Who wants it takes nothing less.
+    for result in opened([false, false, true], true) {
+        let error = result.unwrap_err().to_string();
+        assert_eq!(error, "BREVITY_ENCRYPT: rank 2 has 1, expected 0, as rank 0 has: set it for all ranks");
+    }
+    for result in opened([true; 3], false) {
+        assert!(matches!(result, Err(Error::Environment { variable: "BREVITY_KEY", .. })), "{result:?}");
     }
 }
 

@@ -72,6 +72,9 @@ fn environments_that_are_refused() {
         (with("BREVITY_MASTER_RESERVED", "yes"), "BREVITY_MASTER_RESERVED", "\"yes\""),
         (with("BREVITY_SHARED_MEMORY", "yes"), "BREVITY_SHARED_MEMORY", "\"yes\""),
         (with("BREVITY_HOST_ID", ""), "BREVITY_HOST_ID", "\"\""),
+        (with("BREVITY_ENCRYPT", "yes"), "BREVITY_ENCRYPT", "\"yes\""),
+        (with("BREVITY_TCP_STREAMS", "0"), "BREVITY_TCP_STREAMS", "\"0\""),
+        (with("BREVITY_TCP_STREAMS", "17"), "BREVITY_TCP_STREAMS", "\"17\""),
         (with("BREVITY_INTERFACE", ""), "BREVITY_INTERFACE", "\"\""),
     ];
     for (variables, name, value) in table {
@@ -92,6 +95,7 @@ fn the_rest_of_the_environment() {
         (Choice::Auto, Duration::from_secs(60), false)
     );
     assert!(plain.shared_memory && plain.host_id.is_none());
+    assert!(!plain.encrypt && plain.streams == 1);
     assert!(plain.key.is_none() && plain.job.is_empty() && plain.interface.is_none());
     let full = read(&[
         ("BREVITY_TRANSPORT", "ucx"),
@@ -110,6 +114,17 @@ fn the_rest_of_the_environment() {
     );
     assert_eq!((full.shared_memory, full.host_id.as_deref()), (false, Some("left")));
     assert_eq!((full.key, &*full.job, full.interface.as_deref()), (JobKey::parse(KEY), "night", Some("eth0")));
+}
+
+#[test]
+fn encryption_and_streams_are_asked_for() {
+    let asked = read(&[("BREVITY_ENCRYPT", "1"), ("BREVITY_TCP_STREAMS", "16")]).unwrap();
+    assert_eq!((asked.encrypt, asked.streams), (true, 16));
+    assert!(!read(&[("BREVITY_ENCRYPT", "0")]).unwrap().encrypt);
+    let refused = read(&[("BREVITY_ENCRYPT", "1"), ("BREVITY_TRANSPORT", "ucx")]).unwrap_err().to_string();
+    let expected = "BREVITY_ENCRYPT is 1 beside BREVITY_TRANSPORT=ucx: \
+                    expected BREVITY_TRANSPORT=tcp or auto: UCX can't encrypt";
+    assert_eq!(refused, expected);
 }
 
 #[test]

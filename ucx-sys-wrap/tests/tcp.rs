@@ -12,23 +12,52 @@ mod canceling;
 mod credit;
 #[path = "tcp/endings.rs"]
 mod endings;
+#[path = "tcp/liars.rs"]
+mod liars;
 #[path = "tcp/messages.rs"]
 mod messages;
 #[path = "tcp/neighbours.rs"]
 mod neighbours;
 #[path = "tcp/segments.rs"]
 mod segments;
+#[path = "tcp/streams.rs"]
+mod streams;
 #[path = "tcp/world.rs"]
 mod world;
 
 use ucx_sys_wrap::Transport;
 use ucx_sys_wrap::tcp::Tcp;
+use world::Lanes;
 
 #[test]
 fn battery() {
     common::battery("tcp", |world_size| {
         world::world(world_size as usize).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
     });
+}
+
+#[test]
+fn battery_over_two_streams() {
+    battery_over(Lanes { streams: 2, encrypt: false });
+}
+
+#[test]
+fn battery_over_four_streams() {
+    battery_over(Lanes { streams: 4, encrypt: false });
+}
+
+#[test]
+fn battery_encrypted() {
+    battery_over(Lanes { streams: 1, encrypt: true });
+}
+
+#[test]
+fn battery_over_four_encrypted_streams() {
+    battery_over(Lanes { streams: 4, encrypt: true });
+}
+
+fn battery_over(lanes: Lanes) {
+    common::battery(&format!("tcp, {lanes:?}"), |world_size| boxed(world::met(world_size as usize, lanes)));
 }
 
 #[test]

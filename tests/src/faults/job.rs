@@ -20,6 +20,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub enum Wire {
     /// The tcp transport over sockets alone.
     Tcp,
+    /// The same, encrypted and over three streams.
+    TcpEncrypted,
     /// The tcp transport, with shared memory between ranks of one host.
     TcpShared,
     /// UCX over shared memory.
@@ -30,13 +32,19 @@ pub enum Wire {
 
 impl Wire {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Tcp, Self::TcpShared, Self::UcxShared, Self::UcxTcp];
+    pub const ALL: [Self; 5] = [Self::Tcp, Self::TcpEncrypted, Self::TcpShared, Self::UcxShared, Self::UcxTcp];
 
     /// What chooses it.
     #[must_use]
     pub fn environment(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Tcp => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "off")],
+            Self::TcpEncrypted => &[
+                ("BREVITY_TRANSPORT", "tcp"),
+                ("BREVITY_SHARED_MEMORY", "off"),
+                ("BREVITY_ENCRYPT", "1"),
+                ("BREVITY_TCP_STREAMS", "3"),
+            ],
             Self::TcpShared => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "on")],
             Self::UcxShared => &[("BREVITY_TRANSPORT", "ucx")],
             Self::UcxTcp => &[("BREVITY_TRANSPORT", "ucx"), ("UCX_TLS", "tcp,self")],
@@ -46,11 +54,11 @@ impl Wire {
     /// Whether it can be tested here: UCX may be missing, but not where `BREVITY_REQUIRE_UCX` is 1.
     #[must_use]
     pub fn is_here(self) -> bool {
-        matches!(self, Self::Tcp | Self::TcpShared) || ucx_is_here()
+        matches!(self, Self::Tcp | Self::TcpEncrypted | Self::TcpShared) || ucx_is_here()
     }
 
     fn choice(self) -> Choice {
-        if matches!(self, Self::Tcp | Self::TcpShared) { Choice::Tcp } else { Choice::Ucx }
+        if matches!(self, Self::Tcp | Self::TcpEncrypted | Self::TcpShared) { Choice::Tcp } else { Choice::Ucx }
     }
 }
 

@@ -1,9 +1,15 @@
-//! Which transport a job takes: a pure rule over what every rank can do.
+//! Which transport a job takes, and how: a pure rule over what every rank can do and wants.
 
 use std::fmt;
 
 use super::wire::cut;
+use crate::tcp::MAX_LANES;
 use crate::{Error, Rank, Result};
+
+/// The variable that asks for encryption.
+pub(super) const ENCRYPT: &str = "BREVITY_ENCRYPT";
+
+const NO_ENCRYPTION: &str = "it can't encrypt, and BREVITY_ENCRYPT=1 asks for it: take BREVITY_TRANSPORT=tcp";
 
 /// The transport that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,17 +39,50 @@ pub struct Capability {
     pub requested: Choice,
     /// Whether UCX can be used here, or why not.
     pub ucx: std::result::Result<(), String>,
+    /// Whether bytes between hosts are to be encrypted: rank 0's wish counts, and a rank that wants it takes no less.
+    pub encrypt: bool,
+    /// Connections between two ranks of the tcp transport; only rank 0's counts.
+    pub streams: u8,
+}
+
+/// What all ranks of a job take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The transport.
+    pub transport: Selected,
+    /// Whether its bytes are encrypted.
+    pub encrypt: bool,
+    /// Connections between two ranks.
+    pub streams: u8,
 }
 
 /// Takes a transport for all ranks, the same on each of them, from the capabilities in rank order.
 ///
 /// Rank 0's wish counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every rank has it, and
-/// TCP otherwise.
+/// TCP otherwise, or where rank 0 asks for encryption, which UCX does not have.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when rank 0 asks for UCX and some rank can't: the first such rank is named, with its reason.
-pub fn choose(capabilities: &[Capability]) -> Result<Selected> {
-    let requested = capabilities.first().map_or(Choice::Auto, |root| root.requested);
+/// [`Error::Unavailable`] when rank 0 asks for UCX and some rank can't: the first such rank is named, with its reason;
+/// likewise when it asks for UCX and encryption. [`Error::Disagreement`] when a rank asks for encryption and rank 0 does
+/// not: it must not talk in the clear because another said so.
+pub fn choose(capabilities: &[Capability]) -> Result<Agreed> {
+    let Some(&Capability { encrypt, streams, .. }) = capabilities.first() else {
+        return Ok(Agreed { transport: Selected::Tcp, encrypt: false, streams: 1 });
+    };
+    if let Some((rank, _)) = Rank::all(u32::MAX).zip(capabilities).find(|(_, own)| own.encrypt && !encrypt) {
+        let (found, expected) = ("1".into(), "0, as rank 0 has: set it for all ranks".into());
+        return Err(Error::Disagreement { what: ENCRYPT, rank, found, expected });
+    }
+    let transport = choose_transport(capabilities, encrypt)?;
+    Ok(Agreed { transport, encrypt, streams })
+}
+
+fn choose_transport(capabilities: &[Capability], encrypt: bool) -> Result<Selected> {
+    let requested = match capabilities.first().map_or(Choice::Auto, |root| root.requested) {
+        Choice::Auto if encrypt => Choice::Tcp,
+        Choice::Ucx if encrypt => return Err(Error::Unavailable { name: "ucx", why: NO_ENCRYPTION.into() }),
+        requested => requested,
+    };
     let without = Rank::all(u32::MAX).zip(capabilities).find_map(|(rank, own)| Some((rank, own.ucx.as_ref().err()?)));
     match (requested, without) {
         (Choice::Tcp, _) | (Choice::Auto, Some(_)) => Ok(Selected::Tcp),
@@ -82,9 +121,9 @@ impl Capability {
     /// The longest reason that is sent, in bytes.
     const MAX_REASON_BYTES: usize = 1024;
 
-    /// The requested choice, whether there is UCX, the reason.
+    /// The requested choice, whether there is UCX, whether to encrypt, the number of streams, the reason.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![self.requested as u8, u8::from(self.ucx.is_ok())];
+        let mut bytes = vec![self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into(), self.streams];
         let reason = self.ucx.as_ref().err().map_or("", String::as_str);
         bytes.extend_from_slice(cut(reason, Self::MAX_REASON_BYTES).as_bytes());
         bytes
@@ -92,7 +131,7 @@ impl Capability {
 
     /// `None` when the bytes are nothing that [`encode`](Self::encode) makes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&[requested, ucx], reason) = bytes.split_first_chunk()?;
+        let (&[requested, ucx, encrypt, streams], reason) = bytes.split_first_chunk()?;
         let requested =
             [Choice::Auto, Choice::Tcp, Choice::Ucx].into_iter().find(|&choice| choice as u8 == requested)?;
         let reason = std::str::from_utf8(reason.get(..Self::MAX_REASON_BYTES).unwrap_or(reason)).ok()?;
@@ -101,7 +140,8 @@ impl Capability {
             1 => Ok(()),
             _ => return None,
         };
-        Some(Self { requested, ucx })
+        let is_valid = encrypt <= 1 && (1..=MAX_LANES).contains(&streams.into());
+        is_valid.then_some(Self { requested, ucx, encrypt: encrypt == 1, streams })
     }
 }
 
@@ -112,20 +152,20 @@ mod tests {
 
     fn ranks(requested: Choice, usable: &[bool]) -> Vec<Capability> {
         let ucx = |&usable: &bool| if usable { Ok(()) } else { Err("no libucp.so.0".to_owned()) };
-        usable.iter().map(|usable| Capability { requested, ucx: ucx(usable) }).collect()
+        usable.iter().map(|usable| Capability { requested, ucx: ucx(usable), encrypt: false, streams: 1 }).collect()
     }
 
     #[test]
     fn the_table_of_choices() {
         let (all, some, none) = ([true; 3], [true, true, false], [false; 3]);
         for usable in [&all, &some, &none] {
-            assert_eq!(choose(&ranks(Choice::Tcp, usable)).unwrap(), Selected::Tcp);
+            assert_eq!(transport(&ranks(Choice::Tcp, usable)).unwrap(), Selected::Tcp);
         }
-        assert_eq!(choose(&ranks(Choice::Auto, &all)).unwrap(), Selected::Ucx);
-        assert_eq!(choose(&ranks(Choice::Auto, &some)).unwrap(), Selected::Tcp);
-        assert_eq!(choose(&ranks(Choice::Auto, &none)).unwrap(), Selected::Tcp);
-        assert_eq!(choose(&ranks(Choice::Ucx, &all)).unwrap(), Selected::Ucx);
-        let error = choose(&ranks(Choice::Ucx, &some)).unwrap_err().to_string();
+        assert_eq!(transport(&ranks(Choice::Auto, &all)).unwrap(), Selected::Ucx);
+        assert_eq!(transport(&ranks(Choice::Auto, &some)).unwrap(), Selected::Tcp);
+        assert_eq!(transport(&ranks(Choice::Auto, &none)).unwrap(), Selected::Tcp);
+        assert_eq!(transport(&ranks(Choice::Ucx, &all)).unwrap(), Selected::Ucx);
+        let error = transport(&ranks(Choice::Ucx, &some)).unwrap_err().to_string();
         assert_eq!(error, "transport \"ucx\" can't be used: rank 2 has none: no libucp.so.0");
     }
 
@@ -133,17 +173,43 @@ mod tests {
     fn rank_0_decides() {
         let mut mixed = ranks(Choice::Auto, &[true, true]);
         mixed[1].requested = Choice::Tcp;
-        assert_eq!(choose(&mixed).unwrap(), Selected::Ucx);
+        assert_eq!(transport(&mixed).unwrap(), Selected::Ucx);
         mixed[0].requested = Choice::Tcp;
         mixed[1].requested = Choice::Ucx;
-        assert_eq!(choose(&mixed).unwrap(), Selected::Tcp);
+        assert_eq!(transport(&mixed).unwrap(), Selected::Tcp);
+    }
+
+    #[test]
+    fn encryption_and_the_number_of_streams_are_rank_0s() {
+        let mut capabilities = ranks(Choice::Auto, &[true; 3]);
+        (capabilities[0].encrypt, capabilities[0].streams, capabilities[1].streams) = (true, 4, 2);
+        let tcp = Agreed { transport: Selected::Tcp, encrypt: true, streams: 4 };
+        assert_eq!(choose(&capabilities).unwrap(), tcp, "UCX can't encrypt");
+        capabilities[0].requested = Choice::Ucx;
+        let error = choose(&capabilities).unwrap_err().to_string();
+        assert!(error.starts_with("transport \"ucx\" can't be used: it can't encrypt"), "{error}");
+        for requested in [Choice::Auto, Choice::Tcp, Choice::Ucx] {
+            let mut capabilities = ranks(requested, &[true; 3]);
+            capabilities[2].encrypt = true;
+            let error = choose(&capabilities).unwrap_err().to_string();
+            assert_eq!(error, "BREVITY_ENCRYPT: rank 2 has 1, expected 0, as rank 0 has: set it for all ranks");
+        }
+    }
+
+    fn transport(capabilities: &[Capability]) -> Result<Selected> {
+        choose(capabilities).map(|agreed| agreed.transport)
     }
 
     proptest! {
         #[test]
-        fn capabilities_come_back(requested in 0usize..3, reason in proptest::option::of(".{0,100}")) {
+        fn capabilities_come_back(
+            requested in 0usize..3,
+            reason in proptest::option::of(".{0,100}"),
+            encrypt: bool,
+            streams in 1..=MAX_LANES as u8,
+        ) {
             let requested = [Choice::Auto, Choice::Tcp, Choice::Ucx][requested];
-            let capability = Capability { requested, ucx: reason.map_or(Ok(()), Err) };
+            let capability = Capability { requested, ucx: reason.map_or(Ok(()), Err), encrypt, streams };
             prop_assert_eq!(Capability::decode(&capability.encode()), Some(capability));
         }
 
@@ -155,7 +221,8 @@ mod tests {
 
     #[test]
     fn a_long_reason_is_cut_between_characters() {
-        let capability = Capability { requested: Choice::Auto, ucx: Err("é".repeat(600).replacen('é', "e", 1)) };
+        let ucx = Err("é".repeat(600).replacen('é', "e", 1));
+        let capability = Capability { requested: Choice::Auto, ucx, encrypt: false, streams: 1 };
         let reason = Capability::decode(&capability.encode()).unwrap().ucx.unwrap_err();
         assert_eq!(reason.len(), 1023);
     }

@@ -5,12 +5,13 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::choice::Choice;
+use super::choice::{Choice, ENCRYPT};
 use super::host::MAX_HOST_ID_BYTES;
 use super::key::JobKey;
 use super::launcher::{Launcher, Nesting};
 use super::place::{Introduction, Place};
 use super::variables::{Variables, flag, non_empty, seconds};
+use crate::tcp::MAX_LANES;
 use crate::{Error, Rank, Result};
 
 /// The longest job name, in bytes.
@@ -59,6 +60,10 @@ pub struct Identity {
     /// What tells this host from others where the system's own word is not enough: ranks whose ids differ share no
     /// memory.
     pub host_id: Option<String>,
+    /// Whether the bytes of the tcp transport are encrypted; rank 0's wish counts, and nobody who has it takes less.
+    pub encrypt: bool,
+    /// Connections between two ranks of the tcp transport, 1 to [`MAX_LANES`]; rank 0's counts.
+    pub streams: u8,
     /// What was learned through the launcher's store.
     pub(super) published: Option<Published>,
 }
@@ -126,6 +131,8 @@ impl Identity {
             published: None,
             shared_memory: true,
             host_id: None,
+            encrypt: false,
+            streams: 1,
         }
     }
 
@@ -153,8 +160,8 @@ impl Identity {
     ///
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.
     /// `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds, 60), `BREVITY_KEY` or `BREVITY_KEY_FILE`,
-    /// `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` (on, off), `BREVITY_HOST_ID` and
-    /// `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
+    /// `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` (on, off), `BREVITY_HOST_ID`, `BREVITY_ENCRYPT` (0, 1),
+    /// `BREVITY_TCP_STREAMS` (1 to 16) and `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or not understood, with what was found and what is
@@ -182,11 +189,14 @@ impl Identity {
         identity.interface = variables.read("BREVITY_INTERFACE", "the name of a network interface", non_empty)?;
         identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", "on or off", on_or_off)?.unwrap_or(true);
         identity.host_id = variables.read("BREVITY_HOST_ID", "a name of 1 to 255 bytes", host_id)?;
+        identity.encrypt = variables.read(ENCRYPT, "0 or 1", flag)?.unwrap_or(false);
+        identity.streams = variables.read("BREVITY_TCP_STREAMS", "1 to 16", streams)?.unwrap_or(1);
         identity.port_reserved = variables.read("BREVITY_MASTER_RESERVED", "0 or 1", flag)?.unwrap_or(false);
         if let Some(timeout) = variables.read("BREVITY_JOIN_TIMEOUT", "seconds above 0, as 60", seconds)? {
             identity.join_timeout = timeout;
         }
         identity.check_key()?;
+        identity.check_encryption()?;
         Ok(identity)
     }
 
@@ -195,6 +205,19 @@ impl Identity {
         let named = self.master.address().is_none() || self.introduction != Introduction::Environment;
         let safe = self.world_size == 1 || self.key.is_some() || self.master.is_loopback() || named;
         if safe { Ok(()) } else { Err(key_needed()) }
+    }
+
+    /// Refuses encryption of what can't be encrypted.
+    fn check_encryption(&self) -> Result<()> {
+        if !self.encrypt || self.transport != Choice::Ucx {
+            return Ok(());
+        }
+        let found = "1 beside BREVITY_TRANSPORT=ucx".into();
+        Err(Error::Environment {
+            variable: ENCRYPT,
+            found,
+            expected: "BREVITY_TRANSPORT=tcp or auto: UCX can't encrypt",
+        })
     }
 }
 
@@ -238,6 +261,10 @@ fn job_name(text: &str) -> Option<String> {
 
 fn host_id(text: &str) -> Option<String> {
     (1..=MAX_HOST_ID_BYTES).contains(&text.len()).then(|| text.to_owned())
+}
+
+fn streams(text: &str) -> Option<u8> {
+    text.parse().ok().filter(|&count| (1..=MAX_LANES).contains(&usize::from(count)))
 }
 
 fn on_or_off(text: &str) -> Option<bool> {

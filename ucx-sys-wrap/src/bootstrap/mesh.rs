@@ -1,6 +1,6 @@
 //! A TCP connection between every two ranks.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use super::environment::Identity;
 use super::lobby::Lobby;
 use super::proof::{Opening, Party, Purpose};
 use super::rendezvous::{Rendezvous, disagreement};
+use super::secrecy::encrypt;
+use crate::tcp::Lane;
 use crate::{Error, Rank, Result};
 
 /// Ranks that one rank reports as unreachable; the bound keeps its report within a blob.
@@ -19,16 +21,22 @@ const MAX_REPORTED: usize = 1024;
 /// Where ranks are missing that have joined, but can't be reached by others.
 const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use)";
 
-/// Connects every two ranks: one stream a rank, none at this rank's own place.
+/// Connects every two ranks: as many lanes to each rank as [`Identity::streams`] says, none to this rank itself, encrypted
+/// if [`Identity::encrypt`] says so. All ranks must have the same of both.
 ///
 /// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to hold the
-/// job's key and have named themselves. The streams are non-blocking, with `TCP_NODELAY`, and nothing was read ahead.
+/// job's key and have named themselves. The sockets are non-blocking, with `TCP_NODELAY`, and nothing was read ahead.
 /// All ranks must call it; it blocks until all connections are there, at most about three times the join timeout.
 ///
 /// # Errors
 /// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached. And as
-/// [`Rendezvous::exchange`].
-pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Option<TcpStream>>> {
+/// [`Rendezvous::exchange`]; [`Error::Environment`] for encryption without a key, which would be no secret.
+pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Vec<Lane>>> {
+    if identity.encrypt && identity.key.is_none() && identity.world_size > 1 {
+        let expected =
+            "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes its secrets of it";
+        return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
+    }
     let party = rendezvous.party().clone();
     let lobby = rendezvous.own_address(identity).and_then(|address| listen(address, &party));
     let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, address)| address.to_string());
@@ -36,8 +44,10 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
     let addresses = addresses.map(|(text, rank)| parse_address(rank, text)).collect::<Result<Vec<_>>>();
     let connected = lobby.and_then(|(lobby, _)| {
-        let mesh = Mesh::new(&party, lobby, &addresses?);
-        mesh.connect(Deadline::after(identity.join_timeout))
+        let deadline = Deadline::after(identity.join_timeout);
+        let mesh = Mesh::new(&party, lobby, &addresses?, identity.streams);
+        let channels = mesh.connect(deadline)?;
+        if identity.encrypt { encrypt(&party, channels, deadline) } else { Ok(in_the_clear(channels)) }
     });
     agree(identity, rendezvous, connected)
 }
@@ -47,23 +57,27 @@ struct Mesh {
     party: Arc<Party>,
     lobby: Lobby,
     calls: Vec<Call>,
-    channels: Vec<Option<Channel>>,
+    /// By rank and stream.
+    channels: Vec<Vec<Option<Channel>>>,
 }
 
 impl Mesh {
-    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[SocketAddr]) -> Self {
-        let below = (0..party.rank).zip(addresses);
-        let calls = below.map(|(rank, &address)| Call::new(party, Purpose::Mesh, rank, vec![address])).collect();
-        let channels = addresses.iter().map(|_| None).collect();
+    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[SocketAddr], streams: u8) -> Self {
+        let below = (0..party.rank)
+            .zip(addresses)
+            .flat_map(|(rank, address)| (0..streams).map(move |stream| ((rank, stream), vec![*address])));
+        let calls = below.map(|(to, at)| Call::for_stream(party, Purpose::Mesh, to, at)).collect();
+        let lanes = |rank: usize| if rank == party.rank as usize { 0 } else { streams };
+        let channels = (0..addresses.len()).map(|rank| (0..lanes(rank)).map(|_| None).collect()).collect();
         Self { party: party.clone(), lobby, calls, channels }
     }
 
-    fn connect(mut self, deadline: Deadline) -> Result<Vec<Option<TcpStream>>> {
+    fn connect(mut self, deadline: Deadline) -> Result<Vec<Vec<Channel>>> {
         loop {
             self.turn()?;
             let missing = self.missing();
             if missing.is_empty() {
-                return Ok(self.channels.into_iter().map(|channel| channel.map(Channel::into_stream)).collect());
+                return Ok(self.channels.into_iter().map(|lanes| lanes.into_iter().flatten().collect()).collect());
             }
             if deadline.passed() {
                 return Err(unreachable_ranks(missing, deadline.given()));
@@ -78,22 +92,23 @@ impl Mesh {
     fn turn(&mut self) -> Result<()> {
         for mut call in std::mem::take(&mut self.calls) {
             match call.turn()? {
-                Some((opening, channel)) => self.take(&opening, channel, call.peer()),
+                Some((opening, channel)) => self.take(&opening, channel),
                 None => self.calls.push(call),
             }
         }
         for (opening, channel) in self.lobby.turn() {
             if opening.rank > self.party.rank {
-                self.take(&opening, channel, opening.rank);
+                self.take(&opening, channel);
             }
         }
         Ok(())
     }
 
     /// Keeps a connection. A rank that calls again has given up its earlier call.
-    fn take(&mut self, opening: &Opening, channel: Channel, rank: u32) {
+    fn take(&mut self, opening: &Opening, channel: Channel) {
         let own: &Party = &self.party;
-        match self.channels.get_mut(rank as usize) {
+        let (rank, stream) = (opening.rank, usize::from(opening.stream));
+        match self.channels.get_mut(rank as usize).and_then(|lanes| lanes.get_mut(stream)) {
             Some(place) if disagreement(rank, opening.into(), own.into()).is_none() => *place = Some(channel),
             _ => tracing::warn!(peer = %channel.peer(), rank, "turned away a rank of another job"),
         }
@@ -101,8 +116,14 @@ impl Mesh {
 
     fn missing(&self) -> Vec<Rank> {
         let places = Rank::all(self.channels.len() as u32).zip(&self.channels);
-        places.filter(|(rank, place)| rank.0 != self.party.rank && place.is_none()).map(|(rank, _)| rank).collect()
+        places.filter(|(_, lanes)| lanes.iter().any(Option::is_none)).map(|(rank, _)| rank).collect()
     }
+}
+
+/// Lanes of channels that are as they are.
+fn in_the_clear(channels: Vec<Vec<Channel>>) -> Vec<Vec<Lane>> {
+    let lane = |channel: Channel| Lane::from(channel.into_stream());
+    channels.into_iter().map(|channels| channels.into_iter().map(lane).collect()).collect()
 }
 
 fn listen(address: IpAddr, party: &Arc<Party>) -> Result<(Lobby, SocketAddr)> {
@@ -138,6 +159,6 @@ fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<
     if missing.is_empty() { Ok(connected) } else { Err(unreachable_ranks(missing, identity.join_timeout)) }
 }
 
-fn unreachable_ranks(missing: Vec<Rank>, deadline: Duration) -> Error {
+pub(super) fn unreachable_ranks(missing: Vec<Rank>, deadline: Duration) -> Error {
     Error::MissingRanks { missing, deadline, master: EACH_OTHER.into() }
 }

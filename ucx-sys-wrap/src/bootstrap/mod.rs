@@ -10,7 +10,7 @@
 //!
 //! | step | who | bytes |
 //! | --- | --- | --- |
-//! | 1 | caller | an opening of fixed size: magic, wire version, purpose, role, rank, peer, world size, job, nonce |
+//! | 1 | caller | an opening of fixed size: magic, wire version, purpose, role, rank, peer, world size, stream, job, nonce |
 //! | 2 | answerer | its own opening |
 //! | 3 | caller | HMAC-SHA256 of role and both openings under the job's key |
 //! | 4 | answerer | one byte: accepted or refused; if accepted, its own HMAC |
@@ -18,6 +18,9 @@
 //! The role is part of what is hashed, so that no side can send back what it got; both nonces are, so that nothing can
 //! be replayed. A listener reads from all its callers at once and drops who does not prove itself in time: strangers can
 //! neither stop nor delay a job.
+//!
+//! What is said at the rendezvous is no secret: who can do what, and where to connect. Where the job is encrypted, the
+//! connections of the mesh agree on a secret of their own after the proof ([`crate::tcp`]).
 #![forbid(unsafe_code)]
 
 mod call;
@@ -44,11 +47,12 @@ mod proof;
 mod rendezvous;
 mod reserve;
 mod root;
+mod secrecy;
 mod slurm;
 mod variables;
 mod wire;
 
-pub use choice::{Capability, Choice, Selected, choose};
+pub use choice::{Agreed, Capability, Choice, Selected, choose};
 pub use environment::{Identity, Master};
 pub use introduction::{Introduced, introduce, pmix_available};
 pub use key::JobKey;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::choice::{Capability, Choice, Selected, choose};
+use super::choice::{Agreed, Capability, Choice, Selected, choose};
 use super::environment::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
@@ -36,12 +36,13 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let introduced = introduce(identity)?;
     let identity = introduced.identity();
     let mut rendezvous = Rendezvous::join(identity)?;
-    let selected = agree(identity, &mut rendezvous)?;
+    let agreed = agree(identity, &mut rendezvous)?;
+    let identity = &Identity { encrypt: agreed.encrypt, streams: agreed.streams, ..identity.clone() };
     let neighbourhood = share_memory(identity, &mut rendezvous)?;
-    let transport: Box<dyn Transport> = match selected {
+    let transport: Box<dyn Transport> = match agreed.transport {
         Selected::Tcp => {
-            let streams = connect_mesh(identity, &mut rendezvous)?;
-            let mut tcp = Tcp::new(identity.rank, identity.world_size, streams)?;
+            let lanes = connect_mesh(identity, &mut rendezvous)?;
+            let mut tcp = Tcp::over(identity.rank, identity.world_size, lanes)?;
             if let Some(neighbourhood) = &neighbourhood {
                 tcp.share_memory(neighbourhood, true)?;
             }
@@ -58,13 +59,15 @@ pub fn open(identity: &Identity) -> Result<Opened> {
 }
 
 /// What all ranks take, by what each can do.
-fn agree(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Selected> {
+fn agree(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Agreed> {
     // UCX is loaded only where it may be taken: that alone changes the process.
     let ucx = match identity.transport {
         Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
+        _ if identity.encrypt => Err("BREVITY_ENCRYPT=1 there".into()),
         Choice::Auto | Choice::Ucx => ucx::available().map(drop),
     };
-    let own = Capability { requested: identity.transport, ucx };
+    let Identity { transport: requested, encrypt, streams, .. } = *identity;
+    let own = Capability { requested, ucx, encrypt, streams };
     let capabilities = rendezvous.exchange(&own.encode())?;
     let capabilities = Rank::all(identity.world_size)
         .zip(&capabilities)

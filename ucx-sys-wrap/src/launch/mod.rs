@@ -36,6 +36,8 @@ const GRACE: Duration = Duration::from_secs(5);
 
 const TRANSPORT: &str = "BREVITY_TRANSPORT";
 
+const ENCRYPT: &str = "BREVITY_ENCRYPT";
+
 /// A job of several ranks on this host; all ranks run the same program.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -43,6 +45,7 @@ pub struct Launch {
     arguments: Vec<OsString>,
     ranks: u32,
     transport: Option<Choice>,
+    encrypt: bool,
     tag_output: bool,
     grace: Duration,
     environment: Vec<(OsString, OsString)>,
@@ -57,6 +60,7 @@ impl Launch {
             arguments: arguments.into_iter().map(Into::into).collect(),
             ranks: 1,
             transport: None,
+            encrypt: false,
             tag_output: false,
             grace: GRACE,
             environment: Vec::new(),
@@ -75,6 +79,13 @@ impl Launch {
     #[must_use]
     pub fn transport(mut self, transport: Choice) -> Self {
         self.transport = Some(transport);
+        self
+    }
+
+    /// Has the ranks encrypt what they send to each other over tcp; else what this process's environment says.
+    #[must_use]
+    pub fn encrypt(mut self, encrypt: bool) -> Self {
+        self.encrypt = encrypt;
         self
     }
 
@@ -167,6 +178,9 @@ impl Launch {
         let inherited = std::env::var_os(TRANSPORT).is_some();
         if let Some(transport) = self.transport.or((!inherited).then_some(Choice::Auto)) {
             command.env(TRANSPORT, transport.name());
+        }
+        if self.encrypt {
+            command.env(ENCRYPT, "1");
         }
         // A process group that is not the terminal's own is stopped when it reads from it.
         if rank != Rank(0) || std::io::stdin().is_terminal() {

@@ -1,14 +1,6 @@
 //! One peer: its socket, what is read, what is written, and the operations that name it.
 
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
-use rustix::event::epoll::EventFlags;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::BorrowedFd;
-use socket2::SockRef;
 
 use super::QUOTA;
 use super::frame::{Frame, Header};
@@ -16,9 +8,11 @@ use super::incoming::{Farewell, Found, Incoming, News, Turn};
 use super::matching::{Receives, check, scatter};
 use super::outgoing::{Outgoing, Written};
 use super::remote::Accesses;
+use super::wire::Wire;
 use crate::local::remote::Regions;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
 use crate::{Arrival, Envelope, Error, Failure, Rank, RegionKey, Result, Statistics};
+use parking_lot::Mutex;
 
 /// How many turns that write go by without a look for something to read, after a look that has found nothing.
 const READS_SKIPPED: u32 = 3;
@@ -26,7 +20,7 @@ const READS_SKIPPED: u32 = 3;
 pub(super) struct Connection {
     peer: Rank,
     /// `None` once nothing more can come or go.
-    socket: Option<TcpStream>,
+    wire: Option<Wire>,
     incoming: Incoming,
     outgoing: Outgoing,
     receives: Receives,
@@ -35,8 +29,6 @@ pub(super) struct Connection {
     has_answers: bool,
     /// Turns that do not look for something to read while there is something to write.
     reads_to_skip: u32,
-    /// What the poller watches this socket for.
-    pub(super) interest: EventFlags,
     /// Whether this connection is in the list of those that are polled in each turn.
     pub(super) is_listed: bool,
 }
@@ -55,26 +47,30 @@ pub(super) enum Verdict {
 }
 
 impl Connection {
-    /// Takes a socket that is connected to `peer` and non-blocking.
-    pub(super) fn new(own: Rank, peer: Rank, world_size: u32, socket: TcpStream, regions: Arc<Mutex<Regions>>) -> Self {
+    /// Takes what leads to `peer`.
+    pub(super) fn new(own: Rank, peer: Rank, world_size: u32, wire: Wire, regions: Arc<Mutex<Regions>>) -> Self {
         let accesses = Accesses::new(own, peer, regions);
         Self {
             peer,
-            socket: Some(socket),
+            wire: Some(wire),
             incoming: Incoming::new(peer, world_size, accesses),
             outgoing: Outgoing::new(own, peer),
             receives: Receives::new(peer),
             write_broken: false,
             has_answers: false,
             reads_to_skip: 0,
-            interest: EventFlags::empty(),
             is_listed: false,
         }
     }
 
-    /// The socket, while the connection is open.
-    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+    /// What leads to the peer, while the connection is open.
+    pub(super) fn wire(&self) -> Option<&Wire> {
+        self.wire.as_ref()
+    }
+
+    /// As [`wire`](Self::wire).
+    pub(super) fn wire_mut(&mut self) -> Option<&mut Wire> {
+        self.wire.as_mut()
     }
 
     #[inline]
@@ -84,13 +80,13 @@ impl Connection {
         parts: SendParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, SendDone> {
-        let Some(socket) = &self.socket else {
+        let Some(wire) = &mut self.wire else {
             return Posted::Done(SendDone { parts, result: Err(self.lost()) });
         };
         let Envelope { tag, signature, mark } = envelope;
         let lengths = parts.iter().map(|part| part.len()).collect();
         statistics.messages_sent += 1;
-        self.outgoing.post(socket.as_fd(), Header { tag, signature, mark, lengths }, parts, statistics)
+        self.outgoing.post(wire, Header { tag, signature, mark, lengths }, parts, statistics)
     }
 
     #[inline]
@@ -100,11 +96,11 @@ impl Connection {
         parts: RecvParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        if self.receives.has_nothing_kept() && self.socket.is_some() {
+        if self.receives.has_nothing_kept() && self.wire.is_some() {
             return Posted::Pending(self.receives.post(envelope, parts));
         }
         let posted = match self.incoming.find(envelope.tag, &mut self.receives) {
-            Found::Nothing if self.socket.is_none() => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
+            Found::Nothing if self.wire.is_none() => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
             Found::Nothing => Posted::Pending(self.receives.post(envelope, parts)),
             Found::Whole(header, bytes) => {
                 Posted::Done(deliver(self.peer, &envelope, parts, header, &bytes, statistics))
@@ -123,7 +119,7 @@ impl Connection {
         parts: SendParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, Result<()>> {
-        if self.socket.is_none() {
+        if self.wire.is_none() {
             return Posted::Done(Err(self.lost()));
         }
         let number = self.incoming.accesses.post_put(key, offset, parts);
@@ -138,7 +134,7 @@ impl Connection {
         parts: RecvParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, Result<()>> {
-        if self.socket.is_none() {
+        if self.wire.is_none() {
             return Posted::Done(Err(self.lost()));
         }
         let number = self.incoming.accesses.post_get(key, offset, parts);
@@ -147,7 +143,7 @@ impl Connection {
     }
 
     pub(super) fn post_flush(&mut self) -> Posted<usize, Result<()>> {
-        if self.socket.is_none() {
+        if self.wire.is_none() {
             return Posted::Done(Err(self.lost()));
         }
         self.incoming.accesses.post_flush()
@@ -188,7 +184,7 @@ impl Connection {
     /// Whether this connection has something to do that somebody waits for.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
-        self.socket.is_some() && (self.has_operations() || self.has_unsent())
+        self.wire.is_some() && (self.has_operations() || self.has_unsent() || self.has_unread())
     }
 
     /// Whether an operation has not ended.
@@ -197,9 +193,10 @@ impl Connection {
         self.receives.has_operations() || self.outgoing.has_operations() || self.incoming.accesses.has_operations()
     }
 
-    /// What the poller should watch this socket for.
-    pub(super) fn wanted_interest(&self) -> EventFlags {
-        if !self.has_unsent() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT }
+    /// Whether the next turn has something of which no poller knows.
+    #[inline]
+    pub(super) fn has_unread(&self) -> bool {
+        self.wire.as_ref().is_some_and(Wire::has_unread)
     }
 
     /// Writes and reads about `quota` bytes each. Says whether anything moved, and how the connection stands.
@@ -207,18 +204,18 @@ impl Connection {
     /// While there is more to write than the kernel takes and nothing to read, only some turns look for something to
     /// read: every look takes the lock that the kernel needs to send.
     pub(super) fn service(&mut self, quota: usize, statistics: &mut Statistics) -> (bool, Verdict) {
-        let Some(socket) = &self.socket else { return (false, Verdict::Open) };
+        let Some(wire) = &mut self.wire else { return (false, Verdict::Open) };
         let before = (statistics.bytes_sent, statistics.bytes_received);
         if !self.outgoing.is_idle() && !self.write_broken {
             // Why it is broken may still be unread.
-            self.write_broken = self.outgoing.flush(socket.as_fd(), quota, statistics) == Written::Broken;
+            self.write_broken = self.outgoing.flush(wire, quota, statistics) == Written::Broken;
             let is_full = !self.outgoing.is_idle() && !self.write_broken;
             if is_full && self.reads_to_skip > 0 && quota <= QUOTA {
                 self.reads_to_skip -= 1;
                 return (statistics.bytes_sent != before.0, Verdict::Open);
             }
         }
-        let turn = self.incoming.read(socket.as_fd(), &mut self.receives, quota, statistics);
+        let turn = self.incoming.read(wire, &mut self.receives, quota, statistics);
         self.reads_to_skip = if statistics.bytes_received == before.1 { READS_SKIPPED } else { 0 };
         if self.incoming.has_more_to_say()
             && let Err(error) = self.take_news()
@@ -238,7 +235,7 @@ impl Connection {
 
     /// Whether the peer has said bye, or the connection was closed here.
     pub(super) fn is_finished(&self) -> bool {
-        self.socket.is_none()
+        self.wire.is_none()
     }
 
     /// The peer has said bye: ends what still waits for it. What it sent before can still be received.
@@ -248,7 +245,7 @@ impl Connection {
         self.receives.forget_offers();
         self.outgoing.drop_all(&error);
         self.incoming.accesses.end_all(&error, &mut self.outgoing);
-        self.socket = None;
+        self.wire = None;
     }
 
     /// Queues the good-bye of a transport that is closed in good order.
@@ -271,34 +268,25 @@ impl Connection {
 
     /// Writes what is queued and throws away what comes, for a transport that has failed.
     pub(super) fn wind_down(&mut self, statistics: &mut Statistics) {
-        let Some(socket) = &self.socket else { return };
-        let written = self.outgoing.flush(socket.as_fd(), usize::MAX, statistics);
-        let is_open = self.incoming.throw_away(socket.as_fd(), statistics);
+        let Some(wire) = &mut self.wire else { return };
+        let written = self.outgoing.flush(wire, usize::MAX, statistics);
+        let is_open = self.incoming.throw_away(wire, statistics);
         if !is_open || written == Written::Broken {
             self.outgoing.drop_all(&Error::Closed);
-            self.socket = None;
+            self.wire = None;
         }
     }
 
     /// Whether something still has to be written.
     pub(super) fn has_queued(&self) -> bool {
-        self.socket.is_some() && self.has_unsent()
+        self.wire.is_some() && self.has_unsent()
     }
 
     /// Throws away what has come; the peer, while the kernel has something left to send to it.
     pub(super) fn linger(&mut self) -> Option<Rank> {
-        let socket = self.socket.as_ref()?;
-        if self.write_broken || !self.incoming.throw_away(socket.as_fd(), &mut Statistics::default()) {
-            return None;
-        }
-        // A socket counts as writable only when nothing is left that the kernel has not sent. Where it can't be told
-        // so, it counts as always.
-        let _ = SockRef::from(socket).set_tcp_notsent_lowat(1);
-        let mut poll_for = [PollFd::new(socket, PollFlags::OUT)];
-        match poll(&mut poll_for, Some(&Timespec::default())) {
-            Ok(0) => Some(self.peer),
-            _ => None,
-        }
+        let wire = self.wire.as_mut()?;
+        let is_open = !self.write_broken && self.incoming.throw_away(wire, &mut Statistics::default());
+        (is_open && wire.has_unsent()).then_some(self.peer)
     }
 
     /// Ends every operation with `error` and closes the socket at once.
@@ -308,11 +296,11 @@ impl Connection {
         self.receives.forget_unexpected();
         self.outgoing.drop_all(error);
         self.incoming.accesses.end_all(error, &mut self.outgoing);
-        if let Some(socket) = self.socket.take() {
+        if let Some(mut wire) = self.wire.take() {
             // Bytes that are left unread would make the kernel reset the connection, and drop what the peer has not
-            // read. A connection that is gone already needs no shutting down.
-            let _ = socket.shutdown(Shutdown::Write);
-            self.incoming.throw_away(socket.as_fd(), statistics);
+            // read.
+            wire.finish_sending();
+            self.incoming.throw_away(&mut wire, statistics);
         }
     }
 
@@ -323,7 +311,7 @@ impl Connection {
     }
 
     fn say(&mut self, frame: &Frame) {
-        if self.socket.is_some() {
+        if self.wire.is_some() {
             self.outgoing.push_last(frame);
         }
     }
@@ -355,28 +343,28 @@ impl Connection {
             self.has_answers = true;
             self.outgoing.push_control(&frame);
         }
-        if let Some(socket) = &self.socket
+        if let Some(wire) = &mut self.wire
             && std::mem::take(&mut self.has_answers)
             && !self.write_broken
         {
             // An error is found again, and judged, in the next turn.
-            self.outgoing.flush(socket.as_fd(), QUOTA, statistics);
+            self.outgoing.flush(wire, QUOTA, statistics);
         }
     }
 
     /// Sends what there is to send of puts and gets.
     #[inline]
     fn pump(&mut self, statistics: &mut Statistics) {
-        if let Some(socket) = &self.socket
+        if let Some(wire) = &mut self.wire
             && self.incoming.accesses.has_unsent()
             && !self.write_broken
         {
-            self.incoming.accesses.pump(&mut self.outgoing, socket.as_fd(), QUOTA, statistics);
+            self.incoming.accesses.pump(&mut self.outgoing, wire, QUOTA, statistics);
         }
     }
 
     #[inline]
-    fn has_unsent(&self) -> bool {
+    pub(super) fn has_unsent(&self) -> bool {
         !self.outgoing.is_idle() || self.incoming.accesses.has_unsent()
     }
 

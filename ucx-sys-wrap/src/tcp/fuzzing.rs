@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 
 use super::connection::{Connection, Verdict};
 use super::frame::{HEADER_BYTES, Header};
+use super::wire::Wire;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
 use crate::fuzzing::Bytes;
@@ -50,7 +51,8 @@ impl Bench {
         own.set_nonblocking(true).ok()?;
         peer.set_nonblocking(true).ok()?;
         peer.set_nodelay(true).ok()?;
-        let connection = Connection::new(Rank(0), PEER, WORLD_SIZE, own, std::sync::Arc::default());
+        let wire = Wire::new(vec![own.into()])?;
+        let connection = Connection::new(Rank(0), PEER, WORLD_SIZE, wire, std::sync::Arc::default());
         let (statistics, receives, sends) = (Statistics::default(), Vec::new(), Vec::new());
         Some(Self { connection, peer, statistics, receives, sends, written: 0 })
     }

@@ -6,13 +6,11 @@
 
 use std::io::IoSliceMut;
 
-use rustix::fd::BorrowedFd;
-use rustix::io::readv;
-
 use super::frame::HEADER_BYTES;
 use super::matching::{Places, Receives};
 use super::sizes::Sizes;
 use super::staging::{STAGED_PAYLOAD, Staging};
+use super::wire::Wire;
 use crate::{Statistics, Tag};
 
 /// How much is read on a guess, in bytes.
@@ -74,10 +72,11 @@ impl Guess {
     /// Reads a header, the payload and what follows.
     pub(super) fn read(
         &self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         staging: &mut Staging,
         receives: &mut Receives,
         limit: usize,
+        statistics: &mut Statistics,
     ) -> rustix::io::Result<Guessed> {
         let capacity: usize = self.capacities.total();
         let payload = capacity.min(GUESSED_PAYLOAD).min(limit);
@@ -89,7 +88,7 @@ impl Guess {
             places.push(IoSliceMut::new(rest));
         }
         let asked = places.iter().map(|place| place.len()).sum();
-        let got = readv(socket, &mut places)?;
+        let got = wire.read(&mut places, statistics)?;
         drop(places);
         let landed = got.saturating_sub(HEADER_BYTES).min(payload);
         staging.filled(got - landed);

@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 
-use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::QUOTA;
@@ -18,7 +17,8 @@ use super::matching::{Body, Receives};
 use super::reading::{Arriving, Target, keep, read_in_place, read_kept, read_remote};
 use super::remote::Accesses;
 use super::staging::{STAGED_PAYLOAD, Staging};
-use crate::{Failure, Rank, Result, Statistics, Tag};
+use super::wire::Wire;
+use crate::{Error, Failure, Rank, Result, Statistics, Tag};
 
 pub(super) struct Incoming {
     peer: Rank,
@@ -94,7 +94,7 @@ impl Incoming {
     /// Reads at most about `quota` bytes, as far as they come.
     pub(super) fn read(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         receives: &mut Receives,
         quota: usize,
         statistics: &mut Statistics,
@@ -110,7 +110,7 @@ impl Incoming {
             if rest == 0 || is_served {
                 return Ok(Turn::Stopped);
             }
-            match self.read_once(socket, receives, rest, statistics) {
+            match self.read_once(wire, receives, rest, statistics) {
                 Ok((_, 0)) => return Ok(Turn::Broken),
                 Ok((asked, got)) => {
                     statistics.bytes_received += got as u64;
@@ -122,7 +122,10 @@ impl Incoming {
                 }
                 Err(Errno::AGAIN) => return Ok(Turn::Drained),
                 Err(Errno::INTR) => {}
-                Err(_) => return Ok(Turn::Broken),
+                Err(_) => {
+                    let refuse = |what: &str| Error::Protocol { rank: self.peer, what: what.into() };
+                    return wire.violation().map_or(Ok(Turn::Broken), |what| Err(refuse(what)));
+                }
             }
         }
     }
@@ -188,29 +191,32 @@ impl Incoming {
     }
 
     /// Forgets what was read and what there is, about 4 MiB at most; says whether more can come.
-    pub(super) fn throw_away(&mut self, socket: BorrowedFd<'_>, statistics: &mut Statistics) -> bool {
-        self.staging.throw_away(socket, statistics)
+    pub(super) fn throw_away(&mut self, wire: &mut Wire, statistics: &mut Statistics) -> bool {
+        self.staging.clear();
+        wire.throw_away(statistics)
     }
 
     /// One read: into the parts of the arriving message and the staging area, or into the staging area alone.
     /// Gives the bytes asked for and the bytes got.
     fn read_once(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         receives: &mut Receives,
         limit: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<(usize, usize)> {
         match &mut self.arriving {
             None => match self.confidence.guess(&self.staging, receives) {
-                Some(guess) => self.read_guessed(&guess, socket, receives, limit, statistics),
-                None => self.staging.fill(socket),
+                Some(guess) => self.read_guessed(&guess, wire, receives, limit, statistics),
+                None => self.staging.fill(wire, statistics),
             },
             Some(arriving) => match arriving.target {
-                Target::Posted(key) => read_in_place(socket, key, arriving, &mut self.staging, receives, limit),
-                Target::Kept => read_kept(socket, arriving, receives, limit),
-                Target::Remote => read_remote(socket, arriving, &mut self.accesses, &mut self.staging, limit),
-                Target::Discarded => self.staging.fill(socket),
+                Target::Posted(key) => {
+                    read_in_place(wire, key, arriving, &mut self.staging, receives, limit, statistics)
+                }
+                Target::Kept => read_kept(wire, arriving, receives, limit, statistics),
+                Target::Remote => read_remote(wire, arriving, &mut self.accesses, &mut self.staging, limit, statistics),
+                Target::Discarded => self.staging.fill(wire, statistics),
             },
         }
     }
@@ -219,12 +225,12 @@ impl Incoming {
     fn read_guessed(
         &mut self,
         guess: &Guess,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         receives: &mut Receives,
         limit: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Guessed { asked, got, landed } = guess.read(socket, &mut self.staging, receives, limit)?;
+        let Guessed { asked, got, landed } = guess.read(wire, &mut self.staging, receives, limit, statistics)?;
         let Some(header) = self.staging.staged().first_chunk() else { return Ok((asked, got)) };
         let payload = got - HEADER_BYTES;
         match frame::decode(header, self.peer, self.world_size) {

@@ -1,6 +1,7 @@
 //! Ranks that are processes, over TCP sockets.
 //!
-//! There is one connection between any two ranks. A connection carries frames (version [`WIRE_VERSION`]): 64 bytes of
+//! There is one connection between any two ranks, over one socket or several, encrypted or not: `wire` makes one stream of
+//! bytes each way of them, and the rest knows nothing else. A connection carries frames (version [`WIRE_VERSION`]): 64 bytes of
 //! header, little-endian, and for messages and data their parts one after another, without padding.
 //!
 //! | bytes | field |
@@ -30,7 +31,8 @@
 //! **Neighbours.** Messages between ranks of one host that share memory go through that memory, see `link`; their
 //! socket carries the rest, and ends when one of them dies.
 //!
-//! Both sides have proven to hold the job's key before a socket comes here; the bytes themselves are not protected.
+//! Both sides have proven to hold the job's key before a socket comes here. Who changes bytes on their way is found out
+//! where they are encrypted, and only there.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -57,6 +59,7 @@ mod sizes;
 mod staging;
 #[cfg(test)]
 mod stream_tests;
+mod wire;
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -66,6 +69,7 @@ use parking_lot::Mutex;
 use socket2::{SockRef, TcpKeepalive};
 
 pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, SEGMENT_BYTES, WIRE_VERSION};
+pub use wire::{Lane, MAX_LANES};
 
 use crate::local::remote::Regions;
 use crate::transport::{Statistics, Transport, check_peer};
@@ -74,6 +78,7 @@ use connection::{Connection, Verdict};
 use incoming::Farewell;
 use link::Links;
 use poller::Poller;
+use wire::Wire;
 
 /// How much is read and how much written a connection in one turn, in bytes.
 const QUOTA: usize = 1 << 20;
@@ -146,25 +151,42 @@ struct Closed {
 impl Tcp {
     /// Makes a transport of sockets that are connected to every other rank, in the order of ranks, and authenticated.
     ///
+    /// # Errors
+    /// As [`over`](Self::over), with one socket for each other rank.
+    pub fn new(rank: Rank, world_size: u32, streams: Vec<Option<TcpStream>>) -> Result<Self> {
+        Self::over(
+            rank,
+            world_size,
+            streams.into_iter().map(|stream| stream.map(Lane::from).into_iter().collect()).collect(),
+        )
+    }
+
+    /// The same over several sockets for each other rank, all as many, in an order that both ends agree on; or over
+    /// encrypted ones.
+    ///
     /// The sockets are made non-blocking and set to send small messages at once.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is not exactly one socket for each other rank; [`Error::System`] when the
-    /// system refuses to set one up.
-    pub fn new(rank: Rank, world_size: u32, streams: Vec<Option<TcpStream>>) -> Result<Self> {
-        let is_mesh = streams.len() == world_size as usize
+    /// [`Error::Unavailable`] when there are not as many sockets for each other rank, 1 to [`MAX_LANES`], and none for
+    /// this one; [`Error::System`] when the system refuses to set one up.
+    pub fn over(rank: Rank, world_size: u32, lanes: Vec<Vec<Lane>>) -> Result<Self> {
+        let count = lanes.iter().map(Vec::len).max().unwrap_or_default();
+        let is_mesh = lanes.len() == world_size as usize
             && rank.0 < world_size
-            && streams.iter().enumerate().all(|(index, stream)| stream.is_some() == (index != rank.index()));
-        if !is_mesh {
-            let why = format!("rank {rank} of {world_size} must be connected once to every other rank");
+            && count <= MAX_LANES
+            && lanes
+                .iter()
+                .enumerate()
+                .all(|(index, lanes)| lanes.len() == if index == rank.index() { 0 } else { count });
+        if !is_mesh || (count == 0 && world_size > 1) {
+            let why = format!("rank {rank} of {world_size} must be connected equally often to every other rank");
             return Err(Error::Unavailable { name: "tcp", why });
         }
         let poller = Poller::new()?;
         let regions = Arc::default();
-        let mut connections = Vec::with_capacity(streams.len());
-        for (peer, stream) in Rank::all(world_size).zip(streams) {
-            let connection =
-                stream.map(|stream| connect((rank, peer, world_size), stream, &poller, &regions)).transpose()?;
+        let mut connections = Vec::with_capacity(lanes.len());
+        for (peer, lanes) in Rank::all(world_size).zip(lanes) {
+            let connection = connect((rank, peer, world_size), lanes, &poller, &regions)?;
             connections.push(connection);
         }
         Ok(Self {
@@ -197,7 +219,7 @@ impl Tcp {
         let mut position = 0;
         while let Some(&index) = self.awaited.get(position) {
             let Some(Some(connection)) = self.connections.get_mut(index) else { break };
-            if is_many && !connection.has_queued() && connection.is_awaited() {
+            if is_many && !connection.has_queued() && !connection.has_unread() && connection.is_awaited() {
                 position += 1;
                 continue;
             }
@@ -422,17 +444,21 @@ impl Tcp {
     }
 }
 
-/// Sets a socket up and begins to watch it.
+/// Sets the sockets to a peer up and begins to watch them; `None` where there are none.
 fn connect(
     (own, peer, world_size): (Rank, Rank, u32),
-    stream: TcpStream,
+    lanes: Vec<Lane>,
     poller: &Poller,
     regions: &Arc<Mutex<Regions>>,
-) -> Result<Connection> {
-    set_up(&stream).map_err(|error| Error::system(format!("can't set up the connection to rank {peer}"), error))?;
-    let mut connection = Connection::new(own, peer, world_size, stream, Arc::clone(regions));
+) -> Result<Option<Connection>> {
+    for lane in &lanes {
+        set_up(lane.socket())
+            .map_err(|error| Error::system(format!("can't set up the connection to rank {peer}"), error))?;
+    }
+    let Some(wire) = Wire::new(lanes) else { return Ok(None) };
+    let mut connection = Connection::new(own, peer, world_size, wire, Arc::clone(regions));
     poller.add(peer.index(), &mut connection)?;
-    Ok(connection)
+    Ok(Some(connection))
 }
 
 /// Small messages go out at once, and a host that has vanished is noticed in less than a minute.

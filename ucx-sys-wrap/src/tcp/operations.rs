@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::connection::Connection;
 use super::frame::MAX_MESSAGE_BYTES;
 use super::link::Links;
 use super::{Closed, Tcp};
@@ -131,7 +132,8 @@ impl Transport for Tcp {
 
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         self.sweep_next = true;
-        if std::mem::take(&mut self.has_moved) || self.closed.is_some() {
+        let is_unread = |index: &usize| self.connections[*index].as_ref().is_some_and(Connection::has_unread);
+        if std::mem::take(&mut self.has_moved) || self.closed.is_some() || self.awaited.iter().any(is_unread) {
             return None;
         }
         if let Some(links) = &mut self.links {

@@ -5,20 +5,16 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use arrayvec::ArrayVec;
-use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
 use slab::Slab;
 
 use super::frame::{
     CREDIT_BYTES, Frame, HEADER_BYTES, Header, MAX_EAGER_BYTES, MAX_OFFERS, SEGMENT_BYTES, cost, encode,
 };
 use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};
+use super::wire::Wire;
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Error, MAX_PARTS, Rank, Result, Statistics};
-
-/// A closed connection is an error, never a signal.
-const FLAGS: SendFlags = SendFlags::NOSIGNAL;
 
 /// A message up to this many bytes, header included, is packed and sent from one place.
 const PACKED_FRAME: usize = HEADER_BYTES + 4096;
@@ -82,7 +78,7 @@ impl Outgoing {
     #[inline]
     pub(super) fn post(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         header: Header,
         parts: SendParts,
         statistics: &mut Statistics,
@@ -90,14 +86,14 @@ impl Outgoing {
         let payload_bytes = header.payload_bytes();
         let credit = cost(payload_bytes);
         if payload_bytes > MAX_EAGER_BYTES || self.eager_sent - self.eager_received + credit > CREDIT_BYTES {
-            return self.offer(socket, header, parts, statistics);
+            return self.offer(wire, header, parts, statistics);
         }
         self.eager_sent += credit;
         let header = header.encode();
         let frame_bytes = HEADER_BYTES + payload_bytes;
         if self.queue.is_empty() {
             // An error is found again, and judged, when the queue is written.
-            let written = self.write_now(socket, &header, &parts, frame_bytes, statistics).unwrap_or(0);
+            let written = self.write_now(wire, &header, &parts, frame_bytes, statistics).unwrap_or(0);
             statistics.bytes_sent += written as u64;
             if written == frame_bytes {
                 return Posted::Done(SendDone { parts, result: Ok(()) });
@@ -114,7 +110,7 @@ impl Outgoing {
     /// are not needed any more, if they still are.
     pub(super) fn post_frame(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         header: [u8; HEADER_BYTES],
         parts: SendParts,
         statistics: &mut Statistics,
@@ -122,7 +118,7 @@ impl Outgoing {
         let frame_bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
         if self.queue.is_empty() {
             // An error is found again, and judged, when the queue is written.
-            let written = self.write_now(socket, &header, &parts, frame_bytes, statistics).unwrap_or(0);
+            let written = self.write_now(wire, &header, &parts, frame_bytes, statistics).unwrap_or(0);
             statistics.bytes_sent += written as u64;
             if written == frame_bytes {
                 return None;
@@ -137,7 +133,7 @@ impl Outgoing {
     /// Sends a frame whose payload nobody waits for.
     pub(super) fn push_copy(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         header: [u8; HEADER_BYTES],
         payload: Vec<u8>,
         statistics: &mut Statistics,
@@ -146,7 +142,7 @@ impl Outgoing {
         self.queue.push_back(Queued::new(header, Payload::Copied(payload)));
         if is_first {
             // As above.
-            self.flush(socket, 1, statistics);
+            self.flush(wire, 1, statistics);
         }
     }
 
@@ -204,10 +200,10 @@ impl Outgoing {
     }
 
     /// Writes what is queued, about `quota` bytes at most.
-    pub(super) fn flush(&mut self, socket: BorrowedFd<'_>, quota: usize, statistics: &mut Statistics) -> Written {
+    pub(super) fn flush(&mut self, wire: &mut Wire, quota: usize, statistics: &mut Statistics) -> Written {
         let mut written = 0;
         while !self.queue.is_empty() && written < quota {
-            let result = sendmsg(socket, &self.slices(), &mut SendAncillaryBuffer::default(), FLAGS);
+            let result = wire.write(&self.slices(), statistics);
             match result {
                 Ok(count) => {
                     written += count;
@@ -275,7 +271,7 @@ impl Outgoing {
 
     fn offer(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         header: Header,
         parts: SendParts,
         statistics: &mut Statistics,
@@ -293,7 +289,7 @@ impl Outgoing {
         }
         if self.queue.len() == 1 {
             // An error is found again, and judged, when the queue is written.
-            self.flush(socket, HEADER_BYTES, statistics);
+            self.flush(wire, HEADER_BYTES, statistics);
         }
         Posted::Pending(operation)
     }
@@ -346,7 +342,7 @@ impl Outgoing {
     /// One system call for a whole message; gives the bytes that the kernel took.
     fn write_now(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         header: &[u8; HEADER_BYTES],
         parts: &SendParts,
         frame_bytes: usize,
@@ -356,7 +352,7 @@ impl Outgoing {
             let mut slices = ArrayVec::<_, { 1 + MAX_PARTS }>::new();
             slices.push(IoSlice::new(header));
             slices.extend(parts.iter().map(|part| IoSlice::new(part.bytes())));
-            return sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), FLAGS);
+            return wire.write(&slices, statistics);
         }
         self.pack[..HEADER_BYTES].copy_from_slice(header);
         let mut end = HEADER_BYTES;
@@ -367,7 +363,7 @@ impl Outgoing {
             statistics.copies += 1;
         }
         statistics.bytes_copied += (end - HEADER_BYTES) as u64;
-        send(socket, &self.pack[..end], FLAGS)
+        wire.write(&[IoSlice::new(&self.pack[..end])], statistics)
     }
 
     /// What is to be written next.

@@ -10,6 +10,7 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::connection::Connection;
+use super::wire::Wire;
 use crate::{Error, Result};
 
 /// Events that are taken from the kernel at once.
@@ -33,13 +34,12 @@ impl Poller {
         &self.epoll
     }
 
-    /// Begins to watch the socket of a connection.
+    /// Begins to watch the sockets of a connection.
     pub(super) fn add(&self, index: usize, connection: &mut Connection) -> Result<()> {
-        let wanted = connection.wanted_interest();
-        if let Some(socket) = connection.socket() {
-            epoll::add(&self.epoll, socket, EventData::new_u64(index as u64), wanted)
+        for lane in connection.wire_mut().map_or(&mut [][..], Wire::lanes_mut) {
+            lane.interest = EventFlags::IN;
+            epoll::add(&self.epoll, &*lane, EventData::new_u64(index as u64), lane.interest)
                 .map_err(|error| Error::system("can't watch a socket", error))?;
-            connection.interest = wanted;
         }
         Ok(())
     }
@@ -50,25 +50,27 @@ impl Poller {
             .map_err(|error| Error::system("can't watch the bell of this rank", error))
     }
 
-    /// Watches the socket of a connection for what it waits for now.
+    /// Watches the sockets of a connection for what it waits for now.
     pub(super) fn update(&self, index: usize, connection: &mut Connection) {
-        let wanted = connection.wanted_interest();
-        if wanted == connection.interest {
-            return;
-        }
-        if let Some(socket) = connection.socket() {
+        let has_unsent = connection.has_unsent();
+        let Some(wire) = connection.wire_mut() else { return };
+        for number in 0..wire.lanes().len() {
+            let wanted = wire.interest(number, has_unsent);
+            let lane = &mut wire.lanes_mut()[number];
             // Fails only for a socket that is not watched, and all open ones are.
-            if epoll::modify(&self.epoll, socket, EventData::new_u64(index as u64), wanted).is_ok() {
-                connection.interest = wanted;
+            if wanted != lane.interest
+                && epoll::modify(&self.epoll, &*lane, EventData::new_u64(index as u64), wanted).is_ok()
+            {
+                lane.interest = wanted;
             }
         }
     }
 
-    /// Stops watching the socket of a connection that is about to be closed.
+    /// Stops watching the sockets of a connection that is about to be closed.
     pub(super) fn remove(&self, connection: &Connection) {
-        if let Some(socket) = connection.socket() {
+        for lane in connection.wire().map_or(&[][..], Wire::lanes) {
             // Fails only for a socket that is not watched.
-            let _ = epoll::delete(&self.epoll, socket);
+            let _ = epoll::delete(&self.epoll, lane);
         }
     }
 

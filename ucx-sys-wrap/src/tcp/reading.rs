@@ -2,15 +2,12 @@
 
 use std::io::IoSliceMut;
 
-use rustix::fd::BorrowedFd;
-use rustix::io::readv;
-use rustix::net::{RecvFlags, recv};
-
 use super::frame::{HEADER_BYTES, Header};
 use super::matching::Receives;
 use super::remote::Accesses;
 use super::sizes::Sizes;
 use super::staging::Staging;
+use super::wire::Wire;
 use crate::{Mark, Signature, Statistics, Tag};
 
 /// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as announced.
@@ -56,12 +53,13 @@ pub(super) enum Target {
 
 /// Reads the rest of a message into the parts of its receive, and what follows into the staging area.
 pub(super) fn read_in_place(
-    socket: BorrowedFd<'_>,
+    wire: &mut Wire,
     key: usize,
     arriving: &mut Arriving,
     staging: &mut Staging,
     receives: &mut Receives,
     limit: usize,
+    statistics: &mut Statistics,
 ) -> rustix::io::Result<(usize, usize)> {
     let missing = arriving.end - arriving.received;
     let mut places = receives.places(key, &arriving.header.lengths, arriving.received, missing.min(limit));
@@ -72,7 +70,7 @@ pub(super) fn read_in_place(
         places.push(IoSliceMut::new(&mut room[..wanted]));
     }
     let asked = places.iter().map(|place| place.len()).sum();
-    let got = readv(socket, &mut places)?;
+    let got = wire.read(&mut places, statistics)?;
     drop(places);
     let in_place = got.min(missing);
     arriving.received += in_place;
@@ -82,10 +80,11 @@ pub(super) fn read_in_place(
 
 /// Reads some of a message that is kept.
 pub(super) fn read_kept(
-    socket: BorrowedFd<'_>,
+    wire: &mut Wire,
     arriving: &mut Arriving,
     receives: &mut Receives,
     limit: usize,
+    statistics: &mut Statistics,
 ) -> rustix::io::Result<(usize, usize)> {
     let asked = (arriving.end - arriving.received).min(KEEP_STEP).min(limit);
     let Some(bytes) = receives.arriving_bytes() else { return Ok((0, 0)) };
@@ -94,7 +93,7 @@ pub(super) fn read_kept(
         bytes.reserve_exact((arriving.end - kept).min(kept.max(KEEP_STEP)));
     }
     bytes.resize(kept + asked, 0);
-    let result = recv(socket, &mut bytes[kept..], RecvFlags::empty()).map(|(got, _)| got);
+    let result = wire.read(&mut [IoSliceMut::new(&mut bytes[kept..])], statistics);
     let got = result.unwrap_or(0);
     bytes.truncate(kept + got);
     arriving.received += got;
@@ -103,14 +102,17 @@ pub(super) fn read_kept(
 
 /// Reads some of the payload of a put or get.
 pub(super) fn read_remote(
-    socket: BorrowedFd<'_>,
+    wire: &mut Wire,
     arriving: &mut Arriving,
     accesses: &mut Accesses,
     staging: &mut Staging,
     limit: usize,
+    statistics: &mut Statistics,
 ) -> rustix::io::Result<(usize, usize)> {
     let asked = (arriving.end - arriving.received).min(limit);
-    let Some(read) = accesses.read(socket, arriving.received, asked) else { return staging.fill(socket) };
+    let Some(read) = accesses.read(wire, arriving.received, asked, statistics) else {
+        return staging.fill(wire, statistics);
+    };
     let got = read?;
     arriving.received += got;
     Ok((asked, got))

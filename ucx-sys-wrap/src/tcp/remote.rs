@@ -10,15 +10,13 @@ use std::io::IoSliceMut;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fd::BorrowedFd;
-use rustix::io::readv;
-use rustix::net::{RecvFlags, recv};
 use slab::Slab;
 
 use super::frame::HEADER_BYTES;
 use super::matching::Places;
 use super::outgoing::Outgoing;
 use super::remote_frame::{Outcome, PIECE_BYTES, Place, RemoteFrame};
+use super::wire::Wire;
 use crate::buffer::{ReadLease, RegionMemory};
 use crate::local::remote::Regions;
 use crate::one_sided::{PutOrder, RegionKey, get_bytes};
@@ -182,25 +180,19 @@ impl Accesses {
     }
 
     /// Sends what there is to send, as far as the queue takes it, about `quota` bytes at most.
-    pub(super) fn pump(
-        &mut self,
-        outgoing: &mut Outgoing,
-        socket: BorrowedFd<'_>,
-        quota: usize,
-        statistics: &mut Statistics,
-    ) {
+    pub(super) fn pump(&mut self, outgoing: &mut Outgoing, wire: &mut Wire, quota: usize, statistics: &mut Statistics) {
         self.collect(outgoing);
         let mut sent = 0;
         while sent < quota && outgoing.queued() < PIECES_QUEUED && self.has_unsent() {
             sent += if let Some(answer) = self.answers.pop_front() {
-                outgoing.post_frame(socket, answer.encode(self.own), SendParts::new(), statistics);
+                outgoing.post_frame(wire, answer.encode(self.own), SendParts::new(), statistics);
                 HEADER_BYTES
             } else if !self.served.is_empty() && (self.serves_next || !self.may_send()) {
                 self.serves_next = false;
-                self.serve_piece(outgoing, socket, statistics)
+                self.serve_piece(outgoing, wire, statistics)
             } else {
                 self.serves_next = true;
-                self.send_piece(outgoing, socket, statistics)
+                self.send_piece(outgoing, wire, statistics)
             };
         }
     }
@@ -236,15 +228,15 @@ impl Accesses {
     /// Reads payload straight to where it goes, at most `limit` bytes; nothing for payload that goes nowhere.
     pub(super) fn read(
         &mut self,
-        socket: BorrowedFd<'_>,
+        wire: &mut Wire,
         received: usize,
         limit: usize,
+        statistics: &mut Statistics,
     ) -> Option<rustix::io::Result<usize>> {
         match self.landing.as_mut()? {
             Landing::Put { memory, .. } => {
                 let (memory, offset) = memory.as_ref()?;
-                memory
-                    .with(offset + received, limit, |place| recv(socket, place, RecvFlags::empty()).map(|(got, _)| got))
+                memory.with(offset + received, limit, |place| wire.read(&mut [IoSliceMut::new(place)], statistics))
             }
             Landing::Got(number) => {
                 let Kind::Get { parts, received, .. } = &mut self.operations.get_mut(*number)?.kind else {
@@ -254,7 +246,7 @@ impl Accesses {
                 if places.is_empty() {
                     return None;
                 }
-                let got = readv(socket, &mut places);
+                let got = wire.read(&mut places, statistics);
                 drop(places);
                 *received += *got.as_ref().unwrap_or(&0) as u64;
                 Some(got)
@@ -363,7 +355,7 @@ impl Accesses {
     }
 
     /// Sends the next frame of the first operation that has something to send; gives its bytes.
-    fn send_piece(&mut self, outgoing: &mut Outgoing, socket: BorrowedFd<'_>, statistics: &mut Statistics) -> usize {
+    fn send_piece(&mut self, outgoing: &mut Outgoing, wire: &mut Wire, statistics: &mut Statistics) -> usize {
         let Some(&number) = self.unsent.front() else { return 0 };
         let Some(operation) = self.operations.get_mut(number) else { return 0 };
         self.unanswered += 1;
@@ -388,14 +380,14 @@ impl Accesses {
         }
         let bytes = HEADER_BYTES + piece.as_ref().map_or(0, ReadLease::len);
         let parts = piece.into_iter().collect();
-        if let Some(send) = outgoing.post_frame(socket, frame.encode(self.own), parts, statistics) {
+        if let Some(send) = outgoing.post_frame(wire, frame.encode(self.own), parts, statistics) {
             self.writing.push_back((number, send));
         }
         bytes
     }
 
     /// Sends the next bytes that the peer wants.
-    fn serve_piece(&mut self, outgoing: &mut Outgoing, socket: BorrowedFd<'_>, statistics: &mut Statistics) -> usize {
+    fn serve_piece(&mut self, outgoing: &mut Outgoing, wire: &mut Wire, statistics: &mut Statistics) -> usize {
         let Some(served) = self.served.front_mut() else { return 0 };
         let length = served.rest.min(PIECE_BYTES);
         let mut bytes = vec![0; length];
@@ -409,7 +401,7 @@ impl Accesses {
         if served.rest == 0 {
             self.served.pop_front();
         }
-        outgoing.push_copy(socket, frame.encode(self.own), bytes, statistics);
+        outgoing.push_copy(wire, frame.encode(self.own), bytes, statistics);
         HEADER_BYTES + length
     }
 

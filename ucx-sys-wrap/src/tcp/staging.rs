@@ -1,19 +1,15 @@
 //! A small area for bytes that were read before it is known where they belong.
 
-use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use std::io::IoSliceMut;
 
 use super::frame::HEADER_BYTES;
+use super::wire::Wire;
 use crate::Statistics;
 
 /// How much of a message is read before it is known where it belongs, in bytes.
 pub(super) const STAGED_PAYLOAD: usize = 4096;
 
 const STAGING_BYTES: usize = HEADER_BYTES + STAGED_PAYLOAD;
-
-/// How much of what nobody wants is read in one turn, in bytes.
-const THROWN_AWAY: usize = 4 << 20;
 
 /// Bytes that were read and not consumed yet: `bytes[start..end]`.
 pub(super) struct Staging {
@@ -28,10 +24,10 @@ impl Staging {
     }
 
     /// Reads into the free room; gives the bytes asked for and the bytes got.
-    pub(super) fn fill(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<(usize, usize)> {
+    pub(super) fn fill(&mut self, wire: &mut Wire, statistics: &mut Statistics) -> rustix::io::Result<(usize, usize)> {
         let room = self.room();
         let asked = room.len();
-        let (got, _) = recv(socket, room, RecvFlags::empty())?;
+        let got = wire.read(&mut [IoSliceMut::new(room)], statistics)?;
         self.end += got;
         Ok((asked, got))
     }
@@ -93,22 +89,8 @@ impl Staging {
         &self.bytes[start..self.start]
     }
 
-    /// Reads what there is, about 4 MiB at most, and forgets it with what was staged; says whether more can come.
-    pub(super) fn throw_away(&mut self, socket: BorrowedFd<'_>, statistics: &mut Statistics) -> bool {
+    /// Forgets what is staged.
+    pub(super) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
-        let mut rest = THROWN_AWAY;
-        while rest > 0 {
-            match recv(socket, &mut self.bytes[..], RecvFlags::empty()) {
-                Ok((0, _)) => return false,
-                Ok((got, _)) => {
-                    statistics.bytes_received += got as u64;
-                    rest = rest.saturating_sub(got);
-                }
-                Err(Errno::AGAIN) => return true,
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
-        true
     }
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::connection::{Connection, Verdict};
 use super::frame::{HEADER_BYTES, Header, MAX_EAGER_BYTES};
+use super::wire::Wire;
 use crate::buffer::testing::lend_to_receive;
 use crate::buffer::{Buffer, RawVec};
 use crate::transport::{Posted, RecvDone, RecvParts};
@@ -24,7 +25,8 @@ fn connection() -> (Connection, TcpStream) {
     let own = listener.accept().unwrap().0;
     own.set_nonblocking(true).unwrap();
     peer.set_nodelay(true).unwrap();
-    (Connection::new(Rank(0), PEER, WORLD_SIZE, own, std::sync::Arc::default()), peer)
+    let wire = Wire::new(vec![own.into()]).unwrap();
+    (Connection::new(Rank(0), PEER, WORLD_SIZE, wire, std::sync::Arc::default()), peer)
 }
 
 #[derive(Clone, Debug)]

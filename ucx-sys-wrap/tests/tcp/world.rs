@@ -1,7 +1,9 @@
 //! Ranks over loopback sockets, strangers that speak the wire format, and operations with the memory they borrow.
 
-use std::net::{TcpListener, TcpStream};
+use socket2::{Domain, Socket, Type};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
+use ucx_sys_wrap::bootstrap::{Identity, JobKey, Master, Rendezvous, connect_mesh};
 use ucx_sys_wrap::buffer::{Buffer, RawVec, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::shm::Neighbourhood;
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
@@ -25,6 +27,34 @@ pub fn mesh(world_size: usize) -> Vec<Row> {
         rows[low][high] = Some(listener.accept().unwrap().0);
     }
     rows
+}
+
+/// How ranks are connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Lanes {
+    pub streams: u8,
+    pub encrypt: bool,
+}
+
+/// Ranks that have met as processes do, over lanes of this kind.
+pub fn met(world_size: usize, lanes: Lanes) -> Vec<Tcp> {
+    let key = JobKey::parse("correct horse battery").unwrap();
+    let reserved = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    reserved.set_reuse_port(true).unwrap();
+    reserved.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let port = reserved.local_addr().unwrap().as_socket().unwrap().port();
+    let join = &|rank: usize| {
+        let master = Master { host: "127.0.0.1".into(), port };
+        let mut identity = Identity::new(Rank(rank as u32), world_size as u32, master);
+        (identity.key, identity.port_reserved) = (Some(key.clone()), true);
+        (identity.streams, identity.encrypt) = (lanes.streams, lanes.encrypt);
+        let lanes = connect_mesh(&identity, &mut Rendezvous::join(&identity)?)?;
+        Tcp::over(identity.rank, identity.world_size, lanes)
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || join(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect()
+    })
 }
 
 pub fn world(world_size: usize) -> Vec<Tcp> {

@@ -1,0 +1,97 @@
+//! A secret for every connection of a mesh, agreed on after the proof: see [`crate::noise`].
+
+use std::sync::Arc;
+
+use super::channel::{Channel, wait_for};
+use super::deadline::Deadline;
+use super::mesh::unreachable_ranks;
+use super::proof::Party;
+use crate::noise::{Forged, GREETING_BYTES, Handshake, Session, Terms};
+use crate::tcp::Lane;
+use crate::{Error, Rank, Result};
+
+/// A connection on its way to be encrypted.
+struct Greeting {
+    peer: u32,
+    channel: Channel,
+    /// `None` once the other end has been heard.
+    handshake: Option<Handshake>,
+    session: Option<Session>,
+}
+
+/// Agrees on a secret over every channel, by rank and stream.
+///
+/// # Errors
+/// [`Error::Unauthenticated`] when a rank's greeting is not one under the job's key; [`Error::MissingRanks`] when ranks have
+/// gone, or have not answered by the deadline.
+pub(super) fn encrypt(party: &Arc<Party>, channels: Vec<Vec<Channel>>, deadline: Deadline) -> Result<Vec<Vec<Lane>>> {
+    let counts: Vec<usize> = channels.iter().map(Vec::len).collect();
+    let numbered = (0..)
+        .zip(channels)
+        .flat_map(|(peer, channels)| (0..).zip(channels).map(move |(stream, channel)| (peer, stream, channel)));
+    let mut greetings = numbered
+        .map(|(peer, stream, channel)| Greeting::begin(party, peer, stream, channel))
+        .collect::<Result<Vec<_>>>()?;
+    loop {
+        greetings.iter_mut().try_for_each(Greeting::advance)?;
+        let waiting = greetings.iter().filter(|greeting| !greeting.is_done());
+        let mut missing: Vec<Rank> = waiting.map(|greeting| Rank(greeting.peer)).collect();
+        if missing.is_empty() {
+            break;
+        }
+        if deadline.passed() {
+            missing.dedup();
+            return Err(unreachable_ranks(missing, deadline.given()));
+        }
+        wait_for(None, greetings.iter_mut().map(|greeting| &mut greeting.channel), deadline.remaining());
+    }
+    let mut lanes = greetings.into_iter().filter_map(Greeting::into_lane);
+    Ok(counts.into_iter().map(|count| lanes.by_ref().take(count).collect()).collect())
+}
+
+impl Greeting {
+    fn begin(party: &Party, peer: u32, stream: u8, mut channel: Channel) -> Result<Self> {
+        // The rank with the greater number has called.
+        let (caller, answerer) = (party.rank.max(peer), party.rank.min(peer));
+        let terms = Terms { wire_version: party.wire_version, job: &party.job, caller, answerer, stream };
+        let handshake = if party.rank == caller {
+            let (handshake, greeting) = Handshake::call(&party.key, terms)?;
+            channel.queue(greeting);
+            handshake
+        } else {
+            Handshake::await_call(&party.key, terms)?
+        };
+        Ok(Self { peer, channel, handshake: Some(handshake), session: None })
+    }
+
+    /// Goes on as far as is possible without waiting.
+    fn advance(&mut self) -> Result<()> {
+        self.channel.pump(if self.handshake.is_some() { GREETING_BYTES } else { 0 });
+        if self.handshake.is_some()
+            && let Some(greeting) = self.channel.take(GREETING_BYTES)
+            && let Some(handshake) = self.handshake.take()
+        {
+            let heard = <[u8; GREETING_BYTES]>::try_from(greeting).map_err(|_| Forged);
+            let (session, answer) = heard.and_then(|greeting| handshake.hear(&greeting)).map_err(|Forged| {
+                Error::Unauthenticated { who: format!("rank {} at {}", self.peer, self.channel.peer()) }
+            })?;
+            self.session = Some(session);
+            if let Some(answer) = answer {
+                self.channel.queue(answer);
+                self.channel.pump(0);
+            }
+        }
+        if self.channel.ended() && !self.is_done() {
+            return Err(Error::PeerLost { rank: Rank(self.peer) });
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.session.is_some() && self.channel.flushed()
+    }
+
+    fn into_lane(self) -> Option<Lane> {
+        Some(Lane::encrypted(self.channel.into_stream(), self.session?))
+    }
+}

@@ -1,0 +1,318 @@
+//! A wire brings its bytes, whole and in order, or ends with a clear reason; and shows nothing where it is encrypted.
+
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use rustix::io::Errno;
+
+use super::{Lane, Wire};
+use crate::Statistics;
+use crate::noise::testing::sessions;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Both ends of a connection, non-blocking.
+fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap().0;
+    for socket in [&near, &far] {
+        socket.set_nonblocking(true).unwrap();
+        socket.set_nodelay(true).unwrap();
+    }
+    (near, far)
+}
+
+fn lanes(near: TcpStream, far: TcpStream, encrypt: bool) -> (Lane, Lane) {
+    if !encrypt {
+        return (near.into(), far.into());
+    }
+    let (caller, answerer) = sessions();
+    (Lane::encrypted(near, caller), Lane::encrypted(far, answerer))
+}
+
+/// Both ends of a wire.
+fn wires(count: usize, encrypt: bool) -> (Wire, Wire) {
+    let pairs = (0..count).map(|_| {
+        let (near, far) = sockets();
+        lanes(near, far, encrypt)
+    });
+    let (near, far) = pairs.unzip();
+    (Wire::new(near).unwrap(), Wire::new(far).unwrap())
+}
+
+/// Both ends of an encrypted wire of one lane, and the ends of its sockets between which somebody sits.
+fn tapped() -> (Wire, TcpStream, TcpStream, Wire) {
+    let ((near, near_tap), (far_tap, far)) = (sockets(), sockets());
+    let (near, far) = lanes(near, far, true);
+    (Wire::new(vec![near]).unwrap(), near_tap, far_tap, Wire::new(vec![far]).unwrap())
+}
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ (i >> 15)) as u8).collect()
+}
+
+fn write(wire: &mut Wire, bytes: &[u8]) -> usize {
+    match wire.write(&[IoSlice::new(bytes)], &mut Statistics::default()) {
+        Ok(count) => count,
+        Err(error) => {
+            assert_eq!(error, Errno::AGAIN);
+            0
+        }
+    }
+}
+
+fn read(wire: &mut Wire, most: usize) -> rustix::io::Result<Vec<u8>> {
+    let mut place = vec![0; most];
+    let count = wire.read(&mut [IoSliceMut::new(&mut place)], &mut Statistics::default())?;
+    place.truncate(count);
+    Ok(place)
+}
+
+/// Reads until something else comes than "nothing yet".
+fn read_anything(wire: &mut Wire, most: usize) -> rustix::io::Result<Vec<u8>> {
+    let start = Instant::now();
+    loop {
+        match read(wire, most) {
+            Err(Errno::AGAIN) => assert!(start.elapsed() < PATIENCE),
+            result => return result,
+        }
+    }
+}
+
+fn take(tap: &mut TcpStream, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    tap.set_nonblocking(false).unwrap();
+    tap.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Each message's record, as it is on its way.
+fn records(near: &mut Wire, tap: &mut TcpStream, messages: &[&[u8]]) -> Vec<Vec<u8>> {
+    let mut records = Vec::new();
+    for message in messages {
+        assert_eq!(write(near, message), message.len());
+        records.push(take(tap, 2 + message.len() + 16));
+    }
+    records
+}
+
+fn assert_refused(far: &mut Wire) {
+    assert_eq!(read_anything(far, 4096), Err(Errno::BADMSG));
+    assert!(far.violation().is_some_and(|what| what.contains("do not decrypt")));
+    assert_eq!(read_anything(far, 4096), Err(Errno::BADMSG), "it stays so");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn bytes_come_whole_and_in_order(
+        count in prop_oneof![Just(1usize), Just(2), Just(4), Just(16)],
+        encrypt: bool,
+        sizes in proptest::collection::vec(prop_oneof![1usize..200, 1usize..70_000, 200_000usize..2_000_000], 1..8),
+        reads in proptest::collection::vec(prop_oneof![1usize..100, 1usize..10_000, 60_000usize..1_000_000], 1..8),
+        cut in 1usize..5000,
+    ) {
+        let (mut near, mut far) = wires(count, encrypt);
+        let stream = bytes(sizes.iter().sum());
+        let mut statistics = Statistics::default();
+        let (mut written, mut got) = (0, Vec::new());
+        // Where each write is to end: as frames do, it goes on where the one before was cut short.
+        let mut ends = sizes.iter().scan(0, |end, size| { *end += size; Some(*end) });
+        let mut end = 0;
+        let mut reads = reads.iter().cycle();
+        let start = Instant::now();
+        while got.len() < stream.len() {
+            if written == end {
+                end = ends.next().unwrap_or(end);
+            }
+            let rest = &stream[written..end];
+            let (first, second) = rest.split_at(cut.min(rest.len()));
+            match near.write(&[IoSlice::new(first), IoSlice::new(second)], &mut statistics) {
+                Ok(count) => written += count,
+                Err(error) => prop_assert_eq!(error, Errno::AGAIN),
+            }
+            let most = *reads.next().unwrap();
+            let mut place = vec![0; most];
+            let (left, right) = place.split_at_mut(most / 3);
+            match far.read(&mut [IoSliceMut::new(left), IoSliceMut::new(right)], &mut statistics) {
+                Ok(count) => got.extend_from_slice(&place[..count]),
+                Err(error) => prop_assert_eq!(error, Errno::AGAIN),
+            }
+            prop_assert!(start.elapsed() < PATIENCE, "{} of {} bytes", got.len(), stream.len());
+        }
+        prop_assert!(got == stream);
+        prop_assert!(!far.has_unread());
+        prop_assert_eq!(read(&mut far, 10), Err(Errno::AGAIN));
+    }
+}
+
+#[test]
+fn a_short_read_means_that_nothing_is_left() {
+    for (count, encrypt) in [(1, true), (3, false), (3, true)] {
+        let (mut near, mut far) = wires(count, encrypt);
+        let message = bytes(300_000);
+        assert_eq!(write(&mut near, &message), message.len());
+        // Nothing is hidden from who sleeps on the sockets, unless the wire says so.
+        let mut got = read_anything(&mut far, 1000).unwrap();
+        let start = Instant::now();
+        while got.len() < message.len() {
+            assert!(start.elapsed() < PATIENCE);
+            match read(&mut far, 100_000) {
+                Ok(more) => {
+                    assert!(more.len() == 100_000 || !far.has_unread(), "{count} lanes, encrypted: {encrypt}");
+                    got.extend(more);
+                }
+                Err(error) => assert!(error == Errno::AGAIN && !far.has_unread()),
+            }
+        }
+        assert!(got == message);
+    }
+}
+
+#[test]
+fn what_passes_can_be_read_by_nobody_else() {
+    let message = b"the gradient of layer 7 is very private; ".repeat(3000);
+    let is_in = |captured: &[u8]| captured.windows(16).any(|window| window == &message[..16]);
+    for encrypt in [false, true] {
+        let ((near, mut tap), (mut far_tap, far)) = (sockets(), sockets());
+        let (near, far) = lanes(near, far, encrypt);
+        let (mut near, mut far) = (Wire::new(vec![near]).unwrap(), Wire::new(vec![far]).unwrap());
+        let (mut captured, mut got, mut written) = (Vec::new(), Vec::new(), 0);
+        let start = Instant::now();
+        while got.len() < message.len() {
+            written += write(&mut near, &message[written..]);
+            let mut space = [0; 10_000];
+            match tap.read(&mut space) {
+                Ok(count) => {
+                    captured.extend_from_slice(&space[..count]);
+                    far_tap.write_all(&space[..count]).unwrap();
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            got.extend(read(&mut far, 1 << 20).unwrap_or_default());
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert!(got == message);
+        assert_eq!(is_in(&captured), !encrypt, "encrypted: {encrypt}");
+        assert_eq!(near.lanes()[0].is_encrypted(), encrypt);
+    }
+}
+
+#[test]
+fn a_flipped_bit_ends_the_wire() {
+    let message = b"values";
+    for at in 0..2 + message.len() + 16 {
+        let (mut near, mut tap, mut far_tap, mut far) = tapped();
+        let mut record = records(&mut near, &mut tap, &[message]).remove(0);
+        record[at] ^= 0x04;
+        far_tap.write_all(&record).unwrap();
+        if at < 2 {
+            // Another length: what follows is taken for the rest of the record.
+            far_tap.write_all(&[0; 70_000]).unwrap();
+        }
+        assert_refused(&mut far);
+    }
+}
+
+#[test]
+fn records_that_are_repeated_left_out_or_exchanged_end_the_wire() {
+    for order in [&[0, 0][..], &[1], &[1, 0], &[0, 2]] {
+        let (mut near, mut tap, mut far_tap, mut far) = tapped();
+        let records = records(&mut near, &mut tap, &[b"one", b"two", b"three"]);
+        for number in order {
+            far_tap.write_all(&records[*number]).unwrap();
+        }
+        if order[0] == 0 {
+            assert_eq!(read_anything(&mut far, 3).unwrap(), b"one");
+        }
+        assert_refused(&mut far);
+    }
+}
+
+#[test]
+fn a_record_without_bytes_is_refused() {
+    for length in [0u16, 15, 16] {
+        let (_near, _tap, mut far_tap, mut far) = tapped();
+        far_tap.write_all(&[&length.to_le_bytes()[..], &[0; 16]].concat()).unwrap();
+        assert_refused(&mut far);
+    }
+}
+
+#[test]
+fn a_wire_that_is_cut_brings_nothing_of_the_cut_record() {
+    let (mut near, mut tap, mut far_tap, mut far) = tapped();
+    let records = records(&mut near, &mut tap, &[b"whole", b"cut"]);
+    far_tap.write_all(&records[0]).unwrap();
+    far_tap.write_all(&records[1][..10]).unwrap();
+    drop(far_tap);
+    assert_eq!(read_anything(&mut far, 100).unwrap(), b"whole");
+    assert_eq!(read_anything(&mut far, 100).unwrap(), b"", "the end");
+    assert_eq!(far.violation(), None);
+}
+
+#[test]
+fn bytes_count_as_written_when_the_kernel_has_their_record() {
+    let (mut near, mut far) = wires(1, true);
+    let message = bytes(60_000);
+    let (mut whole, mut last) = (0, message.len());
+    while last == message.len() {
+        last = write(&mut near, &message);
+        whole += usize::from(last == message.len());
+    }
+    // The record is sealed, and its last byte is held back until the kernel has it.
+    assert_eq!(last, message.len() - 1);
+    assert_eq!(write(&mut near, &message[last..]), 0, "there is no room yet");
+    let mut got = 0;
+    while got < (whole + 1) * message.len() {
+        got += read(&mut far, 1 << 20).map_or(0, |bytes| bytes.len());
+        if last < message.len() {
+            last += write(&mut near, &message[last..]);
+        }
+    }
+    assert_eq!(last, message.len());
+}
+
+#[test]
+fn what_is_no_header_of_a_stretch_ends_the_wire() {
+    for header in [[0; 8], [1, 0, 0, 0, 2, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 1], [0xff; 8], [0, 0, 0, 0x41, 1, 0, 0, 0]] {
+        let ((first, mut stranger), (second, _other)) = (sockets(), sockets());
+        let mut wire = Wire::new(vec![first.into(), second.into()]).unwrap();
+        stranger.write_all(&header).unwrap();
+        assert_eq!(read_anything(&mut wire, 100), Err(Errno::BADMSG), "{header:?}");
+        assert!(wire.violation().is_some());
+    }
+}
+
+#[test]
+fn large_writes_go_over_all_lanes_and_small_ones_over_the_first() {
+    let pairs: Vec<_> = (0..3).map(|_| sockets()).collect();
+    let (near, mut far): (Vec<Lane>, Vec<TcpStream>) = pairs.into_iter().map(|(near, far)| (near.into(), far)).unzip();
+    let mut near = Wire::new(near).unwrap();
+    for _ in 0..10 {
+        assert_eq!(write(&mut near, &bytes(1000)), 1000);
+    }
+    take(&mut far[0], 10 * 1008);
+    let large = bytes(4 * (128 << 10) + 5);
+    let mut written = 0;
+    let mut got = vec![Vec::new(); 3];
+    let start = Instant::now();
+    far.iter().for_each(|lane| lane.set_nonblocking(true).unwrap());
+    while got.iter().map(Vec::len).sum::<usize>() < large.len() + 8 {
+        written += write(&mut near, &large[written..]);
+        for (lane, got) in far.iter_mut().zip(&mut got) {
+            let mut space = vec![0; 1 << 16];
+            let count = lane.read(&mut space).unwrap_or(0);
+            got.extend_from_slice(&space[..count]);
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let piece = 128 << 10;
+    let pieces: Vec<&[u8]> = large.chunks(piece).collect();
+    assert!(got[0][8..] == [pieces[0], pieces[3]].concat());
+    assert!(got[1] == [pieces[1], pieces[4]].concat());
+    assert!(got[2] == pieces[2]);
+}
