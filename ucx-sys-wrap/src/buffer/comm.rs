@@ -353,7 +353,9 @@ mod tests {
         });
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                while !turns.load(Ordering::Acquire) {}
+                while !turns.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
                 assert_eq!(port.statistics().messages_sent, 0);
                 entered.store(true, Ordering::Release);
             });
