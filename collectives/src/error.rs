@@ -24,15 +24,15 @@ pub enum Error {
         rank: Rank,
     },
 
-    /// A rank closed the group on purpose.
+    /// A rank closed the group, on purpose or in an earlier call for which it had waited too long.
     #[error("rank {rank} aborted the group")]
     Aborted {
-        /// The rank that called abort.
+        /// The rank that closed it.
         rank: Rank,
     },
 
-    /// The deadline passed.
-    #[error("{operation} (call {sequence}, round {round}) waited {} s for rank {rank}: is it alive, and does it make the same calls?", .after.as_secs_f64())]
+    /// The time of a call was over, of this one or of one of another rank, while this call waited.
+    #[error("{operation} (call {sequence}, round {round}) waited for rank {rank} when {} s were over: is it alive, and does it make the same calls?", .after.as_secs_f64())]
     Timeout {
         /// The operation.
         operation: Operation,

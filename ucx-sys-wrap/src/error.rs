@@ -205,13 +205,16 @@ pub enum Failure {
     PeerLost(Rank),
     /// This rank closed the job on purpose.
     Aborted(Rank),
+    /// This rank closed the job because it had waited for as long as it may. Operations that are pending then end with
+    /// [`Error::Timeout`] on all ranks, each naming the rank that it waits for; later ones with [`Error::Aborted`].
+    TimedOut(Rank),
 }
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::PeerLost(rank) => Self::PeerLost { rank },
-            Failure::Aborted(rank) => Self::Aborted { rank },
+            Failure::Aborted(rank) | Failure::TimedOut(rank) => Self::Aborted { rank },
         }
     }
 }

@@ -1,77 +1,37 @@
 //! The time that a call is given, and what happens when it is over.
 //!
-//! A little before the end every operation of the call fails, which says whom this rank has waited for; at the end the
-//! group is closed on all ranks. In between the other ranks that wait can find out for themselves whom they wait for:
-//! the first one to close the group would take that from them.
+//! The group is closed then, on all ranks: nobody could tell who has which result. Every operation that waits at that
+//! moment, here and elsewhere, ends with a timeout that names the rank that it waited for itself. So the names lead from
+//! rank to rank to the one that is late.
 
 use std::time::Duration;
 
 use ucx_sys_wrap::buffer::Port;
 
-/// How long before the end operations fail: this part of the time given, and at most so long.
-const NOTICE_PART: u32 = 16;
-const LONGEST_NOTICE: Duration = Duration::from_secs(1);
-
 /// The end of one call, on the transport's clock.
 pub(super) struct Deadline {
-    notice: Duration,
     end: Duration,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Open,
-    /// Operations fail.
-    Expired,
-    /// The group is closed.
-    Over,
+    is_over: bool,
 }
 
 impl Deadline {
     /// `timeout` from `now`.
     pub(super) fn after(now: Duration, timeout: Duration) -> Self {
-        let end = now.saturating_add(timeout);
-        let notice = end.saturating_sub((timeout / NOTICE_PART).min(LONGEST_NOTICE));
-        Self { notice, end, stage: Stage::Open }
+        Self { end: now.saturating_add(timeout), is_over: false }
     }
 
-    /// Does what is due `now`; `expire` has operations fail.
+    /// Closes the group if time is over `now`, unless something else has; `expire` has operations fail that are posted
+    /// later.
     pub(super) fn look(&mut self, now: Duration, port: &Port, expire: impl FnOnce()) {
-        if now >= self.notice && self.stage == Stage::Open {
+        if now >= self.end && !self.is_over {
+            self.is_over = true;
             expire();
-            self.stage = Stage::Expired;
-        }
-        if now >= self.end {
-            // What can't be canceled ends with the transport.
-            self.finish(port);
-        }
-    }
-
-    /// Whether operations fail because time is over.
-    pub(super) fn is_expired(&self) -> bool {
-        self.stage != Stage::Open
-    }
-
-    /// Whether the others have had the time that they are given: nothing keeps an expired call from returning.
-    pub(super) fn is_over(&self, now: Duration, port: &Port) -> bool {
-        now >= self.end || port.failure().is_some()
-    }
-
-    /// Closes the group for an expired call, unless something else has.
-    pub(super) fn finish(&mut self, port: &Port) {
-        if self.stage == Stage::Expired {
-            port.abort();
-            self.stage = Stage::Over;
+            port.time_out();
         }
     }
 
     /// How long nothing is due.
     pub(super) fn patience(&self, now: Duration) -> Duration {
-        match self.stage {
-            Stage::Open => self.notice.saturating_sub(now),
-            Stage::Expired => self.end.saturating_sub(now),
-            Stage::Over => Duration::MAX,
-        }
+        if self.is_over { Duration::MAX } else { self.end.saturating_sub(now) }
     }
 }

@@ -73,8 +73,6 @@ impl<T> Future for Handle<T> {
 /// A task in the engine's care, and where its result goes.
 pub(super) struct Spawned<B, R> {
     task: Task<B, R>,
-    /// The result of a task that has expired, until the group may be closed.
-    result: Option<thread::Result<(B, R)>>,
     slot: Slot<(B, R)>,
     deadline: Deadline,
 }
@@ -82,7 +80,7 @@ pub(super) struct Spawned<B, R> {
 impl<B: Send + 'static, R> Spawned<B, R> {
     pub(super) fn new(engine: &Arc<Engine>, task: Task<B, R>, deadline: Deadline) -> (Handle<(B, R)>, Self) {
         let slot = Slot::default();
-        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, result: None, slot, deadline })
+        (Handle { engine: Arc::clone(engine), slot: Arc::clone(&slot) }, Self { task, slot, deadline })
     }
 
     /// The result, once there is one.
@@ -101,13 +99,7 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
         let now = self.task.comm().now();
         let comm = self.task.comm();
         self.deadline.look(now, comm.port(), || comm.expire());
-        let Some(result) = self.result.take().or_else(|| self.poll_task()) else { return false };
-        let port = self.task.comm().port();
-        if self.deadline.is_expired() && !self.deadline.is_over(now, port) {
-            self.result = Some(result);
-            return false;
-        }
-        self.deadline.finish(port);
+        let Some(result) = self.poll_task() else { return false };
         *self.slot.lock() = Some(result);
         true
     }

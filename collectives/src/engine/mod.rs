@@ -100,13 +100,13 @@ impl Engine {
         &self.port
     }
 
-    /// Runs `body` to its end on this thread. Operations that have not ended by a sixteenth before `timeout` from now
-    /// (at most a second) fail, and the transport is then closed on all ranks: nobody could tell who has which result.
+    /// Runs `body` to its end on this thread. If it has not ended when `timeout` is over, its operations fail and the
+    /// transport is closed on all ranks: nobody could tell who has which result.
     ///
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         let mut turns: Option<Turns> = None;
-        let result = scope_in_turns(
+        scope_in_turns(
             &self.port,
             |comm, moved| {
                 let moved = moved | self.turn_background();
@@ -114,9 +114,7 @@ impl Engine {
                 turns.pause(moved, self, || comm.expire());
             },
             body,
-        );
-        self.end(turns);
-        result
+        )
     }
 
     /// Runs `body`, which posts no operations, to its end on this thread. `expired` becomes true when operations would
@@ -132,32 +130,10 @@ impl Engine {
         let mut turns: Option<Turns> = None;
         loop {
             if let Poll::Ready(result) = body.as_mut().poll(&mut context) {
-                self.end(turns);
                 return result;
             }
             let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
             turns.pause(self.turn(), self, || expired.store(true, Ordering::Relaxed));
-        }
-    }
-
-    /// Ends a blocked call.
-    fn end(&self, turns: Option<Turns>) {
-        if let Some(deadline) = turns.map(|turns| turns.deadline).filter(Deadline::is_expired) {
-            self.close_in_time(deadline);
-        }
-    }
-
-    /// Closes the group for a call that has expired, once the others had their time to expire as well.
-    fn close_in_time(&self, mut deadline: Deadline) {
-        let mut waiter = Waiter::new();
-        loop {
-            let now = self.port.now();
-            if deadline.is_over(now, &self.port) {
-                return deadline.finish(&self.port);
-            }
-            if waiter.pause(self.turn(), &self.processor) {
-                waiter.sleep(deadline.patience(now), &self.port, self.neighbourhood());
-            }
         }
     }
 

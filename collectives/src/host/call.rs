@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use ucx_sys_wrap::buffer::{Comm, Port};
 use ucx_sys_wrap::shm::{Header, Records, Slots, Step};
-use ucx_sys_wrap::{Rank, Signature, Tag};
+use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
 use crate::call::Shared;
 use crate::description::Description;
@@ -250,6 +250,10 @@ impl Surroundings<'_> {
     /// What ends a call in `round` that waits for `rank`, if anything does.
     fn end(&self, place: &Place, rank: Rank, round: u32) -> Option<Error> {
         let error = match self.port.failure() {
+            // This call waits as well, and says for whom.
+            Some(Failure::TimedOut(_)) => {
+                ucx_sys_wrap::Error::Timeout { rank, tag: Tag::new(rank, 0, place.sequence, round) }
+            }
             Some(failure) => failure.into(),
             None if self.expiry.has_expired() => {
                 ucx_sys_wrap::Error::Timeout { rank, tag: Tag::new(rank, 0, place.sequence, round) }

@@ -11,7 +11,7 @@ use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{Inner, OperationId, Orphan, Port};
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
-use crate::{Arrival, Envelope, Error, Lengths, Rank, Result, Tag};
+use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 
 /// Sends and receives inside one scope, on buffers that outlive `'env`.
 ///
@@ -228,16 +228,15 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         }
         let result = ended?;
         scopes[self.comm.scope].ended(id.operation());
-        Some(result.map_err(|error| if expired { self.timeout(error) } else { error }))
-    }
-
-    /// The error of an operation that was ended because it is out of time: canceled, or with the whole transport.
-    fn timeout(&self, error: Error) -> Error {
-        match error {
-            Error::Aborted { rank } if rank != self.comm.port.rank() => error,
-            Error::Canceled | Error::Aborted { .. } => Error::Timeout { rank: self.peer, tag: self.tag },
-            other => other,
-        }
+        Some(result.map_err(|error| {
+            let is_out_of_time = match error {
+                Error::Canceled => expired,
+                // Closed with the whole transport, for this call or for another that waited too long.
+                Error::Aborted { .. } => matches!(transport.failure(), Some(Failure::TimedOut(_))),
+                _ => false,
+            };
+            if is_out_of_time { Error::Timeout { rank: self.peer, tag: self.tag } } else { error }
+        }))
     }
 }
 

@@ -127,6 +127,12 @@ impl Port {
         self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
     }
 
+    /// Closes the transport on all ranks because this one has waited for as long as it may. Every operation that is
+    /// pending, on any rank, ends with [`Error::Timeout`](crate::Error::Timeout) naming the rank that it waits for.
+    pub fn time_out(&self) {
+        self.enter().transport.borrow_mut().fail(Failure::TimedOut(self.rank));
+    }
+
     /// Sleeps until there is something to progress, at most `longest`; other threads may enter meanwhile.
     pub fn sleep(&self, longest: Duration) {
         self.sleep_or_hear(longest, None);

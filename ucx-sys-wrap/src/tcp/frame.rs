@@ -4,17 +4,18 @@
 //!
 //! | bytes | field | message, offer | others |
 //! | --- | --- | --- | --- |
-//! | 0 | kind | 1 message, 6 offer | 2 bye, 3 lost, 4 aborted, 5 credit, 7 grant, 8 refusal, 9 data |
+//! | 0 | kind | 1 message, 6 offer | 2 bye, 3 lost, 4 aborted, 5 credit, 7 grant, 8 refusal, 9 data, 14 timed out |
 //! | 1 | number of parts | 0 to 3 | 0 |
 //! | 2..4 | reserved | 0 | 0 |
-//! | 4..8 | number | message: 0; offer: its number | lost, aborted: the rank; grant, refusal, data: the offer's number |
+//! | 4..8 | number | message: 0; offer: its number | lost, aborted, timed out: the rank; grant, refusal, data: the offer's number |
 //! | 8..16 | tag; its source is the sender | the message's | source only |
 //! | 16..32 | signature of the call | the message's | 0 |
 //! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`]; data: bytes that follow; else 0 |
 //! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 |
 //!
 //! A message is followed by its parts, one after another without padding; data by the next bytes of the parts
-//! of the message that was offered. Bye, lost and aborted are the last frame of a connection.
+//! of the message that was offered. Bye, lost, aborted and timed out are the last
+//! frame of a connection.
 
 use super::remote_frame::{ENDED, PUT, RemoteFrame};
 use super::sizes::Sizes;
@@ -50,6 +51,7 @@ const GRANT: u8 = 7;
 const REFUSAL: u8 = 8;
 const DATA: u8 = 9;
 // 10 to 13: `remote_frame`.
+const TIMED_OUT: u8 = 14;
 
 /// One frame, without the payload behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +104,7 @@ pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
         Frame::Bye => (BYE, 0, 0),
         Frame::Failed(Failure::PeerLost(rank)) => (LOST, rank.0, 0),
         Frame::Failed(Failure::Aborted(rank)) => (ABORTED, rank.0, 0),
+        Frame::Failed(Failure::TimedOut(rank)) => (TIMED_OUT, rank.0, 0),
         Frame::Credit(total) => (CREDIT, 0, *total),
         Frame::Grant(number) => (GRANT, *number, 0),
         Frame::Refusal(number) => (REFUSAL, *number, 0),
@@ -170,8 +173,8 @@ pub(super) fn decode_small(bytes: &[u8; HEADER_BYTES], peer: Rank, limit: u64) -
 pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
     let kind = bytes[0];
-    if !(MESSAGE..=ENDED).contains(&kind) {
-        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {ENDED}"));
+    if !(MESSAGE..=TIMED_OUT).contains(&kind) {
+        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {TIMED_OUT}"));
     }
     let tag = Tag(word(bytes, 8));
     if tag.source() != peer {
@@ -194,6 +197,7 @@ fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Re
     let frame = match bytes[0] {
         LOST => Frame::Failed(Failure::PeerLost(rank)),
         ABORTED => Frame::Failed(Failure::Aborted(rank)),
+        TIMED_OUT => Frame::Failed(Failure::TimedOut(rank)),
         CREDIT => Frame::Credit(word(bytes, 32)),
         GRANT => Frame::Grant(number_of(bytes)),
         REFUSAL => Frame::Refusal(number_of(bytes)),
@@ -300,6 +304,7 @@ mod tests {
         for frame in [
             Frame::Bye,
             Frame::Failed(Failure::PeerLost(Rank(1))),
+            Frame::Failed(Failure::TimedOut(Rank(2))),
             Frame::Credit(u64::MAX - 1),
             Frame::Offer(u32::MAX, header),
             Frame::Grant(5),

@@ -10,7 +10,7 @@ use super::word::Token;
 use crate::{Error, Rank, Result};
 
 /// The version of this transport's wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;
 
 /// More than any worker address has.
 const MAX_ADDRESS_BYTES: usize = 64 << 10;
@@ -114,7 +114,8 @@ mod tests {
         assert!(refusal(|bytes| bytes.truncate(60)).contains("60 bytes that are no UCX address"));
         assert!(refusal(|bytes| bytes.resize(70 << 10, 0)).contains("no UCX address"));
         assert!(refusal(|bytes| bytes[0] = 0).contains("no UCX address"));
-        assert!(refusal(|bytes| bytes[4] = 9).contains("wire version of ucx: rank 1 has 9, expected 2"));
+        let other = format!("wire version of ucx: rank 1 has 99, expected {WIRE_VERSION}");
+        assert!(refusal(|bytes| bytes[4] = 99).contains(&other));
         assert!(refusal(|bytes| bytes[12] = 20).contains("UCX version: rank 1 has 1.20, expected 1.13"));
         assert!(refusal(|bytes| bytes[58] = 1).contains("a control port of"));
     }

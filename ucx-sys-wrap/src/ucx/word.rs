@@ -38,6 +38,7 @@ impl Closed {
             Self::Left => 1 << 32,
             Self::Failed(Failure::PeerLost(rank)) => 2 << 32 | u64::from(rank.0),
             Self::Failed(Failure::Aborted(rank)) => 3 << 32 | u64::from(rank.0),
+            Self::Failed(Failure::TimedOut(rank)) => 4 << 32 | u64::from(rank.0),
         }
     }
 
@@ -49,6 +50,7 @@ impl Closed {
             1 => Self::Left,
             2 => Self::Failed(Failure::PeerLost(rank)),
             3 => Self::Failed(Failure::Aborted(rank)),
+            4 => Self::Failed(Failure::TimedOut(rank)),
             _ => return None,
         };
         (closed.encode() == word && rank.0 < world_size).then_some(closed)
@@ -130,10 +132,11 @@ mod tests {
             Closed::Left,
             Closed::Failed(Failure::PeerLost(Rank(0))),
             Closed::Failed(Failure::Aborted(Rank(3))),
+            Closed::Failed(Failure::TimedOut(Rank(3))),
         ] {
             assert_eq!(Closed::decode(closed.encode(), 4), Some(closed));
         }
-        for word in [1, 1 << 32 | 1, 2 << 32 | 4, 4 << 32, u64::MAX] {
+        for word in [1, 1 << 32 | 1, 2 << 32 | 4, 5 << 32, u64::MAX] {
             assert_eq!(Closed::decode(word, 4), None, "{word:x}");
         }
     }

@@ -280,6 +280,40 @@ pub fn abort(port: &Arc<Port>) {
     assert_eq!(port.failure(), Some(Failure::Aborted(B)));
 }
 
+/// B has waited for as long as it may, for rank 0, which waits for rank 2, which is late: each names whom it waits for.
+pub fn time_over(port: &Arc<Port>) {
+    const C: Rank = Rank(2);
+    let awaited = if port.rank() == A { C } else { A };
+    let tag = envelope(awaited, 1, 0);
+    block(port, async |comm| {
+        if port.rank() == C {
+            comm.recv(B, envelope(B, 2, 0), ()).await.unwrap();
+            // Late: it may have heard of it when it waits at last, or hears of it then.
+            thread::sleep(Duration::from_millis(100));
+            let error = comm.recv(A, tag, vec![0u8; 8]).await.map(|_| ()).unwrap_err();
+            assert!(matches!(error, Error::Timeout { rank: A, .. } | Error::Aborted { rank: B }), "{error}");
+        } else {
+            let pending = comm.recv(awaited, tag, vec![0u8; 8]);
+            let send = comm.send(awaited, envelope(port.rank(), 3, 0), pattern(1, 2 << 20));
+            if port.rank() == B {
+                comm.send(C, envelope(B, 2, 0), ()).await.unwrap();
+                thread::sleep(Duration::from_millis(20));
+                port.time_out();
+            }
+            let error = pending.await.map(|_| ()).unwrap_err();
+            assert!(
+                matches!(error, Error::Timeout { rank, tag: found } if (rank, found) == (awaited, tag.tag)),
+                "{error}"
+            );
+            let error = send.await.map(|_| ()).unwrap_err();
+            assert!(matches!(error, Error::Timeout { rank, .. } if rank == awaited), "{error}");
+        }
+        let later = comm.recv(awaited, envelope(awaited, 1, 1), vec![0u8; 8]).await.map(|_| ()).unwrap_err();
+        assert!(matches!(later, Error::Aborted { rank: B }), "{later}");
+    });
+    assert_eq!(port.failure(), Some(Failure::TimedOut(B)));
+}
+
 /// A scope with operations in flight can be left after the transport was closed.
 pub fn scope_after_abort(port: &Arc<Port>) {
     let peer = Rank(1 - port.rank().0);

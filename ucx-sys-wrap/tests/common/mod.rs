@@ -62,6 +62,7 @@ const CLOSING_CASES: &[Case] = &[
     ("peer dropped under puts and gets", &[2], remote::peer_dropped),
     ("abort under puts and gets", &[2], remote::aborted),
     ("abort", &[2, 5], endings::abort),
+    ("time over", &[3], endings::time_over),
     ("scope left after an abort", &[2], endings::scope_after_abort),
 ];
 
