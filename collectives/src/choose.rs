@@ -51,6 +51,17 @@ impl Cost {
         Self::slots_all_reduce(world_size, bytes) < by_messages
     }
 
+    /// Whether [`prefers_slots`](Self::prefers_slots) says yes for every length, so that nobody need ask again.
+    #[must_use]
+    pub fn always_prefers_slots(&self, world_size: u32) -> bool {
+        // All three are linear in the length, so the shortest and the longest decide.
+        let slope = |of: &dyn Fn(usize) -> f64| of(1 << 40) - of(0);
+        let slots = slope(&|bytes| Self::slots_all_reduce(world_size, bytes));
+        let ring = slope(&|bytes| self.ring_all_reduce(world_size, bytes));
+        let doubling = slope(&|bytes| self.recursive_doubling(world_size, bytes));
+        self.prefers_slots(world_size, 0) && slots <= ring.min(doubling)
+    }
+
     /// Seconds of an all-reduce over slots: everybody waits for everybody, and reads the slices of all.
     #[must_use]
     pub fn slots_all_reduce(world_size: u32, bytes: usize) -> f64 {
@@ -90,6 +101,9 @@ mod tests {
         for bytes in [0, 8, 1 << 20, 1 << 30] {
             assert!(Cost::default().prefers_slots(2, bytes) && Cost::default().prefers_slots(8, bytes));
         }
+        assert!((2..100).all(|world_size| Cost::default().always_prefers_slots(world_size)));
+        assert!(!Cost { alpha: 1e-3, beta: 1e-12 }.always_prefers_slots(4), "long vectors go by messages");
+        assert!(!Cost { alpha: 1e-9, beta: 1.0 }.always_prefers_slots(4), "short ones do");
         assert!(!Cost::default().prefers_slots(1, 8), "there is nobody to share with");
         assert!(!Cost { alpha: 1e-9, beta: 0.0 }.prefers_slots(4, 8), "messages that cost nothing");
     }

@@ -1,6 +1,7 @@
 //! A group of ranks and everything that can be called on it.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,8 +11,8 @@ use brevity_compress::low_rank::LowRank;
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::bootstrap::Opened;
 use ucx_sys_wrap::buffer::{Chunk, Comm, Port};
-use ucx_sys_wrap::shm::Neighbourhood;
-use ucx_sys_wrap::{Rank, Statistics, Transport};
+use ucx_sys_wrap::shm::{Neighbourhood, Ticket};
+use ucx_sys_wrap::{Rank, Signature, Statistics, Transport};
 
 use crate::call::{Call, Identity, Shared};
 use crate::choose::Cost;
@@ -19,7 +20,7 @@ use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
 use crate::engine::{Engine, Handle};
 use crate::error::{Error, Place, Result};
-use crate::host::{self, Host, HostCall, Surroundings, Ticket};
+use crate::host::{self, Host, HostCall, Surroundings};
 use crate::low_rank::Factors;
 use crate::sparse::{Gtopk, PutBack};
 use crate::{dense, low_rank, sparse};
@@ -74,7 +75,7 @@ impl Group {
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), neighbourhood.clone());
         let host =
-            neighbourhood.as_ref().and_then(|neighbourhood| Host::new(neighbourhood, port.world_size())).map(Arc::new);
+            neighbourhood.as_ref().and_then(|all| Host::new(all, port.world_size(), &settings.cost)).map(Arc::new);
         Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0), neighbourhood, host }))
     }
 
@@ -143,7 +144,7 @@ impl Group {
     ///
     /// All ranks must pass equal descriptions. Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
-        let identity = self.next_call(&description);
+        let (identity, _) = self.next_call(&description);
         self.0.engine.run(identity.timeout, async |comm: &Comm<'env>| {
             let shared = Shared::default();
             let result = body(&Call::new(comm, identity, description, &shared)).await;
@@ -161,7 +162,7 @@ impl Group {
         R: Send + 'static,
         F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
     {
-        let identity = self.next_call(&description);
+        let (identity, _) = self.next_call(&description);
         self.0.engine.spawn(identity.timeout, buffers, move |comm, buffers| {
             Box::pin(async move {
                 let shared = Shared::default();
@@ -192,7 +193,9 @@ impl Group {
         let description = Description::new(Operation::BROADCAST, T::NUMBER, data.len());
         let description = Description { root: Some(Rank(root)), ..description };
         if let Some(host) = self.host_for(size_of_val(data)) {
-            return self.run_on_host(host, description, async |call| host::broadcast(call, data, root).await);
+            return self.run_on_host(host, description, data, nothing_at_once, async |call, data, ()| {
+                host::broadcast(call, data, root).await
+            });
         }
         self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await.map(drop))
     }
@@ -205,7 +208,10 @@ impl Group {
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
         let cost = self.0.settings.cost;
         if let Some(host) = self.host_for(size_of_val(data)) {
-            return self.run_on_host(host, description, async |call| host::all_reduce(call, data, reduction).await);
+            let at_once = |call: &mut HostCall<'_>, data: &mut [T]| host::at_once(call, data, reduction);
+            return self.run_on_host(host, description, data, at_once, async |call, data, rest| {
+                host::all_reduce_rest(call, data, reduction, rest).await
+            });
         }
         self.run(description, async |call| dense::all_reduce(call, Chunk::from(data), reduction, &cost).await.map(drop))
     }
@@ -240,7 +246,9 @@ impl Group {
         all[start..start + own.len()].copy_from_slice(own);
         let description = Description::new(Operation::ALL_GATHER, T::NUMBER, own.len());
         if let Some(host) = self.host_for(size_of_val(own)) {
-            return self.run_on_host(host, description, async |call| host::all_gather(call, all).await);
+            return self.run_on_host(host, description, all, nothing_at_once, async |call, all, ()| {
+                host::all_gather(call, all).await
+            });
         }
         self.run(description, async |call| dense::all_gather(call, Chunk::from(all)).await.map(drop))
     }
@@ -305,31 +313,48 @@ impl Group {
     /// The slots of the host, if all ranks are on it and calls of `bytes` should use them; the same on all ranks.
     #[inline]
     fn host_for(&self, bytes: usize) -> Option<&Arc<Host>> {
-        self.0.host.as_ref().filter(|_| self.0.settings.cost.prefers_slots(self.world_size(), bytes))
+        self.0
+            .host
+            .as_ref()
+            .filter(|host| host.is_always || self.0.settings.cost.prefers_slots(self.world_size(), bytes))
     }
 
-    /// Runs a call over slots to its end on this thread.
-    fn run_on_host<R>(
+    /// Runs a call over slots to its end on this thread: as much `at_once` as it can, then the rest in `body`.
+    fn run_on_host<T, S>(
         &self,
         host: &Host,
         description: Description,
-        body: impl AsyncFnOnce(&mut HostCall<'_>) -> Result<R>,
-    ) -> Result<R> {
-        let identity = self.next_call(&description);
-        let mut ticket = Ticket::take(&*host.queue);
+        data: &mut [T],
+        at_once: impl FnOnce(&mut HostCall<'_>, &mut [T]) -> ControlFlow<Result<()>, S>,
+        body: impl AsyncFnOnce(&mut HostCall<'_>, &mut [T], S) -> Result<()>,
+    ) -> Result<()> {
+        let (identity, signature) = self.next_call(&description);
+        let mut ticket = Ticket::take(&*host.slots);
         let place = Place { description, sequence: identity.sequence, timeout: identity.timeout };
         let (shared, expired) = (Shared::default(), AtomicBool::new(false));
         let around = Surroundings {
             port: self.port(),
             expiry: &expired,
             records: &host.records,
-            outer: description.encode(),
+            outer: signature,
             shared: &shared,
             spins: self.0.engine.spins(),
         };
+        if let Some(mut call) = HostCall::begin_at_once(&mut ticket, around, &place) {
+            return match at_once(&mut call, data) {
+                ControlFlow::Break(result) => result,
+                ControlFlow::Continue(rest) => {
+                    let body = async { body(&mut call, data, rest).await };
+                    self.0.engine.run_without_scope(identity.timeout, &expired, body)
+                }
+            };
+        }
         self.0.engine.run_without_scope(identity.timeout, &expired, async {
             let mut call = HostCall::begin(&mut ticket, around, &place).await?;
-            body(&mut call).await
+            match at_once(&mut call, data) {
+                ControlFlow::Break(result) => result,
+                ControlFlow::Continue(rest) => body(&mut call, data, rest).await,
+            }
         })
     }
 
@@ -345,9 +370,9 @@ impl Group {
         T: Element,
         F: for<'a, 'b> FnOnce(&'a mut HostCall<'b>, &'a mut [T]) -> CallFuture<'a, Result<()>> + Send + 'static,
     {
-        let identity = self.next_call(&description);
+        let (identity, signature) = self.next_call(&description);
         let host = Arc::clone(host);
-        let mut ticket = Ticket::take(Arc::clone(&host.queue));
+        let mut ticket = Ticket::take(Arc::clone(&host.slots));
         self.0.engine.spawn(identity.timeout, data, move |comm, data| {
             Box::pin(async move {
                 let place = Place { description, sequence: identity.sequence, timeout: identity.timeout };
@@ -356,7 +381,7 @@ impl Group {
                     port: comm.port(),
                     expiry: comm,
                     records: &host.records,
-                    outer: description.encode(),
+                    outer: signature,
                     shared: &shared,
                     spins: 0,
                 };
@@ -370,13 +395,21 @@ impl Group {
         self.0.engine.port()
     }
 
-    fn next_call(&self, description: &Description) -> Identity {
+    /// The next call's number, and what it says that it is.
+    #[inline]
+    fn next_call(&self, description: &Description) -> (Identity, Signature) {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
+        let signature = description.encode();
         if let Some(host) = &self.0.host {
-            host.record(sequence, description.encode());
+            host.record(sequence, signature);
         }
-        Identity { group: 0, sequence, timeout: self.0.settings.timeout }
+        (Identity { group: 0, sequence, timeout: self.0.settings.timeout }, signature)
     }
+}
+
+/// For calls over slots that are not worth a way around the engine.
+fn nothing_at_once<T>(_: &mut HostCall<'_>, _: &mut [T]) -> ControlFlow<Result<()>, ()> {
+    ControlFlow::Continue(())
 }
 
 /// Closes the group if a peer has broken the call's rules: this rank has left the call early, and nobody must wait for it.

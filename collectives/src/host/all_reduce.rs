@@ -11,7 +11,7 @@
 //! Chunks follow one another: while a rank writes one it reads the results of the one before the last. Slices are
 //! `div_ceil(chunk, P)` elements, rounded up to lines of 64 bytes.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use ucx_sys_wrap::shm::{CHUNK_BYTES, INLINE_BYTES, Step};
 
@@ -23,6 +23,9 @@ use crate::error::{Error, Result};
 /// Up to so many bytes in all are reduced by every rank for itself.
 const ALL_BY_ALL_BYTES: usize = 64 << 10;
 
+/// Up to so many bytes are worth a path of their own, which clears no more memory than it needs.
+const SHORT_BYTES: usize = 64;
+
 /// A vector is cut into about this many chunks, so that the first and the last, which have nothing to overlap with, are
 /// short; but into none shorter than this, and the longest only where the vector is in no cache any more.
 const USUAL_CHUNKS: usize = 8;
@@ -30,12 +33,49 @@ const LEAST_CHUNK_BYTES: usize = 32 << 10;
 const USUAL_CHUNK_BYTES: usize = 256 << 10;
 const LONG_BYTES: usize = 16 << 20;
 
+/// What is left of an all-reduce that could not be done at once.
+#[derive(Clone, Copy)]
+pub(crate) enum Rest {
+    /// Everything.
+    All,
+    /// This rank has published its vector in the line of this step.
+    Published(Step),
+}
+
 /// Reduces `data` over all ranks, in place; the same bits on every rank.
 ///
 /// # Errors
 /// [`Error::Reduction`] for an average of integers; else when a rank is lost, aborts, calls something else or does not
 /// come in time: `data` is then unspecified.
 pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+    match at_once(call, data, reduction) {
+        ControlFlow::Break(result) => result,
+        ControlFlow::Continue(rest) => all_reduce_rest(call, data, reduction, rest).await,
+    }
+}
+
+/// Does an [`all_reduce`] of a short vector if the others come soon, without anything that waiting needs; says what is
+/// left else.
+#[inline]
+pub(crate) fn at_once<T: Element>(
+    call: &mut HostCall<'_>,
+    data: &mut [T],
+    reduction: Reduction,
+) -> ControlFlow<Result<()>, Rest> {
+    match size_of_val(data) {
+        ..=SHORT_BYTES => lines_at_once::<T, SHORT_BYTES>(call, data, reduction),
+        ..=INLINE_BYTES => lines_at_once::<T, INLINE_BYTES>(call, data, reduction),
+        _ => ControlFlow::Continue(Rest::All),
+    }
+}
+
+/// What [`at_once`] has left of an [`all_reduce`].
+pub(crate) async fn all_reduce_rest<T: Element>(
+    call: &mut HostCall<'_>,
+    data: &mut [T],
+    reduction: Reduction,
+    rest: Rest,
+) -> Result<()> {
     if reduction == Reduction::Average && !T::IS_FLOAT {
         // All ranks find this out for themselves.
         call.finish();
@@ -44,7 +84,7 @@ pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], red
     let bytes = size_of_val(data);
     let others = call.world_size() as usize - 1;
     if bytes <= INLINE_BYTES {
-        inline(call, data, reduction).await?;
+        by_lines(call, data, reduction, rest).await?;
     } else if bytes * others <= ALL_BY_ALL_BYTES {
         all_by_all(call, data, reduction).await?;
     } else {
@@ -54,38 +94,83 @@ pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], red
     Ok(())
 }
 
+/// The line of each rank's flag, `N` bytes or less, if all come soon.
+fn lines_at_once<T: Element, const N: usize>(
+    call: &mut HostCall<'_>,
+    data: &mut [T],
+    reduction: Reduction,
+) -> ControlFlow<Result<()>, Rest> {
+    let step = call.slots().next_step();
+    if reduction == Reduction::Average && !T::IS_FLOAT || call.slots().in_the_way(step).is_some() {
+        return ControlFlow::Continue(Rest::All);
+    }
+    publish_line(call, data);
+    for place in 0..call.slots().places() {
+        if place != call.slots().own_place() {
+            match call.is_soon_published(place, step, size_of_val(data)) {
+                Ok(true) => call.slots().has_come_to(place, step),
+                Ok(false) => return ControlFlow::Continue(Rest::Published(step)),
+                Err(error) => return ControlFlow::Break(Err(error)),
+            }
+        }
+    }
+    reduce_lines::<T, N>(call, step, data, reduction);
+    call.finish();
+    ControlFlow::Break(Ok(()))
+}
+
 /// One line a rank.
-async fn inline<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+async fn by_lines<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction, rest: Rest) -> Result<()> {
+    let step = match rest {
+        Rest::Published(step) => step,
+        Rest::All => {
+            let next = call.slots().next_step();
+            call.until_free(next).await?;
+            publish_line(call, data)
+        }
+    };
+    for place in 0..call.slots().places() {
+        if place != call.slots().own_place() {
+            call.until_published(place, step).await?;
+            call.slots().has_come_to(place, step);
+        }
+    }
+    reduce_lines::<T, INLINE_BYTES>(call, step, data, reduction);
+    Ok(())
+}
+
+#[inline]
+fn publish_line<T: Element>(call: &mut HostCall<'_>, data: &[T]) -> Step {
     let header = call.header();
     let step = call.take_steps(1);
-    call.until_free(step).await?;
     call.slots().publish_inline(step, header, bytemuck::cast_slice(data));
-    let mut held = Line([0; INLINE_BYTES]);
-    let mut theirs = held;
+    step
+}
+
+/// Reduces the lines of all ranks, which have come.
+#[inline]
+fn reduce_lines<T: Element, const N: usize>(call: &mut HostCall<'_>, step: Step, data: &mut [T], reduction: Reduction) {
+    let world_size = call.world_size();
+    let slots = call.slots();
+    let own = slots.own_place();
+    let (mut held, mut theirs) = (Line([0; N]), Line([0; N]));
     let bytes = size_of_val(data);
     let held: &mut [T] = bytemuck::cast_slice_mut(&mut held.0[..bytes]);
     let theirs: &mut [T] = bytemuck::cast_slice_mut(&mut theirs.0[..bytes]);
-    let own = call.slots().own_place();
-    for place in 0..call.world_size() as usize {
+    if own > 0 {
+        held.copy_from_slice(data);
+        slots.read_inline(0, step, bytemuck::cast_slice_mut(data));
+    }
+    for place in 1..slots.places() {
         if place == own {
-            if place > 0 {
-                T::combine(reduction, data, held);
-            }
-            continue;
-        }
-        call.until_published(place, step).await?;
-        call.slots().has_come_to(place, step);
-        if place > 0 {
-            call.slots().read_inline(place, step, bytemuck::cast_slice_mut(theirs));
-            T::combine(reduction, data, theirs);
+            T::combine(reduction, data, held);
         } else {
-            held.copy_from_slice(data);
-            call.slots().read_inline(place, step, bytemuck::cast_slice_mut(data));
+            slots.read_inline(place, step, bytemuck::cast_slice_mut(theirs));
+            T::combine(reduction, data, theirs);
         }
     }
-    call.slots().acknowledge(step);
-    divide(data, reduction, call.world_size());
-    Ok(())
+    slots.acknowledge(step);
+    divide(data, reduction, world_size);
 }
 
 /// Every rank reads everything.
@@ -187,7 +272,7 @@ fn divide<T: Element>(block: &mut [T], reduction: Reduction, world_size: u32) {
 /// Bytes of one line, aligned for every element type.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line([u8; INLINE_BYTES]);
+struct Line<const N: usize>([u8; N]);
 
 /// How a vector is cut into chunks and those into slices; all in elements.
 struct Chunks {

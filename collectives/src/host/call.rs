@@ -2,21 +2,22 @@
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use ucx_sys_wrap::buffer::{Comm, Port};
-use ucx_sys_wrap::shm::{Header, Records, Slots, Step};
+use ucx_sys_wrap::shm::{Header, Hold, Records, Slots, Step, Ticket};
 use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
 use crate::call::Shared;
 use crate::description::Description;
 use crate::error::{Error, Place, Result};
-use crate::host::{Queue, Ticket};
 
 /// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
 pub(crate) const SPINS: u32 = 100;
+
+/// The first looks of a call are one after the other: mostly the others are as far as this rank.
+const EAGER_LOOKS: u32 = 30;
 
 /// Turns after which a wait is long: then the rank waited for is watched.
 const LONG_TURNS: u32 = 32;
@@ -65,27 +66,37 @@ impl Expiry for Comm<'_> {
 }
 
 impl<'a> HostCall<'a> {
+    /// Has the slots if it is the ticket's turn.
+    #[inline]
+    pub(crate) fn begin_at_once<Q: Hold<Slots>>(
+        ticket: &'a mut Ticket<Slots, Q>,
+        around: Surroundings<'a>,
+        place: &'a Place,
+    ) -> Option<Self> {
+        let slots = ticket.thing()?;
+        Some(Self { slots, around, place, signature: around.outer, first: 0, is_whole: false })
+    }
+
     /// Waits for the ticket's turn, and has the slots from then on.
     ///
     /// # Errors
     /// When the group is closed or the deadline passes before.
     #[inline]
-    pub(crate) async fn begin<Q: Deref<Target = Queue>>(
-        ticket: &'a mut Ticket<Q>,
+    pub(crate) async fn begin<Q: Hold<Slots>>(
+        ticket: &'a mut Ticket<Slots, Q>,
         around: Surroundings<'a>,
         place: &'a Place,
     ) -> Result<Self> {
-        if ticket.slots().is_none() {
+        if ticket.thing().is_none() {
             poll_fn(|_| match around.end(place, around.port.rank(), 0) {
                 Some(error) => Poll::Ready(Err(error)),
-                None if ticket.slots().is_some() => Poll::Ready(Ok(())),
+                None if ticket.thing().is_some() => Poll::Ready(Ok(())),
                 None => Poll::Pending,
             })
             .await?;
         }
-        let Some(slots) = ticket.slots() else { unreachable!("the slots were there and nobody else takes them") };
-        let signature = place.description.encode();
-        Ok(Self { slots, around, place, signature, first: 0, is_whole: false })
+        let begun = Self::begin_at_once(ticket, around, place);
+        Ok(begun.unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them")))
     }
 
     /// The slots.
@@ -141,6 +152,30 @@ impl<'a> HostCall<'a> {
     #[inline]
     pub async fn until_published(&mut self, place: usize, step: Step) -> Result<()> {
         let header = self.until(place, step, |slots| slots.published(place, step)).await?;
+        self.accept(place, header)
+    }
+
+    /// Looks a few times whether the rank at `place` has published `step`, as a part of the same call.
+    ///
+    /// # Errors
+    /// When it is a part of another call.
+    #[inline]
+    pub(crate) fn is_soon_published(&mut self, place: usize, step: Step, bytes: usize) -> Result<bool> {
+        for look in 0..=self.around.spins {
+            self.slots.ask_for_inline(place, step, bytes);
+            match self.slots.published(place, step) {
+                Ok(Some(header)) => return self.accept(place, header).map(|()| true),
+                // A pause is as long as the way from one processor to another.
+                Ok(None) if look > EAGER_LOOKS => spin_loop(),
+                Ok(None) => {}
+                Err(error) => return Err(self.around.shared.error(self.place, error)),
+            }
+        }
+        Ok(false)
+    }
+
+    #[inline]
+    fn accept(&self, place: usize, header: Header) -> Result<()> {
         if header.signature != self.signature {
             return Err(self.mismatch(place, self.place.description, header.signature));
         }
@@ -161,6 +196,7 @@ impl<'a> HostCall<'a> {
     #[inline]
     pub fn finish(&mut self) {
         self.slots.wake();
+        self.slots.prepare_next();
         self.is_whole = true;
     }
 

@@ -9,31 +9,39 @@ mod all_gather;
 mod all_reduce;
 mod broadcast;
 mod call;
-mod queue;
 
 use std::sync::Arc;
 
 use ucx_sys_wrap::Signature;
-use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots};
+use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots, Turnstile};
+
+use crate::choose::Cost;
 
 pub use all_gather::all_gather;
 pub use all_reduce::all_reduce;
+pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use broadcast::broadcast;
 pub use call::HostCall;
 pub(crate) use call::{SPINS, Surroundings};
-pub(crate) use queue::{Queue, Ticket};
 
 /// What a group whose ranks are all on one host works with.
 pub(crate) struct Host {
-    pub(crate) queue: Arc<Queue>,
+    /// The slots: one call has them at a time, in the order in which calls were made.
+    pub(crate) slots: Arc<Turnstile<Slots>>,
     pub(crate) records: Records,
+    /// Whether dense vectors of all lengths go over the slots.
+    pub(crate) is_always: bool,
 }
 
 impl Host {
     /// For the ranks of a neighbourhood, if they are all of the world's, and not just one.
-    pub(crate) fn new(neighbourhood: &Arc<Neighbourhood>, world_size: u32) -> Option<Self> {
+    pub(crate) fn new(neighbourhood: &Arc<Neighbourhood>, world_size: u32, cost: &Cost) -> Option<Self> {
         let is_whole = world_size > 1 && neighbourhood.ranks().len() == world_size as usize;
-        is_whole.then(|| Self { queue: Queue::new(Slots::new(neighbourhood)), records: Records::new(neighbourhood) })
+        is_whole.then(|| Self {
+            slots: Arc::new(Turnstile::new(Slots::new(neighbourhood))),
+            records: Records::new(neighbourhood),
+            is_always: cost.always_prefers_slots(world_size),
+        })
     }
 
     /// Takes note of what this rank calls.

@@ -35,6 +35,8 @@ mod segment;
 mod slots;
 #[cfg(test)]
 mod slots_tests;
+mod turnstile;
+mod words;
 
 pub use bell::Bell;
 pub use layout::{Layout, SLOTS_BYTES};
@@ -43,3 +45,4 @@ pub use neighbourhood::Neighbourhood;
 pub use records::Records;
 pub use segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};
+pub use turnstile::{Hold, Ticket, Turnstile};

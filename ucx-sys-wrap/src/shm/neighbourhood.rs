@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::bell::Bell;
+use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
 use super::process::Process;
 use super::segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
@@ -193,14 +194,17 @@ impl Neighbourhood {
     /// call where it sleeps.
     #[inline]
     pub fn wake(&self, place: usize) {
-        fence(Ordering::SeqCst);
+        copying::full_fence();
         if let Some(neighbour) = self.neighbour(place) {
-            let sleep = neighbour.sleep.load(0);
-            if sleep != neighbour.woken.load(Ordering::Relaxed) {
-                neighbour.woken.store(sleep, Ordering::Relaxed);
-                neighbour.bell.ring();
-            }
+            neighbour.wake();
         }
+    }
+
+    /// [`wake`](Self::wake)s all neighbours that sleep. Costs one fence for all.
+    #[inline]
+    pub fn wake_all(&self) {
+        copying::full_fence();
+        self.neighbours.iter().flatten().for_each(Neighbour::wake);
     }
 
     /// Readable once this rank was rung.
@@ -216,6 +220,16 @@ impl Neighbourhood {
 }
 
 impl Neighbour {
+    /// Rings unless it has been for this sleep; after a fence.
+    #[inline]
+    fn wake(&self) {
+        let sleep = self.sleep.load(0);
+        if sleep != self.woken.load(Ordering::Relaxed) {
+            self.woken.store(sleep, Ordering::Relaxed);
+            self.bell.ring();
+        }
+    }
+
     fn new(rank: Rank, gift: Gift, layout: Layout) -> Result<Self> {
         let segment = PeerSegment::new(rank, &gift.segment, layout)?;
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::neighbourhood::Neighbourhood;
 use super::segment::{LINE_BYTES, OwnArea, PeerArea};
-use super::slots::{RECORDS_AT, word_of};
+use super::slots::RECORDS_AT;
+use super::words::word_of;
 use crate::Signature;
 
 /// Calls that are remembered.

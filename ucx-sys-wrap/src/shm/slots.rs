@@ -26,6 +26,7 @@ use super::blocks::{self, BLOCK_BYTES, Block};
 use super::neighbourhood::Neighbourhood;
 use super::regime::Regime;
 use super::segment::{LINE_BYTES, OwnArea, PeerArea};
+use super::words::{load_words, store_words, word_of};
 use crate::{Error, Mark, Rank, Result, Signature};
 
 /// Steps that may be under way at once.
@@ -123,10 +124,17 @@ impl Slots {
         self.neighbourhood.ranks()[place]
     }
 
+    /// The step that is taken next.
+    #[inline]
+    #[must_use]
+    pub fn next_step(&self) -> Step {
+        Step(self.step + 1)
+    }
+
     /// Takes the next `count` steps; returns the first of them.
     #[inline]
     pub fn take_steps(&mut self, count: u64) -> Step {
-        let first = Step(self.step + 1);
+        let first = self.next_step();
         self.step += count;
         first
     }
@@ -156,11 +164,10 @@ impl Slots {
         assert!(bytes.len() <= INLINE_BYTES, "{} bytes in a line, expected at most {INLINE_BYTES}", bytes.len());
         let control = step.control();
         let (first, rest) = bytes.split_at(bytes.len().min(FIRST_LINE_WORDS * 8));
-        let line = self.own.line(control);
-        for (word, bytes) in line[PAYLOAD_AT / 8..].iter().zip(first.chunks(8)) {
-            word.store(word_of(bytes), Ordering::Relaxed);
-        }
-        if !rest.is_empty() {
+        store_words(&self.own.line(control)[PAYLOAD_AT / 8..], first);
+        if rest.len() <= LINE_BYTES {
+            store_words(self.own.line(control + LINE_BYTES), rest);
+        } else {
             self.own.write_block(control + LINE_BYTES, rest);
         }
         self.publish(step, header);
@@ -180,6 +187,16 @@ impl Slots {
         }
         line[0].store(step.0 << 1 | u64::from(is_marked), Ordering::Release);
         self.is_quiet = false;
+    }
+
+    /// Asks for what follows the flag of a step that the rank at `place` is about to publish with `bytes` bytes, if that
+    /// is one line: more would keep the writer from its lines.
+    #[inline]
+    pub fn ask_for_inline(&self, place: usize, step: Step, bytes: usize) {
+        let rest = bytes.saturating_sub(FIRST_LINE_WORDS * 8);
+        if rest <= LINE_BYTES {
+            blocks::ask_to_read(self.peer(place), step.control() + LINE_BYTES, rest);
+        }
     }
 
     /// What the rank at `place` said with its step, once it has published it.
@@ -211,12 +228,11 @@ impl Slots {
         assert!(into.len() <= INLINE_BYTES, "{} bytes of a line, expected at most {INLINE_BYTES}", into.len());
         let (peer, control) = (self.peer(place), step.control());
         let (first, rest) = into.split_at_mut(into.len().min(FIRST_LINE_WORDS * 8));
-        let line = peer.line(control);
-        for (word, bytes) in line[PAYLOAD_AT / 8..].iter().zip(first.chunks_mut(8)) {
-            bytes.copy_from_slice(&word.to_ne_bytes()[..bytes.len()]);
-        }
-        if !rest.is_empty() {
+        load_words(&peer.line(control)[PAYLOAD_AT / 8..], first);
+        if rest.len() > LINE_BYTES {
             peer.read_block(control + LINE_BYTES, rest);
+        } else if !rest.is_empty() {
+            load_words(&peer.line(control + LINE_BYTES), rest);
         }
     }
 
@@ -364,12 +380,15 @@ impl Slots {
     #[inline]
     pub fn wake(&mut self) {
         if !std::mem::replace(&mut self.is_quiet, true) {
-            for (place, peer) in self.peers.iter().enumerate() {
-                if peer.is_some() {
-                    self.neighbourhood.wake(place);
-                }
-            }
+            self.neighbourhood.wake_all();
         }
+    }
+
+    /// Asks for the line that the next step will be published in, which peers have read: its store then need not wait
+    /// for it.
+    #[inline]
+    pub fn prepare_next(&self) {
+        blocks::ask_to_write(&self.own, self.next_step().control(), 2 * LINE_BYTES);
     }
 
     /// Has the system give all pages of this rank's slots, so that the first writes take no longer than later ones.
@@ -431,12 +450,4 @@ impl Step {
 fn check_chunk(offset: usize, bytes: usize) {
     let fits = offset.checked_add(bytes).is_some_and(|end| end <= CHUNK_BYTES);
     assert!(fits, "{bytes} bytes at {offset} of a slot of {CHUNK_BYTES}");
-}
-
-/// Up to eight bytes as a word, in the machine's order.
-#[inline]
-pub(super) fn word_of(bytes: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    word[..bytes.len()].copy_from_slice(bytes);
-    u64::from_ne_bytes(word)
 }
