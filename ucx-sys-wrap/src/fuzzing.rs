@@ -2,7 +2,7 @@
 //! was only announced. Built for tests and with the feature `fuzzing`; no part of the interface.
 
 pub use crate::bootstrap::fuzzing::bootstrap_messages;
-pub use crate::tcp::fuzzing::tcp_stream;
+pub use crate::tcp::fuzzing::{shared_memory, tcp_stream};
 pub use crate::ucx::fuzzing::ucx_cards;
 
 /// Takes numbers off the front of what the fuzzer gives.
@@ -49,6 +49,11 @@ mod tests {
     #[test]
     fn the_corpus_of_tcp_streams_does_no_harm() {
         replay("tcp_stream", tcp_stream);
+    }
+
+    #[test]
+    fn the_corpus_of_shared_memory_does_no_harm() {
+        replay("shared_memory", shared_memory);
     }
 
     #[test]

@@ -8,6 +8,8 @@ mod common;
 
 #[path = "tcp/canceling.rs"]
 mod canceling;
+#[path = "tcp/copies.rs"]
+mod copies;
 #[path = "tcp/credit.rs"]
 mod credit;
 #[path = "tcp/endings.rs"]

@@ -334,8 +334,7 @@ mod tests {
             }
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| play(0));
-            scope.spawn(|| play(1));
+            [0, 1].map(|rank| scope.spawn(move || play(rank))).map(|thread| thread.join().unwrap());
         });
     }
 

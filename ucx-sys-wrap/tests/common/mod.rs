@@ -107,17 +107,18 @@ pub fn run_for(
 ) {
     let (body, (report, reports)) = (Arc::new(body), channel());
     let mut running: Vec<_> = (0..world.len()).collect();
+    let mut threads = Vec::new();
     for (rank, transport) in world.into_iter().enumerate() {
         assert_eq!(transport.rank().index(), rank, "{title}: transports come by rising rank");
         let (body, report) = (Arc::clone(&body), report.clone());
-        thread::spawn(move || {
+        threads.push(thread::spawn(move || {
             let result = catch_unwind(AssertUnwindSafe(|| body(Port::new(transport))));
             let failure = result.err().map(|panic| match panic.downcast::<String>() {
                 Ok(text) => *text,
                 Err(panic) => panic.downcast_ref::<&str>().unwrap_or(&"a panic").to_string(),
             });
             report.send((rank, failure)).unwrap();
-        });
+        }));
     }
     drop(report);
     let deadline = Instant::now() + patience;
@@ -129,6 +130,8 @@ pub fn run_for(
             Err(RecvTimeoutError::Disconnected) => unreachable!("every rank reports"),
         }
     }
+    // All have reported; whatever the threads had is gone when they are.
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 /// Runs `body` to its end, moving the transport in between.

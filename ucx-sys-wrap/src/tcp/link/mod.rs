@@ -32,6 +32,8 @@
 //! the neighbour.
 
 mod cell;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod links;
 mod payload;
 mod receives;

@@ -172,6 +172,16 @@ impl Receives {
         })
     }
 
+    /// Bytes of memory that kept messages hold.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn kept_bytes(&self) -> usize {
+        let bytes = |message: &Unexpected| match &message.body {
+            Body::Bytes(_, bytes) | Body::Fetched(bytes) => bytes.len(),
+            Body::Offer(_) => 0,
+        };
+        self.unexpected.iter().map(bytes).sum()
+    }
+
     /// Takes the first kept message of a tag.
     #[inline]
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<Unexpected> {

@@ -103,6 +103,12 @@ impl Receiver {
         self.receives.take_ended(key)
     }
 
+    /// Bytes of memory that kept messages hold.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.receives.kept_bytes()
+    }
+
     pub(super) fn cancel(&mut self, key: usize) {
         for stream in &mut self.streams {
             if stream.target == Target::Posted(key) {

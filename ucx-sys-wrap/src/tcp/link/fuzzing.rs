@@ -1,0 +1,212 @@
+//! One link against whatever the neighbour writes into its block, while operations are posted, tested and canceled.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::cell::{CELL_BYTES, CELLS, offset_of};
+use super::{CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, Link, OPEN_AT, RING_TAKEN_AT};
+use crate::buffer::testing::{lend_to_receive, lend_to_send};
+use crate::buffer::{Buffer, RawVec};
+use crate::fuzzing::Bytes;
+use crate::shm::{Neighbourhood, OwnArea};
+use crate::tcp::CREDIT_BYTES;
+use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
+
+const PEER: Rank = Rank(1);
+
+/// Memory that is lent, and its operation until that has ended.
+type Operation<Done> = (RawVec<u8>, Option<Posted<usize, Done>>);
+
+/// A link, the block that its neighbour writes, and what was posted.
+struct Bench {
+    link: Link,
+    theirs: OwnArea,
+    /// The cell that comes next, if the neighbour keeps to the rules.
+    position: u64,
+    statistics: Statistics,
+    receives: Vec<Operation<RecvDone>>,
+    sends: Vec<Operation<SendDone>>,
+    _world: Vec<Arc<Neighbourhood>>,
+}
+
+/// Follows a plan: a byte that says whether memory may be read, and then bytes that say what is done next, and what the
+/// neighbour writes.
+pub(crate) fn shared_memory(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let Some(may_read) = bytes.byte() else { return };
+    let Some(mut bench) = Bench::new(may_read % 2 == 1) else { return };
+    while let Some(step) = bytes.byte() {
+        if bench.step(step, &mut bytes).is_none() {
+            break;
+        }
+    }
+    bench.finish();
+}
+
+impl Bench {
+    fn new(may_read: bool) -> Option<Self> {
+        let world = Neighbourhood::in_process(2).ok()?;
+        let link = Link::new(&world[0], 1, may_read)?;
+        let theirs = world[1].own_block(0)?;
+        let (receives, sends) = (Vec::new(), Vec::new());
+        Some(Self { link, theirs, position: 0, statistics: Statistics::default(), receives, sends, _world: world })
+    }
+
+    /// `None` when the plan or the link is at its end.
+    fn step(&mut self, step: u8, bytes: &mut Bytes<'_>) -> Option<()> {
+        match step % 9 {
+            0 => self.post_recv(bytes.byte()?, bytes.word()?, bytes.word()?),
+            1 => self.write_message(bytes)?,
+            2 => self.write_cell(bytes)?,
+            3 => self.write_word(bytes)?,
+            4 => {
+                let (at, count) = (bytes.word()? * 64, usize::from(bytes.byte()?));
+                let taken = bytes.take(count);
+                self.theirs.write(at % (self.theirs.bytes() - 256), taken);
+            }
+            5 => self.post_send(bytes.byte()?, bytes.word()? * 16),
+            6 => self.cancel_recv(usize::from(bytes.byte()?)),
+            7 => self.cancel_send(usize::from(bytes.byte()?)),
+            _ => return self.poll(bytes.word()?),
+        }
+        Some(())
+    }
+
+    /// The cell of a message, short, long or offered, that is right but for its lengths.
+    fn write_message(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+        let (kind, round, parts, extra) = (bytes.byte()?, bytes.byte()?, bytes.byte()?, bytes.byte()?);
+        let mut lengths = [0u64; 3];
+        for length in lengths.iter_mut().take(usize::from(parts % 4)) {
+            *length = bytes.word()? as u64 * if kind % 3 == 0 { 1 } else { 16 };
+        }
+        let Envelope { tag, signature, mark } = envelope(PEER, round);
+        let half = u64::from_le_bytes([signature.0[0]; 8]);
+        let [a, b, c] = lengths;
+        let tail = if kind % 3 == 0 { [a | b << 16 | c << 32, 1, 2] } else { lengths };
+        if kind % 3 == 2 {
+            let at = CELLS_AT + offset_of(self.position) + 64;
+            let place = [u64::from(bytes.byte()?), u64::from(bytes.byte()? % 66), u64::from(bytes.byte()?), 0];
+            for (word, value) in self.theirs.line(at).iter().zip(place) {
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+        let kind = [1, 2, 4][usize::from(kind % 3)];
+        let line = [tag.0, half, half, mark.0, tail[0], tail[1], tail[2]];
+        self.publish(kind, u64::from(parts % 4), u64::from(extra), line);
+        Some(())
+    }
+
+    /// Any cell at all: its kind, its extra bits, its words, and which of them are small.
+    fn write_cell(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+        let (kind, parts, extra, small) = (bytes.byte()?, bytes.byte()?, bytes.word()?, bytes.byte()?);
+        let mut line = [0u64; 7];
+        for (index, word) in line.iter_mut().enumerate() {
+            *word = bytes.word()? as u64;
+            if small >> index & 1 == 1 {
+                *word |= (bytes.word()? as u64) << 48;
+            }
+        }
+        self.publish(kind.into(), parts.into(), extra as u64, line);
+        Some(())
+    }
+
+    fn publish(&mut self, kind: u64, parts: u64, extra: u64, line: [u64; 7]) {
+        let words = self.theirs.line(CELLS_AT + (self.position % CELLS) as usize * CELL_BYTES);
+        for (word, value) in words[1..].iter().zip(line) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.position += 1;
+        words[0].store(self.position | kind << 32 | parts << 40 | extra << 48, Ordering::Release);
+    }
+
+    /// What was acknowledged, or whether memory may be read.
+    fn write_word(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+        let (which, value) = (usize::from(bytes.byte()?), bytes.word()? as u64);
+        let at = match which % 4 {
+            0 => CELLS_TAKEN_AT,
+            1 => RING_TAKEN_AT,
+            2 => EAGER_TAKEN_AT,
+            _ => OPEN_AT + which / 4 % 64 * 8,
+        };
+        self.theirs.word(at).store(value, Ordering::Release);
+        Some(())
+    }
+
+    fn poll(&mut self, quota: usize) -> Option<()> {
+        let moved = self.link.poll(quota + 1, &mut self.statistics);
+        let kept = self.link.receiver.kept_bytes();
+        assert!(kept as u64 <= CREDIT_BYTES, "{kept} bytes are kept");
+        moved.ok().map(drop)
+    }
+
+    fn post_recv(&mut self, round: u8, first: usize, second: usize) {
+        let mut memory = vec![0u8; first].into_raw();
+        let mut parts = RecvParts::new();
+        lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
+        let posted = self.link.post_recv(envelope(PEER, round), parts, &mut self.statistics);
+        self.receives.push((memory, Some(posted)));
+        // A receive of two parts, so that places are split.
+        if second % 3 == 0 {
+            let mut memory = vec![0u8; second].into_raw();
+            let mut none = Vec::new().into_raw();
+            let mut parts = RecvParts::new();
+            lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
+            lend_to_receive::<Vec<u8>>(&mut none, &mut parts);
+            let posted = self.link.post_recv(envelope(PEER, round), parts, &mut self.statistics);
+            self.receives.push((memory, Some(posted)));
+        }
+    }
+
+    fn post_send(&mut self, round: u8, length: usize) {
+        let memory = vec![round; length].into_raw();
+        let mut parts = SendParts::new();
+        lend_to_send::<Vec<u8>>(&memory, &mut parts);
+        let posted = self.link.post_send(envelope(Rank(0), round), parts, &mut self.statistics);
+        self.sends.push((memory, Some(posted)));
+    }
+
+    fn cancel_recv(&mut self, number: usize) {
+        if let Some((_, posted)) = self.receives.get_mut(number)
+            && let Some(Posted::Pending(key)) = posted
+        {
+            self.link.cancel_recv(*key);
+            assert!(self.link.receiver.test(*key).is_some(), "a canceled receive goes on");
+            *posted = None;
+        }
+    }
+
+    fn cancel_send(&mut self, number: usize) {
+        if let Some((_, posted)) = self.sends.get_mut(number)
+            && let Some(Posted::Pending(key)) = posted
+        {
+            self.link.cancel_send(*key, &mut self.statistics);
+            assert!(self.link.sender.test(*key).is_some(), "a canceled send goes on");
+            *posted = None;
+        }
+    }
+
+    /// Whatever has come: what has ended well fits its place, and every operation ends when the link is closed.
+    fn finish(mut self) {
+        self.link.close(&Error::Closed);
+        for (_, posted) in &self.receives {
+            if let Some(Posted::Pending(key)) = posted {
+                let Some(done) = self.link.receiver.test(*key) else { panic!("a receive goes on") };
+                if let Ok(arrival) = done.result {
+                    assert_eq!(arrival.lengths.len(), done.parts.len());
+                    assert!(arrival.lengths.iter().zip(&done.parts).all(|(length, part)| *length <= part.len()));
+                }
+            }
+        }
+        for (_, posted) in &self.sends {
+            if let Some(Posted::Pending(key)) = posted {
+                assert!(self.link.sender.test(*key).is_some(), "a send goes on");
+            }
+        }
+    }
+}
+
+fn envelope(source: Rank, round: u8) -> Envelope {
+    let tag = Tag::new(source, 0, 0, u32::from(round % 4));
+    Envelope { tag, signature: Signature([round % 2; 16]), mark: Mark::NONE }
+}

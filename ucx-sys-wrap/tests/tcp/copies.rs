@@ -1,0 +1,91 @@
+//! How often bytes are copied between the sender's memory and the receiver's: exactly, on every path of this transport.
+
+use ucx_sys_wrap::Transport;
+use ucx_sys_wrap::tcp::Tcp;
+
+use super::world::*;
+
+/// A header, indices and values.
+const SPARSE: [usize; 3] = [16, 400 << 10, 400 << 10];
+
+/// The most that is read on to the staging area with a header, in bytes.
+const STAGED: u64 = 4096;
+
+/// Copies and bytes copied at the sender and at the receiver for a message of these parts, whose receive is posted
+/// before or afterwards.
+fn copied(transports: &mut [Tcp], parts: &[usize], is_posted: bool) -> [(u64, u64); 2] {
+    let before = [0, 1].map(|rank| transports[rank].statistics());
+    let payload: Vec<_> = parts.iter().map(|length| pattern(1, *length)).collect();
+    let slices: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
+    let early = is_posted.then(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), parts));
+    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &slices);
+    turn(transports, if is_posted { 0 } else { 1000 });
+    let mut receiving = early.unwrap_or_else(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), parts));
+    receive(transports, 1, &mut receiving).unwrap();
+    turn_until(transports, |transports| sending.test(&mut transports[0]).is_some());
+    assert!(receiving.bytes() == payload);
+    let of = |rank: usize| {
+        let after = transports[rank].statistics();
+        (after.copies - before[rank].copies, after.bytes_copied - before[rank].bytes_copied)
+    };
+    [of(0), of(1)]
+}
+
+fn times(parts: &[usize], times: u64) -> u64 {
+    times * parts.iter().sum::<usize>() as u64
+}
+
+/// Small messages are packed for one system call, and read before it is known where they belong.
+#[test]
+fn over_sockets_small_messages_are_copied_once_on_each_side() {
+    for parts in [&[8][..], &[16, 100, 100], &[4096]] {
+        let count = parts.len() as u64;
+        let whole = times(parts, 1);
+        assert_eq!(copied(&mut world(2), parts, true), [(count, whole), (count, whole)], "{parts:?}");
+        // To the heap, at once, and then to their places.
+        assert_eq!(copied(&mut world(2), parts, false), [(count, whole), (count + 1, 2 * whole)], "{parts:?}");
+    }
+}
+
+#[test]
+fn over_sockets_large_messages_are_not_copied() {
+    for parts in [&[4097][..], &[400 << 10], &SPARSE] {
+        assert_eq!(copied(&mut world(2), parts, true), [(0, 0), (0, 0)], "{parts:?}");
+        // What nobody has asked for lies on the heap; what comes with its header, in the staging area before.
+        let [sender, (copies, bytes)] = copied(&mut world(2), parts, false);
+        assert_eq!((sender, copies), ((0, 0), parts.len() as u64 + 1), "{parts:?}");
+        assert!((times(parts, 1)..=times(parts, 1) + STAGED).contains(&bytes), "{parts:?}: {bytes}");
+    }
+    // Offered: nothing comes before its receive is posted.
+    for is_posted in [true, false] {
+        let [sender, (copies, bytes)] = copied(&mut world(2), &[3 << 20], is_posted);
+        assert_eq!(sender, (0, 0));
+        assert!(copies <= 1 && bytes <= STAGED, "{copies} copies, {bytes} bytes");
+    }
+}
+
+/// One copy in and one out, posted or not: a message in one cell, or piece after piece.
+#[test]
+fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
+    for is_posted in [true, false] {
+        for parts in [&[8][..], &[16, 100, 100], &[528], &[4097], &[400 << 10], &SPARSE, &[3 << 20]] {
+            let [(in_copies, in_bytes), (out_copies, out_bytes)] = copied(&mut neighbours(2, false), parts, is_posted);
+            assert_eq!((in_bytes, out_bytes), (times(parts, 1), times(parts, 1)), "{parts:?}");
+            assert_eq!(in_copies, out_copies, "{parts:?}: pieces");
+            assert!(times(parts, 1) > 528 || in_copies == 1, "{parts:?}: {in_copies} copies");
+        }
+    }
+}
+
+/// The receiver reads the sender's memory, all parts in one call; larger messages go through the ring all the same.
+#[test]
+fn what_may_be_read_is_copied_by_the_receiver_alone() {
+    for is_posted in [true, false] {
+        for parts in [&[8 << 10][..], &[400 << 10], &SPARSE, &[1 << 20]] {
+            let expected = [(0, 0), (1, times(parts, 1))];
+            assert_eq!(copied(&mut neighbours(2, true), parts, is_posted), expected, "{parts:?}");
+        }
+        let [(_, in_bytes), (_, out_bytes)] = copied(&mut neighbours(2, true), &[3 << 20], is_posted);
+        assert_eq!((in_bytes, out_bytes), (3 << 20, 3 << 20));
+    }
+}
