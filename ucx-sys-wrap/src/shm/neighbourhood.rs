@@ -334,7 +334,7 @@ mod tests {
             }
         };
         std::thread::scope(|scope| {
-            [0, 1].map(|rank| scope.spawn(move || play(rank))).map(|thread| thread.join().unwrap());
+            [0, 1].map(|rank| scope.spawn(move || play(rank))).into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
 
