@@ -70,13 +70,14 @@ struct End {
 
 impl End {
     fn obey(&mut self, order: &Order) -> Result<Vec<f64>> {
-        let mut bytes = vec![1; order.bytes];
+        // As on our side: one memory to send from, another to receive into.
+        let (out, mut bytes) = (vec![1; order.bytes], vec![2; order.bytes]);
         let times = match order.what {
             What::Latency => {
-                self.ping_pong(&mut bytes, order.warmup + 1)?;
+                self.ping_pong(&out, &mut bytes, order.warmup + 1)?;
                 order
                     .batches()
-                    .map(|count| Ok(self.timed_ping_pong(&mut bytes, count)? / 2.0))
+                    .map(|count| Ok(self.timed_ping_pong(&out, &mut bytes, count)? / 2.0))
                     .collect::<Result<_>>()?
             }
             What::Bandwidth => {
@@ -90,20 +91,20 @@ impl End {
         Ok(if self.first { times } else { Vec::new() })
     }
 
-    fn timed_ping_pong(&mut self, bytes: &mut [u8], count: usize) -> Result<f64> {
+    fn timed_ping_pong(&mut self, out: &[u8], bytes: &mut [u8], count: usize) -> Result<f64> {
         let start = Instant::now();
-        self.ping_pong(bytes, count)?;
+        self.ping_pong(out, bytes, count)?;
         Ok(start.elapsed().as_secs_f64() * 1e6 / count as f64)
     }
 
-    fn ping_pong(&mut self, bytes: &mut [u8], count: usize) -> Result<()> {
+    fn ping_pong(&mut self, out: &[u8], bytes: &mut [u8], count: usize) -> Result<()> {
         for _ in 0..count {
             if self.first {
-                self.write(bytes)?;
+                self.write(out)?;
                 self.read(bytes)?;
             } else {
                 self.read(bytes)?;
-                self.write(bytes)?;
+                self.write(out)?;
             }
         }
         Ok(())

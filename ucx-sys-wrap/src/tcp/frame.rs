@@ -17,7 +17,7 @@
 //! of the message that was offered. Bye, lost, aborted and timed out are the last
 //! frame of a connection.
 
-use super::remote_frame::{ENDED, PUT, RemoteFrame};
+use super::remote::{ENDED, PUT, RemoteFrame};
 use super::sizes::Sizes;
 use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
@@ -50,7 +50,7 @@ const OFFER: u8 = 6;
 const GRANT: u8 = 7;
 const REFUSAL: u8 = 8;
 const DATA: u8 = 9;
-// 10 to 13: `remote_frame`.
+// 10 to 13: `remote/frame.rs`.
 const TIMED_OUT: u8 = 14;
 
 /// One frame, without the payload behind it.

@@ -6,7 +6,7 @@
 //!
 //! | bytes | field |
 //! | --- | --- |
-//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted, 5 credit, 6 offer, 7 grant, 8 refusal, 9 data, 10 to 13 puts and gets (`remote_frame.rs`) |
+//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted, 5 credit, 6 offer, 7 grant, 8 refusal, 9 data, 10 to 13 puts and gets (`remote/frame.rs`) |
 //! | 1 | number of parts, 0 to 3 |
 //! | 2..4 | zero |
 //! | 4..8 | the rank that is lost or has aborted, or the number of the offer; else zero |
@@ -35,12 +35,15 @@
 //! where they are encrypted, and only there.
 #![forbid(unsafe_code)]
 
+mod connecting;
 mod connection;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod guess;
 mod incoming;
+mod judging;
+mod leaving;
 mod ledger;
 mod link;
 #[cfg(test)]
@@ -54,7 +57,6 @@ mod poller;
 mod queued;
 mod reading;
 mod remote;
-mod remote_frame;
 mod sizes;
 mod staging;
 #[cfg(test)]
@@ -66,25 +68,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use socket2::{SockRef, TcpKeepalive};
 
 pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, SEGMENT_BYTES, WIRE_VERSION};
 pub use wire::{Lane, MAX_LANES};
 
 use crate::local::remote::Regions;
-use crate::transport::{Statistics, Transport, check_peer};
+use crate::transport::{Statistics, check_peer};
 use crate::{Error, Failure, Rank, Result};
+use connecting::connect;
 use connection::{Connection, Verdict};
-use incoming::Farewell;
 use link::Links;
 use poller::Poller;
-use wire::Wire;
 
 /// How much is read and how much written a connection in one turn, in bytes.
 const QUOTA: usize = 1 << 20;
-
-/// How much is read a connection to find out who died first, in bytes: more than kernels keep.
-const JUDGE_QUOTA: usize = 64 << 20;
 
 /// Connections that nothing waits for are looked at in every so many turns.
 const SWEEP_EVERY: u32 = 64;
@@ -92,23 +89,8 @@ const SWEEP_EVERY: u32 = 64;
 /// The same where all peers are on this host and share memory.
 const SWEEP_LINKED_EVERY: u32 = 1024;
 
-/// How long a transport that is dropped goes on writing what is queued.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long a transport that is dropped in good order waits for peers to make room for what the kernel has not sent.
-const LINGER_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How often is looked, in that time.
-const LINGER_STEP: Duration = Duration::from_millis(1);
-
 /// From so many awaited connections on, the kernel is asked which of them have something.
 const MANY: usize = 8;
-
-/// How long a silent peer is trusted before the kernel asks it for a sign of life, and how often it asks. A rank that
-/// only computes is alive: its kernel answers, so there is no bound on how long it may leave bytes unread.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_RETRIES: u32 = 6;
 
 /// The transport over TCP.
 ///
@@ -288,85 +270,6 @@ impl Tcp {
         true
     }
 
-    /// Draws the consequences of what a connection has shown.
-    fn draw(&mut self, index: usize, verdict: Verdict) {
-        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
-        let peer = Rank(index as u32);
-        match verdict {
-            Verdict::Open => {}
-            Verdict::Lost => {
-                self.drain_link(peer);
-                if !self.suspects.contains(&peer) {
-                    self.suspects.push(peer);
-                }
-            }
-            Verdict::Farewell(Farewell::Bye) => {
-                let is_missed = connection.has_operations();
-                self.poller.remove(connection);
-                connection.finish();
-                self.drain_link(peer);
-                if self.links.as_mut().is_some_and(|links| links.finish(peer)) || is_missed {
-                    self.lose(peer);
-                }
-            }
-            Verdict::Farewell(Farewell::Failed(cause)) => {
-                tracing::warn!(%peer, ?cause, "a peer reports a failure");
-                self.close_for(cause, cause.into());
-            }
-            Verdict::Violation(error) => {
-                tracing::error!(%error, "closing the transport");
-                self.close_for(Failure::PeerLost(peer), error);
-            }
-        }
-    }
-
-    /// Decides who died when connections have ended without a word.
-    ///
-    /// All that is left on the other sockets is read first: the cause that somebody names there comes before what can
-    /// be concluded from an end.
-    fn judge(&mut self) {
-        for index in 0..self.connections.len() {
-            if !self.suspects.contains(&Rank(index as u32)) {
-                self.service(index, JUDGE_QUOTA);
-            }
-        }
-        let suspects = std::mem::take(&mut self.suspects);
-        if let (None, Some(rank)) = (&self.closed, suspects.first()) {
-            tracing::warn!(%rank, "a connection ended without a word");
-            self.lose(*rank);
-        }
-    }
-
-    /// Ends everything because a peer is gone.
-    fn lose(&mut self, rank: Rank) {
-        self.close_for(Failure::PeerLost(rank), Error::PeerLost { rank });
-    }
-
-    /// Ends everything with `error` and tells all peers the cause. The first cause stays.
-    fn close_for(&mut self, cause: Failure, error: Error) {
-        if self.closed.is_some() {
-            return;
-        }
-        for connection in self.connections.iter_mut().flatten() {
-            connection.fail(&error, cause, &mut self.statistics);
-        }
-        if let Some(links) = &mut self.links {
-            links.close(&error);
-        }
-        self.awaited.clear();
-        self.closed = Some(Closed { error, cause: Some(cause) });
-        self.has_moved = true;
-    }
-
-    /// One turn of a transport that is closed: peers are still told why.
-    fn wind_down(&mut self) -> bool {
-        let before = self.statistics;
-        for connection in self.connections.iter_mut().flatten() {
-            connection.wind_down(&mut self.statistics);
-        }
-        self.statistics != before
-    }
-
     /// Has a connection polled in every turn for as long as an operation waits for it.
     fn list(&mut self, index: usize) {
         if let Some(Some(connection)) = self.connections.get_mut(index)
@@ -389,51 +292,6 @@ impl Tcp {
         }
     }
 
-    /// Says bye, or the cause of the failure, and writes what is queued for a short while.
-    fn part(&mut self) {
-        if std::thread::panicking() {
-            self.fail(Failure::PeerLost(self.rank));
-        }
-        let start = Instant::now();
-        while self.links.as_ref().is_some_and(Links::has_queued) && start.elapsed() < FLUSH_PATIENCE {
-            // Bye must not come before what was sent.
-            if !self.progress() {
-                std::thread::yield_now();
-            }
-        }
-        if self.closed.is_none() {
-            self.connections.iter_mut().flatten().for_each(Connection::say_bye);
-        }
-        loop {
-            self.sweep_next = true;
-            (0..self.connections.len()).for_each(|index| self.list(index));
-            self.progress();
-            let has_queued = self.connections.iter().flatten().any(Connection::has_queued);
-            if !has_queued || start.elapsed() > FLUSH_PATIENCE {
-                break;
-            }
-            self.watch();
-            self.poller.wait(Duration::from_millis(10));
-        }
-        if self.closed.is_none() {
-            self.linger();
-        }
-    }
-
-    /// Waits until the kernel has sent what was written, and throws away what comes.
-    fn linger(&mut self) {
-        let start = Instant::now();
-        loop {
-            let mut unsent = self.connections.iter_mut().flatten().filter_map(Connection::linger);
-            let Some(first) = unsent.next() else { return };
-            if start.elapsed() > LINGER_PATIENCE {
-                tracing::warn!(rank = %first, "a peer has not read what was sent to it: it may lose the end");
-                return;
-            }
-            std::thread::sleep(LINGER_STEP);
-        }
-    }
-
     /// Tells the poller what every connection waits for.
     fn watch(&mut self) {
         for (index, connection) in self.connections.iter_mut().enumerate() {
@@ -442,31 +300,4 @@ impl Tcp {
             }
         }
     }
-}
-
-/// Sets the sockets to a peer up and begins to watch them; `None` where there are none.
-fn connect(
-    (own, peer, world_size): (Rank, Rank, u32),
-    lanes: Vec<Lane>,
-    poller: &Poller,
-    regions: &Arc<Mutex<Regions>>,
-) -> Result<Option<Connection>> {
-    for lane in &lanes {
-        set_up(lane.socket())
-            .map_err(|error| Error::system(format!("can't set up the connection to rank {peer}"), error))?;
-    }
-    let Some(wire) = Wire::new(lanes) else { return Ok(None) };
-    let mut connection = Connection::new(own, peer, world_size, wire, Arc::clone(regions));
-    poller.add(peer.index(), &mut connection)?;
-    Ok(Some(connection))
-}
-
-/// Small messages go out at once, and a host that has vanished is noticed in less than a minute.
-fn set_up(stream: &TcpStream) -> std::io::Result<()> {
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
-    let keepalive =
-        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&keepalive)
 }

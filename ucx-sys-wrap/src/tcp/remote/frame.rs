@@ -16,20 +16,20 @@
 //! A long put is several frames of one number, each answered by *ended*. A get is answered by *bytes*, in order, until all
 //! have come, or by *ended* when they can't be had.
 
-use super::frame::{HEADER_BYTES, MAX_MESSAGE_BYTES};
 use crate::one_sided::Nonce;
+use crate::tcp::frame::{HEADER_BYTES, MAX_MESSAGE_BYTES};
 use crate::{Error, Rank, Result, Tag};
 
 /// The most payload that a frame of a put or get has, in bytes: messages get in between.
-pub(super) const PIECE_BYTES: usize = 512 << 10;
+pub(in crate::tcp) const PIECE_BYTES: usize = 512 << 10;
 
-pub(super) const PUT: u8 = 10;
+pub(in crate::tcp) const PUT: u8 = 10;
 const GET: u8 = 11;
 const BYTES: u8 = 12;
-pub(super) const ENDED: u8 = 13;
+pub(in crate::tcp) const ENDED: u8 = 13;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RemoteFrame {
+pub(in crate::tcp) enum RemoteFrame {
     /// These bytes, which follow, are for the receiver's memory.
     Put(u32, Place, usize),
     /// So many bytes of the receiver's memory are wanted.
@@ -42,14 +42,14 @@ pub(super) enum RemoteFrame {
 
 /// Where in the receiver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) region: u64,
-    pub(super) nonce: Nonce,
-    pub(super) offset: u64,
+pub(in crate::tcp) struct Place {
+    pub(in crate::tcp) region: u64,
+    pub(in crate::tcp) nonce: Nonce,
+    pub(in crate::tcp) offset: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(in crate::tcp) enum Outcome {
     Done,
     NoSuchRegion,
     OutOfRegion,
@@ -57,7 +57,7 @@ pub(super) enum Outcome {
 
 impl RemoteFrame {
     /// The bytes of the frame as `source` sends it.
-    pub(super) fn encode(&self, source: Rank) -> [u8; HEADER_BYTES] {
+    pub(in crate::tcp) fn encode(&self, source: Rank) -> [u8; HEADER_BYTES] {
         let (kind, number, place, length) = match self {
             Self::Put(number, place, length) => (PUT, number, Some(place), *length as u64),
             Self::Get(number, place, length) => (GET, number, Some(place), *length),
@@ -84,7 +84,7 @@ impl RemoteFrame {
     ///
     /// # Errors
     /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make.
-    pub(super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank) -> Result<Self> {
+    pub(in crate::tcp) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank) -> Result<Self> {
         let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
         let number = |at: usize| bytemuck::pod_read_unaligned::<u64>(&bytes[at..at + 8]).to_le();
         let (operation, length) = ((number(0) >> 32) as u32, number(40));

@@ -1,17 +1,20 @@
 //! One peer: its socket, what is read, what is written, and the operations that name it.
 
+mod ending;
+mod receiving;
+
 use std::sync::Arc;
 
 use super::QUOTA;
-use super::frame::{Frame, Header};
-use super::incoming::{Farewell, Found, Incoming, News, Turn};
-use super::matching::{Receives, check, scatter};
+use super::frame::Header;
+use super::incoming::{Farewell, Incoming, News, Turn};
+use super::matching::Receives;
 use super::outgoing::{Outgoing, Written};
 use super::remote::Accesses;
 use super::wire::Wire;
 use crate::local::remote::Regions;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
-use crate::{Arrival, Envelope, Error, Failure, Rank, RegionKey, Result, Statistics};
+use crate::{Envelope, Error, Rank, RegionKey, Result, Statistics};
 use parking_lot::Mutex;
 
 /// How many turns that write go by without a look for something to read, after a look that has found nothing.
@@ -87,29 +90,6 @@ impl Connection {
         let lengths = parts.iter().map(|part| part.len()).collect();
         statistics.messages_sent += 1;
         self.outgoing.post(wire, Header { tag, signature, mark, lengths }, parts, statistics)
-    }
-
-    #[inline]
-    pub(super) fn post_recv(
-        &mut self,
-        envelope: Envelope,
-        parts: RecvParts,
-        statistics: &mut Statistics,
-    ) -> Posted<usize, RecvDone> {
-        if self.receives.has_nothing_kept() && self.wire.is_some() {
-            return Posted::Pending(self.receives.post(envelope, parts));
-        }
-        let posted = match self.incoming.find(envelope.tag, &mut self.receives) {
-            Found::Nothing if self.wire.is_none() => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
-            Found::Nothing => Posted::Pending(self.receives.post(envelope, parts)),
-            Found::Whole(header, bytes) => {
-                Posted::Done(deliver(self.peer, &envelope, parts, header, &bytes, statistics))
-            }
-            Found::Arriving(header, bytes) => self.post_arriving(envelope, parts, &header, &bytes, statistics),
-            Found::Offered(header, number) => self.post_offered(envelope, parts, header, number),
-        };
-        self.reply(statistics);
-        posted
     }
 
     pub(super) fn post_put(
@@ -238,82 +218,15 @@ impl Connection {
         self.wire.is_none()
     }
 
-    /// The peer has said bye: ends what still waits for it. What it sent before can still be received.
-    pub(super) fn finish(&mut self) {
-        let error = self.lost();
-        self.receives.end_all(&error);
-        self.receives.forget_offers();
-        self.outgoing.drop_all(&error);
-        self.incoming.accesses.end_all(&error, &mut self.outgoing);
-        self.wire = None;
-    }
-
-    /// Queues the good-bye of a transport that is closed in good order.
-    pub(super) fn say_bye(&mut self) {
-        self.say(&Frame::Bye);
-    }
-
-    /// Ends every operation with `error` and tells the peer the cause, if there is one to tell.
-    ///
-    /// A half-written message is copied, so that the peer gets it whole and then the cause.
-    pub(super) fn fail(&mut self, error: &Error, cause: Failure, statistics: &mut Statistics) {
-        self.incoming.discard();
-        self.receives.end_all(error);
-        self.receives.forget_unexpected();
-        self.outgoing.cancel_all(error, statistics);
-        self.incoming.accesses.end_all(error, &mut self.outgoing);
-        self.say(&Frame::Failed(cause));
-        self.wind_down(statistics);
-    }
-
-    /// Writes what is queued and throws away what comes, for a transport that has failed.
-    pub(super) fn wind_down(&mut self, statistics: &mut Statistics) {
-        let Some(wire) = &mut self.wire else { return };
-        let written = self.outgoing.flush(wire, usize::MAX, statistics);
-        let is_open = self.incoming.throw_away(wire, statistics);
-        if !is_open || written == Written::Broken {
-            self.outgoing.drop_all(&Error::Closed);
-            self.wire = None;
-        }
-    }
-
     /// Whether something still has to be written.
     pub(super) fn has_queued(&self) -> bool {
         self.wire.is_some() && self.has_unsent()
-    }
-
-    /// Throws away what has come; the peer, while the kernel has something left to send to it.
-    pub(super) fn linger(&mut self) -> Option<Rank> {
-        let wire = self.wire.as_mut()?;
-        let is_open = !self.write_broken && self.incoming.throw_away(wire, &mut Statistics::default());
-        (is_open && wire.has_unsent()).then_some(self.peer)
-    }
-
-    /// Ends every operation with `error` and closes the socket at once.
-    pub(super) fn close(&mut self, error: &Error, statistics: &mut Statistics) {
-        self.incoming.discard();
-        self.receives.end_all(error);
-        self.receives.forget_unexpected();
-        self.outgoing.drop_all(error);
-        self.incoming.accesses.end_all(error, &mut self.outgoing);
-        if let Some(mut wire) = self.wire.take() {
-            // Bytes that are left unread would make the kernel reset the connection, and drop what the peer has not
-            // read.
-            wire.finish_sending();
-            self.incoming.throw_away(&mut wire, statistics);
-        }
     }
 
     /// Bytes of memory that kept messages hold.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_capacity(&self) -> usize {
         self.receives.kept_capacity()
-    }
-
-    fn say(&mut self, frame: &Frame) {
-        if self.wire.is_some() {
-            self.outgoing.push_last(frame);
-        }
     }
 
     /// Takes up what the peer says about what was sent to it.
@@ -368,58 +281,7 @@ impl Connection {
         !self.outgoing.is_idle() || self.incoming.accesses.has_unsent()
     }
 
-    fn post_offered(
-        &mut self,
-        envelope: Envelope,
-        parts: RecvParts,
-        header: Header,
-        number: u32,
-    ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check(self.peer, &envelope, &parts, &header) {
-            self.incoming.answer(number, header, None);
-            return Posted::Done(RecvDone { parts, result: Err(error) });
-        }
-        let key = self.receives.post_matched(envelope, parts);
-        self.incoming.answer(number, header, Some(key));
-        Posted::Pending(key)
-    }
-
-    fn post_arriving(
-        &mut self,
-        envelope: Envelope,
-        mut parts: RecvParts,
-        header: &Header,
-        bytes: &[u8],
-        statistics: &mut Statistics,
-    ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check(self.peer, &envelope, &parts, header) {
-            self.incoming.discard();
-            return Posted::Done(RecvDone { parts, result: Err(error) });
-        }
-        scatter(&mut parts, header, 0, bytes, statistics);
-        let key = self.receives.post_matched(envelope, parts);
-        self.incoming.redirect(key);
-        Posted::Pending(key)
-    }
-
     fn lost(&self) -> Error {
         Error::PeerLost { rank: self.peer }
     }
-}
-
-/// Gives a whole message to its receive.
-fn deliver(
-    peer: Rank,
-    envelope: &Envelope,
-    mut parts: RecvParts,
-    header: Header,
-    bytes: &[u8],
-    statistics: &mut Statistics,
-) -> RecvDone {
-    let result = check(peer, envelope, &parts, &header).map(|()| {
-        scatter(&mut parts, &header, 0, bytes, statistics);
-        statistics.messages_received += 1;
-        Arrival { mark: header.mark, lengths: header.lengths.into() }
-    });
-    RecvDone { parts, result }
 }

@@ -1,0 +1,80 @@
+//! What the peer wants of this rank's memory.
+
+use super::frame::{Outcome, PIECE_BYTES, Place, RemoteFrame};
+use super::landing::Landing;
+use super::{Accesses, MAX_REQUESTS};
+use crate::buffer::RegionMemory;
+use crate::one_sided::RegionKey;
+use crate::tcp::frame::HEADER_BYTES;
+use crate::tcp::outgoing::Outgoing;
+use crate::tcp::wire::Wire;
+use crate::{Error, Result, Statistics};
+
+/// A get of the peer.
+pub(super) struct Served {
+    pub(super) number: u32,
+    pub(super) region: u64,
+    pub(super) memory: RegionMemory,
+    pub(super) offset: usize,
+    pub(super) rest: usize,
+}
+
+impl Accesses {
+    /// Sends the next bytes that the peer wants.
+    pub(super) fn serve_piece(
+        &mut self,
+        outgoing: &mut Outgoing,
+        wire: &mut Wire,
+        statistics: &mut Statistics,
+    ) -> usize {
+        let Some(served) = self.served.front_mut() else { return 0 };
+        let length = served.rest.min(PIECE_BYTES);
+        let mut bytes = vec![0; length];
+        // A copy: the region's memory may change while these bytes wait for the socket.
+        served.memory.read(served.offset, &mut bytes);
+        statistics.copies += u64::from(length > 0);
+        statistics.bytes_copied += length as u64;
+        served.offset += length;
+        served.rest -= length;
+        let frame = RemoteFrame::Bytes(served.number, length);
+        if served.rest == 0 {
+            self.served.pop_front();
+        }
+        outgoing.push_copy(wire, frame.encode(self.own), bytes, statistics);
+        HEADER_BYTES + length
+    }
+
+    /// The memory that a request of the peer is for.
+    pub(super) fn find(
+        &self,
+        place: &Place,
+        length: u64,
+    ) -> Result<std::result::Result<(RegionMemory, usize), Outcome>> {
+        if self.answers.len() + self.served.len() > MAX_REQUESTS {
+            return self.refuse(format!("more than {MAX_REQUESTS} puts and gets without reading the answers"));
+        }
+        let key =
+            RegionKey { owner: self.own, number: place.region, nonce: place.nonce, length: 0, native: Vec::new() };
+        Ok(match self.regions.lock().find(&key, place.offset, length) {
+            Ok((memory, offset)) => Ok((memory.clone(), offset)),
+            Err(Error::OutOfRegion { .. }) => Err(Outcome::OutOfRegion),
+            Err(_) => Err(Outcome::NoSuchRegion),
+        })
+    }
+
+    /// Touches a region no more; who asked for it is told.
+    pub(in crate::tcp) fn conceal(&mut self, concealed: u64) {
+        if let Some(Landing::Put { region, memory, outcome, .. }) = &mut self.landing
+            && *region == concealed
+        {
+            (*memory, *outcome) = (None, Outcome::NoSuchRegion);
+        }
+        for served in std::mem::take(&mut self.served) {
+            if served.region == concealed {
+                self.answers.push_back(RemoteFrame::Ended(served.number, Outcome::NoSuchRegion));
+            } else {
+                self.served.push_back(served);
+            }
+        }
+    }
+}
