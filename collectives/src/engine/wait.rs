@@ -26,7 +26,7 @@ const WAKE_TIME: Duration = Duration::from_millis(1);
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// A turn with a yield that takes longer has let somebody else run.
-const LONG_YIELD: Duration = Duration::from_nanos(1500);
+const LONG_YIELD: Duration = Duration::from_nanos(800);
 
 /// So many yields in a row that nobody has used show that nobody else wants the processor.
 const UNUSED_YIELDS: u32 = 16;
@@ -77,15 +77,18 @@ impl Waiter {
         Self { empty_turns: 0, since: None, last_yield: None, is_armed: false }
     }
 
-    /// Waits a little after a turn that `moved` something or not. Says whether it is time to [`sleep`](Self::sleep).
+    /// Waits a little after a turn that `moved` something or not: even if it did where the processor is shared, because what
+    /// comes next is of somebody who waits for the processor. Says whether it is time to [`sleep`](Self::sleep).
     #[inline]
     pub(super) fn pause(&mut self, moved: bool, processor: &Processor) -> bool {
+        let is_shared = processor.is_shared();
         if moved {
-            *self = Self::new();
-            return false;
+            (self.empty_turns, self.since, self.is_armed) = (0, None, false);
+            if !is_shared {
+                return false;
+            }
         }
         self.empty_turns = self.empty_turns.wrapping_add(1);
-        let is_shared = processor.is_shared();
         (is_shared || self.empty_turns.is_multiple_of(TURNS_PER_LOOK)) && self.give_way(is_shared, processor)
     }
 
