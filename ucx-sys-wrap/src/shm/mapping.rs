@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Invariants: `bytes` bytes at `start` are mapped, readable, and writable if they were mapped so, until this is dropped,
 /// and the file behind them can't shrink. Other processes may write them at any time, unless the file is this process's
 /// own.
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -23,7 +23,7 @@ impl Mapping {
     /// # Safety
     /// The file has `bytes` bytes and can't be made shorter while the mapping exists: it is sealed, or nobody else has
     /// it yet.
-    pub(super) unsafe fn new(file: impl AsFd, bytes: usize, is_writable: bool) -> Result<Self> {
+    pub(crate) unsafe fn new(file: impl AsFd, bytes: usize, is_writable: bool) -> Result<Self> {
         let access = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory that is there already.
         let mapped = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
@@ -34,7 +34,7 @@ impl Mapping {
         Ok(Self { start, bytes })
     }
 
-    pub(super) fn start(&self) -> NonNull<u8> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
     }
 
@@ -50,7 +50,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: every area holds the mapping that it lies in, so nothing points into these pages any more.
+        // SAFETY: whoever has an address in it holds the mapping, so nothing points into these pages any more.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
             tracing::error!(%error, "can't unmap shared memory");

@@ -23,7 +23,7 @@
 #![allow(unsafe_code)]
 
 mod bell;
-mod blocks;
+pub(crate) mod blocks;
 mod copying;
 mod layout;
 mod mapping;
@@ -40,6 +40,7 @@ mod words;
 
 pub use bell::Bell;
 pub use layout::{Layout, SLOTS_BYTES};
+pub(crate) use mapping::Mapping;
 pub(crate) use neighbourhood::Gift;
 pub use neighbourhood::Neighbourhood;
 pub use records::Records;

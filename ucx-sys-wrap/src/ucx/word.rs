@@ -10,9 +10,11 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 
+use crate::shm::Mapping;
 use crate::{Error, Failure, Rank, Result};
 
 /// Proves that a file is the one that was meant.
@@ -20,6 +22,9 @@ pub(super) type Token = [u8; 16];
 
 const WORD_AT: u64 = size_of::<Token>() as u64;
 const FILE_BYTES: u64 = WORD_AT + 8;
+
+/// The file stays as long as it is.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Why a rank's transport is closed, or that it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +70,7 @@ impl OwnWord {
         let make = || -> std::io::Result<File> {
             let memory = memfd_create("brevity-ucx", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             ftruncate(&memory, FILE_BYTES)?;
-            fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;
+            fcntl_add_seals(&memory, SEALS)?;
             let file = File::from(memory);
             file.write_all_at(token, 0)?;
             Ok(file)
@@ -88,8 +93,8 @@ impl OwnWord {
     }
 }
 
-/// A peer's word.
-pub(super) struct PeerWord(File);
+/// A peer's word, mapped: it is read after every message that was fetched.
+pub(super) struct PeerWord(Mapping);
 
 impl PeerWord {
     /// Opens the word of a process of this host; `None` if there is none that holds `token`.
@@ -97,14 +102,26 @@ impl PeerWord {
         let file = File::open(format!("/proc/{process}/fd/{number}")).ok()?;
         let is_ours = file.metadata().ok().is_some_and(|metadata| metadata.is_file() && metadata.len() == FILE_BYTES);
         let mut found = Token::default();
-        (is_ours && file.read_exact_at(&mut found, 0).is_ok() && found == *token).then_some(Self(file))
+        if !is_ours || file.read_exact_at(&mut found, 0).is_err() || found != *token {
+            return None;
+        }
+        if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
+            return None;
+        }
+        // SAFETY: the file has this many bytes, and is sealed against being made shorter.
+        unsafe { Mapping::new(&file, FILE_BYTES as usize, false) }.ok().map(Self)
     }
 
-    /// What it says now.
+    /// What it says now, after all that was read before.
+    #[inline]
     pub(super) fn read(&self, world_size: u32) -> Closed {
-        let mut bytes = [0; 8];
-        let read = self.0.read_exact_at(&mut bytes, WORD_AT);
-        read.ok().and_then(|()| Closed::decode(u64::from_le_bytes(bytes), world_size)).unwrap_or(Closed::Left)
+        // SAFETY: inside the mapping.
+        let word = unsafe { self.0.start().as_ptr().add(WORD_AT as usize) }.cast::<AtomicU64>();
+        fence(Ordering::SeqCst);
+        // SAFETY: aligned and readable while `self` lives. Its owner writes it through the kernel and takes memory back only
+        // after that: a word of which a part is written says open or nothing that is known, and both are true then.
+        let word = u64::from_le(unsafe { &*word }.load(Ordering::SeqCst));
+        Closed::decode(word, world_size).unwrap_or(Closed::Left)
     }
 }
 
