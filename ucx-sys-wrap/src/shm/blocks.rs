@@ -19,7 +19,7 @@ pub(super) struct Block(pub(super) [u8; BLOCK_BYTES]);
 
 /// Copies `bytes` to `at`; with `streams` past the caches, and then [`fence`] must follow before they are published.
 #[inline]
-pub(super) fn write(own: &OwnArea, at: usize, bytes: &[u8], streams: bool) {
+pub(crate) fn write(own: &OwnArea, at: usize, bytes: &[u8], streams: bool) {
     if streams {
         own.stream_unfenced(at, bytes);
         return;
@@ -33,7 +33,7 @@ pub(super) fn write(own: &OwnArea, at: usize, bytes: &[u8], streams: bool) {
 
 /// Copies what is at `at` to `into`.
 #[inline]
-pub(super) fn read(peer: &PeerArea, at: usize, into: &mut [u8]) {
+pub(crate) fn read(peer: &PeerArea, at: usize, into: &mut [u8]) {
     let bytes = into.len();
     for (index, block) in into.chunks_mut(BLOCK_BYTES).enumerate() {
         let done = index * BLOCK_BYTES + block.len();
@@ -82,7 +82,7 @@ pub(super) fn ask_to_read(peer: &PeerArea, at: usize, bytes: usize) {
 
 /// Asks for the lines of the first block of a stretch that will be written. It need not exist.
 #[inline]
-pub(super) fn ask_to_write(own: &OwnArea, at: usize, bytes: usize) {
+pub(crate) fn ask_to_write(own: &OwnArea, at: usize, bytes: usize) {
     let start = own.address(at);
     for offset in (0..bytes.min(BLOCK_BYTES)).step_by(LINE_BYTES) {
         copying::prefetch_to_write(start.wrapping_add(offset));

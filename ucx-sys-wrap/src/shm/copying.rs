@@ -63,11 +63,85 @@ mod machine {
             }
         }
         let done = bytes / 64 * 64;
-        if done < bytes {
-            // SAFETY: `done` is at most `bytes`.
-            let (from, to) = unsafe { (from.add(done), to.add(done)) };
-            // SAFETY: the rest of the caller's ranges.
-            unsafe { copy(from, to, bytes - done) };
+        // SAFETY: `done` is at most `bytes`.
+        let (from, to) = unsafe { (from.add(done), to.add(done)) };
+        // SAFETY: the rest of the caller's ranges, less than 64 bytes.
+        unsafe { copy_rest(from, to, bytes - done) };
+    }
+
+    /// Copies less than 64 bytes: a string instruction takes longer to begin than this takes.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    #[inline]
+    unsafe fn copy_rest(mut from: *const u8, mut to: *mut u8, bytes: usize) {
+        let mut left = bytes;
+        while left >= 16 {
+            // SAFETY: 16 bytes of the caller's ranges.
+            unsafe {
+                asm!(
+                    "movups {a}, [{from}]",
+                    "movups [{to}], {a}",
+                    from = in(reg) from,
+                    to = in(reg) to,
+                    a = out(xmm_reg) _,
+                    options(nostack, preserves_flags)
+                );
+            }
+            // SAFETY: as above.
+            (from, to) = unsafe { (from.add(16), to.add(16)) };
+            left -= 16;
+        }
+        // At most one step each.
+        for step in [8, 4, 2, 1] {
+            if left >= step {
+                // SAFETY: `step` bytes of the caller's ranges.
+                unsafe { copy_step(from, to, step) };
+                // SAFETY: as above.
+                (from, to) = unsafe { (from.add(step), to.add(step)) };
+                left -= step;
+            }
+        }
+    }
+
+    /// Copies 8, 4, 2 or 1 bytes.
+    ///
+    /// # Safety
+    /// As [`copy`].
+    #[inline]
+    unsafe fn copy_step(from: *const u8, to: *mut u8, step: usize) {
+        macro_rules! copy_through {
+            ($modifier:literal) => {
+                // SAFETY: the caller guarantees both ranges.
+                unsafe {
+                    asm!(
+                        concat!("mov {a:", $modifier, "}, [{from}]"),
+                        concat!("mov [{to}], {a:", $modifier, "}"),
+                        from = in(reg) from,
+                        to = in(reg) to,
+                        a = out(reg) _,
+                        options(nostack, preserves_flags)
+                    )
+                }
+            };
+        }
+        match step {
+            8 => copy_through!("r"),
+            4 => copy_through!("e"),
+            2 => copy_through!("x"),
+            _ => {
+                // SAFETY: the caller guarantees both ranges.
+                unsafe {
+                    asm!(
+                        "mov {a}, [{from}]",
+                        "mov [{to}], {a}",
+                        from = in(reg) from,
+                        to = in(reg) to,
+                        a = out(reg_byte) _,
+                        options(nostack, preserves_flags)
+                    )
+                }
+            }
         }
     }
 

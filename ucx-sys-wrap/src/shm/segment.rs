@@ -207,9 +207,9 @@ impl OwnArea {
         unsafe { copying::stream(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// As [`write`](Self::write), for a few hundred bytes.
+    /// As [`write`](Self::write), for at most a few hundred bytes.
     #[inline]
-    pub(super) fn write_block(&self, offset: usize, bytes: &[u8]) {
+    pub(crate) fn write_block(&self, offset: usize, bytes: &[u8]) {
         let to = self.0.pointer(offset, bytes.len());
         // SAFETY: as in `write`.
         unsafe { copying::copy_block(bytes.as_ptr(), to, bytes.len()) };
@@ -270,9 +270,9 @@ impl PeerArea {
         self.0.read(offset, into);
     }
 
-    /// As [`read`](Self::read), for a few hundred bytes.
+    /// As [`read`](Self::read), for at most a few hundred bytes.
     #[inline]
-    pub(super) fn read_block(&self, offset: usize, into: &mut [u8]) {
+    pub(crate) fn read_block(&self, offset: usize, into: &mut [u8]) {
         let from = self.0.pointer(offset, into.len());
         // SAFETY: `pointer` has checked that this many bytes are there; `into` is private, as no reference to shared
         // bytes exists.

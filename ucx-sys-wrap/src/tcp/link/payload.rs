@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::shm::{LINE_BYTES, OwnArea, PeerArea};
+use crate::shm::{LINE_BYTES, OwnArea, PeerArea, blocks};
 use crate::transport::SendParts;
 
 /// Nanoseconds a line above which an ordinary copy into the ring is slow: the lines come from the other processor's
@@ -92,7 +92,7 @@ impl RingWriter {
                 if self.is_streaming {
                     self.ring.stream(offset, now);
                 } else {
-                    self.ring.write(offset, now);
+                    blocks::write(&self.ring, offset, now, false);
                 }
                 offset = (offset + now.len()) % self.ring.bytes();
                 stretch = later;
@@ -126,10 +126,8 @@ impl RingWriter {
 pub(super) fn read_ring(ring: &PeerArea, position: u64, into: &mut [u8]) {
     let offset = (position % ring.bytes() as u64) as usize;
     let (now, later) = into.split_at_mut(into.len().min(ring.bytes() - offset));
-    ring.read(offset, now);
-    if !later.is_empty() {
-        ring.read(0, later);
-    }
+    blocks::read(ring, offset, now);
+    blocks::read(ring, 0, later);
 }
 
 #[cfg(test)]

@@ -397,7 +397,7 @@ fn read_inline(cells: &PeerArea, at: usize, first: &[u8; FIRST_BYTES], start: us
     let (now, later) = into.split_at_mut(early);
     now.copy_from_slice(&first[start.min(FIRST_BYTES)..][..early]);
     if !later.is_empty() {
-        cells.read(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
+        cells.read_block(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
     }
 }
 

@@ -14,7 +14,7 @@ use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line
 use super::payload::{Payload, RingWriter};
 use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, MOST_OPEN};
 use super::{RING_TAKEN_AT, STARVING_AT};
-use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
+use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Rank, Result, Statistics};
 
@@ -277,7 +277,7 @@ impl Sender {
             let (now, later) = stretch.split_at(early);
             first[start.min(FIRST_BYTES)..][..early].copy_from_slice(now);
             if !later.is_empty() {
-                self.cells.write(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
+                self.cells.write_block(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
             }
             start += stretch.len();
         });
@@ -285,6 +285,11 @@ impl Sender {
         counts.bytes_copied += bytes as u64;
         counts.bytes_sent += (LINE_BYTES + bytes) as u64;
         self.publish(Kind::Message, head.parts, 0, head.inline_line(first));
+        if bytes > FIRST_BYTES {
+            // The next message is likely to be as long. Its lines are taken back from the neighbour now, all but the
+            // first, which the neighbour looks at.
+            blocks::ask_to_write(&self.cells, offset_of(self.position) + LINE_BYTES, bytes - FIRST_BYTES);
+        }
     }
 
     /// The header of a message that goes through the ring, with its first piece if it is its turn.
