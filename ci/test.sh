@@ -21,9 +21,13 @@ fi
 # The error codes of what must not compile are checked too.
 RUSTDOC="$PWD/ci/rustdoc.sh" cargo test --workspace --locked --doc
 
-# The transport over UCX once more, on a newer one.
+# What goes over UCX once more, on a newer one; and a short part of ci/stress.sh.
 if command -v cargo-nextest >/dev/null; then
-    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo nextest run -p ucx-sys-wrap --test ucx --locked --no-fail-fast
+    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo nextest run -p ucx-sys-wrap -p brevity-tests --locked --no-fail-fast \
+        -E 'binary(ucx) | test(ucx)'
+    BREVITY_STRESS_SECONDS=15 cargo nextest run -p ucx-sys-wrap --test stress --locked --no-fail-fast
 else
     BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p ucx-sys-wrap --test ucx --locked --no-fail-fast
+    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p brevity-tests --locked --no-fail-fast ucx
+    BREVITY_STRESS_SECONDS=15 cargo test -p ucx-sys-wrap --test stress --locked -- --test-threads=2
 fi

@@ -51,6 +51,34 @@ fn world(world_size: u32, lanes: &str) -> Vec<Box<dyn Transport>> {
     })
 }
 
+/// Ranks whose users have set different things all say so, and name the same rank.
+#[test]
+fn ranks_with_other_settings_are_refused_by_all() {
+    if !has_ucx() {
+        return;
+    }
+    let cards = Mutex::new(vec![Vec::new(); 3]);
+    let met = Barrier::new(3);
+    let connect = &|rank: Rank| {
+        let scheme = if rank == Rank(1) { "am" } else { "get_zcopy" };
+        let settings = vec![("TLS".into(), "tcp,self".into()), ("RNDV_SCHEME".into(), scheme.into())];
+        let mut exchange = |own: &[u8]| {
+            cards.lock().unwrap()[rank.index()] = own.to_vec();
+            met.wait();
+            Ok(cards.lock().unwrap().clone())
+        };
+        Ucx::connect(rank, 3, &mut exchange, &Options { settings, ..Options::default() }).err().unwrap().to_string()
+    };
+    std::thread::scope(|threads| {
+        let ranks: Vec<_> = Rank::all(3).map(|rank| threads.spawn(move || connect(rank))).collect();
+        for rank in ranks {
+            let error = rank.join().unwrap();
+            assert!(error.contains("UCX settings: rank 1 has UCX_TLS=tcp,self UCX_RNDV_SCHEME=am"), "{error}");
+            assert!(error.contains("expected UCX_TLS=tcp,self UCX_RNDV_SCHEME=get_zcopy"), "{error}");
+        }
+    });
+}
+
 #[test]
 fn battery() {
     if has_ucx() {

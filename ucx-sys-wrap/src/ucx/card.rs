@@ -2,7 +2,8 @@
 //!
 //! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and its minor number, process and
 //! descriptor of the rank's word, 4 bytes each; the token, 16; the control address: 16 bytes of IPv6 (or IPv4 mapped to
-//! it) and 4 of port; then UCX's worker address to the end.
+//! it) and 4 of port; the length of the settings, 4, and the settings that
+//! ranks must have alike; then UCX's worker address to the end.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -10,13 +11,16 @@ use super::word::Token;
 use crate::{Error, Rank, Result};
 
 /// The version of this transport's wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 3;
+pub const WIRE_VERSION: u32 = 4;
 
 /// More than any worker address has.
 const MAX_ADDRESS_BYTES: usize = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"brvu";
-const FIXED_BYTES: usize = 60;
+const FIXED_BYTES: usize = 64;
+
+/// Longer settings are cut: users do not write them.
+const MAX_SETTINGS_BYTES: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card {
@@ -27,6 +31,8 @@ pub(super) struct Card {
     pub(super) word: u32,
     pub(super) token: Token,
     pub(super) control: SocketAddr,
+    /// What all ranks must have alike; see [`Tuning`](super::tuning::Tuning).
+    pub(super) settings: String,
     /// UCX's worker address.
     pub(super) worker: Vec<u8>,
 }
@@ -44,6 +50,9 @@ impl Card {
         };
         bytes.extend_from_slice(&ip.octets());
         bytes.extend_from_slice(&u32::from(self.control.port()).to_le_bytes());
+        let settings = self.settings.get(..self.settings.len().min(MAX_SETTINGS_BYTES)).unwrap_or_default();
+        bytes.extend_from_slice(&(settings.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(settings.as_bytes());
         bytes.extend_from_slice(&self.worker);
         bytes
     }
@@ -53,12 +62,13 @@ impl Card {
     /// # Errors
     /// [`Error::Protocol`] for anything that is no card; [`Error::Disagreement`] for another version.
     pub(super) fn decode(bytes: &[u8], rank: Rank, ucx_version: (u32, u32)) -> Result<Self> {
-        let Some((fixed, worker)) = bytes
-            .split_first_chunk::<FIXED_BYTES>()
-            .filter(|(fixed, worker)| fixed[..4] == MAGIC && !worker.is_empty() && worker.len() <= MAX_ADDRESS_BYTES)
-        else {
+        let no_card = || {
             let what = format!("{} bytes that are no UCX address of this library", bytes.len());
-            return Err(Error::Protocol { rank, what });
+            Err(Error::Protocol { rank, what })
+        };
+        let Some((fixed, rest)) = bytes.split_first_chunk::<FIXED_BYTES>().filter(|(fixed, _)| fixed[..4] == MAGIC)
+        else {
+            return no_card();
         };
         let number = |at: usize| fixed[at..at + 4].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
         let disagreement =
@@ -71,6 +81,14 @@ impl Card {
             let expected = format!("{}.{}", ucx_version.0, ucx_version.1);
             return disagreement("UCX version", format!("{major}.{minor}"), expected);
         }
+        let length = number(60) as usize;
+        let Some((settings, worker)) = rest.split_at_checked(length).filter(|_| length <= MAX_SETTINGS_BYTES) else {
+            return no_card();
+        };
+        let Ok(settings) = std::str::from_utf8(settings) else { return no_card() };
+        if worker.is_empty() || worker.len() > MAX_ADDRESS_BYTES {
+            return no_card();
+        }
         let (mut token, mut ip) = (Token::default(), [0; 16]);
         token.copy_from_slice(&fixed[24..40]);
         ip.copy_from_slice(&fixed[40..56]);
@@ -78,7 +96,15 @@ impl Card {
             return Err(Error::Protocol { rank, what: format!("a control port of {}", number(56)) });
         };
         let control = SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port);
-        Ok(Self { ucx_version, process: number(16), word: number(20), token, control, worker: worker.to_vec() })
+        Ok(Self {
+            ucx_version,
+            process: number(16),
+            word: number(20),
+            token,
+            control,
+            settings: settings.to_owned(),
+            worker: worker.to_vec(),
+        })
     }
 }
 
@@ -93,6 +119,7 @@ mod tests {
             word: 5,
             token: *b"0123456789abcdef",
             control: control.parse().unwrap(),
+            settings: "UCX_TLS=all".into(),
             worker: vec![1, 2, 3],
         }
     }
@@ -112,6 +139,10 @@ mod tests {
             Card::decode(&bytes, Rank(1), (1, 13)).expect_err("a card that is wrong").to_string()
         };
         assert!(refusal(|bytes| bytes.truncate(60)).contains("60 bytes that are no UCX address"));
+        assert!(refusal(|bytes| bytes.truncate(64 + 11)).contains("no UCX address"), "settings, and nothing more");
+        assert!(refusal(|bytes| bytes[60] = 200).contains("no UCX address"), "settings longer than the card");
+        assert!(refusal(|bytes| bytes[63] = 200).contains("no UCX address"));
+        assert!(refusal(|bytes| bytes[70] = 0xff).contains("no UCX address"), "no text");
         assert!(refusal(|bytes| bytes.resize(70 << 10, 0)).contains("no UCX address"));
         assert!(refusal(|bytes| bytes[0] = 0).contains("no UCX address"));
         let other = format!("wire version of ucx: rank 1 has 99, expected {WIRE_VERSION}");

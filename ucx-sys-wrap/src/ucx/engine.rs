@@ -11,6 +11,7 @@ use brevity_ucx_sys::*;
 use super::flight::{Flight, Flights, Record, State, fetch_ended, send_ended};
 use super::handler::set_handlers;
 use super::inbox::Inbox;
+use super::library::Quiet;
 use super::payload::Offer;
 use super::tuning::Tuning;
 use crate::{Error, Rank, Result};
@@ -318,6 +319,8 @@ impl Engine {
         self.finish_fetches();
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         if !self.worker.is_null() {
+            // What UCX warns of is known: offers that nobody has taken, sends that nobody has received.
+            let _quiet = Quiet::begin(self.ucp);
             // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of ours.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };
             self.worker = null_mut();
@@ -331,6 +334,8 @@ impl Engine {
             self.context = null_mut();
         }
         if !self.context.is_null() {
+            // As above: memory that was registered for what had not ended.
+            let _quiet = Quiet::begin(self.ucp);
             // SAFETY: its only worker is gone.
             unsafe { self.ucp.ucp_cleanup(self.context) };
             self.context = null_mut();

@@ -1,5 +1,6 @@
 //! The UCX library of this process: loaded once, when it is first asked for.
 
+use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -26,6 +27,35 @@ pub fn available() -> Result<Report, String> {
     match load() {
         Ok(ucp) => Ok(Report { version: ucp.version(), path: ucp.path().to_owned() }),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// How much UCX says, as it calls it.
+const LOG_LEVEL: &CStr = c"LOG_LEVEL";
+
+/// While this lives, UCX says errors alone, unless its users have set what it says.
+pub(super) struct Quiet {
+    ucp: &'static Ucp,
+    before: Option<&'static CStr>,
+}
+
+impl Quiet {
+    pub(super) fn begin(ucp: &'static Ucp) -> Self {
+        static BEFORE: OnceLock<Option<CString>> = OnceLock::new();
+        // Asked once: when two are torn down at a time, the second would find what the first has set.
+        let before = BEFORE.get_or_init(|| {
+            let is_users = std::env::var_os("UCX_LOG_LEVEL").is_some();
+            if is_users { None } else { ucp.global(LOG_LEVEL) }
+        });
+        Self { ucp, before: before.as_deref().filter(|_| ucp.set_global(LOG_LEVEL, c"error")) }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            self.ucp.set_global(LOG_LEVEL, before);
+        }
     }
 }
 

@@ -199,6 +199,7 @@ impl Ucx {
             word: word.number(),
             token,
             control: liveness.address()?,
+            settings: tuning.agreed.clone(),
             worker: engine.address()?,
         };
         let cards = exchange(&own.encode())?;
@@ -244,19 +245,35 @@ fn meet(
         let why = format!("the exchange gave {} addresses, expected {world_size}", cards.len());
         return Err(Error::Unavailable { name: "ucx", why });
     }
+    let ranks = Rank::all(world_size);
+    let cards: Vec<_> =
+        ranks.zip(cards).map(|(peer, bytes)| Card::decode(bytes, peer, ucx_version)).collect::<Result<_>>()?;
+    agree(&cards)?;
     let mut words = Vec::with_capacity(cards.len());
-    for (peer, bytes) in Rank::all(world_size).zip(cards) {
+    for (peer, card) in Rank::all(world_size).zip(cards) {
         if peer == rank {
             liveness.add_peer(None);
             words.push(None);
             continue;
         }
-        let card = Card::decode(bytes, peer, ucx_version)?;
         engine.connect(peer, &card.worker)?;
         liveness.add_peer(Some((card.control, card.token)));
         words.push(PeerWord::open(card.process, card.word, &card.token));
     }
     Ok(words)
+}
+
+/// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be understood, or may
+/// write where nobody expects it.
+fn agree(cards: &[Card]) -> Result<()> {
+    let Some(first) = cards.first() else { return Ok(()) };
+    match Rank::all(u32::MAX).zip(cards).find(|(_, card)| card.settings != first.settings) {
+        None => Ok(()),
+        Some((rank, card)) => {
+            let (found, expected) = (card.settings.clone(), first.settings.clone());
+            Err(Error::Disagreement { what: "UCX settings", rank, found, expected })
+        }
+    }
 }
 
 /// One descriptor over UCX's and the control sockets.

@@ -20,6 +20,8 @@ pub(super) struct Tuning {
     settings: Vec<(String, String)>,
     /// Whether nothing writes our memory any more once the worker is destroyed.
     pub(super) is_quiet: bool,
+    /// What all ranks must have alike, as users write it.
+    pub(super) agreed: String,
 }
 
 impl Tuning {
@@ -40,6 +42,7 @@ impl Tuning {
         let shares_memory = shares_memory(&chosen("TLS").unwrap_or_else(|| "all".into()));
         let mut settings = given.to_vec();
         let mut is_quiet = true;
+        let transports = chosen("TLS").unwrap_or_else(|| "all".into());
         match chosen(SCHEME) {
             Some(scheme) => is_quiet = !shares_memory || scheme == "get_zcopy",
             None if shares_memory => settings.push((SCHEME.into(), "get_zcopy".into())),
@@ -52,7 +55,10 @@ impl Tuning {
                  still write its memory; unset it"
             );
         }
-        Self { settings, is_quiet }
+        let made = settings.iter().rev().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
+        let scheme = made.or_else(|| chosen(SCHEME)).unwrap_or_else(|| "auto".into());
+        let agreed = format!("UCX_TLS={transports} UCX_{SCHEME}={scheme}");
+        Self { settings, is_quiet, agreed }
     }
 
     /// Makes the settings.
@@ -115,6 +121,20 @@ mod tests {
     fn without_shared_memory_the_fast_scheme_is_taken() {
         assert_eq!(scheme(&[("TLS", "tcp,self")], &[], OLD), (None, true));
         assert_eq!(scheme(&[("TLS", "tcp,self")], &[("UCX_TLS", "all")], NEW), (Some("put_zcopy".into()), true));
+    }
+
+    #[test]
+    fn what_ranks_must_have_alike_is_what_holds() {
+        let agreed = |environment: &[(&str, &str)], version| {
+            let look =
+                |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+            Tuning::decide(&[], look, version).agreed
+        };
+        assert_eq!(agreed(&[], OLD), "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
+        assert_eq!(agreed(&[("UCX_TLS", "tcp")], OLD), "UCX_TLS=tcp UCX_RNDV_SCHEME=auto");
+        assert_eq!(agreed(&[("UCX_TLS", "tcp")], NEW), "UCX_TLS=tcp UCX_RNDV_SCHEME=put_zcopy");
+        let both = [("UCX_TLS", "tcp"), ("UCX_RNDV_SCHEME", "am")];
+        assert_eq!(agreed(&both, NEW), "UCX_TLS=tcp UCX_RNDV_SCHEME=am");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table of UCX's functions.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,31 @@ impl Ucp {
         // SAFETY: it returned a terminated string.
         let text = unsafe { CStr::from_ptr(text) };
         text.to_str().unwrap_or("status with a broken text")
+    }
+}
+
+type SetGlobal = unsafe extern "C" fn(*const c_char, *const c_char) -> ucs_status_t;
+type GetGlobal = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> ucs_status_t;
+
+/// Settings of the whole process, which are of UCX's base library and not of its interface: a library may lack them.
+impl Ucp {
+    /// Sets one, by its name without `UCX_`; says whether that could be done.
+    pub fn set_global(&self, name: &CStr, value: &CStr) -> bool {
+        // SAFETY: the type that UCX's `ucs/config/global_opts.h` gives it; the library is never unloaded.
+        let set = unsafe { lookup::<SetGlobal>(&self._library, "ucs_global_opts_set_value") };
+        // SAFETY: terminated strings that outlive the call, which parses them into a word that UCX reads at any time.
+        set.is_some_and(|set| unsafe { set(name.as_ptr(), value.as_ptr()) } == ucs_status_t::UCS_OK)
+    }
+
+    /// The value of one, by its name without `UCX_`.
+    pub fn global(&self, name: &CStr) -> Option<CString> {
+        // SAFETY: as above.
+        let get = unsafe { lookup::<GetGlobal>(&self._library, "ucs_global_opts_get_value") }?;
+        let mut value = [0u8; 128];
+        // SAFETY: a terminated name, and as many bytes to write as are said.
+        let status = unsafe { get(name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        let value = CStr::from_bytes_until_nul(&value).ok()?;
+        (status == ucs_status_t::UCS_OK).then(|| value.to_owned())
     }
 }
 
