@@ -74,8 +74,10 @@ impl Group {
     pub fn opened(Opened { transport, neighbourhood }: Opened, settings: Settings) -> Self {
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), neighbourhood.clone());
-        let host =
-            neighbourhood.as_ref().and_then(|all| Host::new(all, port.world_size(), &settings.cost)).map(Arc::new);
+        let host = neighbourhood
+            .as_ref()
+            .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.moves_of_others()))
+            .map(Arc::new);
         Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0), neighbourhood, host }))
     }
 
@@ -336,6 +338,7 @@ impl Group {
             port: self.port(),
             expiry: &expired,
             records: &host.records,
+            moves: &host.moves,
             outer: signature,
             shared: &shared,
             spins: self.0.engine.spins(),
@@ -381,6 +384,7 @@ impl Group {
                     port: comm.port(),
                     expiry: comm,
                     records: &host.records,
+                    moves: &host.moves,
                     outer: signature,
                     shared: &shared,
                     spins: 0,

@@ -36,6 +36,19 @@ fn no_message_is_sent() {
     assert!(statistics.iter().all(|statistics| statistics.messages_sent == 0), "{statistics:?}");
 }
 
+/// Long enough to go past the caches, and no multiple of anything.
+#[test]
+fn what_no_cache_holds_is_broadcast_too() {
+    let count = (32 << 18) + 4099;
+    let results = on_host(3, Settings::default(), move |group| {
+        let value = |index: usize| (index % 8191) as f32;
+        let mut data: Vec<f32> = if group.rank() == 1 { (0..count).map(value).collect() } else { vec![0.0; count] };
+        group.broadcast(&mut data, 1).unwrap();
+        (0..count).find(|&index| data[index] != value(index))
+    });
+    assert_eq!(results, [None; 3]);
+}
+
 fn reduce_all<T: Element>(value: fn(u32, usize) -> T, combine: fn(T, T) -> T, reduction: Reduction) {
     for count in [3, 100, 3000, 100_000] {
         let results = on_host(4, Settings::default(), move |group| {

@@ -40,13 +40,14 @@ impl<T> Handle<T> {
     /// # Panics
     /// With the call's own panic, if it panicked.
     pub fn wait(self) -> T {
-        let mut waiter = Waiter::new();
+        let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());
         loop {
             if let Some(result) = self.slot.lock().take() {
                 return result.unwrap_or_else(|panic| resume_unwind(panic));
             }
             let moved = self.engine.turn();
-            if waiter.pause(moved, &self.engine.processor) {
+            let before = std::mem::replace(&mut moves, self.engine.moves());
+            if waiter.pause(moved || moves != before, &self.engine.processor) {
                 waiter.sleep(Duration::MAX, &self.engine.port, self.engine.neighbourhood());
             }
         }

@@ -12,7 +12,7 @@ mod wait;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -38,11 +38,13 @@ pub struct Engine {
     background_count: AtomicUsize,
     processor: Processor,
     neighbourhood: Option<Arc<Neighbourhood>>,
+    moves: Arc<AtomicU32>,
 }
 
 /// What a blocked call does between polls.
 struct Turns {
     waiter: Waiter,
+    moves: u32,
     deadline: Deadline,
     turns: u32,
 }
@@ -50,13 +52,14 @@ struct Turns {
 impl Turns {
     fn new(engine: &Engine, timeout: Duration) -> Self {
         let deadline = Deadline::after(engine.port.now(), timeout);
-        Self { waiter: Waiter::new(), deadline, turns: 0 }
+        Self { waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
 
     /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end.
     #[inline]
     fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce()) {
-        let sleeps = self.waiter.pause(moved, &engine.processor);
+        let before = std::mem::replace(&mut self.moves, engine.moves());
+        let sleeps = self.waiter.pause(moved || self.moves != before, &engine.processor);
         self.turns = self.turns.wrapping_add(1);
         if sleeps || self.turns.is_multiple_of(TURNS_PER_CLOCK) {
             let now = engine.port.now();
@@ -82,11 +85,22 @@ impl Engine {
         let here = neighbourhood.as_ref().map_or(port.world_size() as usize, |all| all.ranks().len());
         let (background, background_count) = (Mutex::default(), AtomicUsize::new(0));
         let processor = Processor::new(here > processors);
-        Arc::new(Self { port, background, background_count, processor, neighbourhood })
+        Arc::new(Self { port, background, background_count, processor, neighbourhood, moves: Arc::default() })
     }
 
     fn neighbourhood(&self) -> Option<&Neighbourhood> {
         self.neighbourhood.as_deref()
+    }
+
+    /// How often calls have come further by other means than the transport, which is a reason to wait with patience again.
+    #[inline]
+    fn moves(&self) -> u32 {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    /// To be counted up whenever a call has come further by other means than the transport.
+    pub(crate) fn moves_of_others(&self) -> &Arc<AtomicU32> {
+        &self.moves
     }
 
     /// How often to look at a flag before anything else gets a turn.
@@ -174,5 +188,25 @@ impl Engine {
         let ended = before - tasks.len();
         self.background_count.fetch_sub(ended, Ordering::Relaxed);
         ended > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_call_that_comes_further_over_shared_memory_does_not_sleep() {
+        let alone = ucx_sys_wrap::local::world(1).into_iter().next().unwrap();
+        let engine = Engine::new(Port::new(Box::new(alone)), None);
+        let mut turns = Turns::new(&engine, Duration::from_secs(10));
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(5) {
+            engine.moves_of_others().fetch_add(1, Ordering::Relaxed);
+            turns.pause(false, &engine, || {});
+        }
+        // As many as lie between two looks at the clock.
+        assert!((0..32).all(|_| !turns.waiter.pause(false, &engine.processor)), "it has just moved");
     }
 }

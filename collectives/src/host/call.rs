@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 
 use ucx_sys_wrap::buffer::{Comm, Port};
@@ -42,6 +42,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) port: &'a Port,
     pub(crate) expiry: &'a dyn Expiry,
     pub(crate) records: &'a Records,
+    /// Counts the waits.
+    pub(crate) moves: &'a AtomicU32,
     /// The signature of the call that this is a part of.
     pub(crate) outer: Signature,
     pub(crate) shared: &'a Shared,
@@ -213,6 +215,7 @@ impl<'a> HostCall<'a> {
             Ok(None) => {}
             Err(error) => return Err(self.around.shared.error(self.place, error)),
         }
+        self.around.moves.fetch_add(1, Ordering::Relaxed);
         let mut turns = 0;
         poll_fn(|_| {
             let found = self.spin(&mut look).transpose();

@@ -11,6 +11,7 @@ mod broadcast;
 mod call;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use ucx_sys_wrap::Signature;
 use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots, Turnstile};
@@ -29,17 +30,25 @@ pub(crate) struct Host {
     /// The slots: one call has them at a time, in the order in which calls were made.
     pub(crate) slots: Arc<Turnstile<Slots>>,
     pub(crate) records: Records,
+    /// Counts the waits of calls, so that whoever waits for one sees that it comes further.
+    pub(crate) moves: Arc<AtomicU32>,
     /// Whether dense vectors of all lengths go over the slots.
     pub(crate) is_always: bool,
 }
 
 impl Host {
     /// For the ranks of a neighbourhood, if they are all of the world's, and not just one.
-    pub(crate) fn new(neighbourhood: &Arc<Neighbourhood>, world_size: u32, cost: &Cost) -> Option<Self> {
+    pub(crate) fn new(
+        neighbourhood: &Arc<Neighbourhood>,
+        world_size: u32,
+        cost: &Cost,
+        moves: &Arc<AtomicU32>,
+    ) -> Option<Self> {
         let is_whole = world_size > 1 && neighbourhood.ranks().len() == world_size as usize;
         is_whole.then(|| Self {
             slots: Arc::new(Turnstile::new(Slots::new(neighbourhood))),
             records: Records::new(neighbourhood),
+            moves: Arc::clone(moves),
             is_always: cost.always_prefers_slots(world_size),
         })
     }

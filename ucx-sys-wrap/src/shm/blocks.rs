@@ -42,6 +42,21 @@ pub(crate) fn read(peer: &PeerArea, at: usize, into: &mut [u8]) {
     }
 }
 
+/// As [`read`], but what is copied goes to memory at once, and pushes nothing out of the caches; nor are its lines fetched
+/// only to be overwritten. It is ordered before what the caller stores next.
+pub(super) fn read_past_caches(peer: &PeerArea, at: usize, into: &mut [u8]) {
+    let bytes = into.len();
+    let ahead = into.as_ptr().align_offset(LINE_BYTES).min(bytes);
+    let (first, lines) = into.split_at_mut(ahead);
+    peer.read_block(at, first);
+    for (index, block) in lines.chunks_mut(BLOCK_BYTES).enumerate() {
+        let done = ahead + index * BLOCK_BYTES + block.len();
+        ask_to_read(peer, at + done, bytes - done);
+        peer.stream_block(at + ahead + index * BLOCK_BYTES, block);
+    }
+    fence();
+}
+
 /// Writes and reads a block in turns, so that the waits for one hide behind those for the other.
 pub(super) fn exchange(
     (own, to, bytes): (&OwnArea, usize, &[u8]),

@@ -279,6 +279,14 @@ impl PeerArea {
         unsafe { copying::copy_block(from, into.as_mut_ptr(), into.len()) };
     }
 
+    /// As [`read_block`](Self::read_block), past the caches where `into` begins a line; a fence must follow.
+    #[inline]
+    pub(super) fn stream_block(&self, offset: usize, into: &mut [u8]) {
+        let from = self.0.pointer(offset, into.len());
+        // SAFETY: as in `read_block`.
+        unsafe { copying::stream_unfenced(from, into.as_mut_ptr(), into.len()) };
+    }
+
     /// Where `offset` would be, to ask for lines ahead of their use; it need not lie in the stretch.
     #[inline]
     pub(super) fn address(&self, offset: usize) -> *const u8 {

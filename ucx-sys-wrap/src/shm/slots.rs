@@ -259,6 +259,15 @@ impl Slots {
         blocks::read(self.peer(place), step.chunk() + offset, into);
     }
 
+    /// As [`read`](Self::read), for a part of something that no cache holds: `into` goes to memory at once.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    pub fn read_past_caches(&self, place: usize, step: Step, offset: usize, into: &mut [u8]) {
+        check_chunk(offset, into.len());
+        blocks::read_past_caches(self.peer(place), step.chunk() + offset, into);
+    }
+
     /// [`write`](Self::write)s and [`read`](Self::read)s at once, which is faster than one after the other where they
     /// are of about one length.
     ///

@@ -67,6 +67,12 @@ fn chunks_arrive_whole_by_every_way_to_write_and_read_them() {
         let mut found = vec![0; bytes];
         left.read(1, step, 0, &mut found);
         assert_eq!(found, payload(2));
+        for start in 0..3.min(bytes) {
+            let mut found = vec![0; bytes + 7];
+            left.read_past_caches(1, step, start, &mut found[7..7 + bytes - start]);
+            assert_eq!(found[7..7 + bytes - start], payload(2)[start..], "from {start} on");
+            assert!(found[..7].iter().chain(&found[7 + bytes - start..]).all(|byte| *byte == 0), "outside");
+        }
         assert!(!right.has_second(0, step).unwrap());
         left.publish_second(step);
         assert!(right.has_second(0, step).unwrap());
