@@ -32,7 +32,7 @@ pub use brevity_collectives::sparse::PutBack;
 pub use brevity_collectives::{Cost, Element, Group, Reduction, Settings};
 pub use brevity_compress as compress;
 pub use error::{Error, Result};
-pub use exchange::{Averaged, ExchangeBuilder, GradientExchange};
+pub use exchange::{Averaged, Averaging, ExchangeBuilder, GradientExchange};
 pub use policy::Policy;
 pub use ucx_sys_wrap as transport;
 pub use ucx_sys_wrap::launch;

@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
 use brevity::transport::{Transport, local};
-use brevity::{Error, GradientExchange, Group, Policy, PutBack};
-use brevity_tests::{on_local, on_transports, oracle};
+use brevity::{Error, GradientExchange, Group, Policy, PutBack, Settings};
+use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const POLICIES: [(&str, Policy); 5] = [
     ("dense", Policy::dense()),
@@ -215,4 +216,37 @@ fn gradients_that_do_not_fit_are_refused_before_anything_is_sent() {
     let error = exchange.average(&mut [vec![0.0f32; COUNT], vec![0.0; 8]]).unwrap_err();
     assert!(error.to_string().contains("\"bias\""), "{error}");
     assert_eq!(group.statistics().messages_sent, 0);
+}
+
+#[test]
+fn a_started_average_gives_what_a_blocking_one_does() {
+    let results = on_local(3, |group| {
+        let mut blocking = exchange(group, Policy::gtopk(0.1));
+        let mut expected = gradients(group.rank(), 0);
+        blocking.average(&mut expected).unwrap();
+        let started = exchange(group, Policy::gtopk(0.1)).start(gradients(group.rank(), 0)).unwrap();
+        let ((exchange, found), result) = started.wait();
+        result.unwrap();
+        assert_eq!(exchange.group().rank(), group.rank());
+        found == expected
+    });
+    assert_eq!(results, [true; 3]);
+}
+
+/// A rank that drops a started average and its group has left: nothing keeps its world alive.
+#[test]
+fn a_dropped_average_does_not_keep_its_group() {
+    let settings = Settings { timeout: Duration::from_secs(4), ..Settings::default() };
+    let ends = on_host(3, settings, |group| {
+        let mut exchange = exchange(group, Policy::gtopk(0.1));
+        if group.rank() == 0 {
+            drop(exchange.start(gradients(0, 0)).unwrap());
+            return None;
+        }
+        let averaged = exchange.average(&mut gradients(group.rank(), 0)).err();
+        Some(averaged.map_or_else(|| group.barrier().unwrap_err().to_string(), |error| error.to_string()))
+    });
+    for end in ends.into_iter().flatten() {
+        assert!(end.contains("rank 0 is lost"), "{end}");
+    }
 }

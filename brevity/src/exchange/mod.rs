@@ -4,14 +4,15 @@
 //! collectives run, without touching what a failed step would need. In the end the step is committed, or kept whole in
 //! the residuals, or (when a rank had a value that is not finite) taken out of them again.
 
+mod averaging;
 mod builder;
 mod dense;
 mod low_rank;
 mod sparse;
 
-use brevity_collectives::engine::Handle;
 use brevity_collectives::{Call, Cost, Description, Error as Collective, Group, Operation};
 
+pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
 
 use crate::error::{Error, Result};
@@ -40,12 +41,14 @@ use sparse::SparseLane;
 /// ```
 pub struct GradientExchange {
     group: Group,
+    parts: Parts,
+}
+
+/// The exchange but for its group.
+struct Parts {
     tensors: Vec<Tensor>,
     lanes: Vec<Lane>,
 }
-
-/// What a non-blocking average gives back: the exchange, the gradients, and how it went.
-pub type Averaged = ((GradientExchange, Vec<Vec<f32>>), Result<()>);
 
 /// A tensor as the builder was told.
 struct Tensor {
@@ -89,28 +92,28 @@ impl GradientExchange {
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
-        let Self { group, tensors, lanes } = self;
+        let Self { group, parts: Parts { tensors, lanes } } = self;
         let cost = group.settings().cost;
         group.run(describe(tensors), async |call| step(call, tensors, lanes, &mut slices, &cost).await)
     }
 
-    /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until the handle gives them
-    /// back. Keep the handle until then: the call keeps its group alive, so one that nobody waits for any more is never
-    /// ended, and its peers wait for their deadline.
+    /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until it gives them back. One that
+    /// is dropped goes on, since its peers need it, as long as the group is used; the exchange is lost then.
     ///
     /// # Errors
     /// [`Error::Shape`]: the exchange and the gradients are dropped.
-    pub fn start(mut self, mut gradients: Vec<Vec<f32>>) -> Result<Handle<Averaged>> {
+    pub fn start(mut self, mut gradients: Vec<Vec<f32>>) -> Result<Averaging> {
         let slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
         self.check(&slices)?;
-        let group = self.group.clone();
+        let Self { group, parts } = self;
         let cost = group.settings().cost;
-        Ok(group.start(describe(&self.tensors), (self, gradients), move |call, (exchange, gradients)| {
+        let handle = group.start(describe(&parts.tensors), (parts, gradients), move |call, (parts, gradients)| {
             Box::pin(async move {
                 let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
-                step(call, &exchange.tensors, &mut exchange.lanes, &mut slices, &cost).await
+                step(call, &parts.tensors, &mut parts.lanes, &mut slices, &cost).await
             })
-        }))
+        });
+        Ok(Averaging { handle, group })
     }
 
     /// Goes on in another group, with all residuals: after a rank is lost, the survivors make a new group and hand their
@@ -118,7 +121,7 @@ impl GradientExchange {
     /// ranks of the new group must do this, or have just built theirs.
     pub fn rejoin(&mut self, group: &Group) {
         self.group = group.clone();
-        for lane in &mut self.lanes {
+        for lane in &mut self.parts.lanes {
             if let Lane::LowRank(lane) = lane {
                 lane.restart();
             }
@@ -135,16 +138,16 @@ impl GradientExchange {
     /// one only after a failure.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
-        let position = self.tensors.iter().position(|known| known.name == tensor)?;
-        self.lanes.iter().find_map(|lane| lane.residual(position))
+        let position = self.parts.tensors.iter().position(|known| known.name == tensor)?;
+        self.parts.lanes.iter().find_map(|lane| lane.residual(position))
     }
 
     fn check(&mut self, gradients: &[&mut [f32]]) -> Result<()> {
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };
-        shape("the list of gradients".into(), gradients.len(), self.tensors.len())?;
-        for (tensor, gradient) in self.tensors.iter().zip(gradients) {
+        shape("the list of gradients".into(), gradients.len(), self.parts.tensors.len())?;
+        for (tensor, gradient) in self.parts.tensors.iter().zip(gradients) {
             shape(format!("the gradient of {:?}", tensor.name), gradient.len(), tensor.count)?;
         }
         Ok(())
