@@ -8,7 +8,7 @@ use std::{fs, hint, thread};
 
 use brevity::launch;
 
-use crate::order::{Order, What};
+use crate::order::{Order, What, stream_depth};
 use crate::seat::Line;
 use crate::{Error, Result, processor};
 
@@ -81,9 +81,10 @@ impl End {
                     .collect::<Result<_>>()?
             }
             What::Bandwidth => {
-                self.stream(&mut bytes, order.warmup + 1)?;
+                let mut places = vec![vec![2; order.bytes]; stream_depth(order.bytes)];
+                self.stream(&out, &mut places, order.warmup + 1)?;
                 let start = Instant::now();
-                self.stream(&mut bytes, order.iterations)?;
+                self.stream(&out, &mut places, order.iterations)?;
                 vec![start.elapsed().as_secs_f64() * 1e6 / order.iterations as f64]
             }
             what => return Err(Error::Arguments(format!("{what} has no floor of sockets"))),
@@ -110,16 +111,19 @@ impl End {
         Ok(())
     }
 
-    /// Messages to the second end, which says at last that all have come.
-    fn stream(&mut self, bytes: &mut [u8], count: usize) -> Result<()> {
+    /// Messages to the second end, which says at last that all have come. They come to as many places, in turns, as a
+    /// receiver of ours has posted.
+    fn stream(&mut self, out: &[u8], places: &mut [Vec<u8>], count: usize) -> Result<()> {
         let mut end = [0; 1];
         if self.first {
-            (0..count).try_for_each(|_| self.write(bytes))?;
-            self.read(&mut end)
-        } else {
-            (0..count).try_for_each(|_| self.read(bytes))?;
-            self.write(&end)
+            (0..count).try_for_each(|_| self.write(out))?;
+            return self.read(&mut end);
         }
+        for number in 0..count {
+            let place = number % places.len();
+            self.read(&mut places[place])?;
+        }
+        self.write(&end)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
