@@ -6,17 +6,19 @@
 //! they wait, and prints the median of the ratios.
 #![allow(clippy::unwrap_used)] // A measurement that fails must say so and stop.
 
+mod common;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
+use common::{Rounds, envelope, everybody, median, receive, send, turn};
+use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::bootstrap::{Choice, Identity, Opened, open};
 use ucx_sys_wrap::buffer::{Port, scope};
 use ucx_sys_wrap::launch::{Launch, die_with_parent, is_launched};
 use ucx_sys_wrap::shm::{OwnArea, PeerArea};
-use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
 
 const SIZES: [usize; 16] = [
     8,
@@ -63,8 +65,8 @@ fn main() {
         let times: Vec<_> =
             (0..=rounds).map(|_| (pair.flags(turns.max(1000)), pair.messages(&mut out, &mut back, turns))).collect();
         if pair.leads {
-            let flag = median(times[1..].iter().map(|times| times.0).collect());
-            let ours = median(times[1..].iter().map(|times| times.1).collect());
+            let flag = median(times[1..].iter().map(|times| times.0));
+            let ours = median(times[1..].iter().map(|times| times.1));
             println!("{bytes:>9} B  {:>9.3} us  flag {:.3} us", ours * 1e6, flag * 1e6);
         }
     }
@@ -130,7 +132,7 @@ impl Pair {
                 break found;
             }
             if self.yields {
-                yield_now();
+                std::thread::yield_now();
             }
         };
         if !self.leads {
@@ -164,51 +166,18 @@ impl Pair {
 
     /// Four pairs play at the same time, by flags and by messages in turns.
     fn play(&mut self, rounds: usize) {
-        let mut ratios = Vec::new();
+        let (port, yields) = (Arc::clone(&self.port), self.yields);
+        let mut measured = Rounds::default();
         for round in 0..=rounds {
-            let flags = self.everybody(Self::play_flags);
-            let ours = self.everybody(Self::play_messages);
-            if self.port.rank() == Rank(0) && round > 0 {
-                let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
-                let spread = |times: &[f64]| {
-                    times.iter().copied().fold(0.0, f64::max) / times.iter().copied().fold(f64::MAX, f64::min)
-                };
-                ratios.push(mean(&ours) / mean(&flags));
-                let (flag, own) = (mean(&flags) * 1e6, mean(&ours) * 1e6);
-                println!(
-                    "flag {flag:.3} us (spread {:.2}), ours {own:.3} us (spread {:.2})",
-                    spread(&flags),
-                    spread(&ours)
-                );
+            let flags = everybody(&port, yields, || self.play_flags());
+            let ours = everybody(&port, yields, || self.play_messages());
+            if port.rank() == Rank(0) && round > 0 {
+                measured.add("flag", &flags, &ours);
             }
         }
-        if self.port.rank() == Rank(0) {
-            println!("ratio of the means, median: {:.3}", median(ratios));
+        if port.rank() == Rank(0) {
+            measured.finish();
         }
-    }
-
-    /// All ranks meet, play, and tell rank 0 the seconds that a turn took one way.
-    fn everybody(&mut self, play: fn(&mut Self) -> f64) -> Vec<f64> {
-        let (ranks, own) = (self.port.world_size(), self.port.rank());
-        let mut word = [0u8; 8];
-        if own == Rank(0) {
-            (1..ranks).for_each(|rank| receive(&self.port, Rank(rank), self.yields, &mut word));
-            (1..ranks).for_each(|rank| send(&self.port, Rank(rank), self.yields, &mut word));
-        } else {
-            send(&self.port, Rank(0), self.yields, &mut word);
-            receive(&self.port, Rank(0), self.yields, &mut word);
-        }
-        let seconds = play(self);
-        let mut all = vec![seconds];
-        if own == Rank(0) {
-            for rank in (2..ranks).step_by(2) {
-                receive(&self.port, Rank(rank), self.yields, &mut word);
-                all.push(f64::from_le_bytes(word));
-            }
-        } else if self.leads {
-            send(&self.port, Rank(0), self.yields, &mut seconds.to_le_bytes());
-        }
-        all
     }
 
     fn play_flags(&mut self) -> f64 {
@@ -245,41 +214,4 @@ impl Pair {
         );
         start.elapsed().as_secs_f64() / f64::from(turns) / 2.0
     }
-}
-
-fn turn(port: &Port, yields: bool) {
-    if !port.progress() && yields {
-        yield_now();
-    }
-}
-
-fn send(port: &Arc<Port>, to: Rank, yields: bool, word: &mut [u8; 8]) {
-    let own = port.rank();
-    scope(
-        port,
-        |comm| turn(comm.port(), yields),
-        async |comm| {
-            comm.send(to, envelope(own), word.to_vec()).await.unwrap();
-        },
-    );
-}
-
-fn receive(port: &Arc<Port>, from: Rank, yields: bool, word: &mut [u8; 8]) {
-    scope(
-        port,
-        |comm| turn(comm.port(), yields),
-        async |comm| {
-            let (bytes, _) = comm.recv(from, envelope(from), vec![0u8; 8]).await.unwrap();
-            word.copy_from_slice(&bytes);
-        },
-    );
-}
-
-fn envelope(source: Rank) -> Envelope {
-    Envelope { tag: Tag::new(source, 0, 1, 0), signature: Signature::default(), mark: Mark::NONE }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

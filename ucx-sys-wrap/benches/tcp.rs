@@ -6,15 +6,18 @@
 //! The bare side is what a transport stands on: a polled non-blocking socket without headers, tags or matching.
 #![allow(clippy::unwrap_used)] // A measurement that fails must say so and stop.
 
+mod common;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::{Rounds, envelope, everybody, median, receive, send, turn};
+use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::bootstrap::{Choice, Identity, open};
 use ucx_sys_wrap::buffer::{Port, scope};
 use ucx_sys_wrap::launch::{Launch, die_with_parent, is_launched};
-use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
 
 const SIZES: [usize; 10] = [8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 const WINDOW: usize = 64;
@@ -138,54 +141,18 @@ impl Pair {
 
     /// Four pairs play at the same time, by bare sockets and by the transport in turns.
     fn play(&mut self, rounds: usize) {
-        let mut ratios = Vec::new();
+        let (port, yields) = (Arc::clone(&self.port), self.yields);
+        let mut measured = Rounds::default();
         for round in 0..=rounds {
-            let bare = self.everybody(Self::play_bare);
-            let ours = self.everybody(Self::play_ours);
-            if self.port.rank() == Rank(0) && round > 0 {
-                let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
-                let spread = |times: &[f64]| {
-                    times.iter().copied().fold(0.0, f64::max) / times.iter().copied().fold(f64::MAX, f64::min)
-                };
-                ratios.push(mean(&ours) / mean(&bare));
-                println!(
-                    "8 B, 4 pairs: bare {:.2} us (spread {:.2}), ours {:.2} us (spread {:.2})",
-                    mean(&bare) * 1e6,
-                    spread(&bare),
-                    mean(&ours) * 1e6,
-                    spread(&ours)
-                );
+            let bare = everybody(&port, yields, || self.play_bare());
+            let ours = everybody(&port, yields, || self.play_ours());
+            if port.rank() == Rank(0) && round > 0 {
+                measured.add("bare", &bare, &ours);
             }
         }
-        if self.port.rank() == Rank(0) {
-            println!("ratio of the means, median: {:.3}", median(ratios));
+        if port.rank() == Rank(0) {
+            measured.finish();
         }
-    }
-
-    /// All ranks meet, play, and tell rank 0 the seconds that a one-way message took.
-    fn everybody(&mut self, play: fn(&mut Self) -> f64) -> Vec<f64> {
-        let ranks = self.port.world_size();
-        let own = self.port.rank();
-        let mut word = [0u8; 8];
-        let everyone = 1..ranks;
-        if own == Rank(0) {
-            everyone.clone().for_each(|rank| receive(&self.port, Rank(rank), self.yields, &mut word));
-            everyone.clone().for_each(|rank| send(&self.port, Rank(rank), self.yields, &mut word));
-        } else {
-            send(&self.port, Rank(0), self.yields, &mut word);
-            receive(&self.port, Rank(0), self.yields, &mut word);
-        }
-        let seconds = play(self);
-        let mut all = vec![seconds];
-        if own == Rank(0) {
-            for rank in (2..ranks).step_by(2) {
-                receive(&self.port, Rank(rank), self.yields, &mut word);
-                all.push(f64::from_le_bytes(word));
-            }
-        } else if self.leads {
-            send(&self.port, Rank(0), self.yields, &mut seconds.to_le_bytes());
-        }
-        all
     }
 
     fn play_bare(&mut self) -> f64 {
@@ -355,27 +322,6 @@ fn split_mut(bytes: &mut [u8]) -> Three<&mut [u8]> {
     (head, rest.split_at_mut(rest.len() / 2))
 }
 
-fn envelope(source: Rank) -> Envelope {
-    Envelope { tag: Tag::new(source, 1, 2, 3), signature: Signature::default(), mark: Mark::NONE }
-}
-
-fn turn(port: &Port, yields: bool) {
-    if !port.progress() && yields {
-        std::thread::yield_now();
-    }
-}
-
-fn send(port: &Arc<Port>, to: Rank, yields: bool, bytes: &mut [u8]) {
-    let own = port.rank();
-    scope(port, |comm| turn(comm.port(), yields), async |comm| comm.send(to, envelope(own), bytes).await.map(drop))
-        .unwrap();
-}
-
-fn receive(port: &Arc<Port>, from: Rank, yields: bool, bytes: &mut [u8]) {
-    scope(port, |comm| turn(comm.port(), yields), async |comm| comm.recv(from, envelope(from), bytes).await.map(drop))
-        .unwrap();
-}
-
 fn write_all(socket: &mut TcpStream, mut bytes: &[u8], yields: bool) {
     while !bytes.is_empty() {
         match socket.write(bytes) {
@@ -425,10 +371,4 @@ fn report(bytes: usize, turns: usize, times: &[(f64, f64)]) {
         ours * 1e6,
         times.len()
     );
-}
-
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<_> = values.into_iter().collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }
