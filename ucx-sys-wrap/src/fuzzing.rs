@@ -3,6 +3,7 @@
 
 pub use crate::bootstrap::fuzzing::bootstrap_messages;
 pub use crate::tcp::fuzzing::{shared_memory, tcp_stream};
+pub use crate::tcp::wire::fuzzing::tcp_wire;
 pub use crate::ucx::fuzzing::ucx_cards;
 
 /// Takes numbers off the front of what the fuzzer gives.
@@ -44,6 +45,11 @@ mod tests {
             count += 1;
         }
         assert!(count > 0, "{} is empty", folder.display());
+    }
+
+    #[test]
+    fn the_corpus_of_tcp_wires_does_no_harm() {
+        replay("tcp_wire", tcp_wire);
     }
 
     #[test]

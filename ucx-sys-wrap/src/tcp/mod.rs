@@ -61,7 +61,7 @@ mod sizes;
 mod staging;
 #[cfg(test)]
 mod stream_tests;
-mod wire;
+pub(crate) mod wire;
 
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -4,6 +4,8 @@
 //! encrypted, `cipher.rs` says how. Bytes are counted as the stream has them, without what either adds.
 
 mod cipher;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod lane;
 mod stripes;
 #[cfg(test)]
