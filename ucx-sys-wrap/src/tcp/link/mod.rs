@@ -16,7 +16,7 @@
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header. One copy in, one copy out.
 //! 2. Up to [`MAX_EAGER_BYTES`](super::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a cell. One copy in, one copy out.
-//! 3. Between 8 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
+//! 3. Between 10 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
 //!    it from the sender's memory. One copy. What is not expected yet is read to the heap, as far as the credit goes.
 //! 4. Anything else is offered, and goes through the ring when a receive is posted.
 //!
@@ -63,7 +63,7 @@ const CELLS_AT: usize = 4096;
 const OPEN_MESSAGES: usize = 64;
 
 /// Messages of so many bytes may be read from the sender's memory.
-const LEAST_OPEN: usize = 8 << 10;
+const LEAST_OPEN: usize = 10 << 10;
 const MOST_OPEN: usize = 1 << 20;
 
 /// What the neighbour says about what was sent to it.
