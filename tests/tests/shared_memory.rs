@@ -1,0 +1,120 @@
+//! Ranks that share memory: what of them has a name that others can find, what is left when they are killed, and strangers
+//! at the doors through which they pass their memory.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use brevity_tests::faults::{Ended, Job, Kind, Process, Wire};
+
+const FAULT: &str = env!("CARGO_BIN_EXE_fault");
+
+fn launch(wire: Wire) -> Job {
+    Job::launch(FAULT, &["reduce", "100"], 3, wire, &[("BREVITY_TIMEOUT", "50")])
+}
+
+/// What the descriptors of a process lead to.
+fn links(process: Process) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", process.0)) else { return Vec::new() };
+    entries.filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.to_string_lossy().into_owned())).collect()
+}
+
+/// The files that a process has mapped.
+fn mapped(process: Process) -> HashSet<String> {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", process.0)).unwrap_or_default();
+    maps.lines().filter_map(|line| line.find('/').map(|at| line[at..].to_owned())).collect()
+}
+
+/// The Unix sockets with a name at which a process listens.
+fn doors(process: Process) -> Vec<String> {
+    let own: HashSet<_> = links(process)
+        .into_iter()
+        .filter_map(|link| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok())
+        .collect();
+    let table = fs::read_to_string("/proc/self/net/unix").unwrap();
+    let door = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_own = own.contains(&words.get(6)?.parse().ok()?) && *words.get(3)? == "00010000";
+        is_own.then(|| words.get(7).map(|name| (*name).to_owned()))?
+    };
+    table.lines().skip(1).filter_map(door).collect()
+}
+
+/// Nothing of it has a name, so nothing can be left: the memory is of descriptors alone, and the doors are closed.
+#[test]
+fn what_ranks_share_has_no_name() {
+    let inherited = links(Process::own());
+    let job = launch(Wire::TcpShared);
+    job.await_ready();
+    for rank in job.ranks() {
+        let links = links(*rank);
+        assert!(links.iter().any(|link| link.starts_with("/memfd:brevity")), "{links:?}");
+        let is_its_own = |link: &&String| !inherited.contains(*link);
+        let named =
+            links.iter().filter(is_its_own).find(|link| link.starts_with("/dev/shm") || link.starts_with("/tmp"));
+        assert_eq!(named, None, "{links:?}");
+        let mapped = mapped(*rank);
+        assert!(mapped.iter().any(|file| file.starts_with("/memfd:brevity")), "{mapped:?}");
+        assert!(mapped.iter().all(|file| !file.starts_with("/dev/shm") && !file.starts_with("/SYSV")), "{mapped:?}");
+        assert_eq!(doors(*rank), [""; 0]);
+    }
+}
+
+/// UCX's memory has names; they are gone with the processes, however these end.
+#[test]
+fn ranks_over_ucx_leave_nothing_when_they_are_killed() {
+    if !Wire::UcxShared.is_here() {
+        return;
+    }
+    let job = launch(Wire::UcxShared);
+    job.await_ready();
+    let files: HashSet<_> = job.ranks().iter().flat_map(|rank| mapped(*rank)).collect();
+    let shared: Vec<_> =
+        files.iter().filter(|file| file.starts_with("/dev/shm") || file.starts_with("/SYSV")).collect();
+    job.ranks().iter().for_each(|rank| rank.signal("KILL"));
+    job.until("a killed rank lives", || job.ranks().iter().all(|rank| !rank.is_running()));
+    for file in shared {
+        let is_gone = || file.ends_with("(deleted)") || !Path::new(file).exists();
+        job.until(&format!("{file} is left"), is_gone);
+    }
+}
+
+/// Whatever a process of the same user says at the doors, as long as they are open: the job joins, and works.
+#[test]
+fn strangers_at_the_doors_get_nothing_and_stop_nobody() {
+    let mut calls = 0;
+    for round in 0..8 {
+        let job = launch(Wire::TcpShared);
+        let mut open = Vec::new();
+        job.until("the job does not join", || {
+            for door in job.ranks().iter().flat_map(|rank| doors(*rank)) {
+                let address = SocketAddr::from_abstract_name(door.trim_start_matches('@')).unwrap();
+                let Ok(mut stranger) = UnixStream::connect_addr(&address) else { continue };
+                calls += 1;
+                stranger.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+                let words = [&[][..], &[7; 500], b"BREVITY\x01"][calls % 3];
+                let _ = stranger.write_all(words);
+                let mut answer = [0; 1];
+                assert!(!matches!(stranger.read(&mut answer), Ok(1)), "a stranger is answered");
+                open.push(stranger);
+            }
+            (0..3).all(|rank| job.is_ready(rank))
+        });
+        job.ranks()[2].signal("KILL");
+        for rank in [0, 1] {
+            let report = job.report(rank);
+            let is_right = matches!(report.call, Some(Ended { kind: Kind::Lost, rank: 2, .. }));
+            assert!(is_right, "round {round}, rank {rank}: {report:?}");
+        }
+        if calls > 20 {
+            return;
+        }
+    }
+    println!("{calls} calls: the doors were open too shortly");
+    assert!(calls > 0, "no door was found");
+}
