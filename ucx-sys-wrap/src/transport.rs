@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::buffer::{ReadLease, WriteLease};
-use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result};
+use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result, Signature};
 
 /// The parts of a message to send, gathered from where they lie.
 pub type SendParts = ArrayVec<ReadLease, MAX_PARTS>;
@@ -145,6 +145,34 @@ pub trait Transport: Send + sealed::Sealed {
 /// Refuses a peer that is not one.
 pub(crate) fn check_peer(peer: Rank, own: Rank, world_size: u32) -> Result<()> {
     if peer == own || peer.0 >= world_size { Err(Error::NoSuchPeer { rank: peer, own, world_size }) } else { Ok(()) }
+}
+
+/// Refuses a message that a receive may not have: the signature must be the expected one, and every part must have its
+/// place; a part too many has a place of 0 bytes, and a place too many a part of 0 bytes.
+#[inline]
+pub(crate) fn check_message(
+    rank: Rank,
+    expected: Signature,
+    places: &RecvParts,
+    found: Signature,
+    lengths: &[usize],
+) -> Result<()> {
+    if found != expected {
+        return Err(Error::Mismatch { rank, expected, found });
+    }
+    if lengths.len() == places.len() && lengths.iter().zip(places).all(|(length, place)| *length <= place.len()) {
+        return Ok(());
+    }
+    Err(too_long(rank, places, lengths))
+}
+
+/// Names the first part that has no place.
+#[cold]
+fn too_long(rank: Rank, places: &RecvParts, lengths: &[usize]) -> Error {
+    let part = lengths.iter().zip(places).position(|(length, place)| *length > place.len());
+    let part = part.unwrap_or(lengths.len().min(places.len()));
+    let sent = lengths.get(part).map_or(0, |length| *length as u64);
+    Error::TooLong { rank, part, sent, capacity: places.get(part).map_or(0, |place| place.len()) }
 }
 
 pub(crate) mod sealed {

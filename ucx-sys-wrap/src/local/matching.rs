@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ledger::Ledger;
-use crate::transport::{RecvDone, RecvId, RecvParts, SendParts, Statistics};
+use crate::transport::{RecvDone, RecvId, RecvParts, SendParts, Statistics, check_message};
 use crate::{Arrival, Envelope, Error, Lengths, Mark, Rank, Result, Signature, Tag};
 
 /// What the statistics count for the header of a message: tag, signature and mark.
@@ -140,7 +140,7 @@ pub(crate) fn accept<'a>(
 ) -> Result<Arrival> {
     statistics.messages_received += 1;
     statistics.bytes_received += HEADER_BYTES + header.payload_bytes() as u64;
-    check(from, expected, places, header)?;
+    check_message(from, expected, places, header.signature, &header.lengths)?;
     count_copy(statistics, header.payload_bytes());
     for (place, bytes) in places.iter_mut().zip(payload) {
         // Copy: the bytes lie with the sender, and go where the receiver wants them.
@@ -153,18 +153,4 @@ pub(crate) fn accept<'a>(
 pub(crate) fn count_copy(statistics: &mut Statistics, bytes: usize) {
     statistics.copies += u64::from(bytes > 0);
     statistics.bytes_copied += bytes as u64;
-}
-
-/// The signature first, then that every part has its place: a part too many has a place of 0 bytes, and a place too
-/// many a part of 0 bytes.
-fn check(rank: Rank, expected: Signature, places: &RecvParts, header: &Header) -> Result<()> {
-    if header.signature != expected {
-        return Err(Error::Mismatch { rank, expected, found: header.signature });
-    }
-    let lengths = &header.lengths;
-    let too_long = lengths.iter().zip(places).position(|(length, place)| *length > place.len());
-    let count_differs = (lengths.len() != places.len()).then(|| lengths.len().min(places.len()));
-    let Some(part) = too_long.or(count_differs) else { return Ok(()) };
-    let sent = lengths.get(part).map_or(0, |length| *length as u64);
-    Err(Error::TooLong { rank, part, sent, capacity: places.get(part).map_or(0, |place| place.len()) })
 }

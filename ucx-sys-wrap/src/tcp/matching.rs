@@ -11,7 +11,7 @@ use slab::Slab;
 
 use super::frame::Header;
 use super::sizes::Sizes;
-use crate::transport::{RecvDone, RecvParts};
+use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Statistics, Tag};
 
 /// Places to read into: the parts of a message, and room for what comes before and after them.
@@ -133,7 +133,9 @@ impl Receives {
     /// Whether the message of `header` may be received by the posted receive.
     pub(super) fn check(&self, key: usize, header: &Header) -> Result<()> {
         match self.operations.get(key) {
-            Some(Receive { envelope, parts, outcome: None }) => check(self.peer, envelope, parts, header),
+            Some(Receive { envelope, parts, outcome: None }) => {
+                check_message(self.peer, envelope.signature, parts, header.signature, &header.lengths)
+            }
             _ => Err(Error::Canceled),
         }
     }
@@ -240,30 +242,6 @@ impl Receives {
         let capacity = |body: &Body| if let Body::Bytes(bytes) = body { bytes.capacity() } else { 0 };
         self.unexpected.iter().map(|(_, body)| capacity(body)).sum()
     }
-}
-
-/// Whether the message of `header` may be received into `parts`.
-pub(super) fn check(peer: Rank, envelope: &Envelope, parts: &RecvParts, header: &Header) -> Result<()> {
-    if envelope.signature != header.signature {
-        return Err(Error::Mismatch { rank: peer, expected: envelope.signature, found: header.signature });
-    }
-    let fits = header.lengths.iter().zip(parts).all(|(sent, place)| *sent <= place.len());
-    if fits && header.lengths.len() == parts.len() {
-        return Ok(());
-    }
-    let sent = |part: usize| header.lengths.get(part).copied();
-    let capacity = |part: usize| parts.get(part).map(|place| place.len());
-    for part in 0..MAX_PARTS {
-        let fits = match (sent(part), capacity(part)) {
-            (Some(sent), Some(capacity)) => sent <= capacity,
-            (sent, capacity) => sent.is_none() && capacity.is_none(),
-        };
-        if !fits {
-            let (sent, capacity) = (sent(part).unwrap_or(0) as u64, capacity(part).unwrap_or(0));
-            return Err(Error::TooLong { rank: peer, part, sent, capacity });
-        }
-    }
-    Ok(())
 }
 
 /// Copies `bytes`, which follow the first `received` bytes of the message, into the parts that they belong to.

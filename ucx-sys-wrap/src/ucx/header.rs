@@ -18,7 +18,7 @@
 //! a UCX message of its own, with a [`PieceHeader`]. A hollow message has no payload but one byte that means nothing,
 //! because UCX can't offer nothing.
 
-use crate::transport::{RecvParts, SendParts};
+use crate::transport::{RecvParts, SendParts, check_message};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 pub(super) const FIXED_BYTES: usize = 28;
@@ -226,19 +226,7 @@ impl Header {
     /// Whether the message may be received into `places` by a receive that expects `expected`.
     #[inline]
     pub(super) fn check(&self, expected: Signature, places: &RecvParts) -> Result<()> {
-        let rank = self.tag.source();
-        if self.signature != expected {
-            return Err(Error::Mismatch { rank, expected, found: self.signature });
-        }
-        for part in 0..self.lengths.len().max(places.len()) {
-            let (sent, capacity) = (self.lengths.get(part), places.get(part).map(|place| place.len()));
-            let fits = matches!((sent, capacity), (Some(sent), Some(capacity)) if *sent <= capacity);
-            if !fits {
-                let (sent, capacity) = (sent.copied().unwrap_or(0) as u64, capacity.unwrap_or(0));
-                return Err(Error::TooLong { rank, part, sent, capacity });
-            }
-        }
-        Ok(())
+        check_message(self.tag.source(), expected, places, self.signature, &self.lengths)
     }
 }
 

@@ -3,8 +3,8 @@
 use super::Connection;
 use crate::tcp::frame::Header;
 use crate::tcp::incoming::Found;
-use crate::tcp::matching::{check, scatter};
-use crate::transport::{Posted, RecvDone, RecvParts};
+use crate::tcp::matching::scatter;
+use crate::transport::{Posted, RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Rank, Statistics};
 
 impl Connection {
@@ -38,7 +38,7 @@ impl Connection {
         header: Header,
         number: u32,
     ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check(self.peer, &envelope, &parts, &header) {
+        if let Err(error) = check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths) {
             self.incoming.answer(number, header, None);
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
@@ -55,7 +55,7 @@ impl Connection {
         bytes: &[u8],
         statistics: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check(self.peer, &envelope, &parts, header) {
+        if let Err(error) = check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths) {
             self.incoming.discard();
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
@@ -75,7 +75,7 @@ fn deliver(
     bytes: &[u8],
     statistics: &mut Statistics,
 ) -> RecvDone {
-    let result = check(peer, envelope, &parts, &header).map(|()| {
+    let result = check_message(peer, envelope.signature, &parts, header.signature, &header.lengths).map(|()| {
         scatter(&mut parts, &header, 0, bytes, statistics);
         statistics.messages_received += 1;
         Arrival { mark: header.mark, lengths: header.lengths.into() }

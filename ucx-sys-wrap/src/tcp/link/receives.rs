@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use slab::Slab;
 
 use super::cell::{Head, Place};
-use crate::transport::{RecvDone, RecvParts};
+use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Rank, Result, Tag};
 
 /// Where bytes of a message go.
@@ -96,7 +96,9 @@ impl Receives {
     #[inline]
     pub(super) fn check(&self, key: usize, head: &Head) -> Result<()> {
         match self.operations.get(key) {
-            Some(receive) => check(self.peer, &receive.envelope, &receive.parts, head),
+            Some(Receive { envelope, parts, .. }) => {
+                check_message(self.peer, envelope.signature, parts, head.signature, head.lengths())
+            }
             None => Err(Error::Canceled),
         }
     }
@@ -225,25 +227,4 @@ pub(super) fn places<'a>(parts: &'a mut RecvParts, head: &Head, start: usize, en
         }
     }
     places
-}
-
-/// Whether the message of `head` may be received into `parts`.
-#[inline]
-pub(super) fn check(peer: Rank, envelope: &Envelope, parts: &RecvParts, head: &Head) -> Result<()> {
-    if envelope.signature != head.signature {
-        return Err(Error::Mismatch { rank: peer, expected: envelope.signature, found: head.signature });
-    }
-    let lengths = head.lengths();
-    if lengths.len() == parts.len() && lengths.iter().zip(parts).all(|(sent, place)| *sent <= place.len()) {
-        return Ok(());
-    }
-    let sent = |part: usize| lengths.get(part).copied();
-    let capacity = |part: usize| parts.get(part).map(|place| place.len());
-    let fits = |part: usize| match (sent(part), capacity(part)) {
-        (Some(sent), Some(capacity)) => sent <= capacity,
-        (sent, capacity) => sent.is_none() && capacity.is_none(),
-    };
-    let part = (0..MAX_PARTS).find(|part| !fits(*part)).unwrap_or(0);
-    let (sent, capacity) = (sent(part).unwrap_or(0) as u64, capacity(part).unwrap_or(0));
-    Err(Error::TooLong { rank: peer, part, sent, capacity })
 }

@@ -7,12 +7,12 @@ use std::sync::atomic::{Ordering, fence};
 use super::super::super::frame::{MAX_OFFERS, cost};
 use super::super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
 use super::super::cell::{Head, Kind, Line, Place};
-use super::super::receives::{Body, Places, Unexpected, check, places};
+use super::super::receives::{Body, Places, Unexpected, places};
 use super::super::sending::Reply;
 use super::super::{OPEN_AT, OPEN_MESSAGES};
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
 use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea};
-use crate::transport::{Posted, RecvDone, RecvParts};
+use crate::transport::{Posted, RecvDone, RecvParts, check_message};
 use crate::{Envelope, Error, Result, Statistics};
 
 impl Receiver {
@@ -125,7 +125,7 @@ impl Receiver {
         (head, number, bytes): (Head, Option<u64>, Vec<u8>),
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        let checked = check(self.peer, &envelope, &parts, &head);
+        let checked = check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths());
         if checked.is_ok() {
             let mut start = 0;
             for mut place in places(&mut parts, &head, 0, bytes.len()) {
@@ -162,7 +162,7 @@ impl Receiver {
         place: Place,
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check(self.peer, &envelope, &parts, &head) {
+        if let Err(error) = check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths()) {
             self.replies.push_back(Reply::refusal(place.number));
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
