@@ -73,6 +73,7 @@ macro_rules! on_every_wire {
 on_every_wire! {
     a_killed_rank_is_named_by_all_others => killed;
     a_death_while_nobody_calls_is_found_by_the_next_call => killed_in_silence;
+    an_owner_killed_under_puts_and_gets_is_named => killed_under_puts;
     a_stopped_rank_ends_calls_by_their_deadline => stopped;
     a_peer_that_never_reads_costs_the_sender_no_memory => deaf;
     an_abort_ends_all_pending_and_later_calls_on_all_ranks => aborted;
@@ -100,6 +101,18 @@ fn killed(wire: Wire) {
         sleep(Duration::from_millis(100));
         job.ranks()[VICTIM as usize].signal("KILL");
         assert_lost(&job);
+    }
+}
+
+/// A rank that puts into the memory of a rank that is killed, and gets from it.
+fn killed_under_puts(wire: Wire) {
+    let job = Job::launch(env!("CARGO_BIN_EXE_put"), &[], 2, wire, &[]);
+    job.await_ready();
+    sleep(Duration::from_millis(50));
+    job.ranks()[1].signal("KILL");
+    let report = job.report(0);
+    for ended in [report.call, report.later] {
+        assert!(matches!(ended, Some(Ended { kind: Kind::Lost, rank: 1, .. })), "{report:?}");
     }
 }
 
