@@ -13,13 +13,16 @@ use crate::error::Result;
 /// What a non-blocking average gives back: the exchange, the gradients, and how it went.
 pub type Averaged = ((GradientExchange, Vec<Vec<f32>>), Result<()>);
 
+/// The same without the group.
+type AveragedParts = ((Parts, Vec<Vec<f32>>), Result<()>);
+
 /// An average under way: test it, wait for it, or await it from any runtime; see
 /// [`GradientExchange::start`].
 ///
 /// It holds the group, so that the call itself need not: a call that held the group that moves it would never be freed.
 #[must_use = "a dropped average loses the exchange and its residuals"]
 pub struct Averaging {
-    pub(super) handle: Handle<((Parts, Vec<Vec<f32>>), Result<()>)>,
+    pub(super) handle: Handle<AveragedParts>,
     pub(super) group: Group,
 }
 

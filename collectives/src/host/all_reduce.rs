@@ -62,10 +62,13 @@ pub(crate) fn at_once<T: Element>(
     data: &mut [T],
     reduction: Reduction,
 ) -> ControlFlow<Result<()>, Rest> {
-    match size_of_val(data) {
-        ..=SHORT_BYTES => lines_at_once::<T, SHORT_BYTES>(call, data, reduction),
-        ..=INLINE_BYTES => lines_at_once::<T, INLINE_BYTES>(call, data, reduction),
-        _ => ControlFlow::Continue(Rest::All),
+    let bytes = size_of_val(data);
+    if bytes <= SHORT_BYTES {
+        lines_at_once::<T, SHORT_BYTES>(call, data, reduction)
+    } else if bytes <= INLINE_BYTES {
+        lines_at_once::<T, INLINE_BYTES>(call, data, reduction)
+    } else {
+        ControlFlow::Continue(Rest::All)
     }
 }
 

@@ -147,7 +147,7 @@ impl Bench {
         let posted = self.link.post_recv(envelope(PEER, round), parts, &mut self.statistics);
         self.receives.push((memory, Some(posted)));
         // A receive of two parts, so that places are split.
-        if second % 3 == 0 {
+        if second.is_multiple_of(3) {
             let mut memory = vec![0u8; second].into_raw();
             let mut none = Vec::new().into_raw();
             let mut parts = RecvParts::new();
