@@ -40,9 +40,9 @@ static void fail(const char *format, ...)
 
 static void *buffer(size_t bytes)
 {
-    /* Touched, so that no page is missing when the clock runs. */
-    void *memory = malloc(bytes ? bytes : 1);
-    if (memory == NULL)
+    /* From the beginning of a page on, and touched, so that no page is missing when the clock runs. */
+    void *memory;
+    if (posix_memalign(&memory, 4096, bytes ? bytes : 1) != 0)
         fail("no memory for %zu bytes", bytes);
     memset(memory, 0, bytes ? bytes : 1);
     return memory;

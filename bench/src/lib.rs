@@ -14,6 +14,7 @@ pub mod compare;
 mod error;
 pub mod floor;
 pub mod job;
+mod memory;
 pub mod order;
 pub mod p2p;
 pub mod peers;

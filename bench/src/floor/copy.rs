@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crate::compare::Contestant;
+use crate::memory::PageAligned;
 use crate::order::{Order, stream_depth};
 use crate::{Error, Result};
 
@@ -16,8 +17,9 @@ impl Contestant for MemoryCopy {
     }
 
     fn measure(&mut self, order: &Order) -> Result<f64> {
-        let from = vec![1_u8; order.bytes];
-        let mut places = vec![vec![0_u8; order.bytes]; stream_depth(order.bytes)];
+        let from = PageAligned::new(order.bytes, |_| 1);
+        let mut places: Vec<PageAligned> =
+            (0..stream_depth(order.bytes)).map(|_| PageAligned::new(order.bytes, |_| 0)).collect();
         let mut copy = |count| {
             let depth = places.len();
             (0..count).for_each(|index| black_box(&mut places[index % depth]).copy_from_slice(black_box(&from)));
@@ -26,7 +28,7 @@ impl Contestant for MemoryCopy {
         let start = Instant::now();
         copy(order.iterations);
         let time = start.elapsed();
-        if places[0] != from {
+        if places[0][..] != from[..] {
             return Err(Error::contestant(self.name(), "a copy differs from its source"));
         }
         Ok(time.as_secs_f64() * 1e6 / order.iterations as f64)

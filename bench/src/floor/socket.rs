@@ -8,6 +8,7 @@ use std::{fs, hint, thread};
 
 use brevity::launch;
 
+use crate::memory::PageAligned;
 use crate::order::{Order, What, stream_depth};
 use crate::seat::Line;
 use crate::{Error, Result, processor};
@@ -71,7 +72,8 @@ struct End {
 impl End {
     fn obey(&mut self, order: &Order) -> Result<Vec<f64>> {
         // As on our side: one memory to send from, another to receive into.
-        let (out, mut bytes) = (vec![1; order.bytes], vec![2; order.bytes]);
+        let memory = |byte| PageAligned::new(order.bytes, move |_| byte);
+        let (out, mut bytes) = (memory(1), memory(2));
         let times = match order.what {
             What::Latency => {
                 self.ping_pong(&out, &mut bytes, order.warmup + 1)?;
@@ -81,7 +83,7 @@ impl End {
                     .collect::<Result<_>>()?
             }
             What::Bandwidth => {
-                let mut places = vec![vec![2; order.bytes]; stream_depth(order.bytes)];
+                let mut places: Vec<PageAligned> = (0..stream_depth(order.bytes)).map(|_| memory(2)).collect();
                 self.stream(&out, &mut places, order.warmup + 1)?;
                 let start = Instant::now();
                 self.stream(&out, &mut places, order.iterations)?;
@@ -113,7 +115,7 @@ impl End {
 
     /// Messages to the second end, which says at last that all have come. They come to as many places, in turns, as a
     /// receiver of ours has posted.
-    fn stream(&mut self, out: &[u8], places: &mut [Vec<u8>], count: usize) -> Result<()> {
+    fn stream(&mut self, out: &[u8], places: &mut [PageAligned], count: usize) -> Result<()> {
         let mut end = [0; 1];
         if self.first {
             (0..count).try_for_each(|_| self.write(out))?;

@@ -14,6 +14,7 @@ use brevity::collectives::engine::Engine;
 use brevity::transport::buffer::{Comm, Port, scope_in_turns};
 use brevity::transport::{Envelope, Mark, Rank, Signature, Tag};
 
+use crate::memory::PageAligned;
 use crate::order::{Order, What};
 use crate::{Error, Result};
 
@@ -87,13 +88,13 @@ impl Pair<'_> {
     }
 
     /// What this rank sends.
-    fn own_bytes(&self, bytes: usize) -> Vec<u8> {
-        (0..bytes).map(|index| pattern(self.own, self.salt, index)).collect()
+    fn own_bytes(&self, bytes: usize) -> PageAligned {
+        PageAligned::new(bytes, |index| pattern(self.own, self.salt, index))
     }
 
     /// What no message leaves as it is.
-    fn untouched(&self, bytes: usize) -> Vec<u8> {
-        (0..bytes).map(|index| !pattern(self.peer, self.salt, index)).collect()
+    fn untouched(&self, bytes: usize) -> PageAligned {
+        PageAligned::new(bytes, |index| !pattern(self.peer, self.salt, index))
     }
 
     /// Compares what has come with what `sender` sends.

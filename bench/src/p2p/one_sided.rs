@@ -12,7 +12,7 @@ const KEY_BYTES: usize = 16 << 10;
 /// A put and the word that it has arrived.
 pub(super) fn put(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     let Some(remote) = remote(pair)? else {
-        let memory = lend(pair, pair.untouched(order.bytes))?;
+        let memory = lend(pair, pair.untouched(order.bytes).to_vec())?;
         pair.check(order, pair.peer, &memory)?;
         return Ok(Vec::new());
     };
@@ -34,7 +34,7 @@ pub(super) fn put(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
 /// A get.
 pub(super) fn get(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     let Some(remote) = remote(pair)? else {
-        lend(pair, pair.own_bytes(order.bytes))?;
+        lend(pair, pair.own_bytes(order.bytes).to_vec())?;
         return Ok(Vec::new());
     };
     let mut incoming = pair.untouched(order.bytes);

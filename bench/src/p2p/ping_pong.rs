@@ -3,6 +3,7 @@
 use brevity::transport::buffer::{Comm, RecvBuffer, SendBuffer};
 
 use super::{Lap, MESSAGE, Pair};
+use crate::memory::PageAligned;
 use crate::order::Order;
 use crate::{Error, Result};
 
@@ -21,8 +22,9 @@ pub(super) fn whole(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
 pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     let too_short = || Error::Arguments(format!("{} bytes can't begin with a header of {HEADER}", order.bytes));
     let half = order.bytes.checked_sub(HEADER).ok_or_else(too_short)? / 2;
-    let split = |whole: Vec<u8>| {
-        (whole[..HEADER].to_vec(), whole[HEADER..HEADER + half].to_vec(), whole[HEADER + half..].to_vec())
+    let split = |whole: PageAligned| {
+        let part_of = |start: usize, bytes: usize| PageAligned::new(bytes, |index| whole[start + index]);
+        (part_of(0, HEADER), part_of(HEADER, half), part_of(HEADER + half, whole.len() - HEADER - half))
     };
     let out = split(pair.own_bytes(order.bytes));
     let mut places = split(pair.untouched(order.bytes));
@@ -31,7 +33,7 @@ pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
         let incoming = (&mut places.0[..], (&mut places.1[..], &mut places.2[..]));
         timed(pair, comm, out, incoming, order).await
     })?;
-    pair.check(order, pair.peer, &[places.0, places.1, places.2].concat())?;
+    pair.check(order, pair.peer, &[&places.0[..], &places.1, &places.2].concat())?;
     Ok(times)
 }
 

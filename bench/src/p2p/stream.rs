@@ -6,6 +6,7 @@ use brevity::collectives::engine::join;
 use brevity::transport::buffer::Comm;
 
 use super::{Lap, MESSAGE, Pair};
+use crate::memory::PageAligned;
 use crate::order::{Order, WINDOW, stream_depth};
 use crate::{Error, Result};
 
@@ -14,7 +15,7 @@ pub(super) fn run(pair: &Pair<'_>, (sends, receives): (bool, bool), order: &Orde
     let out = sends.then(|| pair.own_bytes(order.bytes));
     let total = order.warmup + order.iterations;
     let depth = if receives { stream_depth(order.bytes).min(total) } else { 0 };
-    let mut memory = vec![pair.untouched(order.bytes); depth];
+    let mut memory: Vec<PageAligned> = (0..depth).map(|_| pair.untouched(order.bytes)).collect();
     let times = pair.waiting.run(async |comm| {
         let mut places: Places<'_> = memory.iter_mut().map(|place| &mut place[..]).collect();
         places = batch(pair, comm, out.as_deref(), places, order.warmup).await?;
