@@ -46,6 +46,8 @@ operations! {
     MESSAGE = 9, "message";
     /// One step of a gradient exchange.
     EXCHANGE = 10, "gradient exchange";
+    /// One rank's data to all, in buffers that are shared: by messages alone, so another call than a broadcast.
+    SHARED_BROADCAST = 11, "shared broadcast";
 }
 
 impl fmt::Display for Operation {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use brevity::collectives::Error;
 use brevity::transport::Rank;
+use brevity::transport::buffer::Pool;
 use brevity::{Element, Group, Reduction, Settings};
 use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
 use brevity_tests::{on_host, oracle};
@@ -131,10 +132,11 @@ fn a_rank_that_sleeps_is_a_timeout() {
 
 #[test]
 fn who_calls_something_else_is_named() {
-    let others: [fn(&Group); 4] = [
+    let others: [fn(&Group); 5] = [
         |group| drop(group.all_reduce(&mut vec![1.0f32; 99_999], Reduction::Sum)),
         |group| drop(group.all_reduce(&mut [1.0f32], Reduction::Sum)),
         |group| drop(group.broadcast(&mut vec![1.0f32; 100_000], 2)),
+        |group| drop(group.broadcast_shared(Pool::new().take::<f32>(100_000).unwrap(), 0)),
         |group| drop(group.barrier()),
     ];
     for other in others {

@@ -8,5 +8,5 @@ mod broadcast;
 pub use all_gather::{all_gather, all_gather_varying};
 pub use all_reduce::{all_reduce, describe as describe_all_reduce, recursive_doubling, ring};
 pub use barrier::barrier;
-pub use broadcast::broadcast;
 pub(crate) use broadcast::to_children;
+pub use broadcast::{broadcast, broadcast_frozen, broadcast_shared};
