@@ -33,6 +33,31 @@ fn small_messages_are_copied_twice_and_large_ones_once() {
     }
 }
 
+/// However many parts there are: together they are one message.
+#[test]
+fn a_header_indices_and_values_are_copied_as_one() {
+    for (lengths, sender_copies) in [([16, 400, 400], 1), ([16, 2040, 2040], 1), ([16, 2040, 2041], 0), ([16, 0, 0], 1)]
+    {
+        let whole = lengths.iter().sum::<usize>() as u64;
+        common::run("copies of parts", world(2), move |port| {
+            let sparse = |[head, indices, values]: [Vec<u8>; 3]| (head, (indices, values));
+            block(&port, async |comm| {
+                if port.rank() == Rank(0) {
+                    let parts = sparse(lengths.map(|length| pattern(length, length)));
+                    comm.send(Rank(1), envelope(Rank(0), 1, 0), parts).await.unwrap();
+                } else {
+                    let places = sparse(lengths.map(|length| vec![0u8; length]));
+                    let (found, _) = comm.recv(Rank(0), envelope(Rank(0), 1, 0), places).await.unwrap();
+                    assert_eq!(found, sparse(lengths.map(|length| pattern(length, length))));
+                }
+            });
+            let Statistics { copies, bytes_copied, .. } = port.statistics();
+            let expected = if port.rank() == Rank(0) { sender_copies } else { 1 };
+            assert_eq!((copies, bytes_copied), (expected, expected * whole), "{lengths:?}");
+        });
+    }
+}
+
 #[test]
 fn small_sends_end_when_posted_until_the_mailbox_is_full() {
     let ports: Vec<_> = world(2).into_iter().map(Port::new).collect();

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 mod common;
+#[path = "ucx/copies.rs"]
+mod copies;
 
 use std::io::Write;
 use std::sync::{Arc, Barrier, Mutex};

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use super::flow::{Flow, cost};
 use super::header::{Header, PieceHeader};
-use super::incoming::{Finished, Incoming};
+use super::incoming::{Finished, Incoming, count_copy};
 use super::lines::Lines;
 use super::payload::{Kept, Offer, Payload};
 use super::sending::Withdrawal;
@@ -128,7 +128,9 @@ impl Inbox {
                 }
             }
             distance if distance < MAX_AHEAD => {
-                let (serial, payload) = (decoded.serial, payload.keep());
+                let (serial, payload) = (decoded.serial, payload.keep(&mut self.statistics));
+                // A copy: the parts in the header, too, are only there during the handler.
+                count_copy(&mut self.statistics, inline.len());
                 self.ahead.push(Ahead { header: header.to_vec(), from, serial, payload });
             }
             _ => self.refuse(from, format!("message {} out of order", decoded.serial)),
@@ -272,10 +274,10 @@ impl Inbox {
         match self.lines.take_waiting(header.tag) {
             Some(number) => self.deliver(number, header, inline, payload, serial),
             None => {
-                if let Payload::Here(bytes) = payload {
-                    super::incoming::count_copy(&mut self.statistics, bytes.len());
-                }
-                let early = Early { inline: inline.into(), payload: payload.keep(), serial, header };
+                // A copy: the parts in the header are only there during the handler.
+                count_copy(&mut self.statistics, inline.len());
+                let payload = payload.keep(&mut self.statistics);
+                let early = Early { inline: inline.into(), payload, serial, header };
                 self.lines.keep(early.header.tag, early);
             }
         }

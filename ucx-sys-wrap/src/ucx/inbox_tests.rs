@@ -137,6 +137,31 @@ fn pieces_that_are_longer_than_announced_are_refused() {
     assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))));
 }
 
+/// A header, indices and values, which come before anybody has asked for them, and the values before all else.
+#[test]
+fn what_is_kept_is_counted_as_copied() {
+    let mut inbox = Inbox::new(OWN, 2);
+    let parts = [vec![1u8; 16], vec![2u8; 3000], vec![3u8; 2000]];
+    let copied = |inbox: &Inbox| (inbox.statistics.copies, inbox.statistics.bytes_copied);
+    inbox.piece(&PieceHeader { from: PEER, serial: 1, part: 2, is_counted: false }.encode(), Payload::Here(&parts[2]));
+    assert_eq!(copied(&inbox), (1, 2000));
+    inbox.message(&header(5, 1, &parts, 4096), Payload::Here(&parts[1]));
+    assert_eq!(copied(&inbox), (3, 5016), "overtook another message");
+    send(&mut inbox, 6, 0, &[]);
+    assert_eq!(copied(&inbox), (5, 8032), "is its sender's next");
+
+    let mut places = RecvParts::new();
+    let (mut head, mut indices, mut values) = ([0u8; 16], vec![0u8; 3000], vec![0u8; 2000]);
+    let mut raw = crate::buffer::Buffer::into_raw((&mut head[..], (&mut indices[..], &mut values[..])));
+    lend_to_receive::<(&mut [u8], (&mut [u8], &mut [u8]))>(&mut raw, &mut places);
+    match inbox.post(PEER, &envelope(5), places, 0) {
+        Posted::Pending(number) => assert!(inbox.take_ended(number).is_some()),
+        Posted::Done((_, ended)) => assert!(ended.result.is_ok()),
+    }
+    assert_eq!(copied(&inbox), (8, 13_048), "to its places");
+    assert_eq!((&head[..], indices, values), (&parts[0][..], parts[1].clone(), parts[2].clone()));
+}
+
 proptest! {
     /// Whatever arrives, nothing panics, and nothing is fetched into a place that is shorter.
     #[test]

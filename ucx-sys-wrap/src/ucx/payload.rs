@@ -4,6 +4,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::header::Header;
+use super::incoming::count_copy;
+use crate::transport::Statistics;
 
 /// A payload that UCX has not transferred: to be fetched or released, once.
 pub(super) struct Offer {
@@ -46,10 +48,13 @@ impl Payload<'_> {
         }
     }
 
-    pub(super) fn keep(self) -> Kept {
+    pub(super) fn keep(self, statistics: &mut Statistics) -> Kept {
         match self {
-            // A copy: UCX's memory is only there during the handler.
-            Self::Here(bytes) => Kept::Here(bytes.into()),
+            Self::Here(bytes) => {
+                count_copy(statistics, bytes.len());
+                // A copy: UCX's memory is only there during the handler.
+                Kept::Here(bytes.into())
+            }
             Self::Offered(offer) => Kept::Offered(offer),
         }
     }

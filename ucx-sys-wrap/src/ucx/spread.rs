@@ -32,7 +32,7 @@ impl Inbox {
                 self.consume(piece.from, piece.is_counted, payload.bytes());
                 self.take_piece(&awaited, payload);
             }
-            None => self.pieces.push((piece, payload.keep())),
+            None => self.pieces.push((piece, payload.keep(&mut self.statistics))),
         }
     }
 
