@@ -23,9 +23,10 @@ RUSTDOC="$PWD/ci/rustdoc.sh" cargo test --workspace --locked --doc
 
 # What goes over UCX once more, on a newer one; and a short part of ci/stress.sh.
 if command -v cargo-nextest >/dev/null; then
-    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo nextest run -p ucx-sys-wrap -p brevity-tests --locked --no-fail-fast \
-        -E 'binary(ucx) | test(ucx)'
-    BREVITY_STRESS_SECONDS=15 cargo nextest run -p ucx-sys-wrap --test stress --locked --no-fail-fast
+    # Of the whole workspace, which is built: a part of it would be built again, with other features.
+    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo nextest run --workspace --locked --no-fail-fast \
+        -E '(package(ucx-sys-wrap) | package(brevity-tests)) & (binary(ucx) | test(ucx))'
+    BREVITY_STRESS_SECONDS=15 cargo nextest run --workspace --locked --no-fail-fast -E 'binary(stress)'
 else
     BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p ucx-sys-wrap --test ucx --locked --no-fail-fast
     BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p brevity-tests --locked --no-fail-fast ucx
