@@ -245,17 +245,16 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
 
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = self.advance();
+        if outcome.is_none() && matches!(self.state, State::Pending(..)) {
+            return Poll::Pending;
+        }
         match (std::mem::replace(&mut self.state, State::Taken), outcome) {
-            (State::Pending(id, raw), None) => {
-                self.state = State::Pending(id, raw);
-                Poll::Pending
-            }
             (State::Pending(_, raw), Some(result)) | (State::Done(raw, result), _) => {
                 // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
                 let buffer = unsafe { B::from_raw(raw) };
                 Poll::Ready(result.map(|outcome| (buffer, outcome)))
             }
-            (State::Taken, _) => unreachable!("an operation is not polled after it has resolved"),
+            _ => unreachable!("an operation is not polled after it has resolved"),
         }
     }
 }

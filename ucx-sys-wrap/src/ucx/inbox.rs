@@ -122,7 +122,7 @@ impl Inbox {
             0 => {
                 let serial = flow.taken_count;
                 flow.taken_count = serial.wrapping_add(1);
-                self.take(decoded, inline, payload, serial);
+                self.take(&decoded, inline, payload, serial);
                 if !self.ahead.is_empty() {
                     self.catch_up(from);
                 }
@@ -191,7 +191,7 @@ impl Inbox {
         match self.lines.take_early(tag) {
             None => self.lines.wait(tag, number),
             Some(Early { header, inline, payload, serial }) => {
-                payload.with(|payload| self.deliver(number, header, &inline, payload, serial));
+                payload.with(|payload| self.deliver(number, &header, &inline, payload, serial));
                 if let Some(finished) = self.take_ended(number) {
                     return Posted::Done(finished);
                 }
@@ -267,9 +267,9 @@ impl Inbox {
 
     /// Takes the next message of its sender.
     #[inline]
-    fn take(&mut self, header: Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
+    fn take(&mut self, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
         if !self.withdrawn.is_empty() && self.is_withdrawn(header.tag, serial) {
-            return self.discard(&header, payload, serial);
+            return self.discard(header, payload, serial);
         }
         match self.lines.take_waiting(header.tag) {
             Some(number) => self.deliver(number, header, inline, payload, serial),
@@ -277,8 +277,8 @@ impl Inbox {
                 // A copy: the parts in the header are only there during the handler.
                 count_copy(&mut self.statistics, inline.len());
                 let payload = payload.keep(&mut self.statistics);
-                let early = Early { inline: inline.into(), payload, serial, header };
-                self.lines.keep(early.header.tag, early);
+                let (header, inline) = (header.clone(), inline.into());
+                self.lines.keep(header.tag, Early { header, inline, payload, serial });
             }
         }
     }
@@ -302,20 +302,20 @@ impl Inbox {
 
     /// Gives a message to the receive that waits for it.
     #[inline]
-    fn deliver(&mut self, number: u64, header: Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
-        let Some(incoming) = self.receives.get_mut(number) else { return self.discard(&header, payload, serial) };
+    fn deliver(&mut self, number: u64, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
+        let Some(incoming) = self.receives.get_mut(number) else { return self.discard(header, payload, serial) };
         self.statistics.messages_received += 1;
         self.statistics.bytes_received += header.wire_bytes();
         if let Err(error) = header.check(incoming.signature, &incoming.parts) {
             incoming.end(error);
-            return self.discard(&header, payload, serial);
+            return self.discard(header, payload, serial);
         }
         match payload {
             Payload::Here(bytes) if !header.is_spread => {
-                incoming.unpack(&header, bytes, &mut self.statistics);
+                incoming.unpack(header, bytes, &mut self.statistics);
                 self.consume(header.tag.source(), header.is_counted, bytes.len());
             }
-            payload => self.deliver_spread(number, &header, inline, payload, serial),
+            payload => self.deliver_spread(number, header, inline, payload, serial),
         }
     }
 

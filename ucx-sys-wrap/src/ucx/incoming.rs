@@ -159,6 +159,7 @@ impl Incoming {
         matches!(self.stage, Stage::Ended(_))
     }
 
+    #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.stage, Stage::Waiting)
     }

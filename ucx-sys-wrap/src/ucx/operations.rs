@@ -34,7 +34,10 @@ impl Transport for Ucx {
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
         let means = (&mut self.engine, &mut self.bounces);
         match self.sends.post(means, to, header, parts, self.round) {
-            Posted::Done(done) => Posted::Done(self.judge_send(to, done)),
+            Posted::Done(mut done) => {
+                self.judge_send(to, &mut done.result);
+                Posted::Done(done)
+            }
             Posted::Pending(number) => Posted::Pending(SendId(number)),
         }
     }
@@ -52,8 +55,9 @@ impl Transport for Ucx {
 
     /// After a failure a send that had not ended ends with the cause, which does not say whether the peer has it.
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
-        let (to, done) = self.sends.test((&mut self.engine, &mut self.bounces), id.0)?;
-        Some(self.judge_send(to, done))
+        let (to, mut done) = self.sends.test((&mut self.engine, &mut self.bounces), id.0)?;
+        self.judge_send(to, &mut done.result);
+        Some(done)
     }
 
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
@@ -139,15 +143,15 @@ impl Ucx {
     }
 
     /// A send that failed leaves half a message behind: the transport is closed.
-    fn judge_send(&mut self, to: Rank, mut done: SendDone) -> SendDone {
-        if let Err(error) = &done.result
+    #[inline]
+    fn judge_send(&mut self, to: Rank, result: &mut Result<()>) {
+        if let Err(error) = result
             && self.closed.is_none()
             && !matches!(error, Error::Canceled)
         {
             self.close_for_peer(to, error.clone());
-            done.result = self.check_open(to);
+            *result = self.check_open(to);
         }
-        done
     }
 
     #[inline]

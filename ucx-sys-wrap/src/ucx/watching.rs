@@ -27,12 +27,15 @@ impl Ucx {
     /// Closes the transport if a peer has sent what is no message, or an operation with it has failed.
     #[inline]
     pub(super) fn judge_violation(&mut self) {
-        if let Some((rank, error)) = self.engine.inbox().violation.take() {
+        if self.engine.inbox().violation.is_some()
+            && let Some((rank, error)) = self.engine.inbox().violation.take()
+        {
             self.close_for_peer(rank, error);
         }
     }
 
     /// Closes the transport because of what `peer` did, unless somebody has named another cause.
+    #[cold]
     pub(super) fn close_for_peer(&mut self, peer: Rank, error: Error) {
         if self.closed.is_some() {
             return;
