@@ -104,6 +104,7 @@ const VARIABLES: [(&str, &str); 26] = [
     ("BREVITY_MASTER", "host:port where ranks meet"),
     ("BREVITY_TRANSPORT", "auto, ucx or tcp"),
     ("BREVITY_TIMEOUT", "seconds that a call may take"),
+    ("BREVITY_PROGRESS_THREAD", "0, 1, on or off: whether a thread moves non-blocking calls"),
     ("BREVITY_SHARED_MEMORY", "on or off: whether ranks of one host share memory"),
     ("BREVITY_HOST_ID", "tells hosts apart that look alike"),
     ("BREVITY_ENCRYPT", "0 or 1: whether the tcp transport encrypts"),
@@ -180,7 +181,7 @@ fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
 }
 
 fn defaults() -> Vec<Setting> {
-    let Settings { timeout, cost } = Settings::default();
+    let Settings { timeout, cost, .. } = Settings::default();
     let of = |name, value| Setting { name, value };
     let unexpected_mib = tcp::CREDIT_BYTES >> 20;
     let packed_kib = ucx::PACKED_BYTES as f64 / 1024.0;

@@ -143,6 +143,7 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
         ("BREVITY_TIMEOUT", "soon"),
         ("BREVITY_JOIN_TIMEOUT", "-1"),
         ("BREVITY_INTERFACE", "nowhere0"),
+        ("BREVITY_PROGRESS_THREAD", "maybe"),
         ("BREVITY_ENCRYPT", "please"),
         ("BREVITY_TCP_STREAMS", "17"),
     ] {

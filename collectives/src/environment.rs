@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
 
 const TIMEOUT: &str = "BREVITY_TIMEOUT";
+const PROGRESS_THREAD: &str = "BREVITY_PROGRESS_THREAD";
 
 impl Group {
     /// Joins the job that the environment describes and waits until all its ranks have.
@@ -16,39 +17,45 @@ impl Group {
     /// Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE` and `BREVITY_MASTER` set by hand;
     /// [`Identity::from_lookup`] has the rules. With none of them, this is a group of one rank. `BREVITY_TRANSPORT`
     /// chooses the transport, `BREVITY_TIMEOUT` the seconds that a call may take, `BREVITY_JOIN_TIMEOUT` those that joining
-    /// may take, `BREVITY_INTERFACE` the network.
+    /// may take, `BREVITY_INTERFACE` the network, `BREVITY_PROGRESS_THREAD` whether there is a thread for non-blocking calls.
     ///
     /// In a program that uses MPI as well: under `mpirun`, call this after `MPI_Init`. Under `mpiexec` of MPICH the launcher
     /// talks to one of the two only: set `BREVITY_MASTER=host:port`, and MPI has it.
     ///
     /// # Errors
-    /// When a variable is missing or not understood; when ranks do not join in time, by name.
+    /// When a variable is missing or not understood; when ranks do not join in time, by name; when the system has no
+    /// thread left that was asked for.
     pub fn from_env() -> Result<Self> {
         let settings = Settings::from_env()?;
         let identity = Identity::from_env().map_err(Error::Transport)?;
-        Ok(Self::opened(open(&identity).map_err(Error::Transport)?, settings))
+        Self::try_opened(open(&identity).map_err(Error::Transport)?, settings)
     }
 }
 
 impl Settings {
-    /// The defaults with what this process's environment changes: `BREVITY_TIMEOUT`.
+    /// The defaults with what this process's environment changes: `BREVITY_TIMEOUT`,
+    /// `BREVITY_PROGRESS_THREAD`.
     ///
     /// # Errors
-    /// When the variable is not understood.
+    /// When a variable is not understood.
     pub fn from_env() -> Result<Self> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut settings = Self::default();
+        let wrong = |variable, expected| {
+            move |found: &String| {
+                Error::Transport(ucx_sys_wrap::Error::Environment { variable, found: format!("{found:?}"), expected })
+            }
+        };
         if let Some(text) = lookup(TIMEOUT) {
-            settings.timeout = seconds(&text).ok_or_else(|| {
-                Error::Transport(ucx_sys_wrap::Error::Environment {
-                    variable: TIMEOUT,
-                    found: format!("{text:?}"),
-                    expected: "seconds above 0, as 30 or 0.5",
-                })
-            })?;
+            let refused = wrong(TIMEOUT, "seconds above 0, as 30 or 0.5");
+            settings.timeout = seconds(&text).ok_or_else(|| refused(&text))?;
+        }
+        if let Some(text) = lookup(PROGRESS_THREAD) {
+            let refused = wrong(PROGRESS_THREAD, "0, 1, on or off");
+            settings.progress_thread = switch(&text).ok_or_else(|| refused(&text))?;
         }
         Ok(settings)
     }
@@ -59,17 +66,38 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero())
 }
 
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "0" | "off" => Some(false),
+        "1" | "on" => Some(true),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_timeout_is_a_positive_number_of_seconds() {
-        let of = |text: &str| Settings::from_lookup(|_| Some(text.to_owned()));
+        let of = |text: &str| Settings::from_lookup(|name| (name == TIMEOUT).then(|| text.to_owned()));
         assert_eq!(of("2.5").unwrap().timeout, Duration::from_millis(2500));
         for text in ["", "0", "-1", "soon", "NaN", "inf", "1e300"] {
             assert!(of(text).unwrap_err().to_string().contains("BREVITY_TIMEOUT"), "{text}");
         }
         assert_eq!(Settings::from_lookup(|_| None).unwrap().timeout, Settings::default().timeout);
+    }
+
+    #[test]
+    fn the_progress_thread_is_on_or_off() {
+        let of = |text: &str| Settings::from_lookup(|name| (name == PROGRESS_THREAD).then(|| text.to_owned()));
+        for (text, expected) in [("0", false), ("off", false), ("1", true), ("on", true)] {
+            assert_eq!(of(text).unwrap().progress_thread, expected, "{text}");
+        }
+        for text in ["", "2", "yes", "ON", " 1"] {
+            let message = of(text).unwrap_err().to_string();
+            assert!(message.contains("BREVITY_PROGRESS_THREAD") && message.contains("on or off"), "{message}");
+        }
+        assert!(!Settings::from_lookup(|_| None).unwrap().progress_thread);
     }
 }

@@ -18,7 +18,7 @@ use crate::call::{Call, Identity, Shared};
 use crate::choose::Cost;
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
-use crate::engine::{Engine, Handle};
+use crate::engine::{Engine, Handle, ProgressThread, Sleep};
 use crate::error::{Error, Place, Result};
 use crate::host::{self, Host, HostCall, Surroundings};
 use crate::low_rank::Factors;
@@ -28,18 +28,20 @@ use crate::{dense, low_rank, sparse};
 /// How long a call may take unless told otherwise: dead peers are found at once, so this is for live ones that hang.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What a group is made with. All but the timeout must be the same on all ranks.
+/// What a group is made with. All but the timeout and the thread must be the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// How long a call may take before it fails with [`Error::Timeout`].
     pub timeout: Duration,
     /// The network that algorithms are chosen for.
     pub cost: Cost,
+    /// Whether a thread moves non-blocking calls while nobody else turns the engine. It ends with the group.
+    pub progress_thread: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { timeout: DEFAULT_TIMEOUT, cost: Cost::default() }
+        Self { timeout: DEFAULT_TIMEOUT, cost: Cost::default(), progress_thread: false }
     }
 }
 
@@ -52,6 +54,8 @@ impl Default for Settings {
 pub struct Group(Arc<Inner>);
 
 struct Inner {
+    /// Ends before anything else does.
+    _thread: Option<ProgressThread>,
     engine: Arc<Engine>,
     settings: Settings,
     sequence: AtomicU32,
@@ -64,21 +68,38 @@ pub type CallFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
 
 impl Group {
     /// The group of all ranks of `transport`.
+    ///
+    /// # Panics
+    /// As [`opened`](Self::opened).
     #[must_use]
     pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Self {
         Self::opened(Opened { transport, neighbourhood: None }, settings)
     }
 
     /// The group of all ranks of a job that was joined.
+    ///
+    /// # Panics
+    /// When the system has no thread left and the settings ask for one, as [`std::thread::spawn`] does.
     #[must_use]
-    pub fn opened(Opened { transport, neighbourhood }: Opened, settings: Settings) -> Self {
+    pub fn opened(opened: Opened, settings: Settings) -> Self {
+        Self::try_opened(opened, settings).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`opened`](Self::opened).
+    ///
+    /// # Errors
+    /// When the system has no thread left and the settings ask for one.
+    pub(crate) fn try_opened(Opened { transport, neighbourhood }: Opened, settings: Settings) -> Result<Self> {
         let port = Port::new(transport);
         let engine = Engine::new(Arc::clone(&port), neighbourhood.clone());
         let host = neighbourhood
             .as_ref()
             .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.moves_of_others()))
             .map(Arc::new);
-        Self(Arc::new(Inner { engine, settings, sequence: AtomicU32::new(0), neighbourhood, host }))
+        let thread = settings.progress_thread.then(|| ProgressThread::start(&engine)).transpose();
+        let thread = thread.map_err(Error::Transport)?;
+        let sequence = AtomicU32::new(0);
+        Ok(Self(Arc::new(Inner { _thread: thread, engine, settings, sequence, neighbourhood, host })))
     }
 
     /// A group of this rank alone.
@@ -140,6 +161,32 @@ impl Group {
     /// Moves the transport and all non-blocking calls once, without blocking. Says whether anything happened.
     pub fn progress(&self) -> bool {
         self.0.engine.turn()
+    }
+
+    /// For a runtime that watches descriptors: moves all non-blocking calls once and prepares for sleeping. Says what to
+    /// watch, and when to look again at the latest; `None` when something has moved: look at the handles, then call this
+    /// again.
+    ///
+    /// The promise to be woken holds until something turns the engine or starts a call: call this before each sleep. While
+    /// no handle is pending there is nothing to watch for.
+    ///
+    /// ```
+    /// use brevity_collectives::{Group, Reduction};
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// let group = Group::solo();
+    /// let handle = group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum);
+    /// while !handle.test() {
+    ///     let Some(sleep) = group.prepare_sleep() else { continue };
+    ///     // Any of the runtime's own descriptors may stand beside it.
+    ///     let longest = Timespec { tv_sec: 0, tv_nsec: sleep.longest().as_nanos() as i64 };
+    ///     poll(&mut [PollFd::new(&sleep, PollFlags::IN)], Some(&longest)).unwrap();
+    /// }
+    /// let (sum, result) = handle.wait();
+    /// assert!(result.is_ok() && sum == [1.0; 4]);
+    /// ```
+    pub fn prepare_sleep(&self) -> Option<Sleep> {
+        self.0.engine.prepare_sleep()
     }
 
     /// Makes a call of one's own and runs it to its end on this thread.

@@ -7,7 +7,7 @@ pub mod oracle;
 pub mod suite;
 mod threads;
 
-pub use threads::{on_host, on_local, on_transports};
+pub use threads::{on_groups, on_host, on_local, on_transports};
 
 /// The exit status of a rank that ended because another one was lost.
 pub const LOST_STATUS: u8 = 3;

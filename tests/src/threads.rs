@@ -51,7 +51,11 @@ pub fn on_transports<R: Send + 'static>(
     on_groups(transports.into_iter().map(|transport| Group::new(transport, Settings::default())).collect(), body)
 }
 
-fn on_groups<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
+/// Runs `body` on one rank for each group, each in its own thread; the results in rank order.
+///
+/// # Panics
+/// When a rank panics or does not end.
+pub fn on_groups<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
     let world_size = groups.len();
     let (sender, receiver) = mpsc::channel();
     for (rank, group) in groups.into_iter().enumerate() {

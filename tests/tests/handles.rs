@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use brevity::transport::tcp::Tcp;
 use brevity::transport::{Rank, Transport, local};
-use brevity::{Group, Handle, Reduction};
-use brevity_tests::{on_transports, oracle};
+use brevity::{Group, Handle, Reduction, Settings};
+use brevity_tests::{on_groups, oracle};
 
 const WORLD_SIZE: u32 = 3;
 const LENGTHS: [usize; 4] = [1, 100, 20_000, 300_000];
@@ -34,11 +34,25 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn between_threads() {
-    stress("local", local::world(WORLD_SIZE).into_iter().map(boxed).collect());
+    stress("local", between_threads_of_one_process(), false);
 }
 
 #[test]
 fn over_tcp() {
+    stress("tcp", over_sockets(), false);
+}
+
+#[test]
+fn beside_progress_threads() {
+    stress("local, with progress threads", between_threads_of_one_process(), true);
+    stress("tcp, with progress threads", over_sockets(), true);
+}
+
+fn between_threads_of_one_process() -> Vec<Box<dyn Transport>> {
+    local::world(WORLD_SIZE).into_iter().map(boxed).collect()
+}
+
+fn over_sockets() -> Vec<Box<dyn Transport>> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let size = WORLD_SIZE as usize;
     let mut rows: Vec<Vec<Option<TcpStream>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
@@ -46,20 +60,21 @@ fn over_tcp() {
         rows[high][low] = Some(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         rows[low][high] = Some(listener.accept().unwrap().0);
     }
-    let ranks = (0..).zip(rows).map(|(rank, row)| boxed(Tcp::new(Rank(rank), WORLD_SIZE, row).unwrap()));
-    stress("tcp", ranks.collect());
+    (0..).zip(rows).map(|(rank, row)| boxed(Tcp::new(Rank(rank), WORLD_SIZE, row).unwrap())).collect()
 }
 
 fn boxed(transport: impl Transport + 'static) -> Box<dyn Transport> {
     Box::new(transport)
 }
 
-fn stress(name: &str, world: Vec<Box<dyn Transport>>) {
+fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {
     let seconds = number("BREVITY_STRESS_SECONDS").unwrap_or(1).min(60);
     let seed = number("BREVITY_STRESS_SEED").unwrap_or_else(|| RandomState::new().hash_one(name)).max(1);
     println!("{name}: BREVITY_STRESS_SEED={seed}");
     let end = Instant::now() + Duration::from_secs(seconds);
-    let calls = on_transports(world, move |group| {
+    let settings = Settings { progress_thread, ..Settings::default() };
+    let groups = world.into_iter().map(|transport| Group::new(transport, settings));
+    let calls = on_groups(groups.collect(), move |group| {
         // What is called is the same on all ranks, what becomes of the handles is not.
         let (mut common, mut own) = (Random(seed), Random(seed ^ u64::from(group.rank() + 1) << 40));
         let mut calls = 0;

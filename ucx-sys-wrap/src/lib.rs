@@ -16,6 +16,7 @@ pub mod launch;
 pub mod local;
 mod noise;
 mod one_sided;
+pub mod pollable;
 mod rank;
 pub mod shm;
 pub mod sim;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::Task;
 
 use super::deadline::Deadline;
+use super::thread::Blocked;
 use super::wait::Waiter;
 use super::{Background, Engine};
 
@@ -20,7 +21,8 @@ type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;
 /// A non-blocking call: test it, wait for it, or await it from any runtime.
 ///
 /// Awaiting polls the engine and wakes itself again: as fast as blocking, and as busy. Dropping a handle detaches the
-/// call, since its peers still need it; it goes on whenever the engine turns.
+/// call, since its peers still need it; it goes on whenever the engine turns. To await without being busy, ask for the
+/// progress thread and [`test`](Self::test) now and then, or sleep on [`Engine::prepare_sleep`].
 #[must_use = "a dropped handle loses the call's buffers and result"]
 pub struct Handle<T> {
     engine: Arc<Engine>,
@@ -40,6 +42,7 @@ impl<T> Handle<T> {
     /// # Panics
     /// With the call's own panic, if it panicked.
     pub fn wait(self) -> T {
+        let _blocked = Blocked::begin(&self.engine);
         let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());
         loop {
             if let Some(result) = self.slot.lock().take() {

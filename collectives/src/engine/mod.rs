@@ -2,30 +2,36 @@
 //!
 //! A blocking call is polled on the calling thread until it is done ([`Engine::run`]). A non-blocking call is a task
 //! that owns its buffers ([`Engine::spawn`]); whoever turns the engine, for whatever reason, moves all tasks. There is
-//! no thread and no global state.
+//! no global state, and no thread but the one that may be asked for ([`ProgressThread`]).
 
 mod deadline;
 mod handle;
 mod join;
+mod sleep;
+mod thread;
 mod wait;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use ucx_sys_wrap::buffer::{Comm, Port, Task, TaskFuture, scope_in_turns};
+use ucx_sys_wrap::pollable::Pollable;
 use ucx_sys_wrap::shm::Neighbourhood;
 
 pub use handle::Handle;
 pub use join::join;
+pub use sleep::Sleep;
+pub use thread::ProgressThread;
 
 use crate::host::SPINS;
 use deadline::Deadline;
 use handle::Spawned;
+use thread::{Alarm, Blocked};
 use wait::{Processor, Waiter};
 
 /// Turns of a waiting call between two looks at the clock while it does not sleep.
@@ -35,24 +41,32 @@ const TURNS_PER_CLOCK: u32 = 16;
 pub struct Engine {
     port: Arc<Port>,
     background: Mutex<Vec<Box<dyn Background>>>,
+    /// Tasks that were started since the others were polled: who starts one never waits for a poll.
+    started: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
     processor: Processor,
     neighbourhood: Option<Arc<Neighbourhood>>,
     moves: Arc<AtomicU32>,
+    /// What wakes the progress thread, where there is one.
+    alarm: OnceLock<Arc<Alarm>>,
+    /// What outsiders sleep on, once one has.
+    pollable: OnceLock<Arc<Pollable>>,
 }
 
 /// What a blocked call does between polls.
-struct Turns {
+struct Turns<'engine> {
+    _blocked: Option<Blocked<'engine>>,
     waiter: Waiter,
     moves: u32,
     deadline: Deadline,
     turns: u32,
 }
 
-impl Turns {
-    fn new(engine: &Engine, timeout: Duration) -> Self {
+impl<'engine> Turns<'engine> {
+    fn new(engine: &'engine Engine, timeout: Duration) -> Self {
         let deadline = Deadline::after(engine.port.now(), timeout);
-        Self { waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
+        let blocked = Blocked::begin(engine);
+        Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
 
     /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end.
@@ -83,9 +97,17 @@ impl Engine {
     pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>) -> Arc<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let here = neighbourhood.as_ref().map_or(port.world_size() as usize, |all| all.ranks().len());
-        let (background, background_count) = (Mutex::default(), AtomicUsize::new(0));
-        let processor = Processor::new(here > processors);
-        Arc::new(Self { port, background, background_count, processor, neighbourhood, moves: Arc::default() })
+        Arc::new(Self {
+            port,
+            background: Mutex::default(),
+            started: Mutex::default(),
+            background_count: AtomicUsize::new(0),
+            processor: Processor::new(here > processors),
+            neighbourhood,
+            moves: Arc::default(),
+            alarm: OnceLock::new(),
+            pollable: OnceLock::new(),
+        })
     }
 
     fn neighbourhood(&self) -> Option<&Neighbourhood> {
@@ -163,8 +185,11 @@ impl Engine {
         let task = Task::new(&self.port, buffers, body);
         let (handle, mut spawned) = Spawned::new(self, task, Deadline::after(self.port.now(), timeout));
         if !spawned.poll() {
-            self.background.lock().push(Box::new(spawned));
             self.background_count.fetch_add(1, Ordering::Relaxed);
+            self.started.lock().push(Box::new(spawned));
+            if let Some(alarm) = self.alarm.get() {
+                alarm.wake();
+            }
         }
         handle
     }
@@ -175,14 +200,21 @@ impl Engine {
         moved | self.turn_background()
     }
 
+    /// Whether non-blocking calls are pending.
+    #[inline]
+    fn has_background(&self) -> bool {
+        self.background_count.load(Ordering::Relaxed) > 0
+    }
+
     #[inline]
     fn turn_background(&self) -> bool {
-        self.background_count.load(Ordering::Relaxed) > 0 && self.poll_background()
+        self.has_background() && self.poll_background()
     }
 
     /// Polls every task; one thread at a time, and never from inside a task.
     fn poll_background(&self) -> bool {
         let Some(mut tasks) = self.background.try_lock() else { return false };
+        tasks.append(&mut self.started.lock());
         let before = tasks.len();
         tasks.retain_mut(|task| !task.poll());
         let ended = before - tasks.len();

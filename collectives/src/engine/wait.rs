@@ -23,7 +23,7 @@ const TURNS_PER_LOOK: u32 = 16;
 const WAKE_TIME: Duration = Duration::from_millis(1);
 
 /// The longest sleep: another thread may have done the work that the descriptor announced.
-const LONGEST_SLEEP: Duration = Duration::from_millis(10);
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
 /// A turn with a yield that takes longer has let somebody else run.
 const LONG_YIELD: Duration = Duration::from_nanos(800);

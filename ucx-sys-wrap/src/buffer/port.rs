@@ -2,13 +2,13 @@
 
 use std::cell::RefCell;
 use std::ops::{Index, IndexMut};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::pollable::wait_for;
 use crate::transport::{RecvId, SendId, Transport};
 use crate::{Failure, GetId, PutId, Rank, Statistics};
 
@@ -140,18 +140,17 @@ impl Port {
 
     /// As [`sleep`](Self::sleep), or until `bell` is readable.
     pub fn sleep_or_hear(&self, longest: Duration, bell: Option<BorrowedFd<'_>>) {
-        let descriptor = self.enter().transport.borrow_mut().arm();
-        let Some(descriptor) = descriptor else {
-            std::thread::yield_now();
-            return;
-        };
-        let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-        let own = PollFd::new(&descriptor, PollFlags::IN);
-        // An interrupted sleep is a short sleep: the caller looks again anyway.
-        let _ = match bell {
-            Some(bell) => poll(&mut [own, PollFd::from_borrowed_fd(bell, PollFlags::IN)], Some(&timeout)),
-            None => poll(&mut [own], Some(&timeout)),
-        };
+        match self.arm() {
+            Some(descriptor) => wait_for(descriptor.as_fd(), bell, Some(longest)),
+            None => std::thread::yield_now(),
+        }
+    }
+
+    /// Prepares for sleeping without the port: a descriptor, always the same, that becomes readable when there is something
+    /// to [`progress`](Self::progress). `None` when there is already, or when nobody can sleep on this transport.
+    #[must_use]
+    pub fn arm(&self) -> Option<Arc<OwnedFd>> {
+        self.enter().transport.borrow_mut().arm()
     }
 
     #[inline]

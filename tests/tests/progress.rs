@@ -1,0 +1,261 @@
+//! Non-blocking calls that move although no thread of the application turns the engine: by the progress thread, and by an
+//! outside runtime that sleeps on the group's descriptor.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::read_to_string;
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Result, dense};
+use brevity::transport::bootstrap::Opened;
+use brevity::transport::shm::Neighbourhood;
+use brevity::transport::tcp::Tcp;
+use brevity::transport::{Rank, Transport, local};
+use brevity::{Group, Handle, Reduction, Settings};
+use brevity_tests::{on_groups, oracle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const WORLD_SIZE: u32 = 3;
+const LENGTH: usize = 100_000;
+
+/// Generous: it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What ranks are between.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Between {
+    Threads,
+    Sockets,
+    Slots,
+}
+
+const ALL: [Between; 3] = [Between::Threads, Between::Sockets, Between::Slots];
+
+fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
+    let settings = Settings { progress_thread, ..Settings::default() };
+    let threads = || local::world(WORLD_SIZE).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
+    match between {
+        Between::Threads => threads().map(|transport| Group::new(transport, settings)).collect(),
+        Between::Sockets => over_sockets(settings, sockets()),
+        Between::Slots => {
+            let open = |(transport, neighbours)| Opened { transport, neighbourhood: Some(neighbours) };
+            let opened = threads().zip(Neighbourhood::in_process(WORLD_SIZE).unwrap()).map(open);
+            opened.map(|opened| Group::opened(opened, settings)).collect()
+        }
+    }
+}
+
+type Row = Vec<Option<TcpStream>>;
+
+fn sockets() -> Vec<Row> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut rows: Vec<Row> = (0..WORLD_SIZE).map(|_| (0..WORLD_SIZE).map(|_| None).collect()).collect();
+    for (low, high) in [(0, 1), (0, 2), (1, 2)] {
+        rows[high][low] = Some(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        rows[low][high] = Some(listener.accept().unwrap().0);
+    }
+    rows
+}
+
+fn over_sockets(settings: Settings, rows: Vec<Row>) -> Vec<Group> {
+    let rank = |(rank, row)| Group::new(Box::new(Tcp::new(Rank(rank), WORLD_SIZE, row).unwrap()), settings);
+    (0..).zip(rows).map(rank).collect()
+}
+
+type Reduced = ((Vec<f32>, std::sync::mpsc::Sender<Result<()>>), ());
+
+/// An all-reduce by messages whose end is seen without turning anything.
+fn start_seen(group: &Group) -> (Handle<Reduced>, Receiver<Result<()>>) {
+    let (sender, receiver) = channel();
+    let description = Description::new(Operation::ALL_REDUCE, 0, LENGTH);
+    let buffers = (oracle::vector(group.rank(), LENGTH), sender);
+    let handle = group.start(description, buffers, |call: &Call<'_, '_>, (data, ended)| {
+        Box::pin(async move {
+            let reduced = dense::all_reduce(call, Chunk::from(&mut data[..]), Reduction::Sum, &Cost::default()).await;
+            ended.send(reduced.map(drop)).unwrap();
+        })
+    });
+    (handle, receiver)
+}
+
+fn sum(length: usize) -> Vec<f32> {
+    oracle::sum(&(0..WORLD_SIZE).map(|rank| oracle::vector(rank, length)).collect::<Vec<_>>())
+}
+
+#[test]
+fn calls_end_while_nobody_turns() {
+    for between in ALL {
+        let groups = groups(between, true);
+        for _ in 0..20 {
+            let calls: Vec<_> = groups.iter().map(start_seen).collect();
+            for (handle, ended) in calls {
+                ended.recv_timeout(PATIENCE).unwrap().unwrap();
+                let ((reduced, _), ()) = handle.wait();
+                assert!(reduced == sum(LENGTH), "{between:?}: a wrong sum");
+            }
+        }
+    }
+}
+
+/// The counterpart: what the other test sees is the thread's work.
+#[test]
+fn without_the_thread_calls_wait_for_somebody_who_turns() {
+    for between in ALL {
+        let groups = groups(between, false);
+        let calls: Vec<_> = groups.iter().map(start_seen).collect();
+        // The first rank has started before the others said anything.
+        assert_eq!(calls[0].1.recv_timeout(Duration::from_millis(100)).unwrap_err(), RecvTimeoutError::Timeout);
+        let start = Instant::now();
+        while calls.iter().filter(|(handle, _)| !handle.test()).count() > 0 {
+            assert!(start.elapsed() < PATIENCE, "{between:?}");
+        }
+        for (handle, _) in calls {
+            assert!(handle.wait().0.0 == sum(LENGTH), "{between:?}: a wrong sum");
+        }
+    }
+}
+
+/// Blocking calls, and calls over slots, beside others that are pending.
+#[test]
+fn blocking_calls_and_the_thread_share_the_engine() {
+    for between in ALL {
+        on_groups(groups(between, true), move |group| {
+            for _ in 0..100 {
+                let (pending, ended) = start_seen(group);
+                let slots = group.start_all_reduce(oracle::vector(group.rank(), 1000), Reduction::Sum);
+                let mut data = oracle::vector(group.rank(), 50);
+                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                assert!(data == sum(50), "{between:?}: a wrong sum");
+                ended.recv_timeout(PATIENCE).unwrap().unwrap();
+                drop(pending);
+                assert!(slots.wait().0 == sum(1000), "{between:?}: a wrong sum");
+            }
+        });
+    }
+}
+
+/// Whoever starts a call may be inside the transport, which the thread waits for in the middle of its tasks.
+#[test]
+fn a_call_can_be_started_inside_another() {
+    on_groups(groups(Between::Threads, true), |group| {
+        for _ in 0..500 {
+            let (pending, ended) = start_seen(group);
+            let description = Description::new(Operation::BARRIER, 0, 0);
+            let inner = group.run(description, async |call| {
+                let inner = group.start_all_reduce(oracle::vector(group.rank(), 100), Reduction::Sum);
+                dense::barrier(call).await.unwrap();
+                inner
+            });
+            assert!(inner.wait().0 == sum(100), "a wrong sum");
+            ended.recv_timeout(PATIENCE).unwrap().unwrap();
+            drop(pending);
+        }
+    });
+}
+
+#[test]
+fn an_abort_ends_a_call_while_nobody_turns() {
+    for between in ALL {
+        let groups = groups(between, true);
+        let calls: Vec<_> = groups[..2].iter().map(start_seen).collect();
+        groups[2].abort();
+        for (_handle, ended) in calls {
+            let error = ended.recv_timeout(PATIENCE).unwrap().unwrap_err();
+            assert!(matches!(error, Error::Aborted { rank: Rank(2), .. }), "{between:?}: {error}");
+        }
+    }
+}
+
+/// The third rank is nothing but sockets, which close as those of a process that is killed.
+#[test]
+fn a_lost_rank_ends_a_call_while_nobody_turns() {
+    let mut rows = sockets();
+    let killed = rows.pop();
+    let settings = Settings { progress_thread: true, ..Settings::default() };
+    let groups = over_sockets(settings, rows);
+    let calls: Vec<_> = groups.iter().map(start_seen).collect();
+    drop(killed);
+    for (_handle, ended) in calls {
+        let error = ended.recv_timeout(PATIENCE).unwrap().unwrap_err();
+        assert!(matches!(error, Error::PeerLost { rank: Rank(2), .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_deadline_ends_a_call_while_nobody_turns() {
+    let settings = Settings { progress_thread: true, timeout: Duration::from_millis(200), ..Settings::default() };
+    let world = local::world(WORLD_SIZE).into_iter();
+    let groups: Vec<_> = world.map(|rank| Group::new(Box::new(rank), settings)).collect();
+    let (_handle, ended) = start_seen(&groups[0]);
+    let error = ended.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+}
+
+/// The descriptor alone: no sleep may last until its time is over, however long that is.
+#[test]
+fn a_runtime_can_sleep_on_the_descriptor() {
+    const LONG: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+    for between in ALL {
+        let sleeps = on_groups(groups(between, false), move |group| {
+            let mut sleeps = 0;
+            for round in 0..60 {
+                let length = [10, 5000, LENGTH, 1_000_000][round % 4];
+                let handle = group.start_all_reduce(oracle::vector(group.rank(), length), Reduction::Sum);
+                if round % 3 == group.rank() as usize {
+                    sleep(Duration::from_millis(2));
+                }
+                while !handle.test() {
+                    let Some(quiet) = group.prepare_sleep() else { continue };
+                    assert!(!quiet.longest().is_zero());
+                    let ready = poll(&mut [PollFd::new(&quiet, PollFlags::IN)], Some(&LONG)).unwrap();
+                    assert!(ready > 0, "{between:?}: rank {} was not woken in round {round}", group.rank());
+                    sleeps += 1;
+                }
+                assert!(handle.wait().0 == sum(length), "{between:?}: a wrong sum");
+            }
+            // Who has ended turns no more, and nobody may wait for that.
+            group.barrier().unwrap();
+            sleeps
+        });
+        println!("{between:?}: {sleeps:?} sleeps");
+        assert!(sleeps.iter().all(|count| *count > 0), "{between:?}: nobody has slept");
+    }
+}
+
+/// In a process of its own, because it counts the process's threads.
+#[test]
+fn the_thread_is_idle_with_nothing_pending_and_ends_with_its_group() {
+    const ALONE: &str = "BREVITY_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let name = "the_thread_is_idle_with_nothing_pending_and_ends_with_its_group";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        assert!(again.args([name, "--exact"]).env(ALONE, "1").status().unwrap().success());
+        return;
+    }
+    for between in ALL {
+        assert_eq!(switches().len(), 0);
+        let groups = groups(between, true);
+        let calls: Vec<_> = groups.iter().map(start_seen).collect();
+        calls.iter().for_each(|(_, ended)| ended.recv_timeout(PATIENCE).unwrap().unwrap());
+        sleep(Duration::from_millis(50));
+        let before = switches();
+        assert_eq!(before.len(), WORLD_SIZE as usize, "{between:?}: {before:?}");
+        sleep(Duration::from_millis(100));
+        assert_eq!(switches(), before, "{between:?}: a thread with nothing to do has run");
+        // Neither handles nor pending calls keep a thread.
+        let pending = start_seen(&groups[0]);
+        drop(groups);
+        assert_eq!(switches().len(), 0, "{between:?}");
+        drop((calls, pending));
+    }
+}
+
+/// How often each progress thread of this process has gone to sleep.
+fn switches() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let mine = tasks.filter(|task| read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "brv-progress"));
+    let count = |status: String| status.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned();
+    mine.map(|task| count(read_to_string(task.join("status")).unwrap())).collect()
+}

@@ -1,0 +1,71 @@
+//! Waiting for descriptors: of several at once, and several as one.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{Error, Result};
+
+/// Several descriptors as one that is readable while any of them is. Those that are closed drop out by themselves.
+pub struct Pollable(OwnedFd);
+
+impl Pollable {
+    /// `descriptors` as one.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the system has no descriptor left.
+    pub fn new(descriptors: &[BorrowedFd<'_>]) -> Result<Self> {
+        let refused = |error| Error::system("can't make a descriptor of several", error);
+        let all = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
+        for (number, descriptor) in (0..).zip(descriptors) {
+            epoll::add(&all, descriptor, EventData::new_u64(number), EventFlags::IN).map_err(refused)?;
+        }
+        Ok(Self(all))
+    }
+}
+
+impl AsFd for Pollable {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Sleeps until one of them is readable, at most `longest`; `None` is for ever. A signal ends it early.
+pub fn wait_for(descriptor: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, longest: Option<Duration>) {
+    let timeout =
+        longest.map(|longest| Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() });
+    let awaited = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
+    // An interrupted sleep is a short sleep: the caller looks again anyway.
+    let _ = match other {
+        Some(other) => poll(&mut [awaited(descriptor), awaited(other)], timeout.as_ref()),
+        None => poll(&mut [awaited(descriptor)], timeout.as_ref()),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::Bell;
+    use std::time::Instant;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn one_of_several_is_enough() {
+        let (first, second, other) = (Bell::new().unwrap(), Bell::new().unwrap(), Bell::new().unwrap());
+        let both = Pollable::new(&[first.as_fd(), second.as_fd()]).unwrap();
+        let start = Instant::now();
+        for bell in [&first, &second, &other] {
+            wait_for(both.as_fd(), Some(other.as_fd()), Some(Duration::from_millis(1)));
+            bell.ring();
+            wait_for(both.as_fd(), Some(other.as_fd()), Some(LONG));
+            assert!(bell.hear());
+        }
+        drop(first);
+        second.ring();
+        wait_for(both.as_fd(), None, None);
+        assert!(start.elapsed() < LONG);
+    }
+}
