@@ -156,6 +156,8 @@ mod tests {
         assert!(begun.elapsed() >= SPIN_TIME);
         while !waiter.pause(false, &processor) {}
         assert!(begun.elapsed() >= WAKE_TIME);
+        // A new one, because yielding may have shown that somebody else wants this processor.
+        let processor = Processor::new(false);
         assert!(!waiter.pause(true, &processor) && waiter.since.is_none(), "something has moved");
         let crowded = Processor::new(true);
         assert!(!waiter.pause(false, &crowded) && waiter.last_yield.is_some(), "at the first empty turn");
