@@ -5,20 +5,23 @@
 use std::fs::read_to_string;
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::sleep;
+use std::sync::{Barrier, Mutex};
+use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Result, dense};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::Neighbourhood;
 use brevity::transport::tcp::Tcp;
+use brevity::transport::ucx::{Options, Ucx};
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Group, Handle, Reduction, Settings};
+use brevity_tests::faults::ucx_is_here;
 use brevity_tests::{on_groups, oracle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const WORLD_SIZE: u32 = 3;
-const LENGTH: usize = 100_000;
+const LENGTH: usize = 20_000;
 
 /// Generous: it only has to tell slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,9 +32,14 @@ enum Between {
     Threads,
     Sockets,
     Slots,
+    Ucx,
 }
 
-const ALL: [Between; 3] = [Between::Threads, Between::Sockets, Between::Slots];
+/// All that can be tested here.
+fn all() -> impl Iterator<Item = Between> {
+    let ucx = ucx_is_here().then_some(Between::Ucx);
+    [Between::Threads, Between::Sockets, Between::Slots].into_iter().chain(ucx)
+}
 
 fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     let settings = Settings { progress_thread, ..Settings::default() };
@@ -39,6 +47,7 @@ fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     match between {
         Between::Threads => threads().map(|transport| Group::new(transport, settings)).collect(),
         Between::Sockets => over_sockets(settings, sockets()),
+        Between::Ucx => over_ucx().into_iter().map(|transport| Group::new(transport, settings)).collect(),
         Between::Slots => {
             let open = |(transport, neighbours)| Opened { transport, neighbourhood: Some(neighbours) };
             let opened = threads().zip(Neighbourhood::in_process(WORLD_SIZE).unwrap()).map(open);
@@ -64,6 +73,25 @@ fn over_sockets(settings: Settings, rows: Vec<Row>) -> Vec<Group> {
     (0..).zip(rows).map(rank).collect()
 }
 
+fn over_ucx() -> Vec<Box<dyn Transport>> {
+    let cards = Mutex::new(vec![Vec::new(); WORLD_SIZE as usize]);
+    let met = Barrier::new(WORLD_SIZE as usize);
+    let connect = &|rank: Rank| {
+        let mut exchange = |own: &[u8]| {
+            cards.lock().unwrap()[rank.index()] = own.to_vec();
+            met.wait();
+            let all = cards.lock().unwrap().clone();
+            met.wait();
+            Ok(all)
+        };
+        Ucx::connect(rank, WORLD_SIZE, &mut exchange, &Options::default()).unwrap()
+    };
+    scope(|threads| {
+        let ranks: Vec<_> = Rank::all(WORLD_SIZE).map(|rank| threads.spawn(move || connect(rank))).collect();
+        ranks.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Transport>).collect()
+    })
+}
+
 type Reduced = ((Vec<f32>, std::sync::mpsc::Sender<Result<()>>), ());
 
 /// An all-reduce by messages whose end is seen without turning anything.
@@ -86,7 +114,7 @@ fn sum(length: usize) -> Vec<f32> {
 
 #[test]
 fn calls_end_while_nobody_turns() {
-    for between in ALL {
+    for between in all() {
         let groups = groups(between, true);
         for _ in 0..20 {
             let calls: Vec<_> = groups.iter().map(start_seen).collect();
@@ -102,7 +130,7 @@ fn calls_end_while_nobody_turns() {
 /// The counterpart: what the other test sees is the thread's work.
 #[test]
 fn without_the_thread_calls_wait_for_somebody_who_turns() {
-    for between in ALL {
+    for between in all() {
         let groups = groups(between, false);
         let calls: Vec<_> = groups.iter().map(start_seen).collect();
         // The first rank has started before the others said anything.
@@ -120,9 +148,9 @@ fn without_the_thread_calls_wait_for_somebody_who_turns() {
 /// Blocking calls, and calls over slots, beside others that are pending.
 #[test]
 fn blocking_calls_and_the_thread_share_the_engine() {
-    for between in ALL {
+    for between in all() {
         on_groups(groups(between, true), move |group| {
-            for _ in 0..100 {
+            for _ in 0..50 {
                 let (pending, ended) = start_seen(group);
                 let slots = group.start_all_reduce(oracle::vector(group.rank(), 1000), Reduction::Sum);
                 let mut data = oracle::vector(group.rank(), 50);
@@ -140,7 +168,7 @@ fn blocking_calls_and_the_thread_share_the_engine() {
 #[test]
 fn a_call_can_be_started_inside_another() {
     on_groups(groups(Between::Threads, true), |group| {
-        for _ in 0..500 {
+        for _ in 0..200 {
             let (pending, ended) = start_seen(group);
             let description = Description::new(Operation::BARRIER, 0, 0);
             let inner = group.run(description, async |call| {
@@ -157,7 +185,7 @@ fn a_call_can_be_started_inside_another() {
 
 #[test]
 fn an_abort_ends_a_call_while_nobody_turns() {
-    for between in ALL {
+    for between in all() {
         let groups = groups(between, true);
         let calls: Vec<_> = groups[..2].iter().map(start_seen).collect();
         groups[2].abort();
@@ -197,11 +225,11 @@ fn a_deadline_ends_a_call_while_nobody_turns() {
 #[test]
 fn a_runtime_can_sleep_on_the_descriptor() {
     const LONG: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
-    for between in ALL {
+    for between in all() {
         let sleeps = on_groups(groups(between, false), move |group| {
             let mut sleeps = 0;
-            for round in 0..60 {
-                let length = [10, 5000, LENGTH, 1_000_000][round % 4];
+            for round in 0..48 {
+                let length = [10, 5000, LENGTH, 300_000][round % 4];
                 let handle = group.start_all_reduce(oracle::vector(group.rank(), length), Reduction::Sum);
                 if round % 3 == group.rank() as usize {
                     sleep(Duration::from_millis(2));
@@ -234,7 +262,7 @@ fn the_thread_is_idle_with_nothing_pending_and_ends_with_its_group() {
         assert!(again.args([name, "--exact"]).env(ALONE, "1").status().unwrap().success());
         return;
     }
-    for between in ALL {
+    for between in all() {
         assert_eq!(switches().len(), 0);
         let groups = groups(between, true);
         let calls: Vec<_> = groups.iter().map(start_seen).collect();
