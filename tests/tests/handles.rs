@@ -91,6 +91,8 @@ fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {
             let mut goes_on = [u8::from(Instant::now() < end)];
             group.broadcast(&mut goes_on, 0).unwrap();
             if goes_on == [0] {
+                // The others may still wait for calls that this rank has dropped and must turn for.
+                group.barrier().unwrap();
                 return calls;
             }
         }

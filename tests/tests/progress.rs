@@ -171,12 +171,13 @@ fn a_call_can_be_started_inside_another() {
         for _ in 0..200 {
             let (pending, ended) = start_seen(group);
             let description = Description::new(Operation::BARRIER, 0, 0);
-            let inner = group.run(description, async |call| {
-                let inner = group.start_all_reduce(oracle::vector(group.rank(), 100), Reduction::Sum);
-                dense::barrier(call).await.unwrap();
-                inner
+            let mut inner = None;
+            let met = group.run(description, async |call| {
+                inner = Some(group.start_all_reduce(oracle::vector(group.rank(), 100), Reduction::Sum));
+                dense::barrier(call).await
             });
-            assert!(inner.wait().0 == sum(100), "a wrong sum");
+            met.unwrap();
+            assert!(inner.unwrap().wait().0 == sum(100), "a wrong sum");
             ended.recv_timeout(PATIENCE).unwrap().unwrap();
             drop(pending);
         }
