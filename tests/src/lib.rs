@@ -6,6 +6,7 @@ pub mod faults;
 pub mod oracle;
 pub mod suite;
 mod threads;
+pub mod worlds;
 
 pub use threads::{on_groups, on_host, on_local, on_transports};
 

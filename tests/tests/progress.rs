@@ -3,20 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::read_to_string;
-use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Barrier, Mutex};
-use std::thread::{scope, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Result, dense};
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::Neighbourhood;
 use brevity::transport::tcp::Tcp;
-use brevity::transport::ucx::{Options, Ucx};
+use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Group, Handle, Reduction, Settings};
 use brevity_tests::faults::ucx_is_here;
+use brevity_tests::worlds::{Row, on_ucx, sockets};
 use brevity_tests::{on_groups, oracle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -46,8 +45,11 @@ fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     let threads = || local::world(WORLD_SIZE).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
     match between {
         Between::Threads => threads().map(|transport| Group::new(transport, settings)).collect(),
-        Between::Sockets => over_sockets(settings, sockets()),
-        Between::Ucx => over_ucx().into_iter().map(|transport| Group::new(transport, settings)).collect(),
+        Between::Sockets => over_sockets(settings, sockets(WORLD_SIZE)),
+        Between::Ucx => on_ucx(WORLD_SIZE, &Options::default())
+            .into_iter()
+            .map(|transport| Group::new(transport, settings))
+            .collect(),
         Between::Slots => {
             let open = |(transport, neighbours)| Opened { transport, neighbourhood: Some(neighbours) };
             let opened = threads().zip(Neighbourhood::in_process(WORLD_SIZE).unwrap()).map(open);
@@ -56,40 +58,9 @@ fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     }
 }
 
-type Row = Vec<Option<TcpStream>>;
-
-fn sockets() -> Vec<Row> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut rows: Vec<Row> = (0..WORLD_SIZE).map(|_| (0..WORLD_SIZE).map(|_| None).collect()).collect();
-    for (low, high) in [(0, 1), (0, 2), (1, 2)] {
-        rows[high][low] = Some(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
-        rows[low][high] = Some(listener.accept().unwrap().0);
-    }
-    rows
-}
-
 fn over_sockets(settings: Settings, rows: Vec<Row>) -> Vec<Group> {
     let rank = |(rank, row)| Group::new(Box::new(Tcp::new(Rank(rank), WORLD_SIZE, row).unwrap()), settings);
     (0..).zip(rows).map(rank).collect()
-}
-
-fn over_ucx() -> Vec<Box<dyn Transport>> {
-    let cards = Mutex::new(vec![Vec::new(); WORLD_SIZE as usize]);
-    let met = Barrier::new(WORLD_SIZE as usize);
-    let connect = &|rank: Rank| {
-        let mut exchange = |own: &[u8]| {
-            cards.lock().unwrap()[rank.index()] = own.to_vec();
-            met.wait();
-            let all = cards.lock().unwrap().clone();
-            met.wait();
-            Ok(all)
-        };
-        Ucx::connect(rank, WORLD_SIZE, &mut exchange, &Options::default()).unwrap()
-    };
-    scope(|threads| {
-        let ranks: Vec<_> = Rank::all(WORLD_SIZE).map(|rank| threads.spawn(move || connect(rank))).collect();
-        ranks.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Transport>).collect()
-    })
 }
 
 type Reduced = ((Vec<f32>, std::sync::mpsc::Sender<Result<()>>), ());
@@ -200,7 +171,7 @@ fn an_abort_ends_a_call_while_nobody_turns() {
 /// The third rank is nothing but sockets, which close as those of a process that is killed.
 #[test]
 fn a_lost_rank_ends_a_call_while_nobody_turns() {
-    let mut rows = sockets();
+    let mut rows = sockets(WORLD_SIZE);
     let killed = rows.pop();
     let settings = Settings { progress_thread: true, ..Settings::default() };
     let groups = over_sockets(settings, rows);

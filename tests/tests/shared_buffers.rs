@@ -2,18 +2,18 @@
 //! transport needs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use brevity::collectives::{Description, Error, Operation, dense};
 use brevity::transport::buffer::{Pool, SharedBuffer};
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::transport::tcp::Tcp;
-use brevity::transport::ucx::{Options, Ucx};
+use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Element, Group, Handle, Settings};
 use brevity_tests::faults::ucx_is_here;
+use brevity_tests::worlds::{self, sockets};
 use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const WORLD_SIZES: [u32; 6] = [1, 2, 3, 5, 7, 8];
@@ -35,34 +35,12 @@ fn on_threads(world_size: u32) -> Vec<Box<dyn Transport>> {
 
 /// Ranks over sockets that share no memory.
 fn on_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let size = world_size as usize;
-    let mut rows: Vec<Vec<Option<TcpStream>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
-    for (low, high) in (0..size).flat_map(|high| (0..high).map(move |low| (low, high))) {
-        rows[high][low] = Some(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
-        rows[low][high] = Some(listener.accept().unwrap().0);
-    }
-    (0..).zip(rows).map(|(rank, row)| boxed(Tcp::new(Rank(rank), world_size, row).unwrap())).collect()
+    (0..).zip(sockets(world_size)).map(|(rank, row)| boxed(Tcp::new(Rank(rank), world_size, row).unwrap())).collect()
 }
 
 fn on_ucx(world_size: u32, lanes: &str) -> Vec<Box<dyn Transport>> {
     let options = Options { settings: vec![("TLS".into(), lanes.into())], ..Options::default() };
-    let cards = Mutex::new(vec![Vec::new(); world_size as usize]);
-    let met = Barrier::new(world_size as usize);
-    let connect = &|rank: Rank| {
-        let mut exchange = |own: &[u8]| {
-            cards.lock().unwrap()[rank.index()] = own.to_vec();
-            met.wait();
-            let all = cards.lock().unwrap().clone();
-            met.wait();
-            Ok(all)
-        };
-        Ucx::connect(rank, world_size, &mut exchange, &options).unwrap()
-    };
-    std::thread::scope(|threads| {
-        let ranks: Vec<_> = Rank::all(world_size).map(|rank| threads.spawn(move || connect(rank))).collect();
-        ranks.into_iter().map(|rank| boxed(rank.join().unwrap())).collect()
-    })
+    worlds::on_ucx(world_size, &options)
 }
 
 /// Broadcasts from every root, pieces and whole buffers, and gives what was received on again.

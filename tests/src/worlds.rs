@@ -1,0 +1,52 @@
+//! Transports of a whole world of ranks in this process, over real sockets and over UCX.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Barrier, Mutex};
+use std::thread::scope;
+
+use brevity::transport::ucx::{Options, Ucx};
+use brevity::transport::{Rank, Transport};
+
+/// The sockets of one rank, by peer; none to itself.
+pub type Row = Vec<Option<TcpStream>>;
+
+/// A socket between any two ranks of a world, a row for each rank.
+///
+/// # Panics
+/// When the system has no sockets.
+#[must_use]
+pub fn sockets(world_size: u32) -> Vec<Row> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let size = world_size as usize;
+    let mut rows: Vec<Row> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
+    for (low, high) in (0..size).flat_map(|high| (0..high).map(move |low| (low, high))) {
+        rows[high][low] = Some(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        rows[low][high] = Some(listener.accept().unwrap().0);
+    }
+    rows
+}
+
+/// A world over UCX, in the order of ranks.
+///
+/// # Panics
+/// Without a UCX that works.
+#[must_use]
+pub fn on_ucx(world_size: u32, options: &Options) -> Vec<Box<dyn Transport>> {
+    let cards = Mutex::new(vec![Vec::new(); world_size as usize]);
+    let met = Barrier::new(world_size as usize);
+    let connect = &|rank: Rank| {
+        let mut exchange = |own: &[u8]| {
+            cards.lock().unwrap()[rank.index()] = own.to_vec();
+            met.wait();
+            let all = cards.lock().unwrap().clone();
+            met.wait();
+            Ok(all)
+        };
+        Ucx::connect(rank, world_size, &mut exchange, options).unwrap()
+    };
+    scope(|threads| {
+        let ranks: Vec<_> = Rank::all(world_size).map(|rank| threads.spawn(move || connect(rank))).collect();
+        ranks.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Transport>).collect()
+    })
+}
