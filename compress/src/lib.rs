@@ -23,11 +23,13 @@
 //! # Ok::<(), brevity_compress::Error>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bits;
 mod density;
 mod error;
+#[allow(unsafe_code, reason = "kernels for instruction sets that are detected at run time")]
+mod simd;
 mod sparse;
 
 pub mod feedback;
