@@ -1,6 +1,6 @@
 //! Arithmetic for saying less: selection, sparse vectors, error feedback and low-rank factors.
 //!
-//! Nothing here knows a network. Values are `f32`, indices `u32`, and every result depends on the
+//! Nothing here knows a network. State is `f32`, indices are `u32`, and every result depends on the
 //! inputs alone, never on timing, thread count or the CPU's instruction set, so that ranks which
 //! start from the same bits end with the same bits.
 //!
@@ -8,6 +8,7 @@
 //! - [`SparseVec`], [`SparseView`]: indices and values of the entries that are kept.
 //! - [`merge`]: sums of sparse vectors, among them the gTop-k operator.
 //! - [`feedback`]: what was not sent stays in a residual and goes out later.
+//! - [`dense`]: sums and conversions of dense vectors of `f32`, `f64`, `f16` and `bf16`.
 //! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
 //! - [`generator`]: random numbers that are the same on every rank and platform.
 //!
@@ -32,6 +33,7 @@ mod error;
 mod simd;
 mod sparse;
 
+pub mod dense;
 pub mod feedback;
 pub mod generator;
 pub mod low_rank;

@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 
 /// A set of instructions that this CPU has. Values exist only where the CPU was found to have them: that is what makes
-/// calling a kernel of that level sound.
+/// calling a kernel of that level sound. Public in a private module: it is in the signatures of sealed traits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Level(Kind);
+pub struct Level(Kind);
 
 /// The sets that kernels are compiled for, poorer ones first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,8 +4,24 @@
 //! vectorise for each level; a few are written out in intrinsics where that does not do. Either way all levels give the
 //! same bits: the order of additions is part of a kernel, and products are not fused into sums.
 
-mod dense;
+pub(crate) mod dense;
+pub(crate) mod half;
 mod level;
 
-pub(crate) use dense::add_assign;
 pub(crate) use level::{Kind, Level, per_level};
+
+/// Asks for the memory `ahead_bytes` after the start of each cache line of `block`, without waiting for it.
+///
+/// Helps where a loop does so much between loads that the CPU does not run ahead to the next page by itself.
+#[inline(always)]
+pub(crate) fn prefetch<T, const N: usize>(block: &[T; N], ahead_bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..size_of_val(block)).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let address = block.as_ptr().cast::<i8>().wrapping_add(line + ahead_bytes);
+        // SAFETY: a hint, which reads nothing and does not fault, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (block, ahead_bytes);
+}
