@@ -55,6 +55,16 @@ pub enum Error {
         /// Elements found.
         found: usize,
     },
+    /// Bytes that are no message of the agreed format.
+    #[error("found {found} {what}, expected {expected}: do all ranks run the same version with the same settings?")]
+    Malformed {
+        /// What was counted.
+        what: &'static str,
+        /// How many there must be.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
     /// A density outside of 0 (exclusive) to 1 (inclusive).
     #[error("density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand")]
     InvalidDensity(f64),

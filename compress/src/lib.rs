@@ -9,6 +9,7 @@
 //! - [`merge`]: sums of sparse vectors, among them the gTop-k operator.
 //! - [`feedback`]: what was not sent stays in a residual and goes out later.
 //! - [`dense`]: sums and conversions of dense vectors of `f32`, `f64`, `f16` and `bf16`.
+//! - [`quantise`]: values in 1 to 16 bits, and what rounding loses kept for later.
 //! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
 //! - [`generator`]: random numbers that are the same on every rank and platform.
 //!
@@ -38,6 +39,7 @@ pub mod feedback;
 pub mod generator;
 pub mod low_rank;
 pub mod merge;
+pub mod quantise;
 pub mod select;
 
 pub use density::Density;

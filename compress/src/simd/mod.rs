@@ -4,9 +4,12 @@
 //! vectorise for each level; a few are written out in intrinsics where that does not do. Either way all levels give the
 //! same bits: the order of additions is part of a kernel, and products are not fused into sums.
 
+pub(crate) mod codes;
 pub(crate) mod dense;
 pub(crate) mod half;
 mod level;
+pub(crate) mod pack;
+pub(crate) mod step;
 
 pub(crate) use level::{Kind, Level, per_level};
 

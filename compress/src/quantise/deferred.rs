@@ -1,0 +1,139 @@
+//! Error feedback in one pass for codes whose scale is known last.
+
+use super::{BLOCK, Encoded, Quantiser};
+use crate::Error;
+use crate::bits::check_finite;
+use crate::error::check_length;
+use crate::simd::step::{Figures, Step};
+
+/// A quantiser whose codes need no scale, and whose scale is made of sums: [`Sign`](super::Sign) and
+/// [`TwoBit`](super::TwoBit). Not for others to implement.
+pub trait OnePass: Quantiser {
+    #[doc(hidden)]
+    fn head_bytes(&self) -> usize;
+    #[doc(hidden)]
+    fn prepare(&mut self, r: &[f32], g: &[f32]);
+    #[doc(hidden)]
+    fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]);
+    #[doc(hidden)]
+    fn step(&self, step: Step<'_>, head: &[u8]) -> Result<Figures, usize>;
+}
+
+/// What has been done about the last message.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Last {
+    /// There is none, or it has been put back.
+    None,
+    /// The residual still contains it.
+    Contained,
+    /// It has been subtracted.
+    Subtracted,
+}
+
+/// Error feedback in one pass of memory a step: what a message says is taken out of the residual when the next gradient
+/// comes, `r = (r - d) + g`. The results are the bits of `r += g`, encode, `r -= d`.
+///
+/// Holds the residual and two messages.
+#[derive(Debug, Clone)]
+pub struct DeferredFeedback<Q> {
+    quantiser: Q,
+    values: Vec<f32>,
+    message: Vec<u8>,
+    next: Vec<u8>,
+    last: Last,
+}
+
+impl<Q: OnePass> DeferredFeedback<Q> {
+    /// Feedback for a vector of `n` values, which is zero.
+    pub fn new(n: usize, quantiser: Q) -> Self {
+        let message = vec![0; quantiser.encoded_bytes(n)];
+        Self { quantiser, values: vec![0.0; n], next: message.clone(), message, last: Last::None }
+    }
+
+    /// Adds `gradient` to the residual and encodes the sum. The message, of the quantiser's format, stays readable until
+    /// the next call.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is not finite: the
+    /// residual is finite then and what it was, but for the rounding of adding and subtracting part of the gradient, and
+    /// the last message counts as delivered.
+    pub fn compress(&mut self, gradient: &[f32]) -> Result<&[u8], Error> {
+        let n = self.values.len();
+        check_length(n, gradient.len())?;
+        self.quantiser.prepare(&self.values, gradient);
+        let head = self.quantiser.head_bytes();
+        let last = if self.last == Last::Contained { &self.message[head..] } else { &[] };
+        let step = Step { r: &mut self.values, g: gradient, last, next: &mut self.next[head..] };
+        match self.quantiser.step(step, &self.message[..head]) {
+            Ok(figures) => {
+                self.quantiser.write_scales(&figures, n, &mut self.next);
+                std::mem::swap(&mut self.message, &mut self.next);
+                self.last = Last::Contained;
+                Ok(&self.message)
+            }
+            Err(done) => Err(self.undo(gradient, done)),
+        }
+    }
+
+    /// The last message; none before the first, and after [`put_back`](Self::put_back).
+    pub fn message(&self) -> Option<&[u8]> {
+        (self.last != Last::None).then_some(&*self.message)
+    }
+
+    /// The quantiser.
+    pub fn quantiser(&self) -> &Q {
+        &self.quantiser
+    }
+
+    /// The residual, without what the last message says. Cost: a pass, if nobody has asked since.
+    pub fn residual(&mut self) -> &[f32] {
+        if self.last == Last::Contained {
+            self.add_message(-1.0, 0);
+            self.last = Last::Subtracted;
+        }
+        &self.values
+    }
+
+    /// Replaces the residual, for example by a saved one, and forgets the last message.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], [`Error::NonFinite`]; nothing has changed then.
+    pub fn load(&mut self, values: &[f32]) -> Result<(), Error> {
+        check_length(self.values.len(), values.len())?;
+        check_finite(values)?;
+        self.values.copy_from_slice(values);
+        self.last = Last::None;
+        Ok(())
+    }
+
+    /// Puts the last message back, which was not delivered: exactly, unless [`residual`](Self::residual) was asked for in
+    /// between. Nothing happens where there is none.
+    pub fn put_back(&mut self) {
+        if self.last == Last::Subtracted {
+            self.add_message(1.0, 0);
+        }
+        self.last = Last::None;
+    }
+
+    /// `r += factor * message` from a value on that begins a block.
+    fn add_message(&mut self, factor: f32, first: usize) {
+        let n = self.values.len();
+        // What this object has written is well-formed.
+        if let Ok(said) = Encoded::new(self.quantiser.format(), n, &self.message) {
+            said.add_range(factor, first..n, &mut self.values);
+        }
+    }
+
+    /// Takes the gradient out of the values that were done, and finds what was wrong with the others.
+    fn undo(&mut self, gradient: &[f32], done: usize) -> Error {
+        if self.last == Last::Contained {
+            self.add_message(-1.0, done);
+            self.last = Last::Subtracted;
+        }
+        let until = gradient.len().min(done + BLOCK);
+        let sums = self.values[done..until].iter().zip(&gradient[done..until]).map(|(r, g)| r + g);
+        let (place, value) = sums.enumerate().find(|(_, sum)| !sum.is_finite()).unwrap_or((0, f32::NAN));
+        self.values[..done].iter_mut().zip(gradient).for_each(|(r, g)| *r -= g);
+        Error::NonFinite { index: done + place, value }
+    }
+}

@@ -1,0 +1,177 @@
+//! Quantisers: values in 1 to 16 bits, and what rounding loses kept for later.
+//!
+//! | [`Format`] | bits | what a value becomes | source |
+//! | --- | --- | --- | --- |
+//! | [`F16`](Format::F16), [`Bf16`](Format::Bf16) | 16 | the nearest number of the format | |
+//! | [`Sign`](Format::Sign) | 1 | its sign times one magnitude: the mean ("sign + norm"), or the smallest | Vogels 2019; Aji and Heafield 2017 |
+//! | [`SignColumns`](Format::SignColumns), [`SignPairs`](Format::SignPairs) | 1 | the same with a mean for each column, or one for its positive and one for its negative values | Dryden 2016; Seide 2014 |
+//! | [`TwoBit`](Format::TwoBit) | 2 | its sign times one of two magnitudes | Aji and Heafield 2017 |
+//! | [`Ternary`](Format::Ternary) | 2 | -1, 0 or 1 times the largest magnitude, at random without bias | TernGrad, Wen 2017 |
+//! | [`Qsgd`](Format::Qsgd) | 2, 4, 8 | one of `s` levels of its bucket's norm, at random without bias | QSGD, Alistarh 2017 |
+//! | [`MinMax`](Format::MinMax) | 8 | the nearest of 256 points between its bucket's extremes | |
+//!
+//! A [`Quantiser`] writes the values of a dense vector, or those of a sparse one, as bytes; [`Encoded`] checks bytes and reads
+//! them, and needs no more than format and count. Numbers are little-endian; codes are packed in blocks of 512. Error
+//! feedback: [`DeferredFeedback`] (1 and 2 bits, one pass), [`BucketFeedback`] (formats with buckets, one pass),
+//! [`Feedback`] (any, three passes), and [`encode_entries`] for what a selection has taken out of a residual.
+//!
+//! All is the same bits on every CPU. Rounding at random depends on seed, message number and place alone.
+
+mod columns;
+mod deferred;
+mod encoded;
+mod feedback;
+mod half_precision;
+mod min_max;
+mod qsgd;
+mod sign;
+mod ternary;
+mod two_bit;
+mod vote;
+
+pub use columns::ColumnSign;
+pub use deferred::{DeferredFeedback, OnePass};
+pub use encoded::{Encoded, Format};
+pub use feedback::{BucketFeedback, Feedback, encode_entries};
+pub use half_precision::HalfPrecision;
+pub use min_max::MinMax;
+pub use qsgd::{Norm, Qsgd};
+pub use sign::{Magnitude, Sign};
+pub use ternary::Ternary;
+pub use two_bit::TwoBit;
+pub use vote::Votes;
+
+use crate::bits::check_finite;
+use crate::simd::{Level, codes, dense, pack};
+use crate::{Error, SparseView};
+
+/// Values that are looked at together, and the unit of packing.
+pub(crate) const BLOCK: usize = pack::BLOCK;
+
+/// Writes values as bytes.
+pub trait Quantiser {
+    /// How the bytes are to be read.
+    fn format(&self) -> Format;
+
+    /// Bytes that `count` values take: exactly.
+    fn encoded_bytes(&self, count: usize) -> usize;
+
+    /// Replaces `bytes` by `values`, encoded. Does not allocate once `bytes` has had this length.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] for the first NaN or infinity; what `bytes` holds then is not to be sent.
+    fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error>;
+
+    /// As [`encode`](Self::encode), for the values of a sparse vector: indices count where there are columns.
+    ///
+    /// # Errors
+    /// As there; the index is that of the dense vector.
+    fn encode_sparse(&mut self, entries: SparseView<'_>, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        self.encode(entries.values(), bytes).map_err(|error| dense_index(error, entries))
+    }
+}
+
+impl<Q: Quantiser + ?Sized> Quantiser for Box<Q> {
+    fn format(&self) -> Format {
+        (**self).format()
+    }
+
+    fn encoded_bytes(&self, count: usize) -> usize {
+        (**self).encoded_bytes(count)
+    }
+
+    fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
+        (**self).encode(values, bytes)
+    }
+
+    fn encode_sparse(&mut self, entries: SparseView<'_>, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        (**self).encode_sparse(entries, bytes)
+    }
+}
+
+/// A quantiser whose buckets, consecutive values, know nothing of each other.
+pub trait Bucketed: Quantiser {
+    /// Values in a bucket, a multiple of 512.
+    fn bucket(&self) -> usize;
+
+    /// Bytes before the buckets.
+    fn head_bytes(&self) -> usize;
+
+    /// Writes what comes before the buckets, and begins a new message.
+    fn begin(&mut self, head: &mut [u8]);
+
+    /// Bytes of a bucket of `count` values.
+    fn bucket_bytes(&self, count: usize) -> usize;
+
+    /// Encodes finite values, the first of which is at place `first` of its vector.
+    fn encode_bucket(&self, first: usize, values: &[f32], bytes: &mut [u8]);
+
+    /// Decodes what [`encode_bucket`](Self::encode_bucket) wrote.
+    fn decode_bucket(&self, bytes: &[u8], values: &mut [f32]);
+}
+
+/// [`Quantiser::encode`] for all that have buckets.
+fn encode_buckets(quantiser: &mut impl Bucketed, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
+    let first = begin(quantiser, values.len(), bytes);
+    let (bucket, mut rest) = (quantiser.bucket(), &mut bytes[first..]);
+    for (number, values) in values.chunks(bucket).enumerate() {
+        check_finite(values).map_err(|error| later(error, number * bucket))?;
+        let (own, others) = rest.split_at_mut(quantiser.bucket_bytes(values.len()));
+        quantiser.encode_bucket(number * bucket, values, own);
+        rest = others;
+    }
+    Ok(())
+}
+
+/// Makes room, writes the head, and says where the buckets begin.
+fn begin(quantiser: &mut impl Bucketed, count: usize, bytes: &mut Vec<u8>) -> usize {
+    bytes.resize(quantiser.encoded_bytes(count), 0);
+    let head = quantiser.head_bytes();
+    quantiser.begin(&mut bytes[..head]);
+    head
+}
+
+/// The same report for a slice that begins at `first`.
+fn later(error: Error, first: usize) -> Error {
+    match error {
+        Error::NonFinite { index, value } => Error::NonFinite { index: first + index, value },
+        other => other,
+    }
+}
+
+/// The same report with the index of a sparse vector's entry.
+fn dense_index(error: Error, entries: SparseView<'_>) -> Error {
+    match error {
+        Error::NonFinite { index, value } => Error::NonFinite { index: entries.indices()[index] as usize, value },
+        other => other,
+    }
+}
+
+/// Encodes blocks of values by `codes`, `width` bits each.
+fn pack_values(width: usize, values: &[f32], bytes: &mut [u8], mut code: impl FnMut(usize, &[f32], &mut [u8])) {
+    let level = Level::best();
+    let mut codes = [0; BLOCK];
+    let parts = bytes.chunks_mut(pack::packed_bytes(BLOCK, width));
+    for (number, (values, bytes)) in values.chunks(BLOCK).zip(parts).enumerate() {
+        let codes = &mut codes[..values.len()];
+        code(number * BLOCK, values, codes);
+        pack::pack_width(level, width, codes, bytes);
+    }
+}
+
+/// The codes of block `number` of a packed vector.
+fn unpack_block(width: usize, bytes: &[u8], number: usize, codes: &mut [u8]) {
+    let first = number * pack::packed_bytes(BLOCK, width);
+    let bytes = &bytes[first..][..pack::packed_bytes(codes.len(), width)];
+    pack::unpack_width(Level::best(), width, bytes, codes);
+}
+
+/// Sum of magnitudes over a vector of any length, in a fixed order.
+fn sum_of_magnitudes(values: &[f32]) -> f64 {
+    codes::sum_of_magnitudes(Level::best(), values)
+}
+
+/// The largest magnitude of finite values.
+fn largest(values: &[f32]) -> f32 {
+    f32::from_bits(dense::largest_magnitude(Level::best(), values))
+}

@@ -1,0 +1,89 @@
+//! One bit: the sign times one magnitude for all.
+//!
+//! With the mean, `|v|_1 / n`, it is the "sign + norm" of Vogels et al. (2019) and the global average of Aji and Heafield
+//! (2017); with the smallest, what they call "min" and Strom's (2015) threshold, which is for the values of a selection.
+
+use super::{Format, OnePass, Quantiser, pack_values, sum_of_magnitudes};
+use crate::Error;
+use crate::bits::check_finite;
+use crate::simd::pack::packed_bytes;
+use crate::simd::step::{Figures, Step, step_one_bit};
+use crate::simd::{Level, codes};
+
+/// Which magnitude stands for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Magnitude {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// The smallest that is not 0.
+    Min,
+}
+
+/// Quantises to a sign bit and one magnitude: `4 + n / 8` bytes. Zero has a sign, too, and becomes what the others become.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Sign {
+    magnitude: Magnitude,
+}
+
+impl Sign {
+    /// With this magnitude.
+    pub fn new(magnitude: Magnitude) -> Self {
+        Self { magnitude }
+    }
+}
+
+impl Quantiser for Sign {
+    fn format(&self) -> Format {
+        Format::Sign
+    }
+
+    fn encoded_bytes(&self, count: usize) -> usize {
+        4 + packed_bytes(count, 1)
+    }
+
+    fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
+        check_finite(values)?;
+        bytes.resize(self.encoded_bytes(values.len()), 0);
+        let level = Level::best();
+        let figures = match self.magnitude {
+            Magnitude::Mean => {
+                Figures { sums: [sum_of_magnitudes(values), 0.0], large: 0, smallest: [f32::INFINITY; 2] }
+            }
+            Magnitude::Min => Figures {
+                sums: [0.0; 2],
+                large: 0,
+                smallest: [codes::smallest_above(level, values, 0.0), f32::INFINITY],
+            },
+        };
+        self.write_scales(&figures, values.len(), bytes);
+        pack_values(1, values, &mut bytes[4..], |_, values, out| codes::sign_codes(level, values, out));
+        Ok(())
+    }
+}
+
+impl OnePass for Sign {
+    fn head_bytes(&self) -> usize {
+        4
+    }
+
+    fn prepare(&mut self, _: &[f32], _: &[f32]) {}
+
+    fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]) {
+        let scale = match self.magnitude {
+            Magnitude::Mean => (figures.sums[0] / count.max(1) as f64) as f32,
+            Magnitude::Min => finite_or(figures.smallest[0], 0.0),
+        };
+        bytes[..4].copy_from_slice(&scale.to_le_bytes());
+    }
+
+    fn step(&self, step: Step<'_>, head: &[u8]) -> Result<Figures, usize> {
+        let scale = head.first_chunk().map_or(0.0, |bytes| f32::from_le_bytes(*bytes));
+        step_one_bit(Level::best(), step, scale, self.magnitude == Magnitude::Mean)
+    }
+}
+
+/// `value`, or another where it is infinite.
+pub(super) fn finite_or(value: f32, otherwise: f32) -> f32 {
+    if value.is_finite() { value } else { otherwise }
+}

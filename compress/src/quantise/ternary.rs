@@ -1,0 +1,68 @@
+//! TernGrad (Wen et al., 2017): -1, 0 or 1 times the largest magnitude.
+
+use super::{Format, Quantiser, largest, pack_values};
+use crate::Error;
+use crate::bits::check_finite;
+use crate::generator::Generator;
+use crate::simd::pack::packed_bytes;
+use crate::simd::{Level, codes};
+
+/// Quantises to `s * sign(v)` with probability `|v| / s`, else 0, where `s` is the largest magnitude: `4 + n / 4` bytes.
+///
+/// Unbiased, to 2^-24 of `s`; the variance of a value is `|v| (s - |v|)`. Clipping at `c` standard deviations lowers `s` and
+/// biases what it clips. Cost: three passes, two more with clipping.
+#[derive(Debug, Clone)]
+pub struct Ternary {
+    clip: Option<f32>,
+    keys: Generator,
+}
+
+impl Ternary {
+    /// Without clipping. Ranks should have different seeds: their errors then average out.
+    pub fn new(seed: u64) -> Self {
+        Self { clip: None, keys: Generator::new(seed) }
+    }
+
+    /// Cuts values more than `deviations` standard deviations from zero to that (the paper: 2.5). Not a positive number
+    /// means no clipping.
+    pub fn clipped(seed: u64, deviations: f32) -> Self {
+        Self { clip: (deviations > 0.0 && deviations.is_finite()).then_some(deviations), ..Self::new(seed) }
+    }
+}
+
+impl Quantiser for Ternary {
+    fn format(&self) -> Format {
+        Format::Ternary
+    }
+
+    fn encoded_bytes(&self, count: usize) -> usize {
+        4 + packed_bytes(count, 2)
+    }
+
+    fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
+        check_finite(values)?;
+        let mut scale = largest(values);
+        if let Some(deviations) = self.clip {
+            let bound = f64::from(deviations) * standard_deviation(values);
+            // Values above the scale are certain to become it: clipping needs no copy.
+            scale = if bound < f64::from(scale) { bound as f32 } else { scale };
+        }
+        bytes.resize(self.encoded_bytes(values.len()), 0);
+        bytes[..4].copy_from_slice(&scale.to_le_bytes());
+        let (level, key) = (Level::best(), self.keys.next_key());
+        pack_values(2, values, &mut bytes[4..], |first, values, out| {
+            if scale > 0.0 {
+                codes::ternary_codes(level, values, scale, key, first as u32, out);
+            } else {
+                out.fill(0);
+            }
+        });
+        Ok(())
+    }
+}
+
+fn standard_deviation(values: &[f32]) -> f64 {
+    let (level, count) = (Level::best(), values.len().max(1) as f64);
+    let mean = codes::sum(level, values) / count;
+    (codes::sum_of_squares(level, values, mean) / count).sqrt()
+}

@@ -1,0 +1,98 @@
+//! Two bits: the sign times a small or a large magnitude (Aji and Heafield, 2017, section 5.4).
+//!
+//! A threshold parts small from large. Each message sets that of the next to the middle of its two means, which is Lloyd's
+//! iteration for the best four levels; the first is the mean magnitude of a sample.
+
+use super::sign::finite_or;
+use super::{Format, Magnitude, OnePass, Quantiser, pack_values, sum_of_magnitudes};
+use crate::Error;
+use crate::bits::check_finite;
+use crate::simd::pack::packed_bytes;
+use crate::simd::step::{Figures, Step, step_two_bit};
+use crate::simd::{Level, codes};
+
+/// Values that the first threshold is made of.
+const SAMPLE: usize = 4096;
+
+/// Quantises to two bits and two magnitudes: `8 + n / 4` bytes. Keeps the threshold from message to message.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TwoBit {
+    magnitude: Magnitude,
+    threshold: Option<f32>,
+}
+
+impl TwoBit {
+    /// With this magnitude for the small and for the large values.
+    pub fn new(magnitude: Magnitude) -> Self {
+        Self { magnitude, threshold: None }
+    }
+
+    /// The magnitude above which values are large in the next message, once there has been one.
+    pub fn threshold(&self) -> Option<f32> {
+        self.threshold
+    }
+}
+
+impl Quantiser for TwoBit {
+    fn format(&self) -> Format {
+        Format::TwoBit
+    }
+
+    fn encoded_bytes(&self, count: usize) -> usize {
+        8 + packed_bytes(count, 2)
+    }
+
+    fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
+        check_finite(values)?;
+        bytes.resize(self.encoded_bytes(values.len()), 0);
+        self.prepare(values, &[]);
+        let (level, threshold) = (Level::best(), self.threshold.unwrap_or(0.0));
+        let (above, large) = codes::sum_above(level, values, threshold);
+        let smallest = [0.0, threshold].map(|bound| codes::smallest_above(level, values, bound));
+        let figures = Figures { sums: [sum_of_magnitudes(values), above], large, smallest };
+        self.write_scales(&figures, values.len(), bytes);
+        pack_values(2, values, &mut bytes[8..], |_, values, out| codes::two_bit_codes(level, values, threshold, out));
+        Ok(())
+    }
+}
+
+impl OnePass for TwoBit {
+    fn head_bytes(&self) -> usize {
+        8
+    }
+
+    fn prepare(&mut self, r: &[f32], g: &[f32]) {
+        if self.threshold.is_none() && !r.is_empty() {
+            let stride = r.len().div_ceil(SAMPLE);
+            let sum = |i: usize| r[i] + g.get(i).copied().unwrap_or(0.0);
+            let magnitudes = (0..r.len()).step_by(stride).map(|i| f64::from(sum(i).abs()));
+            let mean = (magnitudes.sum::<f64>() / r.len().div_ceil(stride) as f64) as f32;
+            self.threshold = Some(finite_or(mean, 0.0));
+        }
+    }
+
+    fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]) {
+        let [all, above] = figures.sums;
+        let mean = |sum: f64, count: usize| if count > 0 { (sum.max(0.0) / count as f64) as f32 } else { 0.0 };
+        let small = mean(all - above, count - figures.large);
+        let large = if figures.large > 0 { mean(above, figures.large) } else { small };
+        let levels = match self.magnitude {
+            Magnitude::Mean => [small, large],
+            Magnitude::Min => {
+                // The smallest of all is one of the large where nothing is small; it stands for none then.
+                let small = finite_or(figures.smallest[0], 0.0);
+                [small, finite_or(figures.smallest[1], small)]
+            }
+        };
+        self.threshold = Some(0.5 * small + 0.5 * large);
+        bytes[..4].copy_from_slice(&levels[0].to_le_bytes());
+        bytes[4..8].copy_from_slice(&levels[1].to_le_bytes());
+    }
+
+    fn step(&self, step: Step<'_>, head: &[u8]) -> Result<Figures, usize> {
+        let levels = head.as_chunks().0;
+        let levels = std::array::from_fn(|i| levels.get(i).map_or(0.0, |&bytes| f32::from_le_bytes(bytes)));
+        let means = self.magnitude == Magnitude::Mean;
+        step_two_bit(Level::best(), step, levels, self.threshold.unwrap_or(0.0), means)
+    }
+}

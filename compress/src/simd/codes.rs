@@ -1,0 +1,266 @@
+//! From values to codes of at most 8 bits, from codes to values, and the figures that a code's scale is made of.
+//!
+//! Slices of one call have equal lengths, at most [`BLOCK`] where they are `u8`. Sums run in 64 partial sums of `f64`, then
+//! over these in order.
+
+use super::pack::BLOCK;
+use super::per_level;
+use crate::generator::dither;
+
+/// Partial results of sums and extremes.
+const LANES: usize = 64;
+
+/// A sign bit, 1 for negative.
+#[inline(always)]
+pub(super) fn sign_code(value: f32) -> u8 {
+    (value.to_bits() >> 31) as u8
+}
+
+#[inline(always)]
+pub(super) fn sign_value(code: u8, scale: f32) -> f32 {
+    f32::from_bits(scale.to_bits() ^ u32::from(code) << 31)
+}
+
+/// Sign bit, and below it whether the magnitude is above `threshold`.
+#[inline(always)]
+pub(super) fn two_bit_code(value: f32, threshold: f32) -> u8 {
+    sign_code(value) << 1 | u8::from(value.abs() > threshold)
+}
+
+#[inline(always)]
+pub(super) fn two_bit_value(code: u8, [small, large]: [f32; 2]) -> f32 {
+    let magnitude = if code & 1 == 0 { small } else { large };
+    f32::from_bits(magnitude.to_bits() ^ u32::from(code >> 1) << 31)
+}
+
+/// `smallest + code * step`, by halves, since the way from the smallest to the largest may be too long for an `f32`.
+#[inline(always)]
+pub(crate) fn min_max_point(smallest: f32, step: f32, code: u8) -> f32 {
+    2.0 * (0.5 * smallest + f32::from(code) * (0.5 * step))
+}
+
+per_level! {
+    pub(crate) fn sign_codes(values: &[f32], codes: &mut [u8]) {
+        codes.iter_mut().zip(values).for_each(|(code, &value)| *code = sign_code(value));
+    }
+}
+
+per_level! {
+    pub(crate) fn sign_values(codes: &[u8], scale: f32, values: &mut [f32]) {
+        values.iter_mut().zip(codes).for_each(|(value, &code)| *value = sign_value(code, scale));
+    }
+}
+
+per_level! {
+    pub(crate) fn two_bit_codes(values: &[f32], threshold: f32, codes: &mut [u8]) {
+        codes.iter_mut().zip(values).for_each(|(code, &value)| *code = two_bit_code(value, threshold));
+    }
+}
+
+per_level! {
+    pub(crate) fn two_bit_values(codes: &[u8], levels: [f32; 2], values: &mut [f32]) {
+        values.iter_mut().zip(codes).for_each(|(value, &code)| *value = two_bit_value(code, levels));
+    }
+}
+
+per_level! {
+    /// TernGrad: 1 with probability `|v| / scale`, at most 1, else 0; bit 1 is the sign of a 1. `scale` is more than 0, and
+    /// `first` the position of the first value in its vector.
+    pub(crate) fn ternary_codes(values: &[f32], scale: f32, key: [u32; 2], first: u32, codes: &mut [u8]) {
+        for (i, (code, &value)) in (0..BLOCK as u32).zip(codes.iter_mut().zip(values)) {
+            let one = dither(key, first.wrapping_add(i)) < value.abs() / scale;
+            *code = u8::from(one) | u8::from(one & (value < 0.0)) << 1;
+        }
+    }
+}
+
+per_level! {
+    pub(crate) fn ternary_values(codes: &[u8], scale: f32, values: &mut [f32]) {
+        for (value, &code) in values.iter_mut().zip(codes) {
+            let magnitude = if code & 1 == 0 { 0.0 } else { scale };
+            *value = if code & 2 == 0 { magnitude } else { -magnitude };
+        }
+    }
+}
+
+per_level! {
+    /// QSGD: `levels + sign(v) * (|v| / norm * levels, rounded up with the probability of its fraction)`, `norm` not 0.
+    pub(crate) fn qsgd_codes(values: &[f32], norm: f32, levels: u8, key: [u32; 2], first: u32, codes: &mut [u8]) {
+        let levels = f32::from(levels);
+        for (i, (code, &value)) in (0..BLOCK as u32).zip(codes.iter_mut().zip(values)) {
+            let exact = (value.abs() / norm * levels).min(levels);
+            let level = (exact + dither(key, first.wrapping_add(i))).min(levels) as i32;
+            *code = (levels as i32 + if value < 0.0 { -level } else { level }) as u8;
+        }
+    }
+}
+
+per_level! {
+    pub(crate) fn qsgd_values(codes: &[u8], norm: f32, levels: u8, values: &mut [f32]) {
+        for (value, &code) in values.iter_mut().zip(codes) {
+            *value = (i32::from(code) - i32::from(levels)) as f32 / f32::from(levels) * norm;
+        }
+    }
+}
+
+per_level! {
+    /// `(v - smallest) / step`, to nearest, `step` not 0. Halves of the values are subtracted, which can't overflow.
+    pub(crate) fn min_max_codes(values: &[f32], smallest: f32, step: f32, codes: &mut [u8]) {
+        for (code, &value) in codes.iter_mut().zip(values) {
+            let steps = (0.5 * value - 0.5 * smallest) / step * 2.0;
+            *code = (steps + 0.5).min(255.0).max(0.0) as i32 as u8;
+        }
+    }
+}
+
+per_level! {
+    pub(crate) fn min_max_values(codes: &[u8], smallest: f32, step: f32, values: &mut [f32]) {
+        values.iter_mut().zip(codes).for_each(|(value, &code)| *value = min_max_point(smallest, step, code));
+    }
+}
+
+per_level! {
+    /// Sum of magnitudes.
+    pub(crate) fn sum_of_magnitudes(values: &[f32]) -> f64 {
+        let mut sums = [0.0; LANES];
+        for row in values.chunks(LANES) {
+            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(value.abs()));
+        }
+        sums.iter().sum()
+    }
+}
+
+per_level! {
+    /// Sum of `(v - centre)^2`.
+    pub(crate) fn sum_of_squares(values: &[f32], centre: f64) -> f64 {
+        let mut sums = [0.0; LANES];
+        for row in values.chunks(LANES) {
+            for (sum, &value) in sums.iter_mut().zip(row) {
+                let off = f64::from(value) - centre;
+                *sum += off * off;
+            }
+        }
+        sums.iter().sum()
+    }
+}
+
+per_level! {
+    /// Sum of the values.
+    pub(crate) fn sum(values: &[f32]) -> f64 {
+        let mut sums = [0.0; LANES];
+        for row in values.chunks(LANES) {
+            sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
+        }
+        sums.iter().sum()
+    }
+}
+
+per_level! {
+    /// The smallest and the largest value: infinity and minus infinity for none.
+    pub(crate) fn extremes(values: &[f32]) -> (f32, f32) {
+        let (mut smallest, mut largest) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+        for row in values.chunks(LANES) {
+            for ((smallest, largest), &value) in smallest.iter_mut().zip(&mut largest).zip(row) {
+                *smallest = if value < *smallest { value } else { *smallest };
+                *largest = if value > *largest { value } else { *largest };
+            }
+        }
+        (smallest.into_iter().fold(f32::INFINITY, f32::min), largest.into_iter().fold(f32::NEG_INFINITY, f32::max))
+    }
+}
+
+per_level! {
+    /// The smallest magnitude above `bound`; infinity for none.
+    pub(crate) fn smallest_above(values: &[f32], bound: f32) -> f32 {
+        let mut smallest = [f32::INFINITY; LANES];
+        for row in values.chunks(LANES) {
+            for (smallest, &value) in smallest.iter_mut().zip(row) {
+                let candidate = if value.abs() > bound { value.abs() } else { f32::INFINITY };
+                *smallest = if candidate < *smallest { candidate } else { *smallest };
+            }
+        }
+        smallest.into_iter().fold(f32::INFINITY, f32::min)
+    }
+}
+
+per_level! {
+    /// Sum and number of the magnitudes above `bound`.
+    pub(crate) fn sum_above(values: &[f32], bound: f32) -> (f64, usize) {
+        let (mut sums, mut count) = ([0.0; LANES], 0);
+        for row in values.chunks(LANES) {
+            for (sum, &value) in sums.iter_mut().zip(row) {
+                *sum += f64::from(if value.abs() > bound { value.abs() } else { 0.0 });
+            }
+            count += row.iter().map(|value| u32::from(value.abs() > bound)).sum::<u32>() as usize;
+        }
+        (sums.iter().sum(), count)
+    }
+}
+
+per_level! {
+    /// `into += factor * values`.
+    pub(crate) fn add_scaled(into: &mut [f32], factor: f32, values: &[f32]) {
+        into.iter_mut().zip(values).for_each(|(into, value)| *into += factor * value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::simd::Level;
+
+    /// Everything that kernels make of some values, as bits.
+    fn results(level: Level, values: &[f32], bound: f32, key: [u32; 2]) -> Vec<u64> {
+        let mut bits: Vec<u64> = [sum_of_magnitudes(level, values), sum(level, values)].map(f64::to_bits).to_vec();
+        bits.push(sum_of_squares(level, values, 0.5).to_bits());
+        let (above, count) = sum_above(level, values, bound);
+        bits.extend([above.to_bits(), count as u64]);
+        let (smallest, largest) = extremes(level, values);
+        bits.extend([smallest, largest, smallest_above(level, values, bound)].map(|v| u64::from(v.to_bits())));
+        for values in values.chunks(BLOCK) {
+            let (mut codes, mut decoded) = (vec![0; values.len()], vec![0.0; values.len()]);
+            let mut note = |codes: &[u8], decoded: &mut [f32]| {
+                bits.extend(codes.iter().map(|&code| u64::from(code)));
+                bits.extend(decoded.iter().map(|v| u64::from(v.to_bits())));
+            };
+            sign_codes(level, values, &mut codes);
+            sign_values(level, &codes, bound, &mut decoded);
+            note(&codes, &mut decoded);
+            two_bit_codes(level, values, bound, &mut codes);
+            two_bit_values(level, &codes, [0.25, bound], &mut decoded);
+            note(&codes, &mut decoded);
+            ternary_codes(level, values, bound, key, 7, &mut codes);
+            ternary_values(level, &codes, bound, &mut decoded);
+            note(&codes, &mut decoded);
+            for levels in [1, 7, 127] {
+                qsgd_codes(level, values, bound, levels, key, 7, &mut codes);
+                qsgd_values(level, &codes, bound, levels, &mut decoded);
+                note(&codes, &mut decoded);
+            }
+            min_max_codes(level, values, -bound, bound / 100.0, &mut codes);
+            min_max_values(level, &codes, -bound, bound / 100.0, &mut decoded);
+            note(&codes, &mut decoded);
+            add_scaled(level, &mut decoded, bound, values);
+            note(&codes, &mut decoded);
+        }
+        bits
+    }
+
+    proptest! {
+        #[test]
+        fn every_level_gives_the_same_bits(
+            values in prop::collection::vec(prop_oneof![4 => -2.0_f32..2.0, 1 => -1e30_f32..1e30], 0..700),
+            bound in prop_oneof![3 => 0.01_f32..3.0, 1 => 1e-20_f32..1e20],
+            key: [u32; 2],
+        ) {
+            let expected = results(Level::available().next().unwrap(), &values, bound, key);
+            for level in Level::available() {
+                let found = results(level, &values, bound, key);
+                let wrong = found.iter().zip(&expected).position(|(f, e)| f != e);
+                prop_assert_eq!(wrong, None, "{}", level.name());
+            }
+        }
+    }
+}
