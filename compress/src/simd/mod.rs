@@ -10,8 +10,10 @@ pub(crate) mod half;
 mod level;
 pub(crate) mod pack;
 pub(crate) mod step;
+mod select;
 
 pub(crate) use level::{Kind, Level, per_level};
+pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
 
 /// Asks for the memory `ahead_bytes` after the start of each cache line of `block`, without waiting for it.
 ///

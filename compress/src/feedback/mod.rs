@@ -4,6 +4,10 @@
 //! is taken out of `r`; whatever fails puts it back. So what was sent plus the residual is always
 //! the sum of the gradients (Aji and Heafield, EMNLP 2017; Vogels et al., NeurIPS 2019, algorithm 2).
 
+mod gradient;
+
+pub use gradient::Gradient;
+
 use crate::bits::largest_finite;
 use crate::error::check_length;
 use crate::select::{TopKScratch, top_k};

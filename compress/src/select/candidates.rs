@@ -1,0 +1,206 @@
+//! The candidates that one thread has found, by rising tensor and index.
+
+use std::ops::Range;
+
+use super::cut::{Cut, CutScratch, find_cut};
+use super::part::Part;
+use crate::bits::INFINITE;
+use crate::simd::{BLOCK, Level};
+
+/// Values that were not finite, and so have no place in a selection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// How many there were.
+    pub count: usize,
+    /// The tensor of the first of them, as its place in the list of tensors; 0 where there was but one tensor.
+    pub tensor: usize,
+    /// Its index in the tensor.
+    pub index: usize,
+    /// What was found there, or what the sum would have become.
+    pub value: f32,
+}
+
+/// Candidates of one thread, in a buffer that is closed up when it is full.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Candidates {
+    /// Bits of the values; the first `len` count, the rest is room.
+    bits: Vec<u32>,
+    indices: Vec<u32>,
+    len: usize,
+    segments: Vec<Segment>,
+    pub(super) left_out: Option<LeftOut>,
+    /// Where a sum was not finite although the gradient was.
+    pub(super) overflowed: Vec<(usize, u32)>,
+    cut: CutScratch,
+}
+
+/// Candidates of one tensor: those from the end of the segment before to this end.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    tensor: usize,
+    end: usize,
+}
+
+impl Candidates {
+    /// Forgets everything, and makes room for `room` candidates and a block more.
+    pub(super) fn reset(&mut self, room: usize) {
+        self.clear();
+        self.left_out = None;
+        self.overflowed.clear();
+        let room = room + BLOCK;
+        if self.bits.len() < room {
+            self.bits.resize(room, 0);
+            self.indices.resize(room, 0);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.bits.capacity() + self.indices.capacity() + self.segments.capacity() + self.cut.capacity()
+    }
+
+    /// Forgets the candidates.
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+        self.segments.clear();
+    }
+
+    /// Returns all candidates to where they came from.
+    pub(super) fn put_back(&mut self, parts: &mut [Part<'_>]) {
+        for (tensor, indices, bits) in self.segments() {
+            indices.iter().zip(bits).for_each(|(&index, &bits)| parts[tensor].put_back(index, bits));
+        }
+        self.clear();
+    }
+
+    /// The bits of the candidates, sign included.
+    pub(super) fn bits(&self) -> &[u32] {
+        &self.bits[..self.len]
+    }
+
+    /// Tensor, indices and bits of the candidates of each tensor.
+    pub(super) fn segments(&self) -> impl Iterator<Item = (usize, &[u32], &[u32])> {
+        let starts = std::iter::once(0).chain(self.segments.iter().map(|segment| segment.end));
+        starts.zip(&self.segments).map(|(start, segment)| {
+            (segment.tensor, &self.indices[start..segment.end], &self.bits[start..segment.end])
+        })
+    }
+
+    /// Passes over all `parts` once and collects what reaches `bound` and may belong to the first `k` of all. Keeps to
+    /// `room` by dropping what `k` others come before.
+    pub(super) fn collect(&mut self, level: Level, parts: &mut [Part<'_>], mut bound: u32, k: usize, room: usize) {
+        let room = room + BLOCK;
+        for i in 0..parts.len() {
+            self.segments.push(Segment { tensor: parts[i].tensor, end: self.len });
+            let mut from = 0;
+            while from < parts[i].len() {
+                let (bits, indices) = (&mut self.bits[self.len..room], &mut self.indices[self.len..room]);
+                let pass = parts[i].collect(level, from, bound, bits, indices);
+                from += pass.done;
+                self.len += pass.found;
+                self.segments[i].end = self.len;
+                if from < parts[i].len() {
+                    bound = bound.max(self.shrink(parts, k));
+                }
+            }
+        }
+        self.strip(parts);
+    }
+
+    /// Reduces the candidates to the first `k`, and returns the bound that later ones must reach to come before any of them:
+    /// an equal magnitude does not do.
+    fn shrink(&mut self, parts: &mut [Part<'_>], k: usize) -> u32 {
+        self.strip(parts);
+        if self.len <= k {
+            return 0;
+        }
+        let mut cut = find_cut(std::iter::once(&self.bits[..self.len]), k, &mut self.cut);
+        self.keep(&mut cut, parts);
+        cut.threshold.saturating_add(1).min(INFINITE)
+    }
+
+    /// Keeps what belongs to the selection, and returns the rest to where it came from. Counts the ties used down.
+    pub(super) fn keep(&mut self, cut: &mut Cut, parts: &mut [Part<'_>]) {
+        if *cut == Cut::ALL {
+            return;
+        }
+        let (mut start, mut kept) = (0, 0);
+        for segment in &mut self.segments {
+            let part = &mut parts[segment.tensor - parts[0].tensor];
+            while start < segment.end {
+                let end = segment.end.min(start + SIEVED);
+                kept = sieve(&mut self.bits, &mut self.indices, start..end, kept, cut, part);
+                start = end;
+            }
+            segment.end = kept;
+        }
+        self.len = kept;
+    }
+
+    /// Takes out what is not finite, and takes note of it.
+    fn strip(&mut self, parts: &[Part<'_>]) {
+        if largest_magnitude(&self.bits[..self.len]) < INFINITE {
+            return;
+        }
+        let (mut start, mut kept) = (0, 0);
+        for segment in &mut self.segments {
+            for i in start..segment.end {
+                let (bits, index) = (self.bits[i], self.indices[i]);
+                if bits & MAGNITUDE < INFINITE {
+                    (self.bits[kept], self.indices[kept]) = (bits, index);
+                    kept += 1;
+                    continue;
+                }
+                let value = f32::from_bits(bits);
+                let first = LeftOut { count: 0, tensor: segment.tensor, index: index as usize, value };
+                self.left_out.get_or_insert(first).count += 1;
+                if parts[segment.tensor - parts[0].tensor].gradient_is_finite(index) {
+                    self.overflowed.push((segment.tensor, index));
+                }
+            }
+            start = segment.end;
+            segment.end = kept;
+        }
+        self.len = kept;
+    }
+}
+
+/// All bits but the sign.
+const MAGNITUDE: u32 = 0x7fff_ffff;
+
+/// Candidates sieved at a time.
+const SIEVED: usize = 256;
+
+/// Moves those of the candidates in `range` that belong to the selection up to place `kept`, and puts the others back.
+/// Returns the place after the last one moved.
+fn sieve(
+    bits: &mut [u32],
+    indices: &mut [u32],
+    range: Range<usize>,
+    mut kept: usize,
+    cut: &mut Cut,
+    part: &mut Part<'_>,
+) -> usize {
+    let mut dropped = [(0, 0); SIEVED];
+    let mut count = 0;
+    // Everything is written to both places and counted in one: no branch to mispredict.
+    for i in range {
+        let entry = (indices[i], bits[i]);
+        let magnitude = entry.1 & MAGNITUDE;
+        let tie = (magnitude == cut.threshold) & (cut.ties > 0);
+        cut.ties -= usize::from(tie);
+        let keep = (magnitude > cut.threshold) | tie;
+        (indices[kept], bits[kept]) = entry;
+        dropped[count % SIEVED] = entry;
+        kept += usize::from(keep);
+        count += usize::from(!keep);
+    }
+    dropped[..count].iter().for_each(|&(index, bits)| part.put_back(index, bits));
+    kept
+}
+
+/// The largest magnitude among the bits of values; 0 of none.
+fn largest_magnitude(bits: &[u32]) -> u32 {
+    bits.iter().fold(0, |largest, bits| largest.max(bits & MAGNITUDE))
+}

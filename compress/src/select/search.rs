@@ -1,0 +1,185 @@
+//! The search for the first `k` of all: a guess, one pass, and the proof that the guess was low enough.
+
+use super::candidates::{Candidates, LeftOut};
+use super::cut::{Cut, CutScratch, find_cut};
+use super::guess::sampled_bound;
+use super::part::Part;
+use crate::SparseVec;
+use crate::bits::INFINITE;
+use crate::simd::Level;
+
+/// Work space of a selection, to be reused: calls with the same number of elements and `k` do not allocate again, but for
+/// threads and lists of tensors. Takes `24 * k` bytes and 64 KiB for each thread, at most `8 * n`.
+#[derive(Debug, Clone)]
+pub struct TopKScratch {
+    threads: usize,
+    workers: Vec<Candidates>,
+    sample: Vec<u32>,
+    cut: CutScratch,
+}
+
+impl Default for TopKScratch {
+    fn default() -> Self {
+        Self { threads: 1, workers: Vec::new(), sample: Vec::new(), cut: CutScratch::default() }
+    }
+}
+
+impl TopKScratch {
+    /// An empty work space for selections by the calling thread alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty work space for selections by up to so many threads, which are started for each selection of half a million
+    /// elements a thread and more. What is selected does not depend on it.
+    pub fn with_threads(threads: usize) -> Self {
+        Self { threads: threads.max(1), ..Self::default() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> Vec<usize> {
+        let workers = self.workers.iter().map(Candidates::capacity);
+        workers.chain([self.workers.capacity(), self.sample.capacity(), self.cut.capacity()]).collect()
+    }
+
+    /// Where a sum of the last selection was not finite although the gradient's element was: tensor and index.
+    pub(crate) fn overflowed(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.workers.iter().flat_map(|worker| worker.overflowed.iter().copied())
+    }
+}
+
+/// Elements for which starting a thread is worth while.
+const A_THREADS_WORTH: usize = 1 << 19;
+
+/// What a search has found.
+pub(super) struct Found {
+    /// The smallest magnitude selected, if `k` were.
+    pub(super) threshold: Option<u32>,
+    pub(super) left_out: Option<LeftOut>,
+}
+
+/// Selects the first `k` of all values in `parts`, which are whole tensors numbered from 0, into `outs`, one for each, and
+/// takes them out of residuals. `bound` is a guess of what the `k`-th magnitude reaches; a sample is taken without one.
+///
+/// Stops early, with what is left out and nothing in `outs`, when values that are not to be changed are not finite.
+pub(super) fn search(
+    parts: &mut [Part<'_>],
+    k: usize,
+    bound: Option<u32>,
+    outs: &mut [SparseVec],
+    scratch: &mut TopKScratch,
+) -> Found {
+    let total: usize = parts.iter().map(Part::len).sum();
+    let k = k.min(total);
+    scratch.prepare(total, k);
+    let first_bound = if k == 0 { INFINITE } else { bound.unwrap_or_else(|| scratch.sampled(parts, total, k)) };
+    let left_out = scratch.pass(parts, total, first_bound, k);
+    if left_out.is_some() && !parts.iter().any(Part::is_residual) {
+        return Found { threshold: None, left_out };
+    }
+    if scratch.count() < k && first_bound > 1 {
+        scratch.search_lower(parts, total, first_bound, k);
+    }
+    let cut = scratch.cut(k);
+    scratch.emit(cut, parts, outs);
+    Found { threshold: (cut.threshold > 0 && k > 0).then_some(cut.threshold), left_out }
+}
+
+impl TopKScratch {
+    fn prepare(&mut self, total: usize, k: usize) {
+        let workers = self.threads.min(total / A_THREADS_WORTH).max(1);
+        self.workers.resize_with(workers.max(self.workers.len()), Candidates::default);
+        self.workers.iter_mut().for_each(|worker| worker.reset(0));
+        self.workers[..workers].iter_mut().for_each(|worker| worker.reset(room(total, k)));
+    }
+
+    fn sampled(&mut self, parts: &[Part<'_>], total: usize, k: usize) -> u32 {
+        sampled_bound(parts, total, k, &mut self.sample)
+    }
+
+    /// Candidates found.
+    fn count(&self) -> usize {
+        self.workers.iter().map(|worker| worker.bits().len()).sum()
+    }
+
+    /// One pass over everything. Returns what had to be left out.
+    fn pass(&mut self, parts: &mut [Part<'_>], total: usize, bound: u32, k: usize) -> Option<LeftOut> {
+        let (level, room) = (Level::best(), room(total, k));
+        let workers = self.threads.min(total / A_THREADS_WORTH).max(1);
+        if workers == 1 {
+            self.workers[0].collect(level, parts, bound, k, room);
+        } else {
+            let shares = share_out(parts, total, workers);
+            std::thread::scope(|scope| {
+                let mut pairs = self.workers.iter_mut().zip(shares);
+                let own = pairs.next();
+                for (worker, mut share) in pairs {
+                    scope.spawn(move || worker.collect(level, &mut share, bound, k, room));
+                }
+                if let Some((worker, mut share)) = own {
+                    worker.collect(level, &mut share, bound, k, room);
+                }
+            });
+        }
+        parts.iter_mut().for_each(Part::set_added);
+        let all = self.workers.iter().filter_map(|worker| worker.left_out);
+        all.reduce(|first, other| LeftOut { count: first.count + other.count, ..first })
+    }
+
+    /// Searches again after the bound turned out too high: below it by a sample, and if that is too high as well, everywhere.
+    fn search_lower(&mut self, parts: &mut [Part<'_>], total: usize, too_high: u32, k: usize) {
+        let mut bound = too_high;
+        while self.count() < k && bound > 1 {
+            for worker in &mut self.workers {
+                worker.put_back(parts);
+            }
+            let sampled = if bound == too_high { self.sampled(parts, total, k) } else { 1 };
+            bound = if sampled < bound { sampled } else { 1 };
+            self.pass(parts, total, bound, k);
+        }
+    }
+
+    fn cut(&mut self, k: usize) -> Cut {
+        find_cut(self.workers.iter().map(Candidates::bits), k, &mut self.cut)
+    }
+
+    /// Moves what belongs to the selection to `outs`, and puts back what does not.
+    fn emit(&mut self, mut cut: Cut, parts: &mut [Part<'_>], outs: &mut [SparseVec]) {
+        for worker in &mut self.workers {
+            worker.keep(&mut cut, parts);
+            for (tensor, indices, bits) in worker.segments() {
+                outs[tensor].extend_from_bits(indices, bits);
+            }
+        }
+    }
+}
+
+/// Room for candidates: a bound that is somewhat low lets no more through, and one that is far too low is soon raised.
+fn room(total: usize, k: usize) -> usize {
+    k.saturating_mul(3).saturating_add(8192).min(total)
+}
+
+/// Cuts the elements of `parts` into even shares, in order: each is a run of tensors, of which the first and the last may be
+/// there in part.
+fn share_out<'a>(parts: &'a mut [Part<'_>], total: usize, count: usize) -> Vec<Vec<Part<'a>>> {
+    let mut shares: Vec<Vec<Part<'a>>> = vec![Vec::new()];
+    let mut start = 0;
+    for part in parts {
+        let mut rest = part.stretch();
+        loop {
+            let end = (total as u128 * shares.len() as u128 / count as u128) as usize;
+            let last = shares.len() - 1;
+            if rest.len() <= end - start {
+                start += rest.len();
+                shares[last].push(rest);
+                break;
+            }
+            let (here, there) = rest.split_at(end - start);
+            start = end;
+            shares[last].push(here);
+            shares.push(Vec::new());
+            rest = there;
+        }
+    }
+    shares
+}

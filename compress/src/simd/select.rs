@@ -1,0 +1,393 @@
+//! One pass over dense memory that picks out the candidates of a selection.
+//!
+//! A candidate is a value whose magnitude, as bits, is at least a bound of 1 or more. Values that are not finite lie above every
+//! bound, so they are found as well: one comparison serves both.
+
+use super::{Kind, Level, per_level};
+use crate::bits::{INFINITE, magnitude};
+
+/// Values that are looked at before the room for candidates is looked at again.
+pub(crate) const BLOCK: usize = 64;
+
+/// How far a pass has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pass {
+    /// Values passed over.
+    pub(crate) done: usize,
+    /// Candidates written.
+    pub(crate) found: usize,
+}
+
+/// `r += g`, and moves the candidates among the sums out: their bits and their indices, counted from `first` on, go to the
+/// beginning of `bits` and `indices`, in order, and `r` has a zero in their place. Where a sum is not finite `r` keeps
+/// what it had, and the sum is written as a candidate's.
+///
+/// Ends with the shorter of `r` and `g`, or where less than a [`BLOCK`] of room is left. What lies behind the candidates in
+/// `bits` and `indices` may be overwritten.
+pub(crate) fn add_and_take(
+    level: Level,
+    r: &mut [f32],
+    g: &[f32],
+    first: u32,
+    bound: u32,
+    bits: &mut [u32],
+    indices: &mut [u32],
+) -> Pass {
+    match level.kind() {
+        // SAFETY: a level of this kind exists only where the CPU was found to have these features.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => unsafe { avx512::add_and_take(r, g, first, bound, bits, indices) },
+        _ => add_and_take_in_one_body(level, r, g, first, bound, bits, indices),
+    }
+}
+
+/// Copies the candidates among `values` out, as [`add_and_take`] does.
+pub(crate) fn copy_out(
+    level: Level,
+    values: &[f32],
+    first: u32,
+    bound: u32,
+    bits: &mut [u32],
+    indices: &mut [u32],
+) -> Pass {
+    match level.kind() {
+        // SAFETY: a level of this kind exists only where the CPU was found to have these features.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => unsafe { avx512::copy_out(values, first, bound, bits, indices) },
+        _ => copy_out_in_one_body(level, values, first, bound, bits, indices),
+    }
+}
+
+per_level! {
+    fn add_and_take_in_one_body(
+        r: &mut [f32], g: &[f32], first: u32, bound: u32, bits: &mut [u32], indices: &mut [u32],
+    ) -> Pass {
+        let len = r.len().min(g.len());
+        let mut pass = Pass { done: 0, found: 0 };
+        for (r, g) in r[..len].chunks_mut(BLOCK).zip(g[..len].chunks(BLOCK)) {
+            let Some(room) = room(bits, indices, pass.found) else { break };
+            let mut sums = [0.0; BLOCK];
+            sums.iter_mut().zip(&*r).zip(g).for_each(|((sum, r), g)| *sum = r + g);
+            let sums = &sums[..r.len()];
+            if any_reaches(sums, bound) {
+                pass.found += append(sums, first + pass.done as u32, bound, room);
+                for (r, &sum) in r.iter_mut().zip(sums) {
+                    let magnitude = magnitude(sum);
+                    let instead = if magnitude < INFINITE { 0.0 } else { *r };
+                    *r = if magnitude < bound { sum } else { instead };
+                }
+            } else {
+                r.copy_from_slice(sums);
+            }
+            pass.done += r.len();
+        }
+        pass
+    }
+}
+
+per_level! {
+    fn copy_out_in_one_body(
+        values: &[f32], first: u32, bound: u32, bits: &mut [u32], indices: &mut [u32],
+    ) -> Pass {
+        let mut pass = Pass { done: 0, found: 0 };
+        for block in values.chunks(BLOCK) {
+            let Some(room) = room(bits, indices, pass.found) else { break };
+            if any_reaches(block, bound) {
+                pass.found += append(block, first + pass.done as u32, bound, room);
+            }
+            pass.done += block.len();
+        }
+        pass
+    }
+}
+
+/// Room for a block of candidates behind those that were `found`, if there is so much.
+#[inline(always)]
+fn room<'a>(
+    bits: &'a mut [u32],
+    indices: &'a mut [u32],
+    found: usize,
+) -> Option<(&'a mut [u32; BLOCK], &'a mut [u32; BLOCK])> {
+    Some((bits.get_mut(found..)?.first_chunk_mut()?, indices.get_mut(found..)?.first_chunk_mut()?))
+}
+
+/// Whether a magnitude of the block is at least `bound`, compared signed since SSE2 can do that.
+#[inline(always)]
+fn any_reaches(block: &[f32], bound: u32) -> bool {
+    block.iter().fold(false, |any, &value| any | (magnitude(value) as i32 >= bound as i32))
+}
+
+/// Writes bits and index of the candidates of a block that begins with index `first`, and counts them.
+#[inline(always)]
+fn append(block: &[f32], first: u32, bound: u32, room: (&mut [u32; BLOCK], &mut [u32; BLOCK])) -> usize {
+    let mut count = 0;
+    for (lane, &value) in block.iter().enumerate() {
+        // Written always, counted only if a candidate: no branch to mispredict.
+        room.0[count] = value.to_bits();
+        room.1[count] = first + lane as u32;
+        count += usize::from(magnitude(value) >= bound);
+    }
+    count
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+
+    use super::{BLOCK, INFINITE, Pass};
+
+    const LANES: usize = 16;
+
+    /// What stays the same over a pass.
+    struct Bound {
+        bound: __m512i,
+        infinite: __m512i,
+        magnitude: __m512i,
+    }
+
+    /// As the function of this name above.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn add_and_take(
+        r: &mut [f32],
+        g: &[f32],
+        first: u32,
+        bound: u32,
+        bits: &mut [u32],
+        indices: &mut [u32],
+    ) -> Pass {
+        let (len, room) = (r.len().min(g.len()), bits.len().min(indices.len()));
+        let bound = Bound::new(bound);
+        let (mut done, mut found) = (0, 0);
+        while len - done >= BLOCK && room - found >= BLOCK {
+            // SAFETY: `r` and `g` hold a block from `done` on: that is the loop's first condition.
+            let (r, g) = unsafe { (r.as_mut_ptr().add(done), g.as_ptr().add(done)) };
+            let mut old = [_mm512_setzero_ps(); 4];
+            let mut sums = [_mm512_setzero_ps(); 4];
+            let mut masks = [0_u16; 4];
+            for i in 0..4 {
+                // SAFETY: as above; four vectors are a block.
+                (old[i], sums[i]) = unsafe { (_mm512_loadu_ps(r.add(i * LANES)), _mm512_loadu_ps(g.add(i * LANES))) };
+                sums[i] = _mm512_add_ps(old[i], sums[i]);
+                masks[i] = bound.reached(sums[i]);
+            }
+            if masks[0] | masks[1] | masks[2] | masks[3] != 0 {
+                for i in 0..4 {
+                    if masks[i] != 0 {
+                        let first = first + (done + i * LANES) as u32;
+                        // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
+                        unsafe { append(sums[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found)) };
+                        found += masks[i].count_ones() as usize;
+                        sums[i] = bound.without_candidates(old[i], sums[i], masks[i]);
+                    }
+                }
+            }
+            for i in 0..4 {
+                // SAFETY: as for the loads.
+                unsafe { _mm512_storeu_ps(r.add(i * LANES), sums[i]) };
+            }
+            done += BLOCK;
+        }
+        while done < len && room - found >= BLOCK {
+            let lanes = lanes(len - done);
+            // SAFETY: only lanes below `len` are read and written.
+            let (old, g) = unsafe {
+                (_mm512_maskz_loadu_ps(lanes, r.as_ptr().add(done)), _mm512_maskz_loadu_ps(lanes, g.as_ptr().add(done)))
+            };
+            let sum = _mm512_add_ps(old, g);
+            let mask = bound.reached(sum) & lanes;
+            // SAFETY: a block of room is there, and only lanes below `len` are written.
+            unsafe {
+                append(sum, mask, first + done as u32, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found));
+                _mm512_mask_storeu_ps(r.as_mut_ptr().add(done), lanes, bound.without_candidates(old, sum, mask));
+            }
+            found += mask.count_ones() as usize;
+            done += (len - done).min(LANES);
+        }
+        Pass { done, found }
+    }
+
+    /// As the function of this name above.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn copy_out(values: &[f32], first: u32, bound: u32, bits: &mut [u32], indices: &mut [u32]) -> Pass {
+        let (len, room) = (values.len(), bits.len().min(indices.len()));
+        let bound = Bound::new(bound);
+        let (mut done, mut found) = (0, 0);
+        while len - done >= BLOCK && room - found >= BLOCK {
+            let mut block = [_mm512_setzero_ps(); 4];
+            let mut masks = [0_u16; 4];
+            for i in 0..4 {
+                // SAFETY: `values` holds a block from `done` on: that is the loop's first condition.
+                block[i] = unsafe { _mm512_loadu_ps(values.as_ptr().add(done + i * LANES)) };
+                masks[i] = bound.reached(block[i]);
+            }
+            if masks[0] | masks[1] | masks[2] | masks[3] != 0 {
+                for i in 0..4 {
+                    if masks[i] != 0 {
+                        let first = first + (done + i * LANES) as u32;
+                        // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
+                        unsafe { append(block[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found)) };
+                        found += masks[i].count_ones() as usize;
+                    }
+                }
+            }
+            done += BLOCK;
+        }
+        while done < len && room - found >= BLOCK {
+            let lanes = lanes(len - done);
+            // SAFETY: only lanes below `len` are read.
+            let values = unsafe { _mm512_maskz_loadu_ps(lanes, values.as_ptr().add(done)) };
+            let mask = bound.reached(values) & lanes;
+            // SAFETY: a block of room is there.
+            unsafe {
+                append(values, mask, first + done as u32, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found));
+            }
+            found += mask.count_ones() as usize;
+            done += (len - done).min(LANES);
+        }
+        Pass { done, found }
+    }
+
+    impl Bound {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline]
+        fn new(bound: u32) -> Self {
+            Self {
+                bound: _mm512_set1_epi32(bound as i32),
+                infinite: _mm512_set1_epi32(INFINITE as i32),
+                magnitude: _mm512_set1_epi32(i32::MAX),
+            }
+        }
+
+        /// The lanes whose magnitude is at least the bound.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline]
+        fn reached(&self, values: __m512) -> u16 {
+            _mm512_cmpge_epi32_mask(_mm512_and_si512(_mm512_castps_si512(values), self.magnitude), self.bound)
+        }
+
+        /// `sums`, but zero in the candidates' lanes, and `old` where a sum is not finite.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[inline]
+        fn without_candidates(&self, old: __m512, sums: __m512, candidates: u16) -> __m512 {
+            let magnitudes = _mm512_and_si512(_mm512_castps_si512(sums), self.magnitude);
+            let finite = _mm512_mask_cmplt_epi32_mask(candidates, magnitudes, self.infinite);
+            let kept = _mm512_mask_mov_ps(sums, candidates, old);
+            _mm512_mask_mov_ps(kept, finite, _mm512_setzero_ps())
+        }
+    }
+
+    /// The first so many lanes.
+    fn lanes(count: usize) -> u16 {
+        if count >= LANES { u16::MAX } else { (1 << count) - 1 }
+    }
+
+    /// Writes the values of the lanes in `mask` and their indices, closed up.
+    ///
+    /// # Safety
+    /// Sixteen places can be written at `bits` and at `indices`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    #[inline]
+    unsafe fn append(values: __m512, mask: u16, first: u32, bits: *mut u32, indices: *mut u32) {
+        let steps = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        let places = _mm512_add_epi32(_mm512_set1_epi32(first as i32), steps);
+        // SAFETY: the caller's promise. Whole vectors are stored: storing a part is slow on some CPUs.
+        unsafe {
+            _mm512_storeu_si512(bits.cast(), _mm512_maskz_compress_epi32(mask, _mm512_castps_si512(values)));
+            _mm512_storeu_si512(indices.cast(), _mm512_maskz_compress_epi32(mask, places));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Values that often reach a bound, and some that are not finite.
+    fn value() -> impl Strategy<Value = f32> {
+        prop_oneof![
+            8 => -4.0_f32..4.0,
+            1 => any::<u32>().prop_map(f32::from_bits),
+            1 => prop::sample::select(vec![0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-45]),
+        ]
+    }
+
+    fn bound() -> impl Strategy<Value = u32> {
+        prop_oneof![(0.0_f32..5.0).prop_map(|v| v.to_bits().max(1)), Just(1), Just(INFINITE), 1..=INFINITE]
+    }
+
+    /// The definition, element by element.
+    fn expected(r: &mut [f32], g: &[f32], first: u32, bound: u32) -> Vec<(u32, u32)> {
+        let mut found = Vec::new();
+        for (i, (r, g)) in r.iter_mut().zip(g).enumerate() {
+            let sum = *r + g;
+            if sum.abs().to_bits() < bound {
+                *r = sum;
+            } else {
+                found.push((first + i as u32, canonical(sum)));
+                *r = if sum.is_finite() { 0.0 } else { *r };
+            }
+        }
+        found
+    }
+
+    /// The bits, but of any NaN those of one.
+    fn canonical(value: f32) -> u32 {
+        if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }
+    }
+
+    fn entries(bits: &[u32], indices: &[u32], count: usize) -> Vec<(u32, u32)> {
+        indices.iter().zip(bits).take(count).map(|(&i, &b)| (i, canonical(f32::from_bits(b)))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_level_takes_alike(pairs in prop::collection::vec((value(), value()), 0..400), bound in bound()) {
+            let (r, g): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+            let mut rest = r.clone();
+            let found = expected(&mut rest, &g, 7, bound);
+            for level in Level::available() {
+                let mut left = r.clone();
+                let room = r.len() + BLOCK;
+                let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
+                let pass = add_and_take(level, &mut left, &g, 7, bound, &mut bits, &mut indices);
+                prop_assert_eq!(pass, Pass { done: r.len(), found: found.len() }, "{}", level.name());
+                prop_assert_eq!(entries(&bits, &indices, pass.found), found.clone(), "{}", level.name());
+                let bits_of = |values: &[f32]| values.iter().map(|&v| canonical(v)).collect::<Vec<_>>();
+                prop_assert_eq!(bits_of(&left), bits_of(&rest), "{}", level.name());
+            }
+        }
+
+        #[test]
+        fn every_level_copies_alike(values in prop::collection::vec(value(), 0..400), bound in bound()) {
+            let found = expected(&mut vec![0.0; values.len()], &values, 7, bound);
+            for level in Level::available() {
+                let room = values.len() + BLOCK;
+                let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
+                let pass = copy_out(level, &values, 7, bound, &mut bits, &mut indices);
+                prop_assert_eq!(pass, Pass { done: values.len(), found: found.len() }, "{}", level.name());
+                prop_assert_eq!(entries(&bits, &indices, pass.found), found.clone(), "{}", level.name());
+            }
+        }
+
+        /// A pass that ends for want of room is taken up where it ended.
+        #[test]
+        fn passes_in_pieces_are_one_pass(pairs in prop::collection::vec((value(), value()), 0..700), bound in bound(), room in 64_usize..300) {
+            let (r, g): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+            let mut rest = r.clone();
+            let expected = expected(&mut rest, &g, 0, bound);
+            for level in Level::available() {
+                let (mut left, mut found, mut from) = (r.clone(), Vec::new(), 0);
+                while from < r.len() {
+                    let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
+                    let pass = add_and_take(level, &mut left[from..], &g[from..], from as u32, bound, &mut bits, &mut indices);
+                    prop_assert!(pass.done > 0 && pass.found <= room, "{}", level.name());
+                    found.extend(entries(&bits, &indices, pass.found));
+                    from += pass.done;
+                }
+                prop_assert_eq!(&found, &expected, "{}", level.name());
+            }
+        }
+    }
+}
