@@ -1,11 +1,9 @@
 //! The candidates that one thread has found, by rising tensor and index.
 
-use std::ops::Range;
-
-use super::cut::{Cut, CutScratch, find_cut};
+use super::cut::{ALL, CutScratch, find_cut};
 use super::part::Part;
 use crate::bits::INFINITE;
-use crate::simd::{BLOCK, Level};
+use crate::simd::{BLOCK, Dropped, Level, Mesh, SIEVED, largest_of_bits, sieve};
 
 /// Values that were not finite, and so have no place in a selection.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,7 +67,7 @@ impl Candidates {
     /// Returns all candidates to where they came from.
     pub(super) fn put_back(&mut self, parts: &mut [Part<'_>]) {
         for (tensor, indices, bits) in self.segments() {
-            indices.iter().zip(bits).for_each(|(&index, &bits)| parts[tensor].put_back(index, bits));
+            parts[tensor].put_back(indices, bits);
         }
         self.clear();
     }
@@ -89,8 +87,8 @@ impl Candidates {
 
     /// Passes over all `parts` once and collects what reaches `bound` and may belong to the first `k` of all. Keeps to
     /// `room` by dropping what `k` others come before.
-    pub(super) fn collect(&mut self, level: Level, parts: &mut [Part<'_>], mut bound: u32, k: usize, room: usize) {
-        let room = room + BLOCK;
+    pub(super) fn collect(&mut self, level: Level, parts: &mut [Part<'_>], low: u32, k: usize, room: usize) {
+        let (mut bound, room) = (low, room + BLOCK);
         for i in 0..parts.len() {
             self.segments.push(Segment { tensor: parts[i].tensor, end: self.len });
             let mut from = 0;
@@ -101,36 +99,39 @@ impl Candidates {
                 self.len += pass.found;
                 self.segments[i].end = self.len;
                 if from < parts[i].len() {
-                    bound = bound.max(self.shrink(parts, k));
+                    bound = bound.max(self.shrink(level, parts, low, k));
                 }
             }
         }
-        self.strip(parts);
+        self.strip(level, parts);
     }
 
     /// Reduces the candidates to the first `k`, and returns the bound that later ones must reach to come before any of them:
     /// an equal magnitude does not do.
-    fn shrink(&mut self, parts: &mut [Part<'_>], k: usize) -> u32 {
-        self.strip(parts);
+    fn shrink(&mut self, level: Level, parts: &mut [Part<'_>], low: u32, k: usize) -> u32 {
+        self.strip(level, parts);
         if self.len <= k {
-            return 0;
+            return low;
         }
-        let mut cut = find_cut(std::iter::once(&self.bits[..self.len]), k, &mut self.cut);
-        self.keep(&mut cut, parts);
-        cut.threshold.saturating_add(1).min(INFINITE)
+        let candidates = &self.bits[..self.len];
+        let mut mesh = find_cut(level, std::iter::once(candidates), low, k, &mut self.cut);
+        self.keep(level, &mut mesh, parts);
+        mesh.threshold + 1
     }
 
     /// Keeps what belongs to the selection, and returns the rest to where it came from. Counts the ties used down.
-    pub(super) fn keep(&mut self, cut: &mut Cut, parts: &mut [Part<'_>]) {
-        if *cut == Cut::ALL {
+    pub(super) fn keep(&mut self, level: Level, mesh: &mut Mesh, parts: &mut [Part<'_>]) {
+        if *mesh == ALL {
             return;
         }
-        let (mut start, mut kept) = (0, 0);
+        let (mut start, mut kept, mut dropped) = (0, 0, Dropped::new());
         for segment in &mut self.segments {
             let part = &mut parts[segment.tensor - parts[0].tensor];
             while start < segment.end {
                 let end = segment.end.min(start + SIEVED);
-                kept = sieve(&mut self.bits, &mut self.indices, start..end, kept, cut, part);
+                let lists = (&mut self.bits[..end], &mut self.indices[..end]);
+                kept = sieve(level, lists, (start, end), kept, mesh, &mut dropped);
+                part.put_back(&dropped.indices[..dropped.count], &dropped.bits[..dropped.count]);
                 start = end;
             }
             segment.end = kept;
@@ -139,15 +140,15 @@ impl Candidates {
     }
 
     /// Takes out what is not finite, and takes note of it.
-    fn strip(&mut self, parts: &[Part<'_>]) {
-        if largest_magnitude(&self.bits[..self.len]) < INFINITE {
+    fn strip(&mut self, level: Level, parts: &[Part<'_>]) {
+        if largest_of_bits(level, &self.bits[..self.len]) < INFINITE {
             return;
         }
         let (mut start, mut kept) = (0, 0);
         for segment in &mut self.segments {
             for i in start..segment.end {
                 let (bits, index) = (self.bits[i], self.indices[i]);
-                if bits & MAGNITUDE < INFINITE {
+                if f32::from_bits(bits).is_finite() {
                     (self.bits[kept], self.indices[kept]) = (bits, index);
                     kept += 1;
                     continue;
@@ -164,43 +165,4 @@ impl Candidates {
         }
         self.len = kept;
     }
-}
-
-/// All bits but the sign.
-const MAGNITUDE: u32 = 0x7fff_ffff;
-
-/// Candidates sieved at a time.
-const SIEVED: usize = 256;
-
-/// Moves those of the candidates in `range` that belong to the selection up to place `kept`, and puts the others back.
-/// Returns the place after the last one moved.
-fn sieve(
-    bits: &mut [u32],
-    indices: &mut [u32],
-    range: Range<usize>,
-    mut kept: usize,
-    cut: &mut Cut,
-    part: &mut Part<'_>,
-) -> usize {
-    let mut dropped = [(0, 0); SIEVED];
-    let mut count = 0;
-    // Everything is written to both places and counted in one: no branch to mispredict.
-    for i in range {
-        let entry = (indices[i], bits[i]);
-        let magnitude = entry.1 & MAGNITUDE;
-        let tie = (magnitude == cut.threshold) & (cut.ties > 0);
-        cut.ties -= usize::from(tie);
-        let keep = (magnitude > cut.threshold) | tie;
-        (indices[kept], bits[kept]) = entry;
-        dropped[count % SIEVED] = entry;
-        kept += usize::from(keep);
-        count += usize::from(!keep);
-    }
-    dropped[..count].iter().for_each(|&(index, bits)| part.put_back(index, bits));
-    kept
-}
-
-/// The largest magnitude among the bits of values; 0 of none.
-fn largest_magnitude(bits: &[u32]) -> u32 {
-    bits.iter().fold(0, |largest, bits| largest.max(bits & MAGNITUDE))
 }

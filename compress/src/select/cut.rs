@@ -1,16 +1,6 @@
 //! Where the first `k` of some candidates end.
 
-/// The end of a selection: values of a magnitude above `threshold` belong to it, and the first `ties` of those at it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
-    pub(super) threshold: u32,
-    pub(super) ties: usize,
-}
-
-impl Cut {
-    /// Everything but zeros.
-    pub(super) const ALL: Self = Self { threshold: 0, ties: 0 };
-}
+use crate::simd::{Level, Mesh, append_band, largest_of_bits};
 
 /// Work space of [`find_cut`].
 #[derive(Debug, Clone, Default)]
@@ -19,54 +9,48 @@ pub(super) struct CutScratch {
     band: Vec<u32>,
 }
 
-impl CutScratch {
-    #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
-        self.counts.capacity() + self.band.capacity()
-    }
-}
+/// Keeps everything but zeros.
+pub(super) const ALL: Mesh = Mesh { threshold: 0, ties: 0 };
 
-const BINS: usize = 2048;
+const BINS: u32 = 2048;
 
-/// The cut that leaves `k` of the candidates in `lists`, given by the bits of finite values; [`Cut::ALL`] when there are
-/// fewer.
+/// What keeps `k` of the candidates in `lists`: the bits of finite values whose magnitudes are at least `low`. [`ALL`] when
+/// there are fewer.
 ///
 /// Counts candidates in even bins over the magnitudes that there are, and looks closer only at the bin that holds the
-/// `k`-th. Cost: O(candidates) expected, about 1.5 ns each.
+/// `k`-th. Cost: O(candidates) expected, about 1 ns each.
 pub(super) fn find_cut<'a>(
+    level: Level,
     lists: impl Iterator<Item = &'a [u32]> + Clone,
+    low: u32,
     k: usize,
     scratch: &mut CutScratch,
-) -> Cut {
-    let (mut total, mut low, mut high) = (0, u32::MAX, 0);
-    for list in lists.clone() {
-        total += list.len();
-        for magnitude in magnitudes(list) {
-            low = low.min(magnitude);
-            high = high.max(magnitude);
-        }
-    }
-    if total < k {
-        return Cut::ALL;
+) -> Mesh {
+    let CutScratch { counts, band } = scratch;
+    if lists.clone().map(<[u32]>::len).sum::<usize>() < k {
+        return ALL;
     }
     if k == 0 {
-        return Cut { threshold: u32::MAX, ties: 0 };
+        return Mesh { threshold: u32::MAX, ties: 0 };
     }
-    let shift = ((high - low) / BINS as u32 + 1).next_power_of_two().trailing_zeros();
-    let bin = |magnitude: u32| ((magnitude - low) >> shift) as usize;
-    scratch.counts.clear();
-    scratch.counts.resize(BINS, 0);
-    lists.clone().flat_map(magnitudes).for_each(|magnitude| scratch.counts[bin(magnitude)] += 1);
-    let (place, wanted) = bin_of(&scratch.counts, k);
-    scratch.band.clear();
-    scratch.band.extend(lists.flat_map(magnitudes).filter(|&magnitude| bin(magnitude) == place));
-    let rank = scratch.band.len() - wanted;
-    let (_, &mut threshold, above) = scratch.band.select_nth_unstable(rank);
+    let high = lists.clone().map(|list| largest_of_bits(level, list)).max().unwrap_or(low);
+    let shift = ((high - low) / BINS + 1).next_power_of_two().trailing_zeros();
+    counts.clear();
+    counts.resize(BINS as usize, 0);
+    for list in lists.clone() {
+        list.iter().for_each(|bits| counts[(((bits & 0x7fff_ffff) - low) >> shift) as usize] += 1);
+    }
+    let (place, wanted) = bin_of(counts, k);
+    band.clear();
+    band.reserve(counts[place] as usize);
+    lists.for_each(|list| append_band(level, list, low + ((place as u32) << shift), 1 << shift, band));
+    let rank = band.len() - wanted;
+    let (_, &mut threshold, above) = band.select_nth_unstable(rank);
     let ties = wanted - above.iter().filter(|&&magnitude| magnitude > threshold).count();
-    Cut { threshold, ties }
+    Mesh { threshold, ties }
 }
 
-/// The bin, counted from the top, that holds the `k`-th candidate, and which of that bin's it is. There are at least `k`.
+/// The bin that holds the `k`-th candidate counted from the top, and which of that bin's it is. There are at least `k`.
 fn bin_of(counts: &[u32], k: usize) -> (usize, usize) {
     let mut wanted = k;
     for (place, &count) in counts.iter().enumerate().rev() {
@@ -78,6 +62,9 @@ fn bin_of(counts: &[u32], k: usize) -> (usize, usize) {
     (0, wanted)
 }
 
-fn magnitudes(bits: &[u32]) -> impl Iterator<Item = u32> + '_ {
-    bits.iter().map(|&bits| bits & 0x7fff_ffff)
+impl CutScratch {
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.counts.capacity() + self.band.capacity()
+    }
 }

@@ -76,6 +76,6 @@ fn feed(
     parts.iter().try_for_each(Part::check)?;
     let elements = parts.iter().map(Part::len).sum();
     let found = search(parts, k, hint.bound(elements, k), outs, scratch);
-    hint.set(found.threshold.unwrap_or(0), elements, k);
+    hint.set(found.threshold, elements, k);
     Ok(found.left_out)
 }

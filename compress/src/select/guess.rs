@@ -3,19 +3,24 @@
 use super::part::Part;
 use crate::bits::magnitude;
 
-/// What a selection tells the next one of the same tensor: where it ended. It changes how long that one takes, never what it
+/// What a selection tells the next one of the same tensors: where it ended. It changes how long that one takes, never what it
 /// selects.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Hint {
-    /// Bits of the smallest magnitude selected; 0 when nothing is known.
-    threshold: u32,
+    /// The smallest magnitude selected; 0 when nothing is known.
+    threshold: f32,
+    /// How far under it the next one may lie, as a share of it.
+    margin: f32,
     /// What it holds for.
     elements: usize,
     k: usize,
 }
 
-/// How far below the last step's threshold the next one is looked for.
-const MARGIN: f32 = 0.95;
+/// How far under the last step's threshold the next one is looked for, as a share of it: as long as nothing is known of how it
+/// moves, and at least and at most. A wide margin costs candidates, one that is too narrow another pass.
+const FIRST: f32 = 0.05;
+const LEAST: f32 = 0.01;
+const MOST: f32 = 0.2;
 
 impl Hint {
     /// Knows nothing.
@@ -23,14 +28,22 @@ impl Hint {
         Self::default()
     }
 
-    pub(super) fn set(&mut self, threshold: u32, elements: usize, k: usize) {
-        *self = Self { threshold, elements, k };
+    /// Takes note of the bits of the smallest magnitude selected, if `k` were.
+    pub(super) fn set(&mut self, threshold: Option<u32>, elements: usize, k: usize) {
+        let threshold = f32::from_bits(threshold.unwrap_or(0));
+        let change = (threshold - self.threshold).abs() / threshold;
+        let comparable = self.is_for(elements, k) && change.is_finite();
+        let margin = if comparable { (4.0 * change).clamp(LEAST, MOST) } else { FIRST };
+        *self = Self { threshold, margin, elements, k };
     }
 
-    /// A bound for the next selection, if it is of as many elements.
+    /// A bound for the next selection, if it is a like one.
     pub(super) fn bound(&self, elements: usize, k: usize) -> Option<u32> {
-        let known = self.threshold > 0 && (self.elements, self.k) == (elements, k);
-        known.then(|| magnitude(f32::from_bits(self.threshold) * MARGIN).max(1))
+        self.is_for(elements, k).then(|| magnitude(self.threshold * (1.0 - self.margin)).max(1))
+    }
+
+    fn is_for(&self, elements: usize, k: usize) -> bool {
+        self.threshold > 0.0 && (self.elements, self.k) == (elements, k)
     }
 }
 
@@ -42,7 +55,7 @@ pub(super) fn sampled_bound(parts: &[Part<'_>], total: usize, k: usize, sample: 
     if total <= SMALL || k == 0 {
         return 1;
     }
-    let drawn = ((64.0 * total as f64 / k as f64) as usize).clamp(4096, 65_536).min(total / 4);
+    let drawn = ((64.0 * total as f64 / k as f64) as usize).clamp(4096, 32_768).min(total / 4);
     let expected = k as f64 * drawn as f64 / total as f64;
     let rank = (expected + 4.0 * expected.sqrt() + 4.0) as usize;
     if rank >= drawn {

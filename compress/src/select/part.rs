@@ -122,10 +122,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Returns what a pass has taken out of the tensor at `index`.
-    pub(super) fn put_back(&mut self, index: u32, bits: u32) {
+    /// Returns values that a pass has taken out, by their indices in the tensor.
+    pub(super) fn put_back(&mut self, indices: &[u32], bits: &[u32]) {
         if let Values::Residual { r, .. } = &mut self.values {
-            r[index as usize - self.first] = f32::from_bits(bits);
+            for (&index, &bits) in indices.iter().zip(bits) {
+                r[index as usize - self.first] = f32::from_bits(bits);
+            }
         }
     }
 

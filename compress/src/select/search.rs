@@ -1,12 +1,12 @@
 //! The search for the first `k` of all: a guess, one pass, and the proof that the guess was low enough.
 
 use super::candidates::{Candidates, LeftOut};
-use super::cut::{Cut, CutScratch, find_cut};
+use super::cut::{CutScratch, find_cut};
 use super::guess::sampled_bound;
 use super::part::Part;
 use crate::SparseVec;
 use crate::bits::INFINITE;
-use crate::simd::Level;
+use crate::simd::{Level, Mesh};
 
 /// Work space of a selection, to be reused: calls with the same number of elements and `k` do not allocate again, but for
 /// threads and lists of tensors. Takes `24 * k` bytes and 64 KiB for each thread, at most `8 * n`.
@@ -77,12 +77,10 @@ pub(super) fn search(
     if left_out.is_some() && !parts.iter().any(Part::is_residual) {
         return Found { threshold: None, left_out };
     }
-    if scratch.count() < k && first_bound > 1 {
-        scratch.search_lower(parts, total, first_bound, k);
-    }
-    let cut = scratch.cut(k);
-    scratch.emit(cut, parts, outs);
-    Found { threshold: (cut.threshold > 0 && k > 0).then_some(cut.threshold), left_out }
+    let bound = scratch.search_lower(parts, total, first_bound, k);
+    let mesh = scratch.cut(bound, k);
+    scratch.emit(mesh, parts, outs);
+    Found { threshold: (mesh.threshold > 0 && k > 0).then_some(mesh.threshold), left_out }
 }
 
 impl TopKScratch {
@@ -126,27 +124,27 @@ impl TopKScratch {
         all.reduce(|first, other| LeftOut { count: first.count + other.count, ..first })
     }
 
-    /// Searches again after the bound turned out too high: below it by a sample, and if that is too high as well, everywhere.
-    fn search_lower(&mut self, parts: &mut [Part<'_>], total: usize, too_high: u32, k: usize) {
-        let mut bound = too_high;
+    /// Searches again while the bound turns out too high: below it by a sample, and if that is too high as well, everywhere.
+    /// Returns the bound that did.
+    fn search_lower(&mut self, parts: &mut [Part<'_>], total: usize, first: u32, k: usize) -> u32 {
+        let mut bound = first;
         while self.count() < k && bound > 1 {
-            for worker in &mut self.workers {
-                worker.put_back(parts);
-            }
-            let sampled = if bound == too_high { self.sampled(parts, total, k) } else { 1 };
+            self.workers.iter_mut().for_each(|worker| worker.put_back(parts));
+            let sampled = if bound == first { self.sampled(parts, total, k) } else { 1 };
             bound = if sampled < bound { sampled } else { 1 };
             self.pass(parts, total, bound, k);
         }
+        bound
     }
 
-    fn cut(&mut self, k: usize) -> Cut {
-        find_cut(self.workers.iter().map(Candidates::bits), k, &mut self.cut)
+    fn cut(&mut self, low: u32, k: usize) -> Mesh {
+        find_cut(Level::best(), self.workers.iter().map(Candidates::bits), low, k, &mut self.cut)
     }
 
     /// Moves what belongs to the selection to `outs`, and puts back what does not.
-    fn emit(&mut self, mut cut: Cut, parts: &mut [Part<'_>], outs: &mut [SparseVec]) {
+    fn emit(&mut self, mut mesh: Mesh, parts: &mut [Part<'_>], outs: &mut [SparseVec]) {
         for worker in &mut self.workers {
-            worker.keep(&mut cut, parts);
+            worker.keep(Level::best(), &mut mesh, parts);
             for (tensor, indices, bits) in worker.segments() {
                 outs[tensor].extend_from_bits(indices, bits);
             }

@@ -11,9 +11,11 @@ mod level;
 pub(crate) mod pack;
 pub(crate) mod step;
 mod select;
+mod sieve;
 
 pub(crate) use level::{Kind, Level, per_level};
 pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
+pub(crate) use sieve::{Dropped, Mesh, SIEVED, append_band, largest_of_bits, sieve};
 
 /// Asks for the memory `ahead_bytes` after the start of each cache line of `block`, without waiting for it.
 ///

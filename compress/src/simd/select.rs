@@ -172,13 +172,11 @@ mod avx512 {
             }
             if masks[0] | masks[1] | masks[2] | masks[3] != 0 {
                 for i in 0..4 {
-                    if masks[i] != 0 {
-                        let first = first + (done + i * LANES) as u32;
-                        // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
-                        unsafe { append(sums[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found)) };
-                        found += masks[i].count_ones() as usize;
-                        sums[i] = bound.without_candidates(old[i], sums[i], masks[i]);
-                    }
+                    let first = first + (done + i * LANES) as u32;
+                    // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
+                    unsafe { append(sums[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found)) };
+                    found += masks[i].count_ones() as usize;
+                    sums[i] = bound.without_candidates(old[i], sums[i], masks[i]);
                 }
             }
             for i in 0..4 {
