@@ -20,11 +20,6 @@ pub(crate) fn order_key(index: u32, value: f32) -> u64 {
     (u64::from(magnitude(value)) << 32) | u64::from(!index)
 }
 
-/// The index in an order key.
-pub(crate) fn key_index(key: u64) -> u32 {
-    !(key as u32)
-}
-
 /// The largest magnitude, as bits; 0 for an empty slice.
 pub(crate) fn largest_magnitude(values: &[f32]) -> u32 {
     // Signed comparison: same order for magnitudes, and SSE2 has it.

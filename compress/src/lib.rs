@@ -18,8 +18,7 @@
 //!
 //! let mut residual = Residual::new(4);
 //! let mut sent = SparseVec::new(4);
-//! residual.accumulate(&[0.5, -3.0, 1.0, 0.0])?;
-//! residual.select(2, &mut sent, &mut TopKScratch::new())?;
+//! residual.feed_top_k(&[0.5, -3.0, 1.0, 0.0][..], 2, &mut sent, &mut TopKScratch::new())?;
 //! assert_eq!((sent.indices(), sent.values()), (&[1, 2][..], &[-3.0, 1.0][..]));
 //! assert_eq!(residual.values(), [0.5, 0.0, 0.0, 0.0]);
 //! # Ok::<(), brevity_compress::Error>(())

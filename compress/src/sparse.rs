@@ -120,7 +120,10 @@ impl SparseVec {
     pub(crate) fn extend_from_bits(&mut self, indices: &[u32], bits: &[u32]) {
         debug_assert!(indices.is_sorted_by(|a, b| a < b), "indices do not rise");
         debug_assert!(indices.is_empty() || indices.first() > self.indices.last(), "the first index does not rise");
-        debug_assert!(indices.last().is_none_or(|&last| (last as usize) < self.dim), "an index is not below the length");
+        debug_assert!(
+            indices.last().is_none_or(|&last| (last as usize) < self.dim),
+            "an index is not below the length"
+        );
         self.indices.extend_from_slice(indices);
         self.values.extend(bits.iter().map(|&bits| f32::from_bits(bits)));
     }

@@ -16,7 +16,7 @@ pub(super) struct SparseLane {
     residual: Residual,
     /// Taken out of the residual in this step.
     selected: SparseVec,
-    /// Whether this step's gradient is in the residual.
+    /// Whether this step's gradient is in the residual, but for what would not be finite.
     added: bool,
     /// The sum over all ranks, undivided, when the collective has succeeded.
     sum: SparseVec,
@@ -41,14 +41,16 @@ impl SparseLane {
     }
 
     pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
-        self.selected.clear();
-        self.added = self.residual.accumulate(gradients[self.tensor]).is_ok();
-        (!self.added).then_some(self.tensor as u32)
+        let gradient: &[f32] = gradients[self.tensor];
+        let fed = self.residual.feed_top_k(gradient, self.k, &mut self.selected, &mut self.scratch);
+        self.added = fed.is_ok();
+        let finite = matches!(fed, Ok(None));
+        (!finite).then_some(self.tensor as u32)
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
-        if !poisoned {
-            self.residual.select(self.k, &mut self.selected, &mut self.scratch)?;
+        if poisoned {
+            self.restore(Restore::Selected);
         }
         let (local, dim) = (self.selected.view(), self.residual.len());
         match self.method {
@@ -98,7 +100,7 @@ impl SparseLane {
 
     /// Takes this step's gradient out again; lengths were checked when it was added.
     fn withdraw(&mut self, gradient: &[f32]) {
-        let withdrawn = self.residual.subtract(gradient);
+        let withdrawn = self.residual.withdraw(gradient);
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
     }
 

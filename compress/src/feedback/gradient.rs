@@ -2,23 +2,42 @@
 
 use std::ops::Range;
 
-/// A borrowed gradient. Sums and residuals are `f32`; elements of other types are converted on the way, rounded to nearest.
+use half::{bf16, f16};
+
+use crate::dense::Element;
+use crate::simd::{Level, prefetch_at};
+
+/// A borrowed gradient. Sums and residuals are `f32`; elements of other types are converted on the way, `f64` rounded to nearest:
+/// what lies beyond the range of `f32` counts as infinite.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Gradient<'a> {
-    /// 32-bit floating point.
+    /// Of `f32`.
     F32(&'a [f32]),
-    /// 64-bit floating point. Elements beyond the range of `f32` count as infinite.
+    /// Of `f64`.
     F64(&'a [f64]),
+    /// Of [`f16`].
+    F16(&'a [f16]),
+    /// Of [`bf16`].
+    Bf16(&'a [bf16]),
+}
+
+/// Evaluates an expression for the slice within a gradient.
+macro_rules! for_slice {
+    ($gradient:expr, $slice:ident => $result:expr) => {
+        match $gradient {
+            Gradient::F32($slice) => $result,
+            Gradient::F64($slice) => $result,
+            Gradient::F16($slice) => $result,
+            Gradient::Bf16($slice) => $result,
+        }
+    };
 }
 
 impl Gradient<'_> {
     /// Number of elements.
     pub fn len(&self) -> usize {
-        match self {
-            Self::F32(g) => g.len(),
-            Self::F64(g) => g.len(),
-        }
+        for_slice!(self, g => g.len())
     }
 
     /// Whether there are no elements at all.
@@ -31,6 +50,8 @@ impl Gradient<'_> {
         match self {
             Self::F32(g) => g[index],
             Self::F64(g) => g[index] as f32,
+            Self::F16(g) => g[index].to_f32(),
+            Self::Bf16(g) => g[index].to_f32(),
         }
     }
 
@@ -39,16 +60,24 @@ impl Gradient<'_> {
         match self {
             Self::F32(g) => Self::F32(&g[range]),
             Self::F64(g) => Self::F64(&g[range]),
+            Self::F16(g) => Self::F16(&g[range]),
+            Self::Bf16(g) => Self::Bf16(&g[range]),
         }
     }
 
-    /// Writes the elements to `into`, which is as long.
-    pub(crate) fn convert(self, into: &mut [f32]) {
-        match self {
-            Self::F32(g) => into.copy_from_slice(g),
-            Self::F64(g) => into.iter_mut().zip(g).for_each(|(to, &from)| *to = from as f32),
-        }
+    /// Writes the elements to `into`, as far as both reach.
+    pub(crate) fn convert(self, level: Level, into: &mut [f32]) {
+        for_slice!(self, g => convert(level, g, into));
     }
+
+    /// Asks for the memory of the element at `index`.
+    pub(crate) fn prefetch(&self, index: usize) {
+        for_slice!(self, g => prefetch_at(g, index));
+    }
+}
+
+fn convert<E: Element>(level: Level, from: &[E], into: &mut [f32]) {
+    E::to_f32(level, from, into);
 }
 
 impl<'a> From<&'a [f32]> for Gradient<'a> {
@@ -57,14 +86,20 @@ impl<'a> From<&'a [f32]> for Gradient<'a> {
     }
 }
 
-impl<'a, const N: usize> From<&'a [f32; N]> for Gradient<'a> {
-    fn from(gradient: &'a [f32; N]) -> Self {
-        Self::F32(gradient)
-    }
-}
-
 impl<'a> From<&'a [f64]> for Gradient<'a> {
     fn from(gradient: &'a [f64]) -> Self {
         Self::F64(gradient)
+    }
+}
+
+impl<'a> From<&'a [f16]> for Gradient<'a> {
+    fn from(gradient: &'a [f16]) -> Self {
+        Self::F16(gradient)
+    }
+}
+
+impl<'a> From<&'a [bf16]> for Gradient<'a> {
+    fn from(gradient: &'a [bf16]) -> Self {
+        Self::Bf16(gradient)
     }
 }

@@ -80,9 +80,9 @@ impl Candidates {
     /// Tensor, indices and bits of the candidates of each tensor.
     pub(super) fn segments(&self) -> impl Iterator<Item = (usize, &[u32], &[u32])> {
         let starts = std::iter::once(0).chain(self.segments.iter().map(|segment| segment.end));
-        starts.zip(&self.segments).map(|(start, segment)| {
-            (segment.tensor, &self.indices[start..segment.end], &self.bits[start..segment.end])
-        })
+        starts
+            .zip(&self.segments)
+            .map(|(start, segment)| (segment.tensor, &self.indices[start..segment.end], &self.bits[start..segment.end]))
     }
 
     /// Passes over all `parts` once and collects what reaches `bound` and may belong to the first `k` of all. Keeps to

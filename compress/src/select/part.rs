@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::feedback::Gradient;
-use crate::simd::{Level, Pass, add_and_take, copy_out};
+use crate::simd::{Level, Pass, add_and_take, copy_out, prefetch_at};
 
 /// A stretch of a tensor.
 #[derive(Debug)]
@@ -114,6 +114,17 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// Asks for the memory of what [`value`](Self::value) reads.
+    pub(super) fn prefetch(&self, position: usize) {
+        match &self.values {
+            Values::Fixed(values) => prefetch_at(values, position),
+            Values::Residual { r, gradient } => {
+                prefetch_at(r, position);
+                gradient.iter().for_each(|gradient| gradient.prefetch(position));
+            }
+        }
+    }
+
     /// Whether the gradient's element at an index of the tensor is finite; so it is where there is no gradient.
     pub(super) fn gradient_is_finite(&self, index: u32) -> bool {
         match &self.values {
@@ -163,7 +174,7 @@ fn add_converted(
     let mut pass = Pass { done: 0, found: 0 };
     for r in r.chunks_mut(CONVERTED) {
         let g = &mut converted[..r.len()];
-        gradient.slice(pass.done..pass.done + r.len()).convert(g);
+        gradient.slice(pass.done..pass.done + r.len()).convert(level, g);
         let first = first + pass.done as u32;
         let block = add_and_take(level, r, g, first, bound, &mut bits[pass.found..], &mut indices[pass.found..]);
         pass.done += block.done;

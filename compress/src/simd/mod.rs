@@ -32,3 +32,11 @@ pub(crate) fn prefetch<T, const N: usize>(block: &[T; N], ahead_bytes: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (block, ahead_bytes);
 }
+
+/// Asks for the memory of the element at `index`, without waiting for it. Nothing happens where there is no such element.
+#[inline(always)]
+pub(crate) fn prefetch_at<T>(values: &[T], index: usize) {
+    if let Some(element) = values.get(index) {
+        prefetch(std::array::from_ref(element), 0);
+    }
+}

@@ -174,7 +174,9 @@ mod avx512 {
                 for i in 0..4 {
                     let first = first + (done + i * LANES) as u32;
                     // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
-                    unsafe { append(sums[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found)) };
+                    unsafe {
+                        append(sums[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found))
+                    };
                     found += masks[i].count_ones() as usize;
                     sums[i] = bound.without_candidates(old[i], sums[i], masks[i]);
                 }
@@ -223,7 +225,15 @@ mod avx512 {
                     if masks[i] != 0 {
                         let first = first + (done + i * LANES) as u32;
                         // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
-                        unsafe { append(block[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found)) };
+                        unsafe {
+                            append(
+                                block[i],
+                                masks[i],
+                                first,
+                                bits.as_mut_ptr().add(found),
+                                indices.as_mut_ptr().add(found),
+                            )
+                        };
                         found += masks[i].count_ones() as usize;
                     }
                 }
@@ -237,7 +247,13 @@ mod avx512 {
             let mask = bound.reached(values) & lanes;
             // SAFETY: a block of room is there.
             unsafe {
-                append(values, mask, first + done as u32, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found));
+                append(
+                    values,
+                    mask,
+                    first + done as u32,
+                    bits.as_mut_ptr().add(found),
+                    indices.as_mut_ptr().add(found),
+                );
             }
             found += mask.count_ones() as usize;
             done += (len - done).min(LANES);

@@ -119,7 +119,10 @@ mod avx512 {
             let lanes = if count == LANES { u16::MAX } else { (1 << count) - 1 };
             // SAFETY: only lanes below `to` are read.
             let (values, places) = unsafe {
-                (_mm512_maskz_loadu_epi32(lanes, bits.add(at).cast()), _mm512_maskz_loadu_epi32(lanes, indices.add(at).cast()))
+                (
+                    _mm512_maskz_loadu_epi32(lanes, bits.add(at).cast()),
+                    _mm512_maskz_loadu_epi32(lanes, indices.add(at).cast()),
+                )
             };
             let magnitudes = _mm512_and_si512(values, magnitude);
             let mut stay = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, threshold);
@@ -134,8 +137,14 @@ mod avx512 {
                 let (first, behind) = (low_lanes(stay.count_ones()), dropped.count);
                 _mm512_mask_storeu_epi32(bits.add(kept).cast(), first, _mm512_maskz_compress_epi32(stay, values));
                 _mm512_mask_storeu_epi32(indices.add(kept).cast(), first, _mm512_maskz_compress_epi32(stay, places));
-                _mm512_storeu_si512(dropped.bits.as_mut_ptr().add(behind).cast(), _mm512_maskz_compress_epi32(go, values));
-                _mm512_storeu_si512(dropped.indices.as_mut_ptr().add(behind).cast(), _mm512_maskz_compress_epi32(go, places));
+                _mm512_storeu_si512(
+                    dropped.bits.as_mut_ptr().add(behind).cast(),
+                    _mm512_maskz_compress_epi32(go, values),
+                );
+                _mm512_storeu_si512(
+                    dropped.indices.as_mut_ptr().add(behind).cast(),
+                    _mm512_maskz_compress_epi32(go, places),
+                );
             }
             kept += stay.count_ones() as usize;
             dropped.count += go.count_ones() as usize;

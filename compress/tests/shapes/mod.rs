@@ -8,10 +8,13 @@ use proptest::prelude::*;
 
 /// Dense vectors of one of the shapes, of a length within `lengths`.
 pub fn shaped(lengths: RangeInclusive<usize>) -> impl Strategy<Value = Vec<f32>> {
-    (lengths, 0..SHAPES, any::<u64>()).prop_map(|(n, shape, seed)| {
-        let mut generator = Generator::new(seed);
-        (0..n).map(|i| element(shape, i, n, &mut generator)).collect()
-    })
+    (lengths, 0..SHAPES, any::<u64>()).prop_map(|(n, kind, seed)| shape(kind, n, seed))
+}
+
+/// `n` values of one of the shapes.
+pub fn shape(kind: usize, n: usize, seed: u64) -> Vec<f32> {
+    let mut generator = Generator::new(seed);
+    (0..n).map(|i| element(kind, i, n, &mut generator)).collect()
 }
 
 /// Larger magnitude first, then smaller index.
