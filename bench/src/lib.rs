@@ -1,6 +1,7 @@
 //! What `brevity perf` measures, and the same measurements on other libraries, side by side.
 //!
 //! - [`perf`]: the rows of `brevity perf`;
+//! - [`kernels`]: kernels of compression beside their floors: `brevity perf compress`;
 //! - [`p2p`]: messages between two ranks: latency, bandwidth, both ways at once, in several parts;
 //! - [`order`]: what a measured process is told, and what it answers;
 //! - [`seat`]: a rank of ours that does what it is told;
@@ -14,6 +15,7 @@ pub mod compare;
 mod error;
 pub mod floor;
 pub mod job;
+pub mod kernels;
 mod memory;
 pub mod order;
 pub mod p2p;

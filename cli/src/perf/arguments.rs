@@ -24,7 +24,8 @@ const DEFAULT_DENSITY: f64 = 0.001;
 /// Starts its own ranks on this host, unless a launcher has started this one already.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
-    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather or gtopk-allreduce
+    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather, gtopk-allreduce, or compress
+    /// for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(long, value_name = "N")]

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod error;
+mod kernels;
 mod plot;
 mod ranks;
 mod report;
@@ -23,6 +24,9 @@ use report::{Report, Row, Table};
 /// # Errors
 /// [`Error::Arguments`] before any rank is started; any other error after that.
 pub fn perf(arguments: PerfArguments) -> Result<u8> {
+    if arguments.name == kernels::NAME {
+        return kernels::perf(&arguments);
+    }
     let plan = arguments.plan()?;
     if !ranks::is_launched() {
         return ranks::start(&plan);
@@ -51,7 +55,7 @@ fn measure_all(group: &Group, plan: &Plan) -> Result<()> {
     }
     if group.rank() == 0 {
         if let Some(path) = &plan.json {
-            report.write_json(path)?;
+            report::write_json(path, &report)?;
         }
         if let Some(path) = &plan.plot {
             plot::write_svg(&report, path)?;

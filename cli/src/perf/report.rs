@@ -102,17 +102,17 @@ impl Report {
             rows: Vec::new(),
         }
     }
+}
 
-    /// Writes the figures to a file; to standard output for "-".
-    pub fn write_json(&self, path: &Path) -> Result<()> {
-        let refuse = |why: String| Error::Write { path: PathBuf::from(path), why };
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| refuse(error.to_string()))?;
-        text.push('\n');
-        if is_standard_output(path) {
-            return Ok(io::stdout().write_all(text.as_bytes())?);
-        }
-        std::fs::write(path, text).map_err(|error| refuse(error.to_string()))
+/// Writes figures to a file; to standard output for "-".
+pub fn write_json(path: &Path, figures: &impl Serialize) -> Result<()> {
+    let refuse = |why: String| Error::Write { path: PathBuf::from(path), why };
+    let mut text = serde_json::to_string_pretty(figures).map_err(|error| refuse(error.to_string()))?;
+    text.push('\n');
+    if is_standard_output(path) {
+        return Ok(io::stdout().write_all(text.as_bytes())?);
     }
+    std::fs::write(path, text).map_err(|error| refuse(error.to_string()))
 }
 
 /// The table, printed row by row as the figures come.
