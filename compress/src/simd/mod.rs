@@ -9,9 +9,9 @@ pub(crate) mod dense;
 pub(crate) mod half;
 mod level;
 pub(crate) mod pack;
-pub(crate) mod step;
 mod select;
 mod sieve;
+pub(crate) mod step;
 
 pub(crate) use level::{Kind, Level, per_level};
 pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
