@@ -55,8 +55,18 @@ pub fn accumulate<E: Element>(r: &mut [f32], g: &[E]) -> Result<(), Error> {
     Ok(())
 }
 
+/// The first of the sums `r + g` that is not finite.
+pub(crate) fn first_infinite_sum<E: Element>(r: &[f32], g: &[E]) -> Option<Error> {
+    let mut wide = [0.0; BLOCK];
+    r.chunks(BLOCK).zip(g.chunks(BLOCK)).enumerate().find_map(|(block, (r, g))| {
+        let sums = r.iter().zip(as_f32(Level::best(), g, &mut wide)).map(|(r, g)| r + g);
+        let (index, value) = sums.enumerate().find(|(_, sum)| !sum.is_finite())?;
+        Some(Error::NonFinite { index: block * BLOCK + index, value })
+    })
+}
+
 /// `r -= g`, of what has been added.
-fn take_out<E: Element>(level: Level, r: &mut [f32], g: &[E]) {
+pub(crate) fn take_out<E: Element>(level: Level, r: &mut [f32], g: &[E]) {
     let mut wide = [0.0; BLOCK];
     for (r, g) in r.chunks_mut(BLOCK).zip(g.chunks(BLOCK)) {
         r.iter_mut().zip(as_f32(level, g, &mut wide)).for_each(|(r, g)| *r -= g);

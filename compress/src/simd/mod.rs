@@ -7,7 +7,9 @@
 pub(crate) mod codes;
 pub(crate) mod dense;
 pub(crate) mod half;
+mod lanes;
 mod level;
+pub(crate) mod low_rank;
 pub(crate) mod pack;
 mod select;
 mod sieve;
@@ -22,15 +24,22 @@ pub(crate) use sieve::{Dropped, Mesh, SIEVED, append_band, largest_of_bits, siev
 /// Helps where a loop does so much between loads that the CPU does not run ahead to the next page by itself.
 #[inline(always)]
 pub(crate) fn prefetch<T, const N: usize>(block: &[T; N], ahead_bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
     for line in (0..size_of_val(block)).step_by(64) {
+        prefetch_line(block.as_ptr().cast::<u8>().wrapping_add(line + ahead_bytes));
+    }
+}
+
+/// Asks for the cache line at `address`, whatever is there.
+#[inline(always)]
+pub(crate) fn prefetch_line<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let address = block.as_ptr().cast::<i8>().wrapping_add(line + ahead_bytes);
         // SAFETY: a hint, which reads nothing and does not fault, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (block, ahead_bytes);
+    let _ = address;
 }
 
 /// Asks for the memory of the element at `index`, without waiting for it. Nothing happens where there is no such element.

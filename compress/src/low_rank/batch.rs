@@ -1,0 +1,184 @@
+//! The phases of many matrices, whose factors travel together.
+
+use super::{LowRank, Workspace};
+use crate::Error;
+
+/// An error, and the matrix of the batch that it is about.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("matrix {position} of the batch: {source}")]
+pub struct MatrixError {
+    /// Position in the batch.
+    pub position: usize,
+    /// What is wrong.
+    pub source: Error,
+}
+
+/// The factors of all matrices of a batch, one after the other in each vector.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Factors {
+    /// The orthonormal left factors, the same bits on every rank.
+    pub p: Vec<f32>,
+    /// This rank's own right factors: `p` times their transpose is the projection of its own matrices.
+    pub own_q: Vec<f32>,
+    /// The mean of all ranks' right factors, the same bits on every rank.
+    pub q: Vec<f32>,
+}
+
+/// The states of many matrices, and one workspace for all.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    pub(super) states: Vec<LowRank>,
+    /// Where each matrix's factors start in packed vectors, and their ends.
+    p_starts: Vec<usize>,
+    q_starts: Vec<usize>,
+    pub(super) workspace: Workspace,
+}
+
+impl Batch {
+    /// A batch of matrices, whose factors are packed in this order.
+    pub fn new(states: Vec<LowRank>) -> Self {
+        let mut batch = Self { p_starts: vec![0], q_starts: vec![0], ..Self::default() };
+        states.into_iter().for_each(|state| batch.push(state));
+        batch
+    }
+
+    /// Adds a matrix at the end.
+    pub fn push(&mut self, state: LowRank) {
+        let [p_len, q_len] = [self.p_len(), self.q_len()];
+        self.p_starts.resize(self.states.len() + 1, p_len);
+        self.q_starts.resize(self.states.len() + 1, q_len);
+        self.p_starts.push(p_len + state.p_len());
+        self.q_starts.push(q_len + state.q_len());
+        self.states.push(state);
+    }
+
+    /// The states, in order.
+    pub fn states(&self) -> &[LowRank] {
+        &self.states
+    }
+
+    /// The states, to be restarted or restored.
+    pub fn states_mut(&mut self) -> &mut [LowRank] {
+        &mut self.states
+    }
+
+    /// Elements of all left factors.
+    pub fn p_len(&self) -> usize {
+        self.p_starts.last().copied().unwrap_or(0)
+    }
+
+    /// Elements of all right factors.
+    pub fn q_len(&self) -> usize {
+        self.q_starts.last().copied().unwrap_or(0)
+    }
+
+    /// Where a matrix's left factor lies in packed ones.
+    ///
+    /// # Panics
+    /// When the batch has no matrix at `position`.
+    pub fn p_range(&self, position: usize) -> std::ops::Range<usize> {
+        self.p_starts[position]..self.p_starts[position + 1]
+    }
+
+    /// Where a matrix's right factor lies in packed ones.
+    ///
+    /// # Panics
+    /// When the batch has no matrix at `position`.
+    pub fn q_range(&self, position: usize) -> std::ops::Range<usize> {
+        self.q_starts[position]..self.q_starts[position + 1]
+    }
+
+    /// [`LowRank::left_factor`] for all matrices, into packed `p`. Cost: one read of all matrices.
+    ///
+    /// # Errors
+    /// That of the first matrix which has one; [`Error::LengthMismatch`] for a list of another length. `p` is
+    /// unspecified then.
+    pub fn left_factors(&mut self, matrices: &[&[f32]], p: &mut [f32]) -> Result<(), MatrixError> {
+        self.check(matrices.len(), self.p_len(), p.len())?;
+        for (position, (state, m)) in self.states.iter().zip(matrices).enumerate() {
+            let p = &mut p[self.p_starts[position]..self.p_starts[position + 1]];
+            state.left_factor(m, p, &mut self.workspace).map_err(at(position))?;
+        }
+        Ok(())
+    }
+
+    /// [`LowRank::orthonormalise`] for all matrices, in packed `p`.
+    ///
+    /// # Errors
+    /// That of the first matrix which has one: the same on all ranks, if `p` is.
+    pub fn orthonormalise(&mut self, p: &mut [f32]) -> Result<(), MatrixError> {
+        self.check(self.states.len(), self.p_len(), p.len())?;
+        for (position, state) in self.states.iter_mut().enumerate() {
+            state.orthonormalise(&mut p[self.p_starts[position]..self.p_starts[position + 1]]).map_err(at(position))?;
+        }
+        Ok(())
+    }
+
+    /// [`LowRank::right_factor`] for all matrices, into packed `q`. Cost: one read of all matrices.
+    ///
+    /// # Errors
+    /// As [`left_factors`](Self::left_factors), with `q` for `p`.
+    pub fn right_factors(&mut self, matrices: &[&[f32]], p: &[f32], q: &mut [f32]) -> Result<(), MatrixError> {
+        self.check(matrices.len(), self.p_len(), p.len())?;
+        for (position, m) in matrices.iter().enumerate() {
+            self.right_factor(position, m, p, q)?;
+        }
+        Ok(())
+    }
+
+    /// [`LowRank::right_factor`] of one matrix, from and into packed factors.
+    pub(super) fn right_factor(
+        &mut self,
+        position: usize,
+        m: &[f32],
+        p: &[f32],
+        q: &mut [f32],
+    ) -> Result<(), MatrixError> {
+        self.check(self.states.len(), self.q_len(), q.len())?;
+        let (p, q) = (&p[self.p_range(position)], &mut q[self.q_range(position)]);
+        self.states[position].right_factor(m, p, q, &mut self.workspace).map_err(at(position))
+    }
+
+    /// [`LowRank::reconstruct`] of one matrix, from the packed left factors and the packed mean of the right ones.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::LengthMismatch`].
+    ///
+    /// # Panics
+    /// When the batch has no matrix at `position`.
+    pub fn reconstruct(&mut self, position: usize, factors: &Factors, out: &mut [f32]) -> Result<(), MatrixError> {
+        self.check_factors(factors)?;
+        let (p, q) = (&factors.p[self.p_range(position)], &factors.q[self.q_range(position)]);
+        self.states[position].reconstruct(p, q, out, &mut self.workspace).map_err(at(position))
+    }
+
+    /// [`LowRank::set_q`] for all matrices, from the packed mean.
+    ///
+    /// # Errors
+    /// That of the first matrix which has one; matrices before it have taken over theirs.
+    pub fn set_q(&mut self, q: &[f32]) -> Result<(), MatrixError> {
+        self.check(self.states.len(), self.q_len(), q.len())?;
+        for (position, state) in self.states.iter_mut().enumerate() {
+            state.set_q(&q[self.q_starts[position]..self.q_starts[position + 1]]).map_err(at(position))?;
+        }
+        Ok(())
+    }
+
+    /// Whether packed factors have the batch's lengths.
+    pub(super) fn check_factors(&self, factors: &Factors) -> Result<(), MatrixError> {
+        self.check(self.states.len(), self.p_len(), factors.p.len())?;
+        self.check(self.states.len(), self.q_len(), factors.own_q.len())?;
+        self.check(self.states.len(), self.q_len(), factors.q.len())
+    }
+
+    fn check(&self, matrices: usize, expected: usize, found: usize) -> Result<(), MatrixError> {
+        let position = matrices.min(self.states.len()).saturating_sub(1);
+        crate::error::check_length(self.states.len(), matrices).map_err(at(position))?;
+        crate::error::check_length(expected, found).map_err(at(position))
+    }
+}
+
+/// The error of a matrix.
+fn at(position: usize) -> impl Fn(Error) -> MatrixError {
+    move |source| MatrixError { position, source }
+}

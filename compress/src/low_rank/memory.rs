@@ -1,0 +1,149 @@
+//! Error feedback of one matrix, with the subtraction put off.
+
+use super::{LowRank, Workspace, check_product, check_shape};
+use crate::Error;
+use crate::bits::check_finite;
+use crate::dense::{Element, first_infinite_sum, take_out};
+use crate::simd::Level;
+use crate::simd::low_rank::{self as kernels, Accumulation, Product, Tile, Tiles};
+
+/// What one matrix has not delivered on this rank: `M`, from which factors of the last step may still have to be
+/// subtracted.
+///
+/// [`accumulate`](Self::accumulate) subtracts them on its way. The result is the same, bit for bit, as if
+/// [`materialise`](Self::materialise) had been called before, so memories may be looked at, or saved and loaded, without
+/// changing what follows.
+#[derive(Debug, Clone)]
+pub struct ErrorMemory {
+    m: Vec<f32>,
+    /// Factors of the last step; meaningful while `is_pending`.
+    p: Vec<f32>,
+    q: Vec<f32>,
+    is_pending: bool,
+}
+
+impl ErrorMemory {
+    /// An empty memory for a state's matrix.
+    pub fn new(state: &LowRank) -> Self {
+        let zeros = |count| vec![0.0; count];
+        Self {
+            m: zeros(state.rows() * state.cols()),
+            p: zeros(state.p_len()),
+            q: zeros(state.q_len()),
+            is_pending: false,
+        }
+    }
+
+    /// `M = (M - P' Q'^T) + gradient`, where `P'` and `Q'` are the factors last committed, and `P = M Q`. Cost: one pass,
+    /// which reads the gradient and `M` and writes `M`; `4 * rows * cols * rank` operations.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`]: nothing has changed. [`Error::NonFinite`] for the first element of the sum, else of `P`,
+    /// that is not finite: the gradient has been taken out again, to rounding, and `p` is
+    /// unspecified.
+    pub fn accumulate<G: Element>(
+        &mut self,
+        state: &LowRank,
+        gradient: &[G],
+        p: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        check_shape("the gradient", state.rows(), state.cols(), gradient.len())?;
+        check_shape("P", state.rows(), state.rank(), p.len())?;
+        self.check_state(state)?;
+        let pending = self.is_pending.then_some(Product { p: &self.p, q: &self.q });
+        let terms = Accumulation { gradient, pending, q: state.q(), shape: state.shape() };
+        let outcome = kernels::accumulate(Level::best(), &mut self.m, terms, p, workspace);
+        self.is_pending = false;
+        match outcome {
+            Err(stopped) => {
+                self.subtract_before(stopped, state.cols(), gradient);
+                Err(self.first_non_finite(gradient, p))
+            }
+            // Sums of tiles were finite; their sum may yet not be.
+            Ok(()) => check_product(&self.m, p).inspect_err(|_| self.withdraw(gradient)),
+        }
+    }
+
+    /// `M` as it is compressed: what [`accumulate`](Self::accumulate) left. After [`commit`](Self::commit) it is not the
+    /// residual: see [`materialise`](Self::materialise).
+    pub fn matrix(&self) -> &[f32] {
+        &self.m
+    }
+
+    /// Remembers that `P Q^T` has been delivered: with this rank's own `q` for the paper's rule, with the mean of all
+    /// ranks' for the other. A step that has failed commits nothing: `M` then stays, and goes out later.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; nothing has changed then.
+    pub fn commit(
+        &mut self,
+        state: &LowRank,
+        p: &[f32],
+        q: &[f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        self.check_state(state)?;
+        state.check_factors(p, q)?;
+        check_finite(p)?;
+        check_finite(q)?;
+        self.materialise(state, workspace);
+        self.p.copy_from_slice(p);
+        self.q.copy_from_slice(q);
+        self.is_pending = true;
+        Ok(())
+    }
+
+    /// Takes a gradient out again that has been accumulated: `M -= gradient`. To rounding, `M` is as it was before.
+    pub fn withdraw<G: Element>(&mut self, gradient: &[G]) {
+        take_out(Level::best(), &mut self.m, gradient);
+    }
+
+    /// Subtracts what is still to be subtracted: the matrix is the residual then. Cost: one read and write of `M` if
+    /// there is something, else nothing.
+    pub fn materialise(&mut self, state: &LowRank, workspace: &mut Workspace) -> &[f32] {
+        if self.is_pending {
+            let product = Product { p: &self.p, q: &self.q };
+            kernels::add_product(Level::best(), &mut self.m, product, -1.0, state.shape(), workspace);
+            self.is_pending = false;
+        }
+        &self.m
+    }
+
+    /// Takes over a residual that was saved, in place of what is here.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], [`Error::NonFinite`]; nothing has changed then.
+    pub fn restore(&mut self, residual: &[f32]) -> Result<(), Error> {
+        crate::error::check_length(self.m.len(), residual.len())?;
+        check_finite(residual)?;
+        self.m.copy_from_slice(residual);
+        self.is_pending = false;
+        Ok(())
+    }
+
+    /// Whether the state has this memory's shape and rank.
+    fn check_state(&self, state: &LowRank) -> Result<(), Error> {
+        check_shape("the error memory", state.rows(), state.cols(), self.m.len())?;
+        check_shape("P of the error memory", state.rows(), state.rank(), self.p.len())?;
+        check_shape("Q of the error memory", state.cols(), state.rank(), self.q.len())
+    }
+
+    /// Takes the gradient out of the tiles before `stopped`.
+    fn subtract_before<G: Element>(&mut self, stopped: Tile, cols: usize, gradient: &[G]) {
+        for tile in Tiles::new(self.m.len(), cols).take_while(|&tile| tile != stopped) {
+            for row in tile.row..tile.row + tile.height {
+                let part = row * cols + tile.column..row * cols + tile.column + tile.width;
+                take_out(Level::best(), &mut self.m[part.clone()], &gradient[part]);
+            }
+        }
+    }
+
+    /// Why accumulating stopped, with the gradient taken out again.
+    fn first_non_finite<G: Element>(&self, gradient: &[G], p: &[f32]) -> Error {
+        first_infinite_sum(&self.m, gradient)
+            .or_else(|| check_finite(p).err())
+            // The sums of the tile were not, but never reached `p`.
+            .unwrap_or(Error::NonFinite { index: 0, value: f32::INFINITY })
+    }
+}

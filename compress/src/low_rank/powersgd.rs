@@ -1,0 +1,146 @@
+//! PowerSGD of many matrices, with error feedback.
+
+use super::{Batch, ErrorMemory, Factors, LowRank, MatrixError};
+use crate::Error;
+use crate::dense::Element;
+
+/// What a rank takes as delivered of its matrix, and so what stays as its error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ErrorRule {
+    /// Its own projection, `P P^T M`: the paper's text. Errors stay as small as the projection leaves them.
+    #[default]
+    Own,
+    /// The approximation of the mean of all ranks, as the paper's program has it. The mean of all ranks' errors is the
+    /// same in exact arithmetic, but each rank's own wanders off, which drowns small gradients in rounding.
+    Global,
+}
+
+/// A batch of matrices with their error memories, for steps in which the caller averages factors over all ranks.
+///
+/// A step: [`accumulate`](Self::accumulate) for each matrix, which fills its part of packed left factors; average these;
+/// [`Batch::orthonormalise`]; [`right_factors`](Self::right_factors); average these; [`reconstruct`](Self::reconstruct)
+/// for each matrix, and [`commit`](Self::commit). A step that is given up after `accumulate` may just end, which keeps
+/// everything for later, or [`withdraw`](Self::withdraw) its gradients.
+#[derive(Debug, Clone, Default)]
+pub struct PowerSgd {
+    batch: Batch,
+    memories: Vec<ErrorMemory>,
+    rule: ErrorRule,
+}
+
+impl PowerSgd {
+    /// Starts with empty memories.
+    pub fn new(batch: Batch, rule: ErrorRule) -> Self {
+        let memories = batch.states().iter().map(ErrorMemory::new).collect();
+        Self { batch, memories, rule }
+    }
+
+    /// Adds a matrix at the end, with an empty memory.
+    pub fn push(&mut self, state: LowRank) {
+        self.memories.push(ErrorMemory::new(&state));
+        self.batch.push(state);
+    }
+
+    /// The states.
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// The states, to orthonormalise with.
+    pub fn batch_mut(&mut self) -> &mut Batch {
+        &mut self.batch
+    }
+
+    /// [`ErrorMemory::accumulate`] of one matrix, into its part of the packed `p`.
+    ///
+    /// # Errors
+    /// As there; [`Error::LengthMismatch`] when `p` is not that of the batch: nothing has changed.
+    ///
+    /// # Panics
+    /// When the batch has no matrix at `position`.
+    pub fn accumulate<G: Element>(&mut self, position: usize, gradient: &[G], p: &mut [f32]) -> Result<(), Error> {
+        crate::error::check_length(self.batch.p_len(), p.len())?;
+        let p = &mut p[self.batch.p_range(position)];
+        let Batch { states, workspace, .. } = &mut self.batch;
+        self.memories[position].accumulate(&states[position], gradient, p, workspace)
+    }
+
+    /// The right factors of all memories' matrices with the packed left factors `p`, into packed `q`. Cost: one read of
+    /// all matrices.
+    ///
+    /// # Errors
+    /// As [`Batch::right_factors`].
+    pub fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> Result<(), MatrixError> {
+        for (position, memory) in self.memories.iter_mut().enumerate() {
+            let Batch { states, workspace, .. } = &mut self.batch;
+            let m = memory.materialise(&states[position], workspace);
+            self.batch.right_factor(position, m, p, q)?;
+        }
+        Ok(())
+    }
+
+    /// The approximation of the mean of all ranks' matrices at `position`: see [`Batch::reconstruct`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn reconstruct(&mut self, position: usize, factors: &Factors, out: &mut [f32]) -> Result<(), MatrixError> {
+        self.batch.reconstruct(position, factors, out)
+    }
+
+    /// Ends a step whose factors were delivered: keeps what the rule says was not, and warms the next step with the mean.
+    /// Cost: a copy of the factors.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]; [`Error::NonFinite`] of the first matrix whose factors are not finite: matrices before
+    /// it are committed then.
+    pub fn commit(&mut self, factors: &Factors) -> Result<(), MatrixError> {
+        self.batch.check_factors(factors)?;
+        let delivered = match self.rule {
+            ErrorRule::Own => &factors.own_q,
+            ErrorRule::Global => &factors.q,
+        };
+        for (position, memory) in self.memories.iter_mut().enumerate() {
+            let (p, q) = (&factors.p[self.batch.p_range(position)], &delivered[self.batch.q_range(position)]);
+            let Batch { states, workspace, .. } = &mut self.batch;
+            let committed = memory.commit(&states[position], p, q, workspace);
+            committed.map_err(|source| MatrixError { position, source })?;
+        }
+        self.batch.set_q(&factors.q)
+    }
+
+    /// [`ErrorMemory::withdraw`] of one matrix.
+    ///
+    /// # Panics
+    /// When the batch has no matrix at `position`.
+    pub fn withdraw<G: Element>(&mut self, position: usize, gradient: &[G]) {
+        self.memories[position].withdraw(gradient);
+    }
+
+    /// What one matrix has not delivered on this rank: see [`ErrorMemory::materialise`].
+    ///
+    /// # Panics
+    /// When the batch has no matrix at `position`.
+    pub fn residual(&mut self, position: usize) -> &[f32] {
+        let Batch { states, workspace, .. } = &mut self.batch;
+        self.memories[position].materialise(&states[position], workspace)
+    }
+
+    /// The error memories, in order.
+    pub fn memories(&self) -> &[ErrorMemory] {
+        &self.memories
+    }
+
+    /// The error memories, to be restored.
+    pub fn memories_mut(&mut self) -> &mut [ErrorMemory] {
+        &mut self.memories
+    }
+
+    /// Forgets the warm start of all matrices, but not their errors: for survivors of a rank that was lost, which may be
+    /// a step apart.
+    pub fn restart(&mut self) {
+        self.batch.states_mut().iter_mut().for_each(LowRank::restart);
+    }
+}

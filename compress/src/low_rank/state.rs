@@ -1,0 +1,200 @@
+//! The state of one matrix, and its phases.
+
+use super::{Workspace, check_product, check_shape, orthonormalise};
+use crate::Error;
+use crate::bits::{check_finite, largest_finite};
+use crate::generator::Generator;
+use crate::simd::Level;
+use crate::simd::low_rank::{self as kernels, Product, Shape};
+
+/// The state of one matrix between steps: its shape, `Q`, and the generator shared by all ranks.
+#[derive(Debug, Clone)]
+pub struct LowRank {
+    rows: usize,
+    cols: usize,
+    rank: usize,
+    seed: u64,
+    q: Vec<f32>,
+    generator: Generator,
+}
+
+impl LowRank {
+    /// Starts with `Q` drawn from the standard normal law by `seed`, which all ranks share. The rank is lowered to
+    /// `min(rows, cols)` if that is less.
+    ///
+    /// # Errors
+    /// [`Error::MatrixTooLarge`] when `rows * cols` overflows.
+    pub fn new(rows: usize, cols: usize, rank: usize, seed: u64) -> Result<Self, Error> {
+        rows.checked_mul(cols).ok_or(Error::MatrixTooLarge { rows, cols })?;
+        let rank = rank.min(rows).min(cols);
+        let mut state = Self { rows, cols, rank, seed, q: vec![0.0; cols * rank], generator: Generator::new(seed) };
+        state.restart();
+        Ok(state)
+    }
+
+    /// Forgets the warm start: `Q` and the generator are as they were when it was made.
+    pub fn restart(&mut self) {
+        self.generator = Generator::new(self.seed);
+        self.generator.fill_normal(&mut self.q);
+    }
+
+    /// Goes on from a saved [`q`](Self::q) and [`generator`](Self::generator).
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; the state is unchanged then.
+    pub fn restore(&mut self, q: &[f32], generator: Generator) -> Result<(), Error> {
+        check_shape("Q", self.cols, self.rank, q.len())?;
+        check_finite(q)?;
+        self.q.copy_from_slice(q);
+        self.generator = generator;
+        Ok(())
+    }
+
+    /// Rows of the matrix.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of the matrix.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The rank in use.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Elements of `P`.
+    pub fn p_len(&self) -> usize {
+        self.rows * self.rank
+    }
+
+    /// Elements of `Q`.
+    pub fn q_len(&self) -> usize {
+        self.cols * self.rank
+    }
+
+    /// The present `Q`, `cols x rank`.
+    pub fn q(&self) -> &[f32] {
+        &self.q
+    }
+
+    /// The generator of redrawn columns, to be saved.
+    pub fn generator(&self) -> &Generator {
+        &self.generator
+    }
+
+    /// `P = M Q`. Cost: one read of `m`, `2 * rows * cols * rank` operations.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`]; [`Error::NonFinite`] for the first element of `m`, else of the
+    /// product, that is not finite: `p` is unspecified then.
+    pub fn left_factor(&self, m: &[f32], p: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
+        check_shape("M", self.rows, self.cols, m.len())?;
+        check_shape("P", self.rows, self.rank, p.len())?;
+        kernels::multiply(Level::best(), m, &self.q, self.shape(), p, workspace);
+        check_product(m, p)
+    }
+
+    /// Makes the columns of `p` orthonormal. Columns that are zero, or depend on those before, are
+    /// replaced by random ones from the shared generator, so the result never holds a NaN.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; `p` is unchanged then.
+    pub fn orthonormalise(&mut self, p: &mut [f32]) -> Result<(), Error> {
+        orthonormalise(p, self.rows, self.rank, &mut self.generator)
+    }
+
+    /// `Q = M^T P`, written to `q_out`; the state's own `Q` stays until [`set_q`](Self::set_q).
+    ///
+    /// # Errors
+    /// As [`left_factor`](Self::left_factor), with `q_out` for `p`.
+    pub fn right_factor(
+        &self,
+        m: &[f32],
+        p: &[f32],
+        q_out: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        check_shape("M", self.rows, self.cols, m.len())?;
+        self.check_factors(p, q_out)?;
+        kernels::multiply_transposed(Level::best(), m, p, self.shape(), q_out, workspace);
+        check_product(m, q_out)
+    }
+
+    /// Takes over `q`, the average of all ranks, as the start of the next step.
+    ///
+    /// It is kept times the power of two that brings its largest magnitude to between one and two: the next
+    /// `M Q` then stays in range for tiny and huge matrices alike, and spans the same space bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; the state is unchanged then.
+    pub fn set_q(&mut self, q: &[f32]) -> Result<(), Error> {
+        check_shape("Q", self.cols, self.rank, q.len())?;
+        let factor = reciprocal_power_of_two(largest_finite(q)?);
+        self.q.iter_mut().zip(q).for_each(|(kept, &v)| *kept = (f64::from(v) * factor) as f32);
+        Ok(())
+    }
+
+    /// `out = P Q^T`. Cost: one write of `out`, `2 * rows * cols * rank` operations.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
+    pub fn reconstruct(
+        &self,
+        p: &[f32],
+        q: &[f32],
+        out: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        check_shape("out", self.rows, self.cols, out.len())?;
+        self.check_factors(p, q)?;
+        kernels::reconstruct(Level::best(), out, Product { p, q }, self.shape(), workspace);
+        Ok(())
+    }
+
+    /// `M -= P Q^T`: the error that stays after this approximation. Cost: one read and write of `m`,
+    /// `2 * rows * cols * rank` operations; [`ErrorMemory`](super::ErrorMemory) saves this pass.
+    ///
+    /// # Errors
+    /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
+    pub fn subtract_reconstruction(
+        &self,
+        p: &[f32],
+        q: &[f32],
+        m: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        check_shape("M", self.rows, self.cols, m.len())?;
+        self.check_factors(p, q)?;
+        kernels::add_product(Level::best(), m, Product { p, q }, -1.0, self.shape(), workspace);
+        Ok(())
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        Shape { cols: self.cols, rank: self.rank }
+    }
+
+    pub(super) fn check_factors(&self, p: &[f32], q: &[f32]) -> Result<(), Error> {
+        check_shape("P", self.rows, self.rank, p.len())?;
+        check_shape("Q", self.cols, self.rank, q.len())
+    }
+}
+
+/// Whether the two factors are smaller than the matrix by more than `min_compression`:
+/// `(rows + cols) * r < rows * cols / min_compression`, with `r` lowered to `min(rows, cols)`.
+/// PowerSGD takes 2.
+pub fn worth_it(rows: usize, cols: usize, rank: usize, min_compression: f64) -> bool {
+    let (rank, rows, cols) = (rank.min(rows).min(cols) as f64, rows as f64, cols as f64);
+    (rows + cols) * rank * min_compression < rows * cols
+}
+
+/// `1 / 2^e` for a `magnitude` of `2^e` up to `2^(e + 1)`; 1 for zero.
+fn reciprocal_power_of_two(magnitude: f32) -> f64 {
+    if magnitude == 0.0 {
+        return 1.0;
+    }
+    // Every f32, subnormal or not, is a normal f64: its upper bits alone are its power of two.
+    1.0 / f64::from_bits(f64::from(magnitude).to_bits() & (0x7ff << 52))
+}

@@ -1,0 +1,265 @@
+//! Products of a large row-major matrix with a few columns, each in one pass over the matrix.
+//!
+//! `M` is `rows x cols`, `P` is `rows x r`, `Q` is `cols x r`, all row-major. Columns are cut into panels, whose part of
+//! `Q` lies transposed in the second-level cache. Rows go by fours, each four along the whole panel, in tiles that the
+//! first-level cache holds: what is loaded serves four rows, or several columns of `Q`, from registers. Meanwhile the
+//! next tile is asked for, so that memory is never idle.
+//!
+//! The order of additions is fixed. A dot product along a row has sixteen partial sums a tile, which are added to sixteen
+//! a panel, and these pairwise to one. One along a row of `P` takes the columns in turn, by eights, then four, two and
+//! one, and what it is added to is rounded once for each of these. One down a column sums eight rows at a time. How many
+//! rows or columns share the registers is up to the level: it changes no sum.
+
+mod strip;
+mod tiles;
+mod transposed;
+
+use super::Level;
+use super::lanes::{Kernel, Simd, dispatch};
+use crate::dense::Element;
+use strip::Strip;
+pub(crate) use tiles::{Tile, Tiles};
+use tiles::{Panel, Totals};
+use transposed::MultiplyTransposed;
+
+/// Row lengths: `cols` of `M`, `rank` of `P` and `Q`. The number of rows follows from the slices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) cols: usize,
+    pub(crate) rank: usize,
+}
+
+/// Two factors, `P` and `Q`, whose product is meant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product<'a> {
+    pub(crate) p: &'a [f32],
+    pub(crate) q: &'a [f32],
+}
+
+/// Scratch of the phases, to be kept from step to step: at most 32 KiB for each unit of rank.
+#[derive(Debug, Clone, Default)]
+pub struct Workspace {
+    q: Panel,
+    pending_q: Panel,
+    totals: Totals,
+}
+
+/// `P = M Q`.
+pub(crate) fn multiply(level: Level, m: &[f32], q: &[f32], shape: Shape, p: &mut [f32], workspace: &mut Workspace) {
+    p.fill(0.0);
+    dispatch(level, Multiply { m, q, shape, p, workspace });
+}
+
+/// `Q = M^T P`.
+pub(crate) fn multiply_transposed(
+    level: Level,
+    m: &[f32],
+    p: &[f32],
+    shape: Shape,
+    q: &mut [f32],
+    workspace: &mut Workspace,
+) {
+    q.fill(0.0);
+    dispatch(level, MultiplyTransposed { m, p, shape, q, panel: &mut workspace.q });
+}
+
+/// `M += sign * P Q^T`.
+pub(crate) fn add_product(
+    level: Level,
+    m: &mut [f32],
+    product: Product<'_>,
+    sign: f32,
+    shape: Shape,
+    workspace: &mut Workspace,
+) {
+    dispatch(level, AddProduct { m, product, sign, replace: false, shape, panel: &mut workspace.q });
+}
+
+/// `M = P Q^T`.
+pub(crate) fn reconstruct(
+    level: Level,
+    m: &mut [f32],
+    product: Product<'_>,
+    shape: Shape,
+    workspace: &mut Workspace,
+) {
+    dispatch(level, AddProduct { m, product, sign: 1.0, replace: true, shape, panel: &mut workspace.q });
+}
+
+/// What [`accumulate`] reads besides the matrix.
+pub(crate) struct Accumulation<'a, G> {
+    /// What is added, of the matrix's shape.
+    pub(crate) gradient: &'a [G],
+    /// What is subtracted first.
+    pub(crate) pending: Option<Product<'a>>,
+    pub(crate) q: &'a [f32],
+    pub(crate) shape: Shape,
+}
+
+/// `M = (M - P' Q'^T) + G` and `P = M Q`, in one pass.
+///
+/// The two sums are rounded as if one had followed the other over the whole matrix.
+///
+/// # Errors
+/// The first tile where a sum or product is not finite. The pending product is subtracted everywhere then, but `G` has
+/// been added to the tiles before only; `p` is unspecified.
+pub(crate) fn accumulate<G: Element>(
+    level: Level,
+    m: &mut [f32],
+    terms: Accumulation<'_, G>,
+    p: &mut [f32],
+    workspace: &mut Workspace,
+) -> Result<(), Tile> {
+    p.fill(0.0);
+    dispatch(level, Accumulate { level, m, terms, p, workspace })
+}
+
+struct Multiply<'a> {
+    m: &'a [f32],
+    q: &'a [f32],
+    shape: Shape,
+    p: &'a mut [f32],
+    workspace: &'a mut Workspace,
+}
+
+impl Kernel for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { m, q, shape: Shape { cols, rank }, p, workspace } = self;
+        let Workspace { q: panel, totals, .. } = workspace;
+        let mut strip = Strip::new();
+        for tile in Tiles::new(m.len(), cols) {
+            if tile.opens_panel() {
+                panel.load(q, rank, tile);
+            }
+            if tile.opens_group() {
+                totals.clear(tile.height, rank);
+            }
+            strip.read(s, m, cols, tile);
+            strip.dots(s, panel, rank, totals, tile, (m, m, cols));
+            if tile.closes_group() {
+                totals.add_to(&mut p[tile.row * rank..]);
+            }
+        }
+    }
+}
+
+struct Accumulate<'a, G> {
+    level: Level,
+    m: &'a mut [f32],
+    terms: Accumulation<'a, G>,
+    p: &'a mut [f32],
+    workspace: &'a mut Workspace,
+}
+
+impl<G: Element> Kernel for Accumulate<'_, G> {
+    type Output = Result<(), Tile>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Result<(), Tile> {
+        let Self { level, m, terms, p, workspace } = self;
+        let Accumulation { gradient, pending, q, shape: Shape { cols, rank } } = terms;
+        let Workspace { q: panel, pending_q, totals } = workspace;
+        let mut strip = Strip::new();
+        let mut stopped = None;
+        for tile in Tiles::new(m.len(), cols) {
+            if tile.opens_panel() {
+                panel.load(q, rank, tile);
+                if let Some(product) = pending {
+                    pending_q.load(product.q, rank, tile);
+                }
+            }
+            if tile.opens_group() {
+                totals.clear(tile.height, rank);
+            }
+            loop {
+                strip.read(s, m, cols, tile);
+                if let Some(product) = pending {
+                    strip.add_product(s, product.p, -1.0, pending_q, rank, tile);
+                }
+                if stopped.is_some() {
+                    break;
+                }
+                strip.add(s, level, gradient, cols, tile);
+                strip.dots(s, panel, rank, totals, tile, (m, gradient, cols));
+                // A value that is not finite makes every sum so that it is part of.
+                if if rank == 0 { strip.is_finite(tile) } else { totals.is_finite() } {
+                    break;
+                }
+                stopped = Some(tile);
+            }
+            strip.write(s, m, cols, tile);
+            if tile.closes_group() {
+                totals.add_to(&mut p[tile.row * rank..]);
+            }
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+}
+
+struct AddProduct<'a> {
+    m: &'a mut [f32],
+    product: Product<'a>,
+    sign: f32,
+    /// Whether `M` counts as zero.
+    replace: bool,
+    shape: Shape,
+    panel: &'a mut Panel,
+}
+
+impl Kernel for AddProduct<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { m, product, sign, replace, shape: Shape { cols, rank }, panel } = self;
+        let mut strip = Strip::new();
+        for tile in Tiles::new(m.len(), cols) {
+            if tile.opens_panel() {
+                panel.load(product.q, rank, tile);
+            }
+            if replace {
+                strip.clear();
+            } else {
+                strip.read(s, m, cols, tile);
+            }
+            strip.add_product(s, product.p, sign, panel, rank, tile);
+            strip.write(s, m, cols, tile);
+        }
+    }
+}
+
+/// Runs `$body` for columns `$first..$first + $columns` of the factors, in the order that all levels keep.
+macro_rules! for_columns {
+    ($rank:expr, $first:ident, $columns:ident => $body:expr) => {{
+        let rank: usize = $rank;
+        let mut $first = 0;
+        while $first < rank {
+            $first += match rank - $first {
+                8.. => {
+                    const $columns: usize = 8;
+                    $body;
+                    8
+                }
+                4.. => {
+                    const $columns: usize = 4;
+                    $body;
+                    4
+                }
+                2.. => {
+                    const $columns: usize = 2;
+                    $body;
+                    2
+                }
+                _ => {
+                    const $columns: usize = 1;
+                    $body;
+                    1
+                }
+            };
+        }
+    }};
+}
+use for_columns;
