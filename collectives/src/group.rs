@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use brevity_compress::low_rank::LowRank;
+use brevity_compress::low_rank::{Batch, Factors};
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::bootstrap::Opened;
 use ucx_sys_wrap::buffer::{Chunk, Comm, Port};
@@ -21,7 +21,6 @@ use crate::element::{Element, Reduction};
 use crate::engine::{Engine, Handle, ProgressThread, Sleep};
 use crate::error::{Error, Place, Result};
 use crate::host::{self, Host, HostCall, Surroundings};
-use crate::low_rank::Factors;
 use crate::sparse::{Gtopk, PutBack};
 use crate::{dense, low_rank, sparse};
 
@@ -348,15 +347,15 @@ impl Group {
         })
     }
 
-    /// Finds the low-rank factors of the mean of all ranks' matrices, one for each state.
+    /// Finds the low-rank factors of the mean of all ranks' matrices, one for each state of the batch.
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier); [`Error::Length`] when a matrix does not fit its state.
-    pub fn low_rank_all_reduce(&self, states: &mut [LowRank], matrices: &[&[f32]]) -> Result<Factors> {
+    pub fn low_rank_all_reduce(&self, batch: &mut Batch, matrices: &[&[f32]]) -> Result<Factors> {
         let cost = self.0.settings.cost;
-        let description = low_rank::describe(states);
+        let description = low_rank::describe(batch);
         let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
-        self.run(description, async |call| low_rank::low_rank_all_reduce(call, states, matrices, &tensors, &cost).await)
+        self.run(description, async |call| low_rank::low_rank_all_reduce(call, batch, matrices, &tensors, &cost).await)
     }
 
     /// The slots of the host, if all ranks are on it and calls of `bytes` should use them; the same on all ranks.

@@ -4,7 +4,7 @@
 //! NeurIPS 2019, algorithm 1. All matrices' left factors travel in one all-reduce, then all right factors in another:
 //! `4 r (rows + cols)` bytes a matrix and rank, times the all-reduce's own factor.
 
-use brevity_compress::low_rank::LowRank;
+use brevity_compress::low_rank::{Batch, Factors, MatrixError, PowerSgd};
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
@@ -16,23 +16,11 @@ use crate::error::{Error, Result};
 
 /// What ranks of a low-rank all-reduce must agree on.
 #[must_use]
-pub fn describe(states: &[LowRank]) -> Description {
-    let factors = states.iter().map(|state| state.p_len() + state.q_len()).sum();
-    Description::new(Operation::LOW_RANK_ALL_REDUCE, f32::NUMBER, factors)
+pub fn describe(batch: &Batch) -> Description {
+    Description::new(Operation::LOW_RANK_ALL_REDUCE, f32::NUMBER, batch.p_len() + batch.q_len())
 }
 
-/// The factors of a low-rank all-reduce, one after the other for all matrices.
-#[derive(Clone, Debug, Default)]
-pub struct Factors {
-    /// The orthonormal left factors, the same bits on every rank.
-    pub p: Vec<f32>,
-    /// This rank's own right factors: `p` times their transpose is the projection of its own matrices.
-    pub own_q: Vec<f32>,
-    /// The mean of all ranks' right factors, the same bits on every rank.
-    pub q: Vec<f32>,
-}
-
-/// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state).
+/// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state of the batch).
 ///
 /// `tensors` are the numbers that errors name the matrices by. The states keep their right factors: the caller warms
 /// them with the mean once it keeps the result. States have equal bits on all ranks.
@@ -42,48 +30,101 @@ pub struct Factors {
 /// alike; else what the transport reports.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
-    states: &mut [LowRank],
+    batch: &mut Batch,
     matrices: &[&[f32]],
     tensors: &[u32],
     cost: &Cost,
 ) -> Result<Factors> {
-    check(states, matrices)?;
-    let mut p = vec![0.0; states.iter().map(LowRank::p_len).sum()];
-    for (position, p) in pieces(states, &mut p, LowRank::p_len).into_iter().enumerate() {
-        poison_unless(states[position].left_factor(matrices[position], p), p, call, tensors[position]);
+    check(batch, matrices)?;
+    let mut p = vec![0.0; batch.p_len()];
+    let outcome = batch.left_factors(matrices, &mut p);
+    poison_unless(outcome, &mut p, call, tensors);
+    all_reduce_factors(call, Plain { batch, matrices }, p, tensors, cost).await
+}
+
+/// The same with error feedback: for what the batch has accumulated, whose packed left factors are `p`. The caller
+/// commits the factors once it keeps the result. A rank that is poisoned takes part with zeros in `p`.
+///
+/// # Errors
+/// As [`low_rank_all_reduce`].
+pub async fn powersgd_all_reduce(
+    call: &Call<'_, '_>,
+    powersgd: &mut PowerSgd,
+    p: Vec<f32>,
+    tensors: &[u32],
+    cost: &Cost,
+) -> Result<Factors> {
+    let expected = powersgd.batch().p_len();
+    if p.len() != expected {
+        return Err(Error::Length { what: "the left factors", found: p.len(), expected });
     }
+    all_reduce_factors(call, powersgd, p, tensors, cost).await
+}
+
+/// The phases between and after the two messages.
+trait Phases {
+    fn batch(&mut self) -> &mut Batch;
+    fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError>;
+}
+
+/// Matrices of the caller.
+struct Plain<'a> {
+    batch: &'a mut Batch,
+    matrices: &'a [&'a [f32]],
+}
+
+impl Phases for Plain<'_> {
+    fn batch(&mut self) -> &mut Batch {
+        self.batch
+    }
+
+    fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError> {
+        self.batch.right_factors(self.matrices, p, q)
+    }
+}
+
+impl Phases for &mut PowerSgd {
+    fn batch(&mut self) -> &mut Batch {
+        self.batch_mut()
+    }
+
+    fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError> {
+        PowerSgd::right_factors(self, p, q)
+    }
+}
+
+async fn all_reduce_factors(
+    call: &Call<'_, '_>,
+    mut phases: impl Phases,
+    p: Vec<f32>,
+    tensors: &[u32],
+    cost: &Cost,
+) -> Result<Factors> {
     let mut p = mean(call, p, cost).await?;
     call.check_poison()?;
-    for (position, p) in pieces(states, &mut p, LowRank::p_len).into_iter().enumerate() {
-        // The same bits on all ranks, and so the same outcome.
-        states[position].orthonormalise(p).map_err(|_| Error::Overflow { tensor: tensors[position] })?;
-    }
-    let mut own_q = vec![0.0; states.iter().map(LowRank::q_len).sum()];
-    let lefts = pieces(states, &mut p, LowRank::p_len);
-    let rights = pieces(states, &mut own_q, LowRank::q_len);
-    for (position, (p, q)) in lefts.into_iter().zip(rights).enumerate() {
-        poison_unless(states[position].right_factor(matrices[position], p, q), q, call, tensors[position]);
-    }
-    let mut q = mean(call, own_q.clone(), cost).await?;
+    // The same bits on all ranks, and so the same outcome.
+    phases.batch().orthonormalise(&mut p).map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
+    let mut own_q = vec![0.0; phases.batch().q_len()];
+    let outcome = phases.right_factors(&p, &mut own_q);
+    poison_unless(outcome, &mut own_q, call, tensors);
+    let q = mean(call, own_q.clone(), cost).await?;
     call.check_poison()?;
-    for (position, q) in pieces(states, &mut q, LowRank::q_len).into_iter().enumerate() {
-        if !q.iter().all(|value| value.is_finite()) {
-            return Err(Error::Overflow { tensor: tensors[position] });
-        }
+    match q.iter().position(|value| !value.is_finite()) {
+        Some(place) => Err(Error::Overflow { tensor: tensors[phases.batch().position_in_q(place)] }),
+        None => Ok(Factors { p, own_q, q }),
     }
-    Ok(Factors { p, own_q, q })
 }
 
 /// Where a factor came out not finite, says so to all ranks, and takes part with zeros.
 fn poison_unless(
-    outcome: std::result::Result<(), brevity_compress::Error>,
-    factor: &mut [f32],
+    outcome: std::result::Result<(), MatrixError>,
+    factors: &mut [f32],
     call: &Call<'_, '_>,
-    tensor: u32,
+    tensors: &[u32],
 ) {
-    if outcome.is_err() || !factor.iter().all(|value| value.is_finite()) {
-        factor.fill(0.0);
-        call.set_poison(tensor);
+    if let Err(error) = outcome {
+        factors.fill(0.0);
+        call.set_poison(tensors[error.position]);
     }
 }
 
@@ -93,23 +134,8 @@ async fn mean(call: &Call<'_, '_>, factors: Vec<f32>, cost: &Cost) -> Result<Vec
     Ok(chunk.into_vec())
 }
 
-/// The part of each state in vectors that are laid one after the other.
-pub fn pieces<'a>(
-    states: &[LowRank],
-    mut all: &'a mut [f32],
-    length: impl Fn(&LowRank) -> usize,
-) -> Vec<&'a mut [f32]> {
-    states
-        .iter()
-        .map(|state| {
-            let (piece, rest) = std::mem::take(&mut all).split_at_mut(length(state));
-            all = rest;
-            piece
-        })
-        .collect()
-}
-
-fn check(states: &[LowRank], matrices: &[&[f32]]) -> Result<()> {
+fn check(batch: &Batch, matrices: &[&[f32]]) -> Result<()> {
+    let states = batch.states();
     if states.len() != matrices.len() {
         return Err(Error::Length { what: "the list of matrices", found: matrices.len(), expected: states.len() });
     }

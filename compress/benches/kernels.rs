@@ -3,7 +3,6 @@
 use std::hint::black_box;
 
 use brevity_compress::generator::Generator;
-use brevity_compress::low_rank::LowRank;
 use brevity_compress::merge::{MergeScratch, sum_all, top_k_sum};
 use brevity_compress::select::{TopKScratch, top_k};
 use brevity_compress::{Density, SparseVec, feedback::Residual};
@@ -69,32 +68,5 @@ fn merging(c: &mut Criterion) {
     group.finish();
 }
 
-fn low_rank(c: &mut Criterion) {
-    let mut group = c.benchmark_group("low_rank 4096 x 4096");
-    group.sample_size(10);
-    let m = normal(4096 * 4096, 4);
-    let mut error = m.clone();
-    group.bench_function("floor: sum of m", |b| {
-        b.iter(|| black_box(&m).iter().fold(0_u32, |sum, v| sum.wrapping_add(v.to_bits())));
-    });
-    for rank in [1, 2, 4, 8] {
-        let Ok(mut state) = LowRank::new(4096, 4096, rank, 5) else { continue };
-        let (mut p, mut q) = (vec![0.0; state.p_len()], vec![0.0; state.q_len()]);
-        group.bench_function(format!("left_factor {rank}"), |b| b.iter(|| state.left_factor(&m, &mut p)));
-        let product = p.clone();
-        group.bench_function(format!("orthonormalise {rank}"), |b| {
-            b.iter(|| {
-                p.copy_from_slice(&product);
-                state.orthonormalise(&mut p)
-            });
-        });
-        group.bench_function(format!("right_factor {rank}"), |b| b.iter(|| state.right_factor(&m, &p, &mut q)));
-        group.bench_function(format!("subtract {rank}"), |b| {
-            b.iter(|| state.subtract_reconstruction(&p, &q, &mut error));
-        });
-    }
-    group.finish();
-}
-
-criterion_group!(benches, selection, merging, low_rank);
+criterion_group!(benches, selection, merging);
 criterion_main!(benches);

@@ -4,7 +4,7 @@
 
 use brevity_compress::Error;
 use brevity_compress::generator::Generator;
-use brevity_compress::low_rank::{LowRank, orthonormalise, worth_it};
+use brevity_compress::low_rank::{LowRank, Workspace, orthonormalise, worth_it};
 use nalgebra::DMatrix;
 use proptest::prelude::*;
 
@@ -21,12 +21,12 @@ fn dense(rows: usize, cols: usize, values: &[f32]) -> DMatrix<f64> {
 /// One step with one rank; leaves the error in `m`, and returns the update.
 fn step(state: &mut LowRank, m: &mut [f32]) -> Vec<f32> {
     let (mut p, mut q) = (vec![0.0; state.p_len()], vec![0.0; state.q_len()]);
-    let mut update = vec![f32::NAN; m.len()];
-    state.left_factor(m, &mut p).unwrap();
+    let (mut update, mut workspace) = (vec![f32::NAN; m.len()], Workspace::default());
+    state.left_factor(m, &mut p, &mut workspace).unwrap();
     state.orthonormalise(&mut p).unwrap();
-    state.right_factor(m, &p, &mut q).unwrap();
-    state.reconstruct(&p, &q, &mut update).unwrap();
-    state.subtract_reconstruction(&p, &q, m).unwrap();
+    state.right_factor(m, &p, &mut q, &mut workspace).unwrap();
+    state.reconstruct(&p, &q, &mut update, &mut workspace).unwrap();
+    state.subtract_reconstruction(&p, &q, m, &mut workspace).unwrap();
     state.set_q(&q).unwrap();
     update
 }
@@ -40,20 +40,26 @@ fn departure(p: &[f32], rows: usize, rank: usize) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Widths on both sides of a tile's edge, ranks on both sides of a pass of eight.
+    /// Widths on both sides of the edges of tiles and panels, ranks on both sides of eight columns and of sixteen.
     #[test]
-    fn products_are_the_dense_ones(rows in 0_usize..40, cols in prop_oneof![0_usize..40, 505_usize..530, 1020_usize..1030], rank in 0_usize..20, seed: u64) {
+    fn products_are_the_dense_ones(
+        rows in 0_usize..40,
+        cols in prop_oneof![0_usize..40, 505_usize..530, 4090_usize..4110],
+        rank in 0_usize..20,
+        seed: u64,
+    ) {
         let state = LowRank::new(rows, cols, rank, seed).unwrap();
         let rank = state.rank();
         prop_assert_eq!(rank, [rows, cols, rank].into_iter().min().unwrap());
         let m = normal_matrix(rows, cols, seed ^ 1);
         let given_p = normal_matrix(rows, rank, seed ^ 2);
         let (mut p, mut q, mut out) = (vec![f32::NAN; rows * rank], vec![f32::NAN; cols * rank], vec![f32::NAN; m.len()]);
-        state.left_factor(&m, &mut p).unwrap();
-        state.right_factor(&m, &given_p, &mut q).unwrap();
-        state.reconstruct(&given_p, state.q(), &mut out).unwrap();
+        let mut workspace = Workspace::default();
+        state.left_factor(&m, &mut p, &mut workspace).unwrap();
+        state.right_factor(&m, &given_p, &mut q, &mut workspace).unwrap();
+        state.reconstruct(&given_p, state.q(), &mut out, &mut workspace).unwrap();
         let mut error = m.clone();
-        state.subtract_reconstruction(&given_p, state.q(), &mut error).unwrap();
+        state.subtract_reconstruction(&given_p, state.q(), &mut error, &mut workspace).unwrap();
 
         let (dense_m, dense_p, dense_q) = (dense(rows, cols, &m), dense(rows, rank, &given_p), dense(cols, rank, state.q()));
         let product = &dense_p * dense_q.transpose();
@@ -169,10 +175,11 @@ fn errors_name_the_first_bad_element() {
     let mut m = vec![1.0; 12];
     m[7] = f32::NEG_INFINITY;
     let expected = Err(Error::NonFinite { index: 7, value: f32::NEG_INFINITY });
-    assert_eq!(state.left_factor(&m, &mut [0.0; 6]), expected);
-    assert_eq!(state.right_factor(&m, &[1.0; 6], &mut [0.0; 8]), expected);
+    let mut workspace = Workspace::default();
+    assert_eq!(state.left_factor(&m, &mut [0.0; 6], &mut workspace), expected);
+    assert_eq!(state.right_factor(&m, &[1.0; 6], &mut [0.0; 8], &mut workspace), expected);
     assert!(matches!(
-        state.left_factor(&m[1..], &mut [0.0; 6]),
+        state.left_factor(&m[1..], &mut [0.0; 6], &mut workspace),
         Err(Error::ShapeMismatch { what: "M", rows: 3, cols: 4, found: 11 })
     ));
     let too_large = orthonormalise(&mut [1.0; 6], 2, 3, &mut Generator::new(0));

@@ -1,10 +1,10 @@
 //! Every collective once, inside one call, each against its oracle: the same for every transport.
 
-use brevity::collectives::low_rank::{Factors, low_rank_all_reduce, pieces};
+use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce};
 use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
 use brevity::compress::SparseVec;
-use brevity::compress::low_rank::LowRank;
+use brevity::compress::low_rank::{Batch, LowRank};
 use brevity::compress::select::{TopKScratch, top_k};
 use brevity::{Element, Group, PutBack, Reduction};
 
@@ -165,29 +165,26 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
 
 async fn low_rank(call: &Call<'_, '_>) {
     let (rank, world_size) = (call.rank(), call.world_size());
-    let mut states: Vec<LowRank> = MATRICES.iter().map(|&(rows, cols)| ok(LowRank::new(rows, cols, RANK, 7))).collect();
+    let states = MATRICES.iter().map(|&(rows, cols)| ok(LowRank::new(rows, cols, RANK, 7))).collect();
+    let mut batch = Batch::new(states);
     let matrix = |rank: u32, position: usize| {
         let (rows, cols) = MATRICES[position];
         oracle::vector(rank + 10 * position as u32, rows * cols)
     };
     let own: Vec<_> = (0..MATRICES.len()).map(|position| matrix(rank, position)).collect();
     let slices: Vec<&[f32]> = own.iter().map(Vec::as_slice).collect();
-    let Factors { mut p, mut q, .. } =
-        ok(low_rank_all_reduce(call, &mut states, &slices, &[0, 1, 2], &Cost::default()).await);
+    let factors = ok(low_rank_all_reduce(call, &mut batch, &slices, &[0, 1, 2], &Cost::default()).await);
 
-    let bits: Vec<u32> = p.iter().chain(&q).map(|value| value.to_bits()).collect();
+    let bits: Vec<u32> = factors.p.iter().chain(&factors.q).map(|value| value.to_bits()).collect();
     let all_bits = ok(dense::all_gather_varying(call, bits.clone()).await);
     assert!(all_bits.iter().all(|other| *other == bits), "the factors differ between ranks");
 
-    let lefts = pieces(&states, &mut p, LowRank::p_len);
-    let rights = pieces(&states, &mut q, LowRank::q_len);
-    for (position, (p, q)) in lefts.into_iter().zip(rights).enumerate() {
-        let (rows, cols) = MATRICES[position];
+    for (position, (rows, cols)) in MATRICES.into_iter().enumerate() {
         let mut found = vec![0.0; rows * cols];
-        ok(states[position].reconstruct(p, q, &mut found));
+        ok(batch.reconstruct(position, &factors, &mut found));
         let all: Vec<_> = (0..world_size).map(|rank| matrix(rank, position)).collect();
         let mean: Vec<f64> = oracle::sum(&all).iter().map(|sum| f64::from(*sum) / f64::from(world_size)).collect();
-        let expected = oracle::power_iteration(&mean, rows, cols, states[position].q());
+        let expected = oracle::power_iteration(&mean, rows, cols, batch.states()[position].q());
         let scale = mean.iter().fold(1.0f64, |m, v| m.max(v.abs()));
         for (found, expected) in found.iter().zip(&expected) {
             assert!((f64::from(*found) - expected).abs() < 1e-3 * scale, "{rows} x {cols}: {found} {expected}");

@@ -1,10 +1,10 @@
 //! Tensors that travel as low-rank factors: all left factors together, then all right factors.
 
-use brevity_collectives::low_rank::{Factors, describe, low_rank_all_reduce, pieces};
+use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
 use brevity_collectives::{Call, Cost, Result};
-use brevity_compress::low_rank::LowRank;
+use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 
-use super::{Ending, add_finite};
+use super::Ending;
 
 /// All low-rank tensors of an exchange.
 #[derive(Default)]
@@ -12,12 +12,8 @@ pub(super) struct LowRankLane {
     tensors: Vec<usize>,
     /// The same, as errors name them.
     numbers: Vec<u32>,
-    states: Vec<LowRank>,
-    /// The states as they were built.
-    first_states: Vec<LowRank>,
-    /// For each tensor what has not been delivered: before the collective, the error and this step's gradient.
-    deltas: Vec<Vec<f32>>,
-    /// Whether this step's gradient is in the delta.
+    powersgd: PowerSgd,
+    /// Whether this step's gradient has been accumulated.
     added: Vec<bool>,
     factors: Factors,
 }
@@ -26,9 +22,7 @@ impl LowRankLane {
     pub(super) fn add(&mut self, tensor: usize, state: LowRank) {
         self.tensors.push(tensor);
         self.numbers.push(tensor as u32);
-        self.deltas.push(vec![0.0; state.rows() * state.cols()]);
-        self.first_states.push(state.clone());
-        self.states.push(state);
+        self.powersgd.push(state);
         self.added.push(false);
     }
 
@@ -38,27 +32,29 @@ impl LowRankLane {
 
     /// Forgets the warm start.
     pub(super) fn restart(&mut self) {
-        self.states.clone_from(&self.first_states);
+        self.powersgd.restart();
     }
 
     pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
+        let Self { tensors, numbers, powersgd, added, factors } = self;
+        factors.p.resize(powersgd.batch().p_len(), 0.0);
         let mut bad = None;
-        for ((&tensor, delta), added) in self.tensors.iter().zip(&mut self.deltas).zip(&mut self.added) {
-            *added = add_finite(delta, gradients[tensor]);
+        for (position, (&tensor, added)) in tensors.iter().zip(added).enumerate() {
+            *added = powersgd.accumulate(position, &*gradients[tensor], &mut factors.p).is_ok();
             if !*added {
-                bad = bad.or(Some(tensor as u32));
+                bad = bad.or(Some(numbers[position]));
             }
         }
         bad
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
-        let zeros: Vec<f32> =
-            if poisoned { vec![0.0; self.deltas.iter().map(Vec::len).max().unwrap_or(0)] } else { Vec::new() };
-        let matrices: Vec<&[f32]> =
-            self.deltas.iter().map(|delta| if poisoned { &zeros[..delta.len()] } else { &delta[..] }).collect();
-        let call = call.describe(describe(&self.states));
-        self.factors = low_rank_all_reduce(&call, &mut self.states, &matrices, &self.numbers, cost).await?;
+        let mut p = std::mem::take(&mut self.factors.p);
+        if poisoned {
+            p.fill(0.0);
+        }
+        let call = call.describe(describe(self.powersgd.batch()));
+        self.factors = powersgd_all_reduce(&call, &mut self.powersgd, p, &self.numbers, cost).await?;
         Ok(())
     }
 
@@ -72,33 +68,26 @@ impl LowRankLane {
 
     /// Writes the approximation of the mean, and keeps what this rank's own projection misses (the paper's rule).
     fn commit(&mut self, gradients: &mut [&mut [f32]]) {
-        let Self { tensors, states, deltas, factors, .. } = self;
-        let Factors { p, own_q, q } = factors;
-        let lefts = pieces(states, p, LowRank::p_len);
-        let own_rights = pieces(states, own_q, LowRank::q_len);
-        let rights = pieces(states, q, LowRank::q_len);
-        let factors = lefts.into_iter().zip(own_rights).zip(rights);
-        for (position, ((p, own_q), q)) in factors.enumerate() {
-            let kept = states[position].subtract_reconstruction(p, own_q, &mut deltas[position]);
-            let written = states[position].reconstruct(p, q, gradients[tensors[position]]);
-            let warmed = states[position].set_q(q);
-            debug_assert!(kept.is_ok() && written.is_ok() && warmed.is_ok(), "the factors have their state's shape");
+        let Self { tensors, powersgd, factors, .. } = self;
+        for (position, &tensor) in tensors.iter().enumerate() {
+            let written = powersgd.reconstruct(position, factors, gradients[tensor]);
+            debug_assert!(written.is_ok(), "the factors have their state's shape");
         }
+        let committed = powersgd.commit(factors);
+        debug_assert!(committed.is_ok(), "the factors are finite and have their state's shape");
     }
 
     /// Takes this step's gradients out again.
     fn withdraw(&mut self, gradients: &[&mut [f32]]) {
-        for ((&tensor, delta), _) in
-            self.tensors.iter().zip(&mut self.deltas).zip(&self.added).filter(|(_, added)| **added)
-        {
-            for (sum, gradient) in delta.iter_mut().zip(gradients[tensor].iter()) {
-                *sum -= gradient;
+        for (position, &tensor) in self.tensors.iter().enumerate() {
+            if self.added[position] {
+                self.powersgd.withdraw(position, &*gradients[tensor]);
             }
         }
     }
 
     pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
         let position = self.tensors.iter().position(|&known| known == tensor)?;
-        Some(self.deltas[position].clone())
+        Some(self.powersgd.residual(position))
     }
 }

@@ -88,6 +88,11 @@ impl Batch {
         self.q_starts[position]..self.q_starts[position + 1]
     }
 
+    /// The matrix that element `place` of packed right factors belongs to.
+    pub fn position_in_q(&self, place: usize) -> usize {
+        self.q_starts.partition_point(|&start| start <= place).saturating_sub(1)
+    }
+
     /// [`LowRank::left_factor`] for all matrices, into packed `p`. Cost: one read of all matrices.
     ///
     /// # Errors

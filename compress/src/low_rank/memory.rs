@@ -76,13 +76,7 @@ impl ErrorMemory {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; nothing has changed then.
-    pub fn commit(
-        &mut self,
-        state: &LowRank,
-        p: &[f32],
-        q: &[f32],
-        workspace: &mut Workspace,
-    ) -> Result<(), Error> {
+    pub fn commit(&mut self, state: &LowRank, p: &[f32], q: &[f32], workspace: &mut Workspace) -> Result<(), Error> {
         self.check_state(state)?;
         state.check_factors(p, q)?;
         check_finite(p)?;
@@ -108,6 +102,16 @@ impl ErrorMemory {
             self.is_pending = false;
         }
         &self.m
+    }
+
+    /// What [`materialise`](Self::materialise) would leave, as a copy.
+    pub fn residual(&self, state: &LowRank) -> Vec<f32> {
+        let mut residual = self.m.clone();
+        if self.is_pending {
+            let (product, mut workspace) = (Product { p: &self.p, q: &self.q }, Workspace::default());
+            kernels::add_product(Level::best(), &mut residual, product, -1.0, state.shape(), &mut workspace);
+        }
+        residual
     }
 
     /// Takes over a residual that was saved, in place of what is here.

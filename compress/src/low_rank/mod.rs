@@ -14,6 +14,8 @@
 //! `E` is not written in step 4: the memory keeps the factors, and they are subtracted in the next step 1, in the pass
 //! over memory that adds `G`. So a step reads and writes `M` once, reads it once more, and writes the update.
 //!
+//! To compare with there are [`UnbiasedLowRank`] and, with the feature `svd`, the compressors in `spectral`.
+//!
 //! Ranks stay together if they start from one seed and go through the same steps: `Q` and the generator for redrawn
 //! columns are then the same bits everywhere.
 //!
@@ -41,13 +43,17 @@ mod batch;
 mod memory;
 mod orthonormal;
 mod powersgd;
+#[cfg(feature = "svd")]
+pub mod spectral;
 mod state;
+mod unbiased;
 
 pub use batch::{Batch, Factors, MatrixError};
 pub use memory::ErrorMemory;
 pub use orthonormal::orthonormalise;
 pub use powersgd::{ErrorRule, PowerSgd};
 pub use state::{LowRank, worth_it};
+pub use unbiased::UnbiasedLowRank;
 
 pub use crate::simd::low_rank::Workspace;
 

@@ -119,11 +119,19 @@ impl PowerSgd {
         self.memories[position].withdraw(gradient);
     }
 
-    /// What one matrix has not delivered on this rank: see [`ErrorMemory::materialise`].
+    /// What one matrix has not delivered on this rank, as a copy: see [`ErrorMemory::residual`].
     ///
     /// # Panics
     /// When the batch has no matrix at `position`.
-    pub fn residual(&mut self, position: usize) -> &[f32] {
+    pub fn residual(&self, position: usize) -> Vec<f32> {
+        self.memories[position].residual(&self.batch.states()[position])
+    }
+
+    /// The same in place: see [`ErrorMemory::materialise`].
+    ///
+    /// # Panics
+    /// When the batch has no matrix at `position`.
+    pub fn materialise(&mut self, position: usize) -> &[f32] {
         let Batch { states, workspace, .. } = &mut self.batch;
         self.memories[position].materialise(&states[position], workspace)
     }

@@ -141,13 +141,7 @@ impl LowRank {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
-    pub fn reconstruct(
-        &self,
-        p: &[f32],
-        q: &[f32],
-        out: &mut [f32],
-        workspace: &mut Workspace,
-    ) -> Result<(), Error> {
+    pub fn reconstruct(&self, p: &[f32], q: &[f32], out: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
         check_shape("out", self.rows, self.cols, out.len())?;
         self.check_factors(p, q)?;
         kernels::reconstruct(Level::best(), out, Product { p, q }, self.shape(), workspace);

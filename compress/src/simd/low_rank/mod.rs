@@ -18,8 +18,8 @@ use super::Level;
 use super::lanes::{Kernel, Simd, dispatch};
 use crate::dense::Element;
 use strip::Strip;
-pub(crate) use tiles::{Tile, Tiles};
 use tiles::{Panel, Totals};
+pub(crate) use tiles::{Tile, Tiles};
 use transposed::MultiplyTransposed;
 
 /// Row lengths: `cols` of `M`, `rank` of `P` and `Q`. The number of rows follows from the slices.
@@ -76,13 +76,7 @@ pub(crate) fn add_product(
 }
 
 /// `M = P Q^T`.
-pub(crate) fn reconstruct(
-    level: Level,
-    m: &mut [f32],
-    product: Product<'_>,
-    shape: Shape,
-    workspace: &mut Workspace,
-) {
+pub(crate) fn reconstruct(level: Level, m: &mut [f32], product: Product<'_>, shape: Shape, workspace: &mut Workspace) {
     dispatch(level, AddProduct { m, product, sign: 1.0, replace: true, shape, panel: &mut workspace.q });
 }
 
@@ -263,3 +257,78 @@ macro_rules! for_columns {
     }};
 }
 use for_columns;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::generator::Generator;
+
+    /// Everything that the kernels write, as bits.
+    fn run(level: Level, rows: usize, shape: Shape, with_pending: bool, seed: u64) -> Vec<u32> {
+        let mut generator = Generator::new(seed);
+        let mut normal = |count| {
+            let mut values = vec![0.0; count];
+            generator.fill_normal(&mut values);
+            values
+        };
+        let Shape { cols, rank } = shape;
+        let (mut m, gradient, mut out) = (normal(rows * cols), normal(rows * cols), normal(rows * cols));
+        let (p_before, q_before, q) = (normal(rows * rank), normal(cols * rank), normal(cols * rank));
+        let (mut p, mut left, mut right) = (vec![f32::NAN; rows * rank], normal(rows * rank), normal(cols * rank));
+        let mut workspace = Workspace::default();
+        let pending = with_pending.then_some(Product { p: &p_before, q: &q_before });
+        let terms = Accumulation { gradient: &gradient, pending, q: &q, shape };
+        assert_eq!(accumulate(level, &mut m, terms, &mut p, &mut workspace), Ok(()));
+        multiply(level, &m, &q_before, shape, &mut left, &mut workspace);
+        multiply_transposed(level, &m, &p, shape, &mut right, &mut workspace);
+        reconstruct(level, &mut out, Product { p: &p, q: &right }, shape, &mut workspace);
+        let mut error = m.clone();
+        add_product(level, &mut error, Product { p: &p, q: &right }, -1.0, shape, &mut workspace);
+        [m, p, left, right, out, error].concat().into_iter().map(f32::to_bits).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn every_level_gives_the_same_bits(
+            rows in 0_usize..20,
+            cols in prop_oneof![0_usize..40, 500_usize..530, 4090_usize..4120],
+            rank in 0_usize..18,
+            with_pending: bool,
+            seed: u64,
+        ) {
+            let shape = Shape { cols, rank };
+            let expected = run(Level::available().next().unwrap_or(Level::best()), rows, shape, with_pending, seed);
+            for level in Level::available() {
+                let found = run(level, rows, shape, with_pending, seed);
+                let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+                prop_assert_eq!(differs, None, "{}", level.name());
+            }
+        }
+
+        #[test]
+        fn every_level_stops_at_the_same_tile(
+            rows in 1_usize..10,
+            cols in prop_oneof![1_usize..40, 500_usize..530, 4090_usize..4120],
+            rank in 0_usize..10,
+            place: prop::sample::Index,
+        ) {
+            let shape = Shape { cols, rank };
+            let mut gradient = vec![1.0_f32; rows * cols];
+            gradient[place.index(rows * cols)] = f32::NAN;
+            let (row, column) = (place.index(rows * cols) / cols, place.index(rows * cols) % cols);
+            for level in Level::available() {
+                let (mut m, q, mut p) = (vec![2.0; rows * cols], vec![0.5; cols * rank], vec![0.0; rows * rank]);
+                let terms = Accumulation { gradient: &gradient, pending: None, q: &q, shape };
+                let stopped = accumulate(level, &mut m, terms, &mut p, &mut Workspace::default());
+                let Err(tile) = stopped else { panic!("{}: a NaN went through", level.name()) };
+                prop_assert!((tile.row..tile.row + tile.height).contains(&row), "{}: {:?}", level.name(), tile);
+                prop_assert!((tile.column..tile.column + tile.width).contains(&column), "{}: {:?}", level.name(), tile);
+                prop_assert!(m.iter().all(|&v| v == 2.0 || v == 3.0), "{}", level.name());
+            }
+        }
+    }
+}

@@ -56,11 +56,7 @@ impl Tile {
     /// Where the tile after it starts in a row-major matrix; past the end after the last.
     #[inline(always)]
     pub(super) fn next_start(self, cols: usize) -> usize {
-        if self.closes_group() {
-            (self.row + GROUP) * cols + self.panel
-        } else {
-            self.row * cols + self.column + TILE
-        }
+        if self.closes_group() { (self.row + GROUP) * cols + self.panel } else { self.row * cols + self.column + TILE }
     }
 }
 
@@ -74,7 +70,7 @@ pub(crate) struct Tiles {
 impl Tiles {
     #[inline(always)]
     pub(crate) fn new(elements: usize, cols: usize) -> Self {
-        let rows = if cols == 0 { 0 } else { elements / cols };
+        let rows = elements.checked_div(cols).unwrap_or(0);
         Self { rows, cols, next: (rows > 0).then_some((0, 0, 0)) }
     }
 }
