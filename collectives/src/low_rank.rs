@@ -63,8 +63,8 @@ pub async fn powersgd_all_reduce(
 
 /// The phases between and after the two messages.
 trait Phases {
-    fn batch(&mut self) -> &mut Batch;
-    fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError>;
+    fn states(&mut self) -> &mut Batch;
+    fn project(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError>;
 }
 
 /// Matrices of the caller.
@@ -74,22 +74,22 @@ struct Plain<'a> {
 }
 
 impl Phases for Plain<'_> {
-    fn batch(&mut self) -> &mut Batch {
+    fn states(&mut self) -> &mut Batch {
         self.batch
     }
 
-    fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError> {
+    fn project(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError> {
         self.batch.right_factors(self.matrices, p, q)
     }
 }
 
 impl Phases for &mut PowerSgd {
-    fn batch(&mut self) -> &mut Batch {
+    fn states(&mut self) -> &mut Batch {
         self.batch_mut()
     }
 
-    fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError> {
-        PowerSgd::right_factors(self, p, q)
+    fn project(&mut self, p: &[f32], q: &mut [f32]) -> std::result::Result<(), MatrixError> {
+        self.right_factors(p, q)
     }
 }
 
@@ -103,14 +103,14 @@ async fn all_reduce_factors(
     let mut p = mean(call, p, cost).await?;
     call.check_poison()?;
     // The same bits on all ranks, and so the same outcome.
-    phases.batch().orthonormalise(&mut p).map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
-    let mut own_q = vec![0.0; phases.batch().q_len()];
-    let outcome = phases.right_factors(&p, &mut own_q);
+    phases.states().orthonormalise(&mut p).map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
+    let mut own_q = vec![0.0; phases.states().q_len()];
+    let outcome = phases.project(&p, &mut own_q);
     poison_unless(outcome, &mut own_q, call, tensors);
     let q = mean(call, own_q.clone(), cost).await?;
     call.check_poison()?;
     match q.iter().position(|value| !value.is_finite()) {
-        Some(place) => Err(Error::Overflow { tensor: tensors[phases.batch().position_in_q(place)] }),
+        Some(place) => Err(Error::Overflow { tensor: tensors[phases.states().position_in_q(place)] }),
         None => Ok(Factors { p, own_q, q }),
     }
 }

@@ -168,6 +168,7 @@ impl<G: Element> Kernel for Accumulate<'_, G> {
             if tile.opens_group() {
                 totals.clear(tile.height, rank);
             }
+            // At most twice: a tile that comes out not finite is read again, and the gradient left out.
             loop {
                 strip.read(s, m, cols, tile);
                 if let Some(product) = pending {
@@ -179,7 +180,8 @@ impl<G: Element> Kernel for Accumulate<'_, G> {
                 strip.add(s, level, gradient, cols, tile);
                 strip.dots(s, panel, rank, totals, tile, (m, gradient, cols));
                 // A value that is not finite makes every sum so that it is part of.
-                if if rank == 0 { strip.is_finite(tile) } else { totals.is_finite() } {
+                let is_finite = if rank == 0 { strip.is_finite(tile) } else { totals.is_finite() };
+                if is_finite {
                     break;
                 }
                 stopped = Some(tile);
