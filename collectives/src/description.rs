@@ -78,13 +78,21 @@ pub struct Description {
     pub root: Option<Rank>,
     /// Elements of the dense vector.
     pub count: u64,
+    /// 0 for a call of its own, and for what goes by messages, whose tags say it. For a collective over shared memory
+    /// inside the body of a call: one more than that call's number modulo 255.
+    pub inside: u8,
 }
 
 impl Description {
     /// An operation on `count` elements of a type.
     #[must_use]
     pub const fn new(operation: Operation, element: u8, count: usize) -> Self {
-        Self { operation, element, reduction: 0, root: None, count: count as u64 }
+        Self { operation, element, reduction: 0, root: None, count: count as u64, inside: 0 }
+    }
+
+    /// The same inside the body of call number `sequence`.
+    pub(crate) const fn inside(self, sequence: u32) -> Self {
+        Self { inside: (sequence % 255) as u8 + 1, ..self }
     }
 
     /// The sixteen bytes that travel with every message.
@@ -94,6 +102,7 @@ impl Description {
         bytes[0] = self.operation.0;
         bytes[1] = self.element;
         bytes[2] = self.reduction;
+        bytes[3] = self.inside;
         bytes[4..8].copy_from_slice(&self.root.map_or(NO_ROOT, |root| root.0).to_le_bytes());
         bytes[8..].copy_from_slice(&self.count.to_le_bytes());
         Signature(bytes)
@@ -102,7 +111,7 @@ impl Description {
     /// What a peer says that it calls; any bytes are a description.
     #[must_use]
     pub fn decode(Signature(bytes): Signature) -> Self {
-        let [operation, element, reduction, _, root0, root1, root2, root3, count @ ..] = bytes;
+        let [operation, element, reduction, inside, root0, root1, root2, root3, count @ ..] = bytes;
         let root = u32::from_le_bytes([root0, root1, root2, root3]);
         Self {
             operation: Operation(operation),
@@ -110,6 +119,7 @@ impl Description {
             reduction,
             root: (root != NO_ROOT).then_some(Rank(root)),
             count: u64::from_le_bytes(count),
+            inside,
         }
     }
 }
@@ -126,6 +136,9 @@ impl fmt::Display for Description {
         }
         if let Some(root) = self.root {
             write!(f, " from root {root}")?;
+        }
+        if let Some(number) = self.inside.checked_sub(1) {
+            write!(f, " inside call {number} (modulo 255)")?;
         }
         Ok(())
     }
@@ -144,12 +157,15 @@ mod tests {
             ..Description::new(Operation::ALL_REDUCE, f32::NUMBER, 1 << 40)
         };
         assert_eq!(Description::decode(description.encode()), description);
+        let part = description.inside(600);
+        assert_eq!(Description::decode(part.encode()), part);
+        assert!(part.to_string().ends_with(" inside call 90 (modulo 255)"), "{part}");
         assert_eq!(description.to_string(), "all-reduce of 1099511627776 f32 (sum) from root 3");
     }
 
     #[test]
     fn strange_bytes_are_described() {
         let strange = Description::decode(Signature([255; 16]));
-        assert_eq!(strange.to_string(), format!("operation 255 of {} elements", u64::MAX));
+        assert_eq!(strange.to_string(), format!("operation 255 of {} elements inside call 254 (modulo 255)", u64::MAX));
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::{Comm, Port, scope};
 use ucx_sys_wrap::ucx::{self, Options, Ucx};
-use ucx_sys_wrap::{Envelope, Error, Failure, Mark, Rank, Signature, Tag, Transport};
+use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag, Transport};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 

@@ -111,7 +111,8 @@ impl Group {
     /// What this rank has sent, received and copied.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        self.port().statistics()
+        let bytes_shared = self.0.host.as_ref().map_or(0, |host| host.written.load(Ordering::Relaxed));
+        Statistics { bytes_shared, ..self.port().statistics() }
     }
 
     /// What this rank shares with the others of its host, where it does.
@@ -174,8 +175,30 @@ impl Group {
     /// All ranks must pass equal descriptions. Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
         let (identity, _) = self.next_call(&description);
+        self.run_body(identity, description, Shared::default(), body)
+    }
+
+    /// As [`run`](Self::run), for a body with collectives of dense vectors: among ranks of one host these go over the memory
+    /// that the ranks share, as those of the group itself do.
+    ///
+    /// Calls have that memory one after the other, in the order in which they were made, and this one has it until it ends.
+    /// So `body` must not wait for a later call that uses it. Inside the body the collectives have it in the order in which
+    /// they are first polled, which must be the same on all ranks. If ranks call different things inside, and one of them
+    /// does so by messages, they may find out only when the deadline passes.
+    pub fn run_in_order<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
+        let (identity, signature) = self.next_call(&description);
+        let shared = Shared::new(self.inside(signature, self.0.engine.spins()));
+        self.run_body(identity, description, shared, body)
+    }
+
+    fn run_body<'env, R>(
+        &self,
+        identity: Identity,
+        description: Description,
+        shared: Shared,
+        body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
+    ) -> R {
         self.0.engine.run(identity.timeout, async |comm: &Comm<'env>| {
-            let shared = Shared::default();
             let result = body(&Call::new(comm, identity, description, &shared)).await;
             leave(comm, &shared);
             result
@@ -192,9 +215,35 @@ impl Group {
         F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
     {
         let (identity, _) = self.next_call(&description);
+        self.start_body(identity, description, Shared::default(), buffers, body)
+    }
+
+    /// As [`start`](Self::start), for a body with collectives of dense vectors; see [`run_in_order`](Self::run_in_order).
+    pub fn start_in_order<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
+    {
+        let (identity, signature) = self.next_call(&description);
+        self.start_body(identity, description, Shared::new(self.inside(signature, 0)), buffers, body)
+    }
+
+    fn start_body<B, R, F>(
+        &self,
+        identity: Identity,
+        description: Description,
+        shared: Shared,
+        buffers: B,
+        body: F,
+    ) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
+    {
         self.0.engine.spawn(identity.timeout, buffers, move |comm, buffers| {
             Box::pin(async move {
-                let shared = Shared::default();
                 let call = Call::new(comm, identity, description, &shared);
                 let result = body(&call, buffers).await;
                 leave(comm, &shared);

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ucx_sys_wrap::Signature;
 use ucx_sys_wrap::shm::Ticket;
 
 use super::{CallFuture, Group};
@@ -12,9 +13,14 @@ use crate::description::Description;
 use crate::element::Element;
 use crate::engine::Handle;
 use crate::error::{Place, Result};
-use crate::host::{Host, HostCall, Surroundings};
+use crate::host::{Host, HostCall, Inside, Surroundings};
 
 impl Group {
+    /// What the body of a call takes to use the slots, if all ranks are on one host.
+    pub(super) fn inside(&self, outer: Signature, spins: u32) -> Option<Inside> {
+        self.0.host.as_ref().map(|host| Inside::new(host, outer, spins, self.0.settings.cost))
+    }
+
     /// The slots of the host, if all ranks are on it and calls of `bytes` should use them; the same on all ranks.
     #[inline]
     pub(super) fn host_for(&self, bytes: usize) -> Option<&Arc<Host>> {
@@ -42,6 +48,7 @@ impl Group {
             expiry: &expired,
             records: &host.records,
             moves: &host.moves,
+            signature,
             outer: signature,
             shared: &shared,
             spins: self.0.engine.spins(),
@@ -88,6 +95,7 @@ impl Group {
                     expiry: comm,
                     records: &host.records,
                     moves: &host.moves,
+                    signature,
                     outer: signature,
                     shared: &shared,
                     spins: 0,

@@ -30,7 +30,6 @@ pub struct HostCall<'a> {
     slots: &'a mut Slots,
     around: Surroundings<'a>,
     place: &'a Place,
-    signature: Signature,
     /// The number of the call's first step.
     first: u64,
     is_whole: bool,
@@ -44,6 +43,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) records: &'a Records,
     /// Counts the waits.
     pub(crate) moves: &'a AtomicU32,
+    /// What is published: the collective's signature.
+    pub(crate) signature: Signature,
     /// The signature of the call that this is a part of.
     pub(crate) outer: Signature,
     pub(crate) shared: &'a Shared,
@@ -76,7 +77,7 @@ impl<'a> HostCall<'a> {
         place: &'a Place,
     ) -> Option<Self> {
         let slots = ticket.thing()?;
-        Some(Self { slots, around, place, signature: around.outer, first: 0, is_whole: false })
+        Some(Self { slots, around, place, first: 0, is_whole: false })
     }
 
     /// Waits for the ticket's turn, and has the slots from then on.
@@ -129,7 +130,7 @@ impl<'a> HostCall<'a> {
     /// What is published with this call's steps.
     #[must_use]
     pub fn header(&self) -> Header {
-        Header { signature: self.signature, mark: self.around.shared.mark() }
+        Header { signature: self.around.signature, mark: self.around.shared.mark() }
     }
 
     /// Waits until the slot of `step` may be written: all ranks have finished the step that it held.
@@ -178,8 +179,8 @@ impl<'a> HostCall<'a> {
 
     #[inline]
     fn accept(&self, place: usize, header: Header) -> Result<()> {
-        if header.signature != self.signature {
-            return Err(self.mismatch(place, self.place.description, header.signature));
+        if header.signature != self.around.signature {
+            return Err(self.mismatch(place, self.around.signature, header.signature));
         }
         self.around.shared.hear(header.mark);
         Ok(())
@@ -264,7 +265,7 @@ impl<'a> HostCall<'a> {
             return Ok(None);
         }
         if let Some(found) = records.call(place, self.place.sequence).filter(|found| *found != outer) {
-            return Err(self.mismatch(place, Description::decode(outer), found));
+            return Err(self.mismatch(place, outer, found));
         }
         if !port.watch(rank) {
             return Ok(None);
@@ -279,15 +280,16 @@ impl<'a> HostCall<'a> {
     }
 
     #[cold]
-    fn mismatch(&self, place: usize, expected: Description, found: Signature) -> Error {
+    fn mismatch(&self, place: usize, expected: Signature, found: Signature) -> Error {
         self.around.shared.set_broken();
-        Error::Mismatch { rank: self.slots.rank_at(place), expected, found: Description::decode(found) }
+        let [expected, found] = [expected, found].map(Description::decode);
+        Error::Mismatch { rank: self.slots.rank_at(place), expected, found }
     }
 }
 
 impl Surroundings<'_> {
     /// What ends a call in `round` that waits for `rank`, if anything does.
-    fn end(&self, place: &Place, rank: Rank, round: u32) -> Option<Error> {
+    pub(super) fn end(&self, place: &Place, rank: Rank, round: u32) -> Option<Error> {
         let error = match self.port.failure() {
             // This call waits as well, and says for whom.
             Some(Failure::TimedOut(_)) => {

@@ -9,9 +9,10 @@ mod all_gather;
 mod all_reduce;
 mod broadcast;
 mod call;
+mod inside;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use ucx_sys_wrap::Signature;
 use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots, Turnstile};
@@ -24,12 +25,15 @@ pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use broadcast::broadcast;
 pub use call::HostCall;
 pub(crate) use call::{SPINS, Surroundings};
+pub(crate) use inside::{Claim, Inside};
 
 /// What a group whose ranks are all on one host works with.
 pub(crate) struct Host {
     /// The slots: one call has them at a time, in the order in which calls were made.
     pub(crate) slots: Arc<Turnstile<Slots>>,
     pub(crate) records: Records,
+    /// Bytes that were put into slots.
+    pub(crate) written: Arc<AtomicU64>,
     /// Counts the waits of calls, so that whoever waits for one sees that it comes further.
     pub(crate) moves: Arc<AtomicU32>,
     /// Whether dense vectors of all lengths go over the slots.
@@ -45,8 +49,13 @@ impl Host {
         moves: &Arc<AtomicU32>,
     ) -> Option<Self> {
         let is_whole = world_size > 1 && neighbourhood.ranks().len() == world_size as usize;
-        is_whole.then(|| Self {
-            slots: Arc::new(Turnstile::new(Slots::new(neighbourhood))),
+        if !is_whole {
+            return None;
+        }
+        let slots = Slots::new(neighbourhood);
+        Some(Self {
+            written: Arc::clone(slots.written()),
+            slots: Arc::new(Turnstile::new(slots)),
             records: Records::new(neighbourhood),
             moves: Arc::clone(moves),
             is_always: cost.always_prefers_slots(world_size),

@@ -20,7 +20,7 @@
 mod reducing;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::blocks;
 use super::neighbourhood::Neighbourhood;
@@ -78,6 +78,8 @@ pub struct Slots {
     /// What each rank is known to have finished.
     finished: Box<[u64]>,
     regime: Regime,
+    /// Bytes put into slots since the beginning; only the rank itself counts.
+    written: Arc<AtomicU64>,
     /// Whether something was written past the caches since the last fence.
     is_unfenced: bool,
     /// Whether the system has given all pages of this rank's slots.
@@ -97,6 +99,7 @@ impl Slots {
             step: 0,
             finished: vec![0; places].into(),
             regime: Regime::default(),
+            written: Arc::default(),
             is_unfenced: false,
             is_touched: false,
             is_quiet: true,
@@ -122,6 +125,12 @@ impl Slots {
     #[must_use]
     pub fn rank_at(&self, place: usize) -> Rank {
         self.neighbourhood.ranks()[place]
+    }
+
+    /// Counts the bytes that this rank has put into its slots.
+    #[must_use]
+    pub fn written(&self) -> &Arc<AtomicU64> {
+        &self.written
     }
 
     /// The step that is taken next.
@@ -162,6 +171,7 @@ impl Slots {
     #[inline]
     pub fn publish_inline(&mut self, step: Step, header: Header, bytes: &[u8]) {
         assert!(bytes.len() <= INLINE_BYTES, "{} bytes in a line, expected at most {INLINE_BYTES}", bytes.len());
+        self.count(bytes.len());
         let control = step.control();
         let (first, rest) = bytes.split_at(bytes.len().min(FIRST_LINE_WORDS * 8));
         store_words(&self.own.line(control)[PAYLOAD_AT / 8..], first);
@@ -242,6 +252,7 @@ impl Slots {
     /// When they do not fit into [`CHUNK_BYTES`].
     pub fn write(&mut self, step: Step, offset: usize, bytes: &[u8]) {
         check_chunk(offset, bytes.len());
+        self.count(bytes.len());
         let at = step.chunk() + offset;
         if !self.is_touched {
             self.touch();
@@ -275,6 +286,7 @@ impl Slots {
     /// As they do.
     pub fn exchange(&mut self, (into, to, bytes): (Step, usize, &[u8]), from: (usize, Step, usize), read: &mut [u8]) {
         check_chunk(to, bytes.len());
+        self.count(bytes.len());
         let (place, step, offset) = from;
         check_chunk(offset, read.len());
         let Some(peer) = &self.peers[place] else { panic!("a rank reads its own slots") };
@@ -339,6 +351,12 @@ impl Slots {
             let word = self.own.word(at);
             word.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+    }
+
+    /// Takes note of bytes put into a slot. Nobody else stores there, so nothing is lost between load and store.
+    #[inline]
+    fn count(&self, bytes: usize) {
+        self.written.store(self.written.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
     /// Orders what was written to slots before what is stored next.

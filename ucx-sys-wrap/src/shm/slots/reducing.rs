@@ -23,6 +23,9 @@ impl Slots {
         finish: impl Fn(&mut [T]),
     ) {
         check_chunk(offset, size_of_val(own));
+        if publishing {
+            self.count(size_of_val(own));
+        }
         let mut at = step.chunk() + offset;
         let place = self.own_place();
         let (mut held, mut theirs) = (Block([0; BLOCK_BYTES]), Block([0; BLOCK_BYTES]));
