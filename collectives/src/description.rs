@@ -76,7 +76,7 @@ pub struct Description {
     pub reduction: u8,
     /// The root, where there is one.
     pub root: Option<Rank>,
-    /// Elements of the dense vector.
+    /// Elements of the dense vector; for a gradient exchange the digest of what it does.
     pub count: u64,
     /// 0 for a call of its own, and for what goes by messages, whose tags say it. For a collective over shared memory
     /// inside the body of a call: one more than that call's number modulo 255.
@@ -93,6 +93,16 @@ impl Description {
     /// The same inside the body of call number `sequence`.
     pub(crate) const fn inside(self, sequence: u32) -> Self {
         Self { inside: (sequence % 255) as u8 + 1, ..self }
+    }
+
+    /// An operation of several steps, that are described by `bytes`.
+    #[must_use]
+    pub fn of_plan(operation: Operation, bytes: &[u8]) -> Self {
+        // Fowler, Noll and Vo's hash, variant 1a: no secret, only unlikely to be the same for different plans.
+        let digest = bytes
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325u64, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        Self { count: digest, ..Self::new(operation, 0, 0) }
     }
 
     /// The sixteen bytes that travel with every message.
@@ -126,6 +136,9 @@ impl Description {
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.operation == Operation::EXCHANGE {
+            return write!(f, "{} by plan {:016x}", self.operation, self.count);
+        }
         write!(f, "{} of {}", self.operation, self.count)?;
         match crate::element::name_of(self.element) {
             Some(name) => write!(f, " {name}")?,
@@ -161,6 +174,13 @@ mod tests {
         assert_eq!(Description::decode(part.encode()), part);
         assert!(part.to_string().ends_with(" inside call 90 (modulo 255)"), "{part}");
         assert_eq!(description.to_string(), "all-reduce of 1099511627776 f32 (sum) from root 3");
+    }
+
+    #[test]
+    fn plans_differ() {
+        let plan = |bytes: &[u8]| Description::of_plan(Operation::EXCHANGE, bytes);
+        assert!(plan(&[1, 2]) == plan(&[1, 2]) && plan(&[1, 2]) != plan(&[2, 1]) && plan(&[]) != plan(&[0]));
+        assert_eq!(plan(b"a").to_string(), "gradient exchange by plan af63dc4c8601ec8c", "as the authors' own table");
     }
 
     #[test]

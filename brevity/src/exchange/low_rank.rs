@@ -1,7 +1,7 @@
 //! Tensors that travel as low-rank factors: all left factors together, then all right factors.
 
 use brevity_collectives::low_rank::{Factors, describe, low_rank_all_reduce, pieces};
-use brevity_collectives::{Call, Cost, Result};
+use brevity_collectives::{Call, Cost, Description, Result};
 use brevity_compress::low_rank::LowRank;
 
 use super::{Ending, add_finite};
@@ -52,12 +52,16 @@ impl LowRankLane {
         bad
     }
 
+    pub(super) fn describe(&self) -> Description {
+        describe(&self.states)
+    }
+
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
         let zeros: Vec<f32> =
             if poisoned { vec![0.0; self.deltas.iter().map(Vec::len).max().unwrap_or(0)] } else { Vec::new() };
         let matrices: Vec<&[f32]> =
             self.deltas.iter().map(|delta| if poisoned { &zeros[..delta.len()] } else { &delta[..] }).collect();
-        let call = call.describe(describe(&self.states));
+        let call = call.describe(self.describe());
         self.factors = low_rank_all_reduce(&call, &mut self.states, &matrices, &self.numbers, cost).await?;
         Ok(())
     }

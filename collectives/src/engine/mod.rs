@@ -46,11 +46,21 @@ pub struct Engine {
     background_count: AtomicUsize,
     processor: Processor,
     neighbourhood: Option<Arc<Neighbourhood>>,
-    moves: Arc<AtomicU32>,
+    course: Arc<Course>,
     /// What wakes the progress thread, where there is one.
     alarm: OnceLock<Arc<Alarm>>,
     /// What outsiders sleep on, once one has.
     pollable: OnceLock<Arc<Pollable>>,
+}
+
+/// What calls that do not need the transport and their engine tell each other.
+#[derive(Default)]
+pub(crate) struct Course {
+    /// Counted up whenever a call has come further by other means than the transport, which is a reason to wait with patience
+    /// again.
+    pub(crate) moves: AtomicU32,
+    /// Whether the engine goes, with its transport: calls that go with it end because this rank leaves.
+    pub(crate) has_ended: AtomicBool,
 }
 
 /// What a blocked call does between polls.
@@ -104,7 +114,7 @@ impl Engine {
             background_count: AtomicUsize::new(0),
             processor: Processor::new(here > processors),
             neighbourhood,
-            moves: Arc::default(),
+            course: Arc::default(),
             alarm: OnceLock::new(),
             pollable: OnceLock::new(),
         })
@@ -114,15 +124,15 @@ impl Engine {
         self.neighbourhood.as_deref()
     }
 
-    /// How often calls have come further by other means than the transport, which is a reason to wait with patience again.
+    /// How often calls have come further by other means than the transport.
     #[inline]
     fn moves(&self) -> u32 {
-        self.moves.load(Ordering::Relaxed)
+        self.course.moves.load(Ordering::Relaxed)
     }
 
-    /// To be counted up whenever a call has come further by other means than the transport.
-    pub(crate) fn moves_of_others(&self) -> &Arc<AtomicU32> {
-        &self.moves
+    /// For calls that come further by other means than the transport.
+    pub(crate) fn course(&self) -> &Arc<Course> {
+        &self.course
     }
 
     /// How often to look at a flag before anything else gets a turn.
@@ -223,6 +233,12 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.course.has_ended.store(true, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,7 +251,7 @@ mod tests {
         let mut turns = Turns::new(&engine, Duration::from_secs(10));
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {
-            engine.moves_of_others().fetch_add(1, Ordering::Relaxed);
+            engine.course().moves.fetch_add(1, Ordering::Relaxed);
             turns.pause(false, &engine, || {});
         }
         // As many as lie between two looks at the clock.

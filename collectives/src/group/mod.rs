@@ -74,7 +74,7 @@ impl Group {
         let engine = Engine::new(Arc::clone(&port), neighbourhood.clone());
         let host = neighbourhood
             .as_ref()
-            .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.moves_of_others()))
+            .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.course()))
             .map(Arc::new);
         let thread = settings.progress_thread.then(|| ProgressThread::start(&engine)).transpose();
         let thread = thread.map_err(Error::Transport)?;

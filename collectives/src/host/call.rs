@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use ucx_sys_wrap::buffer::{Comm, Port};
@@ -11,6 +11,7 @@ use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
 use crate::call::Shared;
 use crate::description::Description;
+use crate::engine::Course;
 use crate::error::{Error, Place, Result};
 
 /// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
@@ -25,7 +26,7 @@ const LONG_TURNS: u32 = 32;
 /// What every algorithm over slots works with: the slots, for as long as the call has them, and waits that end.
 ///
 /// A call that ends with an error, or not at all, leaves the slots in a state that no other rank knows, and closes the
-/// group.
+/// group, unless it ends because the group goes.
 pub struct HostCall<'a> {
     slots: &'a mut Slots,
     around: Surroundings<'a>,
@@ -42,7 +43,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) expiry: &'a dyn Expiry,
     pub(crate) records: &'a Records,
     /// Counts the waits.
-    pub(crate) moves: &'a AtomicU32,
+    pub(crate) course: &'a Course,
     /// What is published: the collective's signature.
     pub(crate) signature: Signature,
     /// The signature of the call that this is a part of.
@@ -216,7 +217,7 @@ impl<'a> HostCall<'a> {
             Ok(None) => {}
             Err(error) => return Err(self.around.shared.error(self.place, error)),
         }
-        self.around.moves.fetch_add(1, Ordering::Relaxed);
+        self.around.course.moves.fetch_add(1, Ordering::Relaxed);
         let mut turns = 0;
         poll_fn(|_| {
             let found = self.spin(&mut look).transpose();
@@ -307,7 +308,8 @@ impl Surroundings<'_> {
 
 impl Drop for HostCall<'_> {
     fn drop(&mut self) {
-        if !self.is_whole {
+        // Who leaves with the group is lost to the others, and has not aborted.
+        if !self.is_whole && !self.around.course.has_ended.load(Ordering::Relaxed) {
             self.around.port.abort();
         }
     }

@@ -72,7 +72,7 @@ impl Inside {
                 port: comm.port(),
                 expiry: comm,
                 records: &self.host.records,
-                moves: &self.host.moves,
+                course: &self.host.course,
                 signature: description.encode(),
                 outer: self.outer,
                 shared,

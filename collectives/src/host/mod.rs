@@ -12,12 +12,13 @@ mod call;
 mod inside;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use ucx_sys_wrap::Signature;
 use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots, Turnstile};
 
 use crate::choose::Cost;
+use crate::engine::Course;
 
 pub use all_gather::all_gather;
 pub use all_reduce::all_reduce;
@@ -34,8 +35,8 @@ pub(crate) struct Host {
     pub(crate) records: Records,
     /// Bytes that were put into slots.
     pub(crate) written: Arc<AtomicU64>,
-    /// Counts the waits of calls, so that whoever waits for one sees that it comes further.
-    pub(crate) moves: Arc<AtomicU32>,
+    /// Where calls count their waits, so that whoever waits for one sees that it comes further.
+    pub(crate) course: Arc<Course>,
     /// Whether dense vectors of all lengths go over the slots.
     pub(crate) is_always: bool,
 }
@@ -46,7 +47,7 @@ impl Host {
         neighbourhood: &Arc<Neighbourhood>,
         world_size: u32,
         cost: &Cost,
-        moves: &Arc<AtomicU32>,
+        course: &Arc<Course>,
     ) -> Option<Self> {
         let is_whole = world_size > 1 && neighbourhood.ranks().len() == world_size as usize;
         if !is_whole {
@@ -57,7 +58,7 @@ impl Host {
             written: Arc::clone(slots.written()),
             slots: Arc::new(Turnstile::new(slots)),
             records: Records::new(neighbourhood),
-            moves: Arc::clone(moves),
+            course: Arc::clone(course),
             is_always: cost.always_prefers_slots(world_size),
         })
     }
