@@ -43,7 +43,7 @@ fn total(world_size: u32, count: usize) -> Vec<f32> {
 fn every_collective_matches_its_oracle() {
     for world_size in WORLD_SIZES {
         on_host(world_size, Settings::default(), |group| {
-            for count in HOST_COUNTS {
+            for count in [0, 1, 10, 129, 1000, 16_385, 40_000] {
                 group.run_in_order(suite::description(), async |call| suite::run(call, count).await);
             }
         });
