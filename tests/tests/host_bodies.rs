@@ -263,7 +263,7 @@ fn who_calls_something_else_is_named() {
             let mut data = vec![1.0f32; LENGTH];
             group.run_in_order(body(), async |call| sum(call, &mut data).await).unwrap_err();
         },
-        |group| drop(group.all_reduce(&mut vec![1.0f32; 10], Reduction::Sum).unwrap_err()),
+        |group| drop(group.all_reduce(&mut [1.0f32; 10], Reduction::Sum).unwrap_err()),
         |group| drop(group.barrier().unwrap_err()),
     ];
     for (which, other) in others.into_iter().enumerate() {
@@ -286,7 +286,8 @@ fn a_collective_that_is_given_up_closes_the_group() {
         group.run_in_order(body(), async |call| {
             let mut sum = pin!(sum(call, &mut data));
             // Polled once, while the others may or may not have come.
-            poll_fn(|context| Poll::Ready(assert!(sum.as_mut().poll(context).is_pending()))).await;
+            let polled = poll_fn(|context| Poll::Ready(sum.as_mut().poll(context))).await;
+            assert!(polled.is_pending());
         });
         group.all_reduce(&mut [1.0f32], Reduction::Sum).unwrap_err()
     });
@@ -399,7 +400,7 @@ fn play(group: &Group, steps: &[Step]) {
             Step::Start(counts) => {
                 let handle = group.start_in_order(body(), counts.clone(), |call, counts| Box::pin(sums(call, counts)));
                 // What is dropped goes on; on some ranks only.
-                if (position + group.rank() as usize) % 3 > 0 {
+                if !(position + group.rank() as usize).is_multiple_of(3) {
                     handles.push(handle);
                 }
             }
