@@ -102,6 +102,15 @@ pub(crate) fn ask_to_write(own: &OwnArea, at: usize, bytes: usize) {
     ask_for_place(own.address(at), bytes);
 }
 
+/// Has lines that are written leave this processor's caches for one that all share.
+#[inline]
+pub(crate) fn demote(own: &OwnArea, at: usize, bytes: usize) {
+    let start = own.address(at);
+    for offset in (0..bytes).step_by(LINE_BYTES) {
+        copying::demote(start.wrapping_add(offset));
+    }
+}
+
 /// As [`ask_to_write`], at an address.
 #[inline]
 fn ask_for_place(start: *const u8, bytes: usize) {

@@ -225,6 +225,13 @@ mod machine {
         // SAFETY: as above; processors that do not know it do nothing.
         unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) };
     }
+
+    /// Has the line at `address` leave this processor's own caches. It need not exist.
+    #[inline]
+    pub(in super::super) fn demote(address: *const u8) {
+        // SAFETY: as above.
+        unsafe { asm!("cldemote [{}]", in(reg) address, options(nostack, preserves_flags)) };
+    }
 }
 
 /// The same through atomics.
@@ -288,6 +295,10 @@ mod portable {
     /// There is no portable way to ask for a line.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn prefetch_to_write(_: *const u8) {}
+
+    /// There is no portable way to send a line off.
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    pub(in super::super) fn demote(_: *const u8) {}
 }
 
 /// Copies `bytes` bytes past the caches, where `to` is a multiple of 64, and orders them before later stores.
@@ -301,9 +312,13 @@ pub(super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(super) use machine::{copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced};
+pub(super) use machine::{
+    copy, copy_block, demote, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+};
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(super) use portable::{copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced};
+pub(super) use portable::{
+    copy, copy_block, demote, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+};
 
 #[cfg(test)]
 mod tests {

@@ -47,3 +47,4 @@ pub use records::Records;
 pub use segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};
 pub use turnstile::{Hold, Ticket, Turnstile};
+pub(crate) use words::{load_words, store_words};

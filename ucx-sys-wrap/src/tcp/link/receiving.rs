@@ -1,6 +1,7 @@
 //! What a neighbour sends: cells in their order, matched with receives, and their payload.
 
 mod offers;
+mod short;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::sending::Reply;
 use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
-use crate::{Error, Rank, Result, Statistics};
+use crate::{Error, Mark, Rank, Result, Signature, Statistics};
 
 /// Bytes that a message is counted for besides its payload.
 const HEADER_BYTES: u64 = LINE_BYTES as u64;
@@ -42,6 +43,8 @@ pub(super) struct Receiver {
     streams: VecDeque<Stream>,
     granted: HashMap<u32, (Head, Option<usize>)>,
     receives: Receives,
+    /// Signature and mark of the last message that said them, which a short one has too.
+    last: (Signature, Mark),
     replies: VecDeque<Reply>,
     news: VecDeque<News>,
 }
@@ -94,6 +97,7 @@ impl Receiver {
             streams: VecDeque::new(),
             granted: HashMap::new(),
             receives: Receives::new(peer),
+            last: Default::default(),
             replies: VecDeque::new(),
             news: VecDeque::new(),
         }
@@ -151,6 +155,12 @@ impl Receiver {
         self.streams.clear();
     }
 
+    /// Whether offers are here that have waited for a turn.
+    #[inline]
+    pub(super) fn has_new_offers(&self) -> bool {
+        self.receives.has_new_offers()
+    }
+
     /// Whether a cell is there to be taken.
     #[inline]
     pub(super) fn has_cell(&self) -> bool {
@@ -167,9 +177,14 @@ impl Receiver {
             if !is_stamped(stamp, self.position) {
                 return Ok(());
             }
-            let mut line = self.cells.line(at);
-            line[0] = stamp;
-            self.take_cell(at, &line, counts)?;
+            let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
+            if kind == Kind::Short {
+                self.take_short(at, usize::from(extra), counts)?;
+            } else {
+                let mut line = self.cells.line(at);
+                line[0] = stamp;
+                self.take_cell((kind, extra), at, &line, counts)?;
+            }
             self.position += 1;
             self.acknowledge();
             if counts.bytes_received - before >= quota as u64 {
@@ -193,14 +208,10 @@ impl Receiver {
         }
     }
 
-    #[inline]
-    fn take_cell(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
-        let (kind, extra) = read_stamp(line[0]).map_err(|what| self.refusal(what))?;
-        if kind == Kind::Message {
-            return self.take_message(at, line, counts);
-        }
+    fn take_cell(&mut self, (kind, extra): (Kind, u16), at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
         match kind {
-            Kind::Message => Ok(()),
+            Kind::Message => self.take_message(at, line, counts),
+            Kind::Short => self.take_short(at, usize::from(extra), counts),
             Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
             Kind::Piece => self.take_piece(line[1], counts),
             Kind::Offer => self.take_offer(at, line, counts),
@@ -212,7 +223,6 @@ impl Receiver {
     }
 
     /// A message that lies in its cell.
-    #[inline]
     fn take_message(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
         let head = self.decode(line, Kind::Message)?;
         let bytes = head.bytes();
@@ -376,8 +386,10 @@ impl Receiver {
     }
 
     #[inline]
-    fn decode(&self, line: &Line, kind: Kind) -> Result<Head> {
-        Head::decode(line, kind, self.peer).map_err(|what| self.refusal(what))
+    fn decode(&mut self, line: &Line, kind: Kind) -> Result<Head> {
+        let head = Head::decode(line, kind, self.peer).map_err(|what| self.refusal(what))?;
+        self.last = (head.signature, head.mark);
+        Ok(head)
     }
 
     fn number(&self, word: u64) -> Result<u32> {

@@ -1,6 +1,7 @@
 //! What is sent to a neighbour: cells and pieces as there is room, and messages that wait for an answer.
 
 mod offers;
+mod short;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, M
 use super::{RING_TAKEN_AT, STARVING_AT};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
-use crate::{Envelope, Error, Rank, Result, Statistics};
+use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
 
 /// Cells that pieces leave to messages.
 const CELLS_FOR_HEADS: u64 = 16;
 
 /// Bytes of a piece: about a quarter of its message, within these.
-const LEAST_PIECE: usize = 4 << 10;
+const LEAST_PIECE: usize = 2 << 10;
 const MOST_PIECE: usize = 64 << 10;
 
 pub(super) struct Sender {
@@ -54,6 +55,8 @@ pub(super) struct Sender {
     pending: usize,
     is_starving: bool,
     has_published: bool,
+    /// Signature and mark of the last message that said them; a message with the same need not.
+    last: (Signature, Mark),
 }
 
 /// An answer to an offer.
@@ -133,6 +136,7 @@ impl Sender {
             pending: 0,
             is_starving: false,
             has_published: false,
+            last: Default::default(),
         }
     }
 
@@ -144,6 +148,14 @@ impl Sender {
         parts: SendParts,
         counts: &mut Statistics,
     ) -> Posted<usize, SendDone> {
+        if self.send_short(&envelope, &parts, counts) {
+            return Posted::Done(SendDone { parts, result: Ok(()) });
+        }
+        self.post_other(envelope, parts, counts)
+    }
+
+    /// Sends a message that is not short.
+    fn post_other(&mut self, envelope: Envelope, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
         let head = Head::new(envelope, parts.iter().map(|part| part.len()));
         let bytes = head.bytes();
         if bytes <= INLINE_BYTES && self.queue.is_empty() && self.has_credit(bytes) && self.has_cell() {
@@ -265,7 +277,6 @@ impl Sender {
     }
 
     /// A whole message in a cell.
-    #[inline]
     fn write_message(&mut self, head: &Head, payload: &Payload, counts: &mut Statistics) {
         let bytes = head.bytes();
         let at = offset_of(self.position);
@@ -284,12 +295,8 @@ impl Sender {
         counts.copies += u64::from(bytes > 0);
         counts.bytes_copied += bytes as u64;
         counts.bytes_sent += (LINE_BYTES + bytes) as u64;
-        self.publish(Kind::Message, head.parts, 0, head.inline_line(first));
-        if bytes > FIRST_BYTES {
-            // The next message is likely to be as long. Its lines are taken back from the neighbour now, all but the
-            // first, which the neighbour looks at.
-            blocks::ask_to_write(&self.cells, offset_of(self.position) + LINE_BYTES, bytes - FIRST_BYTES);
-        }
+        self.publish_head(Kind::Message, head, 0, head.inline_line(first));
+        blocks::demote(&self.cells, at, LINE_BYTES + bytes.saturating_sub(FIRST_BYTES));
     }
 
     /// The header of a message that goes through the ring, with its first piece if it is its turn.
@@ -298,7 +305,7 @@ impl Sender {
         let is_first = self.streams.is_empty();
         self.streams.push_back(message);
         let first = if is_first { self.copy_piece(counts).unwrap_or(0) } else { 0 };
-        self.publish(Kind::Long, head.parts, first.div_ceil(LINE_BYTES) as u16, head.long_line());
+        self.publish_head(Kind::Long, head, first.div_ceil(LINE_BYTES) as u16, head.long_line());
         self.advance(first);
     }
 
@@ -318,7 +325,7 @@ impl Sender {
             word.store(value, Ordering::Relaxed);
         }
         counts.bytes_sent += LINE_BYTES as u64;
-        self.publish(Kind::Offer, head.parts, 0, head.long_line());
+        self.publish_head(Kind::Offer, head, 0, head.long_line());
     }
 
     /// Writes the next piece of the first message, if there is room for it; says so.
@@ -359,12 +366,19 @@ impl Sender {
         }
     }
 
+    /// Writes the first line of a cell that has a head.
+    #[inline]
+    fn publish_head(&mut self, kind: Kind, head: &Head, extra: u16, line: Line) {
+        self.last = (head.signature, head.mark);
+        self.publish(kind, head.parts, extra, line);
+    }
+
     /// Writes the first line of the next cell, and its stamp last.
     #[inline]
     fn publish(&mut self, kind: Kind, parts: usize, extra: u16, line: Line) {
         let words = self.cells.line(offset_of(self.position));
-        for (word, value) in words.iter().zip(line).skip(1) {
-            word.store(value, Ordering::Relaxed);
+        for (word, value) in words[1..].iter().zip(&line[1..]) {
+            word.store(*value, Ordering::Relaxed);
         }
         words[0].store(stamp(self.position, kind, parts, extra), Ordering::Release);
         self.position += 1;
