@@ -30,12 +30,12 @@ pub fn sockets(world_size: u32) -> Vec<Row> {
     rows
 }
 
-/// A world over encrypted sockets that shares no memory: ranks that have joined a job as processes do, in order.
+/// A world over sockets that shares no memory: ranks that have joined a job as processes do, in order.
 ///
 /// # Panics
 /// When they can't.
 #[must_use]
-pub fn encrypted(world_size: u32) -> Vec<Box<dyn Transport>> {
+pub fn joined(world_size: u32, encrypt: bool) -> Vec<Box<dyn Transport>> {
     // Held until rank 0 has it too.
     let reserved = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     set_socket_reuseport(&reserved, true).unwrap();
@@ -44,7 +44,7 @@ pub fn encrypted(world_size: u32) -> Vec<Box<dyn Transport>> {
     let join = |rank: u32| {
         let mut identity = Identity::new(Rank(rank), world_size, Master { host: "127.0.0.1".into(), port });
         (identity.key, identity.port_reserved) = (JobKey::parse("correct horse battery"), true);
-        (identity.transport, identity.encrypt, identity.shared_memory) = (Choice::Tcp, true, false);
+        (identity.transport, identity.encrypt, identity.shared_memory) = (Choice::Tcp, encrypt, false);
         open(&identity).unwrap().transport
     };
     scope(|threads| {

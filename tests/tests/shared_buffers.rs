@@ -15,7 +15,7 @@ use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Element, Group, Handle, Settings};
 use brevity_tests::faults::ucx_is_here;
-use brevity_tests::worlds::{self, encrypted, sockets};
+use brevity_tests::worlds::{self, joined, sockets};
 use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const WORLD_SIZES: [u32; 6] = [1, 2, 3, 5, 7, 8];
@@ -100,7 +100,7 @@ fn every_rank_gets_the_roots_elements_over_sockets() {
 
 #[test]
 fn every_rank_gets_the_roots_elements_over_encrypted_sockets() {
-    on_transports(encrypted(5), broadcasts);
+    on_transports(joined(5, true), broadcasts);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn through_rings_each_side_copies() {
 #[test]
 fn over_encrypted_sockets_little_is_copied() {
     for world_size in WORLD_SIZES {
-        for (rank, (_, bytes)) in (0..).zip(copied(encrypted(world_size))) {
+        for (rank, (_, bytes)) in (0..).zip(copied(joined(world_size, true))) {
             let place = Binomial::new(rank, 0, world_size);
             let times = place.children().count() as u64 + u64::from(place.parent().is_some());
             assert!(bytes <= times * LARGE_BYTES / 2, "rank {rank} of {world_size}: {bytes} bytes");
