@@ -79,9 +79,10 @@ impl<'engine> Turns<'engine> {
         Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
 
-    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end.
+    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end, and `leave` before it
+    /// sleeps.
     #[inline]
-    fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce()) {
+    fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce(), leave: impl FnOnce()) {
         let before = std::mem::replace(&mut self.moves, engine.moves());
         let sleeps = self.waiter.pause(moved || self.moves != before, &engine.processor);
         self.turns = self.turns.wrapping_add(1);
@@ -89,6 +90,7 @@ impl<'engine> Turns<'engine> {
             let now = engine.port.now();
             self.deadline.look(now, &engine.port, expire);
             if sleeps {
+                leave();
                 self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.neighbourhood());
             }
         }
@@ -154,10 +156,14 @@ impl Engine {
         let mut turns: Option<Turns> = None;
         scope_in_turns(
             &self.port,
-            |comm, moved| {
-                let moved = moved | self.turn_background();
+            |comm, turn| {
+                // What a task does may wait for another thread, and who yields should be in nobody's way.
+                if self.has_background() || self.processor.is_shared() {
+                    turn.leave();
+                }
+                let moved = turn.moved() | self.turn_background();
                 let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
-                turns.pause(moved, self, || comm.expire());
+                turns.pause(moved, self, || comm.expire(), || turn.leave());
             },
             body,
         )
@@ -179,7 +185,7 @@ impl Engine {
                 return result;
             }
             let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
-            turns.pause(self.turn(), self, || expired.store(true, Ordering::Relaxed));
+            turns.pause(self.turn(), self, || expired.store(true, Ordering::Relaxed), || {});
         }
     }
 
@@ -252,7 +258,7 @@ mod tests {
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {
             engine.course().moves.fetch_add(1, Ordering::Relaxed);
-            turns.pause(false, &engine, || {});
+            turns.pause(false, &engine, || {}, || {});
         }
         // As many as lie between two looks at the clock.
         assert!((0..32).all(|_| !turns.waiter.pause(false, &engine.processor)), "it has just moved");
