@@ -248,13 +248,14 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         let inner = self.comm.port.enter();
         let mut scopes = inner.scopes.borrow_mut();
         let scope = &mut scopes[self.comm.scope];
-        match id.test(&mut **inner.transport.borrow_mut()) {
+        let mut transport = inner.transport.borrow_mut();
+        match id.test(&mut **transport) {
             Some(Ok(outcome)) => {
                 scope.ended(id.operation());
                 Some(Ok(outcome))
             }
             None if !scope.expired() => None,
-            failed => self.fail(id, scope, &mut **inner.transport.borrow_mut(), failed),
+            failed => self.fail(id, scope, &mut **transport, failed),
         }
     }
 
