@@ -17,8 +17,8 @@
 //!
 //! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted is read
 //! into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that the peer has not
-//! received yet; beyond that, and for any message above [`MAX_EAGER_BYTES`], it sends an offer, which the peer grants
-//! when a receive is posted, and which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between.
+//! received yet; beyond that, for any message above [`MAX_EAGER_BYTES`], and for any but a small one while another is
+//! offered, it sends an offer, which the peer grants when a receive is posted, and which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between.
 //! So kept messages are bounded, none stands in the way of another, and a small message waits for at most a piece, or a
 //! message, of 1 MiB and what the kernel has already taken.
 //!
