@@ -5,8 +5,8 @@
 //! copied. Measured on two cores of a Sapphire Rapids server, 512 KiB read from a peer, combined, and written for it: 62
 //! us with plain copies of 4 KiB, 41 us like this.
 
+use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::copying;
-use super::segment::{LINE_BYTES, OwnArea, PeerArea};
 
 /// What is copied between two requests for what comes next, in bytes: about as many lines as a processor core can wait
 /// for at once.

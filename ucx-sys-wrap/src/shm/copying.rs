@@ -9,6 +9,35 @@ mod machine {
     use std::arch::asm;
     use std::sync::atomic::AtomicU32;
 
+    /// Copies `lines` times 64 bytes with this instruction to store 16 of them; both ranges are the caller's to guarantee.
+    macro_rules! copy_lines {
+        ($store:literal, $from:ident, $to:ident, $lines:ident) => {
+            asm!(
+                "2:",
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                concat!($store, " [{to}], {a}"),
+                concat!($store, " [{to} + 16], {b}"),
+                concat!($store, " [{to} + 32], {c}"),
+                concat!($store, " [{to} + 48], {d}"),
+                "add {from}, 64",
+                "add {to}, 64",
+                "dec {lines}",
+                "jnz 2b",
+                from = inout(reg) $from => _,
+                to = inout(reg) $to => _,
+                lines = inout(reg) $lines => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack)
+            )
+        };
+    }
+
     /// Copies `bytes` bytes from `from` to `to`; either may be shared.
     ///
     /// # Safety
@@ -37,29 +66,7 @@ mod machine {
         if lines > 0 {
             // SAFETY: the caller guarantees both ranges.
             unsafe {
-                asm!(
-                    "2:",
-                    "movups {a}, [{from}]",
-                    "movups {b}, [{from} + 16]",
-                    "movups {c}, [{from} + 32]",
-                    "movups {d}, [{from} + 48]",
-                    "movups [{to}], {a}",
-                    "movups [{to} + 16], {b}",
-                    "movups [{to} + 32], {c}",
-                    "movups [{to} + 48], {d}",
-                    "add {from}, 64",
-                    "add {to}, 64",
-                    "dec {lines}",
-                    "jnz 2b",
-                    from = inout(reg) from => _,
-                    to = inout(reg) to => _,
-                    lines = inout(reg) lines => _,
-                    a = out(xmm_reg) _,
-                    b = out(xmm_reg) _,
-                    c = out(xmm_reg) _,
-                    d = out(xmm_reg) _,
-                    options(nostack)
-                );
+                copy_lines!("movups", from, to, lines);
             }
         }
         let done = bytes / 64 * 64;
@@ -155,29 +162,7 @@ mod machine {
         }
         // SAFETY: the caller guarantees both ranges and the alignment.
         unsafe {
-            asm!(
-                "2:",
-                "movups {a}, [{from}]",
-                "movups {b}, [{from} + 16]",
-                "movups {c}, [{from} + 32]",
-                "movups {d}, [{from} + 48]",
-                "movntdq [{to}], {a}",
-                "movntdq [{to} + 16], {b}",
-                "movntdq [{to} + 32], {c}",
-                "movntdq [{to} + 48], {d}",
-                "add {from}, 64",
-                "add {to}, 64",
-                "dec {lines}",
-                "jnz 2b",
-                from = inout(reg) from => _,
-                to = inout(reg) to => _,
-                lines = inout(reg) lines => _,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                c = out(xmm_reg) _,
-                d = out(xmm_reg) _,
-                options(nostack)
-            );
+            copy_lines!("movntdq", from, to, lines);
         }
     }
 

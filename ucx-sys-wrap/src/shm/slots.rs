@@ -22,10 +22,10 @@ mod reducing;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::blocks;
 use super::neighbourhood::Neighbourhood;
 use super::regime::Regime;
-use super::segment::{LINE_BYTES, OwnArea, PeerArea};
 use super::words::{load_words, store_words, word_of};
 use crate::{Error, Mark, Rank, Result, Signature};
 
