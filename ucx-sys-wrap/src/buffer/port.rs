@@ -226,7 +226,8 @@ impl Port {
     fn abandon(&self, scope: usize) {
         let abandoned = self.enter().transport.borrow_mut().abandon();
         if abandoned.is_err() || !self.try_close_scope(scope) {
-            tracing::error!(?abandoned, "operations on borrowed memory can't be ended: stopping the process");
+            // Not an event: whoever listens to these must hear it too.
+            eprintln!("brevity: operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
             std::process::abort();
         }
     }
