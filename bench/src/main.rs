@@ -20,6 +20,11 @@ struct Command {
 #[derive(Subcommand)]
 enum Action {
     P2p(P2pArguments),
+    /// Draw the figures of a run once more, beside them.
+    Draw {
+        /// What `--json` or a run that is kept has written
+        file: PathBuf,
+    },
     /// A rank of ours that waits for orders at a socket.
     #[command(hide = true)]
     Rank {
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
+        Action::Draw { file } => compare::redraw(&file).map(|()| true),
         Action::Rank { socket, polls } => seat::serve(&socket, polls).map(|()| true),
         Action::Floor { socket, rank, ranks, yielding } => {
             let patience = if yielding { Patience::Yield } else { Patience::Poll };

@@ -24,6 +24,8 @@
 
 mod error;
 mod exchange;
+#[cfg(feature = "log")]
+pub mod log;
 mod policy;
 
 pub use brevity_collectives as collectives;

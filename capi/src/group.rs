@@ -44,12 +44,19 @@ pub(crate) unsafe fn group_of<'a>(group: *const brv_group) -> Result<&'a brv_gro
 
 /// Joins the job that the environment describes. Blocks until all ranks have joined.
 ///
+/// From the first call on, the library tells warnings on standard error; `BREVITY_LOG=off` keeps it silent.
+///
 /// # Safety
 /// `group` is NULL, or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_from_env(group: *mut *mut brv_group) -> brv_status {
+    let join = || {
+        // A program in C has no other way to hear what is not as it asked.
+        brevity::log::to_stderr();
+        Ok(brv_group::new(Group::from_env()?))
+    };
     // SAFETY: the caller in C guarantees what `hand_out` demands.
-    guard(|| unsafe { hand_out(group, "group", || Ok(brv_group::new(Group::from_env()?))) })
+    guard(|| unsafe { hand_out(group, "group", join) })
 }
 
 /// Makes a group of this process alone.

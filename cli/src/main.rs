@@ -34,6 +34,7 @@ enum Action {
 }
 
 fn main() -> ExitCode {
+    brevity::log::to_stderr();
     let action = match Command::try_parse() {
         Ok(command) => command.action,
         Err(error) => return explain(&error),

@@ -11,6 +11,7 @@ use ucx_sys_wrap::{Envelope, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag
 
 use crate::description::Description;
 use crate::error::{Error, Place, Result};
+use crate::host::{Claim, Inside};
 use crate::poison::Poison;
 
 /// What every algorithm works with: who takes part, and sends and receives that belong to this call.
@@ -26,13 +27,20 @@ pub struct Call<'comm, 'env> {
 }
 
 /// What all collectives inside a call have in common.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Shared {
     mark: AtomicU64,
     broken: AtomicBool,
+    /// For a call whose collectives may use the slots of the host.
+    inside: Option<Inside>,
 }
 
 impl Shared {
+    /// For a call that may use the slots of the host, if there are any.
+    pub(crate) fn new(inside: Option<Inside>) -> Self {
+        Self { inside, ..Self::default() }
+    }
+
     /// Whether a peer has broken the call's rules, so that this rank left the call early.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
@@ -97,6 +105,11 @@ impl<'comm, 'env> Call<'comm, 'env> {
     #[must_use]
     pub fn describe(&self, description: Description) -> Call<'comm, 'env> {
         Call::new(self.comm, self.identity, description, self.shared)
+    }
+
+    /// What a collective on vectors of `bytes` needs to use the slots of the host, if it is to.
+    pub(crate) fn claim(&self, bytes: usize) -> Option<Claim<'_>> {
+        self.shared.inside.as_ref()?.claim(bytes, self.comm, &self.place, self.shared)
     }
 
     /// This rank.

@@ -76,15 +76,33 @@ pub struct Description {
     pub reduction: u8,
     /// The root, where there is one.
     pub root: Option<Rank>,
-    /// Elements of the dense vector.
+    /// Elements of the dense vector; for a gradient exchange the digest of what it does.
     pub count: u64,
+    /// 0 for a call of its own, and for what goes by messages, whose tags say it. For a collective over shared memory
+    /// inside the body of a call: one more than that call's number modulo 255.
+    pub inside: u8,
 }
 
 impl Description {
     /// An operation on `count` elements of a type.
     #[must_use]
     pub const fn new(operation: Operation, element: u8, count: usize) -> Self {
-        Self { operation, element, reduction: 0, root: None, count: count as u64 }
+        Self { operation, element, reduction: 0, root: None, count: count as u64, inside: 0 }
+    }
+
+    /// The same inside the body of call number `sequence`.
+    pub(crate) const fn inside(self, sequence: u32) -> Self {
+        Self { inside: (sequence % 255) as u8 + 1, ..self }
+    }
+
+    /// An operation of several steps, that are described by `bytes`.
+    #[must_use]
+    pub fn of_plan(operation: Operation, bytes: &[u8]) -> Self {
+        // Fowler, Noll and Vo's hash, variant 1a: no secret, only unlikely to be the same for different plans.
+        let digest = bytes
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325u64, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        Self { count: digest, ..Self::new(operation, 0, 0) }
     }
 
     /// The sixteen bytes that travel with every message.
@@ -94,6 +112,7 @@ impl Description {
         bytes[0] = self.operation.0;
         bytes[1] = self.element;
         bytes[2] = self.reduction;
+        bytes[3] = self.inside;
         bytes[4..8].copy_from_slice(&self.root.map_or(NO_ROOT, |root| root.0).to_le_bytes());
         bytes[8..].copy_from_slice(&self.count.to_le_bytes());
         Signature(bytes)
@@ -102,7 +121,7 @@ impl Description {
     /// What a peer says that it calls; any bytes are a description.
     #[must_use]
     pub fn decode(Signature(bytes): Signature) -> Self {
-        let [operation, element, reduction, _, root0, root1, root2, root3, count @ ..] = bytes;
+        let [operation, element, reduction, inside, root0, root1, root2, root3, count @ ..] = bytes;
         let root = u32::from_le_bytes([root0, root1, root2, root3]);
         Self {
             operation: Operation(operation),
@@ -110,12 +129,16 @@ impl Description {
             reduction,
             root: (root != NO_ROOT).then_some(Rank(root)),
             count: u64::from_le_bytes(count),
+            inside,
         }
     }
 }
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.operation == Operation::EXCHANGE {
+            return write!(f, "{} by plan {:016x}", self.operation, self.count);
+        }
         write!(f, "{} of {}", self.operation, self.count)?;
         match crate::element::name_of(self.element) {
             Some(name) => write!(f, " {name}")?,
@@ -126,6 +149,9 @@ impl fmt::Display for Description {
         }
         if let Some(root) = self.root {
             write!(f, " from root {root}")?;
+        }
+        if let Some(number) = self.inside.checked_sub(1) {
+            write!(f, " inside call {number} (modulo 255)")?;
         }
         Ok(())
     }
@@ -144,12 +170,22 @@ mod tests {
             ..Description::new(Operation::ALL_REDUCE, f32::NUMBER, 1 << 40)
         };
         assert_eq!(Description::decode(description.encode()), description);
+        let part = description.inside(600);
+        assert_eq!(Description::decode(part.encode()), part);
+        assert!(part.to_string().ends_with(" inside call 90 (modulo 255)"), "{part}");
         assert_eq!(description.to_string(), "all-reduce of 1099511627776 f32 (sum) from root 3");
+    }
+
+    #[test]
+    fn plans_differ() {
+        let plan = |bytes: &[u8]| Description::of_plan(Operation::EXCHANGE, bytes);
+        assert!(plan(&[1, 2]) == plan(&[1, 2]) && plan(&[1, 2]) != plan(&[2, 1]) && plan(&[]) != plan(&[0]));
+        assert_eq!(plan(b"a").to_string(), "gradient exchange by plan af63dc4c8601ec8c", "as the authors' own table");
     }
 
     #[test]
     fn strange_bytes_are_described() {
         let strange = Description::decode(Signature([255; 16]));
-        assert_eq!(strange.to_string(), format!("operation 255 of {} elements", u64::MAX));
+        assert_eq!(strange.to_string(), format!("operation 255 of {} elements inside call 254 (modulo 255)", u64::MAX));
     }
 }

@@ -22,7 +22,6 @@ pub mod host;
 pub mod low_rank;
 pub mod pattern;
 mod poison;
-mod shared;
 pub mod sparse;
 
 pub use call::{Call, Identity, Receiving, ReceivingUpTo, Sending};

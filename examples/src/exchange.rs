@@ -30,7 +30,7 @@ impl GroupExchange {
             builder = builder.tensor(name, shape, policy);
         }
         let exchange = builder.build()?;
-        Ok(Self { exchange, bytes_before: group.statistics().bytes_sent })
+        Ok(Self { exchange, bytes_before: bytes_out(group) })
     }
 }
 
@@ -52,8 +52,14 @@ impl Exchange for GroupExchange {
     }
 
     fn bytes_sent(&self) -> u64 {
-        self.exchange.group().statistics().bytes_sent - self.bytes_before
+        bytes_out(self.exchange.group()) - self.bytes_before
     }
+}
+
+/// What has left this rank: by messages, and by memory that ranks of one host share.
+fn bytes_out(group: &Group) -> u64 {
+    let statistics = group.statistics();
+    statistics.bytes_sent + statistics.bytes_shared
 }
 
 #[cfg(test)]

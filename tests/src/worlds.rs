@@ -1,12 +1,15 @@
 //! Transports of a whole world of ranks in this process, over real sockets and over UCX.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Barrier, Mutex};
 use std::thread::scope;
 
+use brevity::transport::bootstrap::{Choice, Identity, JobKey, Master, open};
 use brevity::transport::ucx::{Options, Ucx};
 use brevity::transport::{Rank, Transport};
+use rustix::net::sockopt::set_socket_reuseport;
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 /// The sockets of one rank, by peer; none to itself.
 pub type Row = Vec<Option<TcpStream>>;
@@ -25,6 +28,29 @@ pub fn sockets(world_size: u32) -> Vec<Row> {
         rows[low][high] = Some(listener.accept().unwrap().0);
     }
     rows
+}
+
+/// A world over sockets that shares no memory: ranks that have joined a job as processes do, in order.
+///
+/// # Panics
+/// When they can't.
+#[must_use]
+pub fn joined(world_size: u32, encrypt: bool) -> Vec<Box<dyn Transport>> {
+    // Held until rank 0 has it too.
+    let reserved = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    set_socket_reuseport(&reserved, true).unwrap();
+    bind(&reserved, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let port = SocketAddr::try_from(getsockname(&reserved).unwrap()).unwrap().port();
+    let join = |rank: u32| {
+        let mut identity = Identity::new(Rank(rank), world_size, Master { host: "127.0.0.1".into(), port });
+        (identity.key, identity.port_reserved) = (JobKey::parse("correct horse battery"), true);
+        (identity.transport, identity.encrypt, identity.shared_memory) = (Choice::Tcp, encrypt, false);
+        open(&identity).unwrap().transport
+    };
+    scope(|threads| {
+        let ranks: Vec<_> = (0..world_size).map(|rank| threads.spawn(move || join(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
 }
 
 /// A world over UCX, in the order of ranks.

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
+use brevity::transport::bootstrap::Opened;
+use brevity::transport::shm::Neighbourhood;
 use brevity::transport::{Transport, local};
 use brevity::{Error, GradientExchange, Group, Policy, PutBack, Settings};
-use brevity_tests::{on_host, on_local, on_transports, oracle};
+use brevity_tests::{on_groups, on_host, on_local, oracle};
 
 const POLICIES: [(&str, Policy); 5] = [
     ("dense", Policy::dense()),
@@ -33,13 +35,73 @@ fn gradients(rank: u32, step: usize) -> Vec<Vec<f32>> {
     vec![oracle::vector(rank + 100 * step as u32, COUNT), oracle::vector(rank + 50 + 100 * step as u32, 7)]
 }
 
+/// What ranks are between: threads that only send messages, and such that share memory as ranks of one host do.
+#[derive(Clone, Copy, Debug)]
+enum Between {
+    Messages,
+    Slots,
+}
+
+const BOTH: [Between; 2] = [Between::Messages, Between::Slots];
+
+impl Between {
+    fn run<R: Send + 'static>(self, world_size: u32, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
+        on_groups(self.groups(world_size), body)
+    }
+
+    fn groups(self, world_size: u32) -> Vec<Group> {
+        let transports = local::world(world_size).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
+        let neighbourhoods = Neighbourhood::in_process(world_size).unwrap().into_iter();
+        let neighbours = neighbourhoods.map(|all| matches!(self, Self::Slots).then_some(all));
+        let opened = transports.zip(neighbours).map(|(transport, neighbourhood)| Opened { transport, neighbourhood });
+        opened.map(|opened| Group::opened(opened, Settings::default())).collect()
+    }
+}
+
+/// Where ranks share memory, dense tensors and factors are not sent.
+#[test]
+fn what_is_not_sparse_goes_over_shared_memory() {
+    for policy in [Policy::dense(), Policy::low_rank(2)] {
+        let ranks = on_host(3, Settings::default(), move |group| {
+            let mut exchange = exchange(group, policy);
+            exchange.average(&mut gradients(group.rank(), 0)).unwrap();
+            let ((_, averaged), result) = exchange.start(gradients(group.rank(), 1)).unwrap().wait();
+            result.unwrap();
+            (averaged, group.statistics())
+        });
+        for (averaged, statistics) in &ranks {
+            assert_eq!(*averaged, ranks[0].0, "ranks differ");
+            assert_eq!(statistics.messages_sent, 0, "{statistics:?}");
+            assert!(statistics.bytes_shared > 0, "{statistics:?}");
+        }
+    }
+}
+
+/// Ranks that have built different exchanges are told, whatever their tensors travel by.
+#[test]
+fn other_plans_are_a_mismatch() {
+    for between in BOTH {
+        for (_, policy) in &POLICIES[1..] {
+            let policy = *policy;
+            let errors = between.run(3, move |group| {
+                let policy = if group.rank() == 1 { Policy::dense() } else { policy };
+                exchange(group, policy).average(&mut gradients(group.rank(), 0)).unwrap_err()
+            });
+            let is_named = |error: &Error| matches!(error, Error::Collective(Collective::Mismatch { .. }));
+            let is_end = |error: &Error| matches!(error, Error::Collective(Collective::Aborted { .. }));
+            assert!(errors.iter().any(is_named), "{between:?}, {policy:?}: {errors:?}");
+            assert!(errors.iter().all(|error| is_named(error) || is_end(error)), "{between:?}, {policy:?}: {errors:?}");
+        }
+    }
+}
+
 #[test]
 fn mass_is_conserved_exactly_over_steps() {
     for (name, policy) in &POLICIES[..4] {
         // Powers of two, so that the division by P is exact.
-        for world_size in [1, 2, 4, 8] {
+        for (world_size, between) in [1, 2, 4, 8].into_iter().flat_map(|size| BOTH.map(|between| (size, between))) {
             let policy = *policy;
-            let ranks = on_local(world_size, move |group| {
+            let ranks = between.run(world_size, move |group| {
                 let mut exchange = exchange(group, policy);
                 let mut delivered = vec![0.0; COUNT];
                 for step in 0..5 {
@@ -55,7 +117,7 @@ fn mass_is_conserved_exactly_over_steps() {
                 (0..5).flat_map(|step| (0..world_size).map(move |rank| gradients(rank, step).remove(0))).collect();
             let mut parts: Vec<Vec<f32>> = ranks.iter().map(|(_, residual)| residual.clone()).collect();
             parts.push(ranks[0].0.clone());
-            assert_eq!(oracle::sum(&parts), oracle::sum(&put_in), "{name}, P = {world_size}");
+            assert_eq!(oracle::sum(&parts), oracle::sum(&put_in), "{name}, {between:?}, P = {world_size}");
             assert!(ranks.iter().all(|(delivered, _)| *delivered == ranks[0].0), "{name}: ranks differ");
         }
     }
@@ -87,9 +149,10 @@ fn low_rank_keeps_what_it_does_not_deliver() {
 
 #[test]
 fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
-    for (name, policy) in POLICIES {
+    let all = POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between)));
+    for ((name, policy), between) in all {
         for (bad_rank, tensor, bad) in [(0, 0, f32::NAN), (2, 1, f32::INFINITY), (2, 0, f32::NEG_INFINITY)] {
-            let ranks = on_local(3, move |group| {
+            let ranks = between.run(3, move |group| {
                 let mut exchange = exchange(group, policy);
                 exchange.average(&mut gradients(group.rank(), 0)).unwrap();
                 let before = exchange.residual("weight").unwrap();
@@ -119,8 +182,8 @@ fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
 #[test]
 fn an_overflow_is_the_same_error_everywhere_and_leaves_the_step_out() {
     for (name, policy) in POLICIES {
-        for all_ranks in [true, false] {
-            let ranks = on_local(3, move |group| {
+        for (all_ranks, between) in [true, false].into_iter().flat_map(|all| BOTH.map(|between| (all, between))) {
+            let ranks = between.run(3, move |group| {
                 let mut exchange = exchange(group, policy);
                 let huge = if all_ranks || group.rank() == 1 { f32::MAX } else { 1.0 };
                 let outcome = exchange.average(&mut [vec![huge; COUNT], vec![0.0; 7]]);
@@ -158,12 +221,9 @@ fn two_bad_ranks_are_one_error() {
 /// Three of four ranks lose the fourth in the middle of training, make a new group and go on.
 #[test]
 fn nothing_is_lost_over_a_failure() {
-    for (name, policy) in POLICIES {
-        let survivors: Arc<Mutex<Vec<Option<local::Local>>>> =
-            Arc::new(Mutex::new(local::world(3).into_iter().map(Some).collect()));
-        let first: Vec<Box<dyn Transport>> =
-            local::world(4).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect();
-        let ranks = on_transports(first, move |group| {
+    for ((name, policy), between) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between))) {
+        let survivors = Arc::new(Mutex::new(between.groups(3).into_iter().map(Some).collect::<Vec<_>>()));
+        let ranks = between.run(4, move |group| {
             let rank = group.rank();
             let mut exchange = exchange(group, policy);
             let mut step_0 = gradients(rank, 0);
@@ -175,8 +235,7 @@ fn nothing_is_lost_over_a_failure() {
             let error = exchange.average(&mut gradients(rank, 1)).unwrap_err();
             assert!(matches!(&error, Error::Collective(Collective::PeerLost { rank }) if rank.0 == 3), "{error}");
             let after = exchange.residual("weight").unwrap();
-            let transport = survivors.lock().unwrap()[rank as usize].take().unwrap();
-            let group = Group::new(Box::new(transport), brevity::Settings::default());
+            let group = survivors.lock().unwrap()[rank as usize].take().unwrap();
             exchange.rejoin(&group);
             let mut delivered = vec![0.0f32; COUNT];
             for _ in 0..60 {
@@ -220,33 +279,37 @@ fn gradients_that_do_not_fit_are_refused_before_anything_is_sent() {
 
 #[test]
 fn a_started_average_gives_what_a_blocking_one_does() {
-    let results = on_local(3, |group| {
-        let mut blocking = exchange(group, Policy::gtopk(0.1));
-        let mut expected = gradients(group.rank(), 0);
-        blocking.average(&mut expected).unwrap();
-        let started = exchange(group, Policy::gtopk(0.1)).start(gradients(group.rank(), 0)).unwrap();
-        let ((exchange, found), result) = started.wait();
-        result.unwrap();
-        assert_eq!(exchange.group().rank(), group.rank());
-        found == expected
-    });
-    assert_eq!(results, [true; 3]);
+    for ((name, policy), between) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between))) {
+        let results = between.run(3, move |group| {
+            let mut blocking = exchange(group, policy);
+            let mut expected = gradients(group.rank(), 0);
+            blocking.average(&mut expected).unwrap();
+            let started = exchange(group, policy).start(gradients(group.rank(), 0)).unwrap();
+            let ((exchange, found), result) = started.wait();
+            result.unwrap();
+            assert_eq!(exchange.group().rank(), group.rank());
+            found == expected
+        });
+        assert_eq!(results, [true; 3], "{name}, {between:?}");
+    }
 }
 
-/// A rank that drops a started average and its group has left: nothing keeps its world alive.
+/// A rank that drops a started average and its group has left, and has not aborted: nothing keeps its world alive.
 #[test]
 fn a_dropped_average_does_not_keep_its_group() {
     let settings = Settings { timeout: Duration::from_secs(4), ..Settings::default() };
-    let ends = on_host(3, settings, |group| {
-        let mut exchange = exchange(group, Policy::gtopk(0.1));
-        if group.rank() == 0 {
-            drop(exchange.start(gradients(0, 0)).unwrap());
-            return None;
+    for (name, policy) in POLICIES {
+        let ends = on_host(3, settings, move |group| {
+            let mut exchange = exchange(group, policy);
+            if group.rank() == 0 {
+                drop(exchange.start(gradients(0, 0)).unwrap());
+                return None;
+            }
+            let averaged = exchange.average(&mut gradients(group.rank(), 0)).err();
+            Some(averaged.map_or_else(|| group.barrier().unwrap_err().to_string(), |error| error.to_string()))
+        });
+        for end in ends.into_iter().flatten() {
+            assert!(end.contains("rank 0 is lost"), "{name}: {end}");
         }
-        let averaged = exchange.average(&mut gradients(group.rank(), 0)).err();
-        Some(averaged.map_or_else(|| group.barrier().unwrap_err().to_string(), |error| error.to_string()))
-    });
-    for end in ends.into_iter().flatten() {
-        assert!(end.contains("rank 0 is lost"), "{end}");
     }
 }

@@ -72,6 +72,7 @@ macro_rules! on_every_wire {
 
 on_every_wire! {
     a_killed_rank_is_named_by_all_others => killed;
+    a_killed_rank_is_named_by_calls_that_a_thread_moves => killed_beside_threads;
     a_death_while_nobody_calls_is_found_by_the_next_call => killed_in_silence;
     an_owner_killed_under_puts_and_gets_is_named => killed_under_puts;
     a_stopped_rank_ends_calls_by_their_deadline => stopped;
@@ -101,6 +102,27 @@ fn killed(wire: Wire) {
         sleep(Duration::from_millis(100));
         job.ranks()[VICTIM as usize].signal("KILL");
         assert_lost(&job);
+    }
+}
+
+/// No thread of the application turns the engine.
+fn killed_beside_threads(wire: Wire) {
+    let mut environment = vec![("BREVITY_TIMEOUT", FAR), ("BREVITY_PROGRESS_THREAD", "1")];
+    if wire == Wire::UcxShared {
+        // Else UCX 1.13 may end a process that reads the memory of one that dies; docs/transport.md.
+        environment.push(("UCX_TLS", "^cma"));
+    }
+    for elements in [SMALL, LARGE] {
+        let job = Job::launch(FAULT, &["exchange", elements], 4, wire, &environment);
+        job.await_ready();
+        sleep(Duration::from_millis(100));
+        job.ranks()[VICTIM as usize].signal("KILL");
+        for (rank, report) in survivors(&job) {
+            for ended in [report.call, report.pending, report.later] {
+                let is_right = matches!(ended, Some(Ended { kind: Kind::Lost, rank: VICTIM, .. }));
+                assert!(is_right, "rank {rank}: {report:?}");
+            }
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use brevity::transport::shm::Neighbourhood;
 use brevity::transport::tcp::Tcp;
 use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
-use brevity::{Group, Handle, Reduction, Settings};
+use brevity::{GradientExchange, Group, Handle, Policy, Reduction, Settings};
 use brevity_tests::faults::ucx_is_here;
 use brevity_tests::worlds::{Row, on_ucx, sockets};
 use brevity_tests::{on_groups, oracle};
@@ -95,6 +95,48 @@ fn calls_end_while_nobody_turns() {
                 assert!(reduced == sum(LENGTH), "{between:?}: a wrong sum");
             }
         }
+    }
+}
+
+/// Everything that has come to this rank or left it; looking turns nothing.
+fn traffic(group: &Group) -> u64 {
+    let statistics = group.statistics();
+    statistics.messages_received + statistics.messages_sent + statistics.bytes_shared
+}
+
+/// A started average of dense, sparse and low-rank tensors does all that a blocking one does.
+#[test]
+fn averages_end_while_nobody_turns() {
+    for between in all() {
+        on_groups(groups(between, true), move |group| {
+            let build = || {
+                GradientExchange::builder(group)
+                    .tensor("dense", [LENGTH], Policy::dense())
+                    .tensor("sparse", [LENGTH], Policy::gtopk(0.01))
+                    .tensor("low rank", [40, 50], Policy::low_rank(2))
+                    .build()
+                    .unwrap()
+            };
+            let gradients = || [LENGTH, LENGTH, 2000].map(|count| oracle::vector(group.rank(), count)).to_vec();
+            group.barrier().unwrap();
+            let (before, mut expected) = (traffic(group), gradients());
+            build().average(&mut expected).unwrap();
+            let needed = traffic(group) - before;
+            group.barrier().unwrap();
+            for _ in 0..5 {
+                let before = traffic(group);
+                let averaging = build().start(gradients()).unwrap();
+                let start = Instant::now();
+                while traffic(group) - before < needed {
+                    assert!(start.elapsed() < PATIENCE, "{between:?}: {} of {needed}", traffic(group) - before);
+                    sleep(Duration::from_millis(1));
+                }
+                let ((_, averaged), result) = averaging.wait();
+                result.unwrap();
+                assert!(averaged == expected, "{between:?}: a wrong average");
+                group.barrier().unwrap();
+            }
+        });
     }
 }
 

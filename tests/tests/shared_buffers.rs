@@ -5,15 +5,17 @@
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use brevity::collectives::pattern::Binomial;
 use brevity::collectives::{Description, Error, Operation, dense};
 use brevity::transport::buffer::{Pool, SharedBuffer};
+use brevity::transport::shm::Neighbourhood;
 use brevity::transport::sim::{Cluster, Links, run};
 use brevity::transport::tcp::Tcp;
 use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Element, Group, Handle, Settings};
 use brevity_tests::faults::ucx_is_here;
-use brevity_tests::worlds::{self, sockets};
+use brevity_tests::worlds::{self, joined, sockets};
 use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const WORLD_SIZES: [u32; 6] = [1, 2, 3, 5, 7, 8];
@@ -36,6 +38,17 @@ fn on_threads(world_size: u32) -> Vec<Box<dyn Transport>> {
 /// Ranks over sockets that share no memory.
 fn on_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
     (0..).zip(sockets(world_size)).map(|(rank, row)| boxed(Tcp::new(Rank(rank), world_size, row).unwrap())).collect()
+}
+
+/// Ranks over sockets that share memory as those of one host do; `may_read` lets them read each other's.
+fn on_neighbours(world_size: u32, may_read: bool) -> Vec<Box<dyn Transport>> {
+    let ranks = (0..).zip(sockets(world_size)).zip(Neighbourhood::in_process(world_size).unwrap());
+    let rank = |((rank, row), neighbours)| {
+        let mut transport = Tcp::new(Rank(rank), world_size, row).unwrap();
+        transport.share_memory(&neighbours, may_read).unwrap();
+        boxed(transport)
+    };
+    ranks.map(rank).collect()
 }
 
 fn on_ucx(world_size: u32, lanes: &str) -> Vec<Box<dyn Transport>> {
@@ -82,6 +95,18 @@ fn every_rank_gets_the_roots_elements_between_threads() {
 fn every_rank_gets_the_roots_elements_over_sockets() {
     for world_size in WORLD_SIZES {
         on_transports(on_sockets(world_size), broadcasts);
+    }
+}
+
+#[test]
+fn every_rank_gets_the_roots_elements_over_encrypted_sockets() {
+    on_transports(joined(5, true), broadcasts);
+}
+
+#[test]
+fn every_rank_gets_the_roots_elements_over_links_of_shared_memory() {
+    for may_read in [true, false] {
+        on_transports(on_neighbours(5, may_read), broadcasts);
     }
 }
 
@@ -169,6 +194,41 @@ fn between_threads_only_receivers_copy() {
         let mut expected = vec![(1, LARGE_BYTES); world_size as usize];
         expected[0] = (0, 0);
         assert_eq!(copied(on_threads(world_size)), expected);
+    }
+}
+
+/// Who may read its parent's memory copies from there, once, and what it passes on is read by its children.
+#[test]
+fn over_links_only_receivers_copy() {
+    for world_size in WORLD_SIZES {
+        let mut expected = vec![(1, LARGE_BYTES); world_size as usize];
+        expected[0] = (0, 0);
+        assert_eq!(copied(on_neighbours(world_size, true)), expected);
+    }
+}
+
+/// Through rings every byte is copied in once for each child, and out once.
+#[test]
+fn through_rings_each_side_copies() {
+    for world_size in WORLD_SIZES {
+        for (rank, (_, bytes)) in (0..).zip(copied(on_neighbours(world_size, false))) {
+            let place = Binomial::new(rank, 0, world_size);
+            let times = place.children().count() as u64 + u64::from(place.parent().is_some());
+            assert_eq!(bytes, times * LARGE_BYTES, "rank {rank} of {world_size}");
+        }
+    }
+}
+
+/// Bytes are sealed out of the buffer and opened into it. What is copied is the piece of a record that lies across two
+/// places or two reads; less than half of a record for each.
+#[test]
+fn over_encrypted_sockets_little_is_copied() {
+    for world_size in WORLD_SIZES {
+        for (rank, (_, bytes)) in (0..).zip(copied(joined(world_size, true))) {
+            let place = Binomial::new(rank, 0, world_size);
+            let times = place.children().count() as u64 + u64::from(place.parent().is_some());
+            assert!(bytes <= times * LARGE_BYTES / 2, "rank {rank} of {world_size}: {bytes} bytes");
+        }
     }
 }
 

@@ -65,6 +65,9 @@ pub struct Statistics {
     pub copies: u64,
     /// Bytes of payload copied inside the process.
     pub bytes_copied: u64,
+    /// Bytes put where the other ranks of the host read them, by collectives over shared memory. No transport counts these:
+    /// a group of collectives does.
+    pub bytes_shared: u64,
 }
 
 /// Tagged messages between this rank and its peers, first in first out per peer and tag.

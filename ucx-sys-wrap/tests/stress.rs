@@ -7,6 +7,8 @@
 mod common;
 #[path = "stress/plan.rs"]
 mod plan;
+#[path = "stress/puts.rs"]
+mod puts;
 #[path = "stress/worlds.rs"]
 mod worlds;
 
@@ -32,42 +34,40 @@ const LAST: Mark = Mark(u64::MAX);
 /// Turns that a receive is waited for whose message may never come.
 const PATIENT_TURNS: u32 = 300;
 
-#[test]
-fn over_threads() {
-    stress("local", worlds::local());
+/// Makes a test of messages and one of puts and gets for each transport.
+macro_rules! on_every_transport {
+    ($($name:ident => $title:literal, $world:expr;)*) => {$(
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn messages() {
+                $world.into_iter().for_each(|world| stress($title, world));
+            }
+
+            #[test]
+            fn puts_and_gets() {
+                $world.into_iter().for_each(|world| puts::stress($title, world));
+            }
+        }
+    )*};
 }
 
-#[test]
-fn over_tcp() {
-    stress("tcp", worlds::tcp());
-}
-
-#[test]
-fn over_shared_memory() {
-    stress("shared memory", worlds::shared_memory(true));
-}
-
-#[test]
-fn over_rings_of_shared_memory() {
-    stress("rings", worlds::shared_memory(false));
-}
-
-#[test]
-fn over_ucx_and_shared_memory() {
-    worlds::ucx("all").into_iter().for_each(|world| stress("ucx, all", world));
-}
-
-#[test]
-fn over_ucx_and_tcp() {
-    worlds::ucx("tcp,self").into_iter().for_each(|world| stress("ucx, tcp", world));
+on_every_transport! {
+    over_threads => "local", Some(worlds::local());
+    over_tcp => "tcp", Some(worlds::tcp());
+    over_shared_memory => "shared memory", Some(worlds::shared_memory(true));
+    over_rings_of_shared_memory => "rings", Some(worlds::shared_memory(false));
+    over_ucx_and_shared_memory => "ucx, all", worlds::ucx("all");
+    over_ucx_and_tcp => "ucx, tcp", worlds::ucx("tcp,self");
 }
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
 }
 
-/// Rounds of random messages, there and back, for as long as was asked for.
-fn stress(name: &str, world: World) {
+/// How long, and which plan.
+fn seconds_and_seed(name: &str) -> (u64, u64) {
     let seconds = number("BREVITY_STRESS_SECONDS").unwrap_or(1);
     let seed = number("BREVITY_STRESS_SEED").unwrap_or_else(|| Random::fresh().next());
     println!("{name}: BREVITY_STRESS_SEED={seed}");
@@ -75,6 +75,12 @@ fn stress(name: &str, world: World) {
         // Those on purpose do not come here.
         eprintln!("{panic}");
     }));
+    (seconds, seed)
+}
+
+/// Rounds of random messages, there and back, for as long as was asked for.
+fn stress(name: &str, world: World) {
+    let (seconds, seed) = seconds_and_seed(name);
     let end = Instant::now() + Duration::from_secs(seconds);
     let title = format!("{name}, seed {seed}");
     common::run_for(&title.clone(), Duration::from_secs(seconds + 60), world, move |port| {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub use bar::Bar;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
-pub use record::Circumstances;
+pub use record::{Circumstances, redraw};
 pub use rows::{Row, Stage};
 
 use crate::peers::{Mpi, Perftest, find_mpi};

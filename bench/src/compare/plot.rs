@@ -1,14 +1,25 @@
-//! The ratios as a drawing: a field for each thing compared, a line for each peer.
+//! The ratios as a drawing: a field for each thing compared, a line for each peer, its name beside the field.
 
 use plotters::coord::Shift;
+use plotters::coord::combinators::BindKeyPoints;
 use plotters::prelude::*;
+use serde::Deserialize;
 
-use super::pairs::Comparison;
-use super::record::Circumstances;
+use crate::size::Size;
 
 const COLUMNS: usize = 2;
-const FIELD: (u32, u32) = (620, 300);
-const HEAD: u32 = 60;
+const FIELD: (u32, u32) = (760, 320);
+
+/// Beside each field, where its lines are named.
+const NAMES: u32 = 170;
+
+const LINE_HEIGHT: i32 = 20;
+
+/// Letters of the head that fit into one line.
+const LETTERS: usize = 180;
+
+/// As many labels as fit beside one axis.
+const LABELS: f64 = 8.0;
 
 const COLOURS: [RGBColor; 7] = [
     RGBColor(31, 119, 180),
@@ -20,21 +31,50 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(23, 190, 207),
 ];
 
-/// What a field shows, and its comparisons in rising sizes.
-type Field<'a> = (String, Vec<&'a Comparison>);
+/// Ratios that stand beside the axis where there is room, the first before the others.
+const RATIOS: [f64; 29] = [
+    1.0, 2.0, 0.5, 5.0, 0.2, 10.0, 0.1, 1.5, 0.7, 3.0, 0.3, 1.2, 0.8, 1.1, 0.9, 0.6, 0.4, 1.3, 1.4, 1.7, 2.5, 4.0, 7.0,
+    1.05, 0.95, 1.02, 0.98, 0.25, 0.15,
+];
 
-/// Draws the ratios that were measured at several sizes; those at one size are in the table only.
+/// Of a figure what is drawn; the contract's JSON has all of it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Point {
+    /// What is measured.
+    pub what: String,
+    /// The wire.
+    pub wire: String,
+    /// Bytes of a message or vector.
+    pub bytes: usize,
+    /// The name of ours.
+    pub ours: String,
+    /// The name of theirs.
+    pub peer: String,
+    /// Ours / theirs.
+    pub ratio: f64,
+    /// The lower end of its interval.
+    pub ratio_low: f64,
+    /// The upper end of its interval.
+    pub ratio_high: f64,
+}
+
+/// What a field shows, and its points in rising sizes.
+type Field<'a> = (String, Vec<&'a Point>);
+
+/// Draws the ratios that were measured at several sizes, below a `head`; those at one size are in the table only.
 ///
 /// # Errors
 /// In words, when something can't be drawn.
-pub fn svg(circumstances: &Circumstances, pairs: &[Comparison]) -> Result<String, String> {
-    let fields = fields(pairs);
+pub fn svg(head: &[&str], points: &[Point]) -> Result<String, String> {
+    let fields = fields(points);
     let rows = fields.len().div_ceil(COLUMNS).max(1) as u32;
+    let head: Vec<String> = head.iter().flat_map(|text| wrapped(text)).collect();
     let mut drawing = String::new();
     {
-        let size = (FIELD.0 * COLUMNS as u32, HEAD + FIELD.1 * rows);
+        let above = head.len() as u32 * LINE_HEIGHT as u32 + 20;
+        let size = (FIELD.0 * COLUMNS as u32, above + FIELD.1 * rows);
         let area = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
-        draw(&area, circumstances, &fields, rows as usize).map_err(|error| error.to_string())?;
+        draw(&area, (&head, above), &fields, rows as usize).map_err(|error| error.to_string())?;
         area.present().map_err(|error| error.to_string())?;
     }
     Ok(drawing)
@@ -43,90 +83,173 @@ pub fn svg(circumstances: &Circumstances, pairs: &[Comparison]) -> Result<String
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-fn draw(area: &Area<'_>, circumstances: &Circumstances, fields: &[Field<'_>], rows: usize) -> Drawn {
+fn draw(area: &Area<'_>, (head, above): (&[String], u32), fields: &[Field<'_>], rows: usize) -> Drawn {
     area.fill(&WHITE)?;
-    let (head, body) = area.split_vertically(HEAD);
-    let Circumstances { command, date, commit, machine, .. } = circumstances;
-    let title = ("sans-serif", 15).into_font();
-    head.draw(&Text::new(format!("{command}: time of ours / theirs, medians and intervals"), (15, 10), title.clone()))?;
-    head.draw(&Text::new(format!("{date}, {commit}, {machine}"), (15, 34), title))?;
+    let (top, body) = area.split_vertically(above);
+    for (line, y) in head.iter().zip((10..).step_by(LINE_HEIGHT as usize)) {
+        top.draw(&Text::new(line.as_str(), (15, y), ("sans-serif", 14)))?;
+    }
     for (field, place) in fields.iter().zip(body.split_evenly((rows, COLUMNS))) {
-        draw_field(&place, field)?;
+        let (chart, names) = place.split_horizontally(FIELD.0 - NAMES);
+        draw_field(&chart, field)?;
+        draw_names(&names, &peers(&field.1))?;
     }
     Ok(())
 }
 
-fn draw_field(area: &Area<'_>, (name, pairs): &Field<'_>) -> Drawn {
-    let sizes = || pairs.iter().map(|pair| pair.subject.bytes as f64);
+fn draw_field(area: &Area<'_>, (name, points): &Field<'_>) -> Drawn {
+    let sizes = || points.iter().map(|point| point.bytes as f64);
     let (smallest, largest) = (sizes().fold(f64::INFINITY, f64::min), sizes().fold(0.0, f64::max));
-    let low = pairs.iter().map(|pair| pair.ratio).fold(1.0, f64::min) / 1.2;
-    let high = pairs.iter().map(|pair| pair.ratio).fold(1.0, f64::max) * 1.2;
+    let low = points.iter().map(|point| point.ratio).fold(1.0, f64::min) / 1.2;
+    let high = points.iter().map(|point| point.ratio).fold(1.0, f64::max) * 1.2;
+    let across = (smallest / 1.3..largest * 1.3).log_scale().with_key_points(powers(smallest, largest));
+    let upwards = (low..high).log_scale().with_key_points(ratios(low, high));
     let mut chart = ChartBuilder::on(area)
-        .caption(name, ("sans-serif", 14))
+        .caption(name, ("sans-serif", 15))
         .margin(8)
-        .x_label_area_size(35)
-        .y_label_area_size(50)
-        .build_cartesian_2d((smallest / 1.3..largest * 1.3).log_scale(), (low..high).log_scale())?;
-    chart.configure_mesh().x_desc("bytes").y_desc("ours / theirs").light_line_style(TRANSPARENT).draw()?;
+        .x_label_area_size(38)
+        .y_label_area_size(52)
+        .build_cartesian_2d(across, upwards)?;
+    chart
+        .configure_mesh()
+        .x_desc("bytes")
+        .y_desc("ours / theirs")
+        .x_label_formatter(&|bytes| Size(*bytes as usize).to_string())
+        .y_label_formatter(&f64::to_string)
+        .label_style(("sans-serif", 12))
+        .bold_line_style(BLACK.mix(0.12))
+        .light_line_style(TRANSPARENT)
+        .draw()?;
     chart.draw_series(LineSeries::new([(smallest / 1.3, 1.0), (largest * 1.3, 1.0)], BLACK.stroke_width(1)))?;
-    let mut peers: Vec<&str> = Vec::new();
-    pairs.iter().for_each(|pair| {
-        if !peers.contains(&&*pair.peer) {
-            peers.push(&pair.peer)
-        }
-    });
-    for (peer, colour) in peers.into_iter().zip(COLOURS.into_iter().cycle()) {
-        let points: Vec<&&Comparison> = pairs.iter().filter(|pair| pair.peer == peer).collect();
-        let line = points.iter().map(|pair| (pair.subject.bytes as f64, pair.ratio));
-        chart
-            .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
-            .label(peer)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 15, y)], colour.stroke_width(2)));
-        chart.draw_series(points.iter().map(|pair| {
-            let (x, low, high) = (pair.subject.bytes as f64, pair.ratio_low.max(low), pair.ratio_high.min(high));
+    for (peer, colour) in peers(points).into_iter().zip(COLOURS.into_iter().cycle()) {
+        let of_peer = || points.iter().filter(|point| point.peer == peer);
+        let line = of_peer().map(|point| (point.bytes as f64, point.ratio));
+        chart.draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(2))?;
+        chart.draw_series(of_peer().map(|point| {
+            let (x, low, high) = (point.bytes as f64, point.ratio_low.max(low), point.ratio_high.min(high));
             PathElement::new([(x, low), (x, high)], colour.stroke_width(1))
         }))?;
     }
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperRight).background_style(WHITE.mix(0.7)).draw()
+    Ok(())
 }
 
-/// Comparisons of one thing at several sizes.
-fn fields(pairs: &[Comparison]) -> Vec<Field<'_>> {
+/// Names the lines, where none of them is.
+fn draw_names(area: &Area<'_>, peers: &[&str]) -> Drawn {
+    for ((peer, colour), y) in peers.iter().zip(COLOURS.into_iter().cycle()).zip((45..).step_by(LINE_HEIGHT as usize)) {
+        area.draw(&PathElement::new([(2, y), (20, y)], colour.stroke_width(2)))?;
+        area.draw(&Text::new(*peer, (26, y - 6), ("sans-serif", 12)))?;
+    }
+    Ok(())
+}
+
+/// Who is compared with, in the order of the points.
+fn peers<'a>(points: &[&'a Point]) -> Vec<&'a str> {
+    let mut peers: Vec<&str> = Vec::new();
+    for point in points {
+        if !peers.contains(&&*point.peer) {
+            peers.push(&point.peer);
+        }
+    }
+    peers
+}
+
+/// The powers of two to label between two sizes.
+fn powers(smallest: f64, largest: f64) -> Vec<f64> {
+    let (first, last) = (smallest.log2().ceil() as i32, largest.log2().floor() as i32);
+    let every = (f64::from(last - first) / LABELS).ceil().max(1.0) as usize;
+    (first..=last).step_by(every).map(|power| f64::from(power).exp2()).collect()
+}
+
+/// The ratios to label between two: round ones, none too near another.
+fn ratios(low: f64, high: f64) -> Vec<f64> {
+    let apart = (high / low).ln() / LABELS;
+    let mut labels: Vec<f64> = Vec::new();
+    for ratio in RATIOS.into_iter().filter(|ratio| (low..=high).contains(ratio)) {
+        if labels.iter().all(|label| (label / ratio).ln().abs() >= apart) {
+            labels.push(ratio);
+        }
+    }
+    labels.sort_by(f64::total_cmp);
+    labels
+}
+
+/// Lines that fit into the drawing, cut at blanks and commas.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive([' ', ',']) {
+        match lines.last_mut() {
+            Some(line) if line.len() + word.len() <= LETTERS => line.push_str(word),
+            _ => lines.push(format!("    {word}")),
+        }
+    }
+    lines
+}
+
+/// Points of one thing at several sizes.
+fn fields(points: &[Point]) -> Vec<Field<'_>> {
     let mut fields: Vec<Field<'_>> = Vec::new();
-    for pair in pairs {
-        let name = format!("{}, {}: {}", pair.subject.what, pair.subject.wire, pair.ours);
+    for point in points {
+        let name = format!("{}, {}: {}", point.what, point.wire, point.ours);
         // The same thing is measured against different peers in different rows.
         let same = |field: &&mut Field<'_>| field.0 == name;
         match fields.iter_mut().find(same) {
-            Some(field) => field.1.push(pair),
-            None => fields.push((name, vec![pair])),
+            Some(field) => field.1.push(point),
+            None => fields.push((name, vec![point])),
         }
     }
-    fields.retain(|(_, pairs)| pairs.iter().any(|pair| pair.subject.bytes != pairs[0].subject.bytes));
+    fields.retain(|(_, points)| points.iter().any(|point| point.bytes != points[0].bytes));
     fields
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::pairs::{Subject, Turn};
+
+    fn point(what: &str, peer: &str, bytes: usize) -> Point {
+        let [what, wire, ours, peer] = [what, "tcp", "ours", peer].map(str::to_owned);
+        Point { what, wire, bytes, ours, peer, ratio: 0.5, ratio_low: 0.4, ratio_high: 0.6 }
+    }
+
+    /// Where a drawing has `text`, from the left.
+    fn place_of(drawing: &str, text: &str) -> f64 {
+        let element = drawing.split("<text ").find(|element| element.lines().any(|line| line.trim() == text)).unwrap();
+        let x = element.split("x=\"").nth(1).unwrap();
+        x.split('"').next().unwrap().parse().unwrap()
+    }
 
     #[test]
     fn every_peer_and_no_single_size_is_drawn() {
-        let comparison = |what: &str, peer: &str, bytes| {
-            let subject = Subject { what: what.into(), wire: "tcp", world_size: 2, bytes };
-            let turn = Turn { ours_us: 1.0, theirs_us: 2.0, probe_before_ns: 5.0, probe_after_ns: 5.0, changed: false };
-            Comparison::new(subject, "ours", peer, vec![turn; 5], 0).unwrap()
-        };
-        let pairs = [
-            comparison("latency", "first peer", 8),
-            comparison("latency", "second peer", 8),
-            comparison("latency", "first peer", 64),
-            comparison("4 pairs", "lonely peer", 8),
+        let points = [
+            point("latency", "first peer", 8),
+            point("latency", "second peer", 8),
+            point("latency", "first peer", 32_768),
+            point("4 pairs", "lonely peer", 8),
         ];
-        let drawing = svg(&Circumstances::now(Vec::new()), &pairs).unwrap();
+        let drawing = svg(&["head"], &points).unwrap();
         assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"));
-        assert!(drawing.contains("first peer") && drawing.contains("second peer") && !drawing.contains("lonely peer"));
-        assert!(svg(&Circumstances::now(Vec::new()), &[]).unwrap().contains("</svg>"));
+        assert!(!drawing.contains("lonely peer"));
+        for peer in ["first peer", "second peer"] {
+            assert!(place_of(&drawing, peer) >= f64::from(FIELD.0 - NAMES), "{peer} lies over the lines");
+        }
+        for label in ["8", "32K", "1", "0.5"] {
+            place_of(&drawing, label);
+        }
+        assert!(svg(&[], &[]).unwrap().contains("</svg>"));
+    }
+
+    #[test]
+    fn labels_are_round_and_not_too_many() {
+        assert_eq!(powers(8.0, 64.0), [8.0, 16.0, 32.0, 64.0]);
+        assert_eq!(powers(8.0, (16 << 20) as f64).len(), 8);
+        assert_eq!(ratios(0.8, 1.3), [0.8, 0.9, 1.0, 1.1, 1.2, 1.3]);
+        assert_eq!(ratios(0.1, 2.5), [0.1, 0.2, 0.3, 0.5, 1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_long_head_is_wrapped() {
+        let text = "word, ".repeat(100);
+        let lines = wrapped(&text);
+        assert!(lines.len() > 1 && lines.iter().all(|line| line.len() < LETTERS + 10));
+        assert_eq!(lines.concat().split_whitespace().count(), 100);
     }
 }

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::namespace;
 use super::pairs::Comparison;
-use super::plot;
+use super::plot::{self, Point};
 use crate::peers::{find_program, printed};
 use crate::processor;
 use crate::{Error, Result};
@@ -93,9 +93,36 @@ pub fn keep(
     fs::create_dir_all(folder).map_err(|error| Error::Write { path: folder.into(), why: error.to_string() })?;
     write_json(circumstances, pairs, &file("json"))?;
     write(&file("txt"), table)?;
-    write(&file("svg"), &plot::svg(circumstances, pairs).map_err(|why| Error::Write { path: file("svg"), why })?)?;
+    redraw(&file("json"))?;
     println!("# kept as {}", file("{json,txt,svg}").display());
     Ok(())
+}
+
+/// Of what was written, what is drawn.
+#[derive(Deserialize)]
+struct Kept {
+    date: String,
+    machine: String,
+    commit: String,
+    command: String,
+    pairs: Vec<Point>,
+}
+
+/// Draws the figures that were written to `path` beside them.
+///
+/// # Errors
+/// [`Error::Arguments`] when these are no figures; [`Error::Write`].
+pub fn redraw(path: &Path) -> Result<()> {
+    let refuse = |why: String| Error::Arguments(format!("{}: no figures of a comparison ({why})", path.display()));
+    let text = fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let Kept { date, machine, commit, command, pairs } =
+        serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))?;
+    let head = [
+        &*format!("{command}: time of ours / theirs, medians and intervals"),
+        &*format!("{date}, {commit}, {machine}"),
+    ];
+    let file = path.with_extension("svg");
+    write(&file, &plot::svg(&head, &pairs).map_err(|why| Error::Write { path: file.clone(), why })?)
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

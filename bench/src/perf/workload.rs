@@ -92,11 +92,11 @@ pub fn measure(
     for iteration in 0..untimed + case.iterations {
         workload.prepare();
         group.barrier()?;
-        let sent_before = group.statistics().bytes_sent;
+        let sent_before = bytes_out(group);
         let start = Instant::now();
         workload.run(group)?;
         let time = start.elapsed().as_secs_f64() * 1e6;
-        let sent = group.statistics().bytes_sent - sent_before;
+        let sent = bytes_out(group) - sent_before;
         if verify || iteration == 0 {
             workload.check().map_err(|wrong| wrong.of(group.rank(), benchmark.name(), case.bytes))?;
         }
@@ -106,6 +106,12 @@ pub fn measure(
         }
     }
     Ok(measured)
+}
+
+/// What has left this rank: by messages, and by memory that ranks of one host share.
+fn bytes_out(group: &Group) -> u64 {
+    let statistics = group.statistics();
+    statistics.bytes_sent + statistics.bytes_shared
 }
 
 #[cfg(test)]

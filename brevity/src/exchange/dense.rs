@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Range;
 
-use brevity_collectives::{Call, Chunk, Cost, Error, Reduction, Result, dense};
+use brevity_collectives::{Call, Chunk, Cost, Description, Error, Reduction, Result, dense};
 
 use super::{Ending, add_finite};
 
@@ -48,6 +48,10 @@ impl DenseLane {
         bad
     }
 
+    pub(super) fn describe(&self) -> Description {
+        dense::describe_all_reduce::<f32>(self.pending.len(), Reduction::Average)
+    }
+
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
         let mut sum = mem::take(&mut self.average);
         sum.clear();
@@ -56,7 +60,7 @@ impl DenseLane {
         if poisoned {
             sum.fill(0.0);
         }
-        let call = call.describe(dense::describe_all_reduce::<f32>(sum.len(), Reduction::Average));
+        let call = call.describe(self.describe());
         self.average = dense::all_reduce(&call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
         // The same bits on all ranks, and so the same outcome.
         let is_finite = |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());

@@ -1,7 +1,7 @@
 //! Tensors that travel as low-rank factors: all left factors together, then all right factors.
 
 use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
-use brevity_collectives::{Call, Cost, Result};
+use brevity_collectives::{Call, Cost, Description, Result};
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
 
 use super::Ending;
@@ -48,12 +48,16 @@ impl LowRankLane {
         bad
     }
 
+    pub(super) fn describe(&self) -> Description {
+        describe(self.powersgd.batch())
+    }
+
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
         let mut p = std::mem::take(&mut self.factors.p);
         if poisoned {
             p.fill(0.0);
         }
-        let call = call.describe(describe(self.powersgd.batch()));
+        let call = call.describe(self.describe());
         self.factors = powersgd_all_reduce(&call, &mut self.powersgd, p, &self.numbers, cost).await?;
         Ok(())
     }

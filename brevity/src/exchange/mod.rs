@@ -48,6 +48,8 @@ pub struct GradientExchange {
 struct Parts {
     tensors: Vec<Tensor>,
     lanes: Vec<Lane>,
+    /// What the ranks must have built alike.
+    description: Description,
 }
 
 /// A tensor as the builder was told.
@@ -92,9 +94,9 @@ impl GradientExchange {
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
-        let Self { group, parts: Parts { tensors, lanes } } = self;
+        let Self { group, parts: Parts { tensors, lanes, description } } = self;
         let cost = group.settings().cost;
-        group.run(describe(tensors), async |call| step(call, tensors, lanes, &mut slices, &cost).await)
+        group.run_in_order(*description, async |call| step(call, tensors, lanes, &mut slices, &cost).await)
     }
 
     /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until it gives them back. One that
@@ -107,7 +109,7 @@ impl GradientExchange {
         self.check(&slices)?;
         let Self { group, parts } = self;
         let cost = group.settings().cost;
-        let handle = group.start(describe(&parts.tensors), (parts, gradients), move |call, (parts, gradients)| {
+        let handle = group.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
             Box::pin(async move {
                 let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
                 step(call, &parts.tensors, &mut parts.lanes, &mut slices, &cost).await
@@ -154,8 +156,11 @@ impl GradientExchange {
     }
 }
 
-fn describe(tensors: &[Tensor]) -> Description {
-    Description::new(Operation::EXCHANGE, 0, tensors.len())
+/// What of an exchange must be the same on all ranks: what its lanes do, one after the other. Ranks that have built
+/// different ones find out in the first step, also where one waits for messages and the other does not.
+fn describe(lanes: &[Lane]) -> Description {
+    let signatures: Vec<_> = lanes.iter().map(|lane| lane.describe().encode().0).collect();
+    Description::of_plan(Operation::EXCHANGE, signatures.as_flattened())
 }
 
 /// One step on one rank.
@@ -213,6 +218,15 @@ impl Lane {
             Self::Dense(lane) => lane.accumulate(gradients),
             Self::Sparse(lane) => lane.accumulate(gradients),
             Self::LowRank(lane) => lane.accumulate(gradients),
+        }
+    }
+
+    /// What the lane's ranks must agree on.
+    fn describe(&self) -> Description {
+        match self {
+            Self::Dense(lane) => lane.describe(),
+            Self::Sparse(lane) => lane.describe(),
+            Self::LowRank(lane) => lane.describe(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A tensor of which only the largest entries travel.
 
-use brevity_collectives::{Call, Result, sparse};
+use brevity_collectives::{Call, Description, Result, sparse};
 use brevity_compress::SparseVec;
 use brevity_compress::feedback::Residual;
 use brevity_compress::select::TopKScratch;
@@ -48,19 +48,24 @@ impl SparseLane {
         (!finite).then_some(self.tensor as u32)
     }
 
+    pub(super) fn describe(&self) -> Description {
+        match self.method {
+            SparseMethod::Union => sparse::describe_topk(self.residual.len()),
+            SparseMethod::Global(_) => sparse::describe_gtopk(self.residual.len()),
+        }
+    }
+
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
         if poisoned {
             self.restore(Restore::Selected);
         }
-        let (local, dim) = (self.selected.view(), self.residual.len());
+        let (call, local) = (call.describe(self.describe()), self.selected.view());
         match self.method {
             SparseMethod::Union => {
-                let call = call.describe(sparse::describe_topk(dim));
                 self.sum = sparse::topk_all_reduce(&call, local, self.k, self.tensor as u32).await?;
                 self.put_back.clear();
             }
             SparseMethod::Global(rule) => {
-                let call = call.describe(sparse::describe_gtopk(dim));
                 let outcome = sparse::gtopk_all_reduce(&call, local, self.k, rule, self.tensor as u32).await?;
                 (self.sum, self.put_back) = (outcome.result, outcome.put_back);
             }

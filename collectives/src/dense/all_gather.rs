@@ -10,14 +10,19 @@ use ucx_sys_wrap::buffer::Chunk;
 use crate::call::Call;
 use crate::element::Element;
 use crate::error::Result;
+use crate::host;
 use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
 
 /// Gathers vectors of equal length: `all` is `P` vectors long and holds this rank's in its place.
 ///
 /// # Errors
 /// What the transport reports: `all` is then lost.
-pub async fn all_gather<'env, T: Element>(call: &Call<'_, 'env>, all: Chunk<'env, T>) -> Result<Chunk<'env, T>> {
+pub async fn all_gather<'env, T: Element>(call: &Call<'_, 'env>, mut all: Chunk<'env, T>) -> Result<Chunk<'env, T>> {
     let (rank, world_size) = (call.rank(), call.world_size());
+    if let Some(claim) = call.claim(all.len() / world_size as usize * size_of::<T>()) {
+        host::all_gather(&mut claim.borrow().await?.begin().await?, &mut all).await?;
+        return Ok(all);
+    }
     let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
     let length = all.len() / world_size as usize;
     let mut blocks = all.split_into((0..world_size).map(|_| length));

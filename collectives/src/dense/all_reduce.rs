@@ -17,6 +17,7 @@ use crate::choose::{Cost, DenseAllReduce};
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
 use crate::error::{Error, Result};
+use crate::host;
 use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
 
 /// What ranks that all-reduce must agree on.
@@ -32,14 +33,19 @@ pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
 /// [`Error::Reduction`] for an average of integers; else what the transport reports: `data` is then lost.
 pub async fn all_reduce<'env, T: Element>(
     call: &Call<'_, 'env>,
-    data: Chunk<'env, T>,
+    mut data: Chunk<'env, T>,
     reduction: Reduction,
     cost: &Cost,
 ) -> Result<Chunk<'env, T>> {
     if reduction == Reduction::Average && !T::IS_FLOAT {
         return Err(Error::Reduction { reduction: "average", element: T::NAME });
     }
-    let mut data = match cost.dense_all_reduce(call.world_size(), data.len() * size_of::<T>()) {
+    let bytes = data.len() * size_of::<T>();
+    if let Some(claim) = call.claim(bytes) {
+        host::all_reduce(&mut claim.borrow().await?.begin().await?, &mut data, reduction).await?;
+        return Ok(data);
+    }
+    let mut data = match cost.dense_all_reduce(call.world_size(), bytes) {
         DenseAllReduce::Ring => ring(call, data, reduction).await?,
         DenseAllReduce::RecursiveDoubling => recursive_doubling(call, data, reduction).await?,
     };

@@ -10,6 +10,7 @@ use ucx_sys_wrap::buffer::{Chunk, PoolBuffer, SendBuffer, SharedBuffer};
 use crate::call::Call;
 use crate::element::Element;
 use crate::error::Result;
+use crate::host;
 use crate::pattern::Binomial;
 
 /// Copies `data` of `root` to all ranks. All ranks pass equal lengths.
@@ -21,6 +22,10 @@ pub async fn broadcast<'env, T: Element>(
     mut data: Chunk<'env, T>,
     root: u32,
 ) -> Result<Chunk<'env, T>> {
+    if let Some(claim) = call.claim(data.len() * size_of::<T>()) {
+        host::broadcast(&mut claim.borrow().await?.begin().await?, &mut data, root).await?;
+        return Ok(data);
+    }
     let place = Binomial::new(call.rank(), root, call.world_size());
     if let Some((parent, round)) = place.parent() {
         data = call.recv(parent, round, data).await?;

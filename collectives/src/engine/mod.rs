@@ -46,11 +46,21 @@ pub struct Engine {
     background_count: AtomicUsize,
     processor: Processor,
     neighbourhood: Option<Arc<Neighbourhood>>,
-    moves: Arc<AtomicU32>,
+    course: Arc<Course>,
     /// What wakes the progress thread, where there is one.
     alarm: OnceLock<Arc<Alarm>>,
     /// What outsiders sleep on, once one has.
     pollable: OnceLock<Arc<Pollable>>,
+}
+
+/// What calls that do not need the transport and their engine tell each other.
+#[derive(Default)]
+pub(crate) struct Course {
+    /// Counted up whenever a call has come further by other means than the transport, which is a reason to wait with patience
+    /// again.
+    pub(crate) moves: AtomicU32,
+    /// Whether the engine goes, with its transport: calls that go with it end because this rank leaves.
+    pub(crate) has_ended: AtomicBool,
 }
 
 /// What a blocked call does between polls.
@@ -69,9 +79,10 @@ impl<'engine> Turns<'engine> {
         Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
 
-    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end.
+    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end, and `leave` before it
+    /// sleeps.
     #[inline]
-    fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce()) {
+    fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce(), leave: impl FnOnce()) {
         let before = std::mem::replace(&mut self.moves, engine.moves());
         let sleeps = self.waiter.pause(moved || self.moves != before, &engine.processor);
         self.turns = self.turns.wrapping_add(1);
@@ -79,6 +90,7 @@ impl<'engine> Turns<'engine> {
             let now = engine.port.now();
             self.deadline.look(now, &engine.port, expire);
             if sleeps {
+                leave();
                 self.waiter.sleep(self.deadline.patience(now), &engine.port, engine.neighbourhood());
             }
         }
@@ -104,7 +116,7 @@ impl Engine {
             background_count: AtomicUsize::new(0),
             processor: Processor::new(here > processors),
             neighbourhood,
-            moves: Arc::default(),
+            course: Arc::default(),
             alarm: OnceLock::new(),
             pollable: OnceLock::new(),
         })
@@ -114,15 +126,15 @@ impl Engine {
         self.neighbourhood.as_deref()
     }
 
-    /// How often calls have come further by other means than the transport, which is a reason to wait with patience again.
+    /// How often calls have come further by other means than the transport.
     #[inline]
     fn moves(&self) -> u32 {
-        self.moves.load(Ordering::Relaxed)
+        self.course.moves.load(Ordering::Relaxed)
     }
 
-    /// To be counted up whenever a call has come further by other means than the transport.
-    pub(crate) fn moves_of_others(&self) -> &Arc<AtomicU32> {
-        &self.moves
+    /// For calls that come further by other means than the transport.
+    pub(crate) fn course(&self) -> &Arc<Course> {
+        &self.course
     }
 
     /// How often to look at a flag before anything else gets a turn.
@@ -144,10 +156,14 @@ impl Engine {
         let mut turns: Option<Turns> = None;
         scope_in_turns(
             &self.port,
-            |comm, moved| {
-                let moved = moved | self.turn_background();
+            |comm, turn| {
+                // What a task does may wait for another thread, and who yields should be in nobody's way.
+                if self.has_background() || self.processor.is_shared() {
+                    turn.leave();
+                }
+                let moved = turn.moved() | self.turn_background();
                 let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
-                turns.pause(moved, self, || comm.expire());
+                turns.pause(moved, self, || comm.expire(), || turn.leave());
             },
             body,
         )
@@ -169,7 +185,7 @@ impl Engine {
                 return result;
             }
             let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
-            turns.pause(self.turn(), self, || expired.store(true, Ordering::Relaxed));
+            turns.pause(self.turn(), self, || expired.store(true, Ordering::Relaxed), || {});
         }
     }
 
@@ -223,6 +239,12 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.course.has_ended.store(true, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,8 +257,8 @@ mod tests {
         let mut turns = Turns::new(&engine, Duration::from_secs(10));
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {
-            engine.moves_of_others().fetch_add(1, Ordering::Relaxed);
-            turns.pause(false, &engine, || {});
+            engine.course().moves.fetch_add(1, Ordering::Relaxed);
+            turns.pause(false, &engine, || {}, || {});
         }
         // As many as lie between two looks at the clock.
         assert!((0..32).all(|_| !turns.waiter.pause(false, &engine.processor)), "it has just moved");

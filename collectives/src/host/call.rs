@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use ucx_sys_wrap::buffer::{Comm, Port};
@@ -11,6 +11,7 @@ use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
 use crate::call::Shared;
 use crate::description::Description;
+use crate::engine::Course;
 use crate::error::{Error, Place, Result};
 
 /// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
@@ -25,12 +26,11 @@ const LONG_TURNS: u32 = 32;
 /// What every algorithm over slots works with: the slots, for as long as the call has them, and waits that end.
 ///
 /// A call that ends with an error, or not at all, leaves the slots in a state that no other rank knows, and closes the
-/// group.
+/// group, unless it ends because the group goes.
 pub struct HostCall<'a> {
     slots: &'a mut Slots,
     around: Surroundings<'a>,
     place: &'a Place,
-    signature: Signature,
     /// The number of the call's first step.
     first: u64,
     is_whole: bool,
@@ -43,7 +43,9 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) expiry: &'a dyn Expiry,
     pub(crate) records: &'a Records,
     /// Counts the waits.
-    pub(crate) moves: &'a AtomicU32,
+    pub(crate) course: &'a Course,
+    /// What is published: the collective's signature.
+    pub(crate) signature: Signature,
     /// The signature of the call that this is a part of.
     pub(crate) outer: Signature,
     pub(crate) shared: &'a Shared,
@@ -76,7 +78,7 @@ impl<'a> HostCall<'a> {
         place: &'a Place,
     ) -> Option<Self> {
         let slots = ticket.thing()?;
-        Some(Self { slots, around, place, signature: around.outer, first: 0, is_whole: false })
+        Some(Self { slots, around, place, first: 0, is_whole: false })
     }
 
     /// Waits for the ticket's turn, and has the slots from then on.
@@ -129,7 +131,7 @@ impl<'a> HostCall<'a> {
     /// What is published with this call's steps.
     #[must_use]
     pub fn header(&self) -> Header {
-        Header { signature: self.signature, mark: self.around.shared.mark() }
+        Header { signature: self.around.signature, mark: self.around.shared.mark() }
     }
 
     /// Waits until the slot of `step` may be written: all ranks have finished the step that it held.
@@ -178,8 +180,8 @@ impl<'a> HostCall<'a> {
 
     #[inline]
     fn accept(&self, place: usize, header: Header) -> Result<()> {
-        if header.signature != self.signature {
-            return Err(self.mismatch(place, self.place.description, header.signature));
+        if header.signature != self.around.signature {
+            return Err(self.mismatch(place, self.around.signature, header.signature));
         }
         self.around.shared.hear(header.mark);
         Ok(())
@@ -215,7 +217,7 @@ impl<'a> HostCall<'a> {
             Ok(None) => {}
             Err(error) => return Err(self.around.shared.error(self.place, error)),
         }
-        self.around.moves.fetch_add(1, Ordering::Relaxed);
+        self.around.course.moves.fetch_add(1, Ordering::Relaxed);
         let mut turns = 0;
         poll_fn(|_| {
             let found = self.spin(&mut look).transpose();
@@ -264,7 +266,7 @@ impl<'a> HostCall<'a> {
             return Ok(None);
         }
         if let Some(found) = records.call(place, self.place.sequence).filter(|found| *found != outer) {
-            return Err(self.mismatch(place, Description::decode(outer), found));
+            return Err(self.mismatch(place, outer, found));
         }
         if !port.watch(rank) {
             return Ok(None);
@@ -279,15 +281,16 @@ impl<'a> HostCall<'a> {
     }
 
     #[cold]
-    fn mismatch(&self, place: usize, expected: Description, found: Signature) -> Error {
+    fn mismatch(&self, place: usize, expected: Signature, found: Signature) -> Error {
         self.around.shared.set_broken();
-        Error::Mismatch { rank: self.slots.rank_at(place), expected, found: Description::decode(found) }
+        let [expected, found] = [expected, found].map(Description::decode);
+        Error::Mismatch { rank: self.slots.rank_at(place), expected, found }
     }
 }
 
 impl Surroundings<'_> {
     /// What ends a call in `round` that waits for `rank`, if anything does.
-    fn end(&self, place: &Place, rank: Rank, round: u32) -> Option<Error> {
+    pub(super) fn end(&self, place: &Place, rank: Rank, round: u32) -> Option<Error> {
         let error = match self.port.failure() {
             // This call waits as well, and says for whom.
             Some(Failure::TimedOut(_)) => {
@@ -305,7 +308,8 @@ impl Surroundings<'_> {
 
 impl Drop for HostCall<'_> {
     fn drop(&mut self) {
-        if !self.is_whole {
+        // Who leaves with the group is lost to the others, and has not aborted.
+        if !self.is_whole && !self.around.course.has_ended.load(Ordering::Relaxed) {
             self.around.port.abort();
         }
     }

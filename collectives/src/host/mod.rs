@@ -9,14 +9,16 @@ mod all_gather;
 mod all_reduce;
 mod broadcast;
 mod call;
+mod inside;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
 
 use ucx_sys_wrap::Signature;
 use ucx_sys_wrap::shm::{Neighbourhood, Records, Slots, Turnstile};
 
 use crate::choose::Cost;
+use crate::engine::Course;
 
 pub use all_gather::all_gather;
 pub use all_reduce::all_reduce;
@@ -24,14 +26,17 @@ pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use broadcast::broadcast;
 pub use call::HostCall;
 pub(crate) use call::{SPINS, Surroundings};
+pub(crate) use inside::{Claim, Inside};
 
 /// What a group whose ranks are all on one host works with.
 pub(crate) struct Host {
     /// The slots: one call has them at a time, in the order in which calls were made.
     pub(crate) slots: Arc<Turnstile<Slots>>,
     pub(crate) records: Records,
-    /// Counts the waits of calls, so that whoever waits for one sees that it comes further.
-    pub(crate) moves: Arc<AtomicU32>,
+    /// Bytes that were put into slots.
+    pub(crate) written: Arc<AtomicU64>,
+    /// Where calls count their waits, so that whoever waits for one sees that it comes further.
+    pub(crate) course: Arc<Course>,
     /// Whether dense vectors of all lengths go over the slots.
     pub(crate) is_always: bool,
 }
@@ -42,13 +47,18 @@ impl Host {
         neighbourhood: &Arc<Neighbourhood>,
         world_size: u32,
         cost: &Cost,
-        moves: &Arc<AtomicU32>,
+        course: &Arc<Course>,
     ) -> Option<Self> {
         let is_whole = world_size > 1 && neighbourhood.ranks().len() == world_size as usize;
-        is_whole.then(|| Self {
-            slots: Arc::new(Turnstile::new(Slots::new(neighbourhood))),
+        if !is_whole {
+            return None;
+        }
+        let slots = Slots::new(neighbourhood);
+        Some(Self {
+            written: Arc::clone(slots.written()),
+            slots: Arc::new(Turnstile::new(slots)),
             records: Records::new(neighbourhood),
-            moves: Arc::clone(moves),
+            course: Arc::clone(course),
             is_always: cost.always_prefers_slots(world_size),
         })
     }

@@ -12,6 +12,7 @@ use brevity_examples::{Error, job, plot, ranks, report};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    brevity::log::to_stderr();
     let ending = if ranks::is_launched() { work().map(|()| 0) } else { start() };
     match ending {
         Ok(status) => ExitCode::from(status),

@@ -1,19 +1,21 @@
-//! One rank of a job in which something goes wrong: `fault reduce|quiet|flood|abort [ELEMENTS]`.
+//! One rank of a job in which something goes wrong: `fault reduce|quiet|flood|abort|exchange [ELEMENTS]`.
 //!
 //! - `reduce`: all-reduces without end;
 //! - `quiet`: all-reduces once, calls nothing until it is told to go on, and then as `reduce`;
 //! - `flood`: rank 0 sends to rank 1, which never reads;
-//! - `abort`: rank 1 aborts while all ranks have a blocking and a non-blocking call pending.
+//! - `abort`: rank 1 aborts while all ranks have a blocking and a non-blocking call pending;
+//! - `exchange`: starts all-reduces and gradient exchanges without end, and turns nothing: a progress thread does.
 //!
 //! What it has to say goes to the folder of [`faults`](brevity_tests::faults).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use brevity::collectives::{Call, Description, Operation, Result};
-use brevity::{Group, Reduction, launch};
+use brevity::collectives::{Call, Chunk, Cost, Description, Operation, Result, dense};
+use brevity::{GradientExchange, Group, Policy, Reduction, launch};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::faults::Log;
 
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         "quiet" => quiet(&group, &log, elements),
         "flood" => flood(&group, &log, elements),
         "abort" => abort(&group, &log),
+        "exchange" => exchange(&group, &log, elements),
         _ => panic!("no such mode: {mode:?}"),
     }
     ExitCode::from(LOST_STATUS)
@@ -115,6 +118,57 @@ fn abort(group: &Group, log: &Log) {
     }
     if let (_, Err(error)) = pending.wait() {
         log.ended("pending", &error, start);
+    }
+    later(group, log);
+}
+
+/// Starts an average and an all-reduce at a time, and sees the end of the second without turning the engine.
+fn exchange(group: &Group, log: &Log, elements: usize) {
+    let build = GradientExchange::builder(group)
+        .tensor("dense", [elements], Policy::dense())
+        .tensor("sparse", [elements], Policy::gtopk(0.1))
+        .build();
+    let mut exchange = build.unwrap_or_else(|error| panic!("{error}"));
+    let mut gradients = vec![vec![1.0f32; elements]; 2];
+    let mut is_ready = false;
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        let start = Instant::now();
+        let averaging = exchange.start(gradients).unwrap_or_else(|error| panic!("{error}"));
+        let (sender, ended) = channel();
+        let description = Description::new(Operation::ALL_REDUCE, 0, elements);
+        let reducing = group.start(description, vec![1.0f32; elements], move |call, data| {
+            Box::pin(async move {
+                let data = Chunk::from(&mut data[..]);
+                let reduced = dense::all_reduce(call, data, Reduction::Sum, &Cost::default()).await;
+                let _ = sender.send(reduced.map(drop));
+            })
+        });
+        let reduced = ended.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{error}"));
+        if let Err(error) = reduced {
+            log.ended("call", &error, start);
+            let ((same, averaged), result) = averaging.wait();
+            // The average may have ended before the rank did; the next one can't.
+            let result = result.and_then(|()| same.start(averaged)?.wait().1);
+            if let Err(brevity::Error::Collective(error)) = result {
+                log.ended("pending", &error, start);
+            }
+            break;
+        }
+        drop(reducing);
+        let ((same, averaged), result) = averaging.wait();
+        if let Err(error) = result {
+            let brevity::Error::Collective(error) = error else { panic!("{error}") };
+            log.ended("call", &error, start);
+            log.ended("pending", &error, start);
+            break;
+        }
+        (exchange, gradients) = (same, averaged);
+        gradients.iter_mut().for_each(|gradient| gradient.fill(1.0));
+        if !is_ready {
+            log.ready();
+            is_ready = true;
+        }
     }
     later(group, log);
 }

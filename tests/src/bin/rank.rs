@@ -1,5 +1,5 @@
 //! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank all-reduce-for-ever`, `rank
-//! lose-one` (rank 2 kills itself in the middle of it); or their launcher: `rank launch-for-ever`.
+//! lose-one` (rank 2 kills itself in the middle of it), `rank tell`; or their launcher: `rank launch-for-ever`.
 //!
 //! Ends with status 0 when everything was as it must be; else says why and ends with another.
 #![forbid(unsafe_code)]
@@ -16,7 +16,9 @@ fn main() -> ExitCode {
         return launch_for_ever();
     }
     launch::die_with_parent();
+    brevity::log::to_stderr();
     let outcome = Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
+        Some("tell") => tell(&group),
         Some("suite") => run_suite(&group),
         Some("exchange-for-ever") => exchange(&group, None),
         Some("lose-one") => exchange(&group, Some(20)),
@@ -53,6 +55,14 @@ fn launch_for_ever() -> ExitCode {
         Ok(_) => ExitCode::FAILURE,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Tells the transport, and the set of signals that this process has handlers for.
+fn tell(group: &Group) -> brevity::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+    println!("{} {}", group.transport(), caught.trim());
+    Ok(group.barrier()?)
 }
 
 fn run_suite(group: &Group) -> brevity::Result<()> {

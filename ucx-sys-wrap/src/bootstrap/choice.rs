@@ -83,14 +83,18 @@ fn choose_transport(capabilities: &[Capability], encrypt: bool) -> Result<Select
         Choice::Ucx if encrypt => return Err(Error::Unavailable { name: "ucx", why: NO_ENCRYPTION.into() }),
         requested => requested,
     };
-    let without = Rank::all(u32::MAX).zip(capabilities).find_map(|(rank, own)| Some((rank, own.ucx.as_ref().err()?)));
-    match (requested, without) {
+    match (requested, lacks_ucx(capabilities)) {
         (Choice::Tcp, _) | (Choice::Auto, Some(_)) => Ok(Selected::Tcp),
         (_, None) => Ok(Selected::Ucx),
         (Choice::Ucx, Some((rank, why))) => {
             Err(Error::Unavailable { name: "ucx", why: format!("rank {rank} has none: {why}") })
         }
     }
+}
+
+/// The first rank that can't use UCX, and why.
+pub(super) fn lacks_ucx(capabilities: &[Capability]) -> Option<(Rank, &str)> {
+    Rank::all(u32::MAX).zip(capabilities).find_map(|(rank, own)| Some((rank, own.ucx.as_ref().err()?.as_str())))
 }
 
 impl Choice {

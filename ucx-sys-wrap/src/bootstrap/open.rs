@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::choice::{Agreed, Capability, Choice, Selected, choose};
+use super::choice::{Agreed, Capability, Choice, Selected, choose, lacks_ucx};
 use super::environment::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
@@ -11,7 +11,7 @@ use super::rendezvous::Rendezvous;
 use crate::shm::Neighbourhood;
 use crate::tcp::Tcp;
 use crate::transport::Transport;
-use crate::ucx::{self, Options, Ucx};
+use crate::ucx::{Options, Prepared};
 use crate::{Error, Rank, Result, local};
 
 /// What a rank has when it has joined its job.
@@ -36,11 +36,21 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let introduced = introduce(identity)?;
     let identity = introduced.identity();
     let mut rendezvous = Rendezvous::join(identity)?;
-    let agreed = agree(identity, &mut rendezvous)?;
+    let prepared = prepare_ucx(identity);
+    let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
     let identity = &Identity { encrypt: agreed.encrypt, streams: agreed.streams, ..identity.clone() };
     let neighbourhood = share_memory(identity, &mut rendezvous)?;
-    let transport: Box<dyn Transport> = match agreed.transport {
-        Selected::Tcp => {
+    let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
+        (Selected::Ucx, Ok(prepared)) => {
+            let interface = rendezvous.own_address(identity)?;
+            let options = Options { interface, ..Options::default() };
+            let mut exchange = |card: &[u8]| rendezvous.exchange(card);
+            Box::new(prepared.connect(&mut exchange, &options)?)
+        }
+        // UCX is taken only where every rank has said that it has prepared it.
+        (Selected::Ucx, Err(why)) => return Err(Error::Unavailable { name: "ucx", why }),
+        (Selected::Tcp, prepared) => {
+            drop(prepared);
             let lanes = connect_mesh(identity, &mut rendezvous)?;
             let mut tcp = Tcp::over(identity.rank, identity.world_size, lanes)?;
             if let Some(neighbourhood) = &neighbourhood {
@@ -48,25 +58,30 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             }
             Box::new(tcp)
         }
-        Selected::Ucx => {
-            let interface = rendezvous.own_address(identity)?;
-            let options = Options { interface, ..Options::default() };
-            let mut exchange = |card: &[u8]| rendezvous.exchange(card);
-            Box::new(Ucx::connect(identity.rank, identity.world_size, &mut exchange, &options)?)
-        }
     };
     Ok(Opened { transport, neighbourhood })
 }
 
-/// What all ranks take, by what each can do.
-fn agree(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Agreed> {
-    // UCX is loaded only where it may be taken: that alone changes the process.
-    let ucx = match identity.transport {
+/// What this rank would take part in UCX with, or why it can't.
+///
+/// UCX is loaded only where it may be taken: that alone changes the process. That it can be loaded does not say that it
+/// works: its worker may lack shared memory or descriptors. So it is made before all ranks agree.
+fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
+    match identity.transport {
         Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
         _ if identity.encrypt => Err("BREVITY_ENCRYPT=1 there".into()),
-        Choice::Auto | Choice::Ucx => ucx::available().map(drop),
-    };
+        Choice::Auto | Choice::Ucx => Prepared::new(identity.rank, identity.world_size, &Options::default().settings)
+            .map_err(|error| match error {
+                Error::Unavailable { why, .. } => why,
+                error => error.to_string(),
+            }),
+    }
+}
+
+/// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX.
+fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvous) -> Result<Agreed> {
     let Identity { transport: requested, encrypt, streams, .. } = *identity;
+    let ucx = no_ucx.map_or(Ok(()), |why| Err(why.clone()));
     let own = Capability { requested, ucx, encrypt, streams };
     let capabilities = rendezvous.exchange(&own.encode())?;
     let capabilities = Rank::all(identity.world_size)
@@ -76,5 +91,12 @@ fn agree(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Agreed> {
             Capability::decode(bytes).ok_or_else(what)
         })
         .collect::<Result<Vec<_>>>()?;
-    choose(&capabilities)
+    let agreed = choose(&capabilities)?;
+    if identity.rank == Rank(0)
+        && !encrypt
+        && let (Choice::Auto, Some((rank, why))) = (requested, lacks_ucx(&capabilities))
+    {
+        tracing::warn!("using transport \"tcp\", because rank {rank} has no UCX: {why}");
+    }
+    Ok(agreed)
 }

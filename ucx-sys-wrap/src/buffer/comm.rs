@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
-use super::port::{Inner, OperationId, Orphan, Port};
+use super::port::{Inner, Inside, OperationId, Orphan, Port, ScopeState};
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
 use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 
@@ -52,11 +52,12 @@ pub fn scope<'env, R>(
 /// As [`scope`], but moves the transport itself: `between` is told whether a turn that left `body` waiting moved
 /// anything.
 ///
-/// The transport is entered once for a turn and the poll that follows, which saves what each operation would pay to enter
-/// it. So other threads can enter it between two turns, and a poll of `body` must not wait for one that does.
+/// The transport stays entered for as long as no other thread wants to enter it, which saves what each operation would pay
+/// to enter it, and a change of hands of the lock every turn. Other threads can enter it between two turns, and a poll of
+/// `body` must not wait for one that does; nor may `between`, unless it has called [`Turn::leave`].
 pub fn scope_in_turns<'env, R>(
     port: &Arc<Port>,
-    mut between: impl FnMut(&Comm<'env>, bool),
+    mut between: impl FnMut(&Comm<'env>, &mut Turn<'_>),
     body: impl AsyncFnOnce(&Comm<'env>) -> R,
 ) -> R {
     let comm = Comm::open(port);
@@ -64,20 +65,46 @@ pub fn scope_in_turns<'env, R>(
     let result = {
         let mut future = std::pin::pin!(body(&comm));
         let mut context = Context::from_waker(Waker::noop());
-        let mut inside = port.enter();
-        let mut moved = false;
+        let mut turn = Turn { port, inside: Some(port.enter()), moved: false };
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 break result;
             }
-            drop(inside);
-            between(&comm, moved);
-            inside = port.enter();
-            moved = inside.transport.borrow_mut().progress();
+            between(&comm, &mut turn);
+            turn.go();
         }
     };
     drop(drain);
     result
+}
+
+/// A turn of [`scope_in_turns`] that left its body waiting.
+pub struct Turn<'port> {
+    port: &'port Port,
+    inside: Option<Inside<'port>>,
+    moved: bool,
+}
+
+impl Turn<'_> {
+    /// Whether it moved anything.
+    #[must_use]
+    pub fn moved(&self) -> bool {
+        self.moved
+    }
+
+    /// Lets other threads enter the transport until the next turn. To be called before waiting for anything.
+    pub fn leave(&mut self) {
+        self.inside = None;
+    }
+
+    #[inline]
+    fn go(&mut self) {
+        if self.port.is_wanted() {
+            self.inside.take().into_iter().for_each(Port::hand_over);
+        }
+        let inside = self.inside.get_or_insert_with(|| self.port.enter());
+        self.moved = inside.transport.borrow_mut().progress();
+    }
 }
 
 impl<'env> Comm<'env> {
@@ -178,12 +205,14 @@ pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     peer: Rank,
     tag: Tag,
     lent: Lengths,
-    state: State<B, Id>,
+    state: State<Id>,
+    /// The buffer, until it is given back.
+    raw: Option<B::Raw>,
 }
 
-enum State<B: Buffer, Id: Direction> {
-    Pending(Id, B::Raw),
-    Done(B::Raw, Result<Id::Outcome>),
+enum State<Id: Direction> {
+    Pending(Id),
+    Done(Result<Id::Outcome>),
     Taken,
 }
 
@@ -198,13 +227,13 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         posted: Posted<Id, Result<Id::Outcome>>,
     ) -> Self {
         let state = match posted {
-            Posted::Done(result) => State::Done(raw, result),
+            Posted::Done(result) => State::Done(result),
             Posted::Pending(id) => {
                 inner.scopes.borrow_mut()[comm.scope].began(id.operation());
-                State::Pending(id, raw)
+                State::Pending(id)
             }
         };
-        Self { comm, peer, tag, lent, state }
+        Self { comm, peer, tag, lent, state, raw: Some(raw) }
     }
 
     /// Bytes that the buffer has for each part.
@@ -213,24 +242,41 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         &self.lent
     }
 
-    /// Asks the transport; moves to `Done` when the operation has ended. `Some` when it is over or out of time.
-    fn advance(&mut self) -> Option<Result<Id::Outcome>> {
-        let State::Pending(id, _) = &self.state else { return None };
-        let id = *id;
+    /// Asks the transport about an operation that is pending. `Some` when it is over or out of time.
+    #[inline]
+    fn advance(&self, id: Id) -> Option<Result<Id::Outcome>> {
         let inner = self.comm.port.enter();
         let mut scopes = inner.scopes.borrow_mut();
+        let scope = &mut scopes[self.comm.scope];
         let mut transport = inner.transport.borrow_mut();
-        let expired = scopes[self.comm.scope].expired();
-        let mut ended = id.test(&mut **transport);
-        if ended.is_none() && expired {
-            id.cancel(&mut **transport);
-            ended = id.test(&mut **transport);
+        match id.test(&mut **transport) {
+            Some(Ok(outcome)) => {
+                scope.ended(id.operation());
+                Some(Ok(outcome))
+            }
+            None if !scope.expired() => None,
+            failed => self.fail(id, scope, &mut **transport, failed),
+        }
+    }
+
+    /// Ends an operation that has failed, or whose time is over if it can be canceled.
+    #[cold]
+    fn fail(
+        &self,
+        id: Id,
+        scope: &mut ScopeState,
+        transport: &mut dyn Transport,
+        mut ended: Option<Result<Id::Outcome>>,
+    ) -> Option<Result<Id::Outcome>> {
+        if ended.is_none() {
+            id.cancel(transport);
+            ended = id.test(transport);
         }
         let result = ended?;
-        scopes[self.comm.scope].ended(id.operation());
+        scope.ended(id.operation());
         Some(result.map_err(|error| {
             let is_out_of_time = match error {
-                Error::Canceled => expired,
+                Error::Canceled => scope.expired(),
                 // Closed with the whole transport, for this call or for another that waited too long.
                 Error::Aborted { .. } => matches!(transport.failure(), Some(Failure::TimedOut(_))),
                 _ => false,
@@ -243,19 +289,25 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
 impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
     type Output = Result<(B, Id::Outcome)>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = self.advance();
-        if outcome.is_none() && matches!(self.state, State::Pending(..)) {
-            return Poll::Pending;
-        }
-        match (std::mem::replace(&mut self.state, State::Taken), outcome) {
-            (State::Pending(_, raw), Some(result)) | (State::Done(raw, result), _) => {
-                // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
-                let buffer = unsafe { B::from_raw(raw) };
-                Poll::Ready(result.map(|outcome| (buffer, outcome)))
-            }
-            _ => unreachable!("an operation is not polled after it has resolved"),
-        }
+        let result = match self.state {
+            State::Pending(id) => match self.advance(id) {
+                None => return Poll::Pending,
+                Some(result) => {
+                    self.state = State::Taken;
+                    result
+                }
+            },
+            _ => match std::mem::replace(&mut self.state, State::Taken) {
+                State::Done(result) => result,
+                _ => unreachable!("an operation is not polled after it has resolved"),
+            },
+        };
+        let Some(raw) = self.raw.take() else { unreachable!("the buffer of an operation stays until it is over") };
+        // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
+        let buffer = unsafe { B::from_raw(raw) };
+        Poll::Ready(result.map(|outcome| (buffer, outcome)))
     }
 }
 
@@ -264,7 +316,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Unpin for Leaf<'_, 'env, B, Id> {}
 
 impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
     fn drop(&mut self) {
-        let State::Pending(id, raw) = std::mem::replace(&mut self.state, State::Taken) else { return };
+        let (State::Pending(id), Some(raw)) = (&self.state, self.raw.take()) else { return };
         let inner = self.comm.port.enter();
         let mut scopes = inner.scopes.borrow_mut();
         let mut transport = inner.transport.borrow_mut();
@@ -357,7 +409,7 @@ mod tests {
                 assert_eq!(port.statistics().messages_sent, 0);
                 entered.store(true, Ordering::Release);
             });
-            scope_in_turns(&port, |_, moved| assert!(!moved), async move |_| looked.await);
+            scope_in_turns(&port, |_, turn| assert!(!turn.moved()), async move |_| looked.await);
         });
     }
 }

@@ -31,7 +31,7 @@ mod shared;
 mod task;
 
 pub use chunk::Chunk;
-pub use comm::{Comm, Direction, Leaf, Recv, Send, scope, scope_in_turns};
+pub use comm::{Comm, Direction, Leaf, Recv, Send, Turn, scope, scope_in_turns};
 pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub use pages::HugePages;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::{Index, IndexMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
@@ -21,10 +22,15 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 /// somebody still holds them.
 pub struct Port {
     inner: ReentrantMutex<Inner>,
+    /// Threads that wait to enter.
+    waiting: AtomicU32,
     name: &'static str,
     rank: Rank,
     world_size: u32,
 }
+
+/// The transport, entered.
+pub(super) type Inside<'port> = ReentrantMutexGuard<'port, Inner>;
 
 pub(super) struct Inner {
     pub(super) transport: RefCell<Box<dyn Transport>>,
@@ -67,7 +73,7 @@ impl Port {
     pub fn new(transport: Box<dyn Transport>) -> Arc<Self> {
         let (name, rank, world_size) = (transport.name(), transport.rank(), transport.world_size());
         let inner = Inner { transport: RefCell::new(transport), scopes: RefCell::default() };
-        Arc::new(Self { inner: ReentrantMutex::new(inner), name, rank, world_size })
+        Arc::new(Self { inner: ReentrantMutex::new(inner), waiting: AtomicU32::new(0), name, rank, world_size })
     }
 
     /// The transport's name.
@@ -154,8 +160,28 @@ impl Port {
     }
 
     #[inline]
-    pub(super) fn enter(&self) -> ReentrantMutexGuard<'_, Inner> {
-        self.inner.lock()
+    pub(super) fn enter(&self) -> Inside<'_> {
+        self.inner.try_lock().unwrap_or_else(|| self.wait_to_enter())
+    }
+
+    #[cold]
+    fn wait_to_enter(&self) -> Inside<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let inside = self.inner.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        inside
+    }
+
+    /// Whether another thread waits to enter.
+    #[inline]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Leaves; a thread that waits is inside before this one is again.
+    #[cold]
+    pub(super) fn hand_over(inside: Inside<'_>) {
+        ReentrantMutexGuard::unlock_fair(inside);
     }
 
     pub(super) fn open_scope(&self) -> usize {
@@ -200,7 +226,8 @@ impl Port {
     fn abandon(&self, scope: usize) {
         let abandoned = self.enter().transport.borrow_mut().abandon();
         if abandoned.is_err() || !self.try_close_scope(scope) {
-            tracing::error!(?abandoned, "operations on borrowed memory can't be ended: stopping the process");
+            // Not an event: whoever listens to these must hear it too.
+            eprintln!("brevity: operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
             std::process::abort();
         }
     }

@@ -204,7 +204,7 @@ impl Transport for Local {
 
     fn fail(&mut self, cause: Failure) {
         if self.world.failure.set(cause).is_ok() {
-            tracing::warn!(rank = self.rank.0, ?cause, "the world is closed");
+            tracing::info!(rank = self.rank.0, ?cause, "the world is closed");
             self.world.mailboxes.iter().for_each(Mailbox::ring);
         }
         self.end_if_failed();

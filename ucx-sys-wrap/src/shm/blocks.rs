@@ -5,8 +5,8 @@
 //! copied. Measured on two cores of a Sapphire Rapids server, 512 KiB read from a peer, combined, and written for it: 62
 //! us with plain copies of 4 KiB, 41 us like this.
 
+use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::copying;
-use super::segment::{LINE_BYTES, OwnArea, PeerArea};
 
 /// What is copied between two requests for what comes next, in bytes: about as many lines as a processor core can wait
 /// for at once.
@@ -100,6 +100,15 @@ pub(super) fn ask_to_read(peer: &PeerArea, at: usize, bytes: usize) {
 #[inline]
 pub(crate) fn ask_to_write(own: &OwnArea, at: usize, bytes: usize) {
     ask_for_place(own.address(at), bytes);
+}
+
+/// Has lines that are written leave this processor's caches for one that all share.
+#[inline]
+pub(crate) fn demote(own: &OwnArea, at: usize, bytes: usize) {
+    let start = own.address(at);
+    for offset in (0..bytes).step_by(LINE_BYTES) {
+        copying::demote(start.wrapping_add(offset));
+    }
 }
 
 /// As [`ask_to_write`], at an address.

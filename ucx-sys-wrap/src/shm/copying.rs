@@ -9,6 +9,35 @@ mod machine {
     use std::arch::asm;
     use std::sync::atomic::AtomicU32;
 
+    /// Copies `lines` times 64 bytes with this instruction to store 16 of them; both ranges are the caller's to guarantee.
+    macro_rules! copy_lines {
+        ($store:literal, $from:ident, $to:ident, $lines:ident) => {
+            asm!(
+                "2:",
+                "movups {a}, [{from}]",
+                "movups {b}, [{from} + 16]",
+                "movups {c}, [{from} + 32]",
+                "movups {d}, [{from} + 48]",
+                concat!($store, " [{to}], {a}"),
+                concat!($store, " [{to} + 16], {b}"),
+                concat!($store, " [{to} + 32], {c}"),
+                concat!($store, " [{to} + 48], {d}"),
+                "add {from}, 64",
+                "add {to}, 64",
+                "dec {lines}",
+                "jnz 2b",
+                from = inout(reg) $from => _,
+                to = inout(reg) $to => _,
+                lines = inout(reg) $lines => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack)
+            )
+        };
+    }
+
     /// Copies `bytes` bytes from `from` to `to`; either may be shared.
     ///
     /// # Safety
@@ -37,29 +66,7 @@ mod machine {
         if lines > 0 {
             // SAFETY: the caller guarantees both ranges.
             unsafe {
-                asm!(
-                    "2:",
-                    "movups {a}, [{from}]",
-                    "movups {b}, [{from} + 16]",
-                    "movups {c}, [{from} + 32]",
-                    "movups {d}, [{from} + 48]",
-                    "movups [{to}], {a}",
-                    "movups [{to} + 16], {b}",
-                    "movups [{to} + 32], {c}",
-                    "movups [{to} + 48], {d}",
-                    "add {from}, 64",
-                    "add {to}, 64",
-                    "dec {lines}",
-                    "jnz 2b",
-                    from = inout(reg) from => _,
-                    to = inout(reg) to => _,
-                    lines = inout(reg) lines => _,
-                    a = out(xmm_reg) _,
-                    b = out(xmm_reg) _,
-                    c = out(xmm_reg) _,
-                    d = out(xmm_reg) _,
-                    options(nostack)
-                );
+                copy_lines!("movups", from, to, lines);
             }
         }
         let done = bytes / 64 * 64;
@@ -155,29 +162,7 @@ mod machine {
         }
         // SAFETY: the caller guarantees both ranges and the alignment.
         unsafe {
-            asm!(
-                "2:",
-                "movups {a}, [{from}]",
-                "movups {b}, [{from} + 16]",
-                "movups {c}, [{from} + 32]",
-                "movups {d}, [{from} + 48]",
-                "movntdq [{to}], {a}",
-                "movntdq [{to} + 16], {b}",
-                "movntdq [{to} + 32], {c}",
-                "movntdq [{to} + 48], {d}",
-                "add {from}, 64",
-                "add {to}, 64",
-                "dec {lines}",
-                "jnz 2b",
-                from = inout(reg) from => _,
-                to = inout(reg) to => _,
-                lines = inout(reg) lines => _,
-                a = out(xmm_reg) _,
-                b = out(xmm_reg) _,
-                c = out(xmm_reg) _,
-                d = out(xmm_reg) _,
-                options(nostack)
-            );
+            copy_lines!("movntdq", from, to, lines);
         }
     }
 
@@ -224,6 +209,13 @@ mod machine {
     pub(in super::super) fn prefetch_to_write(address: *const u8) {
         // SAFETY: as above; processors that do not know it do nothing.
         unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) };
+    }
+
+    /// Has the line at `address` leave this processor's own caches. It need not exist.
+    #[inline]
+    pub(in super::super) fn demote(address: *const u8) {
+        // SAFETY: as above.
+        unsafe { asm!("cldemote [{}]", in(reg) address, options(nostack, preserves_flags)) };
     }
 }
 
@@ -288,6 +280,10 @@ mod portable {
     /// There is no portable way to ask for a line.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn prefetch_to_write(_: *const u8) {}
+
+    /// There is no portable way to send a line off.
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    pub(in super::super) fn demote(_: *const u8) {}
 }
 
 /// Copies `bytes` bytes past the caches, where `to` is a multiple of 64, and orders them before later stores.
@@ -301,9 +297,13 @@ pub(super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(super) use machine::{copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced};
+pub(super) use machine::{
+    copy, copy_block, demote, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+};
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(super) use portable::{copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced};
+pub(super) use portable::{
+    copy, copy_block, demote, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+};
 
 #[cfg(test)]
 mod tests {

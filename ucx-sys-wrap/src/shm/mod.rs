@@ -22,6 +22,7 @@
 //! returns. A reader that has loaded the word sees all bytes that were stored before it.
 #![allow(unsafe_code)]
 
+mod area;
 mod bell;
 pub(crate) mod blocks;
 mod copying;
@@ -38,12 +39,14 @@ mod slots_tests;
 mod turnstile;
 mod words;
 
+pub use area::{LINE_BYTES, OwnArea, PeerArea};
 pub use bell::Bell;
 pub use layout::{Layout, SLOTS_BYTES};
 pub(crate) use mapping::Mapping;
 pub(crate) use neighbourhood::Gift;
 pub use neighbourhood::Neighbourhood;
 pub use records::Records;
-pub use segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
+pub use segment::{OwnSegment, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};
 pub use turnstile::{Hold, Ticket, Turnstile};
+pub(crate) use words::{load_words, store_words};

@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::bell::Bell;
 use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
 use super::process::Process;
-use super::segment::{LINE_BYTES, OwnArea, OwnSegment, PeerArea, PeerSegment};
+use super::segment::{OwnSegment, PeerSegment};
 use crate::{Error, Rank, Result};
 
 /// The ranks of this rank's host, its own segment and the segments of the others.

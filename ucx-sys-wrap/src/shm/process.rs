@@ -4,8 +4,9 @@ use std::ffi::{c_int, c_ulong};
 use std::io::IoSliceMut;
 use std::ptr::null_mut;
 
+use super::area::LINE_BYTES;
 use super::layout::ADDRESS_AT;
-use super::segment::{LINE_BYTES, PeerSegment};
+use super::segment::PeerSegment;
 
 /// A process whose memory this one can read.
 pub(super) struct Process(c_int);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::neighbourhood::Neighbourhood;
-use super::segment::{LINE_BYTES, OwnArea, PeerArea};
 use super::slots::RECORDS_AT;
 use super::words::word_of;
 use crate::Signature;

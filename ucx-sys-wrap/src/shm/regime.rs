@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::segment::LINE_BYTES;
+use super::area::LINE_BYTES;
 
 /// Writes of fewer bytes say nothing.
 const TELLING_BYTES: usize = 16 << 10;

@@ -17,15 +17,15 @@
 //!
 //! Nothing that a peer writes is trusted: it can be wrong numbers, and a step from the future is an error.
 
+mod reducing;
+
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytemuck::Pod;
-
-use super::blocks::{self, BLOCK_BYTES, Block};
+use super::area::{LINE_BYTES, OwnArea, PeerArea};
+use super::blocks;
 use super::neighbourhood::Neighbourhood;
 use super::regime::Regime;
-use super::segment::{LINE_BYTES, OwnArea, PeerArea};
 use super::words::{load_words, store_words, word_of};
 use crate::{Error, Mark, Rank, Result, Signature};
 
@@ -78,6 +78,8 @@ pub struct Slots {
     /// What each rank is known to have finished.
     finished: Box<[u64]>,
     regime: Regime,
+    /// Bytes put into slots since the beginning; only the rank itself counts.
+    written: Arc<AtomicU64>,
     /// Whether something was written past the caches since the last fence.
     is_unfenced: bool,
     /// Whether the system has given all pages of this rank's slots.
@@ -97,6 +99,7 @@ impl Slots {
             step: 0,
             finished: vec![0; places].into(),
             regime: Regime::default(),
+            written: Arc::default(),
             is_unfenced: false,
             is_touched: false,
             is_quiet: true,
@@ -122,6 +125,12 @@ impl Slots {
     #[must_use]
     pub fn rank_at(&self, place: usize) -> Rank {
         self.neighbourhood.ranks()[place]
+    }
+
+    /// Counts the bytes that this rank has put into its slots.
+    #[must_use]
+    pub fn written(&self) -> &Arc<AtomicU64> {
+        &self.written
     }
 
     /// The step that is taken next.
@@ -162,6 +171,7 @@ impl Slots {
     #[inline]
     pub fn publish_inline(&mut self, step: Step, header: Header, bytes: &[u8]) {
         assert!(bytes.len() <= INLINE_BYTES, "{} bytes in a line, expected at most {INLINE_BYTES}", bytes.len());
+        self.count(bytes.len());
         let control = step.control();
         let (first, rest) = bytes.split_at(bytes.len().min(FIRST_LINE_WORDS * 8));
         store_words(&self.own.line(control)[PAYLOAD_AT / 8..], first);
@@ -242,6 +252,7 @@ impl Slots {
     /// When they do not fit into [`CHUNK_BYTES`].
     pub fn write(&mut self, step: Step, offset: usize, bytes: &[u8]) {
         check_chunk(offset, bytes.len());
+        self.count(bytes.len());
         let at = step.chunk() + offset;
         if !self.is_touched {
             self.touch();
@@ -275,81 +286,13 @@ impl Slots {
     /// As they do.
     pub fn exchange(&mut self, (into, to, bytes): (Step, usize, &[u8]), from: (usize, Step, usize), read: &mut [u8]) {
         check_chunk(to, bytes.len());
+        self.count(bytes.len());
         let (place, step, offset) = from;
         check_chunk(offset, read.len());
         let Some(peer) = &self.peers[place] else { panic!("a rank reads its own slots") };
         let streams = self.regime.streams();
         self.is_unfenced |= streams;
         blocks::exchange((&self.own, into.chunk() + to, bytes), (peer, step.chunk() + offset, read), streams);
-    }
-
-    /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the others' lie in
-    /// their slots of the step, from `offset` on. `combine` puts the second into the first; `finish` has the last word.
-    /// Works a block at a time, so that what is read is still near when it is combined.
-    ///
-    /// With `publishing`, the result goes to this rank's slot too, at the same offset.
-    ///
-    /// # Panics
-    /// When `own` is longer than the slot, or the size of an element does not divide 512 bytes.
-    pub fn reduce<T: Pod>(
-        &mut self,
-        (step, offset): (Step, usize),
-        own: &mut [T],
-        publishing: bool,
-        combine: impl Fn(&mut [T], &[T]),
-        finish: impl Fn(&mut [T]),
-    ) {
-        check_chunk(offset, size_of_val(own));
-        let mut at = step.chunk() + offset;
-        let place = self.own_place();
-        let (mut held, mut theirs) = (Block([0; BLOCK_BYTES]), Block([0; BLOCK_BYTES]));
-        let (held, theirs) = (bytemuck::cast_slice_mut(&mut held.0), bytemuck::cast_slice_mut(&mut theirs.0));
-        let streams = self.regime.streams();
-        self.is_unfenced |= publishing && streams;
-        let mut left = size_of_val(own);
-        for block in own.chunks_mut(BLOCK_BYTES / size_of::<T>()) {
-            let bytes = size_of_val(block);
-            left -= bytes;
-            for peer in self.peers.iter().flatten() {
-                blocks::ask_to_read(peer, at + bytes, left);
-            }
-            if publishing && !streams {
-                blocks::ask_to_write(&self.own, at + bytes, left);
-            }
-            let count = block.len();
-            self.fold(place, at, block, (&mut held[..count], &mut theirs[..count]), &combine);
-            finish(block);
-            if publishing {
-                let block = bytemuck::cast_slice(block);
-                if streams { self.own.stream_unfenced(at, block) } else { self.own.write_block(at, block) }
-            }
-            at += bytes;
-        }
-    }
-
-    /// Reduces one block in the order of places.
-    #[inline]
-    fn fold<T: Pod>(
-        &self,
-        own_place: usize,
-        at: usize,
-        own: &mut [T],
-        (held, theirs): (&mut [T], &mut [T]),
-        combine: &impl Fn(&mut [T], &[T]),
-    ) {
-        if own_place > 0 {
-            held.copy_from_slice(own);
-            self.peer(0).read_block(at, bytemuck::cast_slice_mut(own));
-        }
-        for peer in self.peers.iter().skip(1) {
-            match peer {
-                None => combine(own, held),
-                Some(peer) => {
-                    peer.read_block(at, bytemuck::cast_slice_mut(theirs));
-                    combine(own, theirs);
-                }
-            }
-        }
     }
 
     /// Publishes the second part of a step, which was written after the first.
@@ -408,6 +351,12 @@ impl Slots {
             let word = self.own.word(at);
             word.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+    }
+
+    /// Takes note of bytes put into a slot. Nobody else stores there, so nothing is lost between load and store.
+    #[inline]
+    fn count(&self, bytes: usize) {
+        self.written.store(self.written.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
     /// Orders what was written to slots before what is stored next.

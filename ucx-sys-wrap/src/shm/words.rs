@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Stores as many words as `bytes` need.
 #[inline]
-pub(super) fn store_words(words: &[AtomicU64], bytes: &[u8]) {
+pub(crate) fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<8>();
     for (word, bytes) in words.iter().zip(whole) {
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
@@ -16,7 +16,7 @@ pub(super) fn store_words(words: &[AtomicU64], bytes: &[u8]) {
 
 /// Fills `bytes` from as many words as they need.
 #[inline]
-pub(super) fn load_words(words: &[u64], bytes: &mut [u8]) {
+pub(crate) fn load_words(words: &[u64], bytes: &mut [u8]) {
     let (whole, rest) = bytes.as_chunks_mut::<8>();
     for (word, bytes) in words.iter().zip(&mut *whole) {
         *bytes = word.to_ne_bytes();

@@ -105,8 +105,10 @@ impl Incoming {
             if let Some(farewell) = self.digest(receives, statistics)? {
                 return Ok(Turn::Farewell(farewell));
             }
-            // Who waits for the message that is here does not wait for a look at what follows.
-            let is_served = self.has_delivered && self.arriving.is_none() && quota <= QUOTA;
+            // Who waits for the message that is here does not wait for a look at what follows, nor is that put on the heap
+            // before the next receive can be posted.
+            let has_place = self.arriving.as_ref().is_some_and(|arriving| arriving.target != Target::Kept);
+            let is_served = self.has_delivered && !has_place && quota <= QUOTA;
             if rest == 0 || is_served {
                 return Ok(Turn::Stopped);
             }

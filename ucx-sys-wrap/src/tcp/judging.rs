@@ -31,7 +31,7 @@ impl Tcp {
                 }
             }
             Verdict::Farewell(Farewell::Failed(cause)) => {
-                tracing::warn!(%peer, ?cause, "a peer reports a failure");
+                tracing::info!(%peer, ?cause, "a peer reports a failure");
                 self.close_for(cause, cause.into());
             }
             Verdict::Violation(error) => {
@@ -53,7 +53,7 @@ impl Tcp {
         }
         let suspects = std::mem::take(&mut self.suspects);
         if let (None, Some(rank)) = (&self.closed, suspects.first()) {
-            tracing::warn!(%rank, "a connection ended without a word");
+            tracing::info!(%rank, "a connection ended without a word");
             self.lose(*rank);
         }
     }

@@ -41,7 +41,7 @@ impl Tcp {
             if !has_queued || start.elapsed() > FLUSH_PATIENCE {
                 break;
             }
-            self.watch();
+            self.watch_all();
             self.poller.wait(Duration::from_millis(10));
         }
         if self.closed.is_none() {

@@ -12,6 +12,9 @@ use crate::transport::{Posted, RecvId, RecvParts, Transport};
 use crate::{Envelope, Mark, Rank, Signature, Tag};
 
 const PEERS: u32 = 100;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// More turns than it takes until what every turn reads is not watched.
+const MANY_TURNS: usize = 10_000;
 
 /// A rank 0 and the other ends of its sockets.
 fn world() -> (Tcp, Vec<TcpStream>) {
@@ -49,7 +52,7 @@ fn receive(transport: &mut Tcp, id: RecvId) {
     let start = Instant::now();
     while transport.test_recv(id).is_none() {
         transport.progress();
-        assert!(start.elapsed() < Duration::from_secs(20));
+        assert!(start.elapsed() < PATIENCE);
     }
 }
 
@@ -73,7 +76,40 @@ fn the_looks_of_a_turn_do_not_grow_with_the_world() {
         let start = Instant::now();
         while transport.statistics.bytes_received < u64::from(PEERS) * 68 {
             transport.progress();
-            assert!(start.elapsed() < Duration::from_secs(20));
+            assert!(start.elapsed() < PATIENCE);
         }
     }
+}
+
+#[test]
+fn what_every_turn_reads_is_watched_again_before_a_sleep_and_heard_without() {
+    let (mut transport, mut others) = world();
+    for from in [1, 2] {
+        let (id, _memory) = post(&mut transport, from);
+        for _ in 0..MANY_TURNS {
+            transport.progress();
+        }
+        assert!(transport.poller.is_unwatched(from as usize));
+        send(&mut others[from as usize - 1], from);
+        receive(&mut transport, id);
+    }
+    // Nobody waits for the first any more, nor after this for anybody.
+    let (start, before) = (Instant::now(), transport.statistics.bytes_received);
+    send(&mut others[0], 1);
+    while transport.statistics.bytes_received == before {
+        transport.progress();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let (id, _memory) = post(&mut transport, 2);
+    for _ in 0..MANY_TURNS {
+        transport.progress();
+    }
+    assert!(transport.poller.is_unwatched(2) && !transport.poller.is_unwatched(1), "only what is read");
+    while transport.arm().is_none() {
+        transport.progress();
+    }
+    assert!(transport.poller.wait(Duration::ZERO).is_empty());
+    send(&mut others[1], 2);
+    assert_eq!(transport.poller.wait(PATIENCE)[..], [2]);
+    receive(&mut transport, id);
 }

@@ -17,8 +17,8 @@
 //!
 //! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted is read
 //! into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that the peer has not
-//! received yet; beyond that, and for any message above [`MAX_EAGER_BYTES`], it sends an offer, which the peer grants
-//! when a receive is posted, and which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between.
+//! received yet; beyond that, for any message above [`MAX_EAGER_BYTES`], and for any but a small one while another is
+//! offered, it sends an offer, which the peer grants when a receive is posted, and which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between.
 //! So kept messages are bounded, none stands in the way of another, and a small message waits for at most a piece, or a
 //! message, of 1 MiB and what the kernel has already taken.
 //!
@@ -201,7 +201,8 @@ impl Tcp {
         let mut position = 0;
         while let Some(&index) = self.awaited.get(position) {
             let Some(Some(connection)) = self.connections.get_mut(index) else { break };
-            if is_many && !connection.has_queued() && !connection.has_unread() && connection.is_awaited() {
+            let has_own = connection.has_queued() || connection.has_unread() || !connection.is_awaited();
+            if is_many && !has_own && !self.poller.is_unwatched(index) {
                 position += 1;
                 continue;
             }
@@ -230,6 +231,9 @@ impl Tcp {
         if self.sweep_next || is_many || self.is_sweep_due() {
             moved |= self.sweep();
         }
+        if self.turns.is_multiple_of(SWEEP_EVERY) {
+            self.unwatch_awaited();
+        }
         if !self.suspects.is_empty() {
             self.judge();
             moved = true;
@@ -247,6 +251,11 @@ impl Tcp {
         }
         for index in self.poller.wait(Duration::ZERO) {
             moved |= self.service(index, QUOTA);
+        }
+        for index in self.poller.unwatched() {
+            if !self.is_listed(index) {
+                moved |= self.service(index, QUOTA);
+            }
         }
         moved
     }
@@ -280,6 +289,10 @@ impl Tcp {
         }
     }
 
+    fn is_listed(&self, index: usize) -> bool {
+        matches!(self.connections.get(index), Some(Some(connection)) if connection.is_listed)
+    }
+
     /// The open connection to a peer, and what is counted.
     fn connection(&mut self, peer: Rank) -> Result<(&mut Connection, &mut Statistics)> {
         check_peer(peer, self.rank, self.world_size)?;
@@ -289,15 +302,6 @@ impl Tcp {
         match self.connections.get_mut(peer.index()) {
             Some(Some(connection)) => Ok((connection, &mut self.statistics)),
             _ => Err(Error::NoSuchPeer { rank: peer, own: self.rank, world_size: self.world_size }),
-        }
-    }
-
-    /// Tells the poller what every connection waits for.
-    fn watch(&mut self) {
-        for (index, connection) in self.connections.iter_mut().enumerate() {
-            if let Some(connection) = connection {
-                self.poller.update(index, connection);
-            }
         }
     }
 }

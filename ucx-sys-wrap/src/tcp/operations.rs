@@ -142,7 +142,7 @@ impl Transport for Tcp {
                 return None;
             }
         }
-        self.watch();
+        self.watch_all();
         Some(Arc::clone(self.poller.descriptor()))
     }
 

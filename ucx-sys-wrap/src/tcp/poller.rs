@@ -1,9 +1,13 @@
 //! Which sockets have something: one epoll descriptor over all of them, level-triggered.
+//!
+//! A watched socket costs the kernel a call back for each packet, 100 ns on the way of every message. So the sockets of a few
+//! peers that are read in every turn anyway are not watched, until somebody prepares to sleep.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::BorrowedFd;
@@ -11,22 +15,31 @@ use rustix::io::Errno;
 
 use super::connection::Connection;
 use super::wire::Wire;
+use super::{MANY, Tcp};
 use crate::{Error, Result};
 
 /// Events that are taken from the kernel at once.
 const EVENTS: usize = 64;
 
+/// Turns without a preparation for sleep after which sockets are not watched any more: longer than it takes to spin, so
+/// that who sleeps often does not change what is watched each time.
+const WAKEFUL_TURNS: u32 = 4096;
+
 pub(super) struct Poller {
     epoll: Arc<OwnedFd>,
+    /// Indices of the connections that are not watched, because a turn or a sweep reads them.
+    unwatched: ArrayVec<usize, MANY>,
+    /// The turn before which everything was watched.
+    watched_at: u32,
 }
 
 /// Connections that have something, by the index of their peer.
-pub(super) type Ready = arrayvec::ArrayVec<usize, EVENTS>;
+pub(super) type Ready = ArrayVec<usize, EVENTS>;
 
 impl Poller {
     pub(super) fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::system("can't create epoll", error))?;
-        Ok(Self { epoll: Arc::new(epoll) })
+        Ok(Self { epoll: Arc::new(epoll), unwatched: ArrayVec::new(), watched_at: 0 })
     }
 
     /// The descriptor, readable when a socket has something.
@@ -57,11 +70,19 @@ impl Poller {
         for number in 0..wire.lanes().len() {
             let wanted = wire.interest(number, has_unsent);
             let lane = &mut wire.lanes_mut()[number];
-            // Fails only for a socket that is not watched, and all open ones are.
-            if wanted != lane.interest
-                && epoll::modify(&self.epoll, &*lane, EventData::new_u64(index as u64), wanted).is_ok()
-            {
-                lane.interest = wanted;
+            if wanted == lane.interest {
+                continue;
+            }
+            let data = EventData::new_u64(index as u64);
+            let done = if lane.interest.is_empty() {
+                epoll::add(&self.epoll, &*lane, data, wanted)
+            } else {
+                epoll::modify(&self.epoll, &*lane, data, wanted)
+            };
+            match done {
+                Ok(()) => lane.interest = wanted,
+                // Nobody sleeps longer than some milliseconds on it.
+                Err(error) => tracing::error!(%error, index, "can't watch a socket"),
             }
         }
     }
@@ -74,6 +95,30 @@ impl Poller {
         }
     }
 
+    /// Stops watching the socket of a connection that is read without, where there is room for it in the list of those, and
+    /// one socket alone.
+    fn unwatch(&mut self, index: usize, connection: &mut Connection) {
+        if let Some([lane]) = connection.wire_mut().map(Wire::lanes_mut)
+            && !lane.interest.is_empty()
+            && !self.unwatched.is_full()
+            && epoll::delete(&self.epoll, &*lane).is_ok()
+        {
+            lane.interest = EventFlags::empty();
+            self.unwatched.push(index);
+        }
+    }
+
+    /// Whether [`wait`](Self::wait) does not name this connection, whatever it has.
+    #[inline]
+    pub(super) fn is_unwatched(&self, index: usize) -> bool {
+        self.unwatched.contains(&index)
+    }
+
+    /// The connections that [`wait`](Self::wait) does not name, whatever they have.
+    pub(super) fn unwatched(&self) -> ArrayVec<usize, MANY> {
+        self.unwatched.clone()
+    }
+
     /// Waits at most `patience` for something; at zero, only looks.
     pub(super) fn wait(&self, patience: Duration) -> Ready {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
@@ -84,6 +129,46 @@ impl Poller {
             Err(error) => {
                 tracing::error!(%error, "epoll failed");
                 Ready::new()
+            }
+        }
+    }
+}
+
+impl Tcp {
+    /// Watches every connection for what it waits for now.
+    pub(super) fn watch_all(&mut self) {
+        self.poller.unwatched.clear();
+        self.poller.watched_at = self.turns;
+        for (index, connection) in self.connections.iter_mut().enumerate() {
+            if let Some(connection) = connection {
+                self.poller.update(index, connection);
+            }
+        }
+    }
+
+    /// Stops watching connections that every turn reads, once nobody has prepared to sleep for a while. From time to time,
+    /// watches those again that no turn reads any more.
+    pub(super) fn unwatch_awaited(&mut self) {
+        if self.turns.wrapping_sub(self.poller.watched_at) < WAKEFUL_TURNS {
+            return;
+        }
+        if self.turns.is_multiple_of(WAKEFUL_TURNS) {
+            self.watch_unlisted();
+        }
+        for &index in &self.awaited {
+            if let Some(Some(connection)) = self.connections.get_mut(index) {
+                self.poller.unwatch(index, connection);
+            }
+        }
+    }
+
+    fn watch_unlisted(&mut self) {
+        let Self { poller, connections, .. } = self;
+        for index in poller.unwatched() {
+            let connection = connections.get_mut(index).and_then(Option::as_mut);
+            if let Some(connection) = connection.filter(|connection| !connection.is_listed) {
+                poller.update(index, connection);
+                poller.unwatched.retain(|unwatched| *unwatched != index);
             }
         }
     }

@@ -5,6 +5,12 @@
 //! only offers its payload, which the receiver fetches when it is wanted. So no message has to wait for another.
 //! The receiver says in every message, or in one for that purpose, how much it has consumed: in blocks of
 //! [`BLOCK_BYTES`], modulo 256, which is more than the credit has blocks.
+//!
+//! Messages are taken in the order in which they were sent, so a message need not say what the one before has said: its
+//! signature.
+
+use super::header::Header;
+use crate::Signature;
 
 /// What may be on its way from one rank to another, in bytes (1 MiB).
 pub const CREDIT_BYTES: u64 = 1 << 20;
@@ -32,6 +38,9 @@ pub(super) struct Flow {
     consumed: u64,
     /// Blocks of those that the peer was told of.
     told: u64,
+    /// The signatures of the last message sent, and of the last one taken.
+    pub(super) sent_signature: Signature,
+    pub(super) taken_signature: Signature,
 }
 
 /// What a message with `payload_bytes` counts.
@@ -41,6 +50,38 @@ pub(super) fn cost(payload_bytes: usize) -> u64 {
 }
 
 impl Flow {
+    /// Numbers a message that is sent now.
+    #[inline]
+    pub(super) fn next_sent(&mut self) -> u32 {
+        let serial = self.sent_count;
+        self.sent_count = serial.wrapping_add(1);
+        serial
+    }
+
+    /// Numbers a message that is taken now.
+    #[inline]
+    pub(super) fn next_taken(&mut self) -> u32 {
+        let serial = self.taken_count;
+        self.taken_count = serial.wrapping_add(1);
+        serial
+    }
+
+    /// Has a message that is sent now say its signature if it must.
+    #[inline]
+    pub(super) fn sign(&mut self, header: &mut Header) {
+        header.is_signed = self.sent_signature != header.signature;
+        self.sent_signature = header.signature;
+    }
+
+    /// Gives a message that is taken now its signature if it does not say it.
+    #[inline]
+    pub(super) fn read_signature(&mut self, header: &mut Header) {
+        if header.is_signed {
+            self.taken_signature = header.signature;
+        }
+        header.signature = self.taken_signature;
+    }
+
     /// Takes `cost` out of the credit; false if there is not enough.
     #[inline]
     pub(super) fn spend(&mut self, cost: u64) -> bool {

@@ -18,6 +18,10 @@ pub(super) const WORD: u32 = 2;
 /// A greeting: 4 bytes of the sender's rank and 1 of the time, 0 or 1.
 pub(super) const GREETING: u32 = 3;
 
+/// How much is asked for before it is copied: what is copied by then has brought the rest.
+const PREFETCHED_BYTES: usize = 1024;
+const LINE_BYTES: usize = 64;
+
 /// Bytes of a word or greeting.
 pub(super) const NOTE_BYTES: usize = 5;
 
@@ -59,6 +63,7 @@ unsafe extern "C" fn arrived<const ID: u32>(
     bytes: usize,
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
+    prefetch(data.cast(), bytes);
     // SAFETY: the inbox that `set_handlers` was given, which lives and which nobody else has now.
     let inbox = unsafe { &mut *inbox.cast::<Inbox>() };
     // SAFETY: UCX passes so many bytes, valid during this call.
@@ -79,6 +84,20 @@ unsafe extern "C" fn arrived<const ID: u32>(
         _ => inbox.greeting(Rank(u32::MAX), u8::MAX),
     }
     answer
+}
+
+/// Asks for the lines of memory that are about to be copied: they lie in the cache of the sender's processor, and come while
+/// the header is read.
+#[inline]
+fn prefetch(start: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..bytes.min(PREFETCHED_BYTES)).step_by(LINE_BYTES) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint: nothing is read, whatever lies there.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, bytes);
 }
 
 /// # Safety

@@ -1,14 +1,14 @@
-//! What goes before the payload of a message: 28 bytes, and more where there is more to say.
+//! What goes before the payload of a message: 12 bytes, and more where there is more to say.
 //!
 //! Little-endian:
 //!
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..8 | tag; its source is the sender |
-//! | 8..24 | signature of the call |
-//! | 24 | bits 0 and 1: number of parts; 2: a mark follows; 3: spread; 4: counted (`flow.rs`); 5: hollow |
-//! | 25 | what the sender has consumed of the receiver's messages (`flow.rs`) |
-//! | 26..28 | number of the message among those from this sender to this receiver, wrapping |
+//! | 8 | bits 0 and 1: number of parts; 2: a mark follows; 3: spread; 4: counted (`flow.rs`); 5: hollow; 6: signed |
+//! | 9 | what the sender has consumed of the receiver's messages (`flow.rs`) |
+//! | 10..12 | number of the message among those from this sender to this receiver, wrapping |
+//! | then, with bit 6 | signature of the call, 16 bytes; without, it is that of the message with the number before, at first 0 |
 //! | then, with bit 2 | mark, 8 bytes |
 //! | then, for 2 or 3 parts | bytes of each part, 8 bytes each |
 //! | then, with bit 3 | the parts of at most 128 bytes, in order |
@@ -17,16 +17,21 @@
 //! payload. Of a spread message it is the first part above 128 bytes, and every later part above 128 bytes is a piece:
 //! a UCX message of its own, with a [`PieceHeader`]. A hollow message has no payload but one byte that means nothing,
 //! because UCX can't offer nothing.
+//!
+//! UCX has room for 28 bytes of header and payload beside its own words in the first line of memory of a message: every
+//! byte of the header counts. A [`Plain`] header is written and read in one go.
 
 use crate::transport::{RecvParts, SendParts, check_message};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
-pub(super) const FIXED_BYTES: usize = 28;
+pub(super) const FIXED_BYTES: usize = 12;
+
+const SIGNATURE_BYTES: usize = size_of::<Signature>();
 
 /// Parts of spread messages up to this length travel in the header.
 pub(super) const INLINE_BYTES: usize = 128;
 
-pub(super) const MAX_HEADER_BYTES: usize = FIXED_BYTES + 8 + MAX_PARTS * (8 + INLINE_BYTES);
+pub(super) const MAX_HEADER_BYTES: usize = FIXED_BYTES + SIGNATURE_BYTES + 8 + MAX_PARTS * (8 + INLINE_BYTES);
 
 /// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
 pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 40;
@@ -36,6 +41,7 @@ const MARKED: u8 = 4;
 const SPREAD: u8 = 8;
 const COUNTED: u8 = 16;
 const HOLLOW: u8 = 32;
+const SIGNED: u8 = 64;
 
 /// What a message says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub(super) struct Header {
     /// Whether it counts against its sender's credit.
     pub(super) is_counted: bool,
     pub(super) is_hollow: bool,
+    /// Whether it says its signature.
+    pub(super) is_signed: bool,
     pub(super) consumed: u8,
     pub(super) serial: u16,
 }
@@ -70,7 +78,8 @@ impl Header {
     /// # Errors
     /// [`Error::TooLong`] above [`MAX_MESSAGE_BYTES`].
     #[inline]
-    pub(super) fn new(own: Rank, envelope: &Envelope, parts: &SendParts, packed_bytes: usize) -> Result<Self> {
+    pub(super) fn new(envelope: &Envelope, parts: &SendParts, packed_bytes: usize) -> Result<Self> {
+        let own = envelope.tag.source();
         let mut lengths = Lengths::new();
         let mut room = MAX_MESSAGE_BYTES;
         for (part, lease) in parts.iter().enumerate() {
@@ -89,6 +98,7 @@ impl Header {
             is_spread,
             is_counted: false,
             is_hollow: false,
+            is_signed: true,
             consumed: 0,
             serial: 0,
         })
@@ -125,8 +135,9 @@ impl Header {
     #[inline]
     pub(super) fn wire_bytes(&self) -> u64 {
         let mark = if self.mark == Mark::NONE { 0 } else { 8 };
+        let signature = if self.is_signed { SIGNATURE_BYTES } else { 0 };
         let lengths = if self.lengths.len() > 1 { 8 * self.lengths.len() } else { 0 };
-        (FIXED_BYTES + mark + lengths + PIECE_BYTES * self.pieces().count() + self.total_bytes()) as u64
+        (FIXED_BYTES + signature + mark + lengths + PIECE_BYTES * self.pieces().count() + self.total_bytes()) as u64
     }
 
     /// What the receiver is told.
@@ -146,14 +157,17 @@ impl Header {
     pub(super) fn encode(&self, parts: &SendParts, room: &mut [u8; MAX_HEADER_BYTES]) -> usize {
         let mut flags = self.lengths.len() as u8;
         room[..8].copy_from_slice(&self.tag.0.to_le_bytes());
-        room[8..24].copy_from_slice(&self.signature.0);
-        room[25] = self.consumed;
-        room[26..28].copy_from_slice(&self.serial.to_le_bytes());
+        room[9] = self.consumed;
+        room[10..12].copy_from_slice(&self.serial.to_le_bytes());
         let mut end = FIXED_BYTES;
         let mut put = |bytes: &[u8]| {
             room[end..end + bytes.len()].copy_from_slice(bytes);
             end += bytes.len();
         };
+        if self.is_signed {
+            flags |= SIGNED;
+            put(&self.signature.0);
+        }
         if self.mark != Mark::NONE {
             flags |= MARKED;
             put(&self.mark.0.to_le_bytes());
@@ -166,11 +180,12 @@ impl Header {
             // A copy: a UCX message of its own costs more than these bytes do.
             parts.iter().filter(|part| part.len() <= INLINE_BYTES).for_each(|part| put(part.bytes()));
         }
-        room[24] = flags | if self.is_counted { COUNTED } else { 0 } | if self.is_hollow { HOLLOW } else { 0 };
+        room[8] = flags | if self.is_counted { COUNTED } else { 0 } | if self.is_hollow { HOLLOW } else { 0 };
         end
     }
 
-    /// Reads the header of a message with a payload of `payload_bytes`; gives the parts that travel in it.
+    /// Reads the header of a message with a payload of `payload_bytes`; gives the parts that travel in it. A signature that
+    /// it does not say is left at zero.
     ///
     /// # Errors
     /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make. The rank is the one that the bytes
@@ -181,16 +196,21 @@ impl Header {
             let what = format!("a header of {} bytes, expected at least {FIXED_BYTES}", bytes.len());
             return Err(Error::Protocol { rank: Rank(u32::MAX), what });
         };
-        let (tag, signature, [flags, consumed, low, high]) = split(fixed);
+        let (tag, [flags, consumed, low, high]) = split(fixed);
         let refuse = |what: String| Err(Error::Protocol { rank: tag.source(), what });
         let part_count = usize::from(flags & PARTS);
         let is_hollow = flags & HOLLOW != 0;
         let is_odd = flags & SPREAD != 0 && part_count < 2 || is_hollow && payload_bytes != 1;
-        if flags & !(PARTS | MARKED | SPREAD | COUNTED | HOLLOW) != 0 || tag.kind() != 0 || is_odd {
+        if flags & !(PARTS | MARKED | SPREAD | COUNTED | HOLLOW | SIGNED) != 0 || tag.kind() != 0 || is_odd {
             return refuse("a header with bits set that have no meaning".into());
         }
         let cut = || Error::Protocol { rank: tag.source(), what: format!("a header cut to {} bytes", bytes.len()) };
-        let mut mark = Mark::NONE;
+        let (mut signature, mut mark) = (Signature::default(), Mark::NONE);
+        let is_signed = flags & SIGNED != 0;
+        if is_signed {
+            let (said, behind) = rest.split_first_chunk().ok_or_else(cut)?;
+            (signature, rest) = (Signature(*said), behind);
+        }
         if flags & MARKED != 0 {
             mark = Mark(word(&mut rest).ok_or_else(cut)?);
         }
@@ -211,7 +231,8 @@ impl Header {
         }
         let (is_spread, is_counted) = (flags & SPREAD != 0, flags & COUNTED != 0);
         let serial = u16::from_le_bytes([low, high]);
-        let header = Self { tag, signature, mark, lengths, is_spread, is_counted, is_hollow, consumed, serial };
+        let header =
+            Self { tag, signature, mark, lengths, is_spread, is_counted, is_hollow, is_signed, consumed, serial };
         let inline: usize = if is_spread { header.inline_bytes() } else { 0 };
         if rest.len() != inline {
             return refuse(format!("{} bytes behind a header, expected {inline}", rest.len()));
@@ -231,17 +252,41 @@ impl Header {
 }
 
 #[inline]
-fn split(fixed: &[u8; FIXED_BYTES]) -> (Tag, Signature, [u8; 4]) {
-    let words = bytemuck::pod_read_unaligned::<[u32; 7]>(fixed);
-    let [first, second, a, b, c, d, last] = words;
-    let tag = u64::from_le_bytes(bytemuck::cast([first, second]));
-    (Tag(tag), Signature(bytemuck::cast([a, b, c, d])), bytemuck::cast(last))
+fn split(fixed: &[u8; FIXED_BYTES]) -> (Tag, [u8; 4]) {
+    let [first, second, last] = bytemuck::pod_read_unaligned::<[u32; 3]>(fixed);
+    (Tag(u64::from_le_bytes(bytemuck::cast([first, second]))), bytemuck::cast(last))
 }
 
 fn word(bytes: &mut &[u8]) -> Option<u64> {
     let (word, rest) = bytes.split_first_chunk::<8>()?;
     *bytes = rest;
     Some(u64::from_le_bytes(*word))
+}
+
+/// The header of a message of one part that counts, has no mark and the signature of the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plain {
+    pub(super) tag: Tag,
+    pub(super) consumed: u8,
+    pub(super) serial: u16,
+}
+
+impl Plain {
+    const FLAGS: u8 = 1 | COUNTED;
+
+    #[inline]
+    pub(super) fn encode(self, room: &mut [u8; MAX_HEADER_BYTES]) {
+        let [low, high] = self.serial.to_le_bytes();
+        room[..8].copy_from_slice(&self.tag.0.to_le_bytes());
+        room[8..FIXED_BYTES].copy_from_slice(&[Self::FLAGS, self.consumed, low, high]);
+    }
+
+    /// `None` for any other header.
+    #[inline]
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (tag, [flags, consumed, low, high]) = split(bytes.try_into().ok()?);
+        (flags == Self::FLAGS).then_some(Self { tag, consumed, serial: u16::from_le_bytes([low, high]) })
+    }
 }
 
 impl PieceHeader {

@@ -17,6 +17,7 @@ fn header(mark: u64, is_spread: bool, lengths: &[usize]) -> Header {
         is_spread,
         is_counted: true,
         is_hollow: false,
+        is_signed: true,
         consumed: 0x77,
         serial: 0x0b0a,
     }
@@ -40,13 +41,36 @@ fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> String {
 fn the_bytes_are_these() {
     let bytes = encoded(&header(0, false, &[5]));
     assert_eq!(bytes[..8], TAG.0.to_le_bytes());
-    assert_eq!(bytes[8..24], *b"0123456789abcdef");
-    assert_eq!(bytes[24..], [1 | 16, 0x77, 0x0a, 0x0b]);
+    assert_eq!(bytes[8..12], [1 | 16 | 64, 0x77, 0x0a, 0x0b]);
+    assert_eq!(bytes[12..], *b"0123456789abcdef");
     let bytes = encoded(&header(0x0102, true, &[2, 0x1_0000]));
-    assert_eq!(bytes[24], 2 | 4 | 8 | 16);
+    assert_eq!(bytes[8], 2 | 4 | 8 | 16 | 64);
     assert_eq!(bytes[28..36], [2, 1, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[36..52], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[52..], [5, 5]);
+    let unsigned = Header { is_signed: false, ..header(0, false, &[5]) };
+    assert_eq!(encoded(&unsigned), [&TAG.0.to_le_bytes()[..], &[1 | 16, 0x77, 0x0a, 0x0b]].concat());
+}
+
+#[test]
+fn a_plain_header_is_a_header() {
+    let plain = Plain { tag: TAG, consumed: 0x77, serial: 0x0b0a };
+    let mut room = [0xee; MAX_HEADER_BYTES];
+    plain.encode(&mut room);
+    let bytes = &room[..FIXED_BYTES];
+    assert_eq!(Plain::decode(bytes), Some(plain));
+    let header = Header { is_signed: false, signature: Signature::default(), ..header(0, false, &[5]) };
+    assert_eq!(Header::decode(bytes, 5).unwrap().0, header);
+    for wrong in [&bytes[1..], &room[..FIXED_BYTES + 1], &[]] {
+        assert_eq!(Plain::decode(wrong), None);
+    }
+    for bit in (0..8).filter(|bit| *bit != 4) {
+        let mut bytes = bytes.to_vec();
+        bytes[8] ^= 1 << bit;
+        assert_eq!(Plain::decode(&bytes), None);
+    }
+    let uncounted = encoded(&Header { is_counted: false, ..header });
+    assert_eq!(Plain::decode(&uncounted), None);
 }
 
 #[test]
@@ -64,11 +88,12 @@ fn spread_messages_carry_one_part_and_name_the_others() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    assert!(refusal(|bytes| bytes.truncate(27)).contains("a header of 27 bytes"));
-    assert!(refusal(|bytes| bytes[24] |= 64).contains("no meaning"));
-    assert!(refusal(|bytes| bytes[24] |= 32).contains("no meaning"));
+    assert!(refusal(|bytes| bytes.truncate(11)).contains("a header of 11 bytes"));
+    assert!(refusal(|bytes| bytes[8] |= 128).contains("no meaning"));
+    assert!(refusal(|bytes| bytes[8] |= 32).contains("no meaning"));
     assert!(refusal(|bytes| bytes[0] |= 1).contains("no meaning"));
-    assert!(refusal(|bytes| bytes[24] = 8 | 1).contains("no meaning"));
+    assert!(refusal(|bytes| bytes[8] = 8 | 1).contains("no meaning"));
+    assert!(refusal(|bytes| bytes.truncate(27)).contains("a header cut to 27 bytes"));
     assert!(refusal(|bytes| bytes.truncate(35)).contains("a header cut to 35 bytes"));
     assert!(refusal(|bytes| bytes.truncate(50)).contains("a header cut to 50 bytes"));
     assert!(refusal(|bytes| bytes.truncate(53)).contains("1 bytes behind a header, expected 2"));
@@ -104,7 +129,7 @@ fn pieces_come_back() {
 proptest! {
     #[test]
     fn messages_come_back(
-        fields in any::<(u16, u32, u32, [u8; 16], bool, u16, u8)>(),
+        fields in any::<(u16, u32, u32, Option<[u8; 16]>, bool, u16, u8)>(),
         mark in prop_oneof![Just(0), any::<u64>()],
         source in 0u32..1 << 20,
         lengths in proptest::collection::vec(0usize..300, 0..=MAX_PARTS),
@@ -114,9 +139,10 @@ proptest! {
         let tag = Tag::new(Rank(source), group, sequence, round);
         let is_spread = is_spread && lengths.len() > 1;
         let lengths: Lengths = lengths.iter().copied().collect();
-        let (signature, mark) = (Signature(signature), Mark(mark));
+        let (is_signed, signature, mark) = (signature.is_some(), Signature(signature.unwrap_or_default()), Mark(mark));
         let is_hollow = serial % 2 == 0 && lengths.iter().all(|length: &usize| *length == 0);
-        let sent = Header { tag, signature, mark, lengths, is_spread, is_counted, is_hollow, consumed, serial };
+        let sent =
+            Header { tag, signature, mark, lengths, is_spread, is_counted, is_hollow, is_signed, consumed, serial };
         let bytes = encoded(&sent);
         let payload = sent.payload_bytes() + usize::from(is_hollow);
         let (found, inline) = Header::decode(&bytes, payload).unwrap();
@@ -127,12 +153,12 @@ proptest! {
     #[test]
     fn any_bytes_decode_or_are_refused(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..400),
-        flags in 0u8..64,
+        flags in 0u8..128,
         lengths in proptest::collection::vec(0u64..300, 3),
         payload in 0usize..1000,
     ) {
         if bytes.len() > 60 {
-            bytes[24] = flags;
+            bytes[8] = flags;
             bytes[0] &= !3;
             for (at, length) in (28..).step_by(8).zip(lengths) {
                 bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use proptest::prelude::*;
 
-use super::header::{Header, MAX_HEADER_BYTES, PieceHeader};
+use super::header::{FIXED_BYTES, Header, MAX_HEADER_BYTES, PieceHeader, Plain};
 use super::inbox::{Inbox, Job};
 use super::payload::{Offer, Payload};
 use super::sending::Withdrawal;
@@ -26,7 +26,7 @@ fn envelope(round: u32) -> Envelope {
 /// The header of message number `serial`, of these parts.
 fn header(round: u32, serial: u16, buffers: &[Vec<u8>], packed_bytes: usize) -> Vec<u8> {
     let parts = lent_to_send(buffers);
-    let mut header = Header::new(PEER, &envelope(round), &parts, packed_bytes).unwrap();
+    let mut header = Header::new(&envelope(round), &parts, packed_bytes).unwrap();
     header.serial = serial;
     let mut room = [0; MAX_HEADER_BYTES];
     let length = header.encode(&parts, &mut room);
@@ -68,6 +68,58 @@ fn messages_that_overtake_others_wait_for_them() {
         assert!(matches!(post(&mut inbox, 7, place), Err(Ok(1))));
     }
     assert_eq!(*places, [[1], [2], [3]]);
+    assert!(inbox.violation.is_none());
+}
+
+/// A message like `send`'s that does not say its signature.
+fn send_unsigned(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
+    let mut room = [0; MAX_HEADER_BYTES];
+    Plain { tag: tag(round), consumed: 0, serial }.encode(&mut room);
+    inbox.message(&room[..FIXED_BYTES], Payload::Here(bytes));
+}
+
+#[test]
+fn a_message_has_the_signature_of_the_one_before() {
+    let mut inbox = Inbox::new(OWN, 2);
+    let mut places = [[0u8; 1]; 5];
+    // Nobody has said one yet.
+    let [first, second, third, fourth, fifth] = &mut places;
+    let number = post(&mut inbox, 7, first).unwrap();
+    send_unsigned(&mut inbox, 7, 0, &[1]);
+    let (_, ended) = inbox.take_ended(number).unwrap();
+    assert!(matches!(ended.result, Err(Error::Mismatch { found, .. }) if found == Signature::default()));
+    // In the order of their numbers, and whether or not somebody waits for them.
+    send_unsigned(&mut inbox, 7, 2, &[3]);
+    send(&mut inbox, 7, 1, &[2]);
+    send_unsigned(&mut inbox, 7, 3, &[4]);
+    for place in [second, third, fourth] {
+        assert!(matches!(post(&mut inbox, 7, place), Err(Ok(1))));
+    }
+    let number = post(&mut inbox, 7, fifth).unwrap();
+    send_unsigned(&mut inbox, 7, 4, &[5]);
+    let (_, ended) = inbox.take_ended(number).unwrap();
+    assert_eq!(ended.result.unwrap().lengths[..], [1]);
+    assert_eq!(places, [[0], [2], [3], [4], [5]]);
+    assert!(inbox.violation.is_none());
+}
+
+#[test]
+fn a_plain_message_fits_its_place_or_ends_its_receive() {
+    let mut inbox = Inbox::new(OWN, 2);
+    let mut places = [[0u8; 2]; 3];
+    let [first, second, third] = &mut places;
+    let first = post(&mut inbox, 7, first).unwrap();
+    send(&mut inbox, 7, 0, &[1]);
+    assert!(inbox.take_ended(first).unwrap().1.result.is_ok());
+    let second = post(&mut inbox, 7, second).unwrap();
+    send_unsigned(&mut inbox, 7, 1, &[2; 3]);
+    let ended = inbox.take_ended(second).unwrap().1;
+    assert!(matches!(ended.result, Err(Error::TooLong { rank: PEER, part: 0, sent: 3, capacity: 2 })));
+    let third = post(&mut inbox, 7, third).unwrap();
+    send_unsigned(&mut inbox, 7, 2, &[3; 2]);
+    assert!(inbox.take_ended(third).unwrap().1.result.is_ok());
+    assert_eq!(places, [[1, 0], [0, 0], [3, 3]]);
+    assert_eq!((inbox.statistics.messages_received, inbox.statistics.copies), (3, 2));
     assert!(inbox.violation.is_none());
 }
 

@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use super::flight::Flight;
 use super::header::{Header, INLINE_BYTES};
 use crate::transport::{RecvParts, Statistics};
-use crate::{Arrival, Envelope, Error, MAX_PARTS, Rank, Result, Signature, Tag};
+use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 /// A receive that is not tested yet.
 ///
@@ -68,6 +68,14 @@ impl Incoming {
             payload = rest;
         }
         self.ended(Ok(header.arrival()), false);
+    }
+
+    /// The only part has come whole.
+    #[inline]
+    pub(super) fn take_one(&mut self, bytes: usize) {
+        let mut lengths = Lengths::new();
+        lengths.push(bytes);
+        self.ended(Ok(Arrival { mark: Mark::NONE, lengths }), false);
     }
 
     /// Takes the parts that travelled in the header of a spread message. The message was checked.

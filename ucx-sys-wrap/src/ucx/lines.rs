@@ -31,6 +31,12 @@ impl<Message> Lines<Message> {
         self.bucket(tag).waiting.push_back((tag, number));
     }
 
+    /// The receive that has waited longest for `tag`, if it is the first of its bucket.
+    #[inline]
+    pub(super) fn first_waiting(&mut self, tag: Tag) -> Option<u64> {
+        self.bucket(tag).waiting.front().filter(|(first, _)| *first == tag).map(|(_, number)| *number)
+    }
+
     /// The receive that has waited longest for `tag`, which waits no longer.
     #[inline]
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<u64> {

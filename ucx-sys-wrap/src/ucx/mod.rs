@@ -87,6 +87,10 @@ pub const PACKED_BYTES: usize = 4096;
 /// The longest payload that is sent before its receiver asks for it, in bytes.
 pub const AT_ONCE_BYTES: usize = 32 << 10;
 
+/// What to do where UCX can't be set up.
+const RESOURCES: &str = "check UCX_* variables, enlarge /dev/shm (docker run --shm-size) and the limit of open files (ulimit -n), or \
+                         take BREVITY_TRANSPORT=tcp";
+
 /// No payload.
 const NO_BYTES: (*const u8, usize) = (NonNull::dangling().as_ptr(), 0);
 
@@ -167,32 +171,58 @@ struct Closing {
     cause: Option<Failure>,
 }
 
-impl Ucx {
-    /// Makes the transport of `rank` in a world of `world_size`, together with all other ranks.
-    ///
-    /// `exchange` is called once. Blocks as long as it does, and then until every rank has heard from every other over
-    /// UCX. Loads UCX if that has not happened. All ranks must run the same minor
-    /// version of UCX.
+/// A rank's context and worker, before it knows of any other: where these can be made, UCX works.
+pub struct Prepared {
+    rank: Rank,
+    world_size: u32,
+    ucx_version: (u32, u32),
+    tuning: Tuning,
+    engine: Engine,
+}
+
+impl Prepared {
+    /// Makes context and worker of `rank` in a world of `world_size`. Loads UCX if that has not happened. `settings` as in
+    /// [`Options`].
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses; [`Error::Ucx`] and
-    /// [`Error::System`] when worker or sockets can't be made; [`Error::Disagreement`] for ranks with other versions;
-    /// [`Error::MissingRanks`] for ranks that are not heard from in time;
-    /// whatever `exchange` returns.
-    pub fn connect(rank: Rank, world_size: u32, exchange: &mut Exchange<'_>, options: &Options) -> Result<Self> {
+    /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses, or when it can't get what it needs:
+    /// the reason says which and what to do.
+    pub fn new(rank: Rank, world_size: u32, settings: &[(String, String)]) -> Result<Self> {
+        let unavailable = |why| Error::Unavailable { name: "ucx", why };
         if rank.0 >= world_size || world_size > MAX_WORLD_SIZE {
-            let why = format!("rank {rank} is not in a world of {world_size}, of {MAX_WORLD_SIZE} at most");
-            return Err(Error::Unavailable { name: "ucx", why });
+            return Err(unavailable(format!(
+                "rank {rank} is not in a world of {world_size}, of {MAX_WORLD_SIZE} at most"
+            )));
         }
-        let ucp = library::load().map_err(|error| Error::Unavailable { name: "ucx", why: error.to_string() })?;
-        let tuning = Tuning::decide(&options.settings, |name| std::env::var(name).ok(), ucp.version());
-        let mut engine = Engine::new(ucp, &tuning, rank, world_size)?;
+        let ucp = library::load().map_err(|error| unavailable(error.to_string()))?;
+        let tuning = Tuning::decide(settings, |name| std::env::var(name).ok(), ucp.version());
+        if !tuning.is_quiet && rank == Rank(0) {
+            tracing::warn!("{}", tuning::NOT_QUIET);
+        }
+        let engine = Engine::new(ucp, &tuning, rank, world_size).map_err(|error| match error {
+            Error::Ucx { .. } => unavailable(format!("{error}; {RESOURCES}")),
+            error => error,
+        })?;
+        let ucx_version = (ucp.version().0, ucp.version().1);
+        Ok(Self { rank, world_size, ucx_version, tuning, engine })
+    }
+
+    /// Makes the transport, together with all other ranks.
+    ///
+    /// `exchange` is called once. Blocks as long as it does, and then until every rank has heard from every other over
+    /// UCX. All ranks must run the same minor version of UCX. Of `options`, the settings have been taken already.
+    ///
+    /// # Errors
+    /// [`Error::Ucx`] and [`Error::System`] when addresses or sockets can't be made; [`Error::Disagreement`] for ranks
+    /// with other versions or settings; [`Error::MissingRanks`] for ranks that are not heard from in time; whatever
+    /// `exchange` returns.
+    pub fn connect(self, exchange: &mut Exchange<'_>, options: &Options) -> Result<Ucx> {
+        let Self { rank, world_size, ucx_version, tuning, mut engine } = self;
         let mut token = Token::default();
         getrandom::fill(&mut token)
             .map_err(|error| Error::system("can't draw a token", std::io::Error::other(error)))?;
         let mut liveness = Liveness::new(options.interface, token)?;
         let word = OwnWord::new(&token)?;
-        let ucx_version = (ucp.version().0, ucp.version().1);
         let own = Card {
             ucx_version,
             process: std::process::id(),
@@ -206,7 +236,7 @@ impl Ucx {
         let words = meet(rank, world_size, &cards, ucx_version, &mut engine, &mut liveness)?;
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
         greeting::greet(rank, &mut engine, options.join_timeout)?;
-        Ok(Self {
+        Ok(Ucx {
             rank,
             world_size,
             sends: Sends::new(),
@@ -229,6 +259,17 @@ impl Ucx {
             has_moved: false,
             start: Instant::now(),
         })
+    }
+}
+
+impl Ucx {
+    /// Makes the transport of `rank` in a world of `world_size`, together with all other ranks: [`Prepared::new`], then
+    /// [`Prepared::connect`].
+    ///
+    /// # Errors
+    /// As these.
+    pub fn connect(rank: Rank, world_size: u32, exchange: &mut Exchange<'_>, options: &Options) -> Result<Self> {
+        Prepared::new(rank, world_size, &options.settings)?.connect(exchange, options)
     }
 }
 

@@ -4,13 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::header::Header;
-use super::incoming::Finished;
-use super::{PACKED_BYTES, TURNS_PER_CLOCK, Ucx};
+use super::incoming::{Ended, Finished};
+use super::{TURNS_PER_CLOCK, Ucx};
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
 };
-use crate::{Envelope, Error, Failure, OneSided, Rank, Result};
+use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
 impl Transport for Ucx {
     fn name(&self) -> &'static str {
@@ -26,20 +25,16 @@ impl Transport for Ucx {
     }
 
     fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone> {
-        let header = self.check_open(to).and_then(|()| Header::new(self.rank, &envelope, &parts, PACKED_BYTES));
-        let header = match header {
-            Ok(header) => header,
-            Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
-        };
+        if let Err(error) = self.check_open(to) {
+            return Posted::Done(SendDone { parts, result: Err(error) });
+        }
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
         let means = (&mut self.engine, &mut self.bounces);
-        match self.sends.post(means, to, header, parts, self.round) {
-            Posted::Done(mut done) => {
-                self.judge_send(to, &mut done.result);
-                Posted::Done(done)
-            }
-            Posted::Pending(number) => Posted::Pending(SendId(number)),
+        let mut posted = self.sends.post(means, to, &envelope, parts, self.round);
+        if let Posted::Done(done) = &mut posted {
+            self.judge_send(to, &mut done.result);
         }
+        posted
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
@@ -157,6 +152,13 @@ impl Ucx {
     #[inline]
     fn judge_recv(&mut self, (parts, ended): Finished) -> RecvDone {
         self.judge_violation();
+        let result = if ended.is_fetched || ended.result.is_err() { self.judge_ended(ended) } else { ended.result };
+        RecvDone { parts, result }
+    }
+
+    /// A message that was fetched counts if its sender had not taken the memory back; and who has died first is named.
+    #[inline(never)]
+    fn judge_ended(&mut self, ended: Ended) -> Result<Arrival> {
         let mut result = ended.result;
         if ended.is_fetched
             && result.is_ok()
@@ -168,6 +170,6 @@ impl Ucx {
             // UCX names the peer of the operation, others perhaps the one that died first.
             result = Err(closed.error.clone());
         }
-        RecvDone { parts, result }
+        result
     }
 }

@@ -9,12 +9,12 @@ use super::engine::{Engine, Manner};
 use super::flight::{Bounce, Bounces, Flight};
 use super::flow::cost;
 use super::handler::{MESSAGE, PIECE};
-use super::header::{Header, PIECE_BYTES, PieceHeader};
+use super::header::{FIXED_BYTES, Header, PIECE_BYTES, PieceHeader, Plain};
 use super::incoming::count_copy;
 use super::table::Table;
 use super::{AT_ONCE_BYTES, PACKED_BYTES};
-use crate::transport::{Posted, SendDone, SendParts};
-use crate::{Error, MAX_PARTS, Rank, Result, Tag};
+use crate::transport::{Posted, SendDone, SendId, SendParts};
+use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result, Tag};
 
 /// What a message without a payload offers.
 static NOTHING: [u8; 1] = [0];
@@ -57,16 +57,43 @@ impl Sends {
         &mut self,
         (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
         to: Rank,
-        mut header: Header,
+        envelope: &Envelope,
         parts: SendParts,
         posted_in: u32,
-    ) -> Posted<u64, SendDone> {
+    ) -> Posted<SendId, SendDone> {
+        let Some((flight, serial)) = send_plain(engine, to, envelope, &parts) else {
+            return self.post_any((engine, bounces), to, envelope, parts, posted_in);
+        };
+        if let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight) {
+            engine.flights.put(flight);
+            return Posted::Done(SendDone { parts, result: Ok(()) });
+        }
+        let message = Withdrawal { tag: envelope.tag, serial };
+        let mut outgoing = Outgoing::new(to, message, parts, None, posted_in);
+        outgoing.fly(engine, flight);
+        self.keep((engine, bounces), outgoing)
+    }
+
+    /// Sends a message of any kind.
+    #[inline(never)]
+    fn post_any(
+        &mut self,
+        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
+        to: Rank,
+        envelope: &Envelope,
+        parts: SendParts,
+        posted_in: u32,
+    ) -> Posted<SendId, SendDone> {
+        let mut header = match Header::new(envelope, &parts, PACKED_BYTES) {
+            Ok(header) => header,
+            Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
+        };
         let Some(flow) = engine.inbox().flow(to) else {
             return Posted::Done(SendDone { parts, result: Err(Error::Closed) });
         };
-        let serial = flow.sent_count;
-        flow.sent_count = serial.wrapping_add(1);
+        let serial = flow.next_sent();
         (header.serial, header.consumed) = (serial as u16, flow.tell());
+        flow.sign(&mut header);
         header.is_counted = header.payload_bytes() <= AT_ONCE_BYTES && flow.spend(cost(header.bytes_at_once()));
         if !header.is_counted && parts.len() > 1 {
             header.is_spread = true;
@@ -81,21 +108,22 @@ impl Sends {
         // SAFETY: whoever made the leases keeps the bytes until they are given back, and the bounce memory is put back,
         // when the flight is reaped.
         unsafe { engine.send(to, (MESSAGE, manner), header_bytes, payload, &flight) };
-        if !header.is_spread
-            && let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight)
-        {
-            engine.flights.put(flight);
-            bounce.into_iter().for_each(|bounce| bounces.put(bounce));
-            return Posted::Done(SendDone { parts, result: Ok(()) });
-        }
-        let (flights, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
-        let mut outgoing = Outgoing { to, message, parts, flights, bounce, posted_in, is_withdrawn, result };
+        let mut outgoing = Outgoing::new(to, message, parts, bounce, posted_in);
         outgoing.fly(engine, flight);
         outgoing.send_pieces(engine, &header);
+        self.keep((engine, bounces), outgoing)
+    }
+
+    /// Keeps a send until it is tested, unless it is over already.
+    fn keep(
+        &mut self,
+        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
+        mut outgoing: Outgoing,
+    ) -> Posted<SendId, SendDone> {
         if outgoing.is_over(engine, bounces) {
             return Posted::Done(outgoing.done());
         }
-        Posted::Pending(self.operations.insert(outgoing))
+        Posted::Pending(SendId(self.operations.insert(outgoing)))
     }
 
     /// Gives a send back that is over.
@@ -137,6 +165,30 @@ impl Sends {
             .filter(|outgoing| outgoing.flights.iter().any(|flight| !flight.is_over()))
             .map(|outgoing| (outgoing.to, outgoing.posted_in))
     }
+}
+
+/// Sends what nearly every short message is: one part, with a [`Plain`] header, at once. Gives the message's number with the
+/// flight; `None`, and nothing has happened, if it is anything else or there is no credit.
+#[inline]
+fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, parts: &SendParts) -> Option<(Flight, u32)> {
+    let [part] = parts.as_slice() else { return None };
+    let (bytes, inbox) = (part.len(), engine.inbox());
+    let flow = inbox.flow(to)?;
+    let is_plain = envelope.mark == Mark::NONE && envelope.signature == flow.sent_signature;
+    if !is_plain || bytes > AT_ONCE_BYTES || !flow.spend(cost(bytes)) {
+        return None;
+    }
+    let serial = flow.next_sent();
+    let plain = Plain { tag: envelope.tag, consumed: flow.tell(), serial: serial as u16 };
+    inbox.statistics.messages_sent += 1;
+    inbox.statistics.bytes_sent += (FIXED_BYTES + bytes) as u64;
+    let mut flight = engine.flights.take();
+    // SAFETY: just taken: it is in no use.
+    plain.encode(unsafe { flight.header_mut() });
+    let payload = (part.bytes().as_ptr(), bytes);
+    // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is reaped.
+    unsafe { engine.send(to, (MESSAGE, Manner::Any), FIXED_BYTES, payload, &flight) };
+    Some((flight, serial))
 }
 
 /// How the payload of a message is sent, and where it lies.
@@ -198,6 +250,17 @@ fn pack(parts: &SendParts, room: &mut [u8; PACKED_BYTES]) -> usize {
 }
 
 impl Outgoing {
+    fn new(
+        to: Rank,
+        message: Withdrawal,
+        parts: SendParts,
+        bounce: Option<Bounce<PACKED_BYTES>>,
+        posted_in: u32,
+    ) -> Self {
+        let (flights, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
+        Self { to, message, parts, flights, bounce, posted_in, is_withdrawn, result }
+    }
+
     fn send_pieces(&mut self, engine: &mut Engine, header: &Header) {
         for part in header.pieces() {
             // A stream that has broken stays as it is: the caller closes the transport.

@@ -34,8 +34,15 @@ impl<T> Table<T> {
 
     #[inline]
     pub(super) fn remove(&mut self, number: u64) -> Option<T> {
-        self.get_mut(number)?;
-        Some(self.entries.remove(place(number)).1)
+        self.remove_if(number, |_| true)
+    }
+
+    /// Removes an entry that `is_meant` says.
+    #[inline]
+    pub(super) fn remove_if(&mut self, number: u64, is_meant: impl FnOnce(&T) -> bool) -> Option<T> {
+        let place = place(number);
+        let (found, value) = self.entries.get(place)?;
+        (*found == number && is_meant(value)).then(|| self.entries.remove(place).1)
     }
 
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {

@@ -10,6 +10,10 @@ use brevity_ucx_sys::Ucp;
 
 const SCHEME: &str = "RNDV_SCHEME";
 
+/// What users hear who choose a rendezvous by which peers write our memory.
+pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
+                                    peers may still write its memory; unset it";
+
 /// Names in `UCX_TLS` that bring shared-memory lanes.
 const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cma", "xpmem"];
 
@@ -48,12 +52,6 @@ impl Tuning {
             None if shares_memory => settings.push((SCHEME.into(), "get_zcopy".into())),
             None if (version.0, version.1) >= (1, 19) => settings.push((SCHEME.into(), "put_zcopy".into())),
             None => {}
-        }
-        if !is_quiet {
-            tracing::warn!(
-                "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because peers may \
-                 still write its memory; unset it"
-            );
         }
         let made = settings.iter().rev().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         let scheme = made.or_else(|| chosen(SCHEME)).unwrap_or_else(|| "auto".into());

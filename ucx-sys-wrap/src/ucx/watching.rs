@@ -123,7 +123,7 @@ impl Ucx {
         let lost = match news {
             None => return false,
             Some(News::Failed(cause)) => {
-                tracing::warn!(?cause, "a peer reports a failure");
+                tracing::info!(?cause, "a peer reports a failure");
                 self.close_for(Some(cause), cause.into());
                 return true;
             }
@@ -142,7 +142,7 @@ impl Ucx {
             }
             return false;
         }
-        tracing::warn!(rank = %lost, ?cause, "a peer is gone");
+        tracing::info!(rank = %lost, ?cause, "a peer is gone");
         self.close_for(Some(cause), cause.into());
         true
     }

@@ -73,8 +73,14 @@ impl Random {
     fn message(&mut self) -> Message {
         const LENGTHS: [u64; 6] = [1, 200, 5000, 70_000, 600_000, 3_000_000];
         let most = LENGTHS[self.below(LENGTHS.len() as u64) as usize];
+        let length = self.below(most + 1) as usize;
+        self.message_of(length)
+    }
+
+    /// One of `length` bytes.
+    pub fn message_of(&mut self, length: usize) -> Message {
         Message {
-            length: self.below(most + 1) as usize,
+            length,
             seed: self.next() as u8,
             sent: self.way(),
             received: self.way(),

@@ -67,7 +67,7 @@ fn a_canceled_offer_is_whole_or_never_was() {
     turn(&mut transports, 200);
     assert!(matches!(offered.cancel(&mut transports[0]), Err(Error::Canceled)));
     assert_eq!(transports[0].statistics().bytes_copied, size as u64);
-    let stuffing = stuff(&mut transports[0], 1);
+    let stuffing = stuff_with(&mut transports[0], 1, 64 << 10);
     let mut unsent = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, size)]);
     assert!(matches!(unsent.cancel(&mut transports[0]), Err(Error::Canceled)));
     assert_eq!(transports[0].statistics().bytes_copied, size as u64, "an offer that is not sent is withdrawn");

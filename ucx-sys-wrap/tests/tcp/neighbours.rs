@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ucx_sys_wrap::shm::{Neighbourhood, OwnArea};
 use ucx_sys_wrap::tcp::{MAX_EAGER_BYTES, Tcp};
-use ucx_sys_wrap::{Error, Rank, Tag, Transport};
+use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag, Transport};
 
 use super::world::*;
 
@@ -44,9 +44,9 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
     let mut another = words(0, [8, 0, 0]);
     another[0] = foreign;
     type Case = (u64, u64, u64, [u64; 7]);
-    let cases: [Case; 16] = [
+    let cases: [Case; 19] = [
         (0, 1, 0, words(0, [8, 0, 0])),
-        (9, 1, 0, words(0, [8, 0, 0])),
+        (10, 1, 0, words(0, [8, 0, 0])),
         (255, 1, 0, words(0, [8, 0, 0])),
         (1, 4, 0, words(0, [8, 0, 0])),
         (1, 255, 0, words(0, [8, 0, 0])),
@@ -61,6 +61,9 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
         (6, 0, 0, [u64::MAX, 0, 0, 0, 0, 0, 0]),
         (7, 0, 0, [3, 0, 0, 0, 0, 0, 0]),
         (4, 1, 0, words(0, [1 << 41, 0, 0])),
+        (9, 1, 8, another),
+        (9, 1, 529, words(0, [0; 3])),
+        (9, 1, u64::from(u16::MAX), words(0, [0; 3])),
     ];
     for (case, (kind, parts, extra, line)) in cases.into_iter().enumerate() {
         let (mut transports, _strangers, block, _world) = with_stranger();
@@ -117,7 +120,7 @@ fn garbage_of_a_neighbour_is_an_error_or_nothing() {
         for position in 0..40 {
             let mut line: [u64; 7] = std::array::from_fn(|_| next() >> (next() % 64));
             line[0] = if next() % 4 > 0 { envelope(1, next() as u32 % 3).tag.0 } else { line[0] };
-            write_cell(&block, position, next() % 9, next() % 4, next() % 20, line);
+            write_cell(&block, position, next() % 10, next() % 4, next() % 20, line);
             if next() % 8 == 0 {
                 block.word(next() as usize % 3 * 8 + 128).store(next() % 200, Ordering::Release);
             }
@@ -137,6 +140,99 @@ fn garbage_of_a_neighbour_is_an_error_or_nothing() {
         }
     }
     assert!(refused > 60, "{refused} receives were refused");
+}
+
+#[test]
+fn a_short_message_has_signature_and_mark_of_the_last_that_said_them() {
+    let (mut transports, _strangers, block, _world) = with_stranger();
+    let mut receives = [8, 20, 20].map(|capacity| Receiving::post(&mut transports[0], 1, envelope(1, 0), &[capacity]));
+    let mut said = words(0, [8, 1, 2]);
+    said[3] = 5;
+    write_cell(&block, 0, 1, 1, 0, said);
+    let tag = said[0];
+    write_cell(&block, 1, 9, 1, 20, [tag, 1, 2, 3, 4, 5, 6]);
+    // Longer than its place.
+    write_cell(&block, 2, 9, 1, 21, [tag, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(receive(&mut transports, 0, &mut receives[0]).unwrap().mark, Mark(5));
+    assert_eq!(receive(&mut transports, 0, &mut receives[1]).unwrap().mark, Mark(5));
+    let whole = [1u64, 2, 3].map(u64::to_le_bytes).concat();
+    assert_eq!(receives[1].bytes(), [&whole[..20]]);
+    let result = receive(&mut transports, 0, &mut receives[2]);
+    assert!(matches!(result, Err(Error::TooLong { sent: 21, capacity: 20, .. })), "{result:?}");
+    // And before anything was said, nothing but zeros.
+    let (mut transports, _strangers, block, _world) = with_stranger();
+    let mut other = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[20]);
+    write_cell(&block, 0, 9, 1, 8, [tag, 1, 2, 3, 4, 5, 6]);
+    let result = receive(&mut transports, 0, &mut other);
+    let zeros = Signature::default();
+    assert!(matches!(result, Err(Error::Mismatch { found, .. }) if found == zeros), "{result:?}");
+}
+
+/// Whatever the messages before have said, each arrives as it was sent.
+#[test]
+fn signatures_and_marks_arrive_in_any_order_of_lengths() {
+    let sizes = [0, 1, 7, 8, 9, 47, 48, 49, 100, 512, 528, 529, 7000, 100_000];
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for (may_read, post_first) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut transports = neighbours(2, may_read);
+        for _ in 0..60 {
+            let messages: Vec<_> = (0..6)
+                .map(|seed| {
+                    let said = Envelope {
+                        signature: Signature([next(2) as u8; 16]),
+                        mark: Mark(next(2) as u64),
+                        ..envelope(0, next(2) as u32)
+                    };
+                    let parts = [pattern(seed, sizes[next(sizes.len())]), pattern(seed + 9, 30)];
+                    (said, parts[..if next(5) == 0 { 2 } else { 1 }].to_vec())
+                })
+                .collect();
+            let (mut sends, mut receives) = (Vec::new(), Vec::new());
+            for posts_receives in [post_first, !post_first] {
+                for (said, parts) in &messages {
+                    if posts_receives {
+                        let lengths: Vec<_> = parts.iter().map(Vec::len).collect();
+                        receives.push(Receiving::post(&mut transports[1], 0, *said, &lengths));
+                    } else {
+                        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+                        sends.push(Sending::post(&mut transports[0], 1, *said, &parts));
+                    }
+                }
+                turn(&mut transports, next(20));
+            }
+            for ((said, parts), receiving) in messages.iter().zip(&mut receives) {
+                let arrival = receive(&mut transports, 1, receiving).unwrap();
+                assert_eq!(arrival.mark, said.mark);
+                assert!(receiving.bytes() == *parts, "{} bytes, may_read {may_read}", parts[0].len());
+            }
+            turn_until(&mut transports, |transports| sends.iter_mut().all(|it| it.test(&mut transports[0]).is_some()));
+        }
+    }
+}
+
+/// A send of a message that may be read ends, whether or not its receive is ever posted, and whoever sleeps.
+#[test]
+fn what_nobody_asks_for_is_read_a_turn_later() {
+    let mut transports = neighbours(2, true);
+    let bytes = pattern(1, 100_000);
+    // Something else is awaited, so that the link is looked at in every turn.
+    let _other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
+    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
+    turn(&mut transports[1..], 1);
+    turn(&mut transports[..1], 1);
+    assert!(sending.test(&mut transports[0]).is_none(), "its receive may be posted now");
+    turn(&mut transports[1..], 1);
+    turn(&mut transports[..1], 1);
+    assert!(sending.test(&mut transports[0]).is_some());
+    let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
+    receive(&mut transports, 1, &mut receiving).unwrap();
+    assert!(receiving.bytes() == [bytes]);
 }
 
 #[test]
@@ -213,7 +309,7 @@ fn a_small_message_does_not_wait_for_a_large_one() {
 #[test]
 fn messages_of_all_sizes_arrive_in_order_and_whole() {
     let sizes =
-        [0, 1, 15, 16, 17, 528, 529, 4096, 10_239, 10_240, 70_000, 512 << 10, 600_000, 1 << 20, (1 << 20) + 1, 5 << 20];
+        [0, 1, 15, 16, 17, 528, 529, 4096, 6143, 6144, 70_000, 512 << 10, 600_000, 1 << 20, (1 << 20) + 1, 5 << 20];
     for may_read in [true, false] {
         for post_first in [true, false] {
             let mut transports = neighbours(2, may_read);

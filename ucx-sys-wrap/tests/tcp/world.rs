@@ -133,9 +133,14 @@ pub fn data(source: usize, number: u32, payload: &[u8]) -> Vec<u8> {
 
 /// More than the kernel takes for a peer that does not read, in messages that are sent without asking.
 pub fn stuff(transport: &mut Tcp, to: usize) -> Vec<Sending> {
+    stuff_with(transport, to, MAX_EAGER_BYTES)
+}
+
+/// The same in messages of `bytes` of payload: of 64 KiB and less they are sent without asking even beside an offer.
+pub fn stuff_with(transport: &mut Tcp, to: usize, bytes: usize) -> Vec<Sending> {
     let from = transport.rank().index();
-    let count = CREDIT_BYTES as usize / (MAX_EAGER_BYTES + 128);
-    (0..count).map(|i| Sending::post(transport, to, envelope(from, 900), &[&pattern(i, MAX_EAGER_BYTES)])).collect()
+    let count = CREDIT_BYTES as usize / (bytes + 128);
+    (0..count).map(|i| Sending::post(transport, to, envelope(from, 900), &[&pattern(i, bytes)])).collect()
 }
 
 /// A send and the memory that it has borrowed.

@@ -39,6 +39,7 @@
 mod bindings;
 mod inline;
 mod load;
+mod signals;
 mod table;
 
 pub use bindings::*;

@@ -1,16 +1,19 @@
 //! Cells: nine lines with a stamp in the first word, which is written last.
 //!
-//! | word of the first line | message | long | offer | piece | others |
-//! | --- | --- | --- | --- | --- | --- |
-//! | 0 | stamp: 32 bits of the cell's number plus one, 8 bits of kind, 8 of the number of parts, 16 extra | extra: lines of its first piece, already in the ring | as message | as message | as message |
-//! | 1 | tag | tag | tag | bytes | number of the offer |
-//! | 2, 3 | signature | signature | signature | | |
-//! | 4 | mark | mark | mark | | |
-//! | 5 | three lengths of 16 bits | length | length | | |
-//! | 6, 7 | the first 16 bytes | lengths | lengths | | |
+//! | word of the first line | message | short | long | offer | piece | others |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | 0 | stamp: 32 bits of the cell's number plus one, 8 bits of kind, 8 of the number of parts, 16 extra | extra: bytes | extra: lines of its first piece, already in the ring | as message | as message | as message |
+//! | 1 | tag | tag | tag | tag | bytes | number of the offer |
+//! | 2, 3 | signature | the first 48 bytes | signature | signature | | |
+//! | 4 | mark | | mark | mark | | |
+//! | 5 | three lengths of 16 bits | | length | length | | |
+//! | 6, 7 | the first 16 bytes | | lengths | lengths | | |
 //!
 //! Behind it, a message has the rest of its payload; an offer has its number, the word that says whether its memory may
 //! be read (or 64), the serial number that it then holds, zero, and three addresses.
+//!
+//! A message is short when it has one part, and signature and mark of the last message, long or offer before it (zeros
+//! before the first): so up to 48 bytes lie in the line of the stamp.
 
 use crate::{Arrival, Envelope, Mark, Rank, Signature, Tag};
 
@@ -22,6 +25,9 @@ pub(super) const CELL_BYTES: usize = 576;
 /// Payload in the first line, and in a cell.
 pub(super) const FIRST_BYTES: usize = 16;
 pub(super) const INLINE_BYTES: usize = FIRST_BYTES + CELL_BYTES - 64;
+
+/// Payload of a short message in the first line.
+pub(super) const SHORT_FIRST_BYTES: usize = 48;
 
 /// A line, as words.
 pub(super) type Line = [u64; 8];
@@ -39,6 +45,8 @@ pub(super) enum Kind {
     Data = 7,
     /// The message is not wanted.
     Refusal = 8,
+    /// A message of one part that says of itself only what differs from the one before.
+    Short = 9,
 }
 
 /// What a message says about itself.
@@ -68,9 +76,18 @@ impl Place {
 
 impl Kind {
     fn decode(byte: u8) -> Option<Self> {
-        let kinds =
-            [Self::Message, Self::Long, Self::Piece, Self::Offer, Self::Grant, Self::Read, Self::Data, Self::Refusal];
-        kinds.into_iter().find(|kind| *kind as u8 == byte)
+        Some(match byte {
+            1 => Self::Message,
+            2 => Self::Long,
+            3 => Self::Piece,
+            4 => Self::Offer,
+            5 => Self::Grant,
+            6 => Self::Read,
+            7 => Self::Data,
+            8 => Self::Refusal,
+            9 => Self::Short,
+            _ => return None,
+        })
     }
 }
 
@@ -96,7 +113,7 @@ pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 
 pub(super) fn read_stamp(stamp: u64) -> Result<(Kind, u16), String> {
     match Kind::decode((stamp >> 32) as u8) {
         Some(kind) => Ok((kind, (stamp >> 48) as u16)),
-        None => Err(format!("a cell of kind {}, expected 1 to 8", (stamp >> 32) as u8)),
+        None => Err(format!("a cell of kind {}, expected 1 to 9", (stamp >> 32) as u8)),
     }
 }
 
@@ -238,6 +255,7 @@ mod tests {
         let place = Place { number: 7, word: 63, serial: 1 << 40, addresses: [1, 2, usize::MAX] };
         assert_eq!(Place::decode(&place.line()), Ok(place));
         assert_eq!(Kind::decode(0), None);
-        assert_eq!(Kind::decode(9), None);
+        assert_eq!(Kind::decode(9), Some(Kind::Short));
+        assert_eq!(Kind::decode(10), None);
     }
 }

@@ -14,10 +14,12 @@
 //!
 //! A message takes one of four ways:
 //!
-//! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header. One copy in, one copy out.
+//! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
+//!    itself what the one before has said. One copy in, one copy out.
 //! 2. Up to [`MAX_EAGER_BYTES`](super::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a cell. One copy in, one copy out.
-//! 3. Between 10 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
-//!    it from the sender's memory. One copy. What is not expected yet is read to the heap, as far as the credit goes.
+//! 3. Between 6 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
+//!    it from the sender's memory. One copy. What is still not expected a turn later is read to the heap, as far as the
+//!    credit goes.
 //! 4. Anything else is offered, and goes through the ring when a receive is posted.
 //!
 //! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
@@ -63,7 +65,7 @@ const CELLS_AT: usize = 4096;
 const OPEN_MESSAGES: usize = 64;
 
 /// Messages of so many bytes may be read from the sender's memory.
-const LEAST_OPEN: usize = 10 << 10;
+const LEAST_OPEN: usize = 6 << 10;
 const MOST_OPEN: usize = 1 << 20;
 
 /// What the neighbour says about what was sent to it.
@@ -125,10 +127,23 @@ impl Link {
     /// anything moved.
     #[inline]
     fn poll(&mut self, quota: usize, counts: &mut Statistics) -> Result<bool> {
+        if !self.receiver.has_cell() && self.sender.is_idle() && !self.receiver.has_new_offers() {
+            return Ok(false);
+        }
+        self.work(quota, counts)
+    }
+
+    /// What [`poll`](Self::poll) does where there may be something to do.
+    fn work(&mut self, quota: usize, counts: &mut Statistics) -> Result<bool> {
         if !self.is_open {
             return Ok(false);
         }
         let mut moved = false;
+        if self.receiver.has_new_offers() {
+            moved = true;
+            self.receiver.fetch_offers(counts);
+            self.reply(counts);
+        }
         if self.receiver.has_cell() {
             moved = true;
             self.receiver.take(quota, counts)?;
@@ -146,7 +161,7 @@ impl Link {
     /// Whether something waits here: an operation, or something to send.
     #[inline]
     fn is_awaited(&self) -> bool {
-        self.is_open && (self.has_operations() || !self.sender.is_idle())
+        self.is_open && (self.has_operations() || !self.sender.is_idle() || self.receiver.has_new_offers())
     }
 
     #[inline]

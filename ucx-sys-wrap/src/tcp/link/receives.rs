@@ -3,19 +3,19 @@
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
-use arrayvec::ArrayVec;
-use slab::Slab;
-
 use super::cell::{Head, Place};
 use crate::transport::{RecvDone, RecvParts, check_message};
-use crate::{Arrival, Envelope, Error, MAX_PARTS, Rank, Result, Tag};
+use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
+use arrayvec::ArrayVec;
 
 /// Where bytes of a message go.
 pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, MAX_PARTS>;
 
 pub(super) struct Receives {
     peer: Rank,
-    operations: Slab<Receive>,
+    /// Posted receives by their keys, and the keys that are free: what has ended leaves its place to the next.
+    operations: Vec<Receive>,
+    free: Vec<usize>,
     /// Posted and not matched, in the order of posting.
     waiting: VecDeque<(Tag, usize)>,
     /// Arrived and not matched, in the order of arrival.
@@ -23,14 +23,31 @@ pub(super) struct Receives {
     /// Posted receives that have not ended.
     pending: usize,
     offers: usize,
+    /// Those of the last turn.
+    new_offers: usize,
     next_number: u64,
 }
 
 struct Receive {
     envelope: Envelope,
     parts: RecvParts,
-    /// `None` while it goes on.
-    result: Option<Result<Arrival>>,
+    state: State,
+}
+
+/// How far a receive is.
+enum State {
+    Free,
+    Pending,
+    Ended(Result<Arrival>),
+}
+
+/// What became of a message that came in one piece.
+pub(super) enum Delivery {
+    Delivered,
+    /// Its receive has ended with an error.
+    Refused,
+    /// Nobody has asked for it yet.
+    Unexpected,
 }
 
 /// A message that nobody has asked for yet.
@@ -47,17 +64,21 @@ pub(super) enum Body {
     Fetched(Vec<u8>),
     /// It is offered, and lies there.
     Offer(Place),
+    /// Likewise, and has come in the last turn: its receive may be posted in the next.
+    NewOffer(Place),
 }
 
 impl Receives {
     pub(super) fn new(peer: Rank) -> Self {
         Self {
             peer,
-            operations: Slab::new(),
+            operations: Vec::new(),
+            free: Vec::new(),
             waiting: VecDeque::new(),
             unexpected: VecDeque::new(),
             pending: 0,
             offers: 0,
+            new_offers: 0,
             next_number: 0,
         }
     }
@@ -74,7 +95,17 @@ impl Receives {
     #[inline]
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         self.pending += 1;
-        self.operations.insert(Receive { envelope, parts, result: None })
+        if let Some(key) = self.free.pop()
+            && let Some(place) = self.operations.get_mut(key)
+        {
+            // Field by field, which spares a copy of the whole.
+            place.envelope = envelope;
+            place.parts = parts;
+            place.state = State::Pending;
+            return key;
+        }
+        self.operations.push(Receive { envelope, parts, state: State::Pending });
+        self.operations.len() - 1
     }
 
     /// Takes the first waiting receive of a tag.
@@ -96,20 +127,45 @@ impl Receives {
     #[inline]
     pub(super) fn check(&self, key: usize, head: &Head) -> Result<()> {
         match self.operations.get(key) {
-            Some(Receive { envelope, parts, .. }) => {
+            Some(Receive { envelope, parts, state: State::Pending | State::Ended(_) }) => {
                 check_message(self.peer, envelope.signature, parts, head.signature, head.lengths())
             }
-            None => Err(Error::Canceled),
+            _ => Err(Error::Canceled),
         }
+    }
+
+    /// Delivers a message of one part to the receive that waits for it: `fill` writes the part, of `bytes` bytes.
+    #[inline]
+    pub(super) fn deliver(
+        &mut self,
+        (tag, signature, mark): (Tag, Signature, Mark),
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Delivery {
+        let Some(key) = self.take_waiting(tag) else { return Delivery::Unexpected };
+        let Some(receive) = self.operations.get_mut(key) else { return Delivery::Refused };
+        if receive.envelope.signature == signature
+            && let [part] = &mut receive.parts[..]
+            && let Some(place) = part.bytes_mut().get_mut(..bytes)
+        {
+            fill(place);
+            let lengths = ArrayVec::from_iter([bytes]);
+            receive.state = State::Ended(Ok(Arrival { mark, lengths }));
+            self.pending -= 1;
+            return Delivery::Delivered;
+        }
+        let checked = check_message(self.peer, receive.envelope.signature, &receive.parts, signature, &[bytes]);
+        self.end(key, checked.and(Err(Error::Canceled)));
+        Delivery::Refused
     }
 
     /// Ends a posted receive. One that has ended already stays as it is.
     #[inline]
     pub(super) fn end(&mut self, key: usize, result: Result<Arrival>) {
         if let Some(receive) = self.operations.get_mut(key)
-            && receive.result.is_none()
+            && matches!(receive.state, State::Pending)
         {
-            receive.result = Some(result);
+            receive.state = State::Ended(result);
             self.pending -= 1;
         }
     }
@@ -117,9 +173,14 @@ impl Receives {
     /// Takes a receive that has ended.
     #[inline]
     pub(super) fn take_ended(&mut self, key: usize) -> Option<RecvDone> {
-        self.operations.get(key)?.result.as_ref()?;
-        let Receive { parts, result, .. } = self.operations.try_remove(key)?;
-        Some(RecvDone { parts, result: result? })
+        let receive = self.operations.get_mut(key)?;
+        if !matches!(receive.state, State::Ended(_)) {
+            return None;
+        }
+        let parts = std::mem::take(&mut receive.parts);
+        let State::Ended(result) = std::mem::replace(&mut receive.state, State::Free) else { return None };
+        self.free.push(key);
+        Some(RecvDone { parts, result })
     }
 
     pub(super) fn cancel(&mut self, key: usize) {
@@ -130,8 +191,10 @@ impl Receives {
     /// Ends every receive that has not ended.
     pub(super) fn end_all(&mut self, error: &Error) {
         self.waiting.clear();
-        for (_, receive) in &mut self.operations {
-            receive.result.get_or_insert_with(|| Err(error.clone()));
+        for receive in &mut self.operations {
+            if matches!(receive.state, State::Pending) {
+                receive.state = State::Ended(Err(error.clone()));
+            }
         }
         self.pending = 0;
     }
@@ -140,7 +203,7 @@ impl Receives {
     #[inline]
     pub(super) fn places(&mut self, key: usize, head: &Head, start: usize, end: usize) -> Places<'_> {
         match self.operations.get_mut(key) {
-            Some(Receive { parts, result: None, .. }) => places(parts, head, start, end),
+            Some(Receive { parts, state: State::Pending, .. }) => places(parts, head, start, end),
             _ => Places::new(),
         }
     }
@@ -152,13 +215,30 @@ impl Receives {
         self.next_number
     }
 
-    pub(super) fn keep_fetched(&mut self, head: Head, bytes: Vec<u8>) {
-        self.unexpected.push_back(Unexpected { head, body: Body::Fetched(bytes) });
-    }
-
     pub(super) fn keep_offer(&mut self, head: Head, place: Place) {
         self.offers += 1;
-        self.unexpected.push_back(Unexpected { head, body: Body::Offer(place) });
+        self.new_offers += 1;
+        self.unexpected.push_back(Unexpected { head, body: Body::NewOffer(place) });
+    }
+
+    /// Whether offers have come in the last turn that nobody has taken.
+    #[inline]
+    pub(super) fn has_new_offers(&self) -> bool {
+        self.new_offers > 0
+    }
+
+    /// No offer is new any more: `fetch` gets those that were, and may give the bytes of the message.
+    pub(super) fn age_offers(&mut self, mut fetch: impl FnMut(&Head, &Place) -> Option<Vec<u8>>) {
+        self.new_offers = 0;
+        for message in &mut self.unexpected {
+            if let Body::NewOffer(place) = message.body {
+                message.body = Body::Offer(place);
+                if let Some(bytes) = fetch(&message.head, &place) {
+                    message.body = Body::Fetched(bytes);
+                    self.offers -= 1;
+                }
+            }
+        }
     }
 
     /// Offers that wait for their receive.
@@ -179,7 +259,7 @@ impl Receives {
     pub(super) fn kept_bytes(&self) -> usize {
         let bytes = |message: &Unexpected| match &message.body {
             Body::Bytes(_, bytes) | Body::Fetched(bytes) => bytes.len(),
-            Body::Offer(_) => 0,
+            Body::Offer(_) | Body::NewOffer(_) => 0,
         };
         self.unexpected.iter().map(bytes).sum()
     }
@@ -187,9 +267,13 @@ impl Receives {
     /// Takes the first kept message of a tag.
     #[inline]
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<Unexpected> {
+        if self.unexpected.is_empty() {
+            return None;
+        }
         let position = self.unexpected.iter().position(|message| message.head.tag == tag)?;
         let taken = self.unexpected.remove(position)?;
-        self.offers -= usize::from(matches!(taken.body, Body::Offer(_)));
+        self.offers -= usize::from(matches!(taken.body, Body::Offer(_) | Body::NewOffer(_)));
+        self.new_offers -= usize::from(matches!(taken.body, Body::NewOffer(_)));
         Some(taken)
     }
 
@@ -198,15 +282,15 @@ impl Receives {
         self.unexpected.retain(|message| match &message.body {
             Body::Bytes(_, bytes) => bytes.len() == message.head.bytes(),
             Body::Fetched(_) => true,
-            Body::Offer(_) => false,
+            Body::Offer(_) | Body::NewOffer(_) => false,
         });
-        self.offers = 0;
+        (self.offers, self.new_offers) = (0, 0);
     }
 
     /// Forgets all that was kept.
     pub(super) fn forget_all(&mut self) {
         self.unexpected = VecDeque::new();
-        self.offers = 0;
+        (self.offers, self.new_offers) = (0, 0);
     }
 }
 

@@ -1,21 +1,23 @@
 //! What a neighbour sends: cells in their order, matched with receives, and their payload.
 
 mod offers;
+mod short;
+mod streams;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use super::super::CREDIT_BYTES;
 use super::super::frame::cost;
-use super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, is_stamped, offset_of, read_stamp};
-use super::payload::read_ring;
 use super::receives::Receives;
 use super::sending::Reply;
 use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
-use crate::{Error, Rank, Result, Statistics};
+use crate::{Error, Mark, Rank, Result, Signature, Statistics};
+use streams::Stream;
 
 /// Bytes that a message is counted for besides its payload.
 const HEADER_BYTES: u64 = LINE_BYTES as u64;
@@ -42,17 +44,10 @@ pub(super) struct Receiver {
     streams: VecDeque<Stream>,
     granted: HashMap<u32, (Head, Option<usize>)>,
     receives: Receives,
+    /// Signature and mark of the last message that said them, which a short one has too.
+    last: (Signature, Mark),
     replies: VecDeque<Reply>,
     news: VecDeque<News>,
-}
-
-/// A message that comes through the ring.
-struct Stream {
-    head: Head,
-    bytes: usize,
-    received: usize,
-    target: Target,
-    is_eager: bool,
 }
 
 /// Where a message goes.
@@ -94,6 +89,7 @@ impl Receiver {
             streams: VecDeque::new(),
             granted: HashMap::new(),
             receives: Receives::new(peer),
+            last: Default::default(),
             replies: VecDeque::new(),
             news: VecDeque::new(),
         }
@@ -151,6 +147,12 @@ impl Receiver {
         self.streams.clear();
     }
 
+    /// Whether offers are here that have waited for a turn.
+    #[inline]
+    pub(super) fn has_new_offers(&self) -> bool {
+        self.receives.has_new_offers()
+    }
+
     /// Whether a cell is there to be taken.
     #[inline]
     pub(super) fn has_cell(&self) -> bool {
@@ -167,9 +169,14 @@ impl Receiver {
             if !is_stamped(stamp, self.position) {
                 return Ok(());
             }
-            let mut line = self.cells.line(at);
-            line[0] = stamp;
-            self.take_cell(at, &line, counts)?;
+            let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
+            if kind == Kind::Short {
+                self.take_short(at, usize::from(extra), counts)?;
+            } else {
+                let mut line = self.cells.line(at);
+                line[0] = stamp;
+                self.take_cell((kind, extra), at, &line, counts)?;
+            }
             self.position += 1;
             self.acknowledge();
             if counts.bytes_received - before >= quota as u64 {
@@ -193,14 +200,10 @@ impl Receiver {
         }
     }
 
-    #[inline]
-    fn take_cell(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
-        let (kind, extra) = read_stamp(line[0]).map_err(|what| self.refusal(what))?;
-        if kind == Kind::Message {
-            return self.take_message(at, line, counts);
-        }
+    fn take_cell(&mut self, (kind, extra): (Kind, u16), at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
         match kind {
-            Kind::Message => Ok(()),
+            Kind::Message => self.take_message(at, line, counts),
+            Kind::Short => self.take_short(at, usize::from(extra), counts),
             Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
             Kind::Piece => self.take_piece(line[1], counts),
             Kind::Offer => self.take_offer(at, line, counts),
@@ -212,7 +215,6 @@ impl Receiver {
     }
 
     /// A message that lies in its cell.
-    #[inline]
     fn take_message(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
         let head = self.decode(line, Kind::Message)?;
         let bytes = head.bytes();
@@ -247,109 +249,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// The header of a message that comes through the ring, and its first piece.
-    fn take_long(&mut self, line: &Line, first: usize, counts: &mut Statistics) -> Result<()> {
-        let head = self.decode(line, Kind::Long)?;
-        let bytes = head.bytes();
-        if bytes > MAX_EAGER_BYTES || bytes <= INLINE_BYTES {
-            let what = format!("a long message of {bytes} bytes, expected {} to {MAX_EAGER_BYTES}", INLINE_BYTES + 1);
-            return Err(self.refusal(what));
-        }
-        self.receive_eager(bytes)?;
-        counts.bytes_received += HEADER_BYTES;
-        let target = match self.matched(&head) {
-            Target::Kept(_) => Target::Kept(self.receives.keep(head, Vec::new())),
-            target => target,
-        };
-        self.streams.push_back(Stream { head, bytes, received: 0, target, is_eager: true });
-        if first == 0 {
-            return Ok(());
-        }
-        if self.streams.len() > 1 {
-            return Err(self.refusal("a piece of a message before the end of another".into()));
-        }
-        self.feed(first.min(bytes), counts)
-    }
-
-    /// The next bytes of the first message that comes through the ring.
-    fn take_piece(&mut self, bytes: u64, counts: &mut Statistics) -> Result<()> {
-        match usize::try_from(bytes) {
-            Ok(bytes) => self.feed(bytes, counts),
-            Err(_) => Err(self.refusal(format!("a piece of {bytes} bytes"))),
-        }
-    }
-
-    fn take_data(&mut self, number: u64, counts: &mut Statistics) -> Result<()> {
-        let number = self.number(number)?;
-        let Some((head, receive)) = self.granted.remove(&number) else {
-            return Err(self.refusal(format!("data for offer {number}, which was not granted")));
-        };
-        let target = receive.map_or(Target::Discarded, Target::Posted);
-        let stream = Stream { head, bytes: head.bytes(), received: 0, target, is_eager: false };
-        if stream.bytes == 0 {
-            self.finish_stream(stream, counts);
-        } else {
-            self.streams.push_back(stream);
-        }
-        Ok(())
-    }
-
     fn take_answer(&mut self, news: fn(u32) -> News, word: u64) -> Result<()> {
         let number = self.number(word)?;
         self.news.push_back(news(number));
         Ok(())
-    }
-
-    /// Gives the next bytes of the ring to the first message.
-    fn feed(&mut self, count: usize, counts: &mut Statistics) -> Result<()> {
-        let Some(stream) = self.streams.front_mut() else {
-            return Err(self.refusal("a piece of no message".into()));
-        };
-        let left = stream.bytes - stream.received;
-        if count == 0 || count > left || count > self.ring.bytes() {
-            return Err(self.refusal(format!("a piece of {count} bytes, expected 1 to {left}")));
-        }
-        let (start, end) = (stream.received, stream.received + count);
-        let (head, target) = (stream.head, stream.target);
-        stream.received = end;
-        match target {
-            Target::Posted(key) => {
-                let mut position = self.ring_taken;
-                for mut place in self.receives.places(key, &head, start, end) {
-                    read_ring(&self.ring, position, &mut place);
-                    position += place.len() as u64;
-                }
-            }
-            Target::Kept(number) => {
-                if let Some(kept) = self.receives.kept(number) {
-                    kept.resize(end, 0);
-                    read_ring(&self.ring, self.ring_taken, &mut kept[start..]);
-                }
-            }
-            Target::Discarded => {}
-        }
-        if target != Target::Discarded {
-            count_copy(count, counts);
-        }
-        counts.bytes_received += count as u64;
-        self.ring_taken += count.next_multiple_of(LINE_BYTES) as u64;
-        if end == head.bytes()
-            && let Some(stream) = self.streams.pop_front()
-        {
-            self.finish_stream(stream, counts);
-        }
-        Ok(())
-    }
-
-    /// A message that came through the ring is whole.
-    fn finish_stream(&mut self, stream: Stream, counts: &mut Statistics) {
-        if stream.is_eager && !matches!(stream.target, Target::Kept(_)) {
-            self.eager_taken += cost(stream.bytes);
-        }
-        if let Target::Posted(key) = stream.target {
-            counts.messages_received += 1;
-            self.receives.end(key, Ok(stream.head.arrival()));
-        }
     }
 
     /// Finds out where a message goes.
@@ -376,8 +279,10 @@ impl Receiver {
     }
 
     #[inline]
-    fn decode(&self, line: &Line, kind: Kind) -> Result<Head> {
-        Head::decode(line, kind, self.peer).map_err(|what| self.refusal(what))
+    fn decode(&mut self, line: &Line, kind: Kind) -> Result<Head> {
+        let head = Head::decode(line, kind, self.peer).map_err(|what| self.refusal(what))?;
+        self.last = (head.signature, head.mark);
+        Ok(head)
     }
 
     fn number(&self, word: u64) -> Result<u32> {

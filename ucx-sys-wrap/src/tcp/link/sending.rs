@@ -1,6 +1,9 @@
 //! What is sent to a neighbour: cells and pieces as there is room, and messages that wait for an answer.
 
 mod offers;
+mod pieces;
+mod room;
+mod short;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,22 +11,17 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
+use super::super::MAX_EAGER_BYTES;
 use super::super::frame::{MAX_OFFERS, cost};
-use super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
-use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, MOST_OPEN};
-use super::{RING_TAKEN_AT, STARVING_AT};
+use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, MOST_OPEN, STARVING_AT};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
-use crate::{Envelope, Error, Rank, Result, Statistics};
+use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
 
 /// Cells that pieces leave to messages.
 const CELLS_FOR_HEADS: u64 = 16;
-
-/// Bytes of a piece: about a quarter of its message, within these.
-const LEAST_PIECE: usize = 4 << 10;
-const MOST_PIECE: usize = 64 << 10;
 
 pub(super) struct Sender {
     peer: Rank,
@@ -54,6 +52,8 @@ pub(super) struct Sender {
     pending: usize,
     is_starving: bool,
     has_published: bool,
+    /// Signature and mark of the last message that said them; a message with the same need not.
+    last: (Signature, Mark),
 }
 
 /// An answer to an offer.
@@ -133,6 +133,7 @@ impl Sender {
             pending: 0,
             is_starving: false,
             has_published: false,
+            last: Default::default(),
         }
     }
 
@@ -144,6 +145,14 @@ impl Sender {
         parts: SendParts,
         counts: &mut Statistics,
     ) -> Posted<usize, SendDone> {
+        if self.send_short(&envelope, &parts, counts) {
+            return Posted::Done(SendDone { parts, result: Ok(()) });
+        }
+        self.post_other(envelope, parts, counts)
+    }
+
+    /// Sends a message that is not short.
+    fn post_other(&mut self, envelope: Envelope, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
         let head = Head::new(envelope, parts.iter().map(|part| part.len()));
         let bytes = head.bytes();
         if bytes <= INLINE_BYTES && self.queue.is_empty() && self.has_credit(bytes) && self.has_cell() {
@@ -265,7 +274,6 @@ impl Sender {
     }
 
     /// A whole message in a cell.
-    #[inline]
     fn write_message(&mut self, head: &Head, payload: &Payload, counts: &mut Statistics) {
         let bytes = head.bytes();
         let at = offset_of(self.position);
@@ -284,22 +292,8 @@ impl Sender {
         counts.copies += u64::from(bytes > 0);
         counts.bytes_copied += bytes as u64;
         counts.bytes_sent += (LINE_BYTES + bytes) as u64;
-        self.publish(Kind::Message, head.parts, 0, head.inline_line(first));
-        if bytes > FIRST_BYTES {
-            // The next message is likely to be as long. Its lines are taken back from the neighbour now, all but the
-            // first, which the neighbour looks at.
-            blocks::ask_to_write(&self.cells, offset_of(self.position) + LINE_BYTES, bytes - FIRST_BYTES);
-        }
-    }
-
-    /// The header of a message that goes through the ring, with its first piece if it is its turn.
-    fn write_long(&mut self, head: &Head, message: Stream, counts: &mut Statistics) {
-        counts.bytes_sent += LINE_BYTES as u64;
-        let is_first = self.streams.is_empty();
-        self.streams.push_back(message);
-        let first = if is_first { self.copy_piece(counts).unwrap_or(0) } else { 0 };
-        self.publish(Kind::Long, head.parts, first.div_ceil(LINE_BYTES) as u16, head.long_line());
-        self.advance(first);
+        self.publish_head(Kind::Message, head, 0, head.inline_line(first));
+        blocks::demote(&self.cells, at, LINE_BYTES + bytes.saturating_sub(FIRST_BYTES));
     }
 
     fn write_offer(&mut self, head: &Head, number: u32, counts: &mut Statistics) {
@@ -318,53 +312,22 @@ impl Sender {
             word.store(value, Ordering::Relaxed);
         }
         counts.bytes_sent += LINE_BYTES as u64;
-        self.publish(Kind::Offer, head.parts, 0, head.long_line());
+        self.publish_head(Kind::Offer, head, 0, head.long_line());
     }
 
-    /// Writes the next piece of the first message, if there is room for it; says so.
-    fn write_piece(&mut self, counts: &mut Statistics) -> bool {
-        let Some(count) = self.copy_piece(counts) else { return false };
-        self.publish(Kind::Piece, 0, 0, [0, count as u64, 0, 0, 0, 0, 0, 0]);
-        self.advance(count);
-        true
-    }
-
-    /// Copies the next piece of the first message into the ring, if there is room; gives its bytes.
-    fn copy_piece(&mut self, counts: &mut Statistics) -> Option<usize> {
-        let stream = self.streams.front()?;
-        let piece = (stream.bytes / 4).next_power_of_two().clamp(LEAST_PIECE, MOST_PIECE.min(self.ring.bytes() / 8));
-        let count = piece.min(stream.bytes - stream.sent);
-        let room = self.ring.bytes() as u64 - (self.ring_written - self.ring_taken);
-        if count as u64 > room {
-            return None;
-        }
-        // A copy: the bytes go to the neighbour through the ring.
-        self.ring.write(self.ring_written, &stream.payload, stream.sent, stream.sent + count);
-        self.ring_written += count.next_multiple_of(LINE_BYTES) as u64;
-        counts.copies += 1;
-        counts.bytes_copied += count as u64;
-        counts.bytes_sent += count as u64;
-        Some(count)
-    }
-
-    /// The first message has sent `count` bytes more.
-    fn advance(&mut self, count: usize) {
-        if let Some(stream) = self.streams.front_mut() {
-            stream.sent += count;
-            if stream.sent == stream.bytes
-                && let Some(stream) = self.streams.pop_front()
-            {
-                self.end(stream, Ok(()));
-            }
-        }
+    /// Writes the first line of a cell that has a head.
+    #[inline]
+    fn publish_head(&mut self, kind: Kind, head: &Head, extra: u16, line: Line) {
+        self.last = (head.signature, head.mark);
+        self.publish(kind, head.parts, extra, line);
     }
 
     /// Writes the first line of the next cell, and its stamp last.
     #[inline]
     fn publish(&mut self, kind: Kind, parts: usize, extra: u16, line: Line) {
         let words = self.cells.line(offset_of(self.position));
-        for (word, value) in words.iter().zip(line).skip(1) {
-            word.store(value, Ordering::Relaxed);
+        for (word, value) in words[1..].iter().zip(&line[1..]) {
+            word.store(*value, Ordering::Relaxed);
         }
         words[0].store(stamp(self.position, kind, parts, extra), Ordering::Release);
         self.position += 1;
@@ -377,39 +340,6 @@ impl Sender {
         if std::mem::take(&mut self.has_published) {
             self.neighbourhood.wake(self.place);
         }
-    }
-
-    /// Whether there is a cell, by what is known or by a new look.
-    #[inline]
-    fn has_cell(&mut self) -> bool {
-        let has = |sender: &Self| sender.position - sender.cells_taken < CELLS;
-        has(self) || (self.read_acknowledgements().is_ok() && has(self))
-    }
-
-    /// Whether so many bytes may be sent without asking, by what is known or by a new look.
-    #[inline]
-    fn has_credit(&mut self, bytes: usize) -> bool {
-        let has = |sender: &Self| sender.eager_sent - sender.eager_taken + cost(bytes) <= CREDIT_BYTES;
-        has(self) || (self.read_acknowledgements().is_ok() && has(self))
-    }
-
-    /// Looks at what the neighbour has taken.
-    fn read_acknowledgements(&mut self) -> Result<()> {
-        let cells = self.theirs.load(CELLS_TAKEN_AT);
-        let ring = self.theirs.load(RING_TAKEN_AT);
-        let eager = self.theirs.load(EAGER_TAKEN_AT);
-        let is_true = (self.cells_taken..=self.position).contains(&cells)
-            && (self.ring_taken..=self.ring_written).contains(&ring)
-            && (self.eager_taken..=self.eager_sent).contains(&eager);
-        if !is_true {
-            let what = format!(
-                "acknowledgements of {cells} cells, {ring} and {eager} bytes, of {}, {} and {} sent",
-                self.position, self.ring_written, self.eager_sent
-            );
-            return Err(self.refusal(what));
-        }
-        (self.cells_taken, self.ring_taken, self.eager_taken) = (cells, ring, eager);
-        Ok(())
     }
 
     /// Whether the neighbour can read this rank's memory.

@@ -21,6 +21,10 @@ use crate::{Error, MAX_PARTS, Rank, Result, Statistics};
 /// A message up to this many bytes, header included, is packed and sent from one place.
 const PACKED_FRAME: usize = HEADER_BYTES + 4096;
 
+/// While something is offered to a peer, a message of more payload than this is offered too, in bytes: kept on the peer's
+/// heap, it would cost more than the round trip of an offer.
+const MAX_KEPT_BYTES: usize = 64 << 10;
+
 pub(super) struct Outgoing {
     own: Rank,
     peer: Rank,
@@ -79,7 +83,10 @@ impl Outgoing {
     ) -> Posted<usize, SendDone> {
         let payload_bytes = header.payload_bytes();
         let credit = cost(payload_bytes);
-        if payload_bytes > MAX_EAGER_BYTES || self.eager_sent - self.eager_received + credit > CREDIT_BYTES {
+        let is_beyond_credit = self.eager_sent - self.eager_received + credit > CREDIT_BYTES;
+        // Behind an offer of its tag a message comes before it can be received.
+        let is_behind_offers = payload_bytes > MAX_KEPT_BYTES && !self.offers.is_empty();
+        if payload_bytes > MAX_EAGER_BYTES || is_beyond_credit || is_behind_offers {
             return self.offer(wire, header, parts, statistics);
         }
         self.eager_sent += credit;

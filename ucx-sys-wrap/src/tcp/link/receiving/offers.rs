@@ -35,7 +35,7 @@ impl Receiver {
                 self.fetched = self.fetched.saturating_sub(bytes.len());
                 self.post_kept(envelope, parts, (head, None, bytes), counts)
             }
-            Some(Unexpected { head, body: Body::Offer(place) }) => {
+            Some(Unexpected { head, body: Body::Offer(place) | Body::NewOffer(place) }) => {
                 self.post_offered(envelope, parts, head, place, counts)
             }
         }
@@ -61,44 +61,30 @@ impl Receiver {
                 self.settle(is_read, key, head, place, counts);
             }
             Target::Discarded => self.replies.push_back(Reply::refusal(place.number)),
-            Target::Kept(_) => {
-                let bytes = head.bytes();
-                let is_open = self.may_read && place.word < OPEN_MESSAGES;
-                let is_affordable =
-                    is_open && bytes <= MAX_EAGER_BYTES && (self.fetched + bytes) as u64 <= CREDIT_BYTES;
-                let fetched = is_affordable.then(|| self.fetch(&head, &place)).flatten();
-                match fetched {
-                    Some(fetched) => {
-                        counts.bytes_received += bytes as u64;
-                        count_copy(bytes, counts);
-                        self.fetched += bytes;
-                        self.receives.keep_fetched(head, fetched);
-                        self.replies.push_back(Reply::read(place.number));
-                    }
-                    None if self.receives.offers() >= MAX_OFFERS => {
-                        return Err(self.refusal(format!("more than {MAX_OFFERS} offers")));
-                    }
-                    None => self.receives.keep_offer(head, place),
-                }
+            Target::Kept(_) if self.receives.offers() >= MAX_OFFERS => {
+                return Err(self.refusal(format!("more than {MAX_OFFERS} offers")));
             }
+            // Who waits for its own send to end posts the receive when this turn has ended it: most are not kept long.
+            Target::Kept(_) => self.receives.keep_offer(head, place),
         }
         Ok(())
     }
 
-    /// Reads an offered message to the heap.
-    fn fetch(&self, head: &Head, place: &Place) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; head.bytes()];
-        let (first, rest) = bytes.split_at_mut(head.lengths[0]);
-        let (second, third) = rest.split_at_mut(head.lengths[1]);
-        let mut places: Places<'_> = [first, second, third].into_iter().map(IoSliceMut::new).collect();
-        let is_read = self.read_memory(place, head, &mut places);
-        drop(places);
-        is_read.then_some(bytes)
-    }
-
-    /// Reads an offered message from its sender's memory; says whether the bytes are its bytes.
-    fn read_memory(&self, offer: &Place, head: &Head, into: &mut Places<'_>) -> bool {
-        read_memory(self.may_read, &self.neighbourhood, (self.place, &self.theirs), offer, head, into)
+    /// Reads to the heap what was offered in an earlier turn and may be read, as far as the credit goes: so its send ends.
+    pub(in super::super) fn fetch_offers(&mut self, counts: &mut Statistics) {
+        let Self { receives, replies, fetched, .. } = self;
+        receives.age_offers(|head, place| {
+            let bytes = head.bytes();
+            if bytes > MAX_EAGER_BYTES || (*fetched + bytes) as u64 > CREDIT_BYTES {
+                return None;
+            }
+            let kept = fetch(self.may_read, &self.neighbourhood, (self.place, &self.theirs), place, head)?;
+            counts.bytes_received += bytes as u64;
+            count_copy(bytes, counts);
+            *fetched += bytes;
+            replies.push_back(Reply::read(place.number));
+            Some(kept)
+        });
     }
 
     /// Ends the receive of an offered message that was read, or asks for its bytes.
@@ -177,6 +163,26 @@ impl Receiver {
             None => Posted::Pending(key),
         }
     }
+}
+
+/// Reads an offered message to the heap.
+fn fetch(
+    may_read: bool,
+    neighbourhood: &Neighbourhood,
+    neighbour: (usize, &PeerArea),
+    offer: &Place,
+    head: &Head,
+) -> Option<Vec<u8>> {
+    if !may_read || offer.word >= OPEN_MESSAGES {
+        return None;
+    }
+    let mut bytes = vec![0; head.bytes()];
+    let (first, rest) = bytes.split_at_mut(head.lengths[0]);
+    let (second, third) = rest.split_at_mut(head.lengths[1]);
+    let mut places: Places<'_> = [first, second, third].into_iter().map(IoSliceMut::new).collect();
+    let is_read = read_memory(may_read, neighbourhood, neighbour, offer, head, &mut places);
+    drop(places);
+    is_read.then_some(bytes)
 }
 
 /// Reads an offered message from the memory of the neighbour at `place`; says whether the bytes are its bytes.

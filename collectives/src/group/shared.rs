@@ -3,11 +3,11 @@
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::buffer::{PoolBuffer, SharedBuffer};
 
+use super::Group;
 use crate::dense;
 use crate::description::{Description, Operation};
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::group::Group;
 
 impl Group {
     /// Broadcasts the buffer of rank `root`: every rank gets those elements, in the memory that it handed in, frozen.

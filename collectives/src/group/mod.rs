@@ -1,0 +1,276 @@
+//! A group of ranks: how one is made, what it is, and how a call on it runs.
+//!
+//! What can be called on it lies beside this: the collectives on plain slices and on shared buffers.
+
+mod collectives;
+mod on_host;
+mod settings;
+mod shared;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ucx_sys_wrap::bootstrap::Opened;
+use ucx_sys_wrap::buffer::{Comm, Port};
+use ucx_sys_wrap::shm::Neighbourhood;
+use ucx_sys_wrap::{Signature, Statistics, Transport};
+
+use crate::call::{Call, Identity, Shared};
+use crate::description::Description;
+use crate::engine::{Engine, Handle, ProgressThread, Sleep};
+use crate::error::{Error, Result};
+use crate::host::Host;
+
+pub use settings::{DEFAULT_TIMEOUT, Settings};
+
+/// The ranks of a job, to call collectives on.
+///
+/// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones are the
+/// same group. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`] or
+/// [`Error::Payload`] it is closed on all ranks: calls that need a peer fail.
+#[derive(Clone)]
+pub struct Group(Arc<Inner>);
+
+struct Inner {
+    /// Ends before anything else does.
+    _thread: Option<ProgressThread>,
+    engine: Arc<Engine>,
+    settings: Settings,
+    sequence: AtomicU32,
+    neighbourhood: Option<Arc<Neighbourhood>>,
+    host: Option<Arc<Host>>,
+}
+
+/// The future of a non-blocking call's body; see [`Group::start`].
+pub type CallFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
+
+impl Group {
+    /// The group of all ranks of `transport`.
+    ///
+    /// # Panics
+    /// As [`opened`](Self::opened).
+    #[must_use]
+    pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Self {
+        Self::opened(Opened { transport, neighbourhood: None }, settings)
+    }
+
+    /// The group of all ranks of a job that was joined.
+    ///
+    /// # Panics
+    /// When the system has no thread left and the settings ask for one, as [`std::thread::spawn`] does.
+    #[must_use]
+    pub fn opened(opened: Opened, settings: Settings) -> Self {
+        Self::try_opened(opened, settings).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`opened`](Self::opened).
+    ///
+    /// # Errors
+    /// When the system has no thread left and the settings ask for one.
+    pub(crate) fn try_opened(Opened { transport, neighbourhood }: Opened, settings: Settings) -> Result<Self> {
+        let port = Port::new(transport);
+        let engine = Engine::new(Arc::clone(&port), neighbourhood.clone());
+        let host = neighbourhood
+            .as_ref()
+            .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.course()))
+            .map(Arc::new);
+        let thread = settings.progress_thread.then(|| ProgressThread::start(&engine)).transpose();
+        let thread = thread.map_err(Error::Transport)?;
+        let sequence = AtomicU32::new(0);
+        Ok(Self(Arc::new(Inner { _thread: thread, engine, settings, sequence, neighbourhood, host })))
+    }
+
+    /// A group of this rank alone.
+    #[must_use]
+    pub fn solo() -> Self {
+        let alone = ucx_sys_wrap::local::world(1);
+        let transport = alone.into_iter().next().unwrap_or_else(|| unreachable!("a world of one has one rank"));
+        Self::new(Box::new(transport), Settings::default())
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.port().rank().0
+    }
+
+    /// Ranks in the group.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.port().world_size()
+    }
+
+    /// The transport's name, as "tcp".
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.port().name()
+    }
+
+    /// What this rank has sent, received and copied.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let bytes_shared = self.0.host.as_ref().map_or(0, |host| host.written.load(Ordering::Relaxed));
+        Statistics { bytes_shared, ..self.port().statistics() }
+    }
+
+    /// What this rank shares with the others of its host, where it does.
+    #[must_use]
+    pub fn neighbourhood(&self) -> Option<&Arc<Neighbourhood>> {
+        self.0.neighbourhood.as_ref()
+    }
+
+    /// What the group was made with.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    /// What moves this group's calls: for messages between two ranks without a call around each. Their tags must be of a
+    /// group number that no group of collectives has.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.0.engine
+    }
+
+    /// Closes the group on all ranks: their pending and later calls fail with [`Error::Aborted`] naming this rank.
+    pub fn abort(&self) {
+        self.port().abort();
+    }
+
+    /// Moves the transport and all non-blocking calls once, without blocking. Says whether anything happened.
+    pub fn progress(&self) -> bool {
+        self.0.engine.turn()
+    }
+
+    /// For a runtime that watches descriptors: moves all non-blocking calls once and prepares for sleeping. Says what to
+    /// watch, and when to look again at the latest; `None` when something has moved: look at the handles, then call this
+    /// again.
+    ///
+    /// The promise to be woken holds until something turns the engine or starts a call: call this before each sleep. While
+    /// no handle is pending there is nothing to watch for.
+    ///
+    /// ```
+    /// use brevity_collectives::{Group, Reduction};
+    /// use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    ///
+    /// let group = Group::solo();
+    /// let handle = group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum);
+    /// while !handle.test() {
+    ///     let Some(sleep) = group.prepare_sleep() else { continue };
+    ///     // Any of the runtime's own descriptors may stand beside it.
+    ///     let longest = Timespec { tv_sec: 0, tv_nsec: sleep.longest().as_nanos() as i64 };
+    ///     poll(&mut [PollFd::new(&sleep, PollFlags::IN)], Some(&longest)).unwrap();
+    /// }
+    /// let (sum, result) = handle.wait();
+    /// assert!(result.is_ok() && sum == [1.0; 4]);
+    /// ```
+    pub fn prepare_sleep(&self) -> Option<Sleep> {
+        self.0.engine.prepare_sleep()
+    }
+
+    /// Makes a call of one's own and runs it to its end on this thread.
+    ///
+    /// All ranks must pass equal descriptions. Everything that `body` posted has ended when this returns.
+    pub fn run<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
+        let (identity, _) = self.next_call(&description);
+        self.run_body(identity, description, Shared::default(), body)
+    }
+
+    /// As [`run`](Self::run), for a body with collectives of dense vectors: among ranks of one host these go over the memory
+    /// that the ranks share, as those of the group itself do.
+    ///
+    /// Calls have that memory one after the other, in the order in which they were made, and this one has it until it ends.
+    /// So `body` must not wait for a later call that uses it. Inside the body the collectives have it in the order in which
+    /// they are first polled, which must be the same on all ranks. If ranks call different things inside, and one of them
+    /// does so by messages, they may find out only when the deadline passes.
+    pub fn run_in_order<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
+        let (identity, signature) = self.next_call(&description);
+        let shared = Shared::new(self.inside(signature, self.0.engine.spins()));
+        self.run_body(identity, description, shared, body)
+    }
+
+    fn run_body<'env, R>(
+        &self,
+        identity: Identity,
+        description: Description,
+        shared: Shared,
+        body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
+    ) -> R {
+        self.0.engine.run(identity.timeout, async |comm: &Comm<'env>| {
+            let result = body(&Call::new(comm, identity, description, &shared)).await;
+            leave(comm, &shared);
+            result
+        })
+    }
+
+    /// Makes a non-blocking call of one's own on `buffers`; the handle gives them back with the result.
+    ///
+    /// The call's number is taken here, so ranks must start their calls in the same order, whatever order they wait in.
+    pub fn start<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
+    {
+        let (identity, _) = self.next_call(&description);
+        self.start_body(identity, description, Shared::default(), buffers, body)
+    }
+
+    /// As [`start`](Self::start), for a body with collectives of dense vectors; see [`run_in_order`](Self::run_in_order).
+    pub fn start_in_order<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
+    {
+        let (identity, signature) = self.next_call(&description);
+        self.start_body(identity, description, Shared::new(self.inside(signature, 0)), buffers, body)
+    }
+
+    fn start_body<B, R, F>(
+        &self,
+        identity: Identity,
+        description: Description,
+        shared: Shared,
+        buffers: B,
+        body: F,
+    ) -> Handle<(B, R)>
+    where
+        B: Send + 'static,
+        R: Send + 'static,
+        F: for<'env, 'a> FnOnce(&'a Call<'a, 'env>, &'env mut B) -> CallFuture<'a, R> + Send + 'static,
+    {
+        self.0.engine.spawn(identity.timeout, buffers, move |comm, buffers| {
+            Box::pin(async move {
+                let call = Call::new(comm, identity, description, &shared);
+                let result = body(&call, buffers).await;
+                leave(comm, &shared);
+                result
+            })
+        })
+    }
+
+    fn port(&self) -> &Arc<Port> {
+        self.0.engine.port()
+    }
+
+    /// The next call's number, and what it says that it is.
+    #[inline]
+    fn next_call(&self, description: &Description) -> (Identity, Signature) {
+        let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
+        let signature = description.encode();
+        if let Some(host) = &self.0.host {
+            host.record(sequence, signature);
+        }
+        (Identity { group: 0, sequence, timeout: self.0.settings.timeout }, signature)
+    }
+}
+
+/// Closes the group if a peer has broken the call's rules: this rank has left the call early, and nobody must wait for it.
+fn leave(comm: &Comm<'_>, shared: &Shared) {
+    if shared.is_broken() {
+        comm.port().abort();
+    }
+}

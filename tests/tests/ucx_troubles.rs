@@ -1,0 +1,108 @@
+//! UCX that is not there, that can't work, or that takes what is not its own.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use brevity_tests::command::{Ended, run_within};
+use brevity_tests::faults::ucx_is_here;
+
+const RANK: &str = env!("CARGO_BIN_EXE_rank");
+
+/// Generous: it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Three ranks that tell about themselves, each started with `environment`.
+fn tell(transport: &str, environment: &[(&str, &str)]) -> Vec<Ended> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let start = |rank: u32| {
+        let mut command = Command::new(RANK);
+        command.arg("tell").envs(environment.iter().copied()).env("BREVITY_TRANSPORT", transport);
+        command.env("BREVITY_RANK", rank.to_string()).env("BREVITY_WORLD_SIZE", "3").env("BREVITY_JOIN_TIMEOUT", "30");
+        command.env("BREVITY_MASTER", format!("127.0.0.1:{port}")).env("BREVITY_KEY", "a key of this test alone");
+        std::thread::spawn(move || run_within(&mut command, PATIENCE))
+    };
+    let ranks: Vec<_> = (0..3).map(start).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+}
+
+/// UCX is there, but not a transport of it: nobody can make a worker.
+const NO_TRANSPORT: (&str, &str) = ("UCX_TLS", "nonsense");
+
+#[test]
+fn where_ucx_cannot_work_auto_takes_tcp_and_rank_0_says_why() {
+    if !ucx_is_here() {
+        return;
+    }
+    for (rank, ended) in tell("auto", &[NO_TRANSPORT]).into_iter().enumerate() {
+        assert!(ended.status.is_some_and(|status| status.success()), "rank {rank}: {ended:?}");
+        // UCX writes its own errors to standard output.
+        assert!(ended.stdout.lines().last().is_some_and(|line| line.starts_with("tcp ")), "rank {rank}: {ended:?}");
+        let said = ended.stderr.lines().filter(|line| line.starts_with("brevity: warning: using transport \"tcp\""));
+        assert_eq!(said.count(), usize::from(rank == 0), "rank {rank}: {ended:?}");
+    }
+}
+
+#[test]
+fn where_ucx_cannot_work_every_rank_that_must_take_it_says_why() {
+    if !ucx_is_here() {
+        return;
+    }
+    for (rank, ended) in tell("ucx", &[NO_TRANSPORT]).into_iter().enumerate() {
+        assert!(ended.status.is_some_and(|status| !status.success()), "rank {rank}: {ended:?}");
+        assert!(ended.stderr.contains("rank 0 has none: ucp_init failed"), "rank {rank}: {ended:?}");
+        assert!(
+            ended.stderr.contains("enlarge /dev/shm") && ended.stderr.contains("BREVITY_TRANSPORT=tcp"),
+            "{ended:?}"
+        );
+    }
+}
+
+#[test]
+fn a_missing_library_is_said_and_tcp_taken() {
+    for path in ["/nowhere/libucp.so.0", "/bin/true"] {
+        let ranks = tell("auto", &[("BREVITY_UCX_LIB", path)]);
+        assert!(ranks.iter().all(|ended| ended.stdout.starts_with("tcp ")), "{ranks:?}");
+        assert!(
+            ranks[0].stderr.contains("warning: using transport \"tcp\"") && ranks[0].stderr.contains(path),
+            "{ranks:?}"
+        );
+    }
+}
+
+#[test]
+fn a_rendezvous_that_breaks_a_promise_is_said_once() {
+    if !ucx_is_here() {
+        return;
+    }
+    let ranks = tell("ucx", &[("UCX_RNDV_SCHEME", "put_zcopy")]);
+    let said: Vec<_> =
+        ranks.iter().map(|ended| ended.stderr.matches("UCX_RNDV_SCHEME is not get_zcopy").count()).collect();
+    assert_eq!(said, [1, 0, 0], "{ranks:?}");
+}
+
+#[test]
+fn logging_can_be_turned_off() {
+    let ranks = tell("auto", &[("BREVITY_UCX_LIB", "/nowhere"), ("BREVITY_LOG", "off")]);
+    assert!(ranks.iter().all(|ended| ended.stderr.is_empty()), "{ranks:?}");
+    let ranks = tell("tcp", &[("BREVITY_LOG", "loud")]);
+    assert!(ranks[1].stderr.contains("BREVITY_LOG=\"loud\" is no level, expected off, error"), "{ranks:?}");
+}
+
+/// A terminal that is closed ends the job, over UCX too; and a crash stays the program's own.
+#[test]
+fn ucx_takes_no_signals() {
+    if !ucx_is_here() {
+        return;
+    }
+    let caught = |environment: &[(&str, &str)]| {
+        let ranks = tell("ucx", environment);
+        let mask = ranks[1].stdout.strip_prefix("ucx ").map(|mask| u64::from_str_radix(mask.trim(), 16));
+        mask.unwrap_or_else(|| panic!("{ranks:?}")).unwrap()
+    };
+    // Hangup, illegal instruction, arithmetic error: signals that nothing else here has handlers for.
+    let taken = 1 << (1 - 1) | 1 << (4 - 1) | 1 << (8 - 1);
+    assert_eq!(caught(&[]) & taken, 0);
+    // As the user wishes.
+    assert_eq!(caught(&[("UCX_DEBUG_SIGNO", "HUP")]) & taken, 1);
+}

@@ -1,0 +1,125 @@
+//! From bytes to frames: nothing is believed before it is checked.
+
+use super::{
+    ABORTED, CREDIT, DATA, Frame, GRANT, HEADER_BYTES, Header, LOST, MAX_MESSAGE_BYTES, MESSAGE, OFFER, REFUSAL,
+    TIMED_OUT, encode,
+};
+use crate::tcp::remote::{ENDED, PUT, RemoteFrame};
+use crate::tcp::sizes::Sizes;
+use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
+
+/// The message without anything wrong about it that these bytes announce, if its parts have at most `limit` bytes.
+///
+/// A short form of [`decode`] for small messages: what it does not accept, `decode` judges.
+#[inline]
+pub(in super::super) fn decode_small(bytes: &[u8; HEADER_BYTES], peer: Rank, limit: u64) -> Option<Header> {
+    let (first, tag) = (word(bytes, 0), Tag(word(bytes, 8)));
+    // Nothing but the kind and the number of parts is set in the first word.
+    let part_count = (first >> 8) as usize;
+    if first as u8 != MESSAGE || part_count > MAX_PARTS || tag.source() != peer {
+        return None;
+    }
+    let mut lengths = Sizes::default();
+    for part in 0..MAX_PARTS {
+        match word(bytes, 40 + 8 * part) {
+            length if part < part_count && length <= limit => lengths.push(length as usize),
+            0 => {}
+            _ => return None,
+        }
+    }
+    let mut signature = Signature::default();
+    signature.0.copy_from_slice(&bytes[16..32]);
+    Some(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
+}
+
+/// The frame that `peer` sent as `bytes`, in a world of `world_size`.
+///
+/// # Errors
+/// [`Error::Protocol`] for anything that [`encode`] does not make; see the table above.
+#[inline]
+pub(in super::super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
+    let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
+    let kind = bytes[0];
+    if !(MESSAGE..=TIMED_OUT).contains(&kind) {
+        return refuse(format!("a frame of kind {kind}, expected {MESSAGE} to {TIMED_OUT}"));
+    }
+    let tag = Tag(word(bytes, 8));
+    if tag.source() != peer {
+        return refuse(format!("a frame with the tag of rank {}", tag.source()));
+    }
+    match kind {
+        MESSAGE if word(bytes, 0) >> 16 != 0 => refuse(without_meaning(bytes)),
+        MESSAGE => decode_message(bytes, peer, tag).map(Frame::Message),
+        OFFER if word(bytes, 0) >> 16 & 0xffff != 0 => refuse(without_meaning(bytes)),
+        OFFER => decode_message(bytes, peer, tag).map(|header| Frame::Offer(number_of(bytes), header)),
+        PUT..=ENDED => RemoteFrame::decode(bytes, peer).map(Frame::Remote),
+        _ => decode_control(bytes, peer, world_size),
+    }
+}
+
+/// A frame without parts.
+fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
+    let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
+    let rank = Rank(number_of(bytes));
+    let frame = match bytes[0] {
+        LOST => Frame::Failed(Failure::PeerLost(rank)),
+        ABORTED => Frame::Failed(Failure::Aborted(rank)),
+        TIMED_OUT => Frame::Failed(Failure::TimedOut(rank)),
+        CREDIT => Frame::Credit(word(bytes, 32)),
+        GRANT => Frame::Grant(number_of(bytes)),
+        REFUSAL => Frame::Refusal(number_of(bytes)),
+        DATA => Frame::Data(number_of(bytes), word(bytes, 32)),
+        _ => Frame::Bye,
+    };
+    if matches!(frame, Frame::Failed(_)) && rank.0 >= world_size {
+        return refuse(format!("a failure of rank {rank} in a world of {world_size}"));
+    }
+    if encode(&frame, peer) != *bytes {
+        return refuse(without_meaning(bytes));
+    }
+    Ok(frame)
+}
+
+/// The number that every frame has in the same place.
+fn number_of(bytes: &[u8; HEADER_BYTES]) -> u32 {
+    (word(bytes, 0) >> 32) as u32
+}
+
+fn without_meaning(bytes: &[u8; HEADER_BYTES]) -> String {
+    format!("a frame of kind {} with bits set that have no meaning", bytes[0])
+}
+
+fn decode_message(bytes: &[u8; HEADER_BYTES], peer: Rank, tag: Tag) -> Result<Header> {
+    let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
+    let part_count = usize::from(bytes[1]);
+    if part_count > MAX_PARTS {
+        return refuse(format!("a message of {part_count} parts, expected at most {MAX_PARTS}"));
+    }
+    let mut lengths = Sizes::default();
+    let mut room = MAX_MESSAGE_BYTES;
+    for part in 0..part_count {
+        let length = word(bytes, 40 + 8 * part);
+        let Some(rest) = room.checked_sub(length) else {
+            return refuse(format!("a part of {length} bytes, expected at most {room}"));
+        };
+        room = rest;
+        let Ok(length) = usize::try_from(length) else {
+            return refuse(format!("a part of {length} bytes, which this machine can't address"));
+        };
+        lengths.push(length);
+    }
+    if (part_count..MAX_PARTS).any(|part| word(bytes, 40 + 8 * part) != 0) {
+        return refuse(without_meaning(bytes));
+    }
+    let mut signature = Signature::default();
+    signature.0.copy_from_slice(&bytes[16..32]);
+    Ok(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
+}
+
+/// The eight bytes at `at`.
+#[inline]
+pub(super) fn word(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}

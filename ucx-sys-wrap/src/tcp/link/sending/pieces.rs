@@ -1,0 +1,60 @@
+//! Pieces: a message that does not fit a cell goes through the ring piece by piece, each announced by a cell.
+
+use super::super::cell::{Head, Kind};
+use super::{Sender, Stream};
+use crate::Statistics;
+use crate::shm::LINE_BYTES;
+
+/// Bytes of a piece: about a quarter of its message, within these.
+const LEAST_PIECE: usize = 2 << 10;
+const MOST_PIECE: usize = 64 << 10;
+
+impl Sender {
+    /// The header of a message that goes through the ring, with its first piece if it is its turn.
+    pub(super) fn write_long(&mut self, head: &Head, message: Stream, counts: &mut Statistics) {
+        counts.bytes_sent += LINE_BYTES as u64;
+        let is_first = self.streams.is_empty();
+        self.streams.push_back(message);
+        let first = if is_first { self.copy_piece(counts).unwrap_or(0) } else { 0 };
+        self.publish_head(Kind::Long, head, first.div_ceil(LINE_BYTES) as u16, head.long_line());
+        self.advance(first);
+    }
+
+    /// Writes the next piece of the first message, if there is room for it; says so.
+    pub(super) fn write_piece(&mut self, counts: &mut Statistics) -> bool {
+        let Some(count) = self.copy_piece(counts) else { return false };
+        self.publish(Kind::Piece, 0, 0, [0, count as u64, 0, 0, 0, 0, 0, 0]);
+        self.advance(count);
+        true
+    }
+
+    /// Copies the next piece of the first message into the ring, if there is room; gives its bytes.
+    fn copy_piece(&mut self, counts: &mut Statistics) -> Option<usize> {
+        let stream = self.streams.front()?;
+        let piece = (stream.bytes / 4).next_power_of_two().clamp(LEAST_PIECE, MOST_PIECE.min(self.ring.bytes() / 8));
+        let count = piece.min(stream.bytes - stream.sent);
+        let room = self.ring.bytes() as u64 - (self.ring_written - self.ring_taken);
+        if count as u64 > room {
+            return None;
+        }
+        // A copy: the bytes go to the neighbour through the ring.
+        self.ring.write(self.ring_written, &stream.payload, stream.sent, stream.sent + count);
+        self.ring_written += count.next_multiple_of(LINE_BYTES) as u64;
+        counts.copies += 1;
+        counts.bytes_copied += count as u64;
+        counts.bytes_sent += count as u64;
+        Some(count)
+    }
+
+    /// The first message has sent `count` bytes more.
+    fn advance(&mut self, count: usize) {
+        if let Some(stream) = self.streams.front_mut() {
+            stream.sent += count;
+            if stream.sent == stream.bytes
+                && let Some(stream) = self.streams.pop_front()
+            {
+                self.end(stream, Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Room: what the neighbour has taken of what was sent to it.
+
+use super::super::super::CREDIT_BYTES;
+use super::super::super::frame::cost;
+use super::super::cell::CELLS;
+use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, RING_TAKEN_AT};
+use super::Sender;
+use crate::Result;
+
+impl Sender {
+    /// Whether there is a cell, by what is known or by a new look.
+    #[inline]
+    pub(super) fn has_cell(&mut self) -> bool {
+        let has = |sender: &Self| sender.position - sender.cells_taken < CELLS;
+        has(self) || (self.read_acknowledgements().is_ok() && has(self))
+    }
+
+    /// Whether so many bytes may be sent without asking, by what is known or by a new look.
+    #[inline]
+    pub(super) fn has_credit(&mut self, bytes: usize) -> bool {
+        let has = |sender: &Self| sender.eager_sent - sender.eager_taken + cost(bytes) <= CREDIT_BYTES;
+        has(self) || (self.read_acknowledgements().is_ok() && has(self))
+    }
+
+    /// Looks at what the neighbour has taken.
+    pub(super) fn read_acknowledgements(&mut self) -> Result<()> {
+        let cells = self.theirs.load(CELLS_TAKEN_AT);
+        let ring = self.theirs.load(RING_TAKEN_AT);
+        let eager = self.theirs.load(EAGER_TAKEN_AT);
+        let is_true = (self.cells_taken..=self.position).contains(&cells)
+            && (self.ring_taken..=self.ring_written).contains(&ring)
+            && (self.eager_taken..=self.eager_sent).contains(&eager);
+        if !is_true {
+            let what = format!(
+                "acknowledgements of {cells} cells, {ring} and {eager} bytes, of {}, {} and {} sent",
+                self.position, self.ring_written, self.eager_sent
+            );
+            return Err(self.refusal(what));
+        }
+        (self.cells_taken, self.ring_taken, self.eager_taken) = (cells, ring, eager);
+        Ok(())
+    }
+}
