@@ -42,7 +42,7 @@ pub use two_bit::TwoBit;
 pub use vote::Votes;
 
 use crate::bits::check_finite;
-use crate::simd::{Level, codes, dense, pack};
+use crate::simd::{Level, dense, pack};
 use crate::{Error, SparseView};
 
 /// Values that are looked at together, and the unit of packing.
@@ -164,11 +164,6 @@ fn unpack_block(width: usize, bytes: &[u8], number: usize, codes: &mut [u8]) {
     let first = number * pack::packed_bytes(BLOCK, width);
     let bytes = &bytes[first..][..pack::packed_bytes(codes.len(), width)];
     pack::unpack_width(Level::best(), width, bytes, codes);
-}
-
-/// Sum of magnitudes over a vector of any length, in a fixed order.
-fn sum_of_magnitudes(values: &[f32]) -> f64 {
-    codes::sum_of_magnitudes(Level::best(), values)
 }
 
 /// The largest magnitude of finite values.

@@ -3,12 +3,12 @@
 //! With the mean, `|v|_1 / n`, it is the "sign + norm" of Vogels et al. (2019) and the global average of Aji and Heafield
 //! (2017); with the smallest, what they call "min" and Strom's (2015) threshold, which is for the values of a selection.
 
-use super::{Format, OnePass, Quantiser, pack_values, sum_of_magnitudes};
+use super::{Format, OnePass, Quantiser};
 use crate::Error;
 use crate::bits::check_finite;
+use crate::simd::Level;
 use crate::simd::pack::packed_bytes;
-use crate::simd::step::{Figures, Step, step_one_bit};
-use crate::simd::{Level, codes};
+use crate::simd::step::{Figures, Step, encode_one_bit, step_one_bit};
 
 /// Which magnitude stands for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -45,19 +45,8 @@ impl Quantiser for Sign {
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         check_finite(values)?;
         bytes.resize(self.encoded_bytes(values.len()), 0);
-        let level = Level::best();
-        let figures = match self.magnitude {
-            Magnitude::Mean => {
-                Figures { sums: [sum_of_magnitudes(values), 0.0], large: 0, smallest: [f32::INFINITY; 2] }
-            }
-            Magnitude::Min => Figures {
-                sums: [0.0; 2],
-                large: 0,
-                smallest: [codes::smallest_above(level, values, 0.0), f32::INFINITY],
-            },
-        };
+        let figures = encode_one_bit(Level::best(), values, self.magnitude == Magnitude::Mean, &mut bytes[4..]);
         self.write_scales(&figures, values.len(), bytes);
-        pack_values(1, values, &mut bytes[4..], |_, values, out| codes::sign_codes(level, values, out));
         Ok(())
     }
 }

@@ -4,12 +4,12 @@
 //! iteration for the best four levels; the first is the mean magnitude of a sample.
 
 use super::sign::finite_or;
-use super::{Format, Magnitude, OnePass, Quantiser, pack_values, sum_of_magnitudes};
+use super::{Format, Magnitude, OnePass, Quantiser};
 use crate::Error;
 use crate::bits::check_finite;
+use crate::simd::Level;
 use crate::simd::pack::packed_bytes;
-use crate::simd::step::{Figures, Step, step_two_bit};
-use crate::simd::{Level, codes};
+use crate::simd::step::{Figures, Step, encode_two_bit, step_two_bit};
 
 /// Values that the first threshold is made of.
 const SAMPLE: usize = 4096;
@@ -46,12 +46,9 @@ impl Quantiser for TwoBit {
         check_finite(values)?;
         bytes.resize(self.encoded_bytes(values.len()), 0);
         self.prepare(values, &[]);
-        let (level, threshold) = (Level::best(), self.threshold.unwrap_or(0.0));
-        let (above, large) = codes::sum_above(level, values, threshold);
-        let smallest = [0.0, threshold].map(|bound| codes::smallest_above(level, values, bound));
-        let figures = Figures { sums: [sum_of_magnitudes(values), above], large, smallest };
+        let (means, threshold) = (self.magnitude == Magnitude::Mean, self.threshold.unwrap_or(0.0));
+        let figures = encode_two_bit(Level::best(), values, threshold, means, &mut bytes[8..]);
         self.write_scales(&figures, values.len(), bytes);
-        pack_values(2, values, &mut bytes[8..], |_, values, out| codes::two_bit_codes(level, values, threshold, out));
         Ok(())
     }
 }

@@ -52,12 +52,6 @@ per_level! {
 }
 
 per_level! {
-    pub(crate) fn two_bit_codes(values: &[f32], threshold: f32, codes: &mut [u8]) {
-        codes.iter_mut().zip(values).for_each(|(code, &value)| *code = two_bit_code(value, threshold));
-    }
-}
-
-per_level! {
     pub(crate) fn two_bit_values(codes: &[u8], levels: [f32; 2], values: &mut [f32]) {
         values.iter_mut().zip(codes).for_each(|(value, &code)| *value = two_bit_value(code, levels));
     }
@@ -120,17 +114,6 @@ per_level! {
 }
 
 per_level! {
-    /// Sum of magnitudes.
-    pub(crate) fn sum_of_magnitudes(values: &[f32]) -> f64 {
-        let mut sums = [0.0; LANES];
-        for row in values.chunks(LANES) {
-            sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(value.abs()));
-        }
-        sums.iter().sum()
-    }
-}
-
-per_level! {
     /// Sum of `(v - centre)^2`.
     pub(crate) fn sum_of_squares(values: &[f32], centre: f64) -> f64 {
         let mut sums = [0.0; LANES];
@@ -170,34 +153,6 @@ per_level! {
 }
 
 per_level! {
-    /// The smallest magnitude above `bound`; infinity for none.
-    pub(crate) fn smallest_above(values: &[f32], bound: f32) -> f32 {
-        let mut smallest = [f32::INFINITY; LANES];
-        for row in values.chunks(LANES) {
-            for (smallest, &value) in smallest.iter_mut().zip(row) {
-                let candidate = if value.abs() > bound { value.abs() } else { f32::INFINITY };
-                *smallest = if candidate < *smallest { candidate } else { *smallest };
-            }
-        }
-        smallest.into_iter().fold(f32::INFINITY, f32::min)
-    }
-}
-
-per_level! {
-    /// Sum and number of the magnitudes above `bound`.
-    pub(crate) fn sum_above(values: &[f32], bound: f32) -> (f64, usize) {
-        let (mut sums, mut count) = ([0.0; LANES], 0);
-        for row in values.chunks(LANES) {
-            for (sum, &value) in sums.iter_mut().zip(row) {
-                *sum += f64::from(if value.abs() > bound { value.abs() } else { 0.0 });
-            }
-            count += row.iter().map(|value| u32::from(value.abs() > bound)).sum::<u32>() as usize;
-        }
-        (sums.iter().sum(), count)
-    }
-}
-
-per_level! {
     /// `into += factor * values`.
     pub(crate) fn add_scaled(into: &mut [f32], factor: f32, values: &[f32]) {
         into.iter_mut().zip(values).for_each(|(into, value)| *into += factor * value);
@@ -213,12 +168,9 @@ mod tests {
 
     /// Everything that kernels make of some values, as bits.
     fn results(level: Level, values: &[f32], bound: f32, key: [u32; 2]) -> Vec<u64> {
-        let mut bits: Vec<u64> = [sum_of_magnitudes(level, values), sum(level, values)].map(f64::to_bits).to_vec();
-        bits.push(sum_of_squares(level, values, 0.5).to_bits());
-        let (above, count) = sum_above(level, values, bound);
-        bits.extend([above.to_bits(), count as u64]);
+        let mut bits: Vec<u64> = [sum(level, values), sum_of_squares(level, values, 0.5)].map(f64::to_bits).to_vec();
         let (smallest, largest) = extremes(level, values);
-        bits.extend([smallest, largest, smallest_above(level, values, bound)].map(|v| u64::from(v.to_bits())));
+        bits.extend([smallest, largest].map(|v| u64::from(v.to_bits())));
         for values in values.chunks(BLOCK) {
             let (mut codes, mut decoded) = (vec![0; values.len()], vec![0.0; values.len()]);
             let mut note = |codes: &[u8], decoded: &mut [f32]| {
@@ -228,7 +180,7 @@ mod tests {
             sign_codes(level, values, &mut codes);
             sign_values(level, &codes, bound, &mut decoded);
             note(&codes, &mut decoded);
-            two_bit_codes(level, values, bound, &mut codes);
+            codes.iter_mut().for_each(|code| *code = *code << 1 | 1);
             two_bit_values(level, &codes, [0.25, bound], &mut decoded);
             note(&codes, &mut decoded);
             ternary_codes(level, values, bound, key, 7, &mut codes);

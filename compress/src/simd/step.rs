@@ -8,7 +8,12 @@ use super::codes::{sign_code, sign_value, two_bit_code, two_bit_value};
 use super::pack::{BLOCK, Codes, pack, packed_bytes, unpack};
 use super::per_level;
 
+/// Values in a row: four cache lines of them.
 const LANES: usize = 64;
+/// How far ahead of its use a step asks for memory.
+const AHEAD_BYTES: usize = 2048;
+
+type Row = [f32; LANES];
 
 /// What the scales of a message are made of: sums, counts and smallest magnitudes of all values (first) and, with two
 /// bits, of those above the threshold (second). Public in a private module: it is in the signatures of a hidden method.
@@ -16,48 +21,13 @@ const LANES: usize = 64;
 pub struct Figures {
     pub(crate) sums: [f64; 2],
     pub(crate) large: usize,
-    /// Of magnitudes above 0; infinite for none.
+    /// Of magnitudes above 0; infinite for none, or where means are asked for.
     pub(crate) smallest: [f32; 2],
 }
 
-/// Partial figures.
-struct Partial {
-    sums: [[f64; LANES]; 2],
-    large: usize,
-    smallest: [[f32; LANES]; 2],
-}
-
-impl Partial {
-    #[inline(always)]
-    fn new() -> Self {
-        Self { sums: [[0.0; LANES]; 2], large: 0, smallest: [[f32::INFINITY; LANES]; 2] }
-    }
-
-    #[inline(always)]
-    fn total(&self) -> Figures {
-        Figures {
-            sums: self.sums.map(|lanes| lanes.iter().sum()),
-            large: self.large,
-            smallest: self.smallest.map(|lanes| lanes.into_iter().fold(f32::INFINITY, f32::min)),
-        }
-    }
-}
-
-/// Which figures are asked for.
-trait Ask {
-    const MEANS: bool;
-}
-struct Means;
-struct Minima;
-impl Ask for Means {
-    const MEANS: bool = true;
-}
-impl Ask for Minima {
-    const MEANS: bool = false;
-}
-
-/// A code of `WIDTH` bits.
+/// A code of one or two bits.
 trait Code {
+    /// Whether there are magnitudes above a threshold.
     const LARGE: bool;
     fn code(&self, value: f32) -> u8;
     fn value(&self, code: u8) -> f32;
@@ -125,7 +95,7 @@ per_level! {
     /// whole blocks, when a value of the next is not finite.
     pub(crate) fn step_one_bit(step: Step<'_>, scale: f32, means: bool) -> Result<Figures, usize> {
         let code = OneBit { scale };
-        if means { run::<1, _, Means>(step, &code) } else { run::<1, _, Minima>(step, &code) }
+        if means { run::<1, true, _>(step, &code) } else { run::<1, false, _>(step, &code) }
     }
 }
 
@@ -133,12 +103,28 @@ per_level! {
     /// As [`step_one_bit`], with two bits a value, the last message's two magnitudes and the threshold between the next.
     pub(crate) fn step_two_bit(step: Step<'_>, levels: [f32; 2], threshold: f32, means: bool) -> Result<Figures, usize> {
         let code = TwoBit { levels, threshold };
-        if means { run::<2, _, Means>(step, &code) } else { run::<2, _, Minima>(step, &code) }
+        if means { run::<2, true, _>(step, &code) } else { run::<2, false, _>(step, &code) }
+    }
+}
+
+per_level! {
+    /// Codes of finite values, and their figures, as a step writes them that begins with `r = 0`.
+    pub(crate) fn encode_one_bit(values: &[f32], means: bool, bytes: &mut [u8]) -> Figures {
+        let code = OneBit { scale: 0.0 };
+        if means { encode::<1, true, _>(values, &code, bytes) } else { encode::<1, false, _>(values, &code, bytes) }
+    }
+}
+
+per_level! {
+    /// As [`encode_one_bit`], with two bits a value.
+    pub(crate) fn encode_two_bit(values: &[f32], threshold: f32, means: bool, bytes: &mut [u8]) -> Figures {
+        let code = TwoBit { levels: [0.0; 2], threshold };
+        if means { encode::<2, true, _>(values, &code, bytes) } else { encode::<2, false, _>(values, &code, bytes) }
     }
 }
 
 #[inline(always)]
-fn run<const WIDTH: usize, C: Code, A: Ask>(step: Step<'_>, code: &C) -> Result<Figures, usize> {
+fn run<const WIDTH: usize, const MEANS: bool, C: Code>(step: Step<'_>, code: &C) -> Result<Figures, usize> {
     let Step { r, g, last, next } = step;
     let mut partial = Partial::new();
     let (blocks, rest) = r.as_chunks_mut::<BLOCK>();
@@ -150,26 +136,37 @@ fn run<const WIDTH: usize, C: Code, A: Ask>(step: Step<'_>, code: &C) -> Result<
     let mut sums = [0.0; BLOCK];
     for (at, (r, g)) in blocks.iter_mut().zip(g_blocks).enumerate() {
         let last = if last.is_empty() { last } else { &last[at * bytes..][..bytes] };
-        if !sum_block::<WIDTH, C>(r, g, last, code, &mut sums) {
+        let mut magnitudes = [0.0; LANES];
+        sum_block::<WIDTH, C>(r, g, last, code, &mut sums, &mut magnitudes);
+        if !partial.add_magnitudes(&sums, &magnitudes) {
             return Err(at * BLOCK);
         }
         *r = sums;
-        note::<C, A>(&sums, code, &mut partial);
-        encode::<WIDTH, C>(&sums, BLOCK, code, &mut next[at * bytes..][..bytes]);
+        partial.write::<WIDTH, MEANS, C>(&sums, BLOCK, code, &mut next[at * bytes..][..bytes]);
     }
-    let (mut r_last, mut g_last) = ([0.0; BLOCK], [0.0; BLOCK]);
-    r_last[..rest.len()].copy_from_slice(rest);
-    g_last[..rest.len()].copy_from_slice(g_rest);
-    if !sum_rest::<WIDTH, C>(&r_last, &g_last, rest.len(), last_rest, code, &mut sums) {
+    sum_rest::<WIDTH, C>(rest, g_rest, last_rest, code, &mut sums);
+    if !partial.add_magnitudes(&sums, &magnitudes_of(&sums)) {
         return Err(blocks.len() * BLOCK);
     }
-    note::<C, A>(&sums, code, &mut partial);
-    encode::<WIDTH, C>(&sums, rest.len(), code, next_rest);
     rest.copy_from_slice(&sums[..rest.len()]);
+    partial.write::<WIDTH, MEANS, C>(&sums, rest.len(), code, next_rest);
     Ok(partial.total())
 }
 
-/// `sums = (r - d) + g`, and whether all of it is finite.
+#[inline(always)]
+fn encode<const WIDTH: usize, const MEANS: bool, C: Code>(values: &[f32], code: &C, bytes: &mut [u8]) -> Figures {
+    let mut partial = Partial::new();
+    for (values, bytes) in values.chunks(BLOCK).zip(bytes.chunks_mut(packed_bytes(BLOCK, WIDTH))) {
+        let mut block = [0.0; BLOCK];
+        block[..values.len()].copy_from_slice(values);
+        // The values are finite: the answer is yes.
+        partial.add_magnitudes(&block, &magnitudes_of(&block));
+        partial.write::<WIDTH, MEANS, C>(&block, values.len(), code, bytes);
+    }
+    partial.total()
+}
+
+/// `sums = (r - d) + g`, and the magnitudes of that, added up in rows.
 #[inline(always)]
 fn sum_block<const WIDTH: usize, C: Code>(
     r: &[f32; BLOCK],
@@ -177,86 +174,142 @@ fn sum_block<const WIDTH: usize, C: Code>(
     last: &[u8],
     code: &C,
     sums: &mut [f32; BLOCK],
-) -> bool {
-    if last.is_empty() {
-        sums.iter_mut().zip(r.iter().zip(g)).for_each(|(sum, (r, g))| *sum = r + g);
-    } else {
-        let mut codes: Codes = [0; BLOCK];
+    magnitudes: &mut Row,
+) {
+    let mut codes: Codes = [0; BLOCK];
+    if !last.is_empty() {
         unpack::<WIDTH>(last, &mut codes);
-        for (i, sum) in sums.iter_mut().enumerate() {
-            *sum = (r[i] - code.value(codes[i])) + g[i];
+    }
+    let rows = r.as_chunks::<LANES>().0.iter().zip(g.as_chunks::<LANES>().0);
+    let others = sums.as_chunks_mut::<LANES>().0.iter_mut().zip(codes.as_chunks::<LANES>().0);
+    for ((r, g), (sums, codes)) in rows.zip(others) {
+        super::prefetch(r, AHEAD_BYTES);
+        super::prefetch(g, AHEAD_BYTES);
+        for lane in 0..LANES {
+            let said = if last.is_empty() { 0.0 } else { code.value(codes[lane]) };
+            let sum = (r[lane] - said) + g[lane];
+            sums[lane] = sum;
+            magnitudes[lane] += sum.abs();
         }
     }
-    finite(sums)
 }
 
 /// As [`sum_block`], for fewer values; what is beyond them becomes zero.
 #[inline(always)]
-fn sum_rest<const WIDTH: usize, C: Code>(
-    r: &[f32; BLOCK],
-    g: &[f32; BLOCK],
-    length: usize,
-    last: &[u8],
-    code: &C,
-    sums: &mut [f32; BLOCK],
-) -> bool {
-    let mut codes: Codes = [0; BLOCK];
+fn sum_rest<const WIDTH: usize, C: Code>(r: &[f32], g: &[f32], last: &[u8], code: &C, sums: &mut [f32; BLOCK]) {
+    let mut space: Codes = [0; BLOCK];
+    let codes = &mut space[..r.len()];
     if !last.is_empty() {
-        unpack::<WIDTH>(last, &mut codes[..length]);
+        unpack::<WIDTH>(last, codes);
     }
     sums.fill(0.0);
-    for i in 0..length {
+    for (i, sum) in sums[..r.len()].iter_mut().enumerate() {
         let said = if last.is_empty() { 0.0 } else { code.value(codes[i]) };
-        sums[i] = (r[i] - said) + g[i];
+        *sum = (r[i] - said) + g[i];
     }
-    finite(sums)
 }
 
+/// Magnitudes added up in rows.
 #[inline(always)]
-fn finite(values: &[f32; BLOCK]) -> bool {
-    let largest = values.iter().fold(0, |largest: i32, v| largest.max((v.to_bits() & 0x7fff_ffff) as i32));
-    largest < 0x7f80_0000
-}
-
-/// Adds to the figures; zeros change none.
-#[inline(always)]
-fn note<C: Code, A: Ask>(values: &[f32; BLOCK], code: &C, partial: &mut Partial) {
-    let threshold = code.threshold();
-    let [all, above] = &mut partial.sums;
-    let [smallest, smallest_above] = &mut partial.smallest;
+fn magnitudes_of(values: &[f32; BLOCK]) -> Row {
+    let mut magnitudes = [0.0; LANES];
     for row in values.as_chunks::<LANES>().0 {
-        if A::MEANS || C::LARGE {
-            all.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(value.abs()));
+        magnitudes.iter_mut().zip(row).for_each(|(sum, value)| *sum += value.abs());
+    }
+    magnitudes
+}
+
+/// Figures in the making: `f32` within a block, `f64` from block to block.
+struct Partial {
+    sums: [[f64; LANES]; 2],
+    large: usize,
+    smallest: [Row; 2],
+}
+
+impl Partial {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { sums: [[0.0; LANES]; 2], large: 0, smallest: [[f32::INFINITY; LANES]; 2] }
+    }
+
+    #[inline(always)]
+    fn total(&self) -> Figures {
+        Figures {
+            sums: self.sums.map(|lanes| lanes.iter().sum()),
+            large: self.large,
+            smallest: self.smallest.map(|lanes| lanes.into_iter().fold(f32::INFINITY, f32::min)),
         }
+    }
+
+    /// Adds the magnitudes of a block, given as they are and added up in rows; false, and nothing added, if a value is not
+    /// finite: then the row of sums is not either.
+    #[inline(always)]
+    fn add_magnitudes(&mut self, values: &[f32; BLOCK], magnitudes: &Row) -> bool {
+        let largest = magnitudes.iter().fold(0, |largest: i32, v| largest.max((v.to_bits() & 0x7fff_ffff) as i32));
+        if largest < 0x7f80_0000 {
+            self.sums[0].iter_mut().zip(magnitudes).for_each(|(sum, &v)| *sum += f64::from(v));
+            return true;
+        }
+        // Or finite values are so large that eight of them are not.
+        let finite = values.iter().all(|v| v.is_finite());
+        if finite {
+            values.iter().zip((0..LANES).cycle()).for_each(|(v, lane)| self.sums[0][lane] += f64::from(v.abs()));
+        }
+        finite
+    }
+
+    /// Writes the codes of a block, of `length` values and zeros, and adds to the other figures. Zeros change none.
+    #[inline(always)]
+    fn write<const WIDTH: usize, const MEANS: bool, C: Code>(
+        &mut self,
+        values: &[f32; BLOCK],
+        length: usize,
+        code: &C,
+        bytes: &mut [u8],
+    ) {
+        let mut codes: Codes = [0; BLOCK];
+        let mut above = [0.0; LANES];
+        for (row, codes) in values.as_chunks::<LANES>().0.iter().zip(codes.as_chunks_mut::<LANES>().0) {
+            for lane in 0..LANES {
+                codes[lane] = code.code(row[lane]);
+                if C::LARGE {
+                    above[lane] += if row[lane].abs() > code.threshold() { row[lane].abs() } else { 0.0 };
+                }
+            }
+            if !MEANS {
+                least(&mut self.smallest[0], row, 0.0);
+                if C::LARGE {
+                    least(&mut self.smallest[1], row, code.threshold());
+                }
+            }
+        }
+        pack::<WIDTH>(&codes[..length], bytes);
         if C::LARGE {
-            for (sum, value) in above.iter_mut().zip(row) {
-                *sum += f64::from(if value.abs() > threshold { value.abs() } else { 0.0 });
-            }
-            partial.large += row.iter().map(|value| u32::from(value.abs() > threshold)).sum::<u32>() as usize;
+            self.large += bytes.iter().map(|byte| (byte & 0x55).count_ones()).sum::<u32>() as usize;
+            self.add_above(values, &above, code.threshold());
         }
-        if !A::MEANS {
-            least(smallest, row, 0.0);
-            if C::LARGE {
-                least(smallest_above, row, threshold);
-            }
+    }
+
+    /// Adds magnitudes above the threshold, given as they are and added up in rows.
+    #[inline(always)]
+    fn add_above(&mut self, values: &[f32; BLOCK], above: &Row, threshold: f32) {
+        let largest = above.iter().fold(0, |largest: i32, v| largest.max(v.to_bits() as i32));
+        if largest < 0x7f80_0000 {
+            self.sums[1].iter_mut().zip(above).for_each(|(sum, &v)| *sum += f64::from(v));
+        } else {
+            let above = |v: &f32| f64::from(if v.abs() > threshold { v.abs() } else { 0.0 });
+            values.iter().zip((0..LANES).cycle()).for_each(|(v, lane)| self.sums[1][lane] += above(v));
         }
     }
 }
 
 /// Lowers `smallest` to the magnitudes above `bound`.
 #[inline(always)]
-fn least(smallest: &mut [f32; LANES], row: &[f32; LANES], bound: f32) {
+fn least(smallest: &mut Row, row: &Row, bound: f32) {
     for (smallest, value) in smallest.iter_mut().zip(row) {
         let candidate = if value.abs() > bound { value.abs() } else { f32::INFINITY };
         *smallest = if candidate < *smallest { candidate } else { *smallest };
     }
-}
-
-#[inline(always)]
-fn encode<const WIDTH: usize, C: Code>(values: &[f32; BLOCK], length: usize, code: &C, next: &mut [u8]) {
-    let mut codes: Codes = [0; BLOCK];
-    codes.iter_mut().zip(values).for_each(|(c, &value)| *c = code.code(value));
-    pack::<WIDTH>(&codes[..length], next);
 }
 
 #[cfg(test)]
