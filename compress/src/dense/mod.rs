@@ -40,17 +40,17 @@ pub fn accumulate<E: Element>(r: &mut [f32], g: &[E]) -> Result<(), Error> {
     check_length(r.len(), g.len())?;
     let level = Level::best();
     let mut wide = [0.0; BLOCK];
+    if let Some(g) = E::as_f32(g) {
+        let done = dense::add_finite(level, r, g);
+        return if done == r.len() { Ok(()) } else { Err(undo(level, r, g, done)) };
+    }
     for first in (0..r.len()).step_by(BLOCK) {
         let last = r.len().min(first + BLOCK);
         let block = as_f32(level, &g[first..last], &mut wide);
-        let sums = &mut r[first..last];
-        if dense::largest_sum(level, sums, block) >= INFINITE {
-            let mut sums = sums.iter().zip(block).map(|(r, g)| r + g).enumerate();
-            let found = sums.find(|(_, sum)| !sum.is_finite()).unwrap_or((0, f32::NAN));
-            take_out(level, &mut r[..first], &g[..first]);
-            return Err(Error::NonFinite { index: first + found.0, value: found.1 });
+        let done = dense::add_finite(level, &mut r[first..last], block);
+        if done < block.len() {
+            return Err(undo(level, r, g, first + done));
         }
-        dense::add_assign(level, sums, block);
     }
     Ok(())
 }
@@ -63,6 +63,16 @@ pub(crate) fn first_infinite_sum<E: Element>(r: &[f32], g: &[E]) -> Option<Error
         let (index, value) = sums.enumerate().find(|(_, sum)| !sum.is_finite())?;
         Some(Error::NonFinite { index: block * BLOCK + index, value })
     })
+}
+
+/// Takes out again what has been added of `g`, and reports the first sum after that that is not finite.
+fn undo<E: Element>(level: Level, r: &mut [f32], g: &[E], done: usize) -> Error {
+    let error = first_infinite_sum(&r[done..], &g[done..]);
+    take_out(level, &mut r[..done], &g[..done]);
+    match error {
+        Some(Error::NonFinite { index, value }) => Error::NonFinite { index: done + index, value },
+        _ => Error::NonFinite { index: done, value: f32::NAN },
+    }
 }
 
 /// `r -= g`, of what has been added.

@@ -365,7 +365,7 @@ fn qsgd(bytes: &[u8], count: usize) -> Result<Body<'_>, Error> {
     for first in (0..count).step_by(bucket) {
         let ([norm], ..) = buckets.of(first);
         check_scale(norm, first)?;
-        check_scale(most.max(i32::from(levels)) as f32 / f32::from(levels) * norm, first).or_else(|error| {
+        check_scale(most.max(i32::from(levels)) as f32 * codes::qsgd_step(norm, levels), first).or_else(|error| {
             // Only codes that no encoder writes would be too large: look whether there is one.
             let within = codes_within(&buckets, first, count, levels);
             if within { Ok(norm) } else { Err(error) }

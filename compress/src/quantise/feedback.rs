@@ -1,10 +1,9 @@
 //! Error feedback for quantisers that know their scale before they write.
 
 use super::{Bucketed, Encoded, Quantiser, begin, later};
-use crate::bits::INFINITE;
 use crate::dense::accumulate;
 use crate::error::check_length;
-use crate::simd::{Level, codes, dense};
+use crate::simd::{Level, codes};
 use crate::{Error, SparseVec};
 
 /// Error feedback around any quantiser, in three passes or more: `r += g`, encode, `r -= d`.
@@ -91,13 +90,10 @@ impl<Q: Bucketed> BucketFeedback<Q> {
         for (number, g) in gradient.chunks(bucket).enumerate() {
             let first = number * bucket;
             let r = &mut self.residual[first..first + g.len()];
-            if dense::largest_sum(level, r, g) >= INFINITE {
-                let mut sums = r.iter().zip(g).map(|(r, g)| r + g).enumerate();
-                let (place, value) = sums.find(|(_, sum)| !sum.is_finite()).unwrap_or((0, f32::NAN));
+            if let Err(error) = accumulate(r, g) {
                 self.undo(&gradient[..first], bytes);
-                return Err(later(Error::NonFinite { index: place, value }, first));
+                return Err(later(error, first));
             }
-            dense::add_assign(level, r, g);
             let length = self.quantiser.bucket_bytes(g.len());
             self.quantiser.encode_bucket(first, r, &mut bytes[at..at + length]);
             let decoded = &mut self.decoded[..g.len()];

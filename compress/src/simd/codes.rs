@@ -3,7 +3,6 @@
 //! Slices of one call have equal lengths, at most [`BLOCK`] where they are `u8`. Sums run in 64 partial sums of `f64`, then
 //! over these in order.
 
-use super::pack::BLOCK;
 use super::per_level;
 use crate::generator::dither;
 
@@ -61,9 +60,11 @@ per_level! {
     /// TernGrad: 1 with probability `|v| / scale`, at most 1, else 0; bit 1 is the sign of a 1. `scale` is more than 0, and
     /// `first` the position of the first value in its vector.
     pub(crate) fn ternary_codes(values: &[f32], scale: f32, key: [u32; 2], first: u32, codes: &mut [u8]) {
-        for (i, (code, &value)) in (0..BLOCK as u32).zip(codes.iter_mut().zip(values)) {
-            let one = dither(key, first.wrapping_add(i)) < value.abs() / scale;
+        let mut place = first;
+        for (code, &value) in codes.iter_mut().zip(values) {
+            let one = dither(key, place) * scale < value.abs();
             *code = u8::from(one) | u8::from(one & (value < 0.0)) << 1;
+            place = place.wrapping_add(1);
         }
     }
 }
@@ -77,22 +78,49 @@ per_level! {
     }
 }
 
+/// Two factors whose product is `numerator / denominator`, which itself may be too large for an `f32`; neither is 0.
+#[inline(always)]
+fn quotient(numerator: f32, denominator: f32) -> [f32; 2] {
+    let large = if denominator < 1e-30 { 18_446_744_073_709_551_616.0 } else { 1.0 };
+    [large, numerator / (denominator * large)]
+}
+
+/// The distance of two levels of QSGD.
+#[inline(always)]
+pub(crate) fn qsgd_step(norm: f32, levels: u8) -> f32 {
+    let step = norm / f32::from(levels);
+    // Rounded up, the highest level might be more than the largest number.
+    if (step * f32::from(levels)).is_finite() { step } else { step * (1.0 - f32::EPSILON) }
+}
+
+/// The whole number that a code's value is rounded down to.
+#[inline(always)]
+fn whole(value: f32, most: f32) -> i32 {
+    // One instruction, and `most` for a NaN.
+    let value = if value < most { value } else { most };
+    let value = if value > 0.0 { value } else { 0.0 };
+    // SAFETY: from 0 to `most`, which is at most 255, whatever came in.
+    unsafe { value.to_int_unchecked() }
+}
+
 per_level! {
     /// QSGD: `levels + sign(v) * (|v| / norm * levels, rounded up with the probability of its fraction)`, `norm` not 0.
     pub(crate) fn qsgd_codes(values: &[f32], norm: f32, levels: u8, key: [u32; 2], first: u32, codes: &mut [u8]) {
-        let levels = f32::from(levels);
-        for (i, (code, &value)) in (0..BLOCK as u32).zip(codes.iter_mut().zip(values)) {
-            let exact = (value.abs() / norm * levels).min(levels);
-            let level = (exact + dither(key, first.wrapping_add(i))).min(levels) as i32;
-            *code = (levels as i32 + if value < 0.0 { -level } else { level }) as u8;
+        let [large, rest] = quotient(f32::from(levels), norm);
+        let mut place = first;
+        for (code, &value) in codes.iter_mut().zip(values) {
+            let level = whole(value.abs() * large * rest + dither(key, place), f32::from(levels));
+            *code = (i32::from(levels) + if value < 0.0 { -level } else { level }) as u8;
+            place = place.wrapping_add(1);
         }
     }
 }
 
 per_level! {
     pub(crate) fn qsgd_values(codes: &[u8], norm: f32, levels: u8, values: &mut [f32]) {
+        let step = qsgd_step(norm, levels);
         for (value, &code) in values.iter_mut().zip(codes) {
-            *value = (i32::from(code) - i32::from(levels)) as f32 / f32::from(levels) * norm;
+            *value = (i32::from(code) - i32::from(levels)) as f32 * step;
         }
     }
 }
@@ -100,9 +128,9 @@ per_level! {
 per_level! {
     /// `(v - smallest) / step`, to nearest, `step` not 0. Halves of the values are subtracted, which can't overflow.
     pub(crate) fn min_max_codes(values: &[f32], smallest: f32, step: f32, codes: &mut [u8]) {
+        let [large, rest] = quotient(2.0, step);
         for (code, &value) in codes.iter_mut().zip(values) {
-            let steps = (0.5 * value - 0.5 * smallest) / step * 2.0;
-            *code = (steps + 0.5).min(255.0).max(0.0) as i32 as u8;
+            *code = whole((0.5 * value - 0.5 * smallest) * large * rest + 0.5, 255.0) as u8;
         }
     }
 }
