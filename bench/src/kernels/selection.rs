@@ -1,7 +1,7 @@
 //! Exact selection, fused with the addition of the gradient, over the addition alone.
 
 use brevity::compress::SparseVec;
-use brevity::compress::dense::add_assign;
+use brevity::compress::dense::{add_assign, add_assign_plain};
 use brevity::compress::generator::Generator;
 use brevity::compress::select::{Hint, TopKScratch, feed_top_k, top_k};
 
@@ -147,7 +147,7 @@ impl Drop {
             let rotated = pool[shift..].iter().chain(&pool[..shift]);
             drop.gradient.iter_mut().zip(rotated).for_each(|(g, v)| *g = scale * v);
         };
-        let floor = |drop: &mut Self| add_assign(&mut sum, &drop.gradient).unwrap_or_default();
+        let floor = |drop: &mut Self| add_assign_plain(&mut sum, &drop.gradient).unwrap_or_default();
         let subject = self.subject("gradient drop, residual filling up".into(), share, "acc", None);
         let row = measure_row(subject, extent.iterations, self, prepare, floor, Self::feed);
         self.gradient = pool;
@@ -185,14 +185,14 @@ impl Drop {
     fn floor(&mut self) {
         let (r, g) = (&mut self.residual[..], &self.gradient[..]);
         if self.threads == 1 {
-            return add_assign(r, g).unwrap_or_default();
+            return add_assign_plain(r, g).unwrap_or_default();
         }
         let share = r.len().div_ceil(self.threads).max(1);
         std::thread::scope(|scope| {
             let mut shares = r.chunks_mut(share).zip(g.chunks(share));
             let own = shares.next();
-            shares.for_each(|(r, g)| drop(scope.spawn(|| add_assign(r, g))));
-            own.map(|(r, g)| add_assign(r, g));
+            shares.for_each(|(r, g)| drop(scope.spawn(|| add_assign_plain(r, g))));
+            own.map(|(r, g)| add_assign_plain(r, g));
         });
     }
 

@@ -26,6 +26,17 @@ pub fn add_assign<E: Element>(a: &mut [E], b: &[E]) -> Result<(), Error> {
     Ok(())
 }
 
+/// `a += b` by the loop that the compiler makes for this CPU, without asking for memory ahead: the floor that kernels are
+/// measured by. [`add_assign`] is for use.
+///
+/// # Errors
+/// As [`add_assign`].
+pub fn add_assign_plain(a: &mut [f32], b: &[f32]) -> Result<(), Error> {
+    check_length(a.len(), b.len())?;
+    dense::add_assign_plain(Level::best(), a, b);
+    Ok(())
+}
+
 /// `values *= factor`. Products that overflow become infinite.
 pub fn scale<E: Element>(values: &mut [E], factor: f32) {
     E::scale(Level::best(), values, factor);

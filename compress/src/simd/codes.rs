@@ -1,6 +1,6 @@
 //! From values to codes of at most 8 bits, from codes to values, and the figures that a code's scale is made of.
 //!
-//! Slices of one call have equal lengths, at most [`BLOCK`] where they are `u8`. Sums run in 64 partial sums of `f64`, then
+//! Slices of one call have equal lengths, at most [`BLOCK`](super::pack::BLOCK) where they are `u8`. Sums run in 64 partial sums of `f64`, then
 //! over these in order.
 
 use super::per_level;
@@ -193,6 +193,7 @@ mod tests {
 
     use super::*;
     use crate::simd::Level;
+    use crate::simd::pack::BLOCK;
 
     /// Everything that kernels make of some values, as bits.
     fn results(level: Level, values: &[f32], bound: f32, key: [u32; 2]) -> Vec<u64> {

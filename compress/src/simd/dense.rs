@@ -17,6 +17,13 @@ per_level! {
 }
 
 per_level! {
+    /// As [`add_assign`], as the compiler makes it of a loop.
+    pub(crate) fn add_assign_plain(a: &mut [f32], b: &[f32]) {
+        a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+    }
+}
+
+per_level! {
     /// As [`add_assign`].
     pub(crate) fn add_assign_f64(a: &mut [f64], b: &[f64]) {
         add::<f64, 32>(a, b);
