@@ -6,7 +6,7 @@ mod shapes;
 
 use brevity_compress::feedback::{Gradient, Residual};
 use brevity_compress::generator::Generator;
-use brevity_compress::select::{Hint, TopKScratch, feed_top_k, feed_top_k_of_all, top_k_of_all};
+use brevity_compress::select::{Hint, TopKScratch, feed_top_k, feed_top_k_of_all, top_k, top_k_of_all};
 use brevity_compress::{Error, SparseVec};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -196,6 +196,33 @@ fn large_vectors_are_exact() {
     let zeros = vec![0.0; n];
     for k in [1, n / 1000, n - 1, n] {
         check(&zeros, &g, k, &mut hint, &mut out, &mut scratch);
+        let mut fixed = SparseVec::new(0);
+        top_k(&g, k, &mut fixed, &mut scratch).unwrap();
+        assert!(fixed == out, "k {k}");
+    }
+}
+
+/// Tensors that two threads share, one of them in the middle.
+#[test]
+fn threads_share_lists_of_tensors() {
+    let lengths = [0, 400_000, 3, 0, 500_001, 200_000, 0];
+    let gradients: Vec<Vec<f32>> = (0..).zip(lengths).map(|(seed, n)| shape(7, n, seed)).collect();
+    let feed = |threads: usize, k: usize| {
+        let mut residuals: Vec<Residual> = lengths.iter().map(|&n| Residual::new(n)).collect();
+        let slices: Vec<Gradient<'_>> = gradients.iter().map(|g| g[..].into()).collect();
+        let (mut hint, mut scratch) = (Hint::new(), TopKScratch::with_threads(threads));
+        let mut outs = vec![SparseVec::new(0); lengths.len()];
+        for _ in 0..2 {
+            let fed = Residual::feed_top_k_of_all(&mut residuals, &slices, k, &mut hint, &mut outs, &mut scratch);
+            assert_eq!(fed, Ok(None));
+        }
+        let left: Vec<Vec<u32>> = residuals.iter().map(|residual| bits(residual.values())).collect();
+        (outs, left)
+    };
+    for k in [1, 5000, 600_000] {
+        let (one, two) = (feed(1, k), feed(2, k));
+        assert_eq!(one.0.iter().map(SparseVec::len).sum::<usize>(), k);
+        assert!(one == two, "k {k}");
     }
 }
 

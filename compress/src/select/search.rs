@@ -181,3 +181,27 @@ fn share_out<'a>(parts: &'a mut [Part<'_>], total: usize, count: usize) -> Vec<V
     }
     shares
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_even_runs_of_tensors() {
+        let tensors: Vec<Vec<f32>> = [0, 3, 0, 5, 1, 4].map(|n| vec![0.0; n]).into();
+        for count in 1..=13 {
+            let mut parts: Vec<_> = tensors.iter().enumerate().map(|(i, values)| Part::fixed(i, values)).collect();
+            let shares = share_out(&mut parts, 13, count);
+            assert_eq!(shares.len(), count);
+            let mut lengths = [0; 6];
+            for share in &shares {
+                let elements: usize = share.iter().map(Part::len).sum();
+                assert!((13 / count..=13_usize.div_ceil(count)).contains(&elements), "{count}: {elements}");
+                // The candidates of a share find their parts by this.
+                assert!(share.windows(2).all(|pair| pair[1].tensor == pair[0].tensor + 1), "{count}");
+                share.iter().for_each(|part| lengths[part.tensor] += part.len());
+            }
+            assert_eq!(lengths, [0, 3, 0, 5, 1, 4], "{count}");
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Shapes of data that selection and merging meet.
 
+#![allow(dead_code, reason = "each test takes what it needs")]
+
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 
