@@ -4,6 +4,7 @@
 //! process, interleaved, each on memory that was prepared alike; smallest time by smallest time is the ratio, median by
 //! median the other one, and a bar holds for both.
 
+mod low_rank;
 mod quantise;
 mod selection;
 mod table;
@@ -83,7 +84,8 @@ pub struct Row {
 /// [`Error::Contestant`](crate::Error::Contestant) for a kernel with a wrong result.
 pub fn measure_all(extent: Extent, mut told: impl FnMut(Row)) -> Result<()> {
     selection::measure(extent, &mut told)?;
-    quantise::measure(extent, &mut told)
+    quantise::measure(extent, &mut told)?;
+    low_rank::measure(extent, &mut told)
 }
 
 /// Runs a kernel and its floor in turns on one state, after a turn that does not count. `prepare` comes before each and is not
