@@ -40,7 +40,7 @@ fn phases(c: &mut Criterion) {
         group.bench_function(format!("orthonormalise {rank}"), |b| {
             b.iter(|| {
                 p.copy_from_slice(&product);
-                state.orthonormalise(&mut p)
+                state.orthonormalise(&mut p, &mut workspace)
             });
         });
         group.bench_function(format!("right_factor {rank}"), |b| {
@@ -72,7 +72,7 @@ fn step(
     workspace: &mut Workspace,
 ) -> Result<(), brevity_compress::Error> {
     memory.accumulate(state, gradient, p, workspace)?;
-    state.orthonormalise(p)?;
+    state.orthonormalise(p, workspace)?;
     state.right_factor(memory.matrix(), p, q, workspace)?;
     state.reconstruct(p, q, out, workspace)?;
     memory.commit(state, p, q, workspace)?;

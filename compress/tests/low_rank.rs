@@ -23,7 +23,7 @@ fn step(state: &mut LowRank, m: &mut [f32]) -> Vec<f32> {
     let (mut p, mut q) = (vec![0.0; state.p_len()], vec![0.0; state.q_len()]);
     let (mut update, mut workspace) = (vec![f32::NAN; m.len()], Workspace::default());
     state.left_factor(m, &mut p, &mut workspace).unwrap();
-    state.orthonormalise(&mut p).unwrap();
+    state.orthonormalise(&mut p, &mut workspace).unwrap();
     state.right_factor(m, &p, &mut q, &mut workspace).unwrap();
     state.reconstruct(&p, &q, &mut update, &mut workspace).unwrap();
     state.subtract_reconstruction(&p, &q, m, &mut workspace).unwrap();
@@ -92,9 +92,9 @@ proptest! {
         }
         let mut twin = p.clone();
         let mut generators = [Generator::new(seed), Generator::new(seed)];
-        orthonormalise(&mut p, rows, rank, &mut generators[0]).unwrap();
+        orthonormalise(&mut p, rows, rank, &mut generators[0], &mut Workspace::default()).unwrap();
         prop_assert!(departure(&p, rows, rank) < 1e-5, "{}", departure(&p, rows, rank));
-        orthonormalise(&mut twin, rows, rank, &mut generators[1]).unwrap();
+        orthonormalise(&mut twin, rows, rank, &mut generators[1], &mut Workspace::default()).unwrap();
         prop_assert!(p.iter().zip(&twin).all(|(a, b)| a.to_bits() == b.to_bits()));
         prop_assert_eq!(&generators[0], &generators[1]);
     }
@@ -105,7 +105,7 @@ fn orthonormalising_keeps_the_span() {
     let (rows, rank) = (50, 4);
     let before = normal_matrix(rows, rank, 5);
     let mut p = before.clone();
-    orthonormalise(&mut p, rows, rank, &mut Generator::new(0)).unwrap();
+    orthonormalise(&mut p, rows, rank, &mut Generator::new(0), &mut Workspace::default()).unwrap();
     let (before, p) = (dense(rows, rank, &before), dense(rows, rank, &p));
     let outside = &before - &p * (p.transpose() * &before);
     assert!(outside.norm() < 1e-5 * before.norm(), "{}", outside.norm());
@@ -182,7 +182,7 @@ fn errors_name_the_first_bad_element() {
         state.left_factor(&m[1..], &mut [0.0; 6], &mut workspace),
         Err(Error::ShapeMismatch { what: "M", rows: 3, cols: 4, found: 11 })
     ));
-    let too_large = orthonormalise(&mut [1.0; 6], 2, 3, &mut Generator::new(0));
+    let too_large = orthonormalise(&mut [1.0; 6], 2, 3, &mut Generator::new(0), &mut Workspace::default());
     assert_eq!(too_large, Err(Error::RankTooLarge { rank: 3, rows: 2 }));
     assert!(LowRank::new(usize::MAX, 2, 1, 0).is_err());
 }

@@ -64,7 +64,7 @@ fn unbiased_rank_r_has_the_mean_and_variance_of_theory() {
         let mut compressor = UnbiasedLowRank::new(rows, cols, rank, 11).unwrap();
         let (mut p, mut workspace) = (vec![0.0; compressor.p_len()], Workspace::default());
         let found = statistics(&m, |estimate| {
-            compressor.draw();
+            compressor.draw(&mut workspace);
             compressor.compress(&m, &mut p, &mut workspace).unwrap();
             compressor.reconstruct(&p, estimate, &mut workspace).unwrap();
         });
@@ -78,9 +78,9 @@ fn unbiased_rank_r_has_the_mean_and_variance_of_theory() {
 #[test]
 fn ranks_draw_the_same_factor_and_each_step_another() {
     let mut ranks = [(); 2].map(|()| UnbiasedLowRank::new(10, 12, 3, 5).unwrap());
-    let mut before = Vec::new();
+    let (mut before, mut workspace) = (Vec::new(), Workspace::default());
     for _ in 0..5 {
-        ranks.iter_mut().for_each(UnbiasedLowRank::draw);
+        ranks.iter_mut().for_each(|rank| rank.draw(&mut workspace));
         assert!(ranks[0].u().iter().zip(ranks[1].u()).all(|(a, b)| a.to_bits() == b.to_bits()));
         assert_ne!(ranks[0].u(), before);
         before = ranks[0].u().to_vec();
@@ -160,7 +160,7 @@ fn degenerate_matrices_give_neither_nan_nor_panic() {
                 }
                 let mut unbiased = UnbiasedLowRank::new(rows, cols, rank, 2).unwrap();
                 let (mut p, mut out) = (vec![f32::NAN; unbiased.p_len()], vec![f32::NAN; m.len()]);
-                unbiased.draw();
+                unbiased.draw(&mut workspace);
                 unbiased.compress(&m, &mut p, &mut workspace).unwrap();
                 unbiased.reconstruct(&p, &mut out, &mut workspace).unwrap();
                 assert!(out.iter().all(|v| v.is_finite()), "{rows} x {cols}, rank {rank}, {fill}: {out:?}");

@@ -263,7 +263,7 @@ fn a_batch_gives_what_its_matrices_give_alone() {
         let (mut alone_p, mut alone_q) = (vec![0.0; state.p_len()], vec![0.0; state.q_len()]);
         state.left_factor(slices[position], &mut alone_p, &mut workspace).unwrap();
         assert_eq!(products[batch.p_range(position)], alone_p);
-        state.orthonormalise(&mut alone_p).unwrap();
+        state.orthonormalise(&mut alone_p, &mut workspace).unwrap();
         assert_eq!(p[batch.p_range(position)], alone_p);
         state.right_factor(slices[position], &alone_p, &mut alone_q, &mut workspace).unwrap();
         assert_eq!(q[batch.q_range(position)], alone_q);

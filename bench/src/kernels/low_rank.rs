@@ -82,7 +82,7 @@ impl Step {
     fn run(&mut self) -> std::result::Result<(), brevity::compress::Error> {
         let Self { gradient, update, state, memory, p, q, workspace, .. } = self;
         memory.accumulate(state, gradient, p, workspace)?;
-        state.orthonormalise(p)?;
+        state.orthonormalise(p, workspace)?;
         state.right_factor(memory.matrix(), p, q, workspace)?;
         state.reconstruct(p, q, update, workspace)?;
         memory.commit(state, p, q, workspace)?;

@@ -114,7 +114,8 @@ impl Batch {
     pub fn orthonormalise(&mut self, p: &mut [f32]) -> Result<(), MatrixError> {
         self.check(self.states.len(), self.p_len(), p.len())?;
         for (position, state) in self.states.iter_mut().enumerate() {
-            state.orthonormalise(&mut p[self.p_starts[position]..self.p_starts[position + 1]]).map_err(at(position))?;
+            let p = &mut p[self.p_starts[position]..self.p_starts[position + 1]];
+            state.orthonormalise(p, &mut self.workspace).map_err(at(position))?;
         }
         Ok(())
     }

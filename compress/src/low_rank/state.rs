@@ -102,8 +102,8 @@ impl LowRank {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; `p` is unchanged then.
-    pub fn orthonormalise(&mut self, p: &mut [f32]) -> Result<(), Error> {
-        orthonormalise(p, self.rows, self.rank, &mut self.generator)
+    pub fn orthonormalise(&mut self, p: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
+        orthonormalise(p, self.rows, self.rank, &mut self.generator, workspace)
     }
 
     /// `Q = M^T P`, written to `q_out`; the state's own `Q` stays until [`set_q`](Self::set_q).

@@ -43,10 +43,10 @@ impl UnbiasedLowRank {
     }
 
     /// Starts a step: draws `U`. All ranks must, also those whose matrix is left out.
-    pub fn draw(&mut self) {
+    pub fn draw(&mut self, workspace: &mut Workspace) {
         self.generator.fill_normal(&mut self.u);
         // Of normal columns the span is uniformly distributed, whatever signs the columns get.
-        let drawn = orthonormalise(&mut self.u, self.cols, self.rank, &mut self.generator);
+        let drawn = orthonormalise(&mut self.u, self.cols, self.rank, &mut self.generator, workspace);
         debug_assert!(drawn.is_ok(), "the deviates are finite, and the rank is at most the number of columns");
         let scale = (self.cols as f64 / self.rank.max(1) as f64).sqrt();
         self.u.iter_mut().for_each(|u| *u = (f64::from(*u) * scale) as f32);

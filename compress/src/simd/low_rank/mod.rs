@@ -36,12 +36,23 @@ pub(crate) struct Product<'a> {
     pub(crate) q: &'a [f32],
 }
 
-/// Scratch of the phases, to be kept from step to step: at most 32 KiB for each unit of rank.
+/// Scratch of the phases, to be kept from step to step: 32 KiB for each unit of rank, and as much as the largest `P`.
 #[derive(Debug, Clone, Default)]
 pub struct Workspace {
     q: Panel,
     pending_q: Panel,
     totals: Totals,
+    columns: Vec<f32>,
+}
+
+impl Workspace {
+    /// Room for a factor whose columns lie one after the other; what is in it is unspecified.
+    pub(crate) fn columns(&mut self, elements: usize) -> &mut [f32] {
+        if self.columns.len() < elements {
+            self.columns.resize(elements, 0.0);
+        }
+        &mut self.columns[..elements]
+    }
 }
 
 /// `P = M Q`.
@@ -155,7 +166,7 @@ impl<G: Element> Kernel for Accumulate<'_, G> {
     fn run<S: Simd>(self, s: S) -> Result<(), Tile> {
         let Self { level, m, terms, p, workspace } = self;
         let Accumulation { gradient, pending, q, shape: Shape { cols, rank } } = terms;
-        let Workspace { q: panel, pending_q, totals } = workspace;
+        let Workspace { q: panel, pending_q, totals, .. } = workspace;
         let mut strip = Strip::new();
         let mut stopped = None;
         for tile in Tiles::new(m.len(), cols) {

@@ -187,8 +187,11 @@ fn dot_block<S: Simd, G, const R: usize, const C: usize>(
         let mut row = [s.splat(0.0); R];
         for r in 0..R {
             row[r] = s.load(&rows[r][j].0);
-            prefetch_line(m.as_ptr().wrapping_add(next + r * cols + j * LANES));
-            prefetch_line(gradient.as_ptr().wrapping_add(next + r * cols + j * LANES));
+            let place = next + r * cols + j * LANES;
+            prefetch_line(m.as_ptr().wrapping_add(place));
+            for line in 0..size_of::<[G; LANES]>().div_ceil(64) {
+                prefetch_line(gradient.as_ptr().wrapping_add(place).cast::<u8>().wrapping_add(64 * line));
+            }
         }
         for c in 0..C {
             let column = s.load(&columns[c][j].0);
