@@ -76,7 +76,9 @@ struct Pmix {
 struct Cpu {
     architecture: &'static str,
     processors: usize,
-    /// What the kernels were compiled for.
+    /// What the kernels of compression take, chosen at run time.
+    kernels: &'static str,
+    /// What the rest of the program was compiled for.
     used: Vec<&'static str>,
     /// What the processor has besides.
     unused: Vec<&'static str>,
@@ -224,7 +226,8 @@ impl Cpu {
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let (used, unused) = (Vec::new(), Vec::new());
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { architecture: env::consts::ARCH, processors, used, unused }
+        let kernels = brevity::compress::instruction_set();
+        Self { architecture: env::consts::ARCH, processors, kernels, used, unused }
     }
 }
 
@@ -247,9 +250,9 @@ impl fmt::Display for Info {
             writeln!(f, "  none: this process is alone")?;
         }
         writeln!(f, "  pmix {:<8} {}", if self.pmix.available { "found" } else { "missing" }, self.pmix.note)?;
-        let Cpu { architecture, processors, used, unused } = &self.cpu;
+        let Cpu { architecture, processors, kernels, used, unused } = &self.cpu;
         writeln!(f, "processor\n  {architecture}, {processors} processors for this process")?;
-        writeln!(f, "  used: {}\n  not used: {}", list(used), list(unused))?;
+        writeln!(f, "  compression: {kernels}\n  the rest: {}, not used: {}", list(used), list(unused))?;
         writeln!(f, "defaults")?;
         for Setting { name, value } in &self.defaults {
             writeln!(f, "  {name}: {value}")?;

@@ -44,3 +44,8 @@ pub mod select;
 pub use density::Density;
 pub use error::Error;
 pub use sparse::{SparseVec, SparseView};
+
+/// The instruction set that kernels run on here: `scalar`, `avx2`, `avx512` or `neon`. All give the same bits.
+pub fn instruction_set() -> &'static str {
+    simd::Level::best().name()
+}
