@@ -32,6 +32,8 @@ mod environment;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod host;
+#[cfg(test)]
+mod impostor_tests;
 mod interface;
 mod introduction;
 mod key;
