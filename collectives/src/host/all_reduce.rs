@@ -79,10 +79,10 @@ pub(crate) async fn all_reduce_rest<T: Element>(
     reduction: Reduction,
     rest: Rest,
 ) -> Result<()> {
-    if reduction == Reduction::Average && !T::IS_FLOAT {
+    if let Err(error) = reduction.check::<T>() {
         // All ranks find this out for themselves.
         call.finish();
-        return Err(Error::Reduction { reduction: "average", element: T::NAME });
+        return Err(error);
     }
     let bytes = size_of_val(data);
     let others = call.world_size() as usize - 1;
@@ -104,7 +104,7 @@ fn lines_at_once<T: Element, const N: usize>(
     reduction: Reduction,
 ) -> ControlFlow<Result<()>, Rest> {
     let step = call.slots().next_step();
-    if reduction == Reduction::Average && !T::IS_FLOAT || call.slots().in_the_way(step).is_some() {
+    if reduction.check::<T>().is_err() || call.slots().in_the_way(step).is_some() {
         return ControlFlow::Continue(Rest::All);
     }
     publish_line(call, data);
