@@ -18,7 +18,7 @@ use ucx_sys_wrap::shm::{CHUNK_BYTES, INLINE_BYTES, Step};
 use super::all_gather::apart;
 use super::call::HostCall;
 use crate::element::{Element, Reduction};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Up to so many bytes in all are reduced by every rank for itself.
 const ALL_BY_ALL_BYTES: usize = 64 << 10;
@@ -45,7 +45,7 @@ pub(crate) enum Rest {
 /// Reduces `data` over all ranks, in place; the same bits on every rank.
 ///
 /// # Errors
-/// [`Error::Reduction`] for an average of integers; else when a rank is lost, aborts, calls something else or does not
+/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers; else when a rank is lost, aborts, calls something else or does not
 /// come in time: `data` is then unspecified.
 pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
     match at_once(call, data, reduction) {
