@@ -72,8 +72,13 @@ fn part() {
             thread::sleep(PATIENCE);
         }
         "stubborn" => {
-            let script = "trap '' TERM INT HUP; kill -TERM $PPID; sleep 100";
-            let ended = outcome(shell(2, script).grace(Duration::from_millis(300)));
+            let (_folder, path) = folder();
+            // Told to end only when neither heeds it any more.
+            let script = format!(
+                "trap '' TERM INT HUP; touch {path}/$BREVITY_RANK; \
+                 until [ -e {path}/0 ] && [ -e {path}/1 ]; do sleep 0.01; done; kill -TERM $PPID; sleep 100"
+            );
+            let ended = outcome(shell(2, &script).grace(Duration::from_millis(300)));
             assert_eq!(ended.endings, [Ending::Killed(9); 2]);
             println!("done");
         }

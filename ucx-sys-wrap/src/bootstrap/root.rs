@@ -146,7 +146,7 @@ impl Root {
         self.broadcast(Frame::Verdict(verdict.clone()).encode());
         farewell(std::mem::take(&mut self.seats).into_iter().flatten().collect(), FAREWELL);
         let error = verdict.into_error(self.master.clone());
-        tracing::error!(%error, "the job can't come together");
+        tracing::info!(%error, "the job can't come together");
         error
     }
 }
