@@ -102,8 +102,9 @@ int32_t brv_last_error_rank(void);
 typedef struct brv_group brv_group;
 
 /* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with BREVITY_RANK,
- * BREVITY_WORLD_SIZE and BREVITY_MASTER) and stores its group in *group. Blocks until all ranks have joined, 60 s at
- * most. Where the environment describes none, the group has this process alone. On failure *group is NULL.
+ * BREVITY_WORLD_SIZE and BREVITY_MASTER) and stores its group in *group. Blocks until all ranks have joined, for
+ * BREVITY_JOIN_TIMEOUT seconds at most (60 unless set), and 2 more to hear who is missing. Where the environment
+ * describes none, the group has this process alone. On failure *group is NULL.
  *
  * BRV_ERR_ENVIRONMENT, BRV_ERR_TIMEOUT (naming the first missing rank), BRV_ERR_PROTOCOL, BRV_ERR_TRANSPORT. */
 brv_status brv_group_from_env(brv_group **group);
@@ -120,8 +121,8 @@ int32_t brv_group_size(const brv_group *group);
 /* The name of the transport in use, as "tcp"; "" if group is NULL. Never NULL, valid until the group is freed. */
 const char *brv_group_transport(const brv_group *group);
 
-/* Closes the group on all ranks: pending and later calls fail there with BRV_ERR_ABORTED naming this rank. Does not
- * wait for them. The group must still be freed. May be called while another thread is in a call on the group. */
+/* Closes the group on all ranks: pending and later calls fail there with BRV_ERR_ABORTED naming this rank, in a
+ * group of one as well. Does not wait for them. The group must still be freed. May be called while another thread is in a call on the group. */
 brv_status brv_group_abort(brv_group *group);
 
 /* Frees a group; does nothing if group is NULL. Feedbacks that were used with it keep its connections until they are
@@ -160,7 +161,9 @@ brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, 
  *
  * in == out is allowed and saves a copy; memory that overlaps in another way is refused. After an error out is
  * unspecified (but for BRV_ERR_ARGUMENT), so in is too where it is the same memory; else in is never changed. NaN and
- * infinity are reduced like other values: they are not an error here. */
+ * infinity are reduced like other values: they are not an error here.
+ *
+ * BRV_ERR_TRANSPORT where the system has no memory for what is received; a group of one needs none. */
 brv_status brv_all_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
                           brv_reduction reduction);
 

@@ -114,6 +114,8 @@ unsafe fn all_reduce<T: Element>(
     reduction: Reduction,
 ) -> Result<(), Failure> {
     let (input, output) = (Stretch::new(input, n, "in")?, Stretch::new(output, n, "out")?);
+    // Before `out` is written.
+    reduction.check::<T>()?;
     let data = if input.is_same(output) {
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
         unsafe { output.write() }

@@ -7,7 +7,8 @@ mod run;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Exit status of arguments that make no sense.
 const BAD_ARGUMENTS: u8 = 2;
@@ -65,12 +66,31 @@ fn end<E: std::fmt::Display>(outcome: Result<u8, E>, status: impl Fn(&E) -> u8) 
 /// Prints the help that was asked for, or tells in one line what is wrong with the arguments.
 fn explain(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        eprintln!("brevity: {} (see --help)", one_line(&error.to_string()));
+        eprintln!("brevity: {} (see --help)", complaint(error));
         return BAD_ARGUMENTS.into();
     }
     // Nobody is left to tell when even this fails.
     let _ = error.print();
     ExitCode::SUCCESS
+}
+
+/// What is wrong with the arguments, with the remedy where it is no matter of course.
+fn complaint(error: &clap::Error) -> String {
+    let line = one_line(&error.to_string());
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::MissingSubcommand, _) => {
+            let command = Command::command();
+            let actions = command.get_subcommands().filter(|action| !action.is_hide_set());
+            let names: Vec<&str> = actions.map(clap::Command::get_name).collect();
+            format!("expected a command: {}", names.join(", "))
+        }
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word)))
+            if !word.starts_with('-') && error.to_string().contains("Usage: brevity run") =>
+        {
+            format!("{line}: put -- before the program, as in `brevity run -n 2 -- {word}`")
+        }
+        _ => line,
+    }
 }
 
 /// The first paragraph, which says what is wrong; the rest is advice.
@@ -82,8 +102,6 @@ fn one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -95,12 +113,15 @@ mod tests {
     fn messages_of_the_parser_become_one_line() {
         let complaint = |line: &str| {
             let Err(error) = Command::try_parse_from(line.split(' ')) else { panic!("{line} is accepted") };
-            one_line(&error.to_string())
+            super::complaint(&error)
         };
         assert_eq!(complaint("brevity perf"), "the following required arguments were not provided: <NAME>");
         assert_eq!(complaint("brevity perf latency --bogus"), "unexpected argument '--bogus' found");
         assert!(complaint("brevity perf latency --size 8:4").ends_with("MIN is larger than MAX"));
-        assert!(complaint("brevity").contains("run, perf, info"));
+        assert_eq!(complaint("brevity"), "expected a command: run, perf, info");
+        let remedy = "unexpected argument 'true' found: put -- before the program, as in `brevity run -n 2 -- true`";
+        assert_eq!(complaint("brevity run -n 2 true"), remedy);
+        assert_eq!(complaint("brevity run --bogus"), "unexpected argument '--bogus' found");
         assert!(complaint("brevity sing").contains("'sing'"));
     }
 }

@@ -10,6 +10,7 @@ use ucx_sys_wrap::buffer::{Comm, Leaf, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::{Envelope, Lengths, Mark, Rank, RecvId, SendId, Signature, Tag};
 
 use crate::description::Description;
+use crate::element::Element;
 use crate::error::{Error, Place, Result};
 use crate::host::{Claim, Inside};
 use crate::poison::Poison;
@@ -158,6 +159,26 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.shared.refuse(rank, what)
     }
 
+    /// Fails in a closed group of one rank: no message is there to fail.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.world_size() > 1 {
+            return Ok(());
+        }
+        let failure = self.comm.port().failure();
+        failure.map_or(Ok(()), |failure| Err(self.shared.error(&self.place, failure.into())))
+    }
+
+    /// Memory for `count` elements that are to be received.
+    ///
+    /// Without it this rank leaves the call, and the group is closed when the call ends, for others may have more.
+    pub(crate) fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>> {
+        bytemuck::allocation::try_zeroed_vec(count).map_err(|()| {
+            self.shared.set_broken();
+            let action = format!("can't get memory for {count} elements of {}: pass smaller vectors", T::NAME);
+            Error::Transport(ucx_sys_wrap::Error::system(action, std::io::ErrorKind::OutOfMemory))
+        })
+    }
+
     fn mark(&self) -> Mark {
         self.shared.mark()
     }
@@ -244,5 +265,24 @@ impl<'env, B: RecvBuffer + 'env> Future for Receiving<'_, 'env, B> {
             let what = format!("parts of {lengths:?} bytes, expected {expected:?}");
             Err(self.0.shared.refuse(self.0.from, what))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::description::Operation;
+    use crate::group::Group;
+
+    #[test]
+    fn memory_that_there_is_not_is_an_error_and_closes_the_group() {
+        let group = Group::solo();
+        let description = Description::new(Operation::BARRIER, 0, 0);
+        for count in [1 << 45, usize::MAX] {
+            let refused = group.run(description, async |call| call.zeros::<f64>(count).map(drop)).unwrap_err();
+            assert!(refused.to_string().starts_with("can't get memory for"), "{refused}");
+            assert!(matches!(group.barrier(), Err(Error::Aborted { rank: Rank(0) })), "others would wait");
+        }
+        assert_eq!(Group::solo().run(description, async |call| call.zeros::<u8>(3)).unwrap(), [0; 3]);
     }
 }

@@ -2,6 +2,8 @@
 
 use bytemuck::Pod;
 
+use crate::error::{Error, Result};
+
 /// How the elements of all ranks become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -17,6 +19,17 @@ pub enum Reduction {
 }
 
 impl Reduction {
+    /// Whether vectors of `T` can be reduced like this.
+    ///
+    /// # Errors
+    /// [`Error::Reduction`] for an average of integers.
+    pub fn check<T: Element>(self) -> Result<()> {
+        match self {
+            Self::Average if !T::IS_FLOAT => Err(Error::Reduction { reduction: "average", element: T::NAME }),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::Sum => 1,

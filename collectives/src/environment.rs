@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ucx_sys_wrap::bootstrap::{Identity, open};
+use ucx_sys_wrap::bootstrap::{Identity, SWITCH, open, switch};
 
 use crate::error::{Error, Result};
 use crate::group::{Group, Settings};
@@ -54,7 +54,7 @@ impl Settings {
             settings.timeout = seconds(&text).ok_or_else(|| refused(&text))?;
         }
         if let Some(text) = lookup(PROGRESS_THREAD) {
-            let refused = wrong(PROGRESS_THREAD, "0, 1, on or off");
+            let refused = wrong(PROGRESS_THREAD, SWITCH);
             settings.progress_thread = switch(&text).ok_or_else(|| refused(&text))?;
         }
         Ok(settings)
@@ -64,14 +64,6 @@ impl Settings {
 fn seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero())
-}
-
-fn switch(text: &str) -> Option<bool> {
-    match text {
-        "0" | "off" => Some(false),
-        "1" | "on" => Some(true),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -96,7 +88,7 @@ mod tests {
         }
         for text in ["", "2", "yes", "ON", " 1"] {
             let message = of(text).unwrap_err().to_string();
-            assert!(message.contains("BREVITY_PROGRESS_THREAD") && message.contains("on or off"), "{message}");
+            assert!(message.contains("BREVITY_PROGRESS_THREAD") && message.contains(SWITCH), "{message}");
         }
         assert!(!Settings::from_lookup(|_| None).unwrap().progress_thread);
     }

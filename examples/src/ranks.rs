@@ -11,6 +11,9 @@ use std::env;
 /// How many threads candle multiplies matrices with.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
+/// Whether ranks of one host share memory.
+const SHARED_MEMORY: &str = "BREVITY_SHARED_MEMORY";
+
 /// Whether a launcher has started this process as a rank.
 pub fn is_launched() -> bool {
     Launcher::from_env().is_some()
@@ -29,7 +32,8 @@ pub fn join() -> Result<Group, Error> {
 /// the exit status of the first that fails, else 0.
 ///
 /// They use tcp where `BREVITY_TRANSPORT` does not say otherwise, and share the processors: each
-/// rank takes its part of them as threads where `RAYON_NUM_THREADS` does not say otherwise.
+/// rank takes its part of them as threads where `RAYON_NUM_THREADS` does not say otherwise. They share no memory
+/// where `BREVITY_SHARED_MEMORY` does not say otherwise: what a method sends is what it would send between hosts.
 ///
 /// # Errors
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] where a rank can't be
@@ -44,6 +48,9 @@ pub fn start(ranks: usize) -> Result<u8, Error> {
     let mut launch = Launch::new(program, env::args_os().skip(1)).ranks(ranks as u32).transport(transport()?);
     if env::var_os(THREADS).is_none() {
         launch = launch.env(THREADS, threads_per_rank(ranks).to_string());
+    }
+    if env::var_os(SHARED_MEMORY).is_none() {
+        launch = launch.env(SHARED_MEMORY, "off");
     }
     let outcome = launch.spawn().and_then(launch::Job::wait).map_err(of_launch)?;
     let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);

@@ -221,16 +221,24 @@ impl From<Failure> for Error {
 
 struct RankList<'a>(&'a [Rank]);
 
+impl RankList<'_> {
+    /// So many are named, the others counted.
+    const MOST_NAMED: usize = 8;
+}
+
 impl std::fmt::Display for RankList<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
-        for (position, rank) in self.0.iter().enumerate() {
+        for (position, rank) in self.0.iter().take(Self::MOST_NAMED).enumerate() {
             if position > 0 {
                 f.write_str(", ")?;
             }
             rank.fmt(f)?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(Self::MOST_NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
     }
 }
 
@@ -238,7 +246,9 @@ struct Seconds(Duration);
 
 impl std::fmt::Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} s", self.0.as_secs_f64())
+        let seconds = self.0.as_secs_f64();
+        // What was waited in the end is no rounder than clocks are.
+        write!(f, "{} s", if seconds >= 1.0 { (seconds * 10.0).round() / 10.0 } else { seconds })
     }
 }
 
@@ -257,5 +267,16 @@ mod tests {
             error.to_string(),
             "ranks 2, 3 did not join within 2.5 s: are all ranks started, and can they reach 127.0.0.1:4000?"
         );
+    }
+
+    #[test]
+    fn of_many_missing_ranks_some_are_named_and_the_others_counted() {
+        let text = |count| {
+            let (missing, deadline) = (Rank::all(count).collect(), Duration::from_micros(59_998_700));
+            Error::MissingRanks { missing, deadline, master: "there".into() }.to_string()
+        };
+        assert!(text(8).starts_with("ranks 0, 1, 2, 3, 4, 5, 6, 7 did not join within 60 s:"), "{}", text(8));
+        let many = text(crate::MAX_WORLD_SIZE);
+        assert!(many.starts_with("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1048568 more did not"), "{many:.200}");
     }
 }

@@ -1,6 +1,8 @@
 //! Joining a job: meeting at rank 0, exchanges, and the mesh. Ranks are threads here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "bootstrap/deadlines.rs"]
+mod deadlines;
 #[path = "bootstrap/strangers.rs"]
 mod strangers;
 #[path = "bootstrap/world.rs"]

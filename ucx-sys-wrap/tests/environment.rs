@@ -121,6 +121,11 @@ fn encryption_and_streams_are_asked_for() {
     let asked = read(&[("BREVITY_ENCRYPT", "1"), ("BREVITY_TCP_STREAMS", "16")]).unwrap();
     assert_eq!((asked.encrypt, asked.streams), (true, 16));
     assert!(!read(&[("BREVITY_ENCRYPT", "0")]).unwrap().encrypt);
+    let switches = ["BREVITY_ENCRYPT", "BREVITY_SHARED_MEMORY", "BREVITY_MASTER_RESERVED"];
+    for (text, is_on) in [("0", false), ("off", false), ("1", true), ("on", true)] {
+        let found = read(&switches.map(|name| (name, text))).unwrap();
+        assert_eq!((found.encrypt, found.shared_memory, found.port_reserved), (is_on, is_on, is_on), "{text}");
+    }
     let refused = read(&[("BREVITY_ENCRYPT", "1"), ("BREVITY_TRANSPORT", "ucx")]).unwrap_err().to_string();
     let expected = "BREVITY_ENCRYPT is 1 beside BREVITY_TRANSPORT=ucx: \
                     expected BREVITY_TRANSPORT=tcp or auto: UCX can't encrypt";

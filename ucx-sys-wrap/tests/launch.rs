@@ -71,6 +71,17 @@ fn part() {
             println!("done");
             thread::sleep(PATIENCE);
         }
+        "stubborn" => {
+            let (_folder, path) = folder();
+            // Told to end only when neither heeds it any more.
+            let script = format!(
+                "trap '' TERM INT HUP; touch {path}/$BREVITY_RANK; \
+                 until [ -e {path}/0 ] && [ -e {path}/1 ]; do sleep 0.01; done; kill -TERM $PPID; sleep 100"
+            );
+            let ended = outcome(shell(2, &script).grace(Duration::from_millis(300)));
+            assert_eq!(ended.endings, [Ending::Killed(9); 2]);
+            println!("done");
+        }
         "tagged" => {
             outcome(shell(2, "echo one; printf two; echo three >&2").tag_output(true));
         }
@@ -207,6 +218,12 @@ fn a_signal_reaches_the_ranks_and_afterwards_does_what_it_always_did() {
     }
     assert!(Command::new("kill").args(["-INT", &program.id().to_string()]).status().unwrap().success());
     assert_eq!(wait(&mut program).signal(), Some(2));
+}
+
+#[test]
+fn ranks_that_do_not_heed_a_signal_are_killed_after_their_grace() {
+    let mut program = playing("stubborn").spawn().unwrap();
+    assert!(wait(&mut program).success());
 }
 
 #[test]

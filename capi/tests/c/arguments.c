@@ -1,5 +1,7 @@
 /* Every argument that can be refused is refused, with a text that says what was expected, and nothing is touched. */
+#define _DEFAULT_SOURCE
 #include "check.h"
+#include <sys/mman.h>
 
 static void null_handles(void)
 {
@@ -43,6 +45,69 @@ static void arrays(brv_group *group)
     CHECK(brv_all_gather(group, NULL, NULL, 0, BRV_F64) == BRV_OK);
     CHECK(brv_broadcast(group, NULL, 0, BRV_U8, 0) == BRV_OK);
     CHECK(values[0] == 1 && values[1] == 2 && values[2] == 3);
+}
+
+/* Where out is not in: not a byte of it is written. */
+static void untouched(brv_group *group)
+{
+    int32_t in[4] = {1, 2, 3, 4};
+    unsigned char out[64], pattern[64];
+    size_t i;
+
+    for (i = 0; i < sizeof out; i++)
+        out[i] = pattern[i] = (unsigned char)(i * 7 + 1);
+    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_I32, BRV_AVERAGE), BRV_ERR_ARGUMENT, "not defined for i32");
+    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_U8, BRV_AVERAGE), BRV_ERR_ARGUMENT, "not defined for u8");
+    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_I32, (brv_reduction)0), BRV_ERR_ARGUMENT, "reduction is 0");
+    CHECK_FAILS(brv_all_reduce(group, in, out, 4, (brv_type)99, BRV_SUM), BRV_ERR_ARGUMENT, "type is 99");
+    CHECK_FAILS(brv_all_reduce(group, NULL, out, 4, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "in is NULL");
+    CHECK_FAILS(brv_all_reduce(group, (char *)in + 1, out, 3, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "multiple of 4");
+    CHECK_FAILS(brv_all_reduce(group, out, out + 4, 4, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "overlap");
+    CHECK_FAILS(brv_all_reduce(group, in, out, SIZE_MAX / 2, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "check n");
+    CHECK_FAILS(brv_all_reduce(NULL, in, out, 4, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_all_gather(group, NULL, out, 4, BRV_I32), BRV_ERR_ARGUMENT, "own is NULL");
+    CHECK_FAILS(brv_all_gather(group, in, out, 4, (brv_type)0), BRV_ERR_ARGUMENT, "type is 0");
+    CHECK_FAILS(brv_all_gather(group, out, out + 4, 4, BRV_I32), BRV_ERR_ARGUMENT, "overlap");
+    CHECK_FAILS(brv_all_gather(group, in, out, SIZE_MAX / 2, BRV_I32), BRV_ERR_ARGUMENT, "check n");
+    CHECK_FAILS(brv_broadcast(group, out, 4, BRV_I32, 7), BRV_ERR_ARGUMENT, "root is 7");
+    CHECK_FAILS(brv_broadcast(group, out, 4, (brv_type)99, 0), BRV_ERR_ARGUMENT, "type is 99");
+    CHECK(memcmp(out, pattern, sizeof out) == 0);
+}
+
+/* A vector of which there can't be a second one: alone, none is needed. */
+static void huge(brv_group *group)
+{
+    const size_t bytes = (size_t)1 << 46;
+    void *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (all == MAP_FAILED) {
+        printf("skipped: no address space for a huge vector\n");
+        return;
+    }
+    CHECK(brv_all_reduce(group, all, all, bytes / 4, BRV_F32, BRV_SUM) == BRV_OK);
+    CHECK(munmap(all, bytes) == 0);
+}
+
+/* Also a group of one is closed for good. */
+static void closed(void)
+{
+    float value = 1, out[4] = {9, 9, 9, 9};
+    brv_group *group = NULL;
+    brv_feedback *feedback = NULL;
+
+    CHECK(brv_group_solo(&group) == BRV_OK && brv_feedback_new(&feedback) == BRV_OK);
+    CHECK(brv_barrier(group) == BRV_OK && brv_group_abort(group) == BRV_OK);
+    CHECK_FAILS(brv_barrier(group), BRV_ERR_ABORTED, "rank 0 aborted");
+    CHECK(brv_last_error_rank() == 0);
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, BRV_F32, BRV_SUM), BRV_ERR_ABORTED, "aborted");
+    CHECK_FAILS(brv_all_gather(group, &value, out, 1, BRV_F32), BRV_ERR_ABORTED, "aborted");
+    CHECK_FAILS(brv_broadcast(group, &value, 1, BRV_F32, 0), BRV_ERR_ABORTED, "aborted");
+    CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, out, 4, 0.5), BRV_ERR_ABORTED, "aborted");
+    brv_feedback_free(feedback);
+    CHECK(brv_feedback_new(&feedback) == BRV_OK);
+    CHECK_FAILS(brv_low_rank_all_reduce(group, feedback, out, 2, 2, 1), BRV_ERR_ABORTED, "aborted");
+    brv_feedback_free(feedback);
+    brv_group_free(group);
 }
 
 static void numbers(brv_group *group)
@@ -129,6 +194,9 @@ int main(void)
     CHECK(brv_group_rank(group) == 0 && brv_group_size(group) == 1);
     CHECK(strcmp(brv_group_transport(group), "") != 0);
     arrays(group);
+    untouched(group);
+    huge(group);
+    closed();
     numbers(group);
     feedbacks(group);
     nothing(group);

@@ -18,6 +18,7 @@ use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
 /// # Errors
 /// What the transport reports: `all` is then lost.
 pub async fn all_gather<'env, T: Element>(call: &Call<'_, 'env>, mut all: Chunk<'env, T>) -> Result<Chunk<'env, T>> {
+    call.check_open()?;
     let (rank, world_size) = (call.rank(), call.world_size());
     if let Some(claim) = call.claim(all.len() / world_size as usize * size_of::<T>()) {
         host::all_gather(&mut claim.borrow().await?.begin().await?, &mut all).await?;

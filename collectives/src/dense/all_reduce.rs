@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::choose::{Cost, DenseAllReduce};
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host;
 use crate::pattern::{Doubling, chunk_range, ring_chunk, ring_predecessor, ring_successor};
 
@@ -30,16 +30,16 @@ pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
 /// must be the same on all ranks.
 ///
 /// # Errors
-/// [`Error::Reduction`] for an average of integers; else what the transport reports: `data` is then lost.
+/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent; else what the
+/// transport reports, or that the system has no memory for what is received: `data` is then lost.
 pub async fn all_reduce<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
     reduction: Reduction,
     cost: &Cost,
 ) -> Result<Chunk<'env, T>> {
-    if reduction == Reduction::Average && !T::IS_FLOAT {
-        return Err(Error::Reduction { reduction: "average", element: T::NAME });
-    }
+    reduction.check::<T>()?;
+    call.check_open()?;
     let bytes = data.len() * size_of::<T>();
     if let Some(claim) = call.claim(bytes) {
         host::all_reduce(&mut claim.borrow().await?.begin().await?, &mut data, reduction).await?;
@@ -69,7 +69,7 @@ pub async fn ring<'env, T: Element>(
     let (rank, world_size) = (call.rank(), call.world_size());
     let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
     let lengths: Vec<usize> = (0..world_size as usize).map(|i| chunk_range(data.len(), world_size, i).len()).collect();
-    let mut incoming = vec![T::zeroed(); lengths[0]];
+    let mut incoming: Vec<T> = call.zeros(lengths[0])?;
     let mut chunks = data.split_into(lengths);
 
     for round in 0..world_size - 1 {
@@ -110,7 +110,10 @@ pub async fn recursive_doubling<'env, T: Element>(
         }
         Doubling::Member(member) => member,
     };
-    let mut incoming = vec![T::zeroed(); data.len()];
+    if call.world_size() == 1 {
+        return Ok(data);
+    }
+    let mut incoming: Vec<T> = call.zeros(data.len())?;
     if let Some(guest) = member.guest {
         incoming = call.recv(guest, FIRST_ROUND, incoming).await?;
         T::combine(reduction, &mut data, &incoming);

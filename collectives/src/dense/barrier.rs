@@ -12,6 +12,7 @@ use crate::pattern::doubling_rounds;
 /// # Errors
 /// What the transport reports.
 pub async fn barrier(call: &Call<'_, '_>) -> Result<()> {
+    call.check_open()?;
     let (rank, world_size) = (call.rank(), call.world_size());
     for round in 0..doubling_rounds(world_size) {
         let distance = 1 << round;

@@ -22,6 +22,7 @@ pub async fn broadcast<'env, T: Element>(
     mut data: Chunk<'env, T>,
     root: u32,
 ) -> Result<Chunk<'env, T>> {
+    call.check_open()?;
     if let Some(claim) = call.claim(data.len() * size_of::<T>()) {
         host::broadcast(&mut claim.borrow().await?.begin().await?, &mut data, root).await?;
         return Ok(data);
@@ -44,6 +45,7 @@ pub async fn broadcast_shared<'env, T: Element>(
     mut buffer: PoolBuffer<T>,
     root: u32,
 ) -> Result<SharedBuffer<T>> {
+    call.check_open()?;
     let place = Binomial::new(call.rank(), root, call.world_size());
     if let Some((parent, round)) = place.parent() {
         buffer = call.recv(parent, round, buffer).await?;
@@ -56,6 +58,7 @@ pub async fn broadcast_shared<'env, T: Element>(
 /// # Errors
 /// What the transport reports.
 pub async fn broadcast_frozen<T: Element>(call: &Call<'_, '_>, buffer: SharedBuffer<T>) -> Result<SharedBuffer<T>> {
+    call.check_open()?;
     to_children(call, Binomial::new(call.rank(), call.rank(), call.world_size()), 0, buffer).await
 }
 

@@ -46,8 +46,10 @@ impl Group {
     /// Reduces `data` over all ranks, in place: the same bits on every rank.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); `data` is then unspecified.
+    /// As [`barrier`](Self::barrier), or when the system has no memory for what is received; `data` is then unspecified.
+    /// [`Error::Reduction`] for an average of integers, before anything is done.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<()> {
+        reduction.check::<T>()?;
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
         let cost = self.0.settings.cost;
         if let Some(host) = self.host_for(size_of_val(data)) {

@@ -18,7 +18,7 @@ use ucx_sys_wrap::shm::{CHUNK_BYTES, INLINE_BYTES, Step};
 use super::all_gather::apart;
 use super::call::HostCall;
 use crate::element::{Element, Reduction};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Up to so many bytes in all are reduced by every rank for itself.
 const ALL_BY_ALL_BYTES: usize = 64 << 10;
@@ -45,7 +45,7 @@ pub(crate) enum Rest {
 /// Reduces `data` over all ranks, in place; the same bits on every rank.
 ///
 /// # Errors
-/// [`Error::Reduction`] for an average of integers; else when a rank is lost, aborts, calls something else or does not
+/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers; else when a rank is lost, aborts, calls something else or does not
 /// come in time: `data` is then unspecified.
 pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
     match at_once(call, data, reduction) {
@@ -79,10 +79,10 @@ pub(crate) async fn all_reduce_rest<T: Element>(
     reduction: Reduction,
     rest: Rest,
 ) -> Result<()> {
-    if reduction == Reduction::Average && !T::IS_FLOAT {
+    if let Err(error) = reduction.check::<T>() {
         // All ranks find this out for themselves.
         call.finish();
-        return Err(Error::Reduction { reduction: "average", element: T::NAME });
+        return Err(error);
     }
     let bytes = size_of_val(data);
     let others = call.world_size() as usize - 1;
@@ -104,7 +104,7 @@ fn lines_at_once<T: Element, const N: usize>(
     reduction: Reduction,
 ) -> ControlFlow<Result<()>, Rest> {
     let step = call.slots().next_step();
-    if reduction == Reduction::Average && !T::IS_FLOAT || call.slots().in_the_way(step).is_some() {
+    if reduction.check::<T>().is_err() || call.slots().in_the_way(step).is_some() {
         return ControlFlow::Continue(Rest::All);
     }
     publish_line(call, data);

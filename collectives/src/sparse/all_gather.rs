@@ -34,6 +34,7 @@ pub fn describe_topk(dim: usize) -> Description {
 /// # Errors
 /// What the transport reports; [`Error::Payload`] when a peer's vector is not one.
 pub async fn sparse_all_gather(call: &Call<'_, '_>, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
+    call.check_open()?;
     let (rank, world_size) = (call.rank(), call.world_size());
     // No vector has more entries than elements.
     let limit = limit.min(local.dim());

@@ -64,6 +64,7 @@ pub async fn gtopk_all_reduce(
     rule: PutBack,
     tensor: u32,
 ) -> Result<Gtopk> {
+    call.check_open()?;
     let dim = local.dim();
     // No vector has more entries than elements.
     let k = k.min(dim);

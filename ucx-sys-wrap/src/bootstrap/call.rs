@@ -29,6 +29,8 @@ pub(super) struct Call {
     current: Option<Conversation>,
     next_attempt: Instant,
     pause: Duration,
+    /// Whether somebody was there who did not answer as a rank.
+    met_a_stranger: bool,
 }
 
 impl Call {
@@ -54,6 +56,7 @@ impl Call {
             current: None,
             next_attempt: Instant::now(),
             pause: FIRST_PAUSE,
+            met_a_stranger: false,
         }
     }
 
@@ -74,18 +77,31 @@ impl Call {
             Step::Pending(conversation) if conversation.since().elapsed() < ATTEMPT => {
                 self.current = Some(conversation)
             }
-            Step::Pending(_) => self.pause(),
+            Step::Pending(conversation) => {
+                self.met_a_stranger |= conversation.is_unanswered();
+                self.pause();
+            }
             Step::Proven(opening, channel) => return Ok(Some((opening, channel))),
             Step::Failed(Fault::WrongKey, address) => {
                 let who = format!("rank {} at {address}", self.peer);
                 return Err(Error::Unauthenticated { who });
             }
             Step::Failed(fault, address) => {
+                self.met_a_stranger |= fault == Fault::Stranger;
                 tracing::trace!(peer = self.peer, %address, ?fault, "call failed");
                 self.pause();
             }
         }
         Ok(None)
+    }
+
+    /// What to say beside the address when the rank was not found: something else may be there.
+    pub(super) fn hint(&self) -> &'static str {
+        if self.met_a_stranger || self.current.as_ref().is_some_and(Conversation::is_unanswered) {
+            " (something listens there that does not answer as a rank of a job: is the port another program's?)"
+        } else {
+            ""
+        }
     }
 
     /// The connection to poll for, if there is one.

@@ -76,6 +76,11 @@ impl Channel {
         self.ended
     }
 
+    /// Whether the connection was made and is still there.
+    pub(super) fn is_connected(&self) -> bool {
+        !self.connecting && !self.ended
+    }
+
     /// What has arrived and was not taken.
     pub(super) fn arrived(&self) -> &[u8] {
         &self.inbox

@@ -76,6 +76,11 @@ impl Conversation {
         self.theirs.is_some()
     }
 
+    /// Whether somebody has taken the connection and has not said who it is.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.channel.is_connected() && !self.has_opening()
+    }
+
     pub(super) fn channel_mut(&mut self) -> &mut Channel {
         &mut self.channel
     }

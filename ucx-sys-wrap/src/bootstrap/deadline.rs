@@ -2,11 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+/// The longest that is set aside to tell each other at the end who is missing.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Ranks that are given as long, and begin within this of each other, say so: what began when is of no interest.
+const SKEW: Duration = Duration::from_secs(1);
+
 /// A point in time to be done by, and how long was given for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     start: Instant,
+    /// What messages say.
     given: Duration,
+    /// From the start to the end; less than was given where time was set aside.
+    lasts: Duration,
 }
 
 impl Deadline {
@@ -15,12 +24,13 @@ impl Deadline {
 
     /// `given` from now.
     pub(super) fn after(given: Duration) -> Self {
-        Self { start: Instant::now(), given: given.min(Self::LONGEST) }
+        let given = given.min(Self::LONGEST);
+        Self { start: Instant::now(), given, lasts: given }
     }
 
     /// What is left, zero once it has passed.
     pub(super) fn remaining(&self) -> Duration {
-        self.given.saturating_sub(self.start.elapsed())
+        self.lasts.saturating_sub(self.start.elapsed())
     }
 
     pub(super) fn passed(&self) -> bool {
@@ -35,12 +45,20 @@ impl Deadline {
     /// The same deadline, or `remaining` from now (to a millisecond) if that is earlier.
     pub(super) fn no_later_than(self, remaining: Duration) -> Self {
         let until_then = Duration::from_millis((self.start.elapsed() + remaining).as_millis() as u64 + 1);
-        Self { given: self.given.min(until_then), ..self }
+        let is_skew = until_then + SKEW >= self.given && until_then * 2 >= self.given;
+        let given = if is_skew { self.given } else { self.given.min(until_then) };
+        Self { given, lasts: self.lasts.min(until_then), ..self }
+    }
+
+    /// The same deadline, but for the time that is set aside for all ranks to say whom they have missed.
+    pub(super) fn with_last_words(self) -> Self {
+        let aside = (self.remaining() / 4).min(LAST_WORDS);
+        Self { lasts: self.lasts.saturating_sub(aside), ..self }
     }
 
     /// The same deadline, later by `grace`.
     pub(super) fn with_grace(self, grace: Duration) -> Self {
-        Self { given: self.given + grace, ..self }
+        Self { lasts: self.lasts + grace, ..self }
     }
 }
 
@@ -52,8 +70,15 @@ mod tests {
     fn the_earlier_one_counts() {
         let minute = Deadline::after(Duration::from_secs(60));
         assert!(minute.no_later_than(Duration::from_secs(5)).remaining() <= Duration::from_millis(5002));
-        assert_eq!(minute.no_later_than(Duration::from_secs(500)).given(), Duration::from_secs(60));
+        for (told, given) in [(500, 60), (60, 60), (59, 60), (58, 58), (5, 5)] {
+            let found = minute.no_later_than(Duration::from_secs(told)).given();
+            assert_eq!(found.as_secs(), given, "{told} s left");
+        }
+        assert!(minute.no_later_than(Duration::from_secs(59)).remaining() <= Duration::from_millis(59_002));
         assert!(Deadline::after(Duration::ZERO).passed());
+        assert_eq!(minute.with_last_words().given(), Duration::from_secs(60));
+        assert!(minute.with_last_words().remaining() <= Duration::from_secs(58));
+        assert!(minute.no_later_than(Duration::from_secs(2)).with_last_words().remaining() > Duration::from_secs(1));
         assert!(!Deadline::after(Duration::MAX).passed());
     }
 }

@@ -10,7 +10,7 @@ use super::host::MAX_HOST_ID_BYTES;
 use super::key::JobKey;
 use super::launcher::{Launcher, Nesting};
 use super::place::{Introduction, Place};
-use super::variables::{Variables, flag, non_empty, seconds};
+use super::variables::{SWITCH, Variables, non_empty, seconds, switch};
 use crate::tcp::MAX_LANES;
 use crate::{Error, Rank, Result};
 
@@ -43,7 +43,7 @@ pub struct Identity {
     pub job: String,
     /// The transport asked for; rank 0's is taken by all.
     pub transport: Choice,
-    /// How long this rank waits for the others to join, and for each exchange.
+    /// How long joining may take, with all its steps; the earliest deadline of all ranks counts.
     pub join_timeout: Duration,
     /// The network interface (or address of one) to serve peers on; else the one that leads to the master.
     pub interface: Option<String>,
@@ -160,7 +160,7 @@ impl Identity {
     ///
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.
     /// `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds, 60), `BREVITY_KEY` or `BREVITY_KEY_FILE`,
-    /// `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` (on, off), `BREVITY_HOST_ID`, `BREVITY_ENCRYPT` (0, 1),
+    /// `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` and `BREVITY_ENCRYPT` ([`switch`](super::switch)es), `BREVITY_HOST_ID`,
     /// `BREVITY_TCP_STREAMS` (1 to 16) and `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
     ///
     /// # Errors
@@ -187,11 +187,11 @@ impl Identity {
         let name = variables.read("BREVITY_JOB", "a name of at most 64 bytes", job_name)?;
         identity.job = name.or(job).unwrap_or_default();
         identity.interface = variables.read("BREVITY_INTERFACE", "the name of a network interface", non_empty)?;
-        identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", "on or off", on_or_off)?.unwrap_or(true);
+        identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", SWITCH, switch)?.unwrap_or(true);
         identity.host_id = variables.read("BREVITY_HOST_ID", "a name of 1 to 255 bytes", host_id)?;
-        identity.encrypt = variables.read(ENCRYPT, "0 or 1", flag)?.unwrap_or(false);
+        identity.encrypt = variables.read(ENCRYPT, SWITCH, switch)?.unwrap_or(false);
         identity.streams = variables.read("BREVITY_TCP_STREAMS", "1 to 16", streams)?.unwrap_or(1);
-        identity.port_reserved = variables.read("BREVITY_MASTER_RESERVED", "0 or 1", flag)?.unwrap_or(false);
+        identity.port_reserved = variables.read("BREVITY_MASTER_RESERVED", SWITCH, switch)?.unwrap_or(false);
         if let Some(timeout) = variables.read("BREVITY_JOIN_TIMEOUT", "seconds above 0, as 60", seconds)? {
             identity.join_timeout = timeout;
         }
@@ -265,12 +265,4 @@ fn host_id(text: &str) -> Option<String> {
 
 fn streams(text: &str) -> Option<u8> {
     text.parse().ok().filter(|&count| (1..=MAX_LANES).contains(&usize::from(count)))
-}
-
-fn on_or_off(text: &str) -> Option<bool> {
-    match text {
-        "on" => Some(true),
-        "off" => Some(false),
-        _ => None,
-    }
 }

@@ -114,6 +114,13 @@ pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
     (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
+/// A card that says something in every field.
+#[cfg(test)]
+pub(super) fn sample() -> Card {
+    let host = Host { user: 7, network: (8, 9), boot: [10; 16], id: "left".into() };
+    Card { is_wanted: true, host: Some(host), door: [11; DOOR_BYTES] }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

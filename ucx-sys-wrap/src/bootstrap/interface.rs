@@ -31,14 +31,24 @@ pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     let known = |(interface, address): &&(String, IpAddr)| interface == name || address.to_string() == name;
     let found = all.iter().filter(known).map(|&(_, address)| address);
     found.min_by_key(|address| address.is_ipv6() != like.is_ipv6()).ok_or_else(|| {
-        let mut names: Vec<&str> = all.iter().map(|(interface, _)| interface.as_str()).collect();
-        names.dedup();
+        let names = names_of(all.iter().map(|(interface, _)| interface.as_str()));
         Error::Environment {
             variable: "BREVITY_INTERFACE",
-            found: format!("{name:?}, and this host has {}", names.join(", ")),
+            found: format!("{name:?}, and this host has {names}"),
             expected: "the name or address of a network interface that is up",
         }
     })
+}
+
+/// Each name once, in the order in which they come first.
+fn names_of<'a>(interfaces: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for name in interfaces {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
 }
 
 /// This host's addresses that are not loopback; first those from which it reaches other networks.
@@ -122,6 +132,13 @@ mod tests {
                 assert_eq!(address_of("lo", like).unwrap().is_ipv4(), like.is_ipv4());
             }
         }
+    }
+
+    #[test]
+    fn interfaces_with_several_addresses_are_named_once() {
+        // All of IPv4 come before those of IPv6.
+        assert_eq!(names_of(["lo", "eth0", "lo", "eth0"].into_iter()), "lo, eth0");
+        assert_eq!(names_of([].into_iter()), "");
     }
 
     #[test]

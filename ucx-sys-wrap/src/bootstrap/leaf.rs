@@ -25,7 +25,14 @@ pub(super) struct Leaf {
 
 impl Leaf {
     /// Calls rank 0 until it answers and has heard from everybody.
-    pub(super) fn join(identity: &Identity, party: &Arc<Party>, deadline: Deadline, grace: Duration) -> Result<Self> {
+    ///
+    /// Gives the deadline back, as early as that of the most impatient rank.
+    pub(super) fn join(
+        identity: &Identity,
+        party: &Arc<Party>,
+        deadline: Deadline,
+        grace: Duration,
+    ) -> Result<(Self, Deadline)> {
         let master = identity.master.to_string();
         let addresses = match &identity.published {
             Some(published) => published.addresses.clone(),
@@ -40,7 +47,7 @@ impl Leaf {
                 break answer;
             }
             if deadline.passed() {
-                return Err(root_missing(deadline, master));
+                return Err(root_missing(deadline, master + call.hint()));
             }
             let longest = call.patience().min(deadline.remaining());
             wait_for(None, call.channel_mut().into_iter(), longest);
@@ -51,7 +58,7 @@ impl Leaf {
         let mut leaf = Self { channel, world_size: identity.world_size, master };
         leaf.send(&Frame::Patience(deadline.remaining()));
         match leaf.hear(deadline, grace)? {
-            Frame::Joined => Ok(leaf),
+            Frame::Joined(remaining) => Ok((leaf, deadline.no_later_than(remaining))),
             _ => Err(unexpected()),
         }
     }

@@ -33,6 +33,8 @@ pub(super) struct Lobby {
     callers: Vec<Conversation>,
     /// The listener may have more callers than were taken.
     more: bool,
+    /// The last caller that did not hold the key.
+    turned_away: Option<SocketAddr>,
 }
 
 impl Lobby {
@@ -48,7 +50,14 @@ impl Lobby {
         let socket = super::reserve::socket(address, shared)?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
-        Ok(Self { listener: socket.into(), party: party.clone(), purpose, callers: Vec::new(), more: true })
+        Ok(Self {
+            listener: socket.into(),
+            party: party.clone(),
+            purpose,
+            callers: Vec::new(),
+            more: true,
+            turned_away: None,
+        })
     }
 
     /// Where it listens.
@@ -66,12 +75,20 @@ impl Lobby {
                 Step::Pending(_) => tracing::debug!("dropped a caller that did not prove itself in time"),
                 Step::Proven(opening, channel) => proven.push((opening, channel)),
                 Step::Failed(Fault::WrongKey, peer) => {
+                    self.turned_away = Some(peer);
                     tracing::warn!(%peer, "turned away a caller that does not hold the key of this job");
                 }
                 Step::Failed(fault, peer) => tracing::debug!(%peer, ?fault, "dropped a caller"),
             }
         }
         proven
+    }
+
+    /// What to say beside the address when a rank was not heard: it may have another key.
+    pub(super) fn hint(&self) -> String {
+        self.turned_away.map_or_else(String::new, |peer| {
+            format!(" (where {peer} was turned away: it does not hold this job's key; is BREVITY_KEY the same on all ranks?)")
+        })
     }
 
     /// Sleeps until somebody calls or says something, here or on `others`, at most `longest`.

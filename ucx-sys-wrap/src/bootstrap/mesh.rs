@@ -26,7 +26,7 @@ const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use
 ///
 /// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to hold the
 /// job's key and have named themselves. The sockets are non-blocking, with `TCP_NODELAY`, and nothing was read ahead.
-/// All ranks must call it; it blocks until all connections are there, at most about three times the join timeout.
+/// All ranks must call it; it blocks until all connections are there, at most until the deadline of joining.
 ///
 /// # Errors
 /// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached. And as
@@ -42,9 +42,10 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, address)| address.to_string());
     let addresses = rendezvous.exchange(mine.as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
-    let addresses = addresses.map(|(text, rank)| parse_address(rank, text)).collect::<Result<Vec<_>>>();
+    let addresses =
+        addresses.map(|(text, rank)| parse_address(rank, text, identity.join_timeout)).collect::<Result<Vec<_>>>();
     let connected = lobby.and_then(|(lobby, _)| {
-        let deadline = Deadline::after(identity.join_timeout);
+        let deadline = rendezvous.deadline().with_last_words();
         let mesh = Mesh::new(&party, lobby, &addresses?, identity.streams);
         let channels = mesh.connect(deadline)?;
         if identity.encrypt { encrypt(&party, channels, deadline) } else { Ok(in_the_clear(channels)) }
@@ -133,9 +134,13 @@ fn listen(address: IpAddr, party: &Arc<Party>) -> Result<(Lobby, SocketAddr)> {
     Ok((lobby, address))
 }
 
-fn parse_address(rank: Rank, text: &[u8]) -> Result<SocketAddr> {
+fn parse_address(rank: Rank, text: &[u8], deadline: Duration) -> Result<SocketAddr> {
+    if text.is_empty() {
+        // It can't listen, and says so itself.
+        return Err(unreachable_ranks(vec![rank], deadline));
+    }
     let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    address.ok_or_else(|| unreachable_ranks(vec![rank], Duration::ZERO))
+    address.ok_or_else(|| Error::Protocol { rank, what: format!("the address {:?}", String::from_utf8_lossy(text)) })
 }
 
 /// Tells everybody whom this rank could not reach: either all ranks have all connections, or all have an error.
@@ -147,8 +152,8 @@ fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<
         Err(_) => &own,
     };
     let report: Vec<u8> = unreached.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
-    // Ranks that reach everybody report at once, those that do not at their deadline: nobody may give them up before.
-    let reports = rendezvous.exchange_within(&report, identity.join_timeout.saturating_mul(2));
+    // Ranks that reach everybody report at once, those that do not when only the time for last words is left.
+    let reports = rendezvous.exchange(&report);
     let connected = connected?;
     let mut missing: Vec<Rank> = Vec::new();
     for report in reports? {

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Makes the neighbourhood of this rank: `None` when no other rank is on its host, when rank 0 was told not to share
 /// memory, or when a rank of this host can't (a warning says why). Either all ranks of a host have one, or none.
 ///
-/// All ranks must call it; it blocks until all have, at most about twice the join timeout and 20 s.
+/// All ranks must call it; it blocks until all have, at most until the deadline of joining.
 ///
 /// # Errors
 /// As [`Rendezvous::exchange`]; [`Error::Protocol`] when a rank sends no card.
@@ -58,7 +58,9 @@ fn make(
     let others = ranks.iter().filter(|rank| **rank != identity.rank);
     let doors = others.filter_map(|rank| Some((*rank, cards.get(rank.index())?.door)));
     let gift = Gift::of(&prepared.0, &prepared.1)?;
-    let deadline = Deadline::after(identity.join_timeout.min(PATIENCE));
+    // Half of what is left, for a neighbour that does not come is no reason not to join.
+    let left = rendezvous.deadline().remaining();
+    let deadline = Deadline::after(PATIENCE.min(left / 2));
     let gifts = door.exchange(rendezvous.party(), &doors.collect::<Vec<_>>(), &gift, deadline)?;
     Neighbourhood::new(identity.rank, ranks.to_vec(), prepared, gifts)
 }

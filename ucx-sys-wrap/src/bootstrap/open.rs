@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::choice::{Agreed, Capability, Choice, Selected, choose, lacks_ucx};
+use super::deadline::Deadline;
 use super::environment::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
@@ -22,7 +23,8 @@ pub struct Opened {
     pub neighbourhood: Option<Arc<Neighbourhood>>,
 }
 
-/// Joins the job and opens the transport that all its ranks take; blocks until all ranks have.
+/// Joins the job and opens the transport that all its ranks take; blocks until all ranks have, at most
+/// [`Identity::join_timeout`] for all steps together and a second or two to tell the others who is missing.
 ///
 /// # Errors
 /// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`], [`share_memory`] and [`choose`].
@@ -32,10 +34,11 @@ pub fn open(identity: &Identity) -> Result<Opened> {
         let alone = alone.unwrap_or_else(|| unreachable!("a world of one has one rank"));
         return Ok(Opened { transport: Box::new(alone), neighbourhood: None });
     }
+    let deadline = Deadline::after(identity.join_timeout);
     // Holds rank 0's port until all have joined.
     let introduced = introduce(identity)?;
     let identity = introduced.identity();
-    let mut rendezvous = Rendezvous::join(identity)?;
+    let mut rendezvous = Rendezvous::join_by(identity, deadline)?;
     let prepared = prepare_ucx(identity);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
     let identity = &Identity { encrypt: agreed.encrypt, streams: agreed.streams, ..identity.clone() };
@@ -43,7 +46,8 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
         (Selected::Ucx, Ok(prepared)) => {
             let interface = rendezvous.own_address(identity)?;
-            let options = Options { interface, ..Options::default() };
+            let join_timeout = rendezvous.deadline().remaining();
+            let options = Options { interface, join_timeout, ..Options::default() };
             let mut exchange = |card: &[u8]| rendezvous.exchange(card);
             Box::new(prepared.connect(&mut exchange, &options)?)
         }

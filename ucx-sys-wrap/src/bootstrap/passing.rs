@@ -28,6 +28,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg, sockopt::socket_peercred,
 };
+use rustix::process::{Uid, geteuid};
 
 use super::deadline::Deadline;
 use super::host::DOOR_BYTES;
@@ -49,7 +50,11 @@ const GLANCE: Duration = Duration::from_millis(20);
 const GIFT: u8 = 1;
 
 /// Where this rank waits for its neighbours.
-pub(super) struct Door(UnixListener);
+pub(super) struct Door {
+    listener: UnixListener,
+    /// The user whose ranks are let in.
+    user: Uid,
+}
 
 impl Door {
     /// Opens the door of this name.
@@ -60,7 +65,7 @@ impl Door {
         let failed = |error| Error::system("can't listen for the ranks of this host", error);
         let listener = UnixListener::bind_addr(&address(name).map_err(failed)?).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self(listener))
+        Ok(Self { listener, user: geteuid() })
     }
 
     /// Gives `own` to every neighbour and gets theirs. `neighbours` are the other ranks of the host with their doors.
@@ -85,7 +90,7 @@ impl Door {
             let calling = report.clone();
             scope.spawn(move || {
                 for (rank, door) in called {
-                    if let Some(gift) = call_until(party, *rank, door, own, deadline) {
+                    if let Some(gift) = self.call_until(party, *rank, door, own, deadline) {
                         let _ = calling.send((*rank, gift));
                     }
                 }
@@ -126,13 +131,67 @@ impl Door {
     fn accept(&self) -> Option<(UnixStream, UnixStream)> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
         // An interrupted look is a short look.
-        let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout));
-        let (stream, _) = self.0.accept().ok()?;
+        let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&timeout));
+        let (stream, _) = self.listener.accept().ok()?;
         // Other users are not heard at all: anybody can see the address.
-        check_user(&stream).ok()?;
+        self.check_user(&stream).ok()?;
         stream.set_nonblocking(false).ok()?;
         let copy = stream.try_clone().ok()?;
         Some((stream, copy))
+    }
+
+    /// Calls a neighbour until it has given or the deadline has passed.
+    fn call_until(
+        &self,
+        party: &Party,
+        peer: Rank,
+        door: &[u8; DOOR_BYTES],
+        own: &Gift,
+        deadline: Deadline,
+    ) -> Option<Gift> {
+        loop {
+            match self.call(party, peer, door, own, deadline) {
+                Ok(gift) => return Some(gift),
+                Err(error) => tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet"),
+            }
+            if deadline.passed() {
+                return None;
+            }
+            std::thread::sleep(GLANCE.min(deadline.remaining()));
+        }
+    }
+
+    fn call(&self, party: &Party, peer: Rank, door: &[u8; DOOR_BYTES], own: &Gift, deadline: Deadline) -> Result<Gift> {
+        let failed = |error| Error::system(format!("can't talk to rank {peer} on this host"), error);
+        let stream = UnixStream::connect_addr(&address(door).map_err(failed)?).map_err(failed)?;
+        self.check_user(&stream)?;
+        let mut line = Line::new(stream, deadline)?;
+        let mine = party.opening(Purpose::Passing, Role::Caller, peer.0)?;
+        line.write(&mine.encode())?;
+        let theirs = line.read_opening()?;
+        if (theirs.purpose, theirs.role, theirs.rank, theirs.peer)
+            != (Purpose::Passing, Role::Answerer, peer.0, party.rank)
+        {
+            return Err(stranger());
+        }
+        let (caller, answerer) = (mine.encode(), theirs.encode());
+        line.write(&prove(&party.key, Role::Caller, &caller, &answerer))?;
+        let mut proof = [0; PROOF_BYTES];
+        let gift = line.read_gift(&mut proof)?;
+        if !verify(&party.key, Role::Answerer, &caller, &answerer, &proof) {
+            return Err(stranger());
+        }
+        line.write_gift(&[GIFT], own)?;
+        Ok(gift)
+    }
+
+    /// Whoever is at the other end is of this rank's user, by the word of the kernel.
+    fn check_user(&self, stream: &UnixStream) -> Result<()> {
+        let credentials = socket_peercred(stream).map_err(|error| failed(error.into()))?;
+        if credentials.uid == self.user {
+            return Ok(());
+        }
+        Err(Error::Unauthenticated { who: format!("a process of user {}", credentials.uid.as_raw()) })
     }
 }
 
@@ -149,42 +208,6 @@ fn collect(reports: &Receiver<(Rank, Gift)>, neighbours: &[(Rank, [u8; DOOR_BYTE
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
         }
     }
-}
-
-/// Calls a neighbour until it has given or the deadline has passed.
-fn call_until(party: &Party, peer: Rank, door: &[u8; DOOR_BYTES], own: &Gift, deadline: Deadline) -> Option<Gift> {
-    loop {
-        match call(party, peer, door, own, deadline) {
-            Ok(gift) => return Some(gift),
-            Err(error) => tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet"),
-        }
-        if deadline.passed() {
-            return None;
-        }
-        std::thread::sleep(GLANCE.min(deadline.remaining()));
-    }
-}
-
-fn call(party: &Party, peer: Rank, door: &[u8; DOOR_BYTES], own: &Gift, deadline: Deadline) -> Result<Gift> {
-    let failed = |error| Error::system(format!("can't talk to rank {peer} on this host"), error);
-    let stream = UnixStream::connect_addr(&address(door).map_err(failed)?).map_err(failed)?;
-    let mut line = Line::new(stream, deadline)?;
-    let mine = party.opening(Purpose::Passing, Role::Caller, peer.0)?;
-    line.write(&mine.encode())?;
-    let theirs = line.read_opening()?;
-    if (theirs.purpose, theirs.role, theirs.rank, theirs.peer) != (Purpose::Passing, Role::Answerer, peer.0, party.rank)
-    {
-        return Err(stranger());
-    }
-    let (caller, answerer) = (mine.encode(), theirs.encode());
-    line.write(&prove(&party.key, Role::Caller, &caller, &answerer))?;
-    let mut proof = [0; PROOF_BYTES];
-    let gift = line.read_gift(&mut proof)?;
-    if !verify(&party.key, Role::Answerer, &caller, &answerer, &proof) {
-        return Err(stranger());
-    }
-    line.write_gift(&[GIFT], own)?;
-    Ok(gift)
 }
 
 fn answer(party: &Party, stream: UnixStream, own: &Gift, deadline: Deadline) -> Result<(Rank, Gift)> {
@@ -212,7 +235,6 @@ struct Line(UnixStream);
 
 impl Line {
     fn new(stream: UnixStream, deadline: Deadline) -> Result<Self> {
-        check_user(&stream)?;
         let patience = Some(HEARING.min(deadline.remaining()).max(Duration::from_millis(1)));
         stream.set_read_timeout(patience).map_err(failed)?;
         stream.set_write_timeout(patience).map_err(failed)?;
@@ -270,15 +292,6 @@ impl Line {
     }
 }
 
-/// Whoever is at the other end is of this rank's user, by the word of the kernel.
-fn check_user(stream: &UnixStream) -> Result<()> {
-    let credentials = socket_peercred(stream).map_err(|error| failed(error.into()))?;
-    if credentials.uid == rustix::process::geteuid() {
-        return Ok(());
-    }
-    Err(Error::Unauthenticated { who: format!("a process of user {}", credentials.uid.as_raw()) })
-}
-
 fn address(name: &[u8; DOOR_BYTES]) -> std::io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("brevity-{}", hex(name)))
 }
@@ -292,127 +305,5 @@ fn stranger() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shm::Bell;
-    use crate::shm::{Layout, OwnSegment, PeerSegment};
-
-    const KEY: &[u8] = b"correct horse battery";
-
-    fn party(rank: u32, key: &[u8]) -> Party {
-        Party { key: key.to_vec(), job: "job".into(), rank, world_size: 3, wire_version: 1 }
-    }
-
-    fn door(rank: u32) -> ([u8; DOOR_BYTES], Door) {
-        let mut name = [rank as u8; DOOR_BYTES];
-        super::super::key::fill_random(&mut name[1..]).unwrap();
-        (name, Door::open(&name).unwrap())
-    }
-
-    fn gift(rank: u32) -> Gift {
-        Gift::of(&OwnSegment::new(Rank(rank), Layout::new(3)).unwrap(), &Bell::new().unwrap()).unwrap()
-    }
-
-    /// Every rank of three gives, while `disturb` does its worst to the door of rank 0.
-    fn exchange(
-        keys: [&[u8]; 3],
-        patience: Duration,
-        disturb: impl Fn(&[u8; DOOR_BYTES]) + Sync,
-    ) -> Vec<Result<Vec<(Rank, Gift)>>> {
-        let doors: Vec<_> = (0..3).map(door).collect();
-        let names: Vec<_> = doors.iter().map(|(name, _)| *name).collect();
-        std::thread::scope(|scope| {
-            scope.spawn(|| disturb(&names[0]));
-            let ranks: Vec<_> = (0..3u32)
-                .map(|rank| {
-                    let (names, doors) = (&names, &doors);
-                    scope.spawn(move || {
-                        let others = (0..3u32).filter(|other| *other != rank);
-                        let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
-                        let party = party(rank, keys[rank as usize]);
-                        doors[rank as usize].1.exchange(&party, &neighbours, &gift(rank), Deadline::after(patience))
-                    })
-                })
-                .collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-        })
-    }
-
-    fn assert_all_given(results: Vec<Result<Vec<(Rank, Gift)>>>) {
-        for (rank, result) in results.into_iter().enumerate() {
-            let mut gifts = result.unwrap();
-            gifts.sort_by_key(|(giver, _)| giver.0);
-            let givers: Vec<usize> = gifts.iter().map(|(giver, _)| giver.index()).collect();
-            assert_eq!(givers, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
-            for (giver, gift) in gifts {
-                PeerSegment::new(giver, &gift.segment, Layout::new(3)).unwrap();
-                Bell::received(giver, gift.bell).unwrap();
-            }
-        }
-    }
-
-    #[test]
-    fn every_rank_gets_what_the_others_give() {
-        assert_all_given(exchange([KEY; 3], Duration::from_secs(20), |_| {}));
-    }
-
-    #[test]
-    fn strangers_get_nothing_and_stop_nobody() {
-        let results = exchange([KEY; 3], Duration::from_secs(20), |name| {
-            let connect = || UnixStream::connect_addr(&address(name).unwrap()).unwrap();
-            let silent: Vec<_> = (0..20).map(|_| connect()).collect();
-            let mut noisy = connect();
-            noisy.write_all(&[7; 4 * OPENING_BYTES]).unwrap();
-            let mut liar = connect();
-            let opening = party(2, b"another key entirely").opening(Purpose::Passing, Role::Caller, 0).unwrap();
-            liar.write_all(&opening.encode()).unwrap();
-            liar.read_exact(&mut [0; OPENING_BYTES]).unwrap();
-            liar.write_all(&[0; PROOF_BYTES]).unwrap();
-            assert_eq!(liar.read(&mut [0; 1]).unwrap(), 0, "a proof that is none is not answered");
-            drop(silent);
-        });
-        assert_all_given(results);
-    }
-
-    /// Sockets of a door that somebody has, the door itself among them.
-    fn sockets(name: &[u8; DOOR_BYTES]) -> usize {
-        let door = format!("@brevity-{}", hex(name));
-        std::fs::read_to_string("/proc/self/net/unix").unwrap().lines().filter(|line| line.ends_with(&door)).count()
-    }
-
-    #[test]
-    fn callers_that_have_gone_cost_no_descriptors() {
-        let (name, door) = door(0);
-        let nobody = [(Rank(1), name)];
-        let deadline = Deadline::after(Duration::from_secs(3));
-        std::thread::scope(|scope| {
-            let left = scope.spawn(|| {
-                for _ in 0..1000 {
-                    if let Ok(mut stranger) = UnixStream::connect_addr(&address(&name).unwrap()) {
-                        let _ = stranger.write_all(&[7; OPENING_BYTES]);
-                    }
-                }
-                while sockets(&name) > 1 && !deadline.passed() {
-                    std::thread::sleep(GLANCE);
-                }
-                // While the door is still open.
-                (sockets(&name), deadline.passed())
-            });
-            let missing = door.exchange(&party(0, KEY), &nobody, &gift(0), deadline);
-            assert!(matches!(missing, Err(Error::MissingRanks { .. })));
-            assert_eq!(left.join().unwrap(), (1, false), "sockets of callers that have gone, and whether they stay");
-        });
-    }
-
-    #[test]
-    fn who_holds_another_key_is_missing() {
-        let results = exchange([KEY, KEY, b"another key entirely"], Duration::from_millis(400), |_| {});
-        for (result, expected) in results.into_iter().zip([vec![Rank(2)], vec![Rank(2)], vec![Rank(0), Rank(1)]]) {
-            match result {
-                Err(Error::MissingRanks { missing, .. }) => assert_eq!(missing, expected),
-                Err(error) => panic!("{error}"),
-                Ok(_) => panic!("ranks with different keys have given"),
-            }
-        }
-    }
-}
+#[path = "passing_tests.rs"]
+mod tests;

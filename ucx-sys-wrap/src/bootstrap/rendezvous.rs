@@ -22,7 +22,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// All ranks of a job, joined: each has proven to hold the job's key, and they agree on wire version, job and world size.
 pub struct Rendezvous {
     party: Arc<Party>,
-    join_timeout: Duration,
+    /// Of everything until all have joined: the earliest of all ranks'.
+    deadline: Deadline,
     side: Side,
     failure: Option<Error>,
 }
@@ -46,10 +47,15 @@ impl Rendezvous {
     /// [`Error::PeerLost`] when rank 0 has gone; [`Error::Environment`] when there is no key and the master is not on
     /// loopback; [`Error::System`] when the master's name is unknown or its port is taken.
     pub fn join(identity: &Identity) -> Result<Self> {
-        Self::join_as(identity, WIRE_VERSION)
+        Self::join_by(identity, Deadline::after(identity.join_timeout))
     }
 
-    fn join_as(identity: &Identity, wire_version: u32) -> Result<Self> {
+    /// As [`join`](Self::join), with a deadline that may have begun earlier.
+    pub(super) fn join_by(identity: &Identity, deadline: Deadline) -> Result<Self> {
+        Self::join_as(identity, WIRE_VERSION, deadline)
+    }
+
+    fn join_as(identity: &Identity, wire_version: u32, deadline: Deadline) -> Result<Self> {
         let party = Arc::new(Party {
             key: identity.key.as_ref().map_or(Vec::new(), |key| key.bytes().to_vec()),
             job: identity.job.clone(),
@@ -57,29 +63,30 @@ impl Rendezvous {
             world_size: identity.world_size,
             wire_version,
         });
-        let deadline = Deadline::after(identity.join_timeout);
-        let side = match identity.rank {
-            _ if identity.world_size <= 1 => Side::Alone,
-            Rank(0) => Side::Root(Root::join(identity, &party, deadline)?),
-            _ => Side::Leaf(Leaf::join(identity, &party, deadline, GRACE)?),
+        let (side, deadline) = match identity.rank {
+            _ if identity.world_size <= 1 => (Side::Alone, deadline),
+            Rank(0) => {
+                let (root, deadline) = Root::join(identity, &party, deadline)?;
+                (Side::Root(root), deadline)
+            }
+            _ => {
+                let (leaf, deadline) = Leaf::join(identity, &party, deadline, GRACE)?;
+                (Side::Leaf(leaf), deadline)
+            }
         };
-        Ok(Self { party, join_timeout: identity.join_timeout, side, failure: None })
+        Ok(Self { party, deadline, side, failure: None })
     }
 
     /// Gives every rank the blobs of all ranks, in rank order. All ranks must call it equally often.
     ///
-    /// Blocks until all ranks have called it, at most the join timeout (the earliest of all ranks' counts). Costs one
+    /// Blocks until all ranks have called it, at most until the deadline of joining: there is one for the joining and all
+    /// exchanges together, the earliest of all ranks'. Costs one
     /// message to rank 0 and one back, of all blobs. After an error every later exchange returns the same error.
     ///
     /// # Errors
     /// The same on every rank that is still there: [`Error::MissingRanks`] at the deadline, [`Error::PeerLost`] when a
     /// rank has gone. [`Error::TooLong`] when `mine` is longer than [`MAX_BLOB_BYTES`]: nothing was sent.
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.exchange_within(mine, self.join_timeout)
-    }
-
-    /// The same with another deadline.
-    pub(super) fn exchange_within(&mut self, mine: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -87,13 +94,18 @@ impl Rendezvous {
             let (rank, sent) = (Rank(self.party.rank), mine.len() as u64);
             return Err(Error::TooLong { rank, part: 0, sent, capacity: MAX_BLOB_BYTES });
         }
-        let deadline = Deadline::after(timeout);
+        let deadline = self.deadline;
         let blobs = match &mut self.side {
             Side::Alone => Ok(vec![mine.to_vec()]),
             Side::Root(root) => root.gather(mine, deadline),
             Side::Leaf(leaf) => leaf.exchange(mine, deadline, GRACE),
         };
         blobs.inspect_err(|error| self.failure = Some(error.clone()))
+    }
+
+    /// When everything must be done that belongs to joining.
+    pub(super) fn deadline(&self) -> Deadline {
+        self.deadline
     }
 
     pub(super) fn party(&self) -> &Arc<Party> {
@@ -161,9 +173,9 @@ mod tests {
         };
         let root = std::thread::spawn({
             let identity = identity(0);
-            move || Rendezvous::join_as(&identity, 7).err()
+            move || Rendezvous::join_as(&identity, 7, Deadline::after(identity.join_timeout)).err()
         });
-        let leaf = Rendezvous::join_as(&identity(1), 8).err();
+        let leaf = Rendezvous::join_as(&identity(1), 8, Deadline::after(Duration::from_secs(20))).err();
         for error in [root.join().unwrap(), leaf] {
             assert_eq!(error.unwrap().to_string(), "wire version: rank 1 has 8, expected 7");
         }

@@ -47,8 +47,8 @@ struct Assembly {
 }
 
 impl Root {
-    /// Listens until all other ranks have joined.
-    pub(super) fn join(identity: &Identity, party: &Arc<Party>, deadline: Deadline) -> Result<Self> {
+    /// Listens until all other ranks have joined. Gives the deadline back, as early as that of the most impatient rank.
+    pub(super) fn join(identity: &Identity, party: &Arc<Party>, deadline: Deadline) -> Result<(Self, Deadline)> {
         let lobby = listen(identity, party, &deadline)?;
         let seats = (0..identity.world_size).map(|_| None).collect();
         let root = Self { seats, master: identity.master.to_string() };
@@ -146,13 +146,13 @@ impl Root {
         self.broadcast(Frame::Verdict(verdict.clone()).encode());
         farewell(std::mem::take(&mut self.seats).into_iter().flatten().collect(), FAREWELL);
         let error = verdict.into_error(self.master.clone());
-        tracing::error!(%error, "the job can't come together");
+        tracing::info!(%error, "the job can't come together");
         error
     }
 }
 
 impl Assembly {
-    fn assemble(mut self) -> Result<Root> {
+    fn assemble(mut self) -> Result<(Root, Deadline)> {
         loop {
             for (opening, channel) in self.lobby.turn() {
                 self.seat(&opening, channel);
@@ -168,6 +168,7 @@ impl Assembly {
                 None if missing.is_empty() => return self.welcome(),
                 None if self.deadline.passed() => {
                     let waited = self.deadline.given();
+                    self.root.master += &self.lobby.hint();
                     return Err(self.fail(Verdict::Missing { ranks: missing, waited }));
                 }
                 None => {}
@@ -235,11 +236,11 @@ impl Assembly {
         self.turned_away.retain(|channel| !channel.ended());
     }
 
-    fn welcome(mut self) -> Result<Root> {
-        self.root.broadcast(Frame::Joined.encode());
+    fn welcome(mut self) -> Result<(Root, Deadline)> {
+        self.root.broadcast(Frame::Joined(self.deadline.remaining()).encode());
         self.root.flush(&self.deadline)?;
         farewell(self.turned_away, FAREWELL.min(self.deadline.remaining()));
-        Ok(self.root)
+        Ok((self.root, self.deadline))
     }
 
     fn fail(mut self, verdict: Verdict) -> Error {

@@ -78,10 +78,15 @@ pub(super) fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-pub(super) fn flag(text: &str) -> Option<bool> {
+/// What a [`switch`] may say.
+pub const SWITCH: &str = "1 or on, 0 or off";
+
+/// Reads a variable that turns something on or off: all of them are written alike.
+#[must_use]
+pub fn switch(text: &str) -> Option<bool> {
     match text {
-        "0" => Some(false),
-        "1" => Some(true),
+        "0" | "off" => Some(false),
+        "1" | "on" => Some(true),
         _ => None,
     }
 }

@@ -20,8 +20,8 @@ const MAX_TEXT_BYTES: usize = 256;
 pub(super) enum Frame {
     /// To rank 0: how long this rank is still willing to wait for the others to join.
     Patience(Duration),
-    /// From rank 0: everybody has joined.
-    Joined,
+    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest.
+    Joined(Duration),
     /// To rank 0: this rank's blob, and how long it is willing to wait for the others'.
     Blob(Duration, Vec<u8>),
     /// From rank 0: the blob of the next rank.
@@ -94,7 +94,7 @@ impl Frame {
     fn kind_and_body(&self) -> (u8, Vec<u8>) {
         match self {
             Self::Patience(remaining) => (1, milliseconds(*remaining).to_le_bytes().to_vec()),
-            Self::Joined => (2, Vec::new()),
+            Self::Joined(remaining) => (2, milliseconds(*remaining).to_le_bytes().to_vec()),
             Self::Blob(remaining, blob) => (3, [&milliseconds(*remaining).to_le_bytes()[..], blob].concat()),
             Self::Gathered(blob) => (4, blob.clone()),
             Self::Verdict(verdict) => (5, verdict.encode()),
@@ -109,7 +109,11 @@ impl Frame {
                 let remaining = reader.duration()?;
                 reader.end(Self::Patience(remaining))
             }
-            2 => Reader(body).end(Self::Joined),
+            2 => {
+                let mut reader = Reader(body);
+                let remaining = reader.duration()?;
+                reader.end(Self::Joined(remaining))
+            }
             3 => {
                 let mut reader = Reader(body);
                 let remaining = reader.duration()?;
@@ -211,7 +215,7 @@ mod tests {
             .prop_map(|(subject, rank, found, expected)| Verdict::Disagreement { subject, rank, found, expected });
         prop_oneof![
             time().prop_map(Frame::Patience),
-            Just(Frame::Joined),
+            time().prop_map(Frame::Joined),
             (time(), blob()).prop_map(|(remaining, blob)| Frame::Blob(remaining, blob)),
             blob().prop_map(Frame::Gathered),
             missing.prop_map(Frame::Verdict),

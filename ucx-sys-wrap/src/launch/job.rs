@@ -126,7 +126,8 @@ impl Job {
     }
 
     /// Waits until all ranks have ended. After the first failure, ranks that go on for longer than the grace period are
-    /// killed. `SIGINT`, `SIGTERM` and `SIGHUP` are passed on to the ranks, those too that came before this call. What the
+    /// killed. `SIGINT`, `SIGTERM` and `SIGHUP` are passed on to the ranks, those too that came before this call; ranks that
+    /// go on for longer than the grace period after the first of them are killed as well. What the
     /// ranks have started and left in the job's process group is killed at the end.
     ///
     /// # Errors
@@ -137,10 +138,14 @@ impl Job {
         while self.children.iter().any(|running| running.ending.is_none()) {
             let left = kill_at.map(|time| time.saturating_duration_since(Instant::now()));
             self.sleep(left.unwrap_or(LONGEST_SLEEP));
-            self.relay.take().into_iter().for_each(|signal| self.signal(signal));
+            for signal in self.relay.take() {
+                self.signal(signal);
+                // The job is to end: ranks that do not heed it end with the grace period.
+                kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
+            }
             for (rank, ending) in self.look()? {
                 if blame.is_none() {
-                    kill_at = Some(Instant::now() + self.grace);
+                    kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
                 }
                 blame = Blame::after(blame, rank, ending);
             }

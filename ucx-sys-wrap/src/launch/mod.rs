@@ -2,7 +2,7 @@
 //!
 //! The launcher starts every rank with its place in the environment, a fresh key and a port that it keeps reserved. It
 //! waits for all of them; after the first that fails, the others get a grace period to say so themselves and are then
-//! killed. It passes on the signals that are meant for the job. The job is a process group of its own, and what is left
+//! killed. It passes on the signals that are meant for the job, after which ranks have as long to end. The job is a process group of its own, and what is left
 //! of it when all ranks have ended is killed. Nothing outlives a launcher that is killed, either: a rank that calls
 //! [`die_with_parent`] dies with it, and a [guard](Launch::guard) kills what such ranks have started.
 #![forbid(unsafe_code)]
@@ -31,7 +31,7 @@ use self::guard::Guard;
 use crate::bootstrap::{Choice, Identity, JobKey, reserve};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
-/// How long ranks may go on after the first one has failed.
+/// How long ranks may go on after the first one has failed, or after they were told to end.
 const GRACE: Duration = Duration::from_secs(5);
 
 const TRANSPORT: &str = "BREVITY_TRANSPORT";
@@ -96,7 +96,7 @@ impl Launch {
         self
     }
 
-    /// How long ranks may go on after the first one has failed, before they are killed.
+    /// How long ranks may go on after the first one has failed or a signal was passed on, before they are killed.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;

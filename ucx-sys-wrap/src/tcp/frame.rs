@@ -25,9 +25,6 @@ use crate::{Failure, Mark, Rank, Signature, Tag};
 
 pub(super) use decoding::{decode, decode_small};
 
-/// The version of this wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 4;
-
 /// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 

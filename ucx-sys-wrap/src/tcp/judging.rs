@@ -35,7 +35,7 @@ impl Tcp {
                 self.close_for(cause, cause.into());
             }
             Verdict::Violation(error) => {
-                tracing::error!(%error, "closing the transport");
+                tracing::info!(%error, "closing the transport");
                 self.close_for(Failure::PeerLost(peer), error);
             }
         }

@@ -1,7 +1,7 @@
 //! Ranks that are processes, over TCP sockets.
 //!
 //! There is one connection between any two ranks, over one socket or several, encrypted or not: `wire` makes one stream of
-//! bytes each way of them, and the rest knows nothing else. A connection carries frames (version [`WIRE_VERSION`]): 64 bytes of
+//! bytes each way of them, and the rest knows nothing else. A connection carries frames (of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)): 64 bytes of
 //! header, little-endian, and for messages and data their parts one after another, without padding.
 //!
 //! | bytes | field |
@@ -61,6 +61,8 @@ mod sizes;
 mod staging;
 #[cfg(test)]
 mod stream_tests;
+#[cfg(test)]
+mod version_tests;
 pub(crate) mod wire;
 
 use std::net::TcpStream;
@@ -69,7 +71,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, SEGMENT_BYTES, WIRE_VERSION};
+pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, SEGMENT_BYTES};
 pub use wire::{Lane, MAX_LANES};
 
 use crate::local::remote::Regions;

@@ -44,7 +44,7 @@ impl Tcp {
     #[inline]
     pub(super) fn judge_link(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
         turn.unwrap_or_else(|(peer, error)| {
-            tracing::error!(%error, "closing the transport");
+            tracing::info!(%error, "closing the transport");
             self.close_for(Failure::PeerLost(peer), error);
             true
         })

@@ -40,7 +40,7 @@ impl Ucx {
         if self.closed.is_some() {
             return;
         }
-        tracing::error!(%peer, %error, "closing the transport");
+        tracing::info!(%peer, %error, "closing the transport");
         let is_lost = matches!(error, Error::PeerLost { .. });
         match self.liveness.look().filter(|_| is_lost).or_else(|| self.read_word(peer)) {
             Some(News::Failed(cause)) => self.close_for(Some(cause), cause.into()),

@@ -5,7 +5,7 @@
 //! of the region's memory, one frame at a time, as fast as the requester reads: what is kept for a peer stays bounded.
 //! Both are checked against the key and the bounds of the region before a byte is moved.
 
-mod frame;
+pub(super) mod frame;
 mod landing;
 mod requests;
 mod serving;

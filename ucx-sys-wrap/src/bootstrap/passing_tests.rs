@@ -1,0 +1,178 @@
+//! Doors, the callers that belong there and those that do not.
+
+use super::*;
+use crate::shm::Bell;
+use crate::shm::{Layout, OwnSegment, PeerSegment};
+
+const KEY: &[u8] = b"correct horse battery";
+
+fn party(rank: u32, key: &[u8]) -> Party {
+    Party { key: key.to_vec(), job: "job".into(), rank, world_size: 3, wire_version: 1 }
+}
+
+fn door(rank: u32) -> ([u8; DOOR_BYTES], Door) {
+    let mut name = [rank as u8; DOOR_BYTES];
+    super::super::key::fill_random(&mut name[1..]).unwrap();
+    (name, Door::open(&name).unwrap())
+}
+
+fn gift(rank: u32) -> Gift {
+    Gift::of(&OwnSegment::new(Rank(rank), Layout::new(3)).unwrap(), &Bell::new().unwrap()).unwrap()
+}
+
+/// Every rank of three gives, while `disturb` does its worst to the door of rank 0.
+fn exchange(
+    keys: [&[u8]; 3],
+    patience: Duration,
+    disturb: impl Fn(&[u8; DOOR_BYTES]) + Sync,
+) -> Vec<Result<Vec<(Rank, Gift)>>> {
+    let doors: Vec<_> = (0..3).map(door).collect();
+    let names: Vec<_> = doors.iter().map(|(name, _)| *name).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| disturb(&names[0]));
+        let ranks: Vec<_> = (0..3u32)
+            .map(|rank| {
+                let (names, doors) = (&names, &doors);
+                scope.spawn(move || {
+                    let others = (0..3u32).filter(|other| *other != rank);
+                    let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
+                    let party = party(rank, keys[rank as usize]);
+                    doors[rank as usize].1.exchange(&party, &neighbours, &gift(rank), Deadline::after(patience))
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+fn assert_all_given(results: Vec<Result<Vec<(Rank, Gift)>>>) {
+    for (rank, result) in results.into_iter().enumerate() {
+        let mut gifts = result.unwrap();
+        gifts.sort_by_key(|(giver, _)| giver.0);
+        let givers: Vec<usize> = gifts.iter().map(|(giver, _)| giver.index()).collect();
+        assert_eq!(givers, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
+        for (giver, gift) in gifts {
+            PeerSegment::new(giver, &gift.segment, Layout::new(3)).unwrap();
+            Bell::received(giver, gift.bell).unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_rank_gets_what_the_others_give() {
+    assert_all_given(exchange([KEY; 3], Duration::from_secs(20), |_| {}));
+}
+
+#[test]
+fn strangers_get_nothing_and_stop_nobody() {
+    let results = exchange([KEY; 3], Duration::from_secs(20), |name| {
+        let connect = || UnixStream::connect_addr(&address(name).unwrap()).unwrap();
+        let silent: Vec<_> = (0..20).map(|_| connect()).collect();
+        let mut noisy = connect();
+        noisy.write_all(&[7; 4 * OPENING_BYTES]).unwrap();
+        let mut liar = connect();
+        let opening = party(2, b"another key entirely").opening(Purpose::Passing, Role::Caller, 0).unwrap();
+        liar.write_all(&opening.encode()).unwrap();
+        liar.read_exact(&mut [0; OPENING_BYTES]).unwrap();
+        liar.write_all(&[0; PROOF_BYTES]).unwrap();
+        assert_eq!(liar.read(&mut [0; 1]).unwrap(), 0, "a proof that is none is not answered");
+        drop(silent);
+    });
+    assert_all_given(results);
+}
+
+/// Sockets of a door that somebody has, the door itself among them.
+fn sockets(name: &[u8; DOOR_BYTES]) -> usize {
+    let door = format!("@brevity-{}", hex(name));
+    std::fs::read_to_string("/proc/self/net/unix").unwrap().lines().filter(|line| line.ends_with(&door)).count()
+}
+
+#[test]
+fn callers_that_have_gone_cost_no_descriptors() {
+    let (name, door) = door(0);
+    let nobody = [(Rank(1), name)];
+    let deadline = Deadline::after(Duration::from_secs(3));
+    std::thread::scope(|scope| {
+        let left = scope.spawn(|| {
+            for _ in 0..1000 {
+                if let Ok(mut stranger) = UnixStream::connect_addr(&address(&name).unwrap()) {
+                    let _ = stranger.write_all(&[7; OPENING_BYTES]);
+                }
+            }
+            while sockets(&name) > 1 && !deadline.passed() {
+                std::thread::sleep(GLANCE);
+            }
+            // While the door is still open.
+            (sockets(&name), deadline.passed())
+        });
+        let missing = door.exchange(&party(0, KEY), &nobody, &gift(0), deadline);
+        assert!(matches!(missing, Err(Error::MissingRanks { .. })));
+        assert_eq!(left.join().unwrap(), (1, false), "sockets of callers that have gone, and whether they stay");
+    });
+}
+
+/// Another user than the one that runs this.
+fn somebody() -> Uid {
+    Uid::from_raw(geteuid().as_raw().wrapping_add(1))
+}
+
+#[test]
+fn other_users_are_not_heard() {
+    let (name, mut door) = door(0);
+    door.user = somebody();
+    let mut caller = UnixStream::connect_addr(&address(&name).unwrap()).unwrap();
+    assert!(door.accept().is_none());
+    assert_eq!(caller.read(&mut [0]).unwrap(), 0, "the connection is closed");
+    door.user = geteuid();
+    let _caller = UnixStream::connect_addr(&address(&name).unwrap()).unwrap();
+    assert!(door.accept().is_some());
+}
+
+#[test]
+fn nothing_is_said_at_a_door_of_another_user() {
+    let ((name, theirs), (_, mut own)) = (door(0), door(1));
+    own.user = somebody();
+    let deadline = Deadline::after(Duration::from_secs(20));
+    let refused = own.call(&party(1, KEY), Rank(0), &name, &gift(1), deadline).map(drop);
+    let Err(Error::Unauthenticated { who }) = &refused else { panic!("{refused:?}") };
+    assert_eq!(*who, format!("a process of user {}", geteuid().as_raw()));
+    let (mut heard, _) = theirs.accept().unwrap();
+    assert_eq!(heard.read(&mut [0]).unwrap(), 0, "not a word");
+}
+
+#[test]
+fn a_door_without_the_key_gets_nothing() {
+    let forgeries: [fn(&[u8], &[u8]) -> [u8; PROOF_BYTES]; 2] = [
+        |_, _| [0x5a; PROOF_BYTES],
+        |caller, answerer| prove(b"another key entirely", Role::Answerer, caller, answerer),
+    ];
+    for forge in forgeries {
+        let ((name, impostor), (_, caller)) = (door(0), door(1));
+        let deadline = Deadline::after(Duration::from_secs(20));
+        std::thread::scope(|scope| {
+            let calling = scope.spawn(|| caller.call(&party(1, KEY), Rank(0), &name, &gift(1), deadline).map(drop));
+            let (stream, _) = std::iter::repeat_with(|| impostor.accept()).flatten().next().unwrap();
+            let mut line = Line::new(stream, deadline).unwrap();
+            let theirs = line.read_opening().unwrap();
+            let mine = party(0, b"").opening(Purpose::Passing, Role::Answerer, 1).unwrap();
+            line.write(&mine.encode()).unwrap();
+            line.read(&mut [0; PROOF_BYTES]).unwrap();
+            line.write_gift(&forge(&theirs.encode(), &mine.encode()), &gift(0)).unwrap();
+            let refused = calling.join().unwrap();
+            assert!(matches!(refused, Err(Error::Unauthenticated { .. })), "{refused:?}");
+            assert!(line.read_gift(&mut [0]).is_err(), "the caller's memory was given");
+        });
+    }
+}
+
+#[test]
+fn who_holds_another_key_is_missing() {
+    let results = exchange([KEY, KEY, b"another key entirely"], Duration::from_millis(400), |_| {});
+    for (result, expected) in results.into_iter().zip([vec![Rank(2)], vec![Rank(2)], vec![Rank(0), Rank(1)]]) {
+        match result {
+            Err(Error::MissingRanks { missing, .. }) => assert_eq!(missing, expected),
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("ranks with different keys have given"),
+        }
+    }
+}
