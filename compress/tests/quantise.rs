@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod shapes;
 
 use brevity_compress::generator::Generator;

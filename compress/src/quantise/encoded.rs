@@ -297,7 +297,7 @@ fn exact(bytes: &[u8], expected: usize) -> Result<&[u8], Error> {
     }
 }
 
-fn head<'a>(bytes: &'a [u8], expected: usize) -> Result<(&'a [u8], &'a [u8]), Error> {
+fn head(bytes: &[u8], expected: usize) -> Result<(&[u8], &[u8]), Error> {
     let short = Error::Malformed { what: "bytes of encoded values", expected, found: bytes.len() };
     bytes.split_at_checked(expected).ok_or(short)
 }

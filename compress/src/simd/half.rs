@@ -145,27 +145,27 @@ pub(crate) struct F16c;
 impl Convert for F16c {
     #[inline(always)]
     fn widen(bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        use std::arch::x86_64::{__m128i, _mm256_cvtph_ps};
+        use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps};
         for (bits, values) in bits.as_chunks::<8>().0.iter().zip(values.as_chunks_mut::<8>().0) {
             // SAFETY: both types are 16 bytes of which every value is valid.
             let bits: __m128i = unsafe { std::mem::transmute(*bits) };
             // SAFETY: the trait's rule: the kernels that use this are compiled for F16C and run where it is.
             let wide = unsafe { _mm256_cvtph_ps(bits) };
             // SAFETY: both types are 32 bytes of which every value is valid.
-            *values = unsafe { std::mem::transmute::<_, [f32; 8]>(wide) };
+            *values = unsafe { std::mem::transmute::<__m256, [f32; 8]>(wide) };
         }
     }
 
     #[inline(always)]
     fn narrow(values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        use std::arch::x86_64::{__m256, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtps_ph};
+        use std::arch::x86_64::{__m128i, __m256, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtps_ph};
         for (bits, values) in bits.as_chunks_mut::<8>().0.iter_mut().zip(values.as_chunks::<8>().0) {
             // SAFETY: both types are 32 bytes of which every value is valid.
             let values: __m256 = unsafe { std::mem::transmute(*values) };
             // SAFETY: the trait's rule: the kernels that use this are compiled for F16C and run where it is.
             let narrow = unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values) };
             // SAFETY: both types are 16 bytes of which every value is valid.
-            *bits = unsafe { std::mem::transmute::<_, [u16; 8]>(narrow) };
+            *bits = unsafe { std::mem::transmute::<__m128i, [u16; 8]>(narrow) };
         }
     }
 }
@@ -178,27 +178,27 @@ pub(crate) struct F16Avx512;
 impl Convert for F16Avx512 {
     #[inline(always)]
     fn widen(bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        use std::arch::x86_64::{__m256i, _mm512_cvtph_ps};
+        use std::arch::x86_64::{__m256i, __m512, _mm512_cvtph_ps};
         for (bits, values) in bits.as_chunks::<16>().0.iter().zip(values.as_chunks_mut::<16>().0) {
             // SAFETY: both types are 32 bytes of which every value is valid.
             let bits: __m256i = unsafe { std::mem::transmute(*bits) };
             // SAFETY: the trait's rule: the kernels that use this are compiled for AVX-512 F and run where it is.
             let wide = unsafe { _mm512_cvtph_ps(bits) };
             // SAFETY: both types are 64 bytes of which every value is valid.
-            *values = unsafe { std::mem::transmute::<_, [f32; 16]>(wide) };
+            *values = unsafe { std::mem::transmute::<__m512, [f32; 16]>(wide) };
         }
     }
 
     #[inline(always)]
     fn narrow(values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        use std::arch::x86_64::{__m512, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtps_ph};
+        use std::arch::x86_64::{__m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtps_ph};
         for (bits, values) in bits.as_chunks_mut::<16>().0.iter_mut().zip(values.as_chunks::<16>().0) {
             // SAFETY: both types are 64 bytes of which every value is valid.
             let values: __m512 = unsafe { std::mem::transmute(*values) };
             // SAFETY: the trait's rule: the kernels that use this are compiled for AVX-512 F and run where it is.
             let narrow = unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values) };
             // SAFETY: both types are 32 bytes of which every value is valid.
-            *bits = unsafe { std::mem::transmute::<_, [u16; 16]>(narrow) };
+            *bits = unsafe { std::mem::transmute::<__m256i, [u16; 16]>(narrow) };
         }
     }
 }

@@ -181,9 +181,9 @@ mod avx512 {
                     sums[i] = bound.without_candidates(old[i], sums[i], masks[i]);
                 }
             }
-            for i in 0..4 {
+            for (i, &sum) in sums.iter().enumerate() {
                 // SAFETY: as for the loads.
-                unsafe { _mm512_storeu_ps(r.add(i * LANES), sums[i]) };
+                unsafe { _mm512_storeu_ps(r.add(i * LANES), sum) };
             }
             done += BLOCK;
         }
