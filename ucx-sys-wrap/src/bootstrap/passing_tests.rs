@@ -142,7 +142,8 @@ fn nothing_is_said_at_a_door_of_another_user() {
 
 #[test]
 fn a_door_without_the_key_gets_nothing() {
-    let forgeries: [fn(&[u8], &[u8]) -> [u8; PROOF_BYTES]; 2] = [
+    type Forgery = fn(&[u8], &[u8]) -> [u8; PROOF_BYTES];
+    let forgeries: [Forgery; 2] = [
         |_, _| [0x5a; PROOF_BYTES],
         |caller, answerer| prove(b"another key entirely", Role::Answerer, caller, answerer),
     ];

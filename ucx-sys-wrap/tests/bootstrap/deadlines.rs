@@ -84,7 +84,8 @@ fn an_address_that_is_none_is_a_fault_of_the_rank_that_sent_it() {
 
 #[test]
 fn whoever_finds_something_else_on_the_masters_port_is_told() {
-    let programs: [(&str, fn(TcpStream)); 2] = [
+    type Program = fn(TcpStream);
+    let programs: [(&str, Program); 2] = [
         ("says nothing", |mut stream| drop(stream.read(&mut [0; 4096]).and_then(|_| stream.read(&mut [0])))),
         ("speaks another language", |mut stream| {
             drop(std::io::Write::write_all(&mut stream, b"220 mail.example.org ESMTP\r\n"));
