@@ -15,6 +15,11 @@ impl Density {
         if share > 0.0 && share <= 1.0 { Ok(Self(share)) } else { Err(Error::InvalidDensity(share)) }
     }
 
+    /// The share, moved into range: of numbers that are in range but for rounding.
+    pub(crate) fn within(share: f64) -> Self {
+        Self(share.clamp(f64::from_bits(1), 1.0))
+    }
+
     /// The share.
     pub fn share(self) -> f64 {
         self.0

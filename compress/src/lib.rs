@@ -11,6 +11,7 @@
 //! - [`dense`]: sums and conversions of dense vectors of `f32`, `f64`, `f16` and `bf16`.
 //! - [`quantise`]: values in 1 to 16 bits, and what rounding loses kept for later.
 //! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
+//! - [`schedule`]: warm-up of the density.
 //! - [`generator`]: random numbers that are the same on every rank and platform.
 //!
 //! ```
@@ -39,6 +40,7 @@ pub mod generator;
 pub mod low_rank;
 pub mod merge;
 pub mod quantise;
+pub mod schedule;
 pub mod select;
 
 pub use density::Density;
