@@ -65,6 +65,16 @@ pub enum Error {
         /// How many there are.
         found: usize,
     },
+    /// A setting outside of its range.
+    #[error("{what} {value} is out of range, expected {expected}")]
+    OutOfRange {
+        /// Which setting.
+        what: &'static str,
+        /// What it was to be.
+        value: f64,
+        /// What it must be, and what to use instead.
+        expected: &'static str,
+    },
     /// A density outside of 0 (exclusive) to 1 (inclusive).
     #[error("density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand")]
     InvalidDensity(f64),

@@ -8,6 +8,7 @@
 //! - [`SparseVec`], [`SparseView`]: indices and values of the entries that are kept.
 //! - [`merge`]: sums of sparse vectors, among them the gTop-k operator.
 //! - [`feedback`]: what was not sent stays in a residual and goes out later.
+//! - [`momentum`]: momentum before selection, and after aggregation.
 //! - [`dense`]: sums and conversions of dense vectors of `f32`, `f64`, `f16` and `bf16`.
 //! - [`quantise`]: values in 1 to 16 bits, and what rounding loses kept for later.
 //! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
@@ -39,6 +40,7 @@ pub mod feedback;
 pub mod generator;
 pub mod low_rank;
 pub mod merge;
+pub mod momentum;
 pub mod quantise;
 pub mod schedule;
 pub mod select;

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+use brevity_compress::Error;
 use brevity_compress::SparseVec;
-use brevity_compress::feedback::{ErrorFeedback, Residual, TopK};
+use brevity_compress::feedback::{Compressor, ErrorFeedback, Quantised, Residual, Rule, SelectBy, TopK};
+use brevity_compress::quantise::{Encoded, Magnitude, Quantiser, Sign};
 use brevity_compress::select::TopKScratch;
 use proptest::prelude::*;
 
@@ -32,7 +34,7 @@ proptest! {
             let gradient = floats(step);
             plain.accumulate(&gradient).unwrap();
             plain.select(k, &mut sent, &mut scratch).unwrap();
-            wrapped.compress(&gradient, &mut message).unwrap();
+            wrapped.compress(&gradient[..], &mut message).unwrap();
             prop_assert_eq!(&sent, &message);
             prop_assert!(sent.len() <= k);
             if number % lost_every == 0 {
@@ -70,5 +72,131 @@ proptest! {
         let expected = if accumulated.is_ok() { &sums } else { &values };
         let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         prop_assert_eq!(bits(residual.values()), bits(expected));
+    }
+}
+
+/// Selects by index and value.
+fn pick(values: &[f32], out: &mut SparseVec, mut wanted: impl FnMut(u32, f32) -> bool) -> Result<(), Error> {
+    out.reset(values.len());
+    (0..)
+        .zip(values)
+        .filter(|(index, value)| wanted(*index, **value))
+        .for_each(|(index, &value)| out.push(index, value));
+    Ok(())
+}
+
+/// Feeds all steps; every third message is lost. What arrived plus the residual is the sum of the gradients.
+fn check_mass(steps: &[Vec<i16>], compressor: impl Compressor<Message = SparseVec>, rule: Rule) {
+    let n = steps[0].len();
+    let mut feedback = ErrorFeedback::with_rule(n, compressor, rule);
+    let (mut message, mut received) = (SparseVec::new(n), vec![0.0_f32; n]);
+    for (number, step) in steps.iter().enumerate() {
+        feedback.compress(&floats(step)[..], &mut message).unwrap();
+        if number % 3 == 2 {
+            feedback.put_back(&message).unwrap();
+            continue;
+        }
+        // Alone, a rank gets back what it sent.
+        message.add_to(&mut received);
+        if number % 2 == 0 {
+            feedback.settle_sparse(message.view()).unwrap();
+        } else {
+            feedback.settle(&message.to_dense()).unwrap();
+        }
+    }
+    let total: Vec<f32> = received.iter().zip(feedback.residual().values()).map(|(a, b)| a + b).collect();
+    assert_eq!(total, column_sums(steps), "{rule:?}");
+}
+
+proptest! {
+    #[test]
+    fn every_selection_conserves_mass_by_either_rule(steps in steps(), k in 0_usize..20, bound in 1.0_f32..9.0) {
+        for rule in [Rule::Own, Rule::Global] {
+            check_mass(&steps, TopK::new(k), rule);
+            check_mass(&steps, SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, v| v.abs() > bound)), rule);
+            let mut turn = 0;
+            check_mass(&steps, SelectBy(move |v: &[f32], out: &mut SparseVec| { turn += 1; pick(v, out, |i, _| (i + turn) % 3 == 0) }), rule);
+        }
+    }
+
+    /// Four ranks and a linear compressor: all keep the same places, a share of them in turn. With small integers all is exact.
+    #[test]
+    fn rules_have_the_same_mean_update(gradients in prop::collection::vec(prop::collection::vec(prop::array::uniform4(-9_i16..10), 10), 1..7)) {
+        let n = 10;
+        let rank = |rule| {
+            let mut turn = 0;
+            ErrorFeedback::with_rule(n, SelectBy(move |v: &[f32], out: &mut SparseVec| { turn += 1; pick(v, out, |i, _| (i * 7 + turn) % 4 < 2) }), rule)
+        };
+        let mut own: Vec<_> = (0..4).map(|_| rank(Rule::Own)).collect();
+        let mut global: Vec<_> = (0..4).map(|_| rank(Rule::Global)).collect();
+        let mut message = SparseVec::new(n);
+        for (step, gradients) in gradients.iter().enumerate() {
+            let mut updates = Vec::new();
+            for ranks in [&mut own, &mut global] {
+                let mut mean = vec![0.0_f32; n];
+                for (rank, feedback) in ranks.iter_mut().enumerate() {
+                    let g: Vec<f32> = gradients.iter().map(|g| f32::from(g[rank])).collect();
+                    feedback.compress(&g[..], &mut message).unwrap();
+                    message.add_to(&mut mean);
+                }
+                mean.iter_mut().for_each(|mean| *mean /= 4.0);
+                ranks.iter_mut().for_each(|feedback| feedback.settle(&mean).unwrap());
+                updates.push(mean);
+            }
+            prop_assert_eq!(&updates[0], &updates[1], "step {}", step);
+            let mean_error = |ranks: &[ErrorFeedback<_>], i: usize| ranks.iter().map(|r| r.residual().values()[i]).sum::<f32>();
+            for i in 0..n {
+                prop_assert_eq!(mean_error(&own, i), mean_error(&global, i), "step {}", step);
+            }
+        }
+    }
+
+    /// A quantiser within: exact but for roundings.
+    #[test]
+    fn quantisers_lose_nothing(n in 1_usize..2000, seed: u64, lost_every in 2_usize..5) {
+        for rule in [Rule::Own, Rule::Global] {
+            let mut generator = brevity_compress::generator::Generator::new(seed);
+            let mut feedback = ErrorFeedback::with_rule(n, Quantised(Sign::new(Magnitude::Mean)), rule);
+            let (mut message, mut total, mut largest) = (Vec::new(), vec![0.0_f64; n], 0.0_f64);
+            for step in 0..12 {
+                let mut g = vec![0.0; n];
+                generator.fill_normal(&mut g);
+                total.iter_mut().zip(&g).for_each(|(total, &g)| *total += f64::from(g));
+                feedback.compress(&g[..], &mut message).unwrap();
+                let mut said = vec![0.0; n];
+                Encoded::new(feedback.compressor().0.format(), n, &message).unwrap().decode_into(&mut said).unwrap();
+                largest = said.iter().chain(feedback.residual().values()).fold(largest, |l, &v| l.max(f64::from(v.abs())));
+                if step % lost_every == 0 {
+                    feedback.put_back(&message).unwrap();
+                } else {
+                    feedback.settle(&said).unwrap();
+                    total.iter_mut().zip(&said).for_each(|(total, &said)| *total -= f64::from(said));
+                }
+            }
+            for (i, (&left, &total)) in feedback.residual().values().iter().zip(&total).enumerate() {
+                let error = 50.0 * f64::from(f32::EPSILON) * (largest + 10.0);
+                prop_assert!((f64::from(left) - total).abs() <= error, "{:?}, element {}: {}, expected {}", rule, i, left, total);
+            }
+        }
+    }
+
+    #[test]
+    fn gradient_that_is_not_finite_is_taken_out_again(n in 1_usize..20_000, place in 0.0..1.0_f64, k in 0_usize..10) {
+        let place = (place * n as f64) as usize;
+        let before: Vec<f32> = (0..n).map(|i| (i % 17) as f32).collect();
+        let mut g: Vec<f32> = (0..n).map(|i| (i % 13) as f32 - 6.0).collect();
+        g[place] = f32::NEG_INFINITY;
+        for rule in [Rule::Own, Rule::Global] {
+            let mut message = SparseVec::new(n);
+            let mut top_k = ErrorFeedback::with_rule(n, TopK::new(k), rule);
+            top_k.residual_mut().load(&before).unwrap();
+            let expected = Err(Error::NonFinite { index: place, value: f32::NEG_INFINITY });
+            prop_assert_eq!(top_k.compress(&g[..], &mut message), expected.clone());
+            prop_assert_eq!(top_k.residual().values(), &before[..]);
+            let mut other = ErrorFeedback::with_rule(n, SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, _| true)), rule);
+            other.residual_mut().load(&before).unwrap();
+            prop_assert_eq!(other.compress(&g[..], &mut message), expected);
+            prop_assert_eq!(other.residual().values(), &before[..]);
+        }
     }
 }

@@ -1,15 +1,15 @@
-//! Error feedback around any compressor.
+//! What error feedback and momentum are put around.
 
-use super::residual::Residual;
-use crate::bits::largest_finite;
-use crate::error::check_length;
-use crate::select::{TopKScratch, top_k};
-use crate::{Error, SparseVec};
+use std::ops::Range;
+
+use super::{Gradient, Residual};
+use crate::simd::{Level, dense};
+use crate::{Error, bits, error::check_length};
 
 /// Turns a dense vector into a smaller message, and back.
 ///
 /// What a message decodes to is finite, and should be near what it was made from; whatever is
-/// missing is the caller's to keep, as [`ErrorFeedback`] does.
+/// missing is the caller's to keep, as [`ErrorFeedback`](super::ErrorFeedback) does.
 pub trait Compressor {
     /// What is sent.
     type Message;
@@ -23,141 +23,94 @@ pub trait Compressor {
     /// `dense += factor * decoded message`.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] for a `dense` of another length, which is unchanged then.
+    /// [`Error::LengthMismatch`] for a `dense` of another length, which is unchanged then. [`Error::NonFinite`] for a sum that
+    /// is not finite: `dense` must be finite then and what it was, to rounding. [`add_in_parts`] sees to that.
     fn add_decoded(&self, message: &Self::Message, factor: f32, dense: &mut [f32]) -> Result<(), Error>;
-}
 
-/// Keeps the `k` entries of largest magnitude, as they are.
-#[derive(Debug, Clone)]
-pub struct TopK {
-    k: usize,
-    scratch: TopKScratch,
-}
-
-impl TopK {
-    /// Keeps at most `k` entries.
-    pub fn new(k: usize) -> Self {
-        Self { k, scratch: TopKScratch::new() }
+    /// `r += g`, compresses the sum into `message`, and leaves in `r` what the message misses. Compressors that can do it in
+    /// one pass do.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for a sum that is not finite: `residual` is
+    /// what it was, to rounding, and `message` is not to be sent. After an error of the compressor's own, or one of
+    /// [`add_decoded`](Self::add_decoded), the gradient stays in the residual.
+    fn feed(
+        &mut self,
+        residual: &mut Residual,
+        gradient: Gradient<'_>,
+        message: &mut Self::Message,
+    ) -> Result<(), Error> {
+        residual.add(gradient)?;
+        self.compress(residual.values(), message)?;
+        residual.change(|values| self.add_decoded(message, -1.0, values))
     }
 }
 
-impl Compressor for TopK {
-    type Message = SparseVec;
+/// Elements of a part: few enough for a copy to stay in the cache.
+const PART: usize = 8192;
 
-    fn compress(&mut self, dense: &[f32], message: &mut SparseVec) -> Result<(), Error> {
-        top_k(dense, self.k, message, &mut self.scratch)
-    }
-
-    fn add_decoded(&self, message: &SparseVec, factor: f32, dense: &mut [f32]) -> Result<(), Error> {
-        check_length(message.dim(), dense.len())?;
-        message.iter().for_each(|(index, value)| dense[index as usize] += factor * value);
-        Ok(())
-    }
-}
-
-/// Error feedback around any compressor: the difference between what was handed in and what the
-/// messages decode to stays in the residual.
+/// Adds to `dense` whatever `add` adds, part by part, and takes it out again if a sum turns out not to be finite.
 ///
-/// Holds two dense vectors. Where top k is all that is asked for, [`Residual::select`] does with one.
+/// `add(sign, range, part)` is to add its decoded values in `range`, times `sign` (1 or -1), to `part`, which holds these elements.
+/// Parts begin at multiples of 8192. Cost: a pass.
+///
+/// # Errors
+/// [`Error::NonFinite`] for the first sum that is not finite: `dense` is what it was, to rounding.
+pub fn add_in_parts(dense: &mut [f32], mut add: impl FnMut(f32, Range<usize>, &mut [f32])) -> Result<(), Error> {
+    let (level, mut before) = (Level::best(), [0.0; PART]);
+    for first in (0..dense.len()).step_by(PART) {
+        let range = first..dense.len().min(first + PART);
+        let part = &mut dense[range.clone()];
+        let before = &mut before[..part.len()];
+        before.copy_from_slice(part);
+        add(1.0, range, part);
+        if dense::largest_magnitude(level, part) < bits::INFINITE {
+            continue;
+        }
+        let (place, value) =
+            part.iter().copied().enumerate().find(|(_, sum)| !sum.is_finite()).unwrap_or((0, f32::NAN));
+        part.copy_from_slice(before);
+        for (number, part) in dense[..first].chunks_mut(PART).enumerate() {
+            add(-1.0, number * PART..number * PART + part.len(), part);
+            // A sum was rounded, so the difference may pass the largest number by half a unit.
+            part.iter_mut().for_each(|value| *value = value.clamp(f32::MIN, f32::MAX));
+        }
+        return Err(Error::NonFinite { index: first + place, value });
+    }
+    Ok(())
+}
+
+/// A quantiser as a compressor: its message is bytes of its [format](crate::quantise::Quantiser::format).
+///
+/// For error feedback by the own rule the types of [`quantise`](crate::quantise) need fewer passes.
 #[derive(Debug, Clone)]
-pub struct ErrorFeedback<C> {
-    compressor: C,
-    residual: Residual,
-    /// The residual before a message was added: a sum that overflows can't be undone otherwise.
-    before: Vec<f32>,
-}
+pub struct Quantised<Q>(pub Q);
 
-impl<C: Compressor> ErrorFeedback<C> {
-    /// Feedback for a tensor of `n` elements.
-    pub fn new(n: usize, compressor: C) -> Self {
-        Self { compressor, residual: Residual::new(n), before: vec![0.0; n] }
+impl<Q: crate::quantise::Quantiser> Compressor for Quantised<Q> {
+    type Message = Vec<u8>;
+
+    fn compress(&mut self, dense: &[f32], message: &mut Vec<u8>) -> Result<(), Error> {
+        self.0.encode(dense, message)
     }
 
-    /// The compressor.
-    pub fn compressor(&self) -> &C {
-        &self.compressor
-    }
-
-    /// The residual.
-    pub fn residual(&self) -> &Residual {
-        &self.residual
-    }
-
-    /// The residual, to load a saved one or to put entries back.
-    pub fn residual_mut(&mut self) -> &mut Residual {
-        &mut self.residual
-    }
-
-    /// Adds `gradient` to the residual and moves to `message` what the compressor can say of it.
-    ///
-    /// # Errors
-    /// As [`Residual::accumulate`]: nothing has changed then. An error of the compressor's leaves the
-    /// gradient in the residual and `message` unspecified.
-    pub fn compress(&mut self, gradient: &[f32], message: &mut C::Message) -> Result<(), Error> {
-        self.residual.accumulate(gradient)?;
-        self.compressor.compress(self.residual.values(), message)?;
-        self.add_to_residual(message, -1.0)
-    }
-
-    /// Puts a message that was not delivered back into the residual.
-    ///
-    /// # Errors
-    /// As [`Compressor::add_decoded`], and [`Error::NonFinite`] when the residual would overflow; it
-    /// is unchanged then.
-    pub fn put_back(&mut self, message: &C::Message) -> Result<(), Error> {
-        self.add_to_residual(message, 1.0)
-    }
-
-    fn add_to_residual(&mut self, message: &C::Message, factor: f32) -> Result<(), Error> {
-        self.before.copy_from_slice(self.residual.values());
-        let decoded = self.compressor.add_decoded(message, factor, self.residual.values_mut());
-        match decoded.and_then(|()| largest_finite(self.residual.values())) {
-            Ok(largest) => {
-                self.residual.set_ceiling(largest);
-                Ok(())
-            }
-            Err(error) => {
-                self.before.swap_with_slice(self.residual.values_mut());
-                Err(error)
-            }
-        }
+    fn add_decoded(&self, message: &Vec<u8>, factor: f32, dense: &mut [f32]) -> Result<(), Error> {
+        let encoded = crate::quantise::Encoded::new(self.0.format(), dense.len(), message)?;
+        add_in_parts(dense, |sign, range, part| encoded.add_part(sign * factor, range.start, part))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Decodes to whatever it is told.
-    struct Constant(f32);
-
-    impl Compressor for Constant {
-        type Message = ();
-
-        fn compress(&mut self, _: &[f32], (): &mut ()) -> Result<(), Error> {
-            Ok(())
-        }
-
-        fn add_decoded(&self, (): &(), factor: f32, dense: &mut [f32]) -> Result<(), Error> {
-            dense.iter_mut().for_each(|v| *v += factor * self.0);
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn feedback_keeps_what_the_message_misses() {
-        let mut feedback = ErrorFeedback::new(2, Constant(2.0));
-        feedback.compress(&[3.0, 1.0], &mut ()).unwrap();
-        assert_eq!(feedback.residual().values(), [1.0, -1.0]);
-        feedback.put_back(&()).unwrap();
-        assert_eq!(feedback.residual().values(), [3.0, 1.0]);
-    }
-
-    #[test]
-    fn message_that_breaks_its_promise_does_not_break_the_residual() {
-        let mut feedback = ErrorFeedback::new(2, Constant(f32::INFINITY));
-        let found = feedback.compress(&[3.0, 1.0], &mut ());
-        assert!(matches!(found, Err(Error::NonFinite { index: 0, .. })));
-        assert_eq!(feedback.residual().values(), [3.0, 1.0]);
+impl Residual {
+    /// `r += g` in one pass.
+    ///
+    /// # Errors
+    /// As [`accumulate`](crate::dense::accumulate).
+    pub(super) fn add(&mut self, gradient: Gradient<'_>) -> Result<(), Error> {
+        check_length(self.len(), gradient.len())?;
+        self.change(|values| match gradient {
+            Gradient::F32(g) => crate::dense::accumulate(values, g),
+            Gradient::F64(g) => crate::dense::accumulate(values, g),
+            Gradient::F16(g) => crate::dense::accumulate(values, g),
+            Gradient::Bf16(g) => crate::dense::accumulate(values, g),
+        })
     }
 }

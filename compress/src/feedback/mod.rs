@@ -5,9 +5,14 @@
 //! the sum of the gradients (Aji and Heafield, EMNLP 2017; Vogels et al., NeurIPS 2019, algorithm 2).
 
 mod compressor;
+mod error_feedback;
 mod gradient;
 mod residual;
+mod selector;
 
-pub use compressor::{Compressor, ErrorFeedback, TopK};
+pub use compressor::{Compressor, Quantised, add_in_parts};
+pub use error_feedback::{ErrorFeedback, Rule};
 pub use gradient::Gradient;
 pub use residual::Residual;
+pub(crate) use selector::add_entries;
+pub use selector::{SelectBy, TopK};

@@ -200,14 +200,10 @@ impl Residual {
         self.ceiling = if left_out.is_some() { self.ceiling.max(ceiling) } else { ceiling };
     }
 
-    /// The residual, to be changed and left finite, with [`set_ceiling`](Self::set_ceiling) for its largest magnitude.
-    pub(super) fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values
-    }
-
-    /// Takes note that no magnitude is larger.
-    pub(super) fn set_ceiling(&mut self, largest: f32) {
-        self.ceiling = f64::from(largest);
+    /// Changes the values, which must be left finite. How large they are is looked up when it matters.
+    pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut [f32]) -> R) -> R {
+        self.ceiling = f64::INFINITY;
+        change(&mut self.values)
     }
 }
 

@@ -173,11 +173,16 @@ impl<'a> Encoded<'a> {
 
     /// [`add_to`](Self::add_to) for a range that begins with a block.
     pub(super) fn add_range(&self, factor: f32, range: Range<usize>, dense: &mut [f32]) {
+        self.add_part(factor, range.start, &mut dense[range.clone()]);
+    }
+
+    /// [`add_to`](Self::add_to) for the elements of a part that begins with a block, at `first`.
+    pub(crate) fn add_part(&self, factor: f32, first: usize, part: &mut [f32]) {
         let mut values = [0.0; BLOCK];
-        for (number, dense) in dense[range.clone()].chunks_mut(BLOCK).enumerate() {
-            let values = &mut values[..dense.len()];
-            self.decode_block(range.start / BLOCK + number, values);
-            codes::add_scaled(Level::best(), dense, factor, values);
+        for (number, part) in part.chunks_mut(BLOCK).enumerate() {
+            let values = &mut values[..part.len()];
+            self.decode_block(first / BLOCK + number, values);
+            codes::add_scaled(Level::best(), part, factor, values);
         }
     }
 

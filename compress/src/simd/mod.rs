@@ -12,6 +12,7 @@ pub(crate) mod half;
 mod lanes;
 mod level;
 pub(crate) mod low_rank;
+pub(crate) mod momentum;
 pub(crate) mod orthonormal;
 pub(crate) mod pack;
 mod select;

@@ -1,0 +1,227 @@
+//! Error feedback around any compressor.
+
+use std::ops::Range;
+
+use super::selector::add_entries;
+use super::{Compressor, Gradient, Residual, add_in_parts};
+use crate::error::check_length;
+use crate::simd::{Level, codes};
+use crate::{Error, SparseView};
+
+/// What the error `e` of a step is, where `delta = g + e` is what was to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rule {
+    /// `delta` minus what the own message says (the text of Vogels et al., NeurIPS 2019).
+    #[default]
+    Own,
+    /// `delta` minus the average that came back (their program's rule). For compressors that are linear, the ranks' mean
+    /// update is that of [`Own`](Self::Own) but for rounding; each rank's error random-walks, however, to norms that drown half precision.
+    Global,
+}
+
+/// Error feedback around any compressor: the difference between what was handed in and what was sent stays in the residual.
+///
+/// Each step: [`compress`](Self::compress), send and reduce, [`settle`](Self::settle) with the average that came back. If
+/// that fails, [`put_back`](Self::put_back) instead. Holds one dense vector.
+///
+/// ```
+/// use brevity_compress::SparseVec;
+/// use brevity_compress::feedback::{ErrorFeedback, TopK};
+///
+/// let mut feedback = ErrorFeedback::new(3, TopK::new(1));
+/// let mut message = SparseVec::new(3);
+/// feedback.compress(&[1.0, -4.0, 2.0][..], &mut message)?;
+/// assert_eq!((message.indices(), message.values()), (&[1][..], &[-4.0][..]));
+/// assert_eq!(feedback.residual().values(), [1.0, 0.0, 2.0]);
+/// # Ok::<(), brevity_compress::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ErrorFeedback<C> {
+    compressor: C,
+    residual: Residual,
+    rule: Rule,
+    /// By the global rule: `residual` is `delta`, a message of it is under way.
+    pending: bool,
+}
+
+impl<C: Compressor> ErrorFeedback<C> {
+    /// Feedback for a tensor of `n` elements by the own rule.
+    pub fn new(n: usize, compressor: C) -> Self {
+        Self::with_rule(n, compressor, Rule::Own)
+    }
+
+    /// Feedback for a tensor of `n` elements.
+    pub fn with_rule(n: usize, compressor: C, rule: Rule) -> Self {
+        Self { compressor, residual: Residual::new(n), rule, pending: false }
+    }
+
+    /// The rule.
+    pub fn rule(&self) -> Rule {
+        self.rule
+    }
+
+    /// The compressor.
+    pub fn compressor(&self) -> &C {
+        &self.compressor
+    }
+
+    /// The compressor, to change its settings.
+    pub fn compressor_mut(&mut self) -> &mut C {
+        &mut self.compressor
+    }
+
+    /// The residual; by the global rule, all of `delta` while a message is under way.
+    pub fn residual(&self) -> &Residual {
+        &self.residual
+    }
+
+    /// The residual, to load a saved one or to put entries back.
+    pub fn residual_mut(&mut self) -> &mut Residual {
+        &mut self.residual
+    }
+
+    /// Adds `gradient` to the residual and writes to `message` what the compressor can say of it. By the own rule the
+    /// residual loses that at once. By the global rule a message that was not settled counts as not delivered.
+    ///
+    /// Cost by the own rule: that of [`Compressor::feed`], one pass for [`TopK`](super::TopK), else a pass to add, the compressor's, and one to
+    /// take out. By the global rule: a pass to add, the compressor's, and one to settle.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first element of the gradient, or the first
+    /// sum, that is not finite: the residual is what it was, to rounding. An error of the compressor's own, or a message that
+    /// overflows the residual, leaves the gradient there. `message` is not to be sent after any of them.
+    pub fn compress<'a>(&mut self, gradient: impl Into<Gradient<'a>>, message: &mut C::Message) -> Result<(), Error> {
+        let gradient = gradient.into();
+        self.pending = false;
+        match self.rule {
+            Rule::Own => self.compressor.feed(&mut self.residual, gradient, message),
+            Rule::Global => {
+                self.residual.add(gradient)?;
+                self.compressor.compress(self.residual.values(), message)?;
+                self.pending = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// What came back: the average of what all ranks' messages say. By the global rule it is taken out of the residual, unless
+    /// no message is under way. By the own rule nothing happens.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]. By the global rule [`Error::NonFinite`] for the first element or difference that is not
+    /// finite; the residual is what it was then, to rounding, and the message still under way.
+    pub fn settle(&mut self, average: &[f32]) -> Result<(), Error> {
+        check_length(self.residual.len(), average.len())?;
+        if self.pending {
+            let take_out = |sign: f32, range: Range<usize>, part: &mut [f32]| {
+                codes::add_scaled(Level::best(), part, -sign, &average[range]);
+            };
+            self.residual.change(|values| add_in_parts(values, take_out))?;
+            self.pending = false;
+        }
+        Ok(())
+    }
+
+    /// As [`settle`](Self::settle), for an average that is sparse.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle_sparse(&mut self, average: SparseView<'_>) -> Result<(), Error> {
+        check_length(self.residual.len(), average.dim())?;
+        if self.pending {
+            self.residual.change(|values| add_entries(average, -1.0, values))?;
+            self.pending = false;
+        }
+        Ok(())
+    }
+
+    /// Puts a message that was not delivered back into the residual. By the global rule it has never left.
+    ///
+    /// # Errors
+    /// As [`Compressor::add_decoded`].
+    pub fn put_back(&mut self, message: &C::Message) -> Result<(), Error> {
+        self.pending = false;
+        match self.rule {
+            Rule::Own => {
+                let Self { compressor, residual, .. } = self;
+                residual.change(|values| compressor.add_decoded(message, 1.0, values))
+            }
+            Rule::Global => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes to whatever it is told, from an index on.
+    struct Constant {
+        value: f32,
+        from: usize,
+    }
+
+    impl Compressor for Constant {
+        type Message = ();
+
+        fn compress(&mut self, _: &[f32], (): &mut ()) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn add_decoded(&self, (): &(), factor: f32, dense: &mut [f32]) -> Result<(), Error> {
+            add_in_parts(dense, |sign, range, part| {
+                let places = range.zip(part);
+                places.filter(|(i, _)| *i >= self.from).for_each(|(_, v)| *v += sign * factor * self.value);
+            })
+        }
+    }
+
+    #[test]
+    fn feedback_keeps_what_the_message_misses() {
+        let mut feedback = ErrorFeedback::new(2, Constant { value: 2.0, from: 0 });
+        feedback.compress(&[3.0, 1.0][..], &mut ()).unwrap();
+        assert_eq!(feedback.residual().values(), [1.0, -1.0]);
+        feedback.put_back(&()).unwrap();
+        assert_eq!(feedback.residual().values(), [3.0, 1.0]);
+    }
+
+    #[test]
+    fn message_that_breaks_its_promise_does_not_break_the_residual() {
+        for (n, from) in [(2, 0), (2, 1), (40_000, 0), (40_000, 8191), (40_000, 39_999)] {
+            let mut feedback = ErrorFeedback::new(n, Constant { value: f32::INFINITY, from });
+            let gradient = vec![3.0; n];
+            let found = feedback.compress(&gradient[..], &mut ());
+            assert!(matches!(found, Err(Error::NonFinite { index, .. }) if index == from), "{found:?}");
+            assert_eq!(feedback.residual().values(), gradient, "n {n}, from {from}");
+        }
+    }
+
+    #[test]
+    fn parts_before_an_overflow_are_taken_out_again() {
+        let n = 20_000;
+        let mut feedback = ErrorFeedback::new(n, Constant { value: -1.0e38, from: 0 });
+        let mut gradient = vec![0.0; n];
+        gradient[n - 1] = 3.0e38;
+        let found = feedback.compress(&gradient[..], &mut ());
+        assert_eq!(found, Err(Error::NonFinite { index: n - 1, value: f32::INFINITY }));
+        assert_eq!(feedback.residual().values(), gradient);
+        // The residual takes no gradient that would overflow it.
+        assert!(feedback.residual_mut().accumulate(&gradient).is_err());
+    }
+
+    #[test]
+    fn global_rule_waits_for_what_comes_back() {
+        let mut feedback = ErrorFeedback::with_rule(2, Constant { value: 2.0, from: 0 }, Rule::Global);
+        feedback.settle(&[9.0, 9.0]).unwrap();
+        feedback.compress(&[3.0, 1.0][..], &mut ()).unwrap();
+        assert_eq!(feedback.residual().values(), [3.0, 1.0]);
+        assert!(feedback.settle(&[f32::NAN, 0.0]).is_err());
+        assert_eq!(feedback.settle(&[1.0]), Err(Error::LengthMismatch { expected: 2, found: 1 }));
+        feedback.settle(&[2.0, 4.0]).unwrap();
+        feedback.settle(&[2.0, 4.0]).unwrap();
+        assert_eq!(feedback.residual().values(), [1.0, -3.0]);
+        feedback.compress(&[1.0, 1.0][..], &mut ()).unwrap();
+        feedback.put_back(&()).unwrap();
+        assert_eq!(feedback.residual().values(), [2.0, -2.0]);
+    }
+}

@@ -1,0 +1,226 @@
+//! Momentum correction.
+
+use super::{Clip, check_momentum, for_blocks, largest_finite, squared_norm};
+use crate::bits::{check_finite, magnitude};
+use crate::error::check_length;
+use crate::feedback::{Compressor, Gradient, add_entries};
+use crate::simd::{Level, momentum};
+use crate::{Error, SparseVec, SparseView};
+
+/// Momentum correction: `u = m u + g; v += u`, selection from `v`, and at what is sent `u` and `v` begin anew, so that old
+/// momentum does not push further (*masking*; Lin et al., ICLR 2018, 3.1 and 3.3).
+///
+/// With a compressor that changes values, what it misses stays in `v`. Holds two dense vectors. Without momentum it is error
+/// feedback.
+///
+/// ```
+/// use brevity_compress::{SparseVec, feedback::TopK, momentum::MomentumCorrection};
+///
+/// let mut correction = MomentumCorrection::new(2, TopK::new(1), 0.5)?;
+/// let mut message = SparseVec::new(2);
+/// correction.compress(&[2.0, 1.0][..], &mut message)?;
+/// correction.compress(&[1.0, 1.0][..], &mut message)?;
+/// assert_eq!((message.indices(), message.values()), (&[1][..], &[2.5][..]));
+/// assert_eq!((correction.velocity(), correction.accumulated()), (&[1.0, 0.0][..], &[1.0, 0.0][..]));
+/// # Ok::<(), brevity_compress::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct MomentumCorrection<C> {
+    compressor: C,
+    momentum: f32,
+    nesterov: bool,
+    clip: Option<Clip>,
+    u: Vec<f32>,
+    v: Vec<f32>,
+    /// No magnitude in `u`, or in `v`, is larger.
+    ceilings: [f64; 2],
+    /// What masking has taken from `u` for the last message.
+    masked: SparseVec,
+}
+
+impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
+    /// For a tensor of `n` elements; `momentum` is `m`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] unless `0 <= momentum < 1`.
+    pub fn new(n: usize, compressor: C, momentum: f32) -> Result<Self, Error> {
+        check_momentum(momentum, false)?;
+        let (u, v) = (vec![0.0; n], vec![0.0; n]);
+        let masked = SparseVec::new(n);
+        Ok(Self { compressor, momentum, nesterov: false, clip: None, u, v, ceilings: [0.0; 2], masked })
+    }
+
+    /// Looks a step ahead: `u = m u + g; v += m u + g`.
+    #[must_use]
+    pub fn with_nesterov(self) -> Self {
+        Self { nesterov: true, ..self }
+    }
+
+    /// Clips each gradient by its own norm first. To clip several tensors together, use
+    /// [`compress_scaled`](Self::compress_scaled).
+    #[must_use]
+    pub fn with_clip(self, clip: Clip) -> Self {
+        Self { clip: Some(clip), ..self }
+    }
+
+    /// The compressor, to change its settings.
+    pub fn compressor_mut(&mut self) -> &mut C {
+        &mut self.compressor
+    }
+
+    /// `u`.
+    pub fn velocity(&self) -> &[f32] {
+        &self.u
+    }
+
+    /// `v`: what has not been sent.
+    pub fn accumulated(&self) -> &[f32] {
+        &self.v
+    }
+
+    /// A step: clips if that was asked for, accumulates, and moves to `message` what the compressor can say of `v`.
+    ///
+    /// Cost: two reads of `gradient`, a read and write of `u` and of `v`, and the compressor's pass over `v`.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of the gradient, or the first sum, that is not
+    /// finite: nothing has changed then. After an error of the compressor's own the gradient is in `u` and `v`, and nothing
+    /// has been taken out. `message` is not to be sent after any of them.
+    pub fn compress<'a>(&mut self, gradient: impl Into<Gradient<'a>>, message: &mut SparseVec) -> Result<(), Error> {
+        let gradient = gradient.into();
+        check_length(self.u.len(), gradient.len())?;
+        let squares = squared_norm(gradient)?;
+        let factor = self.clip.map_or(1.0, |clip| clip.factor(squares));
+        self.step(gradient, squares, factor, message)
+    }
+
+    /// As [`compress`](Self::compress) of `factor * gradient`, which is not clipped further.
+    ///
+    /// # Errors
+    /// As there, and [`Error::OutOfRange`] unless `factor` is finite.
+    pub fn compress_scaled<'a>(
+        &mut self,
+        gradient: impl Into<Gradient<'a>>,
+        factor: f32,
+        message: &mut SparseVec,
+    ) -> Result<(), Error> {
+        let gradient = gradient.into();
+        check_length(self.u.len(), gradient.len())?;
+        if !factor.is_finite() {
+            return Err(Error::OutOfRange { what: "factor", value: f64::from(factor), expected: "a finite number" });
+        }
+        self.step(gradient, squared_norm(gradient)?, factor, message)
+    }
+
+    /// Puts entries of the last step's message back, all or some, which were not delivered. `u` and `v` become what they would
+    /// be if these had not been selected: exactly, if the compressor keeps values as they are.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first sum that is not finite; nothing has changed then.
+    pub fn put_back(&mut self, entries: SparseView<'_>) -> Result<(), Error> {
+        add_entries(entries, 1.0, &mut self.v)?;
+        self.raise_ceiling(entries.indices());
+        let mut masked = self.masked.iter().peekable();
+        for &index in entries.indices() {
+            while masked.next_if(|entry| entry.0 < index).is_some() {}
+            if let Some((_, u)) = masked.next_if(|entry| entry.0 == index) {
+                self.u[index as usize] = u;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        gradient: Gradient<'_>,
+        squares: f64,
+        factor: f32,
+        message: &mut SparseVec,
+    ) -> Result<(), Error> {
+        self.check(gradient, squares.sqrt(), factor)?;
+        let (level, m, nesterov) = (Level::best(), self.momentum, self.nesterov);
+        for_blocks::<Error>(gradient, |first, g| {
+            let (u, v) = (&mut self.u[first..first + g.len()], &mut self.v[first..first + g.len()]);
+            let kernel = if nesterov { momentum::correct_nesterov } else { momentum::correct };
+            kernel(level, u, v, g, m, factor);
+            Ok(())
+        })?;
+        self.masked.reset(self.u.len());
+        self.compressor.compress(&self.v, message)?;
+        self.compressor.add_decoded(message, -1.0, &mut self.v)?;
+        self.raise_ceiling(message.indices());
+        for &index in message.indices() {
+            self.masked.push(index, self.u[index as usize]);
+            self.u[index as usize] = 0.0;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a gradient of this norm overflows nothing, and raises the ceilings for it.
+    fn check(&mut self, gradient: Gradient<'_>, norm: f64, factor: f32) -> Result<(), Error> {
+        let raised = self.raised(norm, factor);
+        if raised[1] <= f64::from(f32::MAX) {
+            self.ceilings = raised;
+            return Ok(());
+        }
+        self.ceilings = [largest_finite(&self.u)?, largest_finite(&self.v)?];
+        let raised = self.raised(norm, factor);
+        if raised[1] > f64::from(f32::MAX) {
+            // The bounds are of magnitudes, signs may do. Hardly ever met.
+            for_blocks(gradient, |first, block| {
+                for (index, g) in (first..).zip(block) {
+                    let value = self.next(index, factor * g);
+                    if !value.is_finite() {
+                        return Err(Error::NonFinite { index, value });
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        self.ceilings = raised.map(|ceiling| ceiling.min(f64::from(f32::MAX)));
+        Ok(())
+    }
+
+    /// What an element of `v` will be; not finite if `u` will not be.
+    fn next(&self, index: usize, g: f32) -> f32 {
+        let u = self.momentum * self.u[index] + g;
+        self.v[index] + if self.nesterov { self.momentum * u + g } else { u }
+    }
+
+    /// Ceilings after a gradient of this norm.
+    fn raised(&self, norm: f64, factor: f32) -> [f64; 2] {
+        // No element is larger than the norm. Several roundings, generously.
+        let room = 1.0 + 8.0 * f64::from(f32::EPSILON);
+        let (m, g) = (f64::from(self.momentum), norm * f64::from(factor.abs()));
+        let u = (m * self.ceilings[0] + g) * room + f64::from(f32::MIN_POSITIVE);
+        // More than either form adds.
+        [u, (self.ceilings[1] + u + g) * room]
+    }
+
+    /// Takes note of elements of `v` that have changed.
+    fn raise_ceiling(&mut self, changed: &[u32]) {
+        let largest = changed.iter().map(|&index| magnitude(self.v[index as usize])).max().unwrap_or(0);
+        self.ceilings[1] = self.ceilings[1].max(f64::from(f32::from_bits(largest)));
+    }
+
+    /// Replaces `u` and `v`, for example by saved ones.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], [`Error::NonFinite`]; nothing has changed then.
+    pub fn load(&mut self, velocity: &[f32], accumulated: &[f32]) -> Result<(), Error> {
+        check_length(self.u.len(), velocity.len())?;
+        check_length(self.v.len(), accumulated.len())?;
+        check_finite(velocity)?;
+        check_finite(accumulated)?;
+        self.u.copy_from_slice(velocity);
+        self.v.copy_from_slice(accumulated);
+        self.reset_ceilings()
+    }
+
+    /// Looks at all values again, after they have been replaced.
+    fn reset_ceilings(&mut self) -> Result<(), Error> {
+        self.masked.reset(self.u.len());
+        self.ceilings = [largest_finite(&self.u)?, largest_finite(&self.v)?];
+        Ok(())
+    }
+}

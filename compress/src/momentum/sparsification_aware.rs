@@ -1,0 +1,132 @@
+//! Sparsification-aware momentum.
+
+use super::{check_momentum, for_blocks};
+use crate::Error;
+use crate::bits::INFINITE;
+use crate::error::check_length;
+use crate::feedback::{Compressor, Gradient, Residual};
+use crate::simd::{Level, codes, momentum};
+
+/// SAMomentum: `u = m u + rate g`; a selection of `u` is sent; what is not sent is divided by `m`, what is sent keeps its `u` (Yan
+/// et al., ICPP 2020). An entry that is silent for `T` steps then carries `m u + rate (sum of its T gradients)`, as one step with a
+/// `T` times larger batch would.
+///
+/// Kept in an equal form without division: `w = m u`, that is, of each step `w += rate g`, and what is sent is multiplied by
+/// `m` once it is sent. What is silent is only ever added to, with one rounding a step, and `1 / m` makes nothing overflow.
+/// With a compressor that changes values, `w` loses `1 - m` of what the message says.
+///
+/// Holds one dense vector. The receiver applies messages as they are: they contain the rate.
+///
+/// ```
+/// use brevity_compress::{SparseVec, feedback::TopK, momentum::SparsificationAware};
+///
+/// let mut momentum = SparsificationAware::new(2, TopK::new(1), 0.5)?;
+/// let mut message = SparseVec::new(2);
+/// momentum.compress(&[4.0, 1.0][..], 1.0, &mut message)?;
+/// assert_eq!(momentum.state(), [2.0, 1.0]);
+/// momentum.compress(&[-2.0, 1.0][..], 1.0, &mut message)?;
+/// assert_eq!((message.indices(), message.values()), (&[1][..], &[2.0][..]));
+/// # Ok::<(), brevity_compress::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct SparsificationAware<C> {
+    compressor: C,
+    momentum: f32,
+    w: Residual,
+}
+
+impl<C: Compressor> SparsificationAware<C> {
+    /// For a tensor of `n` elements; `momentum` is `m`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] unless `0 < momentum < 1`.
+    pub fn new(n: usize, compressor: C, momentum: f32) -> Result<Self, Error> {
+        check_momentum(momentum, true)?;
+        Ok(Self { compressor, momentum, w: Residual::new(n) })
+    }
+
+    /// The compressor, to change its settings.
+    pub fn compressor_mut(&mut self) -> &mut C {
+        &mut self.compressor
+    }
+
+    /// `w = m u`.
+    pub fn state(&self) -> &[f32] {
+        self.w.values()
+    }
+
+    /// A step: `message` gets what the compressor can say of `u`.
+    ///
+    /// Cost: with rate 1, that of [`Compressor::feed`], one pass for [`TopK`](crate::feedback::TopK); the receiver may multiply by the rate instead. With
+    /// others a pass to add and the compressor's.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]; [`Error::OutOfRange`] unless `rate` is finite: nothing has changed then. [`Error::NonFinite`] for
+    /// the first element or sum that is not finite: the state is what it was, to rounding. After an error of the
+    /// compressor's own the gradient is in the state, and nothing counts as sent. `message` is not to be sent after any.
+    pub fn compress<'a>(
+        &mut self,
+        gradient: impl Into<Gradient<'a>>,
+        rate: f32,
+        message: &mut C::Message,
+    ) -> Result<(), Error> {
+        let gradient = gradient.into();
+        check_length(self.w.len(), gradient.len())?;
+        if !rate.is_finite() {
+            return Err(Error::OutOfRange { what: "rate", value: f64::from(rate), expected: "a finite number" });
+        }
+        let Self { compressor, momentum, w } = self;
+        if rate == 1.0 {
+            compressor.feed(w, gradient, message)?;
+        } else {
+            w.change(|values| add_scaled(values, rate, gradient))?;
+            compressor.compress(w.values(), message)?;
+            w.change(|values| compressor.add_decoded(message, -1.0, values))?;
+        }
+        w.change(|values| compressor.add_decoded(message, *momentum, values))
+    }
+
+    /// Puts the last message back, which was not delivered: its entries count as not sent. Exact, if the compressor keeps
+    /// values as they are and there was no step in between.
+    ///
+    /// # Errors
+    /// As [`Compressor::add_decoded`].
+    pub fn put_back(&mut self, message: &C::Message) -> Result<(), Error> {
+        let Self { compressor, momentum, w } = self;
+        w.change(|values| compressor.add_decoded(message, -*momentum, values))?;
+        w.change(|values| compressor.add_decoded(message, 1.0, values))
+    }
+
+    /// Replaces `w`, for example by a saved one.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], [`Error::NonFinite`]; nothing has changed then.
+    pub fn load(&mut self, state: &[f32]) -> Result<(), Error> {
+        self.w.load(state)
+    }
+}
+
+/// `w += rate g` in one pass; taken out again, to rounding, when a sum is not finite.
+fn add_scaled(w: &mut [f32], rate: f32, gradient: Gradient<'_>) -> Result<(), Error> {
+    let level = Level::best();
+    let added = for_blocks(gradient, |first, g| {
+        let sums = &mut w[first..first + g.len()];
+        if momentum::largest_scaled_sum(level, sums, rate, g) >= INFINITE {
+            let mut sums = sums.iter().zip(g).map(|(w, g)| w + rate * g).enumerate();
+            let (place, value) = sums.find(|(_, sum)| !sum.is_finite()).unwrap_or((0, f32::NAN));
+            return Err((first, Error::NonFinite { index: first + place, value }));
+        }
+        codes::add_scaled(level, sums, rate, g);
+        Ok(())
+    });
+    added.map_err(|(done, error)| {
+        let _ = for_blocks::<()>(gradient.slice(0..done), |first, g| {
+            let sums = &mut w[first..first + g.len()];
+            codes::add_scaled(level, sums, -rate, g);
+            // A sum was rounded, so the difference may pass the largest number by half a unit.
+            sums.iter_mut().for_each(|value| *value = value.clamp(f32::MIN, f32::MAX));
+            Ok(())
+        });
+        error
+    })
+}
