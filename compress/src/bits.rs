@@ -14,12 +14,6 @@ pub(crate) fn magnitude(value: f32) -> u32 {
     value.to_bits() & 0x7fff_ffff
 }
 
-/// The total order of entries as one integer: larger magnitude first, then smaller index.
-/// Larger keys come first.
-pub(crate) fn order_key(index: u32, value: f32) -> u64 {
-    (u64::from(magnitude(value)) << 32) | u64::from(!index)
-}
-
 /// The largest magnitude, as bits; 0 for an empty slice.
 pub(crate) fn largest_magnitude(values: &[f32]) -> u32 {
     // Signed comparison: same order for magnitudes, and SSE2 has it.

@@ -3,17 +3,17 @@
 //! Every sum is checked: one that is not finite is an error, never an entry. Entries that cancel to
 //! exactly zero are dropped. The order of additions depends on the order of the arguments alone.
 
-use crate::bits::order_key;
+use crate::bits::INFINITE;
 use crate::error::check_length;
-use crate::select::cut_key;
+use crate::select::{CutScratch, find_cut};
+use crate::simd::{self, Level, List, SPARE, extremes_of_bits};
 use crate::{Error, SparseVec, SparseView};
 
 /// Work space of [`top_k_sum`], to be reused.
 #[derive(Debug, Clone, Default)]
 pub struct MergeScratch {
     sums: SparseVec,
-    keys: Vec<u64>,
-    sorted: Vec<u64>,
+    cut: CutScratch,
 }
 
 impl MergeScratch {
@@ -29,30 +29,36 @@ impl MergeScratch {
 /// [`Error::LengthMismatch`] when the dense lengths differ, [`Error::NonFinite`] for the first
 /// index whose sum is not finite. `out` is empty then.
 pub fn add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) -> Result<(), Error> {
-    out.reset(a.dim());
-    check_length(a.dim(), b.dim())?;
-    out.reserve((a.len() + b.len()).min(a.dim()));
-    let (mut i, mut j) = (0, 0);
-    while i < a.len() && j < b.len() {
-        let (left, right) = (a.indices()[i], b.indices()[j]);
-        let index = left.min(right);
-        // From +0 on, so that an absent side adds nothing: x + 0 is x.
-        let mut sum = 0.0;
-        if left == index {
-            sum += a.values()[i];
-            i += 1;
-        }
-        if right == index {
-            sum += b.values()[j];
-            j += 1;
-        }
-        push_sum(out, index, sum)?;
+    if let Err(error) = check_length(a.dim(), b.dim()) {
+        out.reset(a.dim());
+        return Err(error);
     }
-    for (view, next) in [(a, i), (b, j)] {
-        for (&index, &value) in view.indices()[next..].iter().zip(&view.values()[next..]) {
-            push_sum(out, index, value)?;
-        }
+    // Not cleared before: what is overwritten needs no zeros.
+    let (indices, values) = out.overwrite(a.dim(), a.len() + b.len());
+    let count = simd::merge(Level::best(), a, b, indices, values);
+    out.truncate(count);
+    drop_zeros(out)
+}
+
+/// Drops the entries that are zero; on one that is not finite, empties `sums`.
+fn drop_zeros(sums: &mut SparseVec) -> Result<(), Error> {
+    let (least, most) = extremes_of_bits(Level::best(), bytemuck::cast_slice(sums.values()));
+    if most >= INFINITE {
+        let found = sums.iter().find(|(_, value)| !value.is_finite());
+        sums.clear();
+        return found.map_or(Ok(()), |(index, value)| Err(Error::NonFinite { index: index as usize, value }));
     }
+    if least > 0 {
+        return Ok(());
+    }
+    let (indices, values) = sums.overwrite(sums.dim(), sums.len());
+    let mut kept = 0;
+    for i in 0..indices.len() {
+        // Written always, counted unless zero: no branch to mispredict.
+        (indices[kept], values[kept]) = (indices[i], values[i]);
+        kept += usize::from(values[i] != 0.0);
+    }
+    sums.truncate(kept);
     Ok(())
 }
 
@@ -71,16 +77,26 @@ pub fn top_k_sum(
     dropped: &mut SparseVec,
     scratch: &mut MergeScratch,
 ) -> Result<(), Error> {
-    kept.reset(a.dim());
-    dropped.reset(a.dim());
-    add(a, b, &mut scratch.sums)?;
-    scratch.keys.clear();
-    scratch.keys.extend(scratch.sums.iter().map(|(index, value)| order_key(index, value)));
-    let cut = cut_key(&scratch.keys, k, &mut scratch.sorted);
-    for ((index, value), &key) in scratch.sums.iter().zip(&scratch.keys) {
-        if key >= cut { kept.push(index, value) } else { dropped.push(index, value) }
+    let MergeScratch { sums, cut } = scratch;
+    if let Err(error) = add(a, b, sums) {
+        kept.reset(a.dim());
+        dropped.reset(a.dim());
+        return Err(error);
     }
+    let (level, bits) = (Level::best(), bytemuck::cast_slice(sums.values()));
+    let mesh = find_cut(level, std::iter::once(bits), 1, k, cut);
+    let stay = k.min(sums.len());
+    let go = sums.len() - stay;
+    simd::part(level, sums.indices(), bits, mesh, list(kept, a.dim(), stay), list(dropped, a.dim(), go));
+    kept.truncate(stay);
+    dropped.truncate(go);
     Ok(())
+}
+
+/// Room for so many entries, and for what a kernel writes behind them.
+fn list(sparse: &mut SparseVec, dim: usize, entries: usize) -> List<'_> {
+    let (indices, values) = sparse.overwrite(dim, entries + SPARE);
+    List { indices, bits: bytemuck::cast_slice_mut(values) }
 }
 
 /// The sum of all `views`: index by index, contributions added in the order of the slice (rank

@@ -1,5 +1,7 @@
 //! Sparse vectors: strictly rising indices and their values.
 
+use std::ops::Range;
+
 use crate::Error;
 use crate::error::{check_addressable, check_length};
 
@@ -128,6 +130,21 @@ impl SparseVec {
         self.values.extend(bits.iter().map(|&bits| f32::from_bits(bits)));
     }
 
+    /// Sets dense length and number of entries, and lends both lists: what is in them is whatever was there, or zeros, until it is
+    /// overwritten. The caller makes the indices rise and lie below `dim`.
+    pub(crate) fn overwrite(&mut self, dim: usize, entries: usize) -> (&mut [u32], &mut [f32]) {
+        self.dim = dim;
+        self.indices.resize(entries, 0);
+        self.values.resize(entries, 0.0);
+        (&mut self.indices, &mut self.values)
+    }
+
+    /// Forgets all but the first so many entries.
+    pub(crate) fn truncate(&mut self, entries: usize) {
+        self.indices.truncate(entries);
+        self.values.truncate(entries);
+    }
+
     /// Multiplies every value.
     pub fn scale(&mut self, factor: f32) {
         self.values.iter_mut().for_each(|value| *value *= factor);
@@ -202,6 +219,22 @@ impl<'a> SparseView<'a> {
         SparseVec { dim: self.dim, indices: self.indices.to_vec(), values: self.values.to_vec() }
     }
 
+    /// The entries whose index lies in `range`, in place: a vector of the same dense length. Cost: O(log entries).
+    pub fn within(&self, range: Range<usize>) -> SparseView<'a> {
+        let start = self.indices.partition_point(|&index| (index as usize) < range.start);
+        let end = start + self.indices[start..].partition_point(|&index| (index as usize) < range.end);
+        SparseView { dim: self.dim, indices: &self.indices[start..end], values: &self.values[start..end] }
+    }
+
+    /// `dense += factor * entries`. Sums are not checked for overflow.
+    ///
+    /// # Panics
+    /// Unless `dense` has `dim` elements.
+    pub fn add_scaled_to(&self, factor: f32, dense: &mut [f32]) {
+        assert_eq!(self.dim, dense.len(), "a sparse vector is added to a dense one of its own length");
+        self.iter().for_each(|(index, value)| dense[index as usize] += factor * value);
+    }
+
     /// Adds every entry to its place in `dense`. Sums are not checked for overflow.
     ///
     /// # Panics
@@ -266,6 +299,24 @@ mod tests {
         assert_eq!(sparse.to_dense(), [0.0, 1.0, 0.0, -0.5]);
         sparse.reset(2);
         assert_eq!((sparse.dim(), sparse.len(), sparse.is_empty()), (2, 0, true));
+    }
+
+    #[test]
+    fn lends_the_entries_of_a_range_of_indices() {
+        let sparse = SparseVec::from_parts(1 << 32, vec![1, 4, 6, u32::MAX], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        let within = |range| sparse.view().within(range).indices().to_vec();
+        assert_eq!(within(0..1 << 32), [1, 4, 6, u32::MAX]);
+        assert_eq!(within(2..6), [4]);
+        assert_eq!(within(4..7), [4, 6]);
+        assert_eq!(within(1 << 31..(1 << 32) - 1), []);
+        #[allow(clippy::reversed_empty_ranges, reason = "it is what a caller may pass")]
+        let reversed = 6..2;
+        assert_eq!(within(reversed), []);
+        assert_eq!(sparse.view().within(6..7).values(), [3.0]);
+        assert_eq!(sparse.view().within(6..7).dim(), 1 << 32);
+        let mut dense = vec![1.0; 9];
+        SparseVec::from_parts(9, vec![1, 8], vec![4.0, -2.0]).unwrap().view().add_scaled_to(0.5, &mut dense);
+        assert_eq!(dense, [1.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]);
     }
 
     #[test]

@@ -4,13 +4,13 @@ use crate::simd::{Level, Mesh, append_band, largest_of_bits};
 
 /// Work space of [`find_cut`].
 #[derive(Debug, Clone, Default)]
-pub(super) struct CutScratch {
+pub(crate) struct CutScratch {
     counts: Vec<u32>,
     band: Vec<u32>,
 }
 
 /// Keeps everything but zeros.
-pub(super) const ALL: Mesh = Mesh { threshold: 0, ties: 0 };
+pub(crate) const ALL: Mesh = Mesh { threshold: 0, ties: 0 };
 
 const BINS: u32 = 2048;
 
@@ -19,7 +19,7 @@ const BINS: u32 = 2048;
 ///
 /// Counts candidates in even bins over the magnitudes that there are, and looks closer only at the bin that holds the
 /// `k`-th. Cost: O(candidates) expected, about 1 ns each.
-pub(super) fn find_cut<'a>(
+pub(crate) fn find_cut<'a>(
     level: Level,
     lists: impl Iterator<Item = &'a [u32]> + Clone,
     low: u32,

@@ -21,21 +21,8 @@ mod search;
 mod top_k;
 
 pub use candidates::LeftOut;
+pub(crate) use cut::{CutScratch, find_cut};
 pub use feed::{feed_top_k, feed_top_k_of_all};
 pub use guess::Hint;
 pub use search::TopKScratch;
 pub use top_k::{top_k, top_k_of_all};
-
-/// The smallest of the `k` largest keys; 0 when there are at most `k`.
-pub(crate) fn cut_key(keys: &[u64], k: usize, sorted: &mut Vec<u64>) -> u64 {
-    if keys.len() <= k {
-        return 0;
-    }
-    if k == 0 {
-        return u64::MAX;
-    }
-    sorted.clear();
-    sorted.extend_from_slice(keys);
-    let place = keys.len() - k;
-    *sorted.select_nth_unstable(place).1
-}

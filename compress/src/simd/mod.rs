@@ -12,14 +12,18 @@ pub(crate) mod half;
 mod lanes;
 mod level;
 pub(crate) mod low_rank;
+mod merge;
 pub(crate) mod momentum;
 pub(crate) mod orthonormal;
 pub(crate) mod pack;
+mod part;
 mod select;
 mod sieve;
 pub(crate) mod step;
 
 pub(crate) use level::{Kind, Level, per_level};
+pub(crate) use merge::merge;
+pub(crate) use part::{List, SPARE, extremes_of_bits, part};
 pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
 pub(crate) use sieve::{Dropped, Mesh, SIEVED, append_band, largest_of_bits, sieve};
 

@@ -31,6 +31,19 @@ pub(crate) struct Mesh {
     pub(crate) ties: usize,
 }
 
+#[cfg(target_arch = "x86_64")]
+impl Mesh {
+    /// The first of the tied lanes, as many as the mesh still keeps.
+    pub(super) fn first_of(&mut self, mut ties: u16) -> u16 {
+        let all = ties;
+        while ties != 0 && self.ties > 0 {
+            ties &= ties - 1;
+            self.ties -= 1;
+        }
+        all & !ties
+    }
+}
+
 per_level! {
     /// The largest magnitude among the bits of values; 0 of none.
     pub(crate) fn largest_of_bits(bits: &[u32]) -> u32 {
@@ -128,7 +141,7 @@ mod avx512 {
             let mut stay = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, threshold);
             let ties = _mm512_mask_cmpeq_epu32_mask(lanes, magnitudes, threshold);
             if ties != 0 && mesh.ties > 0 {
-                stay |= first_of(ties, mesh);
+                stay |= mesh.first_of(ties);
             }
             let go = lanes & !stay;
             // SAFETY: compressed into at most `count` places from `kept <= at` on, which have been read, and into what is left
@@ -151,16 +164,6 @@ mod avx512 {
             at += count;
         }
         kept
-    }
-
-    /// The first of the tied lanes, as many as the mesh still keeps.
-    fn first_of(mut ties: u16, mesh: &mut Mesh) -> u16 {
-        let all = ties;
-        while ties != 0 && mesh.ties > 0 {
-            ties &= ties - 1;
-            mesh.ties -= 1;
-        }
-        all & !ties
     }
 
     fn low_lanes(count: u32) -> u16 {

@@ -1,0 +1,159 @@
+//! Two lists from one: what a mesh keeps, and what it drops.
+
+use super::{Kind, Level, Mesh, per_level};
+
+/// All bits of an `f32` but the sign.
+const MAGNITUDE: u32 = 0x7fff_ffff;
+
+/// Places behind the last entry of a list that [`part`] may overwrite.
+pub(crate) const SPARE: usize = 16;
+
+/// Indices and bits of values, to be written.
+pub(crate) struct List<'a> {
+    pub(crate) indices: &'a mut [u32],
+    pub(crate) bits: &'a mut [u32],
+}
+
+/// Writes the entries that `mesh` keeps to `kept` and all others to `dropped`, in order.
+///
+/// # Panics
+/// Unless each list has room for its entries and [`SPARE`] more.
+pub(crate) fn part(level: Level, indices: &[u32], bits: &[u32], mesh: Mesh, kept: List<'_>, dropped: List<'_>) {
+    match level.kind() {
+        // SAFETY: a level of this kind exists only where the CPU was found to have these features.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => unsafe { avx512::part(indices, bits, mesh, kept, dropped) },
+        _ => part_one_by_one(indices, bits, mesh, kept, dropped),
+    }
+}
+
+fn part_one_by_one(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>, dropped: List<'_>) {
+    let (mut stay, mut go) = (0, 0);
+    for (&index, &value) in indices.iter().zip(bits) {
+        let magnitude = value & MAGNITUDE;
+        let tie = (magnitude == mesh.threshold) & (mesh.ties > 0);
+        mesh.ties -= usize::from(tie);
+        let stays = (magnitude > mesh.threshold) | tie;
+        // Everything is written to both places and counted in one: no branch to mispredict.
+        (kept.indices[stay], kept.bits[stay]) = (index, value);
+        (dropped.indices[go], dropped.bits[go]) = (index, value);
+        stay += usize::from(stays);
+        go += usize::from(!stays);
+    }
+}
+
+per_level! {
+    /// The smallest and the largest magnitude among the bits of values; `u32::MAX` and 0 of none.
+    pub(crate) fn extremes_of_bits(bits: &[u32]) -> (u32, u32) {
+        let extremes = (MAGNITUDE, 0);
+        let found = bits.iter().fold(extremes, |(least, most), bits| {
+            let magnitude = bits & MAGNITUDE;
+            (least.min(magnitude), most.max(magnitude))
+        });
+        if bits.is_empty() { (u32::MAX, 0) } else { found }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::*;
+
+    use super::{List, MAGNITUDE, Mesh, SPARE};
+
+    const LANES: usize = 16;
+
+    /// As the function of this name above.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn part(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>, dropped: List<'_>) {
+        let (threshold, magnitude) = (_mm512_set1_epi32(mesh.threshold as i32), _mm512_set1_epi32(MAGNITUDE as i32));
+        let len = indices.len().min(bits.len());
+        let kept_room = kept.indices.len().min(kept.bits.len());
+        let dropped_room = dropped.indices.len().min(dropped.bits.len());
+        let (mut at, mut stay_end, mut go_end) = (0, 0, 0);
+        while at < len {
+            assert!(kept_room - stay_end >= SPARE && dropped_room - go_end >= SPARE, "lists have room");
+            let lanes = if len - at >= LANES { u16::MAX } else { (1 << (len - at)) - 1 };
+            // SAFETY: only lanes below `len` are read.
+            let (values, places) = unsafe {
+                (
+                    _mm512_maskz_loadu_epi32(lanes, bits.as_ptr().add(at).cast()),
+                    _mm512_maskz_loadu_epi32(lanes, indices.as_ptr().add(at).cast()),
+                )
+            };
+            let magnitudes = _mm512_and_si512(values, magnitude);
+            let mut stay = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, threshold);
+            let ties = _mm512_mask_cmpeq_epu32_mask(lanes, magnitudes, threshold);
+            if ties != 0 && mesh.ties > 0 {
+                stay |= mesh.first_of(ties);
+            }
+            let go = lanes & !stay;
+            // SAFETY: whole vectors, of sixteen places: so much room is behind both ends, as asserted.
+            unsafe {
+                store(kept.indices.as_mut_ptr().add(stay_end), stay, places);
+                store(kept.bits.as_mut_ptr().add(stay_end), stay, values);
+                store(dropped.indices.as_mut_ptr().add(go_end), go, places);
+                store(dropped.bits.as_mut_ptr().add(go_end), go, values);
+            }
+            stay_end += stay.count_ones() as usize;
+            go_end += go.count_ones() as usize;
+            at += LANES;
+        }
+    }
+
+    /// Writes the lanes of `mask`, closed up, and zeros behind them.
+    ///
+    /// # Safety
+    /// Sixteen places can be written at `to`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    #[inline]
+    unsafe fn store(to: *mut u32, mask: u16, lanes: __m512i) {
+        // SAFETY: the caller's promise. Whole vectors are stored: storing a part is slow on some CPUs.
+        unsafe { _mm512_storeu_si512(to.cast(), _mm512_maskz_compress_epi32(mask, lanes)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_level_parts_alike(
+            magnitudes in prop::collection::vec((0_u32..6, any::<bool>()), 0..200), threshold in 0_u32..7, ties in 0_usize..40,
+        ) {
+            let bits: Vec<u32> = magnitudes.iter().map(|&(m, minus)| m | u32::from(minus) << 31).collect();
+            let indices: Vec<u32> = (0..bits.len() as u32).map(|i| 3 * i + 1).collect();
+            let (mut left, mut stay, mut go) = (ties, vec![], vec![]);
+            for (&index, &bits) in indices.iter().zip(&bits) {
+                let tie = bits & MAGNITUDE == threshold && left > 0;
+                left -= usize::from(tie);
+                if bits & MAGNITUDE > threshold || tie { stay.push((index, bits)) } else { go.push((index, bits)) }
+            }
+            for level in Level::available() {
+                let room = |count: usize| (vec![9_u32; count + SPARE], vec![9_u32; count + SPARE]);
+                let (mut kept, mut dropped) = (room(stay.len()), room(go.len()));
+                part(
+                    level, &indices, &bits, Mesh { threshold, ties },
+                    List { indices: &mut kept.0, bits: &mut kept.1 },
+                    List { indices: &mut dropped.0, bits: &mut dropped.1 },
+                );
+                let entries = |room: &(Vec<u32>, Vec<u32>), count: usize| -> Vec<(u32, u32)> {
+                    room.0.iter().copied().zip(room.1.iter().copied()).take(count).collect()
+                };
+                prop_assert_eq!(&entries(&kept, stay.len()), &stay, "{}", level.name());
+                prop_assert_eq!(&entries(&dropped, go.len()), &go, "{}", level.name());
+            }
+        }
+
+        #[test]
+        fn every_level_finds_the_extremes(bits in prop::collection::vec(any::<u32>(), 0..300)) {
+            let magnitudes = || bits.iter().map(|bits| bits & MAGNITUDE);
+            let expected = (magnitudes().min().unwrap_or(u32::MAX), magnitudes().max().unwrap_or(0));
+            for level in Level::available() {
+                prop_assert_eq!(extremes_of_bits(level, &bits), expected, "{}", level.name());
+            }
+        }
+    }
+}
