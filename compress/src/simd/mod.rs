@@ -22,8 +22,8 @@ mod sieve;
 pub(crate) mod step;
 
 pub(crate) use level::{Kind, Level, per_level};
-pub(crate) use merge::merge;
-pub(crate) use part::{List, SPARE, extremes_of_bits, part};
+pub(crate) use merge::{look_over, merge};
+pub(crate) use part::{List, SPARE, copy_band, part};
 pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
 pub(crate) use sieve::{Dropped, Mesh, SIEVED, append_band, largest_of_bits, sieve};
 

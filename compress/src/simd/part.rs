@@ -1,6 +1,6 @@
 //! Two lists from one: what a mesh keeps, and what it drops.
 
-use super::{Kind, Level, Mesh, per_level};
+use super::{Kind, Level, Mesh};
 
 /// All bits of an `f32` but the sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;
@@ -42,16 +42,30 @@ fn part_one_by_one(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>
     }
 }
 
-per_level! {
-    /// The smallest and the largest magnitude among the bits of values; `u32::MAX` and 0 of none.
-    pub(crate) fn extremes_of_bits(bits: &[u32]) -> (u32, u32) {
-        let extremes = (MAGNITUDE, 0);
-        let found = bits.iter().fold(extremes, |(least, most), bits| {
-            let magnitude = bits & MAGNITUDE;
-            (least.min(magnitude), most.max(magnitude))
-        });
-        if bits.is_empty() { (u32::MAX, 0) } else { found }
+/// Copies the magnitudes from `low` to `high` (both included) among the bits of values to the beginning of `band`, and returns how
+/// many there are, and how many others are larger than `high`.
+///
+/// # Panics
+/// Unless `band` has room for all of `bits` and [`SPARE`] more.
+pub(crate) fn copy_band(level: Level, bits: &[u32], low: u32, high: u32, band: &mut [u32]) -> (usize, usize) {
+    assert!(band.len() >= bits.len() + SPARE, "the band has room");
+    match level.kind() {
+        // SAFETY: a level of this kind exists only where the CPU was found to have these features.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => unsafe { avx512::copy_band(bits, low, high, band) },
+        _ => copy_band_one_by_one(bits, low, high, band),
     }
+}
+
+fn copy_band_one_by_one(bits: &[u32], low: u32, high: u32, band: &mut [u32]) -> (usize, usize) {
+    let (mut count, mut above) = (0, 0);
+    for bits in bits {
+        let magnitude = bits & MAGNITUDE;
+        band[count] = magnitude;
+        count += usize::from((magnitude >= low) & (magnitude <= high));
+        above += usize::from(magnitude > high);
+    }
+    (count, above)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -98,6 +112,28 @@ mod avx512 {
             go_end += go.count_ones() as usize;
             at += LANES;
         }
+    }
+
+    /// As the function of this name above. `band` has sixteen places more than `bits`.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
+    pub(super) fn copy_band(bits: &[u32], low: u32, high: u32, band: &mut [u32]) -> (usize, usize) {
+        assert!(band.len() >= bits.len() + LANES, "the band has room");
+        let (low, high) = (_mm512_set1_epi32(low as i32), _mm512_set1_epi32(high as i32));
+        let magnitude = _mm512_set1_epi32(MAGNITUDE as i32);
+        let (mut count, mut above) = (0, 0);
+        for vector in bits.chunks(LANES) {
+            let lanes = if vector.len() == LANES { u16::MAX } else { (1 << vector.len()) - 1 };
+            // SAFETY: only the lanes of the chunk are read.
+            let values = unsafe { _mm512_maskz_loadu_epi32(lanes, vector.as_ptr().cast()) };
+            let magnitudes = _mm512_and_si512(values, magnitude);
+            let larger = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, high);
+            let inside = _mm512_mask_cmpge_epu32_mask(lanes & !larger, magnitudes, low);
+            // SAFETY: `count` is at most what has been read, and `band` has a vector more than `bits`.
+            unsafe { store(band.as_mut_ptr().add(count), inside, magnitudes) };
+            count += inside.count_ones() as usize;
+            above += larger.count_ones() as usize;
+        }
+        (count, above)
     }
 
     /// Writes the lanes of `mask`, closed up, and zeros behind them.
@@ -148,11 +184,14 @@ mod tests {
         }
 
         #[test]
-        fn every_level_finds_the_extremes(bits in prop::collection::vec(any::<u32>(), 0..300)) {
+        fn every_level_copies_the_same_band(bits in prop::collection::vec(any::<u32>(), 0..300), low in 0..1_u32 << 31, high in 0..1_u32 << 31) {
             let magnitudes = || bits.iter().map(|bits| bits & MAGNITUDE);
-            let expected = (magnitudes().min().unwrap_or(u32::MAX), magnitudes().max().unwrap_or(0));
+            let inside: Vec<u32> = magnitudes().filter(|m| (low..=high).contains(m)).collect();
+            let above = magnitudes().filter(|&m| m > high).count();
             for level in Level::available() {
-                prop_assert_eq!(extremes_of_bits(level, &bits), expected, "{}", level.name());
+                let mut band = vec![0; bits.len() + SPARE];
+                prop_assert_eq!(copy_band(level, &bits, low, high, &mut band), (inside.len(), above), "{}", level.name());
+                prop_assert_eq!(&band[..inside.len()], &inside[..], "{}", level.name());
             }
         }
     }

@@ -3,17 +3,20 @@
 //! Every sum is checked: one that is not finite is an error, never an entry. Entries that cancel to
 //! exactly zero are dropped. The order of additions depends on the order of the arguments alone.
 
+mod cut;
+
+use cut::{HalvingScratch, find_half};
+
 use crate::bits::INFINITE;
 use crate::error::check_length;
-use crate::select::{CutScratch, find_cut};
-use crate::simd::{self, Level, List, SPARE, extremes_of_bits};
+use crate::simd::{self, Level, List, SPARE, look_over};
 use crate::{Error, SparseVec, SparseView};
 
 /// Work space of [`top_k_sum`], to be reused.
 #[derive(Debug, Clone, Default)]
 pub struct MergeScratch {
     sums: SparseVec,
-    cut: CutScratch,
+    cut: HalvingScratch,
 }
 
 impl MergeScratch {
@@ -35,31 +38,37 @@ pub fn add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) -> Result<
     }
     // Not cleared before: what is overwritten needs no zeros.
     let (indices, values) = out.overwrite(a.dim(), a.len() + b.len());
-    let count = simd::merge(Level::best(), a, b, indices, values);
-    out.truncate(count);
-    drop_zeros(out)
+    simd::merge(Level::best(), a, b, indices, values);
+    close_up(out)
 }
 
-/// Drops the entries that are zero; on one that is not finite, empties `sums`.
-fn drop_zeros(sums: &mut SparseVec) -> Result<(), Error> {
-    let (least, most) = extremes_of_bits(Level::best(), bytemuck::cast_slice(sums.values()));
-    if most >= INFINITE {
-        let found = sums.iter().find(|(_, value)| !value.is_finite());
-        sums.clear();
-        return found.map_or(Ok(()), |(index, value)| Err(Error::NonFinite { index: index as usize, value }));
+/// Adds what has the same index to what comes before it, and drops zeros; on a sum that is not finite, empties `sums`. An index
+/// is there twice at most.
+fn close_up(sums: &mut SparseVec) -> Result<(), Error> {
+    let (mut least, mut most, twice) = look_over(Level::best(), sums.indices(), sums.values());
+    if twice || least == 0 {
+        let len = sums.len();
+        let (indices, values) = sums.overwrite(sums.dim(), len);
+        let (mut end, mut before) = (0, None);
+        for place in 0..len {
+            let index = indices[place];
+            let next = if place + 1 < len && indices[place + 1] == index { values[place + 1] } else { 0.0 };
+            let sum = values[place] + next;
+            // Written always, counted unless zero or counted already: no branch to mispredict.
+            (indices[end], values[end]) = (index, sum);
+            end += usize::from((before != Some(index)) & (sum != 0.0));
+            before = Some(index);
+        }
+        sums.truncate(end);
+        (least, most, _) = look_over(Level::best(), &[], sums.values());
     }
-    if least > 0 {
+    debug_assert!(least > 0, "a zero was left");
+    if most < INFINITE {
         return Ok(());
     }
-    let (indices, values) = sums.overwrite(sums.dim(), sums.len());
-    let mut kept = 0;
-    for i in 0..indices.len() {
-        // Written always, counted unless zero: no branch to mispredict.
-        (indices[kept], values[kept]) = (indices[i], values[i]);
-        kept += usize::from(values[i] != 0.0);
-    }
-    sums.truncate(kept);
-    Ok(())
+    let found = sums.iter().find(|(_, value)| !value.is_finite());
+    sums.clear();
+    found.map_or(Ok(()), |(index, value)| Err(Error::NonFinite { index: index as usize, value }))
 }
 
 /// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|`
@@ -84,7 +93,7 @@ pub fn top_k_sum(
         return Err(error);
     }
     let (level, bits) = (Level::best(), bytemuck::cast_slice(sums.values()));
-    let mesh = find_cut(level, std::iter::once(bits), 1, k, cut);
+    let mesh = find_half(level, bits, k, cut);
     let stay = k.min(sums.len());
     let go = sums.len() - stay;
     simd::part(level, sums.indices(), bits, mesh, list(kept, a.dim(), stay), list(dropped, a.dim(), go));
