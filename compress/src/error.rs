@@ -78,6 +78,9 @@ pub enum Error {
     /// A density outside of 0 (exclusive) to 1 (inclusive).
     #[error("density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand")]
     InvalidDensity(f64),
+    /// A threshold that nothing or everything reaches.
+    #[error("threshold {0} is out of range, expected more than 0 and finite: pass the magnitude that is to be sent")]
+    InvalidThreshold(f32),
     /// A vector too long for 32-bit indices.
     #[error("length {len} is too long, expected at most 4294967296: split the vector")]
     TooLong {

@@ -4,7 +4,8 @@
 //! inputs alone, never on timing, thread count or the CPU's instruction set, so that ranks which
 //! start from the same bits end with the same bits.
 //!
-//! - [`select`]: the `k` entries of largest magnitude of a dense vector or of a list, also while a gradient is added to it.
+//! - [`select`]: the `k` entries of largest magnitude of a dense vector or of a list, also while a gradient is added to it;
+//!   other rules of what is sent.
 //! - [`SparseVec`], [`SparseView`]: indices and values of the entries that are kept.
 //! - [`merge`]: sums of sparse vectors, among them the gTop-k operator.
 //! - [`feedback`]: what was not sent stays in a residual and goes out later.

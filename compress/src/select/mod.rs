@@ -11,18 +11,36 @@
 //! 3. at least `k` candidates prove the bound, and the exact cut is found among them. With fewer, a lower bound is tried.
 //!
 //! Guesses, threads and instruction sets change how long it takes, never what is selected.
+//!
+//! Other rules of what is sent, to be compared with it: [`sampled_top_k`], [`resampled_top_k`], [`fixed_threshold`],
+//! [`top_k_by_sign`], [`random_k`], [`random_block`], [`bin_maxima`] and [`non_zero_blocks`]. Each turns a dense vector, such as a
+//! residual to which the gradient has been added, into what is sent of it; what was sent, subtracted from the residual, leaves
+//! what stays, so that both together are what came in.
 
+mod bins;
+mod blocks;
+mod by_sign;
 mod candidates;
 mod cut;
 mod feed;
+mod fixed_threshold;
 mod guess;
 mod part;
+mod passing;
+mod random;
+mod sampled;
 mod search;
 mod top_k;
 
+pub use bins::bin_maxima;
+pub use blocks::{BLOCK_PLACES, Blocks, non_zero_blocks};
+pub use by_sign::{BySignScratch, top_k_by_sign};
 pub use candidates::LeftOut;
 pub(crate) use cut::{CutScratch, find_cut};
 pub use feed::{feed_top_k, feed_top_k_of_all};
+pub use fixed_threshold::fixed_threshold;
 pub use guess::Hint;
+pub use random::{random_block, random_k};
+pub use sampled::{SampledScratch, resampled_top_k, sampled_top_k};
 pub use search::TopKScratch;
 pub use top_k::{top_k, top_k_of_all};

@@ -1,0 +1,36 @@
+//! A threshold that is given.
+
+use super::passing::collect_passing;
+use crate::{Error, SparseVec};
+
+/// Selects what reaches `tau` in magnitude, and sends `tau` with the value's sign for it (Strom, Interspeech 2015): what stays
+/// of such a value is its distance to that, and goes out in later steps.
+///
+/// Sent: an index and a sign for each, 31 and 1 bit in the paper's format: 4 bytes. `out` has the signed `tau` as value. As many
+/// entries as reach `tau`, none or all: there is no bound. Cost: one read of `values`.
+///
+/// # Errors
+/// [`Error::InvalidThreshold`] unless `tau` is finite and more than 0; [`Error::NonFinite`] for the first value that is not finite,
+/// [`Error::TooLong`]. `out` is empty then.
+///
+/// ```
+/// use brevity_compress::SparseVec;
+/// use brevity_compress::select::fixed_threshold;
+///
+/// let mut residual = [0.5, -3.0, 1.0];
+/// let mut sent = SparseVec::new(3);
+/// fixed_threshold(&residual, 1.0, &mut sent)?;
+/// sent.view().add_scaled_to(-1.0, &mut residual);
+/// assert_eq!((sent.indices(), sent.values()), (&[1, 2][..], &[-1.0, 1.0][..]));
+/// assert_eq!(residual, [0.5, -2.0, 0.0]);
+/// # Ok::<(), brevity_compress::Error>(())
+/// ```
+pub fn fixed_threshold(values: &[f32], tau: f32, out: &mut SparseVec) -> Result<(), Error> {
+    out.reset(values.len());
+    if !(tau > 0.0 && tau.is_finite()) {
+        return Err(Error::InvalidThreshold(tau));
+    }
+    collect_passing(values, tau.to_bits(), usize::MAX, out)?;
+    out.values_mut().iter_mut().for_each(|value| *value = tau.copysign(*value));
+    Ok(())
+}

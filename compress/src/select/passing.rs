@@ -1,0 +1,58 @@
+//! One pass for what passes a threshold, up to a limit.
+
+use crate::bits::INFINITE;
+use crate::error::check_addressable;
+use crate::generator::Generator;
+use crate::simd::{BLOCK, Level, copy_out};
+use crate::{Error, SparseVec};
+
+/// Candidates that are copied at a time.
+const AT_A_TIME: usize = 1024;
+
+/// How a pass has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// At the end of the values: all that pass are there.
+    All,
+    /// Before that, for more than `limit` pass. What is there is no selection.
+    TooMany,
+}
+
+/// Appends the values whose magnitude, as bits, is at least `bound` (1 or more) to `out`, which is overwritten.
+///
+/// # Errors
+/// [`Error::NonFinite`] for the first such value before the pass has ended, [`Error::TooLong`]. `out` is empty then.
+pub(super) fn collect_passing(values: &[f32], bound: u32, limit: usize, out: &mut SparseVec) -> Result<Passing, Error> {
+    out.reset(values.len());
+    check_addressable(values.len())?;
+    let (level, mut done) = (Level::best(), 0);
+    let (mut bits, mut indices) = ([0; AT_A_TIME + BLOCK], [0; AT_A_TIME + BLOCK]);
+    while done < values.len() {
+        let pass = copy_out(level, &values[done..], done as u32, bound.max(1), &mut bits, &mut indices);
+        let (bits, indices) = (&bits[..pass.found], &indices[..pass.found]);
+        if let Some(place) = bits.iter().position(|bits| bits & 0x7fff_ffff >= INFINITE) {
+            out.clear();
+            return Err(Error::NonFinite { index: indices[place] as usize, value: f32::from_bits(bits[place]) });
+        }
+        if out.len() + pass.found > limit {
+            return Ok(Passing::TooMany);
+        }
+        out.extend_from_bits(indices, bits);
+        done += pass.done;
+    }
+    Ok(Passing::All)
+}
+
+/// The magnitude, as bits, that about `k` of `values` reach: from a sample of a thousandth, of 1,024 at least. `drawn` is work space.
+pub(super) fn sampled_threshold(values: &[f32], k: usize, generator: &mut Generator, drawn: &mut Vec<u32>) -> u32 {
+    let n = values.len();
+    let count = (n / 1000).max(1024).min(n);
+    drawn.clear();
+    drawn.extend((0..count).map(|_| crate::bits::magnitude(values[generator.below(n as u64) as usize])));
+    let rank = (count as u128 * k as u128).div_ceil(n.max(1) as u128) as usize;
+    match rank {
+        0 => INFINITE,
+        _ if count == 0 => 1,
+        _ => (*drawn.select_nth_unstable(count - rank.min(count)).1).clamp(1, INFINITE),
+    }
+}
