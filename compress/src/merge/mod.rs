@@ -74,7 +74,8 @@ fn close_up(sums: &mut SparseVec) -> Result<(), Error> {
 /// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|`
 /// descending, then index ascending), `kept`, and all others, `dropped`. Both by rising index.
 ///
-/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected.
+/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected, some five passes over them: a merge, a check, a pass that
+/// finds the cut and one that parts both.
 ///
 /// # Errors
 /// As [`add`]; `kept` and `dropped` are empty then.

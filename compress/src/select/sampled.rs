@@ -20,7 +20,7 @@ impl SampledScratch {
 }
 
 /// Selects what reaches a threshold that about `k` values reach, by a sample of a thousandth of them (Aji and Heafield, EMNLP
-/// 2017, section 3), within bounds that the paper does not have: never more than `limit` entries, and never none when a value
+/// 2017), within bounds that the paper does not have: never more than `limit` entries, and never none when a value
 /// differs from zero and `k` and `limit` are not 0.
 ///
 /// Sent: the entries as they are, 8 bytes each. Where more than `limit` reach the threshold, as when all are equal, the first
@@ -50,7 +50,7 @@ pub fn sampled_top_k(
 }
 
 /// Selects what reaches a sampled threshold if that is from `0.8 k` to `1.3 k` entries, and else the exact first `k` (Deep
-/// Gradient Compression, Lin et al., ICLR 2018, appendix; its program moves the threshold up to ten times, and selects again among
+/// Gradient Compression, Lin et al., ICLR 2018; its program moves the threshold up to ten times, and selects again among
 /// the survivors when too many pass).
 ///
 /// The first `k` among survivors are the first `k` of all, since whatever is larger than a survivor has survived too: so where the
