@@ -1,7 +1,7 @@
 //! UCX's objects, and the calls that are made on them.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
 use std::time::{Duration, Instant};
@@ -137,9 +137,12 @@ impl Engine {
         let mut aligned = vec![0u64; address.len() / 8 + 9];
         bytemuck::cast_slice_mut(&mut aligned)[..address.len()].copy_from_slice(address);
         let params = ucp_ep_params_t {
-            field_mask: UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+            field_mask: UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
+                | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
+                | UCP_EP_PARAM_FIELD_ERR_HANDLER,
             address: aligned.as_ptr().cast(),
             err_mode: ucp_err_handling_mode_t::UCP_ERR_HANDLING_MODE_NONE,
+            err_handler: ucp_err_handler { cb: Some(endpoint_failed), arg: null_mut() },
             ..Default::default()
         };
         let mut endpoint = null_mut();
@@ -379,6 +382,14 @@ impl Drop for Engine {
         // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
         drop(unsafe { Box::from_raw(self.inbox.as_ptr()) });
     }
+}
+
+/// Hears that an endpoint has failed.
+///
+/// It has nothing to do: what was under way there ends with an error, and liveness says who is lost. But an error that
+/// nobody hears UCX takes for fatal: it would end the process when a peer dies whose memory is being read.
+unsafe extern "C" fn endpoint_failed(_: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
+    tracing::debug!(status = status.0, "UCX has lost an endpoint");
 }
 
 /// Takes down what a call returned; its callback may have come before.
