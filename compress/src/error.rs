@@ -1,5 +1,7 @@
 //! What can be wrong with the inputs of this crate.
 
+use crate::state::Fault;
+
 /// A caller's misuse, or data that must not be added to anything.
 ///
 /// Every function says what still holds after an error; unless it says otherwise, inputs are
@@ -103,6 +105,9 @@ pub enum Error {
         /// Columns asked for.
         cols: usize,
     },
+    /// Saved state that is not to be loaded.
+    #[error(transparent)]
+    State(#[from] Fault),
 }
 
 /// Fails unless `found == expected`.

@@ -7,6 +7,9 @@
 //!
 //! Not for secrets.
 
+use crate::Error;
+use crate::state::{Fault, Reader, State, Writer};
+
 /// A seeded generator of pseudo-random numbers. Equal seeds and equal calls give equal bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generator {
@@ -96,6 +99,29 @@ impl Generator {
                 return ((x * stretch) as f32, (y * stretch) as f32);
             }
         }
+    }
+}
+
+impl State for Generator {
+    fn kind(&self) -> [u8; 4] {
+        *b"rand"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        self.state.iter().for_each(|&word| contents.u64(word));
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        let state = [contents.u64()?, contents.u64()?, contents.u64()?, contents.u64()?];
+        if state == [0; 4] {
+            return Err(Fault::Contents { what: "a generator of all zeros" }.into());
+        }
+        self.state = state;
+        Ok(())
     }
 }
 

@@ -15,6 +15,7 @@
 //! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
 //! - [`schedule`]: warm-up of the density.
 //! - [`generator`]: random numbers that are the same on every rank and platform.
+//! - [`state`]: what must be found again after a restart, saved and checked.
 //!
 //! ```
 //! use brevity_compress::{SparseVec, feedback::Residual, select::TopKScratch};
@@ -45,6 +46,7 @@ pub mod momentum;
 pub mod quantise;
 pub mod schedule;
 pub mod select;
+pub mod state;
 
 pub use density::Density;
 pub use error::Error;

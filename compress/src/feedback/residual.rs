@@ -4,6 +4,7 @@ use super::gradient::Gradient;
 use crate::bits::largest_finite;
 use crate::error::check_length;
 use crate::select::{self, Hint, LeftOut, TopKScratch, top_k};
+use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec, SparseView};
 
 /// A dense residual, finite at all times.
@@ -204,6 +205,29 @@ impl Residual {
     pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut [f32]) -> R) -> R {
         self.ceiling = f64::INFINITY;
         change(&mut self.values)
+    }
+}
+
+impl State for Residual {
+    fn kind(&self) -> [u8; 4] {
+        *b"resi"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.values.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.f32s(&self.values);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.f32s(&mut self.values)?;
+        self.ceiling = f64::from(largest_finite(&self.values)?);
+        // Only speed depends on it.
+        self.hint = Hint::new();
+        self.overflowed.clear();
+        Ok(())
     }
 }
 

@@ -1,0 +1,81 @@
+//! Why saved state is refused.
+
+use std::io;
+
+/// What is wrong with bytes that should be a saved state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It does not begin as saved states do.
+    #[error("this is no saved state: it does not begin with \"BRVS\"")]
+    NoState,
+    /// It ends early.
+    #[error("saved state ends after {found} of {expected} bytes: was it written to the end?")]
+    Truncated {
+        /// Bytes found of a part.
+        found: usize,
+        /// Bytes that the part has.
+        expected: usize,
+    },
+    /// A checksum is wrong.
+    #[error("the {part} of the saved state is damaged: its checksum is wrong")]
+    Damaged {
+        /// Which part.
+        part: &'static str,
+    },
+    /// It was written by another version.
+    #[error("saved state has version {found}, expected {expected}: was it saved by a newer release?")]
+    Version {
+        /// The version found.
+        found: u8,
+        /// The version that this release reads.
+        expected: u8,
+    },
+    /// It is the state of something else.
+    #[error("saved state is of kind \"{found}\", expected \"{expected}\": is it the right file?")]
+    Kind {
+        /// The letters found.
+        found: String,
+        /// The letters of the object to be loaded.
+        expected: String,
+    },
+    /// It belongs to an object of other lengths.
+    #[error(
+        "saved state has shape {found:?}, expected {expected:?}: was it saved with another model or other settings?"
+    )]
+    Shape {
+        /// The shape found.
+        found: Vec<u64>,
+        /// The shape of the object to be loaded.
+        expected: Vec<u64>,
+    },
+    /// There are not as many bytes of contents as the shape makes.
+    #[error("saved state has {found} bytes of contents, expected {expected}: was it saved by another release?")]
+    Length {
+        /// Bytes found.
+        found: u64,
+        /// Bytes that an object of this shape has.
+        expected: u64,
+    },
+    /// Contents that no object has, although the checksum is right.
+    #[error("saved state is impossible: {what}")]
+    Contents {
+        /// What is impossible.
+        what: &'static str,
+    },
+    /// Something follows where nothing should.
+    #[error("{bytes} bytes follow the saved state: is it the right file?")]
+    Trailing {
+        /// How many.
+        bytes: usize,
+    },
+    /// The file or the like can't be read or written.
+    #[error("saved state can't be read or written: {0}")]
+    Io(io::ErrorKind),
+}
+
+impl Fault {
+    pub(super) fn kind(found: &[u8], expected: [u8; 4]) -> Self {
+        Self::Kind { found: found.escape_ascii().to_string(), expected: expected.escape_ascii().to_string() }
+    }
+}
