@@ -4,6 +4,7 @@
 //! periods before it is reached, `e` a period, counted from 0. All is computed from additions, products and quotients, whose
 //! results are the same bits on every platform: densities that differ in the last bit could differ by an entry between ranks.
 
+use crate::state::{Reader, State, Writer};
 use crate::{Density, Error};
 
 /// Density by period: a function of the period alone.
@@ -174,6 +175,26 @@ fn root(value: f64, degree: u64) -> f64 {
     }
 }
 
+/// The step. Steps in a period are the shape: the same step of longer periods is another place in the schedule.
+impl State for Progress {
+    fn kind(&self) -> [u8; 4] {
+        *b"prog"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.steps_in_period]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.u64(self.step);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        self.step = contents.u64()?;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,5 +256,18 @@ mod tests {
         }
         assert!(Progress::new(schedule.clone(), 0).is_err());
         assert_eq!(schedule.density_at_step(3, 0), schedule.density(3));
+    }
+
+    #[test]
+    fn progress_is_found_again() {
+        let mut progress = Progress::new(Schedule::global_top_k(), 3).unwrap();
+        (0..7).for_each(|_| progress.advance());
+        let saved = crate::state::to_bytes(&progress);
+        let mut loaded = Progress::new(Schedule::global_top_k(), 3).unwrap();
+        crate::state::from_bytes(&mut loaded, &saved).unwrap();
+        assert_eq!(loaded, progress);
+        let mut other = Progress::new(Schedule::global_top_k(), 4).unwrap();
+        assert!(matches!(crate::state::from_bytes(&mut other, &saved), Err(Error::State(_))));
+        assert_eq!(other.step(), 0);
     }
 }

@@ -200,3 +200,23 @@ proptest! {
         }
     }
 }
+
+/// A step whose message is under way when the state is saved counts as not delivered.
+#[test]
+fn loaded_feedback_goes_on_as_it_would_have() {
+    use brevity_compress::state::{from_bytes, to_bytes};
+    for rule in [Rule::Own, Rule::Global] {
+        let fresh = || ErrorFeedback::with_rule(3, TopK::new(1), rule);
+        let (mut feedback, mut loaded, mut message) = (fresh(), fresh(), SparseVec::new(3));
+        feedback.compress(&[1.0, -4.0, 2.0][..], &mut message).unwrap();
+        from_bytes(&mut loaded, &to_bytes(&feedback)).unwrap();
+        assert_eq!(loaded.residual().values(), feedback.residual().values());
+        feedback.put_back(&message).unwrap();
+        loaded.settle(&[9.0; 3]).unwrap();
+        if rule == Rule::Own {
+            loaded.put_back(&message).unwrap();
+        }
+        assert_eq!(loaded.residual().values(), [1.0, -4.0, 2.0]);
+        assert_eq!(feedback.residual().values(), loaded.residual().values());
+    }
+}

@@ -7,6 +7,7 @@ mod shapes;
 use brevity_compress::feedback::{Compressor, SelectBy, TopK};
 use brevity_compress::generator::Generator;
 use brevity_compress::momentum::{Clip, MomentumCorrection, PostCompression, SparsificationAware, squared_norm};
+use brevity_compress::state::{from_bytes, to_bytes};
 use brevity_compress::{Error, SparseVec};
 use half::bf16;
 use proptest::prelude::*;
@@ -277,4 +278,44 @@ fn gradients_of_other_types_are_their_conversions() {
         aware_of_f32.compress(&wide[..], rate, &mut expected).unwrap();
         assert_eq!((&message, aware.state()), (&expected, aware_of_f32.state()));
     }
+}
+
+/// Training that is stopped, saved and loaded goes on with the same bits.
+#[test]
+fn loaded_state_goes_on_as_it_would_have() {
+    let n = 2000;
+    let gradient = |step: u64| shape(0, n, 100 + step);
+    let (mut message, mut other) = (SparseVec::new(n), SparseVec::new(n));
+    let fresh = || MomentumCorrection::new(n, TopK::new(20), 0.9).unwrap();
+    let (mut correction, mut loaded) = (fresh(), fresh());
+    (0..3).for_each(|step| correction.compress(&gradient(step)[..], &mut message).unwrap());
+    from_bytes(&mut loaded, &to_bytes(&correction)).unwrap();
+    correction.compress(&gradient(9)[..], &mut message).unwrap();
+    loaded.compress(&gradient(9)[..], &mut other).unwrap();
+    assert_eq!((&message, bits(correction.velocity())), (&other, bits(loaded.velocity())));
+    assert_eq!(bits(correction.accumulated()), bits(loaded.accumulated()));
+
+    let fresh = || SparsificationAware::new(n, TopK::new(20), 0.9).unwrap();
+    let (mut aware, mut loaded) = (fresh(), fresh());
+    (0..3).for_each(|step| aware.compress(&gradient(step)[..], 0.1, &mut message).unwrap());
+    from_bytes(&mut loaded, &to_bytes(&aware)).unwrap();
+    aware.compress(&gradient(9)[..], 1.0, &mut message).unwrap();
+    loaded.compress(&gradient(9)[..], 1.0, &mut other).unwrap();
+    assert_eq!((&message, bits(aware.state())), (&other, bits(loaded.state())));
+
+    let (mut after, mut x) = (PostCompression::new(n, 0.9).unwrap(), gradient(7));
+    (0..3).for_each(|step| after.apply(&gradient(step), 0.1, &mut x).unwrap());
+    let (mut loaded, mut loaded_x) = (PostCompression::new(n, 0.9).unwrap(), x.clone());
+    from_bytes(&mut loaded, &to_bytes(&after)).unwrap();
+    after.apply(&gradient(9), 0.1, &mut x).unwrap();
+    loaded.apply(&gradient(9), 0.1, &mut loaded_x).unwrap();
+    assert_eq!((bits(&x), bits(after.momentum())), (bits(&loaded_x), bits(loaded.momentum())));
+
+    // Neither of another kind nor of another length.
+    assert!(matches!(from_bytes(&mut loaded, &to_bytes(&aware)), Err(Error::State(_))));
+    assert!(matches!(
+        from_bytes(&mut PostCompression::new(n + 1, 0.9).unwrap(), &to_bytes(&after)),
+        Err(Error::State(_))
+    ));
+    assert_eq!(bits(loaded.momentum()), bits(after.momentum()));
 }

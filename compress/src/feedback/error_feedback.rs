@@ -6,6 +6,7 @@ use super::selector::add_entries;
 use super::{Compressor, Gradient, Residual, add_in_parts};
 use crate::error::check_length;
 use crate::simd::{Level, codes};
+use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseView};
 
 /// What the error `e` of a step is, where `delta = g + e` is what was to be sent.
@@ -148,6 +149,27 @@ impl<C: Compressor> ErrorFeedback<C> {
             }
             Rule::Global => Ok(()),
         }
+    }
+}
+
+/// The residual. A message that is under way by the global rule counts as not delivered. What the compressor remembers is to be saved
+/// apart.
+impl<C> State for ErrorFeedback<C> {
+    fn kind(&self) -> [u8; 4] {
+        *b"erfb"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.residual.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.part(&self.residual);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        self.pending = false;
+        contents.part(&mut self.residual)
     }
 }
 

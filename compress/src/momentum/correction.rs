@@ -5,6 +5,7 @@ use crate::bits::{check_finite, magnitude};
 use crate::error::check_length;
 use crate::feedback::{Compressor, Gradient, add_entries};
 use crate::simd::{Level, momentum};
+use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec, SparseView};
 
 /// Momentum correction: `u = m u + g; v += u`, selection from `v`, and at what is sent `u` and `v` begin anew, so that old
@@ -222,5 +223,27 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         self.masked.reset(self.u.len());
         self.ceilings = [largest_finite(&self.u)?, largest_finite(&self.v)?];
         Ok(())
+    }
+}
+
+/// `u` and `v`. The message of the last step counts as delivered.
+impl<C: Compressor<Message = SparseVec>> State for MomentumCorrection<C> {
+    fn kind(&self) -> [u8; 4] {
+        *b"mcor"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.u.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.f32s(&self.u);
+        contents.f32s(&self.v);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.f32s(&mut self.u)?;
+        contents.f32s(&mut self.v)?;
+        self.reset_ceilings()
     }
 }

@@ -5,6 +5,7 @@ use crate::Error;
 use crate::bits::check_finite;
 use crate::error::check_length;
 use crate::simd::{Level, momentum::descend};
+use crate::state::{Reader, State, Writer};
 
 /// Momentum of the averaged update, on every rank alike: `mom = m mom + update; x -= rate (update + mom)` (Vogels et al., NeurIPS
 /// 2019, algorithm 2). Holds one dense vector.
@@ -83,6 +84,26 @@ impl PostCompression {
             }
         }
         self.ceiling = raised(self.ceiling).min(most);
+        Ok(())
+    }
+}
+
+impl State for PostCompression {
+    fn kind(&self) -> [u8; 4] {
+        *b"pmom"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.mom.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.f32s(&self.mom);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.f32s(&mut self.mom)?;
+        self.ceiling = largest_finite(&self.mom)?;
         Ok(())
     }
 }

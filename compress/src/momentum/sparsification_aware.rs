@@ -6,6 +6,7 @@ use crate::bits::INFINITE;
 use crate::error::check_length;
 use crate::feedback::{Compressor, Gradient, Residual};
 use crate::simd::{Level, codes, momentum};
+use crate::state::{Reader, State, Writer};
 
 /// SAMomentum: `u = m u + rate g`; a selection of `u` is sent; what is not sent is divided by `m`, what is sent keeps its `u` (Yan
 /// et al., ICPP 2020). An entry that is silent for `T` steps then carries `m u + rate (sum of its T gradients)`, as one step with a
@@ -129,4 +130,23 @@ fn add_scaled(w: &mut [f32], rate: f32, gradient: Gradient<'_>) -> Result<(), Er
         });
         error
     })
+}
+
+/// `w`. The message of the last step counts as delivered.
+impl<C> State for SparsificationAware<C> {
+    fn kind(&self) -> [u8; 4] {
+        *b"samo"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.w.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.part(&self.w);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.part(&mut self.w)
+    }
 }
