@@ -12,6 +12,7 @@
 //! - [`momentum`]: momentum before selection, and after aggregation.
 //! - [`dense`]: sums and conversions of dense vectors of `f32`, `f64`, `f16` and `bf16`.
 //! - [`quantise`]: values in 1 to 16 bits, and what rounding loses kept for later.
+//! - [`codec`]: sparse vectors as messages, few bits an index, and their checked decoding.
 //! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
 //! - [`schedule`]: warm-up of the density.
 //! - [`generator`]: random numbers that are the same on every rank and platform.
@@ -37,6 +38,7 @@ mod error;
 mod simd;
 mod sparse;
 
+pub mod codec;
 pub mod dense;
 pub mod feedback;
 pub mod generator;

@@ -145,6 +145,22 @@ impl SparseVec {
         self.values.truncate(entries);
     }
 
+    /// Sets the length and replaces the entries by those that `write` appends; none are left if it fails. What is said of
+    /// [`push`](Self::push) holds for each, and there are as many values as indices.
+    pub(crate) fn fill(
+        &mut self,
+        dim: usize,
+        write: impl FnOnce(&mut Vec<u32>, &mut Vec<f32>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.reset(dim);
+        let written = write(&mut self.indices, &mut self.values);
+        if written.is_err() {
+            self.clear();
+        }
+        debug_assert_eq!(check_parts(dim, &self.indices, &self.values), Ok(()));
+        written
+    }
+
     /// Multiplies every value.
     pub fn scale(&mut self, factor: f32) {
         self.values.iter_mut().for_each(|value| *value *= factor);
@@ -255,6 +271,11 @@ impl<'a> SparseView<'a> {
 fn check_parts(dim: usize, indices: &[u32], values: &[f32]) -> Result<(), Error> {
     check_addressable(dim)?;
     check_length(indices.len(), values.len())?;
+    check_indices(dim, indices)
+}
+
+/// Fails at the first index that does not rise or is not below `dim`.
+pub(crate) fn check_indices(dim: usize, indices: &[u32]) -> Result<(), Error> {
     if let Some(before) = indices.windows(2).position(|pair| pair[0] >= pair[1]) {
         return Err(Error::UnsortedIndices { position: before + 1 });
     }

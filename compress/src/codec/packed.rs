@@ -1,0 +1,147 @@
+//! Gaps in blocks of 128, each with as many bits as its widest needs: the widths, one byte a block, then the blocks.
+//!
+//! The gap of an index is how many places lie between the one before and it; the first index counts from 0. So gaps of
+//! whatever bits make rising indices, and only the last of a block is compared with the length: where a block of gaps
+//! can't pass 2^32, arithmetic that wraps shows where it ends. Wider gaps are summed one by one.
+//!
+//! A block is packed as by crate `bitpacking`: SIMD-BP128 (Lemire and Boytsov 2015), four lanes of 32 gaps. What is left
+//! at the end, less than a block, is packed in plain order: gap `i` in bits `width * i ..` of the bytes read as one
+//! little-endian number.
+
+use bitpacking::{BitPacker, BitPacker4x};
+
+use super::header::malformed;
+use crate::Error;
+
+const BLOCK: usize = BitPacker4x::BLOCK_LEN;
+
+/// The widest gaps of which a block's sum stays below 2^32.
+const NARROW: u8 = 24;
+
+/// Replaces `widths` by the bits of each block's widest gap.
+pub(super) fn measure(indices: &[u32], widths: &mut Vec<u8>) {
+    let packer = BitPacker4x::new();
+    widths.clear();
+    let mut before = None;
+    for block in indices.chunks(BLOCK) {
+        widths.push(if block.len() == BLOCK {
+            packer.num_bits_strictly_sorted(before, block)
+        } else {
+            let bits = gaps(before, block).fold(0, |bits, gap| bits | gap);
+            (u32::BITS - bits.leading_zeros()) as u8
+        });
+        before = block.last().copied();
+    }
+}
+
+/// Bytes of widths and blocks.
+pub(super) fn bytes(widths: &[u8], count: usize) -> usize {
+    let lengths = (0..count).step_by(BLOCK).map(|first| BLOCK.min(count - first));
+    widths.len() + lengths.zip(widths).map(|(length, &width)| block_bytes(length, width)).sum::<usize>()
+}
+
+/// `widths` are those of the indices, `bytes` as long as [`bytes`] says.
+pub(super) fn encode(indices: &[u32], widths: &[u8], bytes: &mut [u8]) {
+    let packer = BitPacker4x::new();
+    let (head, mut rest) = bytes.split_at_mut(widths.len());
+    head.copy_from_slice(widths);
+    let mut before = None;
+    for (block, &width) in indices.chunks(BLOCK).zip(widths) {
+        let (own, others) = rest.split_at_mut(block_bytes(block.len(), width));
+        if block.len() == BLOCK {
+            packer.compress_strictly_sorted(before, block, own, width);
+        } else {
+            pack_rest(gaps(before, block), width, own);
+        }
+        (before, rest) = (block.last().copied(), others);
+    }
+}
+
+/// Appends `count` indices. The widths bound the count: 128 indices a byte.
+pub(super) fn decode(packed: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
+    let blocks = count.div_ceil(BLOCK);
+    let Some((widths, mut rest)) = packed.split_at_checked(blocks) else {
+        return Err(malformed("widths of blocks", blocks, packed.len()));
+    };
+    if let Some(&width) = widths.iter().find(|&&width| width > 32) {
+        return Err(malformed("bits a gap, at most", 32, width.into()));
+    }
+    let expected = bytes(widths, count);
+    if packed.len() != expected {
+        return Err(malformed("bytes of packed indices", expected, packed.len()));
+    }
+    indices.resize(count, 0);
+    let mut next = 0;
+    for (block, &width) in indices.chunks_mut(BLOCK).zip(widths) {
+        let (own, others) = rest.split_at(block_bytes(block.len(), width));
+        rest = others;
+        next = if block.len() == BLOCK && width <= NARROW {
+            unpack_block(next, width, own, block)
+        } else {
+            unpack_gaps(width, own, block);
+            sum(next, block)
+        };
+        if next > dim as u64 {
+            return Err(malformed("elements up to an index, at most", dim, next as usize));
+        }
+    }
+    Ok(())
+}
+
+fn block_bytes(count: usize, width: u8) -> usize {
+    (count * usize::from(width)).div_ceil(8)
+}
+
+fn gaps(before: Option<u32>, block: &[u32]) -> impl Iterator<Item = u32> {
+    let next = before.map_or(0, |before| before.wrapping_add(1));
+    let nexts = std::iter::once(next).chain(block.iter().map(|index| index.wrapping_add(1)));
+    block.iter().zip(nexts).map(|(index, next)| index.wrapping_sub(next))
+}
+
+/// Unpacks a block of narrow gaps that begins at index `next`, and says where it ends.
+fn unpack_block(next: u64, width: u8, bytes: &[u8], block: &mut [u32]) -> u64 {
+    let before = next.checked_sub(1).map(|before| before as u32);
+    BitPacker4x::new().decompress_strictly_sorted(before, bytes, block, width);
+    next + u64::from(block[BLOCK - 1].wrapping_sub(next as u32)) + 1
+}
+
+/// Unpacks gaps as they are.
+fn unpack_gaps(width: u8, bytes: &[u8], block: &mut [u32]) {
+    if block.len() == BLOCK {
+        BitPacker4x::new().decompress(bytes, block, width);
+        return;
+    }
+    let (mut waiting, mut held, mut bytes) = (0_u64, 0, bytes.iter());
+    for gap in block {
+        while held < width {
+            waiting |= u64::from(bytes.next().copied().unwrap_or(0)) << held;
+            held += 8;
+        }
+        *gap = (waiting & ((1 << width) - 1)) as u32;
+        (waiting, held) = (waiting >> width, held - width);
+    }
+}
+
+/// Turns gaps into indices from `next` on, and says where they end. Modulo 2^32 if that is beyond it.
+fn sum(mut next: u64, gaps: &mut [u32]) -> u64 {
+    for gap in gaps {
+        let index = next + u64::from(*gap);
+        *gap = index as u32;
+        next = index + 1;
+    }
+    next
+}
+
+/// Packs less than a block.
+fn pack_rest(gaps: impl Iterator<Item = u32>, width: u8, bytes: &mut [u8]) {
+    let (mut waiting, mut held, mut bytes) = (0_u64, 0, bytes.iter_mut());
+    for gap in gaps {
+        waiting |= u64::from(gap) << held;
+        held += width;
+        while held >= 8 {
+            bytes.next().into_iter().for_each(|byte| *byte = waiting as u8);
+            (waiting, held) = (waiting >> 8, held - 8);
+        }
+    }
+    bytes.for_each(|byte| *byte = waiting as u8);
+}
