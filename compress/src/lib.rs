@@ -41,6 +41,9 @@ mod sparse;
 pub mod codec;
 pub mod dense;
 pub mod feedback;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod generator;
 pub mod low_rank;
 pub mod merge;

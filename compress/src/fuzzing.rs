@@ -1,0 +1,98 @@
+//! What reads bytes of others, as functions that a fuzzer calls: the result must be one, or an error. Built for tests and
+//! with the feature `fuzzing`.
+
+use crate::codec::decode;
+use crate::feedback::Residual;
+use crate::generator::Generator;
+use crate::state::{self, Reader, State, Writer};
+use crate::{Error, SparseVec};
+
+const DIM: usize = 300;
+const LIMIT: usize = 200;
+
+/// A message of a sparse vector of length 300.
+pub fn codec_messages(data: &[u8]) {
+    let mut out = SparseVec::new(0);
+    let decoded = decode(data, DIM, LIMIT, &mut out);
+    assert!(decoded.is_ok() || out.is_empty(), "{decoded:?}");
+    assert!(out.dim() == DIM && out.len() <= LIMIT, "{out:?}");
+    assert!(out.values().iter().all(|value| value.is_finite()), "{out:?}");
+    let (indices, values) = out.into_parts();
+    let checked = SparseVec::from_parts(DIM, indices, values);
+    assert!(checked.is_ok(), "{checked:?}");
+}
+
+/// Saved state: as it is, and as contents under a checksum that is right.
+pub fn saved_state(data: &[u8]) {
+    let _ = state::from_bytes(&mut Generator::new(1), data);
+    check_residual(3, data);
+    let elements = data.len() / 4;
+    let forged = Forged { kind: *b"resi", shape: vec![elements as u64], contents: &data[..4 * elements] };
+    check_residual(elements, &state::to_bytes(&forged));
+    if let Some((contents, _)) = data.split_first_chunk::<32>() {
+        let mut generator = Generator::new(1);
+        let forged = Forged { kind: *b"rand", shape: Vec::new(), contents };
+        let loaded = state::from_bytes(&mut generator, &state::to_bytes(&forged));
+        assert_eq!(loaded.is_ok(), *contents != [0; 32], "{loaded:?}");
+    }
+}
+
+fn check_residual(elements: usize, bytes: &[u8]) {
+    let mut residual = Residual::new(elements);
+    if state::from_bytes(&mut residual, bytes).is_ok() {
+        assert!(residual.values().iter().all(|value| value.is_finite()), "{residual:?}");
+        assert_eq!(state::to_bytes(&residual), bytes);
+    }
+}
+
+/// State with whatever contents.
+struct Forged<'a> {
+    kind: [u8; 4],
+    shape: Vec<u64>,
+    contents: &'a [u8],
+}
+
+impl State for Forged<'_> {
+    fn kind(&self) -> [u8; 4] {
+        self.kind
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        self.shape.clone()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.bytes(self.contents);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.bytes(self.contents.len()).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(target: &str, run: fn(&[u8])) {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+        let mut count = 0;
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            println!("{}", path.display());
+            run(&std::fs::read(path).unwrap());
+            count += 1;
+        }
+        assert!(count > 0, "{} is empty", folder.display());
+    }
+
+    #[test]
+    fn the_corpus_of_codec_messages_does_no_harm() {
+        replay("codec_messages", codec_messages);
+    }
+
+    #[test]
+    fn the_corpus_of_saved_states_does_no_harm() {
+        replay("saved_state", saved_state);
+    }
+}
