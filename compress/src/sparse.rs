@@ -145,14 +145,14 @@ impl SparseVec {
         self.values.truncate(entries);
     }
 
-    /// Sets the length and replaces the entries by those that `write` appends; none are left if it fails. What is said of
+    /// Sets the length, and has `write` replace the entries that it finds; none are left if it fails. What is said of
     /// [`push`](Self::push) holds for each, and there are as many values as indices.
     pub(crate) fn fill(
         &mut self,
         dim: usize,
         write: impl FnOnce(&mut Vec<u32>, &mut Vec<f32>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.reset(dim);
+        self.dim = dim;
         let written = write(&mut self.indices, &mut self.values);
         if written.is_err() {
             self.clear();

@@ -44,7 +44,7 @@ pub enum Choice {
     /// The smallest of raw, packed and bitmap.
     #[default]
     Fast,
-    /// The smallest of all: Rice as a rule, at ten times the time an index.
+    /// The smallest of all: Rice as a rule, at some nanoseconds an index.
     Smallest,
     /// This one.
     Only(IndexCodec),
@@ -148,6 +148,9 @@ pub fn decode(message: &[u8], dim: usize, limit: usize, out: &mut SparseVec) -> 
         let count = header.count as usize;
         let (index_bytes, value_bytes) = rest.split_at(header.index_bytes as usize);
         let encoded = Encoded::new(header.format, count, value_bytes)?;
+        if header.codec != IndexCodec::Packed {
+            indices.clear();
+        }
         match header.codec {
             IndexCodec::Raw => raw(index_bytes, count, dim, indices)?,
             IndexCodec::Packed => packed::decode(index_bytes, count, dim, indices)?,

@@ -57,7 +57,7 @@ pub(super) fn encode(indices: &[u32], widths: &[u8], bytes: &mut [u8]) {
     }
 }
 
-/// Appends `count` indices. The widths bound the count: 128 indices a byte.
+/// Replaces `indices` by `count` others, without zeroing them first. The widths bound the count: 128 indices a byte.
 pub(super) fn decode(packed: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
     let blocks = count.div_ceil(BLOCK);
     let Some((widths, mut rest)) = packed.split_at_checked(blocks) else {
