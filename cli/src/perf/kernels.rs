@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_goes_with_ranks_is_refused_in_one_line() {
-        for line in ["--np 2", "--size 4:8", "--density 0.1", "--plot a.svg", "--iterations 0", "--elements 0"] {
+        for line in ["--np 2", "--size 4:8", "--density 0.1", "--plot a.svg", "--iterations 0"] {
             let message = extent(&arguments(line)).expect_err(line).to_string();
             assert!(message.contains(NAME) && message.lines().count() == 1, "{line}: {message}");
         }
