@@ -241,7 +241,9 @@ impl Sender {
 
     /// Writes what finds room, without looking for more of it.
     fn flush(&mut self, counts: &mut Statistics) {
-        while self.position - self.cells_taken < CELLS
+        // By a new look where none is known to be free: an answer is waited for by nobody here, so there may be no next turn.
+        while !self.queue.is_empty()
+            && self.has_cell()
             && let Some(queued) = self.queue.pop_front()
         {
             self.write_queued(queued, counts);
