@@ -1,5 +1,7 @@
 //! Messages come back as they were, and hostile bytes as an error or as a sparse vector that is one.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 use brevity_compress::codec::{Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode};
 use brevity_compress::generator::Generator;
 use brevity_compress::quantise::{Encoded, Format, HalfPrecision, Magnitude, MinMax, Quantiser, Sign};

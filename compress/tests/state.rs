@@ -1,5 +1,7 @@
 //! Saved state comes back, and comes back only whole.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 use std::io::{self, Read, Write};
 
 use brevity_compress::Error;

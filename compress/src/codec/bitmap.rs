@@ -18,7 +18,7 @@ pub(super) fn decode(bits: &[u8], count: usize, dim: usize, indices: &mut Vec<u3
     if bits.len() != bytes(dim) {
         return Err(malformed("bytes of bitmap", bytes(dim), bits.len()));
     }
-    let over = bits.last().map_or(0, |&last| if dim % 8 == 0 { 0 } else { last >> (dim % 8) });
+    let over = bits.last().map_or(0, |&last| if dim.is_multiple_of(8) { 0 } else { last >> (dim % 8) });
     if over != 0 {
         return Err(malformed("in the bits after the bitmap", 0, over.into()));
     }

@@ -77,7 +77,7 @@ pub(super) fn decode(
     if bytes.len() != used {
         return Err(malformed("bytes of Rice codes", used, bytes.len()));
     }
-    let over = bytes.last().map_or(0, |&last| if bits.bit % 8 == 0 { 0 } else { last >> (bits.bit % 8) });
+    let over = bytes.last().map_or(0, |&last| if bits.bit.is_multiple_of(8) { 0 } else { last >> (bits.bit % 8) });
     if over == 0 { Ok(()) } else { Err(malformed("in the bits after the last Rice code", 0, over.into())) }
 }
 
