@@ -10,7 +10,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// What a group is made with. All but the timeout and the thread must be the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long a call may take before it fails with [`Error::Timeout`].
+    /// How long a call may take before it fails with [`Error::Timeout`](crate::Error::Timeout).
     pub timeout: Duration,
     /// The network that algorithms are chosen for.
     pub cost: Cost,

@@ -16,7 +16,7 @@ pub enum Gradient<'a> {
     F32(&'a [f32]),
     /// Of `f64`.
     F64(&'a [f64]),
-    /// Of [`f16`].
+    /// Of [`f16`](struct@f16).
     F16(&'a [f16]),
     /// Of [`bf16`].
     Bf16(&'a [bf16]),
