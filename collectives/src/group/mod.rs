@@ -261,10 +261,19 @@ impl Group {
     fn next_call(&self, description: &Description) -> (Identity, Signature) {
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
         let signature = description.encode();
-        if let Some(host) = &self.0.host {
+        if let Some(host) = &self.0.host
+            && self.is_open()
+        {
             host.record(sequence, signature);
         }
         (Identity { group: 0, sequence, timeout: self.0.settings.timeout }, signature)
+    }
+
+    /// Whether calls that need a peer can succeed. Those that can't must say nothing: to a rank that has not heard yet why
+    /// the group is closed, what they say would be the wrong call.
+    #[inline]
+    fn is_open(&self) -> bool {
+        self.port().failure().is_none()
     }
 }
 

@@ -70,14 +70,14 @@ impl Expiry for Comm<'_> {
 }
 
 impl<'a> HostCall<'a> {
-    /// Has the slots if it is the ticket's turn.
+    /// Has the slots if it is the ticket's turn, and the group is open.
     #[inline]
     pub(crate) fn begin_at_once<Q: Hold<Slots>>(
         ticket: &'a mut Ticket<Slots, Q>,
         around: Surroundings<'a>,
         place: &'a Place,
     ) -> Option<Self> {
-        let slots = ticket.thing()?;
+        let slots = ticket.thing().filter(|_| around.port.failure().is_none())?;
         Some(Self { slots, around, place, first: 0, is_whole: false })
     }
 
@@ -91,16 +91,14 @@ impl<'a> HostCall<'a> {
         around: Surroundings<'a>,
         place: &'a Place,
     ) -> Result<Self> {
-        if ticket.thing().is_none() {
-            poll_fn(|_| match around.end(place, around.port.rank(), 0) {
-                Some(error) => Poll::Ready(Err(error)),
-                None if ticket.thing().is_some() => Poll::Ready(Ok(())),
-                None => Poll::Pending,
-            })
-            .await?;
-        }
-        let begun = Self::begin_at_once(ticket, around, place);
-        Ok(begun.unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them")))
+        poll_fn(|_| match around.end(place, around.port.rank(), 0) {
+            Some(error) => Poll::Ready(Err(error)),
+            None if ticket.thing().is_some() => Poll::Ready(Ok(())),
+            None => Poll::Pending,
+        })
+        .await?;
+        let slots = ticket.thing().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
+        Ok(Self { slots, around, place, first: 0, is_whole: false })
     }
 
     /// The slots.
