@@ -14,6 +14,9 @@ use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
 use brevity_tests::{on_host, oracle};
 use proptest::prelude::*;
 
+/// A call on a group, with what comes of it.
+type Attempt = fn(&Group) -> Result<(), Error>;
+
 fn hasty() -> Settings {
     Settings { timeout: Duration::from_millis(300), ..Settings::default() }
 }
@@ -134,7 +137,7 @@ fn a_rank_that_sleeps_is_a_timeout() {
 
 #[test]
 fn who_calls_something_else_is_named() {
-    let others: [fn(&Group) -> Result<(), Error>; 5] = [
+    let others: [Attempt; 5] = [
         |group| group.all_reduce(&mut vec![1.0f32; 99_999], Reduction::Sum),
         |group| group.all_reduce(&mut [1.0f32], Reduction::Sum),
         |group| group.broadcast(&mut vec![1.0f32; 100_000], 2),
@@ -158,7 +161,7 @@ fn who_calls_something_else_is_named() {
 /// wrong call: these two share memory, but no messages, so rank 0 never hears.
 #[test]
 fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
-    let others: [fn(&Group) -> Result<(), Error>; 4] = [
+    let others: [Attempt; 4] = [
         |group| group.barrier(),
         |group| group.all_reduce(&mut [1.0f32], Reduction::Sum),
         |group| group.start_all_reduce(vec![1.0f32], Reduction::Sum).wait().1,
@@ -176,7 +179,9 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
         let pending = groups[0].start_all_reduce(vec![1.0f32; 100], Reduction::Sum);
         groups[1].abort();
         assert!(matches!(other(&groups[1]), Err(Error::Aborted { rank: Rank(1) })));
-        (0..1000).for_each(|_| drop(groups[0].progress()));
+        for _ in 0..1000 {
+            groups[0].progress();
+        }
         assert!(!pending.test(), "{:?}", pending.wait().1);
     }
 }
