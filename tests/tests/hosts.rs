@@ -156,6 +156,20 @@ fn a_rank_that_can_not_be_reached_after_the_rendezvous_ends_all() {
     assert!(ranks.iter().all(|rank| rank.took < PATIENCE / 4), "{ranks:?}");
 }
 
+/// Over which of its addresses a rank reaches rank 0 of its own host says nothing of where other hosts can reach it.
+#[test]
+fn a_rank_that_came_over_an_address_of_its_own_host_serves_the_others_all_the_same() {
+    let Some(network) = Network::new() else { return };
+    for version in [4, 6] {
+        let known = network.master(version);
+        // Rank 0 listens everywhere, since this is no address of its host.
+        let elsewhere = known.replace(&network.address(0, version), &network.address(1, version));
+        let masters = [elsewhere, network.dead_end(0), known];
+        let master = |rank: usize| all(&[KEY, ("BREVITY_MASTER", &masters[rank])]);
+        assert_success(&run(&network, &[0, 0, 1], "", master));
+    }
+}
+
 /// MPICH's launcher on two hosts: rank 0 tells the others its addresses through PMI-1.
 #[test]
 fn mpiexec_on_two_hosts() {

@@ -62,6 +62,11 @@ impl Network {
         if version == 4 { format!("{address}:{PORT}") } else { format!("[{address}]:{PORT}") }
     }
 
+    /// Where rank 0 would wait on a host's interface that leads nowhere.
+    pub fn dead_end(&self, host: usize) -> String {
+        format!("{}:{PORT}", nowhere(host))
+    }
+
     /// Addresses on the second host's link that nobody has: packets to them go out and vanish.
     pub fn black_holes(&self) -> [String; 2] {
         for address in ["10.78.0.9", "fd78::9"] {
@@ -107,7 +112,7 @@ impl Network {
     fn configure(&self, host: usize) -> bool {
         let name = &self.names[host];
         let [four, six] = [4, 6].map(|version| self.address(host, version));
-        let nowhere = format!("198.51.100.{}/32", host + 1);
+        let nowhere = format!("{}/32", nowhere(host));
         // Without nodad, an IPv6 address can be used only after a second.
         ip(&["-n", name, "addr", "add", &format!("{four}/24"), "dev", LINK])
             && ip(&["-n", name, "addr", "add", &format!("{six}/64"), "dev", LINK, "nodad"])
@@ -123,6 +128,11 @@ impl Drop for Network {
             ip(&["netns", "del", name]);
         }
     }
+}
+
+/// A host's address on [`OTHER`].
+fn nowhere(host: usize) -> String {
+    format!("198.51.100.{}", host + 1)
 }
 
 /// Waits until the link has found its other end.

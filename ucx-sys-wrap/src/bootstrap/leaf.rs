@@ -21,6 +21,8 @@ pub(super) struct Leaf {
     channel: Channel,
     world_size: u32,
     master: String,
+    /// Where other hosts have reached rank 0's, if any has.
+    root_address: IpAddr,
 }
 
 impl Leaf {
@@ -55,10 +57,13 @@ impl Leaf {
         if let Some(verdict) = disagreement(party.rank, (&**party).into(), (&opening).into()) {
             return Err(verdict.into_error(master));
         }
-        let mut leaf = Self { channel, world_size: identity.world_size, master };
+        let mut leaf = Self { channel, world_size: identity.world_size, master, root_address: LOOPBACK };
         leaf.send(&Frame::Patience(deadline.remaining()));
         match leaf.hear(deadline, grace)? {
-            Frame::Joined(remaining) => Ok((leaf, deadline.no_later_than(remaining))),
+            Frame::Joined(remaining, address) => {
+                leaf.root_address = address;
+                Ok((leaf, deadline.no_later_than(remaining)))
+            }
             _ => Err(unexpected()),
         }
     }
@@ -76,9 +81,12 @@ impl Leaf {
         Ok(blobs)
     }
 
-    /// This end's address.
+    /// This host's address on the way to the others.
+    ///
+    /// On the host of rank 0 any of its addresses leads there, also one that nobody else can reach: then it is rank 0's.
     pub(super) fn local_address(&self) -> IpAddr {
-        self.channel.local_address().map_or(LOOPBACK, |address| address.ip())
+        let own = self.channel.local_address().map_or(LOOPBACK, |address| address.ip());
+        if own == self.channel.peer().ip().to_canonical() { self.root_address } else { own }
     }
 
     fn send(&mut self, frame: &Frame) {

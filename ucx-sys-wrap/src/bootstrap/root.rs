@@ -237,7 +237,8 @@ impl Assembly {
     }
 
     fn welcome(mut self) -> Result<(Root, Deadline)> {
-        self.root.broadcast(Frame::Joined(self.deadline.remaining()).encode());
+        let joined = Frame::Joined(self.deadline.remaining(), self.root.local_address());
+        self.root.broadcast(joined.encode());
         self.root.flush(&self.deadline)?;
         farewell(self.turned_away, FAREWELL.min(self.deadline.remaining()));
         Ok((self.root, self.deadline))

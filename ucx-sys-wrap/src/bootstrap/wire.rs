@@ -2,6 +2,7 @@
 //!
 //! A frame is a kind (1 byte), the length of its body (4 bytes, little-endian) and the body.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,9 @@ const MAX_TEXT_BYTES: usize = 256;
 pub(super) enum Frame {
     /// To rank 0: how long this rank is still willing to wait for the others to join.
     Patience(Duration),
-    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest.
-    Joined(Duration),
+    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest. On the address
+    /// other hosts have reached rank 0's, if any has.
+    Joined(Duration, IpAddr),
     /// To rank 0: this rank's blob, and how long it is willing to wait for the others'.
     Blob(Duration, Vec<u8>),
     /// From rank 0: the blob of the next rank.
@@ -94,7 +96,9 @@ impl Frame {
     fn kind_and_body(&self) -> (u8, Vec<u8>) {
         match self {
             Self::Patience(remaining) => (1, milliseconds(*remaining).to_le_bytes().to_vec()),
-            Self::Joined(remaining) => (2, milliseconds(*remaining).to_le_bytes().to_vec()),
+            Self::Joined(remaining, address) => {
+                (2, [&milliseconds(*remaining).to_le_bytes()[..], &encode_address(*address)].concat())
+            }
             Self::Blob(remaining, blob) => (3, [&milliseconds(*remaining).to_le_bytes()[..], blob].concat()),
             Self::Gathered(blob) => (4, blob.clone()),
             Self::Verdict(verdict) => (5, verdict.encode()),
@@ -111,8 +115,8 @@ impl Frame {
             }
             2 => {
                 let mut reader = Reader(body);
-                let remaining = reader.duration()?;
-                reader.end(Self::Joined(remaining))
+                let (remaining, address) = (reader.duration()?, reader.address()?);
+                reader.end(Self::Joined(remaining, address))
             }
             3 => {
                 let mut reader = Reader(body);
@@ -184,6 +188,12 @@ impl Reader<'_> {
         self.word().map(|milliseconds| Duration::from_millis(milliseconds.into()))
     }
 
+    fn address(&mut self) -> Option<IpAddr> {
+        let (address, rest) = self.0.split_first_chunk::<16>()?;
+        self.0 = rest;
+        Some(IpAddr::from(*address).to_canonical())
+    }
+
     /// `value` if nothing is left over.
     fn end<T>(&self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
@@ -194,6 +204,14 @@ impl Reader<'_> {
 pub(super) fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     &text[..end]
+}
+
+/// An address of IPv4 as IPv6 writes it.
+fn encode_address(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 fn milliseconds(duration: Duration) -> u32 {
@@ -215,7 +233,7 @@ mod tests {
             .prop_map(|(subject, rank, found, expected)| Verdict::Disagreement { subject, rank, found, expected });
         prop_oneof![
             time().prop_map(Frame::Patience),
-            time().prop_map(Frame::Joined),
+            (time(), any::<IpAddr>()).prop_map(|(remaining, address)| Frame::Joined(remaining, address.to_canonical())),
             (time(), blob()).prop_map(|(remaining, blob)| Frame::Blob(remaining, blob)),
             blob().prop_map(Frame::Gathered),
             missing.prop_map(Frame::Verdict),
