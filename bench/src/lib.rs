@@ -7,7 +7,8 @@
 //! - [`seat`]: a rank of ours that does what it is told;
 //! - [`floor`]: what the system can do at best: bare sockets;
 //! - [`peers`]: the other libraries that are there;
-//! - [`compare`]: ours and theirs in turns, with ratios and their intervals.
+//! - [`compare`]: ours and theirs in turns, with ratios and their intervals;
+//! - [`record`]: what is kept of a run.
 #![forbid(unsafe_code)]
 
 pub mod collective;
@@ -23,6 +24,7 @@ pub mod peers;
 pub mod perf;
 pub mod probe;
 pub mod processor;
+pub mod record;
 pub mod seat;
 pub mod size;
 pub mod statistics;

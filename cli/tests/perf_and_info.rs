@@ -196,6 +196,49 @@ fn gtopk_says_what_it_sends() {
 }
 
 #[test]
+fn kernels_of_compression_stand_beside_their_floors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let line = format!(
+        "perf compress --elements 4K --iterations 1 --json {path}/a.json --plot {path}/a.svg --record {path}/kept"
+    );
+    let table = succeed(&line);
+    let figures = json(&fs::read_to_string(folder.path().join("a.json")).unwrap());
+    for name in ["name", "date", "machine", "version", "commit", "command"] {
+        assert!(figures[name].as_str().is_some_and(|text| !text.is_empty()), "{name}");
+    }
+    let rows = figures["rows"].as_array().unwrap();
+    for row in rows {
+        assert!(table.contains(row["kernel"].as_str().unwrap()), "{row}");
+        let positive = |name: &str| row[name].as_f64().is_some_and(|figure| figure > 0.0);
+        assert!(
+            ["ms", "median_ms", "floor_ms", "floor_median_ms", "ratio", "median_ratio"].iter().all(|n| positive(n))
+        );
+        assert_eq!(row["bar"].is_string(), row["met"].is_boolean(), "{row}");
+    }
+    for group in ["drop", "rules", "sparse", "codec", "dense", "quantise", "low-rank", "feedback"] {
+        assert!(rows.iter().any(|row| row["group"] == group), "{group}");
+    }
+    // Where NumPy is missing it is said, and where it is there it is measured.
+    assert_eq!(table.contains("missing: numpy"), !rows.iter().any(|row| row["group"] == "numpy"));
+    assert!(table.contains("bars met") && fs::read_to_string(folder.path().join("a.svg")).unwrap().starts_with("<svg"));
+    let mut kept: Vec<_> = fs::read_dir(folder.path().join("kept")).unwrap().map(|file| file.unwrap().path()).collect();
+    kept.sort();
+    let endings: Vec<_> = kept.iter().map(|file| file.extension().unwrap().to_str().unwrap()).collect();
+    assert_eq!(endings, ["json", "svg", "txt"]);
+    assert!(table.starts_with(&fs::read_to_string(&kept[2]).unwrap()), "{table}");
+}
+
+#[test]
+fn kernels_are_chosen_by_group() {
+    let figures = json(&succeed("perf compress --elements 4K --iterations 1 --only codec,dense --json -"));
+    let rows = figures["rows"].as_array().unwrap();
+    assert!(rows.len() > 10 && rows.iter().all(|row| row["group"] == "codec" || row["group"] == "dense"));
+    let codec = rows.iter().find(|row| row["group"] == "codec").unwrap();
+    assert!(codec["over_entropy"].as_f64().unwrap() >= 1.0 && codec["ns_an_entry"].as_f64().unwrap() > 0.0, "{codec}");
+}
+
+#[test]
 fn ranks_die_with_the_command() {
     let (mut child, mark) = start("perf allreduce --np 3 --transport tcp --size 64K --iterations 100000000");
     let mut table = BufReader::new(child.stdout.take().unwrap());
@@ -222,6 +265,8 @@ fn bad_arguments_are_told_in_one_line() {
         "perf latency --bogus",
         "perf allreduce --transport smoke",
         "perf gtopk-allreduce --density 2",
+        "perf compress --only dance",
+        "perf compress --np 2",
         "perf allreduce --json /no/such/folder/file.json",
         "info --bogus",
     ];

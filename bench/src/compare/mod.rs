@@ -1,22 +1,23 @@
 //! `bench/compare p2p`: ours and the peers that are here, in turns.
 
 mod bar;
+mod figures;
 mod namespace;
 mod pairs;
 mod plot;
-mod record;
 mod rows;
 mod table;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 pub use bar::Bar;
+pub use figures::redraw;
 pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
-pub use record::{Circumstances, redraw};
+
 pub use rows::{Row, Stage};
 
 use crate::peers::{Mpi, Perftest, find_mpi};
+use crate::record::{self, Circumstances, Transcript};
 use crate::size::SizeRange;
 use crate::{Error, Result, probe};
 
@@ -58,7 +59,8 @@ pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
     let effort = arguments.effort()?;
     namespace::enter()?;
     let (stage, peers) = arguments.stage(effort);
-    let circumstances = Circumstances::now(peers);
+    let congestion_control = Some(namespace::congestion_control());
+    let circumstances = Circumstances { congestion_control, ..Circumstances::now("bench/compare", peers) };
     let mut said = Transcript::default();
     said.line(&circumstances.head())?;
     let mut found: Vec<Comparison> = Vec::new();
@@ -72,27 +74,18 @@ pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
         row.measure(&stage, &mut tell)?;
     }
     said.line(&format!("\n{}", table::verdict(&found)))?;
+    let json = figures::to_json(&circumstances, &found)?;
     if let Some(path) = &arguments.json {
-        record::write_json(&circumstances, &found, path)?;
+        record::write(path, &json)?;
     }
     if arguments.is_kept() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("record");
-        record::keep(&circumstances, &found, &said.0, (&folder, "p2p"))?;
+        let drawing = figures::drawing(&json).map_err(|why| Error::contestant("the drawing", why))?;
+        let files = [("json", &*json), ("txt", said.text()), ("svg", &drawing)];
+        let kept = record::keep(&circumstances, (&folder, "p2p"), &files)?;
+        said.line(&kept)?;
     }
     Ok(found.iter().all(|comparison| comparison.met != Some(false)))
-}
-
-/// What was printed.
-#[derive(Default)]
-struct Transcript(String);
-
-impl Transcript {
-    fn line(&mut self, text: &str) -> Result<()> {
-        self.0.push_str(text);
-        self.0.push('\n');
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::system("can't print the table"))
-    }
 }
 
 impl P2pArguments {

@@ -1,22 +1,35 @@
 //! What `brevity perf compress` measures: kernels of compression, each in turns with a floor on the same memory.
 //!
-//! A floor is the least that memory lets a kernel pay, such as `r += g` over the same vectors. Kernel and floor run in one
-//! process, interleaved, each on memory that was prepared alike; smallest time by smallest time is the ratio, median by
-//! median the other one, and a bar holds for both.
+//! A floor is the least that memory lets a kernel pay, such as `r += g` over the same vectors, or another way of doing the
+//! same. Kernel and floor run in one process, interleaved, each on memory that was prepared alike; smallest time by smallest
+//! time is the ratio, median by median the other one, and a bar holds for both.
 
+mod codec;
+mod entries;
+mod feedback;
+mod gradient_drop;
 mod low_rank;
+mod numpy;
+mod plot;
 mod quantise;
-mod selection;
+mod row;
+mod rules;
+mod sparse;
+mod steady;
 mod table;
+mod vectors;
 
-use std::time::Instant;
+use std::fmt;
+use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+pub use plot::svg;
+pub use row::{Bar, Row, Subject, measure, measure_told};
 pub use table::{head, line, verdict};
 
-use crate::Result;
-use crate::statistics::median;
+use crate::peers::Numpy;
+use crate::{Error, Result};
 
 /// What is measured of all kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,144 +40,160 @@ pub struct Extent {
     pub iterations: usize,
 }
 
-/// A kernel, before it is measured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Subject {
-    /// The kernel, with the data it runs on.
-    pub kernel: String,
-    /// Elements of the dense vectors.
-    pub elements: usize,
-    /// The share of entries that is kept, where some are dropped.
-    pub density: Option<f64>,
-    /// Bytes that must at least be read and written.
-    pub bytes: usize,
-    /// What it is held to.
-    pub floor: &'static str,
-    /// The most times the floor that it may take.
-    pub bar: Option<f64>,
+impl Extent {
+    /// Turns of what takes a hundredth of a pass over the dense vectors.
+    fn of_short(self) -> usize {
+        9 * self.iterations
+    }
 }
 
-/// A kernel beside its floor.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// The kernel, with the data it runs on.
-    pub kernel: String,
-    /// Elements of the dense vectors.
-    pub elements: usize,
-    /// The share of entries that is kept.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub density: Option<f64>,
-    /// Smallest time in milliseconds.
-    pub ms: f64,
-    /// Median time in milliseconds.
-    pub median_ms: f64,
-    /// Bytes that must at least be read and written, by the smallest time.
-    pub gigabytes_per_s: f64,
-    /// What it is held to.
-    pub floor: &'static str,
-    /// The floor's smallest time in milliseconds.
-    pub floor_ms: f64,
-    /// The floor's median time in milliseconds.
-    pub floor_median_ms: f64,
-    /// Smallest time by smallest time.
-    pub ratio: f64,
-    /// Median by median.
-    pub median_ratio: f64,
-    /// The most that both ratios may be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bar: Option<f64>,
-    /// Whether they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub met: Option<bool>,
+/// Kernels that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Exact selection, fused with the addition of the gradient.
+    Drop,
+    /// The same beside `numpy.argpartition`.
+    Numpy,
+    /// Other rules of selection.
+    Rules,
+    /// Sums of sparse vectors.
+    Sparse,
+    /// Messages of sparse vectors.
+    Codec,
+    /// Sums and conversions of dense vectors.
+    Dense,
+    /// Quantisers.
+    Quantise,
+    /// PowerSGD and its phases.
+    LowRank,
+    /// Error feedback around compressors, momentum, saved state.
+    Feedback,
 }
 
-/// Measures all kernels, and hands each row out as soon as it is there.
-///
-/// # Errors
-/// [`Error::Contestant`](crate::Error::Contestant) for a kernel with a wrong result.
-pub fn measure_all(extent: Extent, mut told: impl FnMut(Row)) -> Result<()> {
-    selection::measure(extent, &mut told)?;
-    quantise::measure(extent, &mut told)?;
-    low_rank::measure(extent, &mut told)
-}
+impl Group {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 9] = [
+        Self::Drop,
+        Self::Numpy,
+        Self::Rules,
+        Self::Sparse,
+        Self::Codec,
+        Self::Dense,
+        Self::Quantise,
+        Self::LowRank,
+        Self::Feedback,
+    ];
 
-/// Runs a kernel and its floor in turns on one state, after a turn that does not count. `prepare` comes before each and is not
-/// timed.
-pub fn measure<S>(
-    subject: Subject,
-    iterations: usize,
-    state: &mut S,
-    mut prepare: impl FnMut(&mut S),
-    mut floor: impl FnMut(&mut S),
-    mut kernel: impl FnMut(&mut S),
-) -> Row {
-    let mut timed = |state: &mut S, run: &mut dyn FnMut(&mut S)| {
-        prepare(state);
-        let start = Instant::now();
-        run(state);
-        start.elapsed().as_secs_f64() * 1e3
-    };
-    let turns = (0..=iterations).map(|_| (timed(state, &mut floor), timed(state, &mut kernel)));
-    let (floors, kernels): (Vec<f64>, Vec<f64>) = turns.skip(1).unzip();
-    Row::new(subject, &floors, &kernels)
-}
-
-impl Row {
-    fn new(subject: Subject, floors: &[f64], kernels: &[f64]) -> Self {
-        let least = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
-        let (ms, floor_ms) = (least(kernels), least(floors));
-        let (median_ms, floor_median_ms) = (median(kernels), median(floors));
-        let (ratio, median_ratio) = (ms / floor_ms, median_ms / floor_median_ms);
-        Self {
-            ms,
-            median_ms,
-            gigabytes_per_s: subject.bytes as f64 / (ms * 1e6),
-            floor: subject.floor,
-            floor_ms,
-            floor_median_ms,
-            ratio,
-            median_ratio,
-            met: subject.bar.map(|bar| ratio.max(median_ratio) <= bar),
-            bar: subject.bar,
-            kernel: subject.kernel,
-            elements: subject.elements,
-            density: subject.density,
+    /// The name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Numpy => "numpy",
+            Self::Rules => "rules",
+            Self::Sparse => "sparse",
+            Self::Codec => "codec",
+            Self::Dense => "dense",
+            Self::Quantise => "quantise",
+            Self::LowRank => "low-rank",
+            Self::Feedback => "feedback",
         }
     }
+
+    /// Measures its rows, and hands each out as soon as it is there.
+    ///
+    /// Without NumPy its row is left out: see [`peers`].
+    ///
+    /// # Errors
+    /// [`Error::Contestant`] for a kernel with a wrong result.
+    pub fn measure(self, extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
+        match self {
+            Self::Drop => {
+                gradient_drop::measure(extent, told)?;
+                steady::measure(extent, told)
+            }
+            Self::Numpy => numpy::measure(extent, told),
+            Self::Rules => rules::measure(extent, told),
+            Self::Sparse => sparse::measure(extent, told),
+            Self::Codec => codec::measure(extent, told),
+            Self::Dense => vectors::measure(extent, told),
+            Self::Quantise => quantise::measure(extent, told),
+            Self::LowRank => low_rank::measure(extent, told),
+            Self::Feedback => feedback::measure(extent, told),
+        }
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Group {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let names = Self::ALL.map(Self::name).join(", ");
+        let found = Self::ALL.into_iter().find(|group| group.name() == name);
+        found.ok_or_else(|| Error::Arguments(format!("--only {name}: there is no such group, name some of {names}")))
+    }
+}
+
+impl Serialize for Group {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What the figures depend on beside the machine: the instruction set, and whether NumPy is there.
+#[must_use]
+pub fn peers() -> Vec<String> {
+    let numpy = Numpy::find().map_or_else(
+        || "missing: numpy, whose row is left out (bench/peers/install.sh installs it)".to_owned(),
+        |numpy| format!("numpy: {}", numpy.version),
+    );
+    vec![format!("kernels: {}", brevity::compress::instruction_set()), numpy]
+}
+
+/// What turns the error of a kernel into ours.
+fn refused<E: fmt::Display>(kernel: &str) -> impl Fn(E) -> Error + '_ {
+    move |error| Error::contestant(kernel, error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn subject(bar: f64) -> Subject {
-        let kernel = "kernel".to_owned();
-        Subject { kernel, elements: 10, density: None, bytes: 4_000_000, floor: "acc", bar: Some(bar) }
-    }
-
-    #[test]
-    fn both_ratios_keep_to_the_bar() {
-        let row = Row::new(subject(1.5), &[2.0, 4.0, 6.0], &[3.0, 5.0, 9.0]);
-        assert_eq!((row.ms, row.floor_ms, row.ratio), (3.0, 2.0, 1.5));
-        assert_eq!((row.median_ms, row.floor_median_ms, row.median_ratio), (5.0, 4.0, 1.25));
-        assert_eq!((row.met, row.gigabytes_per_s), (Some(true), 4.0 / 3.0));
-        assert_eq!(Row::new(subject(1.4), &[2.0, 4.0, 6.0], &[3.0, 5.0, 9.0]).met, Some(false));
-        assert_eq!(Row::new(subject(1.5), &[2.0, 4.0, 6.0], &[2.0, 7.0, 9.0]).met, Some(false));
-    }
-
-    #[test]
-    fn turns_alternate_and_each_is_prepared() {
-        let mut told = String::new();
-        let row = measure(subject(1.0), 2, &mut told, |s| s.push('p'), |s| s.push('f'), |s| s.push('k'));
-        assert_eq!(told, "pfpk".repeat(3));
-        assert_eq!(row.elements, 10);
-    }
-
     #[test]
     fn all_kernels_are_right_on_few_elements() {
-        let mut rows = Vec::new();
-        measure_all(Extent { elements: 20_000, iterations: 1 }, |row| rows.push(row)).unwrap();
-        assert!(rows.len() > 10);
-        assert!(rows.iter().all(|row| row.ms > 0.0 && row.floor_ms > 0.0 && line(row).contains(&row.kernel)));
+        for group in Group::ALL {
+            let mut rows = Vec::new();
+            group.measure(Extent { elements: 20_000, iterations: 1 }, &mut |row| rows.push(row)).unwrap();
+            assert!(!rows.is_empty() || (group == Group::Numpy && Numpy::find().is_none()), "{group}");
+            for row in &rows {
+                assert!(row.group == group && row.ms > 0.0 && row.floor_ms > 0.0, "{row:?}");
+                assert!(line(row).contains(&row.kernel));
+            }
+            assert!(svg(&["head"], &rows).unwrap().contains("</svg>"));
+        }
+    }
+
+    #[test]
+    fn few_elements_are_enough() {
+        for elements in [1, 2, 100] {
+            for group in Group::ALL {
+                group.measure(Extent { elements, iterations: 1 }, &mut drop).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn groups_are_found_by_name() {
+        for group in Group::ALL {
+            assert_eq!(group.name().parse::<Group>().unwrap(), group);
+        }
+        let message = "dance".parse::<Group>().unwrap_err().to_string();
+        assert!(message.contains("low-rank") && message.lines().count() == 1, "{message}");
     }
 }

@@ -6,23 +6,44 @@ use super::Row;
 #[must_use]
 pub fn head() -> String {
     format!(
-        "{:<44} {:>11} {:>8} {:>9} {:>7} {:>12} {:>7} {:>12}  {}",
-        "# kernel", "n", "density", "ms", "GB/s", "floor", "ratio", "median-ratio", "bar"
+        "{:<46} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9} {:>7} {:>11} {:>7} {:>12}  {}",
+        "# kernel",
+        "n",
+        "density",
+        "ms",
+        "GB/s",
+        "ns/entry",
+        "- floor's",
+        "entropy",
+        "floor",
+        "ratio",
+        "median-ratio",
+        "bar"
     )
 }
 
 /// A line of it.
 #[must_use]
 pub fn line(row: &Row) -> String {
-    let verdict = match (row.bar, row.met) {
-        (Some(bar), Some(true)) => format!("{bar:.2}x: met"),
-        (Some(bar), Some(false)) => format!("{bar:.2}x: NOT MET"),
+    let verdict = match (&row.bar, row.met) {
+        (Some(bar), Some(true)) => format!("{bar}: met"),
+        (Some(bar), Some(false)) => format!("{bar}: NOT MET"),
         _ => String::new(),
     };
-    let density = row.density.map_or_else(String::new, |density| density.to_string());
+    let or_nothing = |figure: Option<f64>, digits: usize| figure.map_or_else(String::new, |f| format!("{f:.digits$}"));
     let line = format!(
-        "{:<44} {:>11} {:>8} {:>9.3} {:>7.2} {:>12} {:>7.3} {:>12.3}  {verdict}",
-        row.kernel, row.elements, density, row.ms, row.gigabytes_per_s, row.floor, row.ratio, row.median_ratio,
+        "{:<46} {:>9} {:>7} {:>9.3} {:>7.2} {:>9} {:>9} {:>7} {:>11} {:>7.3} {:>12.3}  {verdict}",
+        row.kernel,
+        row.elements,
+        row.density.map_or_else(String::new, |density| density.to_string()),
+        row.ms,
+        row.gigabytes_per_s,
+        or_nothing(row.ns_an_entry, 3),
+        or_nothing(row.ns_over_floor, 3),
+        or_nothing(row.over_entropy, 3),
+        row.floor,
+        row.ratio,
+        row.median_ratio,
     );
     line.trim_end().to_owned()
 }

@@ -1,12 +1,14 @@
 //! Other libraries, as they are found on this machine.
 
 mod mpi;
+mod numpy;
 mod perftest;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub use mpi::{Mpi, Setting, find as find_mpi};
+pub use numpy::{Dropped, Numpy, NumpyDrop};
 pub use perftest::Perftest;
 
 /// The wires that are compared.

@@ -36,7 +36,7 @@ pub struct PerfArguments {
     /// Bytes, as 4:4M: the powers of two from MIN to MAX
     #[arg(long, value_name = "MIN:MAX")]
     pub size: Option<SizeRange>,
-    /// Elements of the vector, as 25M, in place of a range of sizes
+    /// Elements of the vector, as 25M, in place of a range of sizes; compress takes 25 million unless told otherwise
     #[arg(long, value_name = "N")]
     pub elements: Option<Size>,
     /// Share of entries that is kept, a row for each [default: 0.001]
@@ -60,6 +60,12 @@ pub struct PerfArguments {
     /// Draw the figures
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+    /// Groups of kernels that compress measures [default: all]
+    #[arg(long, value_name = "GROUP", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Keep table, figures and drawing of compress in a folder, under the day
+    #[arg(long, value_name = "FOLDER")]
+    pub record: Option<PathBuf>,
 }
 
 /// Arguments that make sense together.
@@ -123,6 +129,17 @@ impl PerfArguments {
         refuse(self.size.is_some() && self.elements.is_some(), || {
             "--size and --elements say the same thing: give one of them".into()
         })?;
+        refuse(!self.only.is_empty() || self.record.is_some(), || {
+            format!("--only and --record go with compress: {benchmark} has one table")
+        })?;
+        self.check_files()
+    }
+
+    /// Checks that files can be written where they are asked for.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`].
+    pub fn check_files(&self) -> Result<()> {
         for (option, file) in [("--json", &self.json), ("--plot", &self.plot)] {
             file.as_deref().map_or(Ok(()), |file| check_file(option, file))?;
         }
@@ -261,6 +278,8 @@ mod tests {
             ("latency --json /no/such/folder/file.json", "no file can be written"),
             ("latency --json /", "no file can be written"),
             ("latency --plot figure.png", "FILE.svg"),
+            ("latency --only drop", "go with compress"),
+            ("latency --record folder", "go with compress"),
         ];
         for (line, expected) in refused {
             let message = plan(line).expect_err(line);

@@ -1,9 +1,9 @@
 //! `brevity perf compress`: kernels of compression beside their floors. No ranks are started.
 
-use std::io::{self, Write as _};
 use std::path::Path;
 
-use brevity_bench::kernels::{Extent, Row, head, line, measure_all, verdict};
+use brevity_bench::kernels::{Extent, Group, Row, head, line, peers, svg, verdict};
+use brevity_bench::record::{self, Circumstances, Transcript};
 use serde::Serialize;
 
 use super::arguments::PerfArguments;
@@ -21,10 +21,11 @@ const DEFAULT_ITERATIONS: usize = 11;
 
 /// All figures of one run.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     name: &'static str,
-    version: &'static str,
-    rows: Vec<Row>,
+    #[serde(flatten)]
+    circumstances: &'a Circumstances,
+    rows: &'a [Row],
 }
 
 /// Measures and prints; the exit status, which bars do not change.
@@ -32,51 +33,81 @@ struct Report {
 /// # Errors
 /// [`Error::Arguments`] for options that go with ranks, before anything is measured.
 pub fn perf(arguments: &PerfArguments) -> Result<u8> {
-    let extent = extent(arguments)?;
-    let quiet = arguments.json.as_deref() == Some(Path::new("-"));
-    let mut printed = print(quiet, &head());
-    let mut rows = Vec::new();
-    measure_all(extent, |row| {
-        if printed.is_ok() {
-            printed = print(quiet, &line(&row));
-        }
-        rows.push(row);
-    })?;
-    printed?;
-    print(quiet, &verdict(&rows))?;
+    let (extent, groups) = (extent(arguments)?, groups(&arguments.only)?);
+    let is_piped = arguments.json.as_deref() == Some(Path::new("-"));
+    let mut said = if is_piped { Transcript::silent() } else { Transcript::default() };
+    let circumstances = Circumstances::now("brevity", peers());
+    said.line(&circumstances.head())?;
+    said.line(&head())?;
+    let rows = measure(extent, &groups, &mut said)?;
+    said.line(&verdict(&rows))?;
+    let report = Report { name: NAME, circumstances: &circumstances, rows: &rows };
     if let Some(path) = &arguments.json {
-        write_json(path, &Report { name: NAME, version: env!("CARGO_PKG_VERSION"), rows })?;
+        write_json(path, &report)?;
+    }
+    let drawing = drawing(&circumstances, &rows)?;
+    if let Some(path) = &arguments.plot {
+        record::write(path, &drawing)?;
+    }
+    if let Some(folder) = &arguments.record {
+        let json = record::to_json(&report)?;
+        let files = [("json", &*json), ("txt", said.text()), ("svg", &drawing)];
+        let kept = record::keep(&circumstances, (folder, NAME), &files)?;
+        said.line(&kept)?;
     }
     Ok(0)
+}
+
+/// The rows of all groups, told one by one.
+fn measure(extent: Extent, groups: &[Group], said: &mut Transcript) -> Result<Vec<Row>> {
+    let (mut rows, mut told) = (Vec::new(), Ok(()));
+    for group in groups {
+        group.measure(extent, &mut |row| {
+            if told.is_ok() {
+                told = said.line(&line(&row));
+            }
+            rows.push(row);
+        })?;
+    }
+    told?;
+    Ok(rows)
+}
+
+/// What each kernel takes of its bar.
+fn drawing(circumstances: &Circumstances, rows: &[Row]) -> Result<String> {
+    let Circumstances { date, machine, commit, command, .. } = circumstances;
+    let head =
+        [&*format!("{command}: share of its bar that each kernel takes"), &format!("{date}, {commit}, {machine}")];
+    let drawn = svg(&head, rows);
+    drawn.map_err(|why| Error::Measurement(brevity_bench::Error::contestant("the drawing", why)))
+}
+
+/// The groups that are named, all where none is.
+fn groups(names: &[String]) -> Result<Vec<Group>> {
+    if names.is_empty() {
+        return Ok(Group::ALL.to_vec());
+    }
+    Ok(names.iter().map(|name| name.parse()).collect::<Result<_, brevity_bench::Error>>()?)
 }
 
 /// Checks the arguments.
 fn extent(arguments: &PerfArguments) -> Result<Extent> {
     let refuse = |option: &str, given: bool| {
-        let message =
-            || Error::Arguments(format!("{option} does not go with {NAME}: it takes --elements, --iterations, --json"));
+        let takes = "--elements, --iterations, --only, --json, --plot, --record";
+        let message = || Error::Arguments(format!("{option} does not go with {NAME}: it takes {takes}"));
         if given { Err(message()) } else { Ok(()) }
     };
     refuse("--np", arguments.np.is_some())?;
     refuse("--transport", arguments.transport.is_some())?;
     refuse("--size", arguments.size.is_some())?;
     refuse("--density", !arguments.density.is_empty())?;
-    refuse("--plot", arguments.plot.is_some())?;
+    arguments.check_files()?;
     refuse("--iterations 0", arguments.iterations == Some(0))?;
     let elements = arguments.elements.map_or(DEFAULT_ELEMENTS, |elements| elements.0);
     refuse("an empty vector", elements == 0)?;
     refuse("a vector of more than 2^32 elements", elements as u64 > 1 << 32)?;
     let iterations = arguments.iterations.map_or(DEFAULT_ITERATIONS, |count| count as usize);
     Ok(Extent { elements, iterations })
-}
-
-fn print(quiet: bool, text: &str) -> Result<()> {
-    if quiet {
-        return Ok(());
-    }
-    let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
-    Ok(out.flush()?)
 }
 
 #[cfg(test)]
@@ -103,8 +134,17 @@ mod tests {
     }
 
     #[test]
+    fn groups_are_named_or_all() {
+        let found = |line: &str| groups(&arguments(line).only);
+        assert_eq!(found("").unwrap(), Group::ALL);
+        assert_eq!(found("--only codec,low-rank").unwrap(), [Group::Codec, Group::LowRank]);
+        let message = found("--only codec,dance").unwrap_err().to_string();
+        assert!(message.contains("dance") && message.contains("low-rank"), "{message}");
+    }
+
+    #[test]
     fn what_goes_with_ranks_is_refused_in_one_line() {
-        for line in ["--np 2", "--size 4:8", "--density 0.1", "--plot a.svg", "--iterations 0"] {
+        for line in ["--np 2", "--size 4:8", "--density 0.1", "--iterations 0"] {
             let message = extent(&arguments(line)).expect_err(line).to_string();
             assert!(message.contains(NAME) && message.lines().count() == 1, "{line}: {message}");
         }

@@ -1,16 +1,17 @@
 //! Exact selection, fused with the addition of the gradient, over the addition alone.
 
 use brevity::compress::SparseVec;
-use brevity::compress::dense::{add_assign, add_assign_plain};
+use brevity::compress::dense::add_assign;
 use brevity::compress::generator::Generator;
-use brevity::compress::select::{Hint, TopKScratch, feed_top_k, top_k};
+use brevity::compress::select::{Hint, TopKScratch, feed_top_k};
 
-use super::{Extent, Row, Subject, measure as measure_row};
+use super::vectors::{add_in_shares, normal};
+use super::{Extent, Group, Row, Subject, measure as measure_row};
 use crate::{Error, Result};
 
 /// What the selection knows beforehand.
 #[derive(Clone, Copy, PartialEq)]
-enum Known {
+pub(super) enum Known {
     /// Where the last one ended, which had the same input.
     Last,
     /// Nothing: a sample is taken.
@@ -20,22 +21,22 @@ enum Known {
 }
 
 /// One gradient drop: data, and everything that it needs.
-struct Drop {
+pub(super) struct GradientDrop {
     /// The residual before each turn.
-    start: Vec<f32>,
+    pub(super) start: Vec<f32>,
     residual: Vec<f32>,
-    gradient: Vec<f32>,
-    k: usize,
+    pub(super) gradient: Vec<f32>,
+    pub(super) k: usize,
     threads: usize,
     known: Known,
     hint: Hint,
     wrong: Hint,
-    out: SparseVec,
+    pub(super) out: SparseVec,
     scratch: TopKScratch,
 }
 
 /// Shares of entries kept in the rows that have a bar.
-const SHARES: [f64; 2] = [0.001, 0.01];
+pub(super) const SHARES: [f64; 2] = [0.001, 0.01];
 
 /// Data of other shapes than the normal one: their name, and an element of a vector of `n` by its index and a normal deviate.
 type Shape = (&'static str, fn(usize, usize, f32, &mut Generator) -> f32);
@@ -48,9 +49,14 @@ const SHAPES: [Shape; 5] = [
     ("largest at the end", |i, n, normal, _| if i + 1 == n { 1e30 } else { normal }),
 ];
 
+/// Entries that a share of `n` is, one at least.
+pub(super) fn entries(share: f64, n: usize) -> usize {
+    ((share * n as f64).round() as usize).max(1)
+}
+
 /// Measures all rows.
 pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
-    let mut drop = Drop::new(extent.elements);
+    let mut drop = GradientDrop::new(extent.elements);
     let [thousandth, hundredth] = SHARES;
     for (share, known, what, bar) in [
         (thousandth, Known::Last, "warm", Some(1.15)),
@@ -64,9 +70,6 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     }
     told(drop.row("warm, 2 threads", thousandth, Known::Last, 2, Some(1.5), extent)?);
     told(drop.row("warm, 2 threads", hundredth, Known::Last, 2, None, extent)?);
-    told(drop.growing(thousandth, extent));
-    told(drop.plain(thousandth, extent));
-    told(drop.plain(hundredth, extent));
     drop.start.fill(0.0);
     for (name, element) in SHAPES {
         drop.fill_gradient(element);
@@ -76,16 +79,14 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     Ok(())
 }
 
-impl Drop {
+impl GradientDrop {
     /// Residual and gradient of independent normal deviates.
-    fn new(n: usize) -> Self {
-        let (mut start, mut gradient) = (vec![0.0; n], vec![0.0; n]);
-        Generator::new(1).fill_normal(&mut start);
-        Generator::new(2).fill_normal(&mut gradient);
+    pub(super) fn new(n: usize) -> Self {
+        let start = normal(n, 1);
         Self {
             residual: start.clone(),
             start,
-            gradient,
+            gradient: normal(n, 2),
             k: 0,
             threads: 1,
             known: Known::Last,
@@ -104,9 +105,10 @@ impl Drop {
         }
     }
 
-    fn set(&mut self, share: f64, known: Known, threads: usize) {
+    /// What the next turns do.
+    pub(super) fn set(&mut self, share: f64, known: Known, threads: usize) {
         let n = self.start.len();
-        self.k = (share * n as f64).round() as usize;
+        self.k = entries(share, n);
         (self.known, self.threads, self.hint) = (known, threads, Hint::new());
         self.scratch = TopKScratch::with_threads(threads);
         if known == Known::Wrong {
@@ -130,50 +132,16 @@ impl Drop {
         self.set(share, known, threads);
         self.verify()?;
         let floor = if threads == 1 { "acc" } else { "acc, 2 thr." };
-        let subject = self.subject(format!("gradient drop, {what}"), share, floor, bar);
+        let subject = self.subject(what, share, floor).at_most(bar);
         Ok(measure_row(subject, extent.iterations, self, Self::prepare, Self::floor, Self::feed))
     }
 
-    /// Gradient drops one after the other: the residual is what the last one left, gradients differ in order and scale. The
-    /// residual fills up, so its threshold rises from step to step.
-    fn growing(&mut self, share: f64, extent: Extent) -> Row {
-        self.set(share, Known::Last, 1);
-        self.residual.fill(0.0);
-        let pool = self.gradient.clone();
-        let (mut generator, mut sum) = (Generator::new(4), self.start.clone());
-        let prepare = |drop: &mut Self| {
-            let shift = generator.below(pool.len().max(1) as u64) as usize;
-            let scale = 1.0 + 0.05 * generator.normal();
-            let rotated = pool[shift..].iter().chain(&pool[..shift]);
-            drop.gradient.iter_mut().zip(rotated).for_each(|(g, v)| *g = scale * v);
-        };
-        let floor = |drop: &mut Self| add_assign_plain(&mut sum, &drop.gradient).unwrap_or_default();
-        let subject = self.subject("gradient drop, residual filling up".into(), share, "acc", None);
-        let row = measure_row(subject, extent.iterations, self, prepare, floor, Self::feed);
-        self.gradient = pool;
-        row
+    pub(super) fn subject(&self, what: &str, share: f64, floor: &'static str) -> Subject {
+        let subject = Subject::new(Group::Drop, format!("gradient drop, {what}"), self.start.len(), 12, floor);
+        Subject { density: Some(share), ..subject }
     }
 
-    /// Selection from a vector that stays as it is, over a sum of it.
-    fn plain(&mut self, share: f64, extent: Extent) -> Row {
-        self.set(share, Known::Nothing, 1);
-        let bytes = 4 * self.start.len();
-        let subject = Subject { bytes, ..self.subject("top k of a fixed vector, cold".into(), share, "read", None) };
-        let floor = |drop: &mut Self| {
-            std::hint::black_box(drop.start.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits())));
-        };
-        let kernel = |drop: &mut Self| {
-            top_k(&drop.start, drop.k, &mut drop.out, &mut drop.scratch).unwrap_or_default();
-        };
-        measure_row(subject, extent.iterations, self, |_| (), floor, kernel)
-    }
-
-    fn subject(&self, kernel: String, share: f64, floor: &'static str, bar: Option<f64>) -> Subject {
-        let elements = self.start.len();
-        Subject { kernel, elements, density: Some(share), bytes: 12 * elements, floor, bar }
-    }
-
-    fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self) {
         self.residual.copy_from_slice(&self.start);
         match self.known {
             Known::Last => (),
@@ -183,27 +151,17 @@ impl Drop {
     }
 
     fn floor(&mut self) {
-        let (r, g) = (&mut self.residual[..], &self.gradient[..]);
-        if self.threads == 1 {
-            return add_assign_plain(r, g).unwrap_or_default();
-        }
-        let share = r.len().div_ceil(self.threads).max(1);
-        std::thread::scope(|scope| {
-            let mut shares = r.chunks_mut(share).zip(g.chunks(share));
-            let own = shares.next();
-            shares.for_each(|(r, g)| drop(scope.spawn(|| add_assign_plain(r, g))));
-            own.map(|(r, g)| add_assign_plain(r, g));
-        });
+        add_in_shares(&mut self.residual, &self.gradient, self.threads);
     }
 
-    fn feed(&mut self) {
+    pub(super) fn feed(&mut self) {
         let Self { residual, gradient, k, hint, out, scratch, .. } = self;
         let fed = feed_top_k(residual, gradient[..].into(), *k, hint, out, scratch);
         debug_assert_eq!(fed, Ok(None));
     }
 
     /// Makes sure that nothing larger stays than what is selected, and that both together are the sum.
-    fn verify(&mut self) -> Result<()> {
+    pub(super) fn verify(&mut self) -> Result<()> {
         self.prepare();
         self.floor();
         let sums = self.residual.clone();

@@ -1,0 +1,194 @@
+//! Sums of sparse vectors, over the plain way: two pointers, a branch on each comparison, and a selection by the standard
+//! library.
+
+use std::hint::black_box;
+
+use brevity::compress::merge::{MergeScratch, add, sum_all, top_k_sum};
+use brevity::compress::{SparseVec, SparseView};
+
+use super::entries::disjoint;
+use super::gradient_drop::{SHARES, entries};
+use super::{Bar, Extent, Group, Row, Subject, measure as measure_row};
+use crate::{Error, Result};
+
+/// Vectors that are added up at once.
+const MANY: usize = 16;
+
+/// Bytes of an entry.
+const ENTRY: usize = 8;
+
+/// Sparse vectors of as many entries each, and what their sums need.
+struct Sums {
+    n: usize,
+    vectors: Vec<SparseVec>,
+    plain: Plain,
+    out: SparseVec,
+    dropped: SparseVec,
+    scratch: MergeScratch,
+    dense: Vec<f32>,
+    /// As many bytes as the entries that are added to a dense vector.
+    bytes: Vec<u8>,
+}
+
+/// Measures all rows.
+pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
+    let n = extent.elements;
+    let [_, share] = SHARES;
+    let mut sums = Sums {
+        n,
+        vectors: disjoint(n, MANY.min(n), entries(share, n))?,
+        plain: Plain::default(),
+        out: SparseVec::new(n),
+        dropped: SparseVec::new(n),
+        scratch: MergeScratch::new(),
+        dense: vec![0.0; n],
+        bytes: vec![0; ENTRY * entries(share, n)],
+    };
+    sums.verify()?;
+    let turns = extent.of_short();
+    let subject = sums.subject("sum of 2, top k of it", 2, "plain way");
+    let bars = vec![Bar::Times(0.5), Bar::Nanoseconds(3.0)];
+    let subject = Subject { bars, ..subject };
+    told(measure_row(subject, turns, &mut sums, |_| (), Sums::plain_top_k_sum, Sums::top_k_sum));
+    let subject = sums.subject("sum of 2", 2, "plain way");
+    told(measure_row(subject, turns, &mut sums, |_| (), Sums::plain_add, Sums::add));
+    let subject = sums.subject("sum of 16", MANY, "plain, by 2");
+    told(measure_row(subject, extent.iterations, &mut sums, |_| (), Sums::plain_add_all, Sums::add_all));
+    let subject = sums.subject("sum into a dense vector", 1, "copy of it");
+    told(measure_row(subject, turns, &mut sums, |_| (), Sums::copy, Sums::scatter));
+    Ok(())
+}
+
+impl Sums {
+    /// A kernel on the first `count` vectors.
+    fn subject(&self, kernel: &str, count: usize, floor: &'static str) -> Subject {
+        let entries: usize = self.vectors.iter().take(count).map(SparseVec::len).sum();
+        let density = Some(self.vectors[0].len() as f64 / self.n as f64);
+        let subject = Subject::new(Group::Sparse, kernel, self.n, 0, floor);
+        // Read, and written.
+        Subject { density, entries: Some(entries), bytes: 2 * ENTRY * entries, ..subject }
+    }
+
+    /// Two of the vectors; one is itself the other where there are no two.
+    fn two(vectors: &[SparseVec]) -> (SparseView<'_>, SparseView<'_>) {
+        (vectors[0].view(), vectors[vectors.len().min(2) - 1].view())
+    }
+
+    fn top_k_sum(&mut self) {
+        let (a, b) = Self::two(&self.vectors);
+        let done = top_k_sum(black_box(a), b, a.len(), &mut self.out, &mut self.dropped, &mut self.scratch);
+        debug_assert_eq!(done, Ok(()));
+    }
+
+    fn plain_top_k_sum(&mut self) {
+        let (a, b) = Self::two(&self.vectors);
+        self.plain.top_k_sum(black_box(a), b, a.len(), &mut self.out, &mut self.dropped);
+    }
+
+    fn add(&mut self) {
+        let (a, b) = Self::two(&self.vectors);
+        let done = add(black_box(a), b, &mut self.out);
+        debug_assert_eq!(done, Ok(()));
+    }
+
+    fn plain_add(&mut self) {
+        let (a, b) = Self::two(&self.vectors);
+        plain_add(black_box(a), b, &mut self.out);
+    }
+
+    fn add_all(&mut self) {
+        let views: Vec<_> = self.vectors.iter().map(SparseVec::view).collect();
+        let done = sum_all(black_box(&views), &mut self.out);
+        debug_assert_eq!(done, Ok(()));
+    }
+
+    /// One after the other.
+    fn plain_add_all(&mut self) {
+        self.out.copy_from(self.vectors[0].view());
+        for vector in &self.vectors[1..] {
+            plain_add(self.out.view(), vector.view(), &mut self.plain.sums);
+            std::mem::swap(&mut self.out, &mut self.plain.sums);
+        }
+    }
+
+    fn scatter(&mut self) {
+        black_box(&self.vectors[0]).add_to(&mut self.dense);
+    }
+
+    /// A copy of the entries alone, without the dense vector.
+    fn copy(&mut self) {
+        let (indices, values) = self.bytes.split_at_mut(ENTRY / 2 * self.vectors[0].len());
+        let own = self.vectors[0].indices().iter().zip(self.vectors[0].values());
+        let places = indices.as_chunks_mut().0.iter_mut().zip(values.as_chunks_mut().0);
+        for ((index, value), (i, v)) in own.zip(places) {
+            (*i, *v) = (index.to_ne_bytes(), value.to_ne_bytes());
+        }
+        black_box(&mut self.bytes);
+    }
+
+    /// Both ways must give the same.
+    fn verify(&mut self) -> Result<()> {
+        self.plain_top_k_sum();
+        let expected = (self.out.clone(), self.dropped.clone());
+        self.top_k_sum();
+        if (&self.out, &self.dropped) != (&expected.0, &expected.1) {
+            return Err(Error::contestant("top_k_sum", "the plain way selects others"));
+        }
+        self.plain_add_all();
+        let expected = self.out.clone();
+        self.add_all();
+        if self.out == expected { Ok(()) } else { Err(Error::contestant("sum_all", "the plain way has another sum")) }
+    }
+}
+
+/// What the plain way needs.
+#[derive(Default)]
+struct Plain {
+    keys: Vec<u64>,
+    sorted: Vec<u64>,
+    sums: SparseVec,
+}
+
+impl Plain {
+    fn top_k_sum(
+        &mut self,
+        a: SparseView<'_>,
+        b: SparseView<'_>,
+        k: usize,
+        kept: &mut SparseVec,
+        dropped: &mut SparseVec,
+    ) {
+        plain_add(a, b, &mut self.sums);
+        let key = |index: u32, value: f32| u64::from(value.to_bits() & 0x7fff_ffff) << 32 | u64::from(!index);
+        kept.reset(a.dim());
+        dropped.reset(a.dim());
+        self.keys.clear();
+        self.keys.extend(self.sums.iter().map(|(index, value)| key(index, value)));
+        self.sorted.clone_from(&self.keys);
+        let place = self.sorted.len().saturating_sub(k);
+        let cut = if place == 0 { 0 } else { *self.sorted.select_nth_unstable(place).1 };
+        for ((index, value), &key) in self.sums.iter().zip(&self.keys) {
+            if key >= cut { kept.push(index, value) } else { dropped.push(index, value) }
+        }
+    }
+}
+
+fn plain_add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) {
+    let (mut i, mut j) = (0, 0);
+    out.reset(a.dim());
+    while i < a.len() && j < b.len() {
+        let (left, right) = (a.indices()[i], b.indices()[j]);
+        if left < right {
+            out.push(left, a.values()[i]);
+            i += 1;
+        } else if right < left {
+            out.push(right, b.values()[j]);
+            j += 1;
+        } else {
+            out.push(left, a.values()[i] + b.values()[j]);
+            i += 1;
+            j += 1;
+        }
+    }
+    a.iter().skip(i).chain(b.iter().skip(j)).for_each(|(index, value)| out.push(index, value));
+}

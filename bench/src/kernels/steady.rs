@@ -1,0 +1,164 @@
+//! Gradient drops one after the other, each on what the last one left, as in training.
+
+use brevity::compress::SparseVec;
+use brevity::compress::dense::add_assign_plain;
+use brevity::compress::generator::Generator;
+use brevity::compress::select::{Hint, TopKScratch, feed_top_k, feed_top_k_of_all};
+
+use super::gradient_drop::{SHARES, entries};
+use super::vectors::normal;
+use super::{Extent, Group, Row, Subject, measure as measure_row};
+use crate::{Error, Result};
+
+/// Tensors in a list, as many as ResNet-50 has.
+const TENSORS: usize = 161;
+
+/// How gradients are scaled from step to step.
+#[derive(Clone, Copy)]
+struct Scale {
+    /// One step's scale.
+    draw: fn(&mut Generator) -> f32,
+    /// The root of the mean square of all.
+    root_mean_square: f64,
+}
+
+/// Scales that differ a little, as from batch to batch.
+const EVEN: Scale = Scale { draw: |generator| 1.0 + 0.05 * generator.normal(), root_mean_square: 1.0 };
+
+const JUMPS: [f32; 5] = [0.1, 0.3, 1.0, 3.0, 10.0];
+
+/// Scales that jump by up to a hundred, as where a learning rate changes or a batch is unlike the last.
+const JUMPING: Scale = Scale {
+    draw: |generator| JUMPS[generator.below(JUMPS.len() as u64) as usize],
+    // sqrt((0.01 + 0.09 + 1 + 9 + 100) / 5)
+    root_mean_square: 4.692_547_3,
+};
+
+/// A residual in training, and everything that its steps need.
+struct Training {
+    /// Gradients are stretches of this one, from any place on, in any scale.
+    pool: Vec<f32>,
+    generator: Generator,
+    scale: Scale,
+    gradient: Vec<f32>,
+    residual: Vec<f32>,
+    /// What the floor adds to.
+    sum: Vec<f32>,
+    k: usize,
+    hint: Hint,
+    out: SparseVec,
+    scratch: TopKScratch,
+}
+
+/// Measures all rows.
+pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
+    let mut training = Training::new(extent.elements);
+    for (what, scale) in [("steady training", EVEN), ("steady training, scale jumping", JUMPING)] {
+        for share in SHARES {
+            training.settle(share, scale);
+            training.verify()?;
+            let subject = training.subject(what, share);
+            let kernel = Training::step;
+            told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, kernel));
+        }
+    }
+    let [thousandth, _] = SHARES;
+    training.settle(thousandth, EVEN);
+    training.residual.fill(0.0);
+    let subject = training.subject("residual filling up", thousandth);
+    told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, Training::step));
+    training.lists(extent, told);
+    Ok(())
+}
+
+impl Training {
+    fn new(n: usize) -> Self {
+        Self {
+            pool: normal(n, 4),
+            generator: Generator::new(7),
+            scale: EVEN,
+            gradient: vec![0.0; n],
+            residual: vec![0.0; n],
+            sum: vec![0.0; n],
+            k: 0,
+            hint: Hint::new(),
+            out: SparseVec::new(n),
+            scratch: TopKScratch::new(),
+        }
+    }
+
+    /// A residual as it is after many steps with gradients of deviation `d`: sums that begin anew at `t = d / sqrt(share)`, where
+    /// a random walk arrives after `1 / share` steps, and that lie as the sum of two even deviates below it.
+    fn settle(&mut self, share: f64, scale: Scale) {
+        let (top, generator) = (scale.root_mean_square / share.sqrt(), &mut self.generator);
+        self.residual.iter_mut().for_each(|r| *r = (top * (generator.uniform() + generator.uniform() - 1.0)) as f32);
+        (self.k, self.scale, self.hint) = (entries(share, self.pool.len()), scale, Hint::new());
+    }
+
+    /// The next gradient.
+    fn draw(&mut self) {
+        let scale = (self.scale.draw)(&mut self.generator);
+        let (before, after) = self.pool.split_at(self.generator.below(self.pool.len().max(1) as u64) as usize);
+        self.gradient.iter_mut().zip(after.iter().chain(before)).for_each(|(g, v)| *g = scale * v);
+    }
+
+    fn floor(&mut self) {
+        add_assign_plain(&mut self.sum, &self.gradient).unwrap_or_default();
+    }
+
+    fn step(&mut self) {
+        let Self { residual, gradient, k, hint, out, scratch, .. } = self;
+        let fed = feed_top_k(residual, gradient[..].into(), *k, hint, out, scratch);
+        debug_assert_eq!(fed, Ok(None));
+    }
+
+    fn subject(&self, what: &str, share: f64) -> Subject {
+        let subject = Subject::new(Group::Drop, format!("gradient drop, {what}"), self.pool.len(), 12, "acc");
+        Subject { density: Some(share), ..subject }
+    }
+
+    /// Makes sure that what some steps select, and what stays, is what came in.
+    fn verify(&mut self) -> Result<()> {
+        for _ in 0..3 {
+            self.draw();
+            let mut sums = self.residual.clone();
+            add_assign_plain(&mut sums, &self.gradient).unwrap_or_default();
+            self.step();
+            let mut whole = self.residual.clone();
+            self.out.add_to(&mut whole);
+            if whole != sums || self.out.len() != self.k {
+                let what = format!("{} selected of {}, or sums that differ", self.out.len(), self.k);
+                return Err(Error::contestant("gradient drop in training", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same vectors as a list of tensors: with one threshold for all, and with one for each.
+    fn lists(&mut self, extent: Extent, told: &mut impl FnMut(Row)) {
+        let [share, _] = SHARES;
+        let length = self.pool.len().div_ceil(TENSORS).max(1);
+        let mut outs = vec![SparseVec::new(0); self.pool.len().div_ceil(length)];
+        self.settle(share, EVEN);
+        let of_all = |training: &mut Self| {
+            let Self { residual, gradient, k, hint, scratch, .. } = training;
+            let gradients: Vec<_> = gradient.chunks(length).map(Into::into).collect();
+            let fed = feed_top_k_of_all(residual.chunks_mut(length), &gradients, *k, hint, &mut outs, scratch);
+            debug_assert_eq!(fed, Ok(None));
+        };
+        let subject = self.subject(&format!("{TENSORS} tensors, one threshold"), share);
+        told(measure_row(subject, extent.iterations, self, Self::draw, Self::floor, of_all));
+        self.settle(share, EVEN);
+        let mut hints = vec![Hint::new(); self.pool.len().div_ceil(length)];
+        let each = |training: &mut Self| {
+            let Self { residual, gradient, out, scratch, .. } = training;
+            for ((r, g), hint) in residual.chunks_mut(length).zip(gradient.chunks(length)).zip(&mut hints) {
+                let k = entries(share, r.len());
+                let fed = feed_top_k(r, g.into(), k, hint, out, scratch);
+                debug_assert_eq!(fed, Ok(None));
+            }
+        };
+        let subject = self.subject(&format!("{TENSORS} tensors, one threshold each"), share);
+        told(measure_row(subject, extent.iterations, self, Self::draw, Self::floor, each));
+    }
+}

@@ -1,0 +1,146 @@
+//! Dense sums and conversions, over an addition or a copy of as many `f32`; and the vectors that floors run on.
+
+use std::hint::black_box;
+use std::thread;
+
+use brevity::compress::dense::{Element, accumulate, add_assign, add_assign_plain, from_f32};
+use brevity::compress::generator::Generator;
+use half::{bf16, f16};
+
+use super::{Extent, Group, Row, Subject, measure as measure_row, refused};
+use crate::Result;
+
+/// A gradient, and a vector for the floors to write.
+pub(super) struct Vectors {
+    pub(super) gradient: Vec<f32>,
+    sum: Vec<f32>,
+    extent: Extent,
+}
+
+/// Measures all rows.
+pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
+    let mut vectors = Vectors::new(extent);
+    // Bandwidth of two reads and a write at least 1.4 and 1.7 times that of a copy of as many f32.
+    told(vectors.sum_row::<f32>(Some(1.5 / 1.4))?);
+    told(vectors.sum_row::<f64>(None)?);
+    told(vectors.sum_row::<bf16>(Some(0.75 / 1.7))?);
+    told(vectors.sum_row::<f16>(Some(0.75 / 1.7))?);
+    told(vectors.accumulate_row::<f32>()?);
+    told(vectors.accumulate_row::<bf16>()?);
+    told(vectors.conversion_row::<bf16>(Some(1.2))?);
+    told(vectors.conversion_row::<f16>(None)?);
+    Ok(())
+}
+
+/// So many normal deviates.
+pub(super) fn normal(n: usize, seed: u64) -> Vec<f32> {
+    let mut values = vec![0.0; n];
+    Generator::new(seed).fill_normal(&mut values);
+    values
+}
+
+/// A sum of the bits: nothing that reads all of it can take less.
+pub(super) fn read(values: &[f32]) {
+    black_box(values.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits())));
+}
+
+/// Adds by so many threads, a stretch each, which are started here.
+pub(super) fn add_in_shares(r: &mut [f32], g: &[f32], threads: usize) {
+    if threads == 1 {
+        return add_assign_plain(r, g).unwrap_or_default();
+    }
+    let share = r.len().div_ceil(threads).max(1);
+    thread::scope(|scope| {
+        let mut shares = r.chunks_mut(share).zip(g.chunks(share));
+        let own = shares.next();
+        shares.for_each(|(r, g)| drop(scope.spawn(|| add_assign_plain(r, g))));
+        own.map(|(r, g)| add_assign_plain(r, g));
+    });
+}
+
+impl Vectors {
+    /// A gradient of normal deviates.
+    pub(super) fn new(extent: Extent) -> Self {
+        let gradient = normal(extent.elements, 5);
+        Self { sum: gradient.clone(), gradient, extent }
+    }
+
+    /// A kernel in turns with one of the floors below.
+    pub(super) fn row(&mut self, subject: Subject, floor: impl FnMut(&mut Self), kernel: impl FnMut(&mut Self)) -> Row {
+        measure_row(subject, self.extent.iterations, self, |_| (), floor, kernel)
+    }
+
+    /// As [`row`](Self::row); the gradient begins at another place in each turn, so that no two are alike.
+    pub(super) fn rotating_row(
+        &mut self,
+        subject: Subject,
+        floor: impl FnMut(&mut Self),
+        kernel: impl FnMut(&mut Self),
+    ) -> Row {
+        let (pool, mut generator) = (self.gradient.clone(), Generator::new(6));
+        let rotate = |vectors: &mut Self| {
+            let (before, after) = pool.split_at(generator.below(pool.len().max(1) as u64) as usize);
+            let (first, last) = vectors.gradient.split_at_mut(after.len());
+            first.copy_from_slice(after);
+            last.copy_from_slice(before);
+        };
+        let row = measure_row(subject, self.extent.iterations, self, rotate, floor, kernel);
+        self.gradient = pool;
+        row
+    }
+
+    /// `r += g`.
+    pub(super) fn acc(&mut self) {
+        add_assign_plain(&mut self.sum, &self.gradient).unwrap_or_default();
+    }
+
+    /// A copy.
+    pub(super) fn copy(&mut self) {
+        black_box(&mut self.sum[..]).copy_from_slice(black_box(&self.gradient));
+    }
+
+    /// A read.
+    pub(super) fn read(&mut self) {
+        read(&self.gradient);
+    }
+
+    /// A kernel on as many elements as the gradient has.
+    pub(super) fn subject(
+        &self,
+        group: Group,
+        kernel: impl Into<String>,
+        bytes_each: usize,
+        floor: &'static str,
+    ) -> Subject {
+        Subject::new(group, kernel, self.gradient.len(), bytes_each, floor)
+    }
+
+    /// The gradient in another type, which a normal deviate fits.
+    fn converted<E: Element>(&self) -> Result<Vec<E>> {
+        let mut values = vec![E::default(); self.gradient.len()];
+        from_f32(&self.gradient, &mut values).map_err(refused(E::NAME))?;
+        Ok(values)
+    }
+
+    fn sum_row<E: Element>(&mut self, bar: Option<f64>) -> Result<Row> {
+        let (mut a, b) = (self.converted::<E>()?, self.converted::<E>()?);
+        let kernel = |_: &mut Self| add_assign(&mut a, &b).unwrap_or_default();
+        let subject = self.subject(Group::Dense, format!("a += b, {}", E::NAME), 3 * size_of::<E>(), "copy");
+        Ok(self.row(subject.at_most(bar), Self::copy, kernel))
+    }
+
+    fn accumulate_row<E: Element>(&mut self) -> Result<Row> {
+        let (mut r, g) = (self.gradient.clone(), self.converted::<E>()?);
+        let kernel = |_: &mut Self| accumulate(&mut r, &g).unwrap_or_default();
+        let name = format!("r += g, {}, refused unless finite", E::NAME);
+        let subject = self.subject(Group::Dense, name, 8 + size_of::<E>(), "acc");
+        Ok(self.row(subject, Self::acc, kernel))
+    }
+
+    fn conversion_row<E: Element>(&mut self, bar: Option<f64>) -> Result<Row> {
+        let mut to = self.converted::<E>()?;
+        let kernel = |vectors: &mut Self| from_f32(&vectors.gradient, &mut to).unwrap_or_default();
+        let subject = self.subject(Group::Dense, format!("f32 to {}", E::NAME), 4 + size_of::<E>(), "copy");
+        Ok(self.row(subject.at_most(bar), Self::copy, kernel))
+    }
+}

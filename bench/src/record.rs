@@ -1,0 +1,150 @@
+//! What is kept of a run: its figures with where, when and how they were taken, its table and its drawing.
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::peers::{find_program, printed};
+use crate::processor;
+use crate::{Error, Result};
+
+/// Where, when and how figures were taken.
+#[derive(Clone, Debug, Serialize)]
+pub struct Circumstances {
+    /// The day and time, UTC.
+    pub date: String,
+    /// Processor, processors that may be used, and kernel.
+    pub machine: String,
+    /// Of Brevity.
+    pub version: &'static str,
+    /// Of the sources, with a mark if they have been changed since.
+    pub commit: String,
+    /// As it was given.
+    pub command: String,
+    /// What the peers say of themselves, and what else the figures depend on.
+    pub peers: Vec<String>,
+    /// Of tcp, the same for all that is compared, where anything goes over it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub congestion_control: Option<String>,
+}
+
+impl Circumstances {
+    /// Those of this run of `program`.
+    #[must_use]
+    pub fn now(program: &str, peers: Vec<String>) -> Self {
+        let arguments: Vec<String> = env::args().skip(1).collect();
+        Self {
+            date: said("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]),
+            machine: machine(),
+            version: env!("CARGO_PKG_VERSION"),
+            commit: commit(),
+            command: format!("{program} {}", arguments.join(" ")),
+            peers,
+            congestion_control: None,
+        }
+    }
+
+    /// The lines above the tables.
+    #[must_use]
+    pub fn head(&self) -> String {
+        let Self { date, machine, version, commit, command, peers, congestion_control } = self;
+        let mut text = format!("# {command}\n# {date}, brevity {version} at {commit}\n# {machine}");
+        congestion_control.iter().for_each(|name| _ = write!(text, "\n# congestion control: {name}"));
+        peers.iter().for_each(|peer| _ = write!(text, "\n# {peer}"));
+        text
+    }
+}
+
+/// The figures as JSON.
+///
+/// # Errors
+/// [`Error::Contestant`] for what JSON has no words for.
+pub fn to_json(figures: &impl Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(figures);
+    text.map(|text| text + "\n").map_err(|error| Error::contestant("the figures", error.to_string()))
+}
+
+/// Keeps files of a run in `folder` under `name` and the day: endings and texts.
+///
+/// # Errors
+/// [`Error::Write`].
+pub fn keep(circumstances: &Circumstances, (folder, name): (&Path, &str), files: &[(&str, &str)]) -> Result<String> {
+    let day = circumstances.date.split('T').next().unwrap_or("today");
+    fs::create_dir_all(folder).map_err(|error| Error::Write { path: folder.into(), why: error.to_string() })?;
+    for (ending, text) in files {
+        write(&folder.join(format!("{name}-{day}.{ending}")), text)?;
+    }
+    let endings: Vec<&str> = files.iter().map(|(ending, _)| *ending).collect();
+    let stem = folder.join(format!("{name}-{day}"));
+    Ok(format!("# kept as {}.{{{}}}", stem.display(), endings.join(",")))
+}
+
+/// Writes a file.
+///
+/// # Errors
+/// [`Error::Write`].
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|error| Error::Write { path: path.into(), why: error.to_string() })
+}
+
+/// What is printed, and kept for the record.
+#[derive(Default)]
+pub struct Transcript {
+    text: String,
+    silent: bool,
+}
+
+impl Transcript {
+    /// Keeps lines, and does not print them.
+    #[must_use]
+    pub fn silent() -> Self {
+        Self { silent: true, ..Self::default() }
+    }
+
+    /// Prints a line, at once.
+    ///
+    /// # Errors
+    /// [`Error::System`] when nobody reads any more.
+    pub fn line(&mut self, text: &str) -> Result<()> {
+        self.text.push_str(text);
+        self.text.push('\n');
+        if self.silent {
+            return Ok(());
+        }
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::system("can't print the table"))
+    }
+
+    /// All lines.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+fn machine() -> String {
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model);
+    format!("{model}, {} processors, Linux {}", processor::allowed().len(), said("uname", &["-r"]))
+}
+
+fn commit() -> String {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let commit = said("git", &["-C", folder, "rev-parse", "--short=12", "HEAD"]);
+    let changes =
+        said("git", &["-C", folder, "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/bench/record"]);
+    if changes == UNKNOWN { commit } else { format!("{commit}, changed since") }
+}
+
+const UNKNOWN: &str = "unknown";
+
+/// The first line that a program prints.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let text = find_program(Path::new(program)).map(|program| printed(&program, arguments)).unwrap_or_default();
+    text.lines().next().unwrap_or(UNKNOWN).trim().to_owned()
+}
