@@ -1,9 +1,9 @@
-//! Index codecs at random places: time an index, and bytes over the entropy bound.
+//! Index codecs at random places. `brevity perf compress --only codec` says what they take over the entropy bound.
 
 use std::hint::black_box;
 
 use brevity_compress::SparseVec;
-use brevity_compress::codec::{Choice, Encoder, HEADER_BYTES, IndexCodec, Plain, decode};
+use brevity_compress::codec::{Choice, Encoder, IndexCodec, decode};
 use brevity_compress::generator::Generator;
 use brevity_compress::quantise::{Magnitude, Sign};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -22,14 +22,6 @@ fn random(density: f64) -> SparseVec {
     sparse
 }
 
-/// `log2 C(n, k)` by Stirling's formula.
-fn entropy_bits(n: usize, k: usize) -> f64 {
-    let (n, k) = (n as f64, k as f64);
-    let rest = n - k;
-    let circle = (n / (std::f64::consts::TAU * k * rest)).log2() / 2.0;
-    k * (n / k).log2() + rest * (n / rest).log2() + circle
-}
-
 fn codecs(c: &mut Criterion) {
     for density in [0.001, 0.01] {
         let entries = random(density);
@@ -40,12 +32,6 @@ fn codecs(c: &mut Criterion) {
         let mut out = SparseVec::new(0);
         for codec in [IndexCodec::Raw, IndexCodec::Packed, IndexCodec::Rice] {
             let choice = Choice::Only(codec);
-            if let Err(error) = encoder.encode(entries.view(), choice, &mut Plain, &mut message) {
-                panic!("{error}");
-            }
-            let index_bytes = message.len() - HEADER_BYTES - 4 * entries.len();
-            let over = 8.0 * index_bytes as f64 / entropy_bits(ELEMENTS, entries.len());
-            println!("{codec:?} at {density}: {index_bytes} bytes of indices, {over:.3} times the entropy");
             group.bench_function(format!("{codec:?}, encode, 1 bit a value"), |b| {
                 b.iter(|| encoder.encode(black_box(entries.view()), choice, &mut sign, &mut message));
             });
