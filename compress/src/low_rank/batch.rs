@@ -2,6 +2,7 @@
 
 use super::{LowRank, Workspace};
 use crate::Error;
+use crate::state::{Fault, Reader, State, Writer};
 
 /// An error, and the matrix of the batch that it is about.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -181,6 +182,35 @@ impl Batch {
         let position = matrices.min(self.states.len()).saturating_sub(1);
         crate::error::check_length(self.states.len(), matrices).map_err(at(position))?;
         crate::error::check_length(expected, found).map_err(at(position))
+    }
+}
+
+/// All matrices' right factors and generators. Matrices are compared one by one before any of them is changed.
+impl State for Batch {
+    fn kind(&self) -> [u8; 4] {
+        *b"lrba"
+    }
+
+    /// How many matrices, elements of all left factors, of all right ones.
+    fn shape(&self) -> Vec<u64> {
+        [self.states.len(), self.p_len(), self.q_len()].map(|length| length as u64).to_vec()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        self.states.iter().flat_map(LowRank::dimensions).for_each(|number| contents.u64(number));
+        self.states.iter().for_each(|state| contents.part(state));
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        for (position, state) in self.states.iter().enumerate() {
+            let (found, expected) = ([contents.u64()?, contents.u64()?, contents.u64()?], state.dimensions());
+            if found != expected {
+                let shown =
+                    |[rows, cols, rank]: [u64; 3]| format!("matrix {position} of {rows} x {cols} at rank {rank}");
+                return Err(Fault::Part { found: shown(found), expected: shown(expected) }.into());
+            }
+        }
+        self.states.iter_mut().try_for_each(|state| contents.part(state))
     }
 }
 

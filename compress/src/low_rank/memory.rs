@@ -5,7 +5,8 @@ use crate::Error;
 use crate::bits::check_finite;
 use crate::dense::{Element, first_infinite_sum, take_out};
 use crate::simd::Level;
-use crate::simd::low_rank::{self as kernels, Accumulation, Product, Tile, Tiles};
+use crate::simd::low_rank::{self as kernels, Accumulation, Product, Shape, Tile, Tiles};
+use crate::state::{Reader, State, Writer};
 
 /// What one matrix has not delivered on this rank: `M`, from which factors of the last step may still have to be
 /// subtracted.
@@ -15,6 +16,8 @@ use crate::simd::low_rank::{self as kernels, Accumulation, Product, Tile, Tiles}
 /// changing what follows.
 #[derive(Debug, Clone)]
 pub struct ErrorMemory {
+    rows: usize,
+    shape: Shape,
     m: Vec<f32>,
     /// Factors of the last step; meaningful while `is_pending`.
     p: Vec<f32>,
@@ -27,6 +30,8 @@ impl ErrorMemory {
     pub fn new(state: &LowRank) -> Self {
         let zeros = |count| vec![0.0; count];
         Self {
+            rows: state.rows(),
+            shape: state.shape(),
             m: zeros(state.rows() * state.cols()),
             p: zeros(state.p_len()),
             q: zeros(state.q_len()),
@@ -106,10 +111,14 @@ impl ErrorMemory {
 
     /// What [`materialise`](Self::materialise) would leave, as a copy.
     pub fn residual(&self, state: &LowRank) -> Vec<f32> {
+        self.materialised(state.shape())
+    }
+
+    fn materialised(&self, shape: Shape) -> Vec<f32> {
         let mut residual = self.m.clone();
         if self.is_pending {
             let (product, mut workspace) = (Product { p: &self.p, q: &self.q }, Workspace::default());
-            kernels::add_product(Level::best(), &mut residual, product, -1.0, state.shape(), &mut workspace);
+            kernels::add_product(Level::best(), &mut residual, product, -1.0, shape, &mut workspace);
         }
         residual
     }
@@ -149,5 +158,26 @@ impl ErrorMemory {
             .or_else(|| check_finite(p).err())
             // The sums of the tile were not, but never reached `p`.
             .unwrap_or(Error::NonFinite { index: 0, value: f32::INFINITY })
+    }
+}
+
+/// The residual, with nothing left to be subtracted: a step that was accumulated but not committed counts as not
+/// delivered. The rank does not matter.
+impl State for ErrorMemory {
+    fn kind(&self) -> [u8; 4] {
+        *b"lrem"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.rows as u64, self.shape.cols as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.computed_f32s(self.m.len(), || self.materialised(self.shape));
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        self.is_pending = false;
+        contents.f32s(&mut self.m)
     }
 }

@@ -3,6 +3,7 @@
 use super::{Batch, ErrorMemory, Factors, LowRank, MatrixError};
 use crate::Error;
 use crate::dense::Element;
+use crate::state::{Reader, State, Writer};
 
 /// What a rank takes as delivered of its matrix, and so what stays as its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -150,5 +151,27 @@ impl PowerSgd {
     /// a step apart.
     pub fn restart(&mut self) {
         self.batch.states_mut().iter_mut().for_each(LowRank::restart);
+    }
+}
+
+/// The batch, and what each matrix has not delivered: see [`ErrorMemory`].
+impl State for PowerSgd {
+    fn kind(&self) -> [u8; 4] {
+        *b"psgd"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        let elements = self.batch.states().iter().map(|state| (state.rows() * state.cols()) as u64).sum();
+        [self.batch.shape(), vec![elements]].concat()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.part(&self.batch);
+        self.memories.iter().for_each(|memory| contents.part(memory));
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.part(&mut self.batch)?;
+        self.memories.iter_mut().try_for_each(|memory| contents.part(memory))
     }
 }

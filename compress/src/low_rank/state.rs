@@ -6,6 +6,7 @@ use crate::bits::{check_finite, largest_finite};
 use crate::generator::Generator;
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
+use crate::state::{Reader, State, Writer};
 
 /// The state of one matrix between steps: its shape, `Q`, and the generator shared by all ranks.
 #[derive(Debug, Clone)]
@@ -166,6 +167,11 @@ impl LowRank {
         Ok(())
     }
 
+    /// Rows, columns and rank.
+    pub(super) fn dimensions(&self) -> [u64; 3] {
+        [self.rows, self.cols, self.rank].map(|number| number as u64)
+    }
+
     pub(super) fn shape(&self) -> Shape {
         Shape { cols: self.cols, rank: self.rank }
     }
@@ -173,6 +179,28 @@ impl LowRank {
     pub(super) fn check_factors(&self, p: &[f32], q: &[f32]) -> Result<(), Error> {
         check_shape("P", self.rows, self.rank, p.len())?;
         check_shape("Q", self.cols, self.rank, q.len())
+    }
+}
+
+/// `Q` and the generator of redrawn columns: the same on all ranks. [`restart`](LowRank::restart) still goes back to the seed
+/// that the object was made with.
+impl State for LowRank {
+    fn kind(&self) -> [u8; 4] {
+        *b"lowr"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        self.dimensions().to_vec()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.f32s(&self.q);
+        contents.part(&self.generator);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.f32s(&mut self.q)?;
+        contents.part(&mut self.generator)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::Error;
 use crate::generator::Generator;
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
+use crate::state::{Reader, State, Writer};
 
 /// `M U U^T`, with a random `U` (`cols x r`) of which the mean of `U U^T` is the identity; every step draws another.
 ///
@@ -77,5 +78,24 @@ impl UnbiasedLowRank {
 
     fn shape(&self) -> Shape {
         Shape { cols: self.cols, rank: self.rank }
+    }
+}
+
+/// The generator, from which the next step draws: the same on all ranks.
+impl State for UnbiasedLowRank {
+    fn kind(&self) -> [u8; 4] {
+        *b"lrun"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        [self.rows, self.cols, self.rank].map(|number| number as u64).to_vec()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.part(&self.generator);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.part(&mut self.generator)
     }
 }

@@ -1,10 +1,12 @@
 //! Error feedback in one pass for codes whose scale is known last.
 
+use super::feedback::KIND;
 use super::{BLOCK, Encoded, Quantiser};
 use crate::Error;
 use crate::bits::check_finite;
 use crate::error::check_length;
 use crate::simd::step::{Figures, Step};
+use crate::state::{Reader, State, Writer};
 
 /// A quantiser whose codes need no scale, and whose scale is made of sums: [`Sign`](super::Sign) and
 /// [`TwoBit`](super::TwoBit). Not for others to implement.
@@ -85,6 +87,11 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         &self.quantiser
     }
 
+    /// The quantiser, to load what it remembers.
+    pub fn quantiser_mut(&mut self) -> &mut Q {
+        &mut self.quantiser
+    }
+
     /// The residual, without what the last message says. Cost: a pass, if nobody has asked since.
     pub fn residual(&mut self) -> &[f32] {
         if self.last == Last::Contained {
@@ -124,6 +131,17 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         }
     }
 
+    /// What [`residual`](Self::residual) gives, as a copy.
+    fn residual_copy(&self) -> Vec<f32> {
+        let mut residual = self.values.clone();
+        if self.last == Last::Contained
+            && let Ok(said) = Encoded::new(self.quantiser.format(), residual.len(), &self.message)
+        {
+            said.add_range(-1.0, 0..residual.len(), &mut residual);
+        }
+        residual
+    }
+
     /// Takes the gradient out of the values that were done, and finds what was wrong with the others.
     fn undo(&mut self, gradient: &[f32], done: usize) -> Error {
         if self.last == Last::Contained {
@@ -135,5 +153,25 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         let (place, value) = sums.enumerate().find(|(_, sum)| !sum.is_finite()).unwrap_or((0, f32::NAN));
         self.values[..done].iter_mut().zip(gradient).for_each(|(r, g)| *r -= g);
         Error::NonFinite { index: done + place, value }
+    }
+}
+
+/// The residual. The last message counts as delivered.
+impl<Q: OnePass> State for DeferredFeedback<Q> {
+    fn kind(&self) -> [u8; 4] {
+        KIND
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.values.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.computed_f32s(self.values.len(), || self.residual_copy());
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        self.last = Last::None;
+        contents.f32s(&mut self.values)
     }
 }

@@ -4,6 +4,7 @@ use super::{Bucketed, Encoded, Quantiser, begin, later};
 use crate::dense::accumulate;
 use crate::error::check_length;
 use crate::simd::{Level, codes};
+use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec};
 
 /// Error feedback around any quantiser, in three passes or more: `r += g`, encode, `r -= d`.
@@ -17,6 +18,16 @@ impl<Q: Quantiser> Feedback<Q> {
     /// Feedback for a vector of `n` values, which is zero.
     pub fn new(n: usize, quantiser: Q) -> Self {
         Self { quantiser, residual: vec![0.0; n] }
+    }
+
+    /// The quantiser.
+    pub fn quantiser(&self) -> &Q {
+        &self.quantiser
+    }
+
+    /// The quantiser, to load what it remembers.
+    pub fn quantiser_mut(&mut self) -> &mut Q {
+        &mut self.quantiser
     }
 
     /// The residual.
@@ -65,6 +76,16 @@ impl<Q: Bucketed> BucketFeedback<Q> {
     pub fn new(n: usize, quantiser: Q) -> Self {
         let decoded = vec![0.0; quantiser.bucket().min(n)];
         Self { quantiser, residual: vec![0.0; n], decoded }
+    }
+
+    /// The quantiser.
+    pub fn quantiser(&self) -> &Q {
+        &self.quantiser
+    }
+
+    /// The quantiser, to load what it remembers.
+    pub fn quantiser_mut(&mut self) -> &mut Q {
+        &mut self.quantiser
     }
 
     /// The residual.
@@ -123,6 +144,46 @@ impl<Q: Bucketed> BucketFeedback<Q> {
             codes::add_scaled(Level::best(), r, -1.0, g);
             at += length;
         }
+    }
+}
+
+/// The kind of saved residuals of quantisers. They mean the same whatever quantiser they are of, and whatever feeds it, so
+/// that one may be loaded into another; what a quantiser itself remembers is saved apart.
+pub(super) const KIND: [u8; 4] = *b"qfbk";
+
+impl<Q> State for Feedback<Q> {
+    fn kind(&self) -> [u8; 4] {
+        KIND
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.residual.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.f32s(&self.residual);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.f32s(&mut self.residual)
+    }
+}
+
+impl<Q> State for BucketFeedback<Q> {
+    fn kind(&self) -> [u8; 4] {
+        KIND
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        vec![self.residual.len() as u64]
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.f32s(&self.residual);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.f32s(&mut self.residual)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::Error;
 use crate::generator::Generator;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
+use crate::state::{Reader, State, Writer};
 
 /// What a bucket's values are measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -111,5 +112,24 @@ impl Bucketed for Qsgd {
             unpack_block(self.width(), packed, number, codes);
             codes::qsgd_values(Level::best(), codes, norm, self.levels, values);
         }
+    }
+}
+
+/// From where on keys of messages are drawn.
+impl State for Qsgd {
+    fn kind(&self) -> [u8; 4] {
+        *b"qsgd"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.part(&self.keys);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.part(&mut self.keys)
     }
 }

@@ -6,6 +6,7 @@ use crate::bits::check_finite;
 use crate::generator::Generator;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
+use crate::state::{Reader, State, Writer};
 
 /// Quantises to `s * sign(v)` with probability `|v| / s`, else 0, where `s` is the largest magnitude: `4 + n / 4` bytes.
 ///
@@ -58,6 +59,25 @@ impl Quantiser for Ternary {
             }
         });
         Ok(())
+    }
+}
+
+/// From where on keys of messages are drawn.
+impl State for Ternary {
+    fn kind(&self) -> [u8; 4] {
+        *b"tern"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.part(&self.keys);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        contents.part(&mut self.keys)
     }
 }
 

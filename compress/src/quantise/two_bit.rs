@@ -10,6 +10,7 @@ use crate::bits::check_finite;
 use crate::simd::Level;
 use crate::simd::pack::packed_bytes;
 use crate::simd::step::{Figures, Step, encode_two_bit, step_two_bit};
+use crate::state::{Fault, Reader, State, Writer};
 
 /// Values that the first threshold is made of.
 const SAMPLE: usize = 4096;
@@ -91,5 +92,32 @@ impl OnePass for TwoBit {
         let levels = std::array::from_fn(|i| levels.get(i).map_or(0.0, |&bytes| f32::from_le_bytes(bytes)));
         let means = self.magnitude == Magnitude::Mean;
         step_two_bit(Level::best(), step, levels, self.threshold.unwrap_or(0.0), means)
+    }
+}
+
+/// The threshold of the next message.
+impl State for TwoBit {
+    fn kind(&self) -> [u8; 4] {
+        *b"2bit"
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn write_contents(&self, contents: &mut Writer) {
+        contents.u64(self.threshold.is_some().into());
+        contents.f32s(&[self.threshold.unwrap_or(0.0)]);
+    }
+
+    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+        let (is_there, mut threshold) = (contents.u64()?, [0.0]);
+        contents.f32s(&mut threshold)?;
+        self.threshold = match is_there {
+            0 => None,
+            1 => Some(threshold[0]),
+            _ => return Err(Fault::Contents { what: "a threshold is there or not" }.into()),
+        };
+        Ok(())
     }
 }

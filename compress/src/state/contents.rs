@@ -62,6 +62,20 @@ impl Writer {
         }
     }
 
+    /// Writes 4 bytes for each of `count` values that are computed for it: not at all where bytes are only counted.
+    ///
+    /// # Panics
+    /// When there are not `count`.
+    pub fn computed_f32s(&mut self, count: usize, values: impl FnOnce() -> Vec<f32>) {
+        if self.counts_only {
+            self.length += 4 * count;
+        } else {
+            let values = values();
+            assert_eq!(values.len(), count, "as many values as were announced");
+            self.f32s(&values);
+        }
+    }
+
     /// Writes the contents of a part. Its shape is to be in that of the whole.
     pub fn part(&mut self, part: &(impl State + ?Sized)) {
         part.write_contents(self);

@@ -57,6 +57,14 @@ pub enum Fault {
         /// Bytes that an object of this shape has.
         expected: u64,
     },
+    /// A part of it belongs to something else.
+    #[error("saved state holds {found}, expected {expected}: was it saved with another model or other settings?")]
+    Part {
+        /// What the part was saved of.
+        found: String,
+        /// What it is to be loaded into.
+        expected: String,
+    },
     /// Contents that no object has, although the checksum is right.
     #[error("saved state is impossible: {what}")]
     Contents {
