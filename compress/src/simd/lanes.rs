@@ -4,7 +4,9 @@
 //! that the CPU has the instructions is a token ([`Simd`]) that only [`dispatch`] makes, so kernels are safe code. All of
 //! their functions must be `#[inline(always)]`: what is not inlined is compiled for the poorest CPU.
 
-use super::{Kind, Level};
+#[cfg(target_arch = "x86_64")]
+use super::Kind;
+use super::Level;
 
 /// Floats in a block.
 pub(crate) const LANES: usize = 16;

@@ -1,6 +1,8 @@
 //! Two lists from one: what a mesh keeps, and what it drops.
 
-use super::{Kind, Level, Mesh};
+#[cfg(target_arch = "x86_64")]
+use super::Kind;
+use super::{Level, Mesh};
 
 /// All bits of an `f32` but the sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;

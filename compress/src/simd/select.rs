@@ -3,7 +3,9 @@
 //! A candidate is a value whose magnitude, as bits, is at least a bound of 1 or more. Values that are not finite lie above every
 //! bound, so they are found as well: one comparison serves both.
 
-use super::{Kind, Level, per_level};
+#[cfg(target_arch = "x86_64")]
+use super::Kind;
+use super::{Level, per_level};
 use crate::bits::{INFINITE, magnitude};
 
 /// Values that are looked at before the room for candidates is looked at again.

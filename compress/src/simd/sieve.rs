@@ -1,6 +1,8 @@
 //! Passes over the candidates of a selection: what is the largest, how are they spread, which of them stay.
 
-use super::{Kind, Level, per_level};
+#[cfg(target_arch = "x86_64")]
+use super::Kind;
+use super::{Level, per_level};
 
 /// All bits of an `f32` but the sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;
