@@ -21,7 +21,9 @@ mod select;
 mod sieve;
 pub(crate) mod step;
 
-pub(crate) use level::{Kind, Level, per_level};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use level::Kind;
+pub(crate) use level::{Level, per_level};
 pub(crate) use merge::{look_over, merge};
 pub(crate) use part::{List, SPARE, copy_band, part};
 pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
