@@ -60,6 +60,10 @@ pub enum Error {
         tensor: String,
     },
 
+    /// The state of an exchange can't be saved, or not be loaded: it was cut off, damaged, or belongs to something else.
+    #[error(transparent)]
+    State(#[from] brevity_compress::Error),
+
     /// A collective failed. After an exchange, what was handed in is in the residuals and goes out with the next
     /// exchange that succeeds: do not hand it in again.
     #[error(transparent)]

@@ -9,15 +9,23 @@ use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
 use crate::choose::Cost;
-use crate::dense::{all_reduce, describe_all_reduce};
+use crate::dense::all_reduce;
 use crate::description::{Description, Operation};
 use crate::element::{Element, Reduction};
 use crate::error::{Error, Result};
 
-/// What ranks of a low-rank all-reduce must agree on.
+/// What ranks of a low-rank all-reduce must agree on: also where their states come from, since states that differ would
+/// part the ranks without a word.
 #[must_use]
 pub fn describe(batch: &Batch) -> Description {
-    Description::new(Operation::LOW_RANK_ALL_REDUCE, f32::NUMBER, batch.p_len() + batch.q_len())
+    let count = batch.p_len() + batch.q_len();
+    match batch.origin() {
+        0 => Description::new(Operation::LOW_RANK_ALL_REDUCE, f32::NUMBER, count),
+        origin => {
+            let plan = [count as u64, origin].map(u64::to_le_bytes);
+            Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, plan.as_flattened())
+        }
+    }
 }
 
 /// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state of the batch).
@@ -36,13 +44,14 @@ pub async fn low_rank_all_reduce(
     cost: &Cost,
 ) -> Result<Factors> {
     check(batch, matrices)?;
-    let mut p = vec![0.0; batch.p_len()];
-    let outcome = batch.left_factors(matrices, &mut p);
-    poison_unless(outcome, &mut p, call, tensors);
-    all_reduce_factors(call, Plain { batch, matrices }, p, tensors, cost).await
+    let mut factors = Factors { p: vec![0.0; batch.p_len()], ..Factors::default() };
+    let outcome = batch.left_factors(matrices, &mut factors.p);
+    poison_unless(outcome, &mut factors.p, call, tensors);
+    all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, cost).await
 }
 
-/// The same with error feedback: for what the batch has accumulated, whose packed left factors are `p`. The caller
+/// The same with error feedback: for what the batch has accumulated, whose packed left factors are `factors.p`. The memory
+/// of the other factors is used again, so that a caller who hands in those of the last step allocates nothing. The caller
 /// commits the factors once it keeps the result. A rank that is poisoned takes part with zeros in `p`.
 ///
 /// # Errors
@@ -50,15 +59,15 @@ pub async fn low_rank_all_reduce(
 pub async fn powersgd_all_reduce(
     call: &Call<'_, '_>,
     powersgd: &mut PowerSgd,
-    p: Vec<f32>,
+    factors: Factors,
     tensors: &[u32],
     cost: &Cost,
 ) -> Result<Factors> {
     let expected = powersgd.batch().p_len();
-    if p.len() != expected {
-        return Err(Error::Length { what: "the left factors", found: p.len(), expected });
+    if factors.p.len() != expected {
+        return Err(Error::Length { what: "the left factors", found: factors.p.len(), expected });
     }
-    all_reduce_factors(call, powersgd, p, tensors, cost).await
+    all_reduce_factors(call, powersgd, factors, tensors, cost).await
 }
 
 /// The phases between and after the two messages.
@@ -96,18 +105,21 @@ impl Phases for &mut PowerSgd {
 async fn all_reduce_factors(
     call: &Call<'_, '_>,
     mut phases: impl Phases,
-    p: Vec<f32>,
+    factors: Factors,
     tensors: &[u32],
     cost: &Cost,
 ) -> Result<Factors> {
+    let call = &call.describe(describe(phases.states()));
+    let Factors { p, mut own_q, mut q } = factors;
     let mut p = mean(call, p, cost).await?;
     call.check_poison()?;
     // The same bits on all ranks, and so the same outcome.
     phases.states().orthonormalise(&mut p).map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
-    let mut own_q = vec![0.0; phases.states().q_len()];
+    own_q.resize(phases.states().q_len(), 0.0);
     let outcome = phases.project(&p, &mut own_q);
     poison_unless(outcome, &mut own_q, call, tensors);
-    let q = mean(call, own_q.clone(), cost).await?;
+    q.clone_from(&own_q);
+    let q = mean(call, q, cost).await?;
     call.check_poison()?;
     match q.iter().position(|value| !value.is_finite()) {
         Some(place) => Err(Error::Overflow { tensor: tensors[phases.states().position_in_q(place)] }),
@@ -129,8 +141,7 @@ fn poison_unless(
 }
 
 async fn mean(call: &Call<'_, '_>, factors: Vec<f32>, cost: &Cost) -> Result<Vec<f32>> {
-    let call = call.describe(describe_all_reduce::<f32>(factors.len(), Reduction::Average));
-    let chunk = all_reduce(&call, Chunk::from(factors), Reduction::Average, cost).await?;
+    let chunk = all_reduce(call, Chunk::from(factors), Reduction::Average, cost).await?;
     Ok(chunk.into_vec())
 }
 

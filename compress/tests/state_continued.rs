@@ -155,6 +155,29 @@ fn low_rank_state_of_other_matrices_is_refused_and_changes_nothing() {
     assert_eq!(turned.to_string(), shown);
 }
 
+/// Ranks compare where their factors come from before they go on together.
+#[test]
+fn the_origin_tells_steps_apart() {
+    let shapes = vec![(8, 4, 2), (4, 8, 2)];
+    let mut saved = powersgd(&shapes, ErrorRule::Own, 1);
+    assert_eq!(saved.batch().origin(), 0);
+    let origins = [0, 1].map(|number| {
+        step(&mut saved, number);
+        let loaded = || {
+            let mut loaded = powersgd(&shapes, ErrorRule::Own, 2);
+            state::from_bytes(&mut loaded, &state::to_bytes(&saved)).unwrap();
+            loaded
+        };
+        let (one, mut two) = (loaded(), loaded());
+        step(&mut two, 9);
+        assert_eq!(one.batch().origin(), two.batch().origin());
+        two.restart();
+        assert_eq!(two.batch().origin(), 0);
+        one.batch().origin()
+    });
+    assert!(origins[0] != origins[1] && !origins.contains(&0), "{origins:?}");
+}
+
 #[test]
 fn low_rank_state_with_a_nan_is_refused() {
     struct Forged;

@@ -4,6 +4,7 @@ use std::mem;
 use std::ops::Range;
 
 use brevity_collectives::{Call, Chunk, Cost, Description, Error, Reduction, Result, dense};
+use brevity_compress::state::{Reader, Writer};
 
 use super::{Ending, add_finite};
 
@@ -94,6 +95,20 @@ impl DenseLane {
         if !self.waiting {
             self.pending.fill(0.0);
         }
+    }
+
+    pub(super) fn holds(&self, tensor: usize) -> bool {
+        self.tensors.iter().any(|packed| packed.tensor == tensor)
+    }
+
+    pub(super) fn write_state(&self, contents: &mut Writer) {
+        contents.f32s(&self.pending);
+    }
+
+    pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> std::result::Result<(), brevity_compress::Error> {
+        contents.f32s(&mut self.pending)?;
+        self.waiting = self.pending.iter().any(|&value| value != 0.0);
+        Ok(())
     }
 
     pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {

@@ -3,6 +3,7 @@
 use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
 use brevity_collectives::{Call, Cost, Description, Result};
 use brevity_compress::low_rank::{Factors, LowRank, PowerSgd};
+use brevity_compress::state::{Reader, Writer};
 
 use super::Ending;
 
@@ -53,12 +54,12 @@ impl LowRankLane {
     }
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
-        let mut p = std::mem::take(&mut self.factors.p);
+        let mut factors = std::mem::take(&mut self.factors);
         if poisoned {
-            p.fill(0.0);
+            factors.p.fill(0.0);
         }
         let call = call.describe(self.describe());
-        self.factors = powersgd_all_reduce(&call, &mut self.powersgd, p, &self.numbers, cost).await?;
+        self.factors = powersgd_all_reduce(&call, &mut self.powersgd, factors, &self.numbers, cost).await?;
         Ok(())
     }
 
@@ -90,8 +91,25 @@ impl LowRankLane {
         }
     }
 
+    pub(super) fn travels(&self, tensor: usize) -> Option<String> {
+        let state = &self.powersgd.batch().states()[self.position(tensor)?];
+        Some(format!("rank {} of {} x {}", state.rank(), state.rows(), state.cols()))
+    }
+
+    pub(super) fn write_state(&self, contents: &mut Writer) {
+        contents.part(&self.powersgd);
+    }
+
+    pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> std::result::Result<(), brevity_compress::Error> {
+        contents.part(&mut self.powersgd)
+    }
+
+    fn position(&self, tensor: usize) -> Option<usize> {
+        self.tensors.iter().position(|&known| known == tensor)
+    }
+
     pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
-        let position = self.tensors.iter().position(|&known| known == tensor)?;
+        let position = self.position(tensor)?;
         Some(self.powersgd.residual(position))
     }
 }

@@ -8,6 +8,7 @@ mod averaging;
 mod builder;
 mod dense;
 mod low_rank;
+mod saved;
 mod sparse;
 
 use brevity_collectives::{Call, Cost, Description, Error as Collective, Group, Operation};
@@ -128,6 +129,7 @@ impl GradientExchange {
                 lane.restart();
             }
         }
+        self.parts.description = describe(&self.parts.lanes);
     }
 
     /// The group that the exchange is used in.
@@ -245,6 +247,15 @@ impl Lane {
             Self::Dense(lane) => lane.finish(ending, gradients),
             Self::Sparse(lane) => lane.finish(ending, gradients, world_size),
             Self::LowRank(lane) => lane.finish(ending, gradients),
+        }
+    }
+
+    /// How a tensor of the lane travels.
+    fn travels(&self, tensor: usize) -> Option<String> {
+        match self {
+            Self::Dense(lane) => lane.holds(tensor).then(|| "dense".into()),
+            Self::Sparse(lane) => lane.holds(tensor).then(|| "sparse".into()),
+            Self::LowRank(lane) => lane.travels(tensor),
         }
     }
 

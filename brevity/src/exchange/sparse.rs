@@ -4,6 +4,7 @@ use brevity_collectives::{Call, Description, Result, sparse};
 use brevity_compress::SparseVec;
 use brevity_compress::feedback::Residual;
 use brevity_compress::select::TopKScratch;
+use brevity_compress::state::{Reader, Writer};
 
 use super::Ending;
 use crate::policy::SparseMethod;
@@ -109,8 +110,20 @@ impl SparseLane {
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
     }
 
+    pub(super) fn holds(&self, tensor: usize) -> bool {
+        tensor == self.tensor
+    }
+
+    pub(super) fn write_state(&self, contents: &mut Writer) {
+        contents.part(&self.residual);
+    }
+
+    pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> std::result::Result<(), brevity_compress::Error> {
+        contents.part(&mut self.residual)
+    }
+
     pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
-        (tensor == self.tensor).then(|| self.residual.values().to_vec())
+        self.holds(tensor).then(|| self.residual.values().to_vec())
     }
 }
 

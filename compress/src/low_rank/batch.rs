@@ -2,7 +2,7 @@
 
 use super::{LowRank, Workspace};
 use crate::Error;
-use crate::state::{Fault, Reader, State, Writer};
+use crate::state::{self, Fault, Reader, State, Writer};
 
 /// An error, and the matrix of the batch that it is about.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -32,6 +32,7 @@ pub struct Batch {
     /// Where each matrix's factors start in packed vectors, and their ends.
     p_starts: Vec<usize>,
     q_starts: Vec<usize>,
+    origin: u64,
     pub(super) workspace: Workspace,
 }
 
@@ -58,7 +59,19 @@ impl Batch {
         &self.states
     }
 
-    /// The states, to be restarted or restored.
+    /// What the states began with: 0 for seeds, else a checksum of the saved state that was loaded last. Ranks that are to
+    /// stay together must have the same.
+    pub fn origin(&self) -> u64 {
+        self.origin
+    }
+
+    /// [`LowRank::restart`] for all matrices.
+    pub fn restart(&mut self) {
+        self.states.iter_mut().for_each(LowRank::restart);
+        self.origin = 0;
+    }
+
+    /// The states, to be restored.
     pub fn states_mut(&mut self) -> &mut [LowRank] {
         &mut self.states
     }
@@ -210,7 +223,11 @@ impl State for Batch {
                 return Err(Fault::Part { found: shown(found), expected: shown(expected) }.into());
             }
         }
-        self.states.iter_mut().try_for_each(|state| contents.part(state))
+        self.states.iter_mut().try_for_each(|state| contents.part(state))?;
+        // They end with the checksum of the contents: 32 bits, to which another is added so that they are never 0.
+        let checksum = state::to_bytes(self).last_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes));
+        self.origin = 1 << 32 | u64::from(checksum);
+        Ok(())
     }
 }
 

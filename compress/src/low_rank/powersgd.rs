@@ -150,7 +150,7 @@ impl PowerSgd {
     /// Forgets the warm start of all matrices, but not their errors: for survivors of a rank that was lost, which may be
     /// a step apart.
     pub fn restart(&mut self) {
-        self.batch.states_mut().iter_mut().for_each(LowRank::restart);
+        self.batch.restart();
     }
 }
 
