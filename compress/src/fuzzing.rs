@@ -4,6 +4,8 @@
 use crate::codec::decode;
 use crate::feedback::Residual;
 use crate::generator::Generator;
+use crate::low_rank::{Batch, ErrorRule, LowRank, PowerSgd};
+use crate::quantise::{Encoded, Format, elias};
 use crate::state::{self, Reader, State, Writer};
 use crate::{Error, SparseVec};
 
@@ -20,11 +22,35 @@ pub fn codec_messages(data: &[u8]) {
     let (indices, values) = out.into_parts();
     let checked = SparseVec::from_parts(DIM, indices, values);
     assert!(checked.is_ok(), "{checked:?}");
+    elias_codes(data);
+    if let Some((&format, bytes)) = data.split_first() {
+        dense_values(format, bytes);
+    }
+}
+
+/// 300 values of a dense vector, in whatever format.
+fn dense_values(format: u8, bytes: &[u8]) {
+    let Some(format) = Format::from_id(format) else { return };
+    if let Ok(encoded) = Encoded::new(format, DIM, bytes) {
+        let mut values = [f32::NAN; DIM];
+        let decoded = encoded.decode_into(&mut values);
+        assert!(decoded.is_ok() && values.iter().all(|value| value.is_finite()), "{format:?}");
+    }
+}
+
+/// 300 values of QSGD in Elias codes.
+fn elias_codes(data: &[u8]) {
+    let (mut message, mut again) = (Vec::new(), Vec::new());
+    if elias::decode(data, DIM, &mut message).is_ok() {
+        let encoded = elias::encode(&message, DIM, &mut again);
+        assert!(encoded.is_ok() && again == data, "{encoded:?}");
+    }
 }
 
 /// Saved state: as it is, and as contents under a checksum that is right.
 pub fn saved_state(data: &[u8]) {
     let _ = state::from_bytes(&mut Generator::new(1), data);
+    saved_powersgd(data);
     check_residual(3, data);
     let elements = data.len() / 4;
     let forged = Forged { kind: *b"resi", shape: vec![elements as u64], contents: &data[..4 * elements] };
@@ -34,6 +60,19 @@ pub fn saved_state(data: &[u8]) {
         let forged = Forged { kind: *b"rand", shape: Vec::new(), contents };
         let loaded = state::from_bytes(&mut generator, &state::to_bytes(&forged));
         assert_eq!(loaded.is_ok(), *contents != [0; 32], "{loaded:?}");
+    }
+}
+
+/// Two matrices, under a checksum that is right.
+fn saved_powersgd(data: &[u8]) {
+    let states: Result<Vec<_>, _> =
+        [(3, 2), (2, 4)].into_iter().map(|(rows, cols)| LowRank::new(rows, cols, 1, 1)).collect();
+    let mut powersgd = PowerSgd::new(Batch::new(states.unwrap_or_default()), ErrorRule::Own);
+    let _ = state::from_bytes(&mut powersgd, data);
+    let forged = Forged { kind: powersgd.kind(), shape: powersgd.shape(), contents: data };
+    if state::from_bytes(&mut powersgd, &state::to_bytes(&forged)).is_ok() {
+        assert!(powersgd.memories().iter().all(|memory| memory.matrix().iter().all(|value| value.is_finite())));
+        assert!(powersgd.batch().states().iter().all(|state| state.q().iter().all(|value| value.is_finite())));
     }
 }
 

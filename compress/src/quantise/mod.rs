@@ -19,6 +19,7 @@
 
 mod columns;
 mod deferred;
+pub mod elias;
 mod encoded;
 mod feedback;
 mod half_precision;

@@ -19,7 +19,7 @@ pub enum Norm {
 }
 
 /// Quantises to `norm * sign(v) * level / s` with a level of 0 to `s`, in 2 (`s` = 1), 4 (to 7) or 8 bits (to 127) and 4
-/// bytes a bucket of values. The paper's Elias code, which pays where most levels are 0, is left to codecs.
+/// bytes a bucket of values. The paper's Elias code, which pays where most levels are 0, is in [`elias`](super::elias).
 ///
 /// Unbiased, but for roundings of 2^-17 of a level. Of `d` values with norm `N`, the squared error has a mean of at most
 /// `min(d / s^2, sqrt(d) / s) N^2` with the Euclidean norm (the paper's Lemma 3.1), at most `d / (4 s^2)` times the largest
