@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of the transports under AddressSanitizer and ThreadSanitizer.
+# Runs the tests of the transports under AddressSanitizer and ThreadSanitizer, and those of the kernels of compression under
+# AddressSanitizer: the rooms that have unsafe code.
 #
 #   ci/sanitize.sh [address|thread]
 #
@@ -21,6 +22,8 @@ address() {
     # other's way.
     export ASAN_OPTIONS=detect_leaks=0 UCX_MEM_EVENTS=no
     cargo test --locked --target "$host" -p ucx-sys-wrap --lib --test local --test tcp --test ucx --test stress
+    # Few cases of each property: they are to meet every kernel and every end of a vector, not every value.
+    PROPTEST_CASES=${PROPTEST_CASES:-16} cargo test --locked --target "$host" -p brevity-compress --lib --tests
 }
 
 thread() {

@@ -106,7 +106,7 @@ fn what_no_encoder_writes_is_refused() {
     refused(&by_hand(3, "10 100 11111 0"), 20, "values up to the end");
     refused(&by_hand(3, "100 0 110"), 20, "bits of Elias codes");
     refused(&by_hand(3, ""), 20, "bits of Elias codes");
-    refused(&by_hand(3, "10 100 10101 0 00000"), 20, "bytes of Elias codes");
+    refused(&by_hand(3, "10 100 10101 0 00000 00000000"), 20, "bytes of Elias codes");
     refused(&by_hand(3, "10 100 10101 0 1"), 20, "after the last Elias code");
     // Digits that would go on for ever.
     refused(&by_hand(3, &"1".repeat(400)), 20, "digits of an Elias code");
@@ -137,6 +137,6 @@ fn it_pays_where_most_levels_are_zero() {
         |levels| 8.0 * encoded(&qsgd(&values, levels, 512, Norm::Euclidean), values.len()).len() as f64 / 65536.0;
     let [one, seven] = [1, 7].map(bits);
     println!("bits a value: {one} with one level, {seven} with seven");
-    assert!(one < 0.6, "{one}");
-    assert!(seven < 3.0, "{seven}");
+    assert!(one < 0.5, "{one}");
+    assert!(seven < 1.7, "{seven}");
 }

@@ -9,9 +9,8 @@
 //! The omega code of a number is its binary digits, before them in the same way how many these are less one, and so on down
 //! to 1, and a 0 behind all: 1 is `0`, 2 is `10 0`, 16 is `10 100 10000 0`.
 //!
-//! With normal values, one level and buckets of 512, a value takes about half a bit instead of 2; with 7 levels about as
-//! much as the 4 bits that it had, and with more it grows. Bit by bit, so many times slower than QSGD itself: for links on
-//! which nanoseconds a value don't count.
+//! With normal values and buckets of 512, a value takes 0.42 bits instead of 2 with one level, and 1.56 instead of 4 with
+//! seven. Bit by bit, so many times slower than QSGD itself: for links on which nanoseconds a value don't count.
 
 use super::encoded::qsgd_width;
 use super::{BLOCK, Encoded, Format, unpack_block};
