@@ -12,11 +12,7 @@ use bitpacking::{BitPacker, BitPacker4x};
 
 use super::header::malformed;
 use crate::Error;
-
-const BLOCK: usize = BitPacker4x::BLOCK_LEN;
-
-/// The widest gaps of which a block's sum stays below 2^32.
-const NARROW: u8 = 24;
+use crate::simd::{GAPS as BLOCK, Level, NARROW, unpack_rising};
 
 /// Replaces `widths` by the bits of each block's widest gap.
 pub(super) fn measure(indices: &[u32], widths: &mut Vec<u8>) {
@@ -71,16 +67,21 @@ pub(super) fn decode(packed: &[u8], count: usize, dim: usize, indices: &mut Vec<
         return Err(malformed("bytes of packed indices", expected, packed.len()));
     }
     indices.resize(count, 0);
-    let mut next = 0;
+    let (level, mut next) = (Level::best(), 0);
     for (block, &width) in indices.chunks_mut(BLOCK).zip(widths) {
         let (own, others) = rest.split_at(block_bytes(block.len(), width));
-        rest = others;
-        next = if block.len() == BLOCK && width <= NARROW {
-            unpack_block(next, width, own, block)
-        } else {
-            unpack_gaps(width, own, block);
-            sum(next, block)
+        next = match <&mut [u32; BLOCK]>::try_from(&mut *block) {
+            Ok(block) if usize::from(width) <= NARROW => {
+                unpack_rising(level, next as u32, width.into(), rest, block);
+                // They rise by less than 2^32.
+                next + u64::from(block[BLOCK - 1].wrapping_sub(next as u32)) + 1
+            }
+            _ => {
+                unpack_gaps(width, own, block);
+                sum(next, block)
+            }
         };
+        rest = others;
         if next > dim as u64 {
             return Err(malformed("elements up to an index, at most", dim, next as usize));
         }
@@ -96,13 +97,6 @@ fn gaps(before: Option<u32>, block: &[u32]) -> impl Iterator<Item = u32> {
     let next = before.map_or(0, |before| before.wrapping_add(1));
     let nexts = std::iter::once(next).chain(block.iter().map(|index| index.wrapping_add(1)));
     block.iter().zip(nexts).map(|(index, next)| index.wrapping_sub(next))
-}
-
-/// Unpacks a block of narrow gaps that begins at index `next`, and says where it ends.
-fn unpack_block(next: u64, width: u8, bytes: &[u8], block: &mut [u32]) -> u64 {
-    let before = next.checked_sub(1).map(|before| before as u32);
-    BitPacker4x::new().decompress_strictly_sorted(before, bytes, block, width);
-    next + u64::from(block[BLOCK - 1].wrapping_sub(next as u32)) + 1
 }
 
 /// Unpacks gaps as they are.
