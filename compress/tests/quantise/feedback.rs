@@ -1,0 +1,195 @@
+//! Error feedback: mass is conserved, by every kind, and messages that are lost come back.
+
+use brevity_compress::quantise::{
+    BucketFeedback, Bucketed, DeferredFeedback, Encoded, Feedback, Format, HalfPrecision, Magnitude, MinMax, Norm,
+    OnePass, Qsgd, Quantiser, Sign, TwoBit, encode_entries,
+};
+use brevity_compress::{Error, SparseVec};
+use proptest::prelude::*;
+
+use super::shapes::shaped;
+use super::{quantisers, values_at};
+
+/// Error feedback of any kind.
+trait Kept {
+    fn step(&mut self, gradient: &[f32], said: &mut [f32]) -> Result<(), Error>;
+    fn stays(&mut self) -> Vec<f32>;
+}
+
+impl Kept for (Feedback<Box<dyn Quantiser>>, Format, Vec<u8>) {
+    fn step(&mut self, gradient: &[f32], said: &mut [f32]) -> Result<(), Error> {
+        self.0.compress(gradient, &mut self.2)?;
+        Encoded::new(self.1, gradient.len(), &self.2)?.decode_into(said)
+    }
+
+    fn stays(&mut self) -> Vec<f32> {
+        self.0.residual().to_vec()
+    }
+}
+
+impl<Q: Bucketed> Kept for (BucketFeedback<Q>, Format, Vec<u8>) {
+    fn step(&mut self, gradient: &[f32], said: &mut [f32]) -> Result<(), Error> {
+        self.0.compress(gradient, &mut self.2)?;
+        Encoded::new(self.1, gradient.len(), &self.2)?.decode_into(said)
+    }
+
+    fn stays(&mut self) -> Vec<f32> {
+        self.0.residual().to_vec()
+    }
+}
+
+impl<Q: OnePass + Clone> Kept for DeferredFeedback<Q> {
+    fn step(&mut self, gradient: &[f32], said: &mut [f32]) -> Result<(), Error> {
+        let format = self.quantiser().format();
+        Encoded::new(format, gradient.len(), self.compress(gradient)?)?.decode_into(said)
+    }
+
+    fn stays(&mut self) -> Vec<f32> {
+        // A copy is asked, so that the next step meets a message that is still in the residual.
+        self.clone().residual().to_vec()
+    }
+}
+
+fn feedbacks(n: usize, seed: u64) -> Vec<Box<dyn Kept>> {
+    let mut all: Vec<Box<dyn Kept>> = Vec::new();
+    for quantiser in quantisers(seed) {
+        let format = quantiser.format();
+        all.push(Box::new((Feedback::new(n, quantiser), format, Vec::new())));
+    }
+    let qsgd = Qsgd::new(7, 1024, Norm::Euclidean, seed);
+    all.push(Box::new((BucketFeedback::new(n, HalfPrecision::f16()), Format::F16, Vec::new())));
+    all.push(Box::new((BucketFeedback::new(n, HalfPrecision::bf16()), Format::Bf16, Vec::new())));
+    all.push(Box::new((BucketFeedback::new(n, MinMax::default()), Format::MinMax, Vec::new())));
+    all.push(Box::new((BucketFeedback::new(n, qsgd), Format::Qsgd, Vec::new())));
+    for magnitude in [Magnitude::Mean, Magnitude::Min] {
+        all.push(Box::new(DeferredFeedback::new(n, Sign::new(magnitude))));
+        all.push(Box::new(DeferredFeedback::new(n, TwoBit::new(magnitude))));
+    }
+    all
+}
+
+/// What was sent plus what stays is the sum of the gradients, within three roundings a step of the largest sum on the way.
+fn check_conservation(kept: &mut dyn Kept, gradients: &[Vec<f32>], number: usize) {
+    let n = gradients[0].len();
+    let (mut sent, mut came, mut scale) = (vec![0.0_f64; n], vec![0.0_f64; n], vec![0.0_f64; n]);
+    let mut said = vec![0.0; n];
+    for gradient in gradients {
+        let before = kept.stays();
+        kept.step(gradient, &mut said).unwrap();
+        for i in 0..n {
+            sent[i] += f64::from(said[i]);
+            came[i] += f64::from(gradient[i]);
+            scale[i] += f64::from(before[i].abs()) + f64::from(gradient[i].abs()) + f64::from(said[i].abs());
+        }
+    }
+    for (i, stays) in kept.stays().into_iter().enumerate() {
+        let off = (sent[i] + f64::from(stays) - came[i]).abs();
+        assert!(off <= 3.0 * f64::from(f32::EPSILON) * scale[i], "feedback {number}, n {n}, {i}: off by {off}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn mass_is_conserved(values in shaped(0..=1300), steps in 1_usize..5, seed: u64) {
+        let tame: Vec<f32> = values.iter().map(|v| v.clamp(-1e30, 1e30)).collect();
+        let gradients: Vec<Vec<f32>> = (0..steps).map(|s| tame.iter().map(|v| v * (1.0 - 0.4 * s as f32)).collect()).collect();
+        for (number, mut kept) in feedbacks(values.len(), seed).into_iter().enumerate() {
+            check_conservation(&mut *kept, &gradients, number);
+        }
+    }
+
+    /// The deferred pass gives the bits of three passes.
+    #[test]
+    fn deferral_changes_no_bit(values in shaped(0..=1300), steps in 1_usize..5, min: bool) {
+        let magnitude = if min { Magnitude::Min } else { Magnitude::Mean };
+        let n = values.len();
+        let (mut plain_bytes, mut two_bytes) = (Vec::new(), Vec::new());
+        let (mut plain, mut one_pass) = (Feedback::new(n, Sign::new(magnitude)), DeferredFeedback::new(n, Sign::new(magnitude)));
+        let (mut two, mut two_pass) = (Feedback::new(n, TwoBit::new(magnitude)), DeferredFeedback::new(n, TwoBit::new(magnitude)));
+        for step in 0..steps {
+            let gradient: Vec<f32> = values.iter().map(|v| v.clamp(-1e30, 1e30) * (0.5 - step as f32)).collect();
+            plain.compress(&gradient, &mut plain_bytes).unwrap();
+            prop_assert!(one_pass.compress(&gradient).unwrap() == plain_bytes, "1 bit, step {}", step);
+            two.compress(&gradient, &mut two_bytes).unwrap();
+            let found = two_pass.compress(&gradient).unwrap();
+            prop_assert!(found == two_bytes, "2 bits, step {}", step);
+        }
+        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        prop_assert_eq!(bits(one_pass.residual()), bits(plain.residual()));
+        prop_assert_eq!(bits(two_pass.residual()), bits(two.residual()));
+    }
+
+    #[test]
+    fn entries_keep_their_rounding(values in shaped(0..=700), seed: u64) {
+        let dim = 3 * values.len() + 1;
+        let tame: Vec<f32> = values.iter().map(|v| v.clamp(-1e30, 1e30)).collect();
+        let indices: Vec<u32> = (0..values.len() as u32).map(|i| 3 * i + 1).collect();
+        for mut quantiser in quantisers(seed) {
+            let mut entries = SparseVec::from_parts(dim, indices.clone(), tame.clone()).unwrap();
+            let mut residual = vec![0.0; dim];
+            let mut bytes = Vec::new();
+            encode_entries(&mut *quantiser, &mut entries, &mut residual, &mut Vec::new(), &mut bytes).unwrap();
+            let mut received = vec![0.0; dim];
+            let message = Encoded::new(quantiser.format(), entries.len(), &bytes).unwrap();
+            message.add_entries_to(1.0, entries.view(), &mut received).unwrap();
+            for (i, (&index, &value)) in indices.iter().zip(&tame).enumerate() {
+                let index = index as usize;
+                prop_assert_eq!(received[index], entries.values()[i]);
+                let off = (f64::from(received[index]) + f64::from(residual[index]) - f64::from(value)).abs();
+                let bound = f64::from(f32::EPSILON) * (f64::from(value.abs()) + f64::from(received[index].abs()));
+                prop_assert!(off <= bound, "{:?} {}: off by {}", quantiser.format(), i, off);
+            }
+        }
+    }
+}
+
+#[test]
+fn integers_are_conserved_exactly() {
+    // All magnitudes equal a power of two: means are exact, and so is every difference.
+    let gradient: Vec<f32> = (0..1500).map(|i| if i % 3 == 0 { -4.0 } else { 4.0 }).collect();
+    let mut said = vec![0.0; gradient.len()];
+    for (number, mut kept) in feedbacks(gradient.len(), 2).into_iter().enumerate() {
+        let mut sent = vec![0.0_f32; gradient.len()];
+        for _ in 0..4 {
+            kept.step(&gradient, &mut said).unwrap();
+            sent.iter_mut().zip(&said).for_each(|(sent, said)| *sent += said);
+        }
+        // Levels of norms that are no power of two round.
+        let exact = kept.stays().iter().zip(&sent).zip(&gradient).all(|((stays, sent), g)| stays + sent == 4.0 * g);
+        assert!(exact || [10, 12, 13, 16, 17].contains(&number), "feedback {number}");
+    }
+}
+
+#[test]
+fn refused_gradients_leave_the_residual_as_it_was() {
+    for (number, mut kept) in feedbacks(1600, 4).into_iter().enumerate() {
+        let mut said = vec![0.0; 1600];
+        (1..4).for_each(|seed| kept.step(&values_at(1600, seed), &mut said).unwrap());
+        let before = kept.stays();
+        let mut bad = values_at(1600, 9);
+        bad[1300] = f32::INFINITY;
+        let found = kept.step(&bad, &mut said);
+        assert!(matches!(found, Err(Error::NonFinite { index: 1300, .. })), "feedback {number}: {found:?}");
+        for (i, (after, before)) in kept.stays().iter().zip(&before).enumerate() {
+            assert!((after - before).abs() <= 4e-6, "feedback {number}, {i}: {before}, afterwards {after}");
+        }
+        kept.step(&values_at(1600, 10), &mut said).unwrap();
+    }
+}
+
+#[test]
+fn undelivered_messages_are_put_back() {
+    let gradient = values_at(1030, 6);
+    let mut lost = DeferredFeedback::new(1030, TwoBit::default());
+    lost.compress(&gradient).unwrap();
+    lost.put_back();
+    assert_eq!(lost.residual(), gradient);
+    assert!(lost.message().is_none());
+    let mut bytes = Vec::new();
+    let mut bucketed = BucketFeedback::new(1030, HalfPrecision::bf16());
+    bucketed.compress(&gradient, &mut bytes).unwrap();
+    bucketed.put_back(&bytes).unwrap();
+    assert_eq!(bucketed.residual(), gradient);
+}
