@@ -6,7 +6,7 @@
 use super::{Format, Quantiser, dense_index, pack_values};
 use crate::bits::check_finite;
 use crate::simd::pack::packed_bytes;
-use crate::simd::{Level, codes};
+use crate::simd::{ColumnSums, Level, codes};
 use crate::{Error, SparseView};
 
 /// Quantises a row-major matrix to sign bits and one or two magnitudes a column: `4 + 4 * columns + n / 8` bytes, or
@@ -15,46 +15,42 @@ use crate::{Error, SparseView};
 pub struct ColumnSign {
     columns: u32,
     pairs: bool,
-    /// Sums and counts of positive values (even places) and negative ones of a column.
-    sums: Vec<(f64, u64)>,
+    sums: ColumnSums,
 }
 
 impl ColumnSign {
     /// With the mean magnitude of each of `columns` columns; 0 counts as 1.
     pub fn means(columns: u32) -> Self {
-        Self { columns: columns.max(1), pairs: false, sums: Vec::new() }
+        Self { columns: columns.max(1), pairs: false, sums: ColumnSums::default() }
     }
 
     /// With the mean of the positive values and that of the negative values of each of `columns` columns; 0 counts as 1.
     pub fn pairs(columns: u32) -> Self {
-        Self { columns: columns.max(1), pairs: true, sums: Vec::new() }
+        Self { columns: columns.max(1), pairs: true, sums: ColumnSums::default() }
     }
 
     fn head_bytes(&self) -> usize {
         (self.columns as usize).saturating_mul(if self.pairs { 8 } else { 4 }).saturating_add(4)
     }
 
-    /// Writes head and bits; `places` are the places of the values in the matrix.
-    fn write(&mut self, values: &[f32], places: impl Iterator<Item = usize>, bytes: &mut Vec<u8>) {
+    /// Writes head and bits; the values have been added to the sums.
+    fn write(&self, values: &[f32], bytes: &mut Vec<u8>) {
         bytes.resize(self.encoded_bytes(values.len()), 0);
-        self.sums.clear();
-        self.sums.resize(2 * self.columns as usize, (0.0, 0));
-        let columns = self.columns as usize;
-        for (place, &value) in places.zip(values) {
-            let (sum, count) = &mut self.sums[2 * (place % columns) + usize::from(value.is_sign_negative())];
-            *sum += f64::from(value.abs());
-            *count += 1;
-        }
         let head = self.head_bytes();
         let (head, packed) = bytes.split_at_mut(head);
         head[..4].copy_from_slice(&self.columns.to_le_bytes());
-        let mean = |(sum, count): (f64, u64)| (sum / count.max(1) as f64) as f32;
-        let means = head[4..].chunks_exact_mut(4);
+        let ColumnSums { positive, negative, negatives, values: counts } = &self.sums;
+        let mean = |sum: f64, count: u64| ((sum / count.max(1) as f64) as f32).to_le_bytes();
+        let means = head[4..].as_chunks_mut().0;
         if self.pairs {
-            means.zip(&self.sums).for_each(|(bytes, &pair)| bytes.copy_from_slice(&mean(pair).to_le_bytes()));
+            for (column, [of_positive, of_negative]) in means.as_chunks_mut().0.iter_mut().enumerate() {
+                *of_positive = mean(positive[column], counts[column] - negatives[column]);
+                *of_negative = mean(negative[column], negatives[column]);
+            }
         } else {
-            let both = self.sums.chunks_exact(2).map(|of| (of[0].0 + of[1].0, of[0].1 + of[1].1));
-            means.zip(both).for_each(|(bytes, both)| bytes.copy_from_slice(&mean(both).to_le_bytes()));
+            for (column, of_both) in means.iter_mut().enumerate() {
+                *of_both = mean(positive[column] + negative[column], counts[column]);
+            }
         }
         let level = Level::best();
         pack_values(1, values, packed, |_, values, out| codes::sign_codes(level, values, out));
@@ -71,14 +67,22 @@ impl Quantiser for ColumnSign {
     }
 
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
-        check_finite(values)?;
-        self.write(values, 0..values.len(), bytes);
+        self.sums.reset(self.columns as usize);
+        self.sums.add_rows(Level::best(), values);
+        if !self.sums.is_finite() {
+            check_finite(values)?;
+        }
+        self.write(values, bytes);
         Ok(())
     }
 
     fn encode_sparse(&mut self, entries: SparseView<'_>, bytes: &mut Vec<u8>) -> Result<(), Error> {
         check_finite(entries.values()).map_err(|error| dense_index(error, entries))?;
-        self.write(entries.values(), entries.indices().iter().map(|&index| index as usize), bytes);
+        self.sums.reset(self.columns as usize);
+        for (index, value) in entries.iter() {
+            self.sums.add((index % self.columns) as usize, value);
+        }
+        self.write(entries.values(), bytes);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! 1.3 times what its reads and writes alone do, and CPUs without fused instructions would call a library for each.)
 
 pub(crate) mod codes;
+mod columns;
 pub(crate) mod dense;
 pub(crate) mod half;
 mod lanes;
@@ -22,6 +23,7 @@ mod select;
 mod sieve;
 pub(crate) mod step;
 
+pub(crate) use columns::ColumnSums;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use level::Kind;
 pub(crate) use level::{Level, per_level};
