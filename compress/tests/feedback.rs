@@ -4,14 +4,28 @@
 
 use brevity_compress::Error;
 use brevity_compress::SparseVec;
-use brevity_compress::feedback::{Compressor, ErrorFeedback, Quantised, Residual, Rule, SelectBy, TopK};
+use brevity_compress::feedback::{Compressor, ErrorFeedback, NonZeroBlocks, Quantised, Residual, Rule, SelectBy, TopK};
 use brevity_compress::quantise::{Encoded, Magnitude, Quantiser, Sign};
-use brevity_compress::select::TopKScratch;
+use brevity_compress::select::{BLOCK_PLACES, Blocks, TopKScratch};
 use proptest::prelude::*;
 
 /// Gradients of small integers: every sum is exact, so mass must be conserved bit for bit.
 fn steps() -> impl Strategy<Value = Vec<Vec<i16>>> {
     (0_usize..80).prop_flat_map(|n| prop::collection::vec(prop::collection::vec(-9_i16..10, n), 1..12))
+}
+
+/// The same, longer, and zero in whole blocks.
+fn block_steps() -> impl Strategy<Value = Vec<Vec<i16>>> {
+    let step = |n: usize| {
+        (prop::collection::vec(-9_i16..10, n), any::<u16>()).prop_map(|(mut step, present)| {
+            step.chunks_mut(BLOCK_PLACES)
+                .enumerate()
+                .filter(|(b, _)| present >> b & 1 == 0)
+                .for_each(|(_, b)| b.fill(0));
+            step
+        })
+    };
+    (0_usize..1500).prop_flat_map(move |n| prop::collection::vec(step(n), 1..7))
 }
 
 fn floats(step: &[i16]) -> Vec<f32> {
@@ -119,6 +133,30 @@ proptest! {
         }
     }
 
+    /// Blocks that are zero do not travel, and nothing stays but messages that were lost.
+    #[test]
+    fn blocks_conserve_mass_by_either_rule(steps in block_steps()) {
+        for rule in [Rule::Own, Rule::Global] {
+            let n = steps[0].len();
+            let mut feedback = ErrorFeedback::with_rule(n, NonZeroBlocks, rule);
+            let (mut message, mut received, mut said) = (Blocks::new(), vec![0.0; n], vec![0.0; n]);
+            for (number, step) in steps.iter().enumerate() {
+                feedback.compress(&floats(step)[..], &mut message).unwrap();
+                if number % 3 == 1 {
+                    feedback.put_back(&message).unwrap();
+                    continue;
+                }
+                message.add_scaled_to(1.0, &mut received).unwrap();
+                said.fill(0.0);
+                message.add_scaled_to(1.0, &mut said).unwrap();
+                feedback.settle(&said).unwrap();
+                prop_assert!(feedback.residual().values().iter().all(|v| *v == 0.0), "{:?}", rule);
+            }
+            let total: Vec<f32> = received.iter().zip(feedback.residual().values()).map(|(a, b)| a + b).collect();
+            prop_assert_eq!(total, column_sums(&steps), "{:?}", rule);
+        }
+    }
+
     /// Four ranks and a linear compressor: all keep the same places, a share of them in turn. With small integers all is exact.
     #[test]
     fn rules_have_the_same_mean_update(gradients in prop::collection::vec(prop::collection::vec(prop::array::uniform4(-9_i16..10), 10), 1..7)) {
@@ -219,4 +257,16 @@ fn loaded_feedback_goes_on_as_it_would_have() {
         assert_eq!(loaded.residual().values(), [1.0, -4.0, 2.0]);
         assert_eq!(feedback.residual().values(), loaded.residual().values());
     }
+}
+
+/// A sum that would be infinite changes nothing.
+#[test]
+fn blocks_that_overflow_are_not_added() {
+    let mut message = Blocks::new();
+    NonZeroBlocks.compress(&[f32::MAX, 1.0], &mut message).unwrap();
+    let mut dense = [f32::MAX, 2.0];
+    let found = NonZeroBlocks.add_decoded(&message, 1.0, &mut dense);
+    assert_eq!(found, Err(Error::NonFinite { index: 0, value: f32::INFINITY }));
+    assert_eq!(dense, [f32::MAX, 2.0]);
+    assert!(NonZeroBlocks.add_decoded(&message, 1.0, &mut [0.0]).is_err());
 }

@@ -15,4 +15,4 @@ pub use error_feedback::{ErrorFeedback, Rule};
 pub use gradient::Gradient;
 pub use residual::Residual;
 pub(crate) use selector::add_entries;
-pub use selector::{SelectBy, TopK};
+pub use selector::{NonZeroBlocks, SelectBy, TopK};

@@ -2,7 +2,7 @@
 
 use super::{Compressor, Gradient, Residual};
 use crate::error::check_length;
-use crate::select::{TopKScratch, top_k};
+use crate::select::{Blocks, TopKScratch, non_zero_blocks, top_k};
 use crate::{Error, SparseVec, SparseView};
 
 /// Keeps the `k` entries of largest magnitude, as they are. Feeds a residual in one pass.
@@ -80,6 +80,40 @@ impl<F: FnMut(&[f32], &mut SparseVec) -> Result<(), Error>> Compressor for Selec
 
     fn add_decoded(&self, message: &SparseVec, factor: f32, dense: &mut [f32]) -> Result<(), Error> {
         add_entries(message.view(), factor, dense)
+    }
+}
+
+/// Everything, but for blocks that are all zero: see [`non_zero_blocks`]. Nothing but the gradients of messages that were lost
+/// ever stays behind.
+///
+/// ```
+/// use brevity_compress::feedback::{ErrorFeedback, NonZeroBlocks};
+/// use brevity_compress::select::{BLOCK_PLACES, Blocks};
+///
+/// let mut gradient = vec![0.0; 3 * BLOCK_PLACES];
+/// gradient[BLOCK_PLACES] = 2.5;
+/// let (mut feedback, mut message) = (ErrorFeedback::new(gradient.len(), NonZeroBlocks), Blocks::new());
+/// feedback.compress(&gradient[..], &mut message)?;
+/// assert_eq!((message.places(), message.values().len()), (&[1][..], BLOCK_PLACES));
+/// # Ok::<(), brevity_compress::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NonZeroBlocks;
+
+impl Compressor for NonZeroBlocks {
+    type Message = Blocks;
+
+    fn compress(&mut self, dense: &[f32], message: &mut Blocks) -> Result<(), Error> {
+        non_zero_blocks(dense, message)
+    }
+
+    fn add_decoded(&self, message: &Blocks, factor: f32, dense: &mut [f32]) -> Result<(), Error> {
+        check_length(message.dim(), dense.len())?;
+        let sums = message.iter().map(|(index, value)| (index, dense[index] + factor * value));
+        if let Some((index, value)) = sums.into_iter().find(|(_, sum)| !sum.is_finite()) {
+            return Err(Error::NonFinite { index, value });
+        }
+        message.add_scaled_to(factor, dense)
     }
 }
 

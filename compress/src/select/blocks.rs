@@ -37,6 +37,12 @@ impl Blocks {
         &self.values
     }
 
+    /// Index and value of every place of the blocks that are there.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, f32)> {
+        let blocks = self.places.iter().zip(self.values.chunks(BLOCK_PLACES));
+        blocks.flat_map(|(&place, block)| (place as usize * BLOCK_PLACES..).zip(block.iter().copied()))
+    }
+
     /// `dense += factor * blocks`. Sums are not checked for overflow.
     ///
     /// # Errors
