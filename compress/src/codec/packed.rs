@@ -12,22 +12,12 @@ use bitpacking::{BitPacker, BitPacker4x};
 
 use super::header::malformed;
 use crate::Error;
-use crate::simd::{GAPS as BLOCK, Level, NARROW, unpack_rising};
+use crate::simd::{GAPS as BLOCK, Level, NARROW, measure_gaps, unpack_rising};
 
 /// Replaces `widths` by the bits of each block's widest gap.
 pub(super) fn measure(indices: &[u32], widths: &mut Vec<u8>) {
-    let packer = BitPacker4x::new();
     widths.clear();
-    let mut before = None;
-    for block in indices.chunks(BLOCK) {
-        widths.push(if block.len() == BLOCK {
-            packer.num_bits_strictly_sorted(before, block)
-        } else {
-            let bits = gaps(before, block).fold(0, |bits, gap| bits | gap);
-            (u32::BITS - bits.leading_zeros()) as u8
-        });
-        before = block.last().copied();
-    }
+    measure_gaps(Level::best(), indices, widths);
 }
 
 /// Bytes of widths and blocks.

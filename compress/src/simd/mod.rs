@@ -29,7 +29,7 @@ pub(crate) use level::Kind;
 pub(crate) use level::{Level, per_level};
 pub(crate) use merge::{look_over, merge};
 pub(crate) use part::{List, SPARE, copy_band, part};
-pub(crate) use rising::{GAPS, NARROW, unpack_rising};
+pub(crate) use rising::{GAPS, NARROW, measure_gaps, unpack_rising};
 pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
 pub(crate) use sieve::{Dropped, Mesh, SIEVED, append_band, largest_of_bits, sieve};
 

@@ -1,4 +1,4 @@
-//! Blocks of 128 packed gaps, unpacked and summed up to rising indices at once.
+//! Rising indices: how wide their gaps are, and blocks of 128 packed gaps, unpacked and summed up at once.
 //!
 //! Gap `4 row + lane` of a block lies in bits `width * row ..` of lane `lane`; the lanes are words of 32 bits that take turns
 //! (see `codec::packed`). Four rows of at most 24 bits begin and end within four words of each lane: one vector of sixteen
@@ -8,13 +8,26 @@ use bitpacking::{BitPacker, BitPacker4x};
 
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
-use super::Level;
+use super::{Level, per_level};
 
 /// Gaps in a block.
 pub(crate) const GAPS: usize = BitPacker4x::BLOCK_LEN;
 
 /// The widest gaps of which [`unpack_rising`] takes a block, whose sum then stays below 2^32.
 pub(crate) const NARROW: usize = 24;
+
+per_level! {
+    /// Appends the bits of the widest gap of each block of [`GAPS`] indices, the last of which may be shorter.
+    pub(crate) fn measure_gaps(indices: &[u32], widths: &mut Vec<u8>) {
+        let mut next = 0;
+        for block in indices.chunks(GAPS) {
+            let (first, behind) = (block[0].wrapping_sub(next), &block[1..]);
+            let bits = block.iter().zip(behind).fold(first, |bits, (index, after)| bits | after.wrapping_sub(index.wrapping_add(1)));
+            widths.push((u32::BITS - bits.leading_zeros()) as u8);
+            next = block[block.len() - 1].wrapping_add(1);
+        }
+    }
+}
 
 /// Unpacks the block of gaps of `width` bits at the beginning of `packed`, and sums them up: the first index is `next` and the
 /// first gap, every other one the index before it, 1 and its gap. All modulo 2^32.
@@ -130,6 +143,19 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn every_level_measures_alike(gaps in prop::collection::vec(0_u32..1 << 20, 0..700), shift in 0_u32..20) {
+            let mut next = 0;
+            let indices: Vec<u32> = gaps.iter().map(|gap| { next += (gap >> shift) + 1; next - 1 }).collect();
+            let widest = |block: &[u32]| block.iter().map(|gap| 32 - (gap >> shift).leading_zeros() as u8).max().unwrap_or(0);
+            let expected: Vec<u8> = gaps.chunks(GAPS).map(widest).collect();
+            for level in Level::available() {
+                let mut widths = vec![];
+                measure_gaps(level, &indices, &mut widths);
+                prop_assert_eq!(&widths, &expected, "{}", level.name());
+            }
+        }
+
         /// Whatever bits the block has, and whatever follows it.
         #[test]
         fn every_level_unpacks_alike(
