@@ -2,11 +2,12 @@
 
 use std::ops::AddAssign;
 
+use super::side_by_side::side_by_side;
 use super::{per_level, prefetch};
 
 /// Elements in a block of [`add_finite`].
 const BLOCK: usize = 512;
-/// How far ahead of their use sums ask for memory.
+/// How far ahead of its use [`add_finite`] asks for memory.
 const AHEAD_BYTES: usize = 2048;
 
 per_level! {
@@ -30,17 +31,13 @@ per_level! {
     }
 }
 
-/// `a += b`, in rows of `N` elements, asking for memory ahead: the CPU alone stops at the end of each page.
+/// `a += b`, in rows of `N` elements.
 #[inline(always)]
 fn add<T: Copy + AddAssign, const N: usize>(a: &mut [T], b: &[T]) {
     let length = a.len().min(b.len());
     let (rows, rest) = a[..length].as_chunks_mut::<N>();
     let (b_rows, b_rest) = b[..length].as_chunks::<N>();
-    for (a, b) in rows.iter_mut().zip(b_rows) {
-        prefetch(a, AHEAD_BYTES);
-        prefetch(b, AHEAD_BYTES);
-        a.iter_mut().zip(b).for_each(|(a, &b)| *a += b);
-    }
+    side_by_side(rows, b_rows, |a, b| a.iter_mut().zip(b).for_each(|(a, &b)| *a += b));
     rest.iter_mut().zip(b_rest).for_each(|(a, &b)| *a += b);
 }
 
@@ -177,6 +174,23 @@ mod tests {
                 let (mut sums, doubled) = (values.clone(), values.iter().map(|v| canonical_f64(v + v)));
                 add_assign_f64(level, &mut sums, &values);
                 prop_assert!(sums.into_iter().map(canonical_f64).eq(doubled), "{}", level.name());
+            }
+        }
+    }
+
+    /// As far as several stretches of memory are worked on side by side, and beyond.
+    #[test]
+    fn every_level_adds_every_element_of_long_vectors_once() {
+        for n in [98_303, 98_304, 98_305, 300_001] {
+            let (a, b): (Vec<f32>, Vec<f32>) = (0..n).map(|i| (i as f32, 1.0 - 3.0 * i as f32)).unzip();
+            let sums: Vec<f32> = (0..n).map(|i| 1.0 - 2.0 * i as f32).collect();
+            let wide = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
+            for level in Level::available() {
+                let (mut found, mut found_f64) = (a.clone(), wide(&a));
+                add_assign(level, &mut found, &b);
+                assert!(found == sums, "{}, {n} f32", level.name());
+                add_assign_f64(level, &mut found_f64, &wide(&b));
+                assert!(found_f64 == wide(&sums), "{}, {n} f64", level.name());
             }
         }
     }

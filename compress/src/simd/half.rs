@@ -10,8 +10,6 @@ use super::Level;
 
 /// Numbers that are converted at a time: two cache lines of them. The compiler unrolls and takes apart shorter loops.
 const TURN: usize = 64;
-/// How far ahead of its use [`add_assign`] asks for memory.
-const AHEAD_BYTES: usize = 2048;
 
 /// A 16-bit format, and who converts it at each level.
 pub(crate) trait Format {
@@ -268,11 +266,7 @@ per_level_half! {
         let length = a.len().min(b.len());
         let (a, a_rest) = a[..length].as_chunks_mut();
         let (b, b_rest) = b[..length].as_chunks();
-        for (a, b) in a.iter_mut().zip(b) {
-            super::prefetch(a, AHEAD_BYTES);
-            super::prefetch(b, AHEAD_BYTES);
-            C::add(a, b);
-        }
+        super::side_by_side::side_by_side(a, b, C::add);
         let mut sums = padded(a_rest);
         C::add(&mut sums, &padded(b_rest));
         a_rest.copy_from_slice(&sums[..a_rest.len()]);
@@ -375,6 +369,17 @@ mod tests {
             let mut products = a.clone();
             scale::<F>(level, &mut products, 0.3);
             assert_eq!(products.into_iter().map(canonical).collect::<Vec<_>>(), scaled, "{}", level.name());
+        }
+    }
+
+    /// As far as several stretches of memory are worked on side by side, and beyond.
+    #[test]
+    fn long_vectors_are_added_as_short_ones() {
+        let bits = |n: usize, factor: usize| (0..n).map(move |i| ((i * factor) >> 3) as u16);
+        for n in [196_607, 196_608, 196_609, 500_001] {
+            let pairs: Vec<(u16, u16)> = bits(n, 7919).zip(bits(n, 104_729)).collect();
+            check_sums::<F16>(&pairs, |a| f16::from_bits(a).to_f32_const(), |a| f16::from_f32_const(a).to_bits());
+            check_sums::<Bf16>(&pairs, |a| bf16::from_bits(a).to_f32_const(), |a| bf16::from_f32_const(a).to_bits());
         }
     }
 

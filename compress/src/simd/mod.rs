@@ -20,6 +20,7 @@ pub(crate) mod pack;
 mod part;
 mod rising;
 mod select;
+mod side_by_side;
 mod sieve;
 pub(crate) mod step;
 
