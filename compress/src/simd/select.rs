@@ -4,6 +4,9 @@
 //! bound, so they are found as well: one comparison serves both.
 
 #[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(target_arch = "x86_64")]
 use super::Kind;
 use super::{Level, per_level};
 use crate::bits::{INFINITE, magnitude};
@@ -132,193 +135,12 @@ fn append(block: &[f32], first: u32, bound: u32, room: (&mut [u32; BLOCK], &mut 
     count
 }
 
-#[cfg(target_arch = "x86_64")]
-mod avx512 {
-    use std::arch::x86_64::*;
-
-    use super::{BLOCK, INFINITE, Pass};
-
-    const LANES: usize = 16;
-
-    /// What stays the same over a pass.
-    struct Bound {
-        bound: __m512i,
-        infinite: __m512i,
-        magnitude: __m512i,
-    }
-
-    /// As the function of this name above.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
-    pub(super) fn add_and_take(
-        r: &mut [f32],
-        g: &[f32],
-        first: u32,
-        bound: u32,
-        bits: &mut [u32],
-        indices: &mut [u32],
-    ) -> Pass {
-        let (len, room) = (r.len().min(g.len()), bits.len().min(indices.len()));
-        let bound = Bound::new(bound);
-        let (mut done, mut found) = (0, 0);
-        while len - done >= BLOCK && room - found >= BLOCK {
-            // SAFETY: `r` and `g` hold a block from `done` on: that is the loop's first condition.
-            let (r, g) = unsafe { (r.as_mut_ptr().add(done), g.as_ptr().add(done)) };
-            let mut old = [_mm512_setzero_ps(); 4];
-            let mut sums = [_mm512_setzero_ps(); 4];
-            let mut masks = [0_u16; 4];
-            for i in 0..4 {
-                // SAFETY: as above; four vectors are a block.
-                (old[i], sums[i]) = unsafe { (_mm512_loadu_ps(r.add(i * LANES)), _mm512_loadu_ps(g.add(i * LANES))) };
-                sums[i] = _mm512_add_ps(old[i], sums[i]);
-                masks[i] = bound.reached(sums[i]);
-            }
-            if masks[0] | masks[1] | masks[2] | masks[3] != 0 {
-                for i in 0..4 {
-                    let first = first + (done + i * LANES) as u32;
-                    // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
-                    unsafe {
-                        append(sums[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found))
-                    };
-                    found += masks[i].count_ones() as usize;
-                    sums[i] = bound.without_candidates(old[i], sums[i], masks[i]);
-                }
-            }
-            for (i, &sum) in sums.iter().enumerate() {
-                // SAFETY: as for the loads.
-                unsafe { _mm512_storeu_ps(r.add(i * LANES), sum) };
-            }
-            done += BLOCK;
-        }
-        while done < len && room - found >= BLOCK {
-            let lanes = lanes(len - done);
-            // SAFETY: only lanes below `len` are read and written.
-            let (old, g) = unsafe {
-                (_mm512_maskz_loadu_ps(lanes, r.as_ptr().add(done)), _mm512_maskz_loadu_ps(lanes, g.as_ptr().add(done)))
-            };
-            let sum = _mm512_add_ps(old, g);
-            let mask = bound.reached(sum) & lanes;
-            // SAFETY: a block of room is there, and only lanes below `len` are written.
-            unsafe {
-                append(sum, mask, first + done as u32, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found));
-                _mm512_mask_storeu_ps(r.as_mut_ptr().add(done), lanes, bound.without_candidates(old, sum, mask));
-            }
-            found += mask.count_ones() as usize;
-            done += (len - done).min(LANES);
-        }
-        Pass { done, found }
-    }
-
-    /// As the function of this name above.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
-    pub(super) fn copy_out(values: &[f32], first: u32, bound: u32, bits: &mut [u32], indices: &mut [u32]) -> Pass {
-        let (len, room) = (values.len(), bits.len().min(indices.len()));
-        let bound = Bound::new(bound);
-        let (mut done, mut found) = (0, 0);
-        while len - done >= BLOCK && room - found >= BLOCK {
-            let mut block = [_mm512_setzero_ps(); 4];
-            let mut masks = [0_u16; 4];
-            for i in 0..4 {
-                // SAFETY: `values` holds a block from `done` on: that is the loop's first condition.
-                block[i] = unsafe { _mm512_loadu_ps(values.as_ptr().add(done + i * LANES)) };
-                masks[i] = bound.reached(block[i]);
-            }
-            if masks[0] | masks[1] | masks[2] | masks[3] != 0 {
-                for i in 0..4 {
-                    if masks[i] != 0 {
-                        let first = first + (done + i * LANES) as u32;
-                        // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
-                        unsafe {
-                            append(
-                                block[i],
-                                masks[i],
-                                first,
-                                bits.as_mut_ptr().add(found),
-                                indices.as_mut_ptr().add(found),
-                            )
-                        };
-                        found += masks[i].count_ones() as usize;
-                    }
-                }
-            }
-            done += BLOCK;
-        }
-        while done < len && room - found >= BLOCK {
-            let lanes = lanes(len - done);
-            // SAFETY: only lanes below `len` are read.
-            let values = unsafe { _mm512_maskz_loadu_ps(lanes, values.as_ptr().add(done)) };
-            let mask = bound.reached(values) & lanes;
-            // SAFETY: a block of room is there.
-            unsafe {
-                append(
-                    values,
-                    mask,
-                    first + done as u32,
-                    bits.as_mut_ptr().add(found),
-                    indices.as_mut_ptr().add(found),
-                );
-            }
-            found += mask.count_ones() as usize;
-            done += (len - done).min(LANES);
-        }
-        Pass { done, found }
-    }
-
-    impl Bound {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        #[inline]
-        fn new(bound: u32) -> Self {
-            Self {
-                bound: _mm512_set1_epi32(bound as i32),
-                infinite: _mm512_set1_epi32(INFINITE as i32),
-                magnitude: _mm512_set1_epi32(i32::MAX),
-            }
-        }
-
-        /// The lanes whose magnitude is at least the bound.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        #[inline]
-        fn reached(&self, values: __m512) -> u16 {
-            _mm512_cmpge_epi32_mask(_mm512_and_si512(_mm512_castps_si512(values), self.magnitude), self.bound)
-        }
-
-        /// `sums`, but zero in the candidates' lanes, and `old` where a sum is not finite.
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-        #[inline]
-        fn without_candidates(&self, old: __m512, sums: __m512, candidates: u16) -> __m512 {
-            let magnitudes = _mm512_and_si512(_mm512_castps_si512(sums), self.magnitude);
-            let finite = _mm512_mask_cmplt_epi32_mask(candidates, magnitudes, self.infinite);
-            let kept = _mm512_mask_mov_ps(sums, candidates, old);
-            _mm512_mask_mov_ps(kept, finite, _mm512_setzero_ps())
-        }
-    }
-
-    /// The first so many lanes.
-    fn lanes(count: usize) -> u16 {
-        if count >= LANES { u16::MAX } else { (1 << count) - 1 }
-    }
-
-    /// Writes the values of the lanes in `mask` and their indices, closed up.
-    ///
-    /// # Safety
-    /// Sixteen places can be written at `bits` and at `indices`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    #[inline]
-    unsafe fn append(values: __m512, mask: u16, first: u32, bits: *mut u32, indices: *mut u32) {
-        let steps = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        let places = _mm512_add_epi32(_mm512_set1_epi32(first as i32), steps);
-        // SAFETY: the caller's promise. Whole vectors are stored: storing a part is slow on some CPUs.
-        unsafe {
-            _mm512_storeu_si512(bits.cast(), _mm512_maskz_compress_epi32(mask, _mm512_castps_si512(values)));
-            _mm512_storeu_si512(indices.cast(), _mm512_maskz_compress_epi32(mask, places));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::generator::Generator;
 
     /// Values that often reach a bound, and some that are not finite.
     fn value() -> impl Strategy<Value = f32> {
@@ -372,6 +194,33 @@ mod tests {
                 prop_assert_eq!(entries(&bits, &indices, pass.found), found.clone(), "{}", level.name());
                 let bits_of = |values: &[f32]| values.iter().map(|&v| canonical(v)).collect::<Vec<_>>();
                 prop_assert_eq!(bits_of(&left), bits_of(&rest), "{}", level.name());
+            }
+        }
+
+        /// As far as several pages are worked on side by side, with room for all candidates, or less.
+        #[test]
+        fn every_level_takes_alike_from_many_pages(
+            n in 4000_usize..13_000, seed: u64, bound in prop_oneof![0.1_f32..4.0, Just(4.5)], room in 4100_usize..14_000,
+        ) {
+            let mut generator = Generator::new(seed);
+            let (mut r, mut g) = (vec![0.0; n], vec![0.0; n]);
+            generator.fill_normal(&mut r);
+            generator.fill_normal(&mut g);
+            g[n / 2] = f32::INFINITY;
+            let (bound, mut rest) = (bound.to_bits(), r.clone());
+            let expected = expected(&mut rest, &g, 7, bound);
+            for level in Level::available() {
+                let (mut left, mut found, mut from) = (r.clone(), Vec::new(), 0);
+                while from < n {
+                    let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
+                    let first = 7 + from as u32;
+                    let pass = add_and_take(level, &mut left[from..], &g[from..], first, bound, &mut bits, &mut indices);
+                    prop_assert!(pass.done > 0 && pass.found <= room, "{}", level.name());
+                    found.extend(entries(&bits, &indices, pass.found));
+                    from += pass.done;
+                }
+                prop_assert_eq!(&found, &expected, "{}", level.name());
+                prop_assert_eq!(&left, &rest, "{}", level.name());
             }
         }
 
