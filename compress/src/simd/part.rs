@@ -32,10 +32,7 @@ pub(crate) fn part(level: Level, indices: &[u32], bits: &[u32], mesh: Mesh, kept
 fn part_one_by_one(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>, dropped: List<'_>) {
     let (mut stay, mut go) = (0, 0);
     for (&index, &value) in indices.iter().zip(bits) {
-        let magnitude = value & MAGNITUDE;
-        let tie = (magnitude == mesh.threshold) & (mesh.ties > 0);
-        mesh.ties -= usize::from(tie);
-        let stays = (magnitude > mesh.threshold) | tie;
+        let stays = mesh.keeps(value);
         // Everything is written to both places and counted in one: no branch to mispredict.
         (kept.indices[stay], kept.bits[stay]) = (index, value);
         (dropped.indices[go], dropped.bits[go]) = (index, value);
@@ -81,7 +78,6 @@ mod avx512 {
     /// As the function of this name above.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
     pub(super) fn part(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>, dropped: List<'_>) {
-        let (threshold, magnitude) = (_mm512_set1_epi32(mesh.threshold as i32), _mm512_set1_epi32(MAGNITUDE as i32));
         let len = indices.len().min(bits.len());
         let kept_room = kept.indices.len().min(kept.bits.len());
         let dropped_room = dropped.indices.len().min(dropped.bits.len());
@@ -96,12 +92,7 @@ mod avx512 {
                     _mm512_maskz_loadu_epi32(lanes, indices.as_ptr().add(at).cast()),
                 )
             };
-            let magnitudes = _mm512_and_si512(values, magnitude);
-            let mut stay = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, threshold);
-            let ties = _mm512_mask_cmpeq_epu32_mask(lanes, magnitudes, threshold);
-            if ties != 0 && mesh.ties > 0 {
-                stay |= mesh.first_of(ties);
-            }
+            let stay = mesh.kept_lanes(lanes, values);
             let go = lanes & !stay;
             // SAFETY: whole vectors, of sixteen places: so much room is behind both ends, as asserted.
             unsafe {

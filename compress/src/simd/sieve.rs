@@ -33,16 +33,32 @@ pub(crate) struct Mesh {
     pub(crate) ties: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Mesh {
-    /// The first of the tied lanes, as many as the mesh still keeps.
-    pub(super) fn first_of(&mut self, mut ties: u16) -> u16 {
-        let all = ties;
+    /// Whether a value with these bits stays. Counts ties down.
+    #[inline(always)]
+    pub(super) fn keeps(&mut self, bits: u32) -> bool {
+        let magnitude = bits & MAGNITUDE;
+        let tie = (magnitude == self.threshold) & (self.ties > 0);
+        self.ties -= usize::from(tie);
+        (magnitude > self.threshold) | tie
+    }
+
+    /// The same for the values in `lanes`, of which those that stay are returned.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
+    #[inline]
+    pub(super) fn kept_lanes(&mut self, lanes: u16, bits: std::arch::x86_64::__m512i) -> u16 {
+        use std::arch::x86_64::*;
+        let (threshold, magnitude) = (_mm512_set1_epi32(self.threshold as i32), _mm512_set1_epi32(MAGNITUDE as i32));
+        let magnitudes = _mm512_and_si512(bits, magnitude);
+        let larger = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, threshold);
+        let all_ties = _mm512_mask_cmpeq_epu32_mask(lanes, magnitudes, threshold);
+        let mut ties = all_ties;
         while ties != 0 && self.ties > 0 {
             ties &= ties - 1;
             self.ties -= 1;
         }
-        all & !ties
+        larger | (all_ties & !ties)
     }
 }
 
@@ -96,10 +112,7 @@ fn sieve_one_by_one(
     // Everything is written to both places and counted in one: no branch to mispredict.
     for i in from..to {
         let (index, value) = (indices[i], bits[i]);
-        let magnitude = value & MAGNITUDE;
-        let tie = (magnitude == mesh.threshold) & (mesh.ties > 0);
-        mesh.ties -= usize::from(tie);
-        let stays = (magnitude > mesh.threshold) | tie;
+        let stays = mesh.keeps(value);
         (indices[kept], bits[kept]) = (index, value);
         (dropped.indices[dropped.count], dropped.bits[dropped.count]) = (index, value);
         kept += usize::from(stays);
@@ -112,7 +125,7 @@ fn sieve_one_by_one(
 mod avx512 {
     use std::arch::x86_64::*;
 
-    use super::{Dropped, LANES, MAGNITUDE, Mesh, SIEVED};
+    use super::{Dropped, LANES, Mesh, SIEVED};
 
     /// As the function of this name above. `from <= to <= from + SIEVED`, `to` is within both slices, and `kept <= from`: all
     /// asserted.
@@ -126,7 +139,6 @@ mod avx512 {
         dropped: &mut Dropped,
     ) -> usize {
         assert!(kept <= from && from <= to && to - from <= SIEVED && to <= bits.len().min(indices.len()));
-        let (threshold, magnitude) = (_mm512_set1_epi32(mesh.threshold as i32), _mm512_set1_epi32(MAGNITUDE as i32));
         let (bits, indices) = (bits.as_mut_ptr(), indices.as_mut_ptr());
         let mut at = from;
         while at < to {
@@ -139,12 +151,7 @@ mod avx512 {
                     _mm512_maskz_loadu_epi32(lanes, indices.add(at).cast()),
                 )
             };
-            let magnitudes = _mm512_and_si512(values, magnitude);
-            let mut stay = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, threshold);
-            let ties = _mm512_mask_cmpeq_epu32_mask(lanes, magnitudes, threshold);
-            if ties != 0 && mesh.ties > 0 {
-                stay |= mesh.first_of(ties);
-            }
+            let stay = mesh.kept_lanes(lanes, values);
             let go = lanes & !stay;
             // SAFETY: compressed into at most `count` places from `kept <= at` on, which have been read, and into what is left
             // of `dropped`: at most `at - from` are there, and a vector more fits behind `SIEVED`.
