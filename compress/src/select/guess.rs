@@ -26,6 +26,10 @@ const LEAST: f32 = 0.01;
 /// The same at most.
 const MOST: f32 = 0.2;
 
+/// Margin times `k` from which a sample costs less than the candidates that the margin lets through: a share of `k` several times
+/// the margin.
+const WORTH_A_SAMPLE: f32 = 10_000.0;
+
 impl Hint {
     /// Knows nothing.
     pub fn new() -> Self {
@@ -49,9 +53,10 @@ impl Hint {
         *self = Self { threshold, expected, margin, elements, k };
     }
 
-    /// A bound for the next selection, if it is a like one.
+    /// A bound for the next selection, if it is a like one, and no sample would give a better one.
     pub(super) fn bound(&self, elements: usize, k: usize) -> Option<u32> {
-        self.is_for(elements, k).then(|| magnitude(self.expected * (1.0 - self.margin)).max(1))
+        let knows = self.is_for(elements, k) && self.margin * k as f32 <= WORTH_A_SAMPLE;
+        knows.then(|| magnitude(self.expected * (1.0 - self.margin)).max(1))
     }
 
     /// The smallest magnitude selected; 0 when fewer than `k` were.
