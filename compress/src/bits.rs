@@ -5,6 +5,7 @@
 //! check for non-finite values alike.
 
 use crate::Error;
+use crate::simd::{Level, dense};
 
 /// The bits of positive infinity: the smallest magnitude that is not finite.
 pub(crate) const INFINITE: u32 = 0x7f80_0000;
@@ -14,19 +15,12 @@ pub(crate) fn magnitude(value: f32) -> u32 {
     value.to_bits() & 0x7fff_ffff
 }
 
-/// The largest magnitude, as bits; 0 for an empty slice.
-pub(crate) fn largest_magnitude(values: &[f32]) -> u32 {
-    // Signed comparison: same order for magnitudes, and SSE2 has it.
-    let largest = values.iter().fold(0_i32, |largest, &v| largest.max(magnitude(v) as i32));
-    largest as u32
-}
-
 /// The largest magnitude of finite values.
 ///
 /// # Errors
 /// [`Error::NonFinite`] with the first position of a NaN or an infinity.
 pub(crate) fn largest_finite(values: &[f32]) -> Result<f32, Error> {
-    let largest = largest_magnitude(values);
+    let largest = dense::largest_magnitude(Level::best(), values);
     if largest < INFINITE {
         return Ok(f32::from_bits(largest));
     }
