@@ -1,5 +1,8 @@
 //! Element types and how they are reduced.
 
+use std::ops::AddAssign;
+
+use brevity_compress::dense as compress;
 use bytemuck::Pod;
 
 use crate::error::{Error, Result};
@@ -77,6 +80,18 @@ fn zip_with<T: Copy>(into: &mut [T], from: &[T], combine: impl Fn(T, T) -> T) {
     }
 }
 
+/// Vectors of so many bytes are added by the kernel for the instructions that this CPU has: for shorter ones the way there
+/// would be longer than the work.
+const LONG_BYTES: usize = 512;
+
+/// `into += from`, in order; lengths are equal.
+fn add<T: compress::Element + AddAssign>(into: &mut [T], from: &[T]) {
+    debug_assert_eq!(into.len(), from.len());
+    if size_of_val(into) < LONG_BYTES || compress::add_assign(into, from).is_err() {
+        into.iter_mut().zip(from).for_each(|(into, &from)| *into += from);
+    }
+}
+
 macro_rules! float_element {
     ($type:ty, $number:literal) => {
         impl private::Sealed for $type {}
@@ -88,7 +103,7 @@ macro_rules! float_element {
 
             fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]) {
                 match reduction {
-                    Reduction::Sum | Reduction::Average => zip_with(into, from, |a, b| a + b),
+                    Reduction::Sum | Reduction::Average => add(into, from),
                     Reduction::Max => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_ge())),
                     Reduction::Min => zip_with(into, from, |a, b| pick(a, b, a.total_cmp(&b).is_le())),
                 }
@@ -161,6 +176,22 @@ mod tests {
                     assert!(ab[0].to_bits() == ba[0].to_bits() || ab[0].is_nan() && ba[0].is_nan(), "{a} {b}");
                 }
             }
+        }
+    }
+
+    /// Long vectors, which kernels add, and short ones.
+    #[test]
+    fn sums_of_every_length_are_exact() {
+        for length in [0, 1, 63, 64, 127, 128, 129, 1000, 70_001] {
+            let ours: Vec<f32> = (0..length).map(|i| i as f32).collect();
+            let theirs: Vec<f32> = (0..length).map(|i| 3.0 - 2.0 * i as f32).collect();
+            let mut sums = ours.clone();
+            f32::combine(Reduction::Sum, &mut sums, &theirs);
+            assert!(sums.iter().enumerate().all(|(i, sum)| *sum == 3.0 - i as f32), "{length} f32");
+            let mut sums: Vec<f64> = ours.iter().map(|v| f64::from(*v)).collect();
+            let theirs: Vec<f64> = theirs.iter().map(|v| f64::from(*v)).collect();
+            f64::combine(Reduction::Average, &mut sums, &theirs);
+            assert!(sums.iter().enumerate().all(|(i, sum)| *sum == 3.0 - i as f64), "{length} f64");
         }
     }
 
