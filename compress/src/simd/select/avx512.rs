@@ -26,7 +26,7 @@ pub(super) fn add_and_take(
     let (len, room) = (r.len().min(g.len()), bits.len().min(indices.len()));
     let bound = Bound::new(bound);
     let (mut done, mut found) = (0, 0);
-    if len >= STRETCHES * STRETCH {
+    if len >= MANY {
         Pass { done, found } = add_side_by_side(r, g, first, &bound, bits, indices);
     }
     while len - done >= BLOCK && room - found >= BLOCK {
@@ -62,6 +62,9 @@ const STRETCH: usize = 1024;
 
 /// Pages that are worked on in turns, so that memory has all of them under way: see `side_by_side`.
 const STRETCHES: usize = 4;
+
+/// Values that are not in the nearest caches any more.
+const MANY: usize = 1 << 16;
 
 /// Candidates of one stretch.
 struct Aside {
