@@ -117,3 +117,20 @@ fn draw(parts: &[Part<'_>], total: usize, drawn: usize, sample: &mut Vec<u32>) {
         sample.extend(places.iter().map(|&(tensor, position)| magnitude(parts[tensor].value(position))));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_that_jump_are_sampled_where_many_entries_are_kept() {
+        for (k, sampled) in [(1000, false), (250_000, true)] {
+            let mut hint = Hint::new();
+            (0..10).for_each(|_| hint.set(Some(1.0_f32.to_bits()), 1 << 24, k));
+            let bound = hint.bound(1 << 24, k).map(f32::from_bits);
+            assert!(bound.is_some_and(|bound| (0.9..1.0).contains(&bound)), "{k}: {bound:?}");
+            [1.3_f32, 1.0, 1.3].iter().for_each(|jumped| hint.set(Some(jumped.to_bits()), 1 << 24, k));
+            assert_eq!(hint.bound(1 << 24, k).is_none(), sampled, "{k}");
+        }
+    }
+}
