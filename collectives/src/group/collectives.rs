@@ -61,8 +61,12 @@ impl Group {
         self.run(description, async |call| dense::all_reduce(call, Chunk::from(data), reduction, &cost).await.map(drop))
     }
 
-    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile.
+    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle gives it back with
+    /// the result, which is an error in the cases named there: an average of integers starts nothing.
     pub fn start_all_reduce<T: Element>(&self, data: Vec<T>, reduction: Reduction) -> Handle<(Vec<T>, Result<()>)> {
+        if let Err(error) = reduction.check::<T>() {
+            return Handle::ended(&self.0.engine, (data, Err(error)));
+        }
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
         let cost = self.0.settings.cost;
         if let Some(host) = self.host_for(size_of_val(&data[..])) {

@@ -42,11 +42,11 @@ pub(crate) enum Rest {
     Published(Step),
 }
 
-/// Reduces `data` over all ranks, in place; the same bits on every rank.
+/// Reduces `data` over all ranks, in place; the same bits on every rank. That the elements can be reduced like this was
+/// checked before the call began ([`Reduction::check`]).
 ///
 /// # Errors
-/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers; else when a rank is lost, aborts, calls something else or does not
-/// come in time: `data` is then unspecified.
+/// When a rank is lost, aborts, calls something else or does not come in time: `data` is then unspecified.
 pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
     match at_once(call, data, reduction) {
         ControlFlow::Break(result) => result,
@@ -79,11 +79,6 @@ pub(crate) async fn all_reduce_rest<T: Element>(
     reduction: Reduction,
     rest: Rest,
 ) -> Result<()> {
-    if let Err(error) = reduction.check::<T>() {
-        // All ranks find this out for themselves.
-        call.finish();
-        return Err(error);
-    }
     let bytes = size_of_val(data);
     let others = call.world_size() as usize - 1;
     if bytes <= INLINE_BYTES {
@@ -104,7 +99,7 @@ fn lines_at_once<T: Element, const N: usize>(
     reduction: Reduction,
 ) -> ControlFlow<Result<()>, Rest> {
     let step = call.slots().next_step();
-    if reduction.check::<T>().is_err() || call.slots().in_the_way(step).is_some() {
+    if call.slots().in_the_way(step).is_some() {
         return ControlFlow::Continue(Rest::All);
     }
     publish_line(call, data);
