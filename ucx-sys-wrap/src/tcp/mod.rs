@@ -88,7 +88,7 @@ const QUOTA: usize = 1 << 20;
 /// Connections that nothing waits for are looked at in every so many turns.
 const SWEEP_EVERY: u32 = 64;
 
-/// The same where all peers are on this host and share memory.
+/// The same where all peers are on this host and share memory: little but the first put or get comes unasked on their sockets.
 const SWEEP_LINKED_EVERY: u32 = 1024;
 
 /// From so many awaited connections on, the kernel is asked which of them have something.
@@ -203,6 +203,7 @@ impl Tcp {
         let mut position = 0;
         while let Some(&index) = self.awaited.get(position) {
             let Some(Some(connection)) = self.connections.get_mut(index) else { break };
+            connection.end_turn();
             let has_own = connection.has_queued() || connection.has_unread() || !connection.is_awaited();
             if is_many && !has_own && !self.poller.is_unwatched(index) {
                 position += 1;

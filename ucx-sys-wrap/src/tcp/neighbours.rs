@@ -27,8 +27,9 @@ impl Tcp {
         Ok(())
     }
 
-    /// Whether it is time to look at what is not awaited. Where all peers are neighbours, sockets only say who has died:
-    /// they are looked at seldom while this rank is busy, and at once when it sleeps.
+    /// Whether it is time to look at what is not awaited. Where all peers are neighbours, sockets say who has died, and carry
+    /// puts and gets, each of which has its connection looked at for a while: the others are looked at seldom while this rank
+    /// is busy, and at once when it sleeps.
     #[inline]
     pub(super) fn is_sweep_due(&self) -> bool {
         let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
@@ -57,5 +58,51 @@ impl Tcp {
         {
             self.judge_link(Err((peer, error)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::tcp::frame::HEADER_BYTES;
+    use crate::tcp::remote::RemoteFrame;
+    use crate::tcp::remote::frame::Place;
+    use crate::transport::Transport;
+
+    /// A rank that shares memory with a stranger, and the stranger's end of their socket.
+    fn with_stranger() -> (Tcp, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut transport = Tcp::new(Rank(0), 2, vec![None, Some(listener.accept().unwrap().0)]).unwrap();
+        transport.share_memory(&Neighbourhood::in_process(2).unwrap()[0], true).unwrap();
+        (transport, stranger)
+    }
+
+    fn looks(transport: &mut Tcp, turns: u32) -> u64 {
+        let before = transport.looks;
+        (0..turns).for_each(|_| _ = transport.progress());
+        transport.looks - before
+    }
+
+    /// Nobody waits for it here, and messages go another way: but who puts or gets waits for each answer.
+    #[test]
+    fn after_a_get_the_next_is_looked_for_in_every_turn_for_a_while() {
+        let (mut transport, mut stranger) = with_stranger();
+        assert_eq!(looks(&mut transport, 1000), 0, "nothing has come");
+        let place = Place { region: 1, nonce: [0; 16], offset: 0 };
+        stranger.write_all(&RemoteFrame::Get(0, place, 8).encode(Rank(1))).unwrap();
+        let start = Instant::now();
+        while transport.statistics.bytes_received < HEADER_BYTES as u64 {
+            transport.progress();
+            assert!(start.elapsed() < Duration::from_secs(100), "it does not come");
+        }
+        assert_eq!(looks(&mut transport, 500), 500);
+        looks(&mut transport, 500);
+        // In 1000 turns is at most one sweep.
+        assert!(looks(&mut transport, 1000) <= 1, "nothing more has come");
     }
 }

@@ -161,10 +161,17 @@ impl Connection {
         self.receives.cancel(key);
     }
 
-    /// Whether this connection has something to do that somebody waits for.
+    /// Whether this connection has something to do that somebody waits for, here or, after a put or get, at its peer.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
-        self.wire.is_some() && (self.has_operations() || self.has_unsent() || self.has_unread())
+        let is_attentive = self.incoming.accesses.is_attentive();
+        self.wire.is_some() && (self.has_operations() || self.has_unsent() || self.has_unread() || is_attentive)
+    }
+
+    /// A turn of the transport in which this connection was listed is over.
+    #[inline]
+    pub(super) fn end_turn(&mut self) {
+        self.incoming.accesses.end_turn();
     }
 
     /// Whether an operation has not ended.
