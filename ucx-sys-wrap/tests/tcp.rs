@@ -6,6 +6,8 @@
 
 mod common;
 
+#[path = "tcp/answers.rs"]
+mod answers;
 #[path = "tcp/canceling.rs"]
 mod canceling;
 #[path = "tcp/copies.rs"]

@@ -235,34 +235,6 @@ fn what_nobody_asks_for_is_read_a_turn_later() {
     assert!(receiving.bytes() == [bytes]);
 }
 
-/// Whoever has received a message may never turn again: that its sender's memory is read is said at once, also where all
-/// cells that were known to be free are used up.
-#[test]
-fn an_answer_does_not_wait_for_another_turn() {
-    const CELLS: usize = 64;
-    for earlier in CELLS - 2..=CELLS + 2 {
-        let mut transports = neighbours(2, true);
-        for round in 0..earlier as u32 {
-            let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, round), &[8]);
-            Sending::post(&mut transports[0], 1, envelope(0, round), &[b"eight by"])
-                .test(&mut transports[0])
-                .unwrap()
-                .unwrap();
-            turn_until(&mut transports[1..], |ranks| receiving.test(&mut ranks[0]).is_some());
-        }
-        let bytes = pattern(1, 100_000);
-        // Something else is awaited, so that the link is looked at in every turn.
-        let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
-        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&bytes]);
-        turn(&mut transports[..1], 1);
-        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes.len()]);
-        receiving.test(&mut transports[0]).expect("it lies there to be read").unwrap();
-        // Rank 0 computes from here on.
-        turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
-        assert!(receiving.bytes() == [bytes], "after {earlier} messages");
-    }
-}
-
 #[test]
 fn what_a_dead_neighbour_has_sent_whole_arrives_and_the_rest_is_lost() {
     let (mut transports, mut strangers, block, _world) = with_stranger();

@@ -25,6 +25,9 @@
 //! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
 //! message at a time go through the ring; cells of others come between them. The credits are those of the sockets.
 //!
+//! Memory is read only while there is a cell for the answer: whoever has received the message may take no more turns, and its
+//! sender waits for that. Without one, the message comes through the ring, which its receiver waits for.
+//!
 //! A sender that ends a message early whose memory may be read takes the word away *before* it gives the memory back. A
 //! receiver looks at the word after it has read: if it is gone, it asks for the bytes through the ring, and gets the copy
 //! that the sender has made.
@@ -110,9 +113,7 @@ impl Link {
     }
 
     fn post_recv(&mut self, envelope: Envelope, parts: RecvParts, counts: &mut Statistics) -> Posted<usize, RecvDone> {
-        let posted = self.receiver.post(envelope, parts, self.is_open, counts);
-        self.reply(counts);
-        posted
+        self.receiver.post(envelope, parts, self.is_open, &mut self.sender, counts)
     }
 
     fn cancel_send(&mut self, key: usize, counts: &mut Statistics) {
@@ -141,16 +142,14 @@ impl Link {
         let mut moved = false;
         if self.receiver.has_new_offers() {
             moved = true;
-            self.receiver.fetch_offers(counts);
-            self.reply(counts);
+            self.receiver.fetch_offers(&mut self.sender, counts);
         }
         if self.receiver.has_cell() {
             moved = true;
-            self.receiver.take(quota, counts)?;
+            self.receiver.take(quota, &mut self.sender, counts)?;
             while let Some(news) = self.receiver.take_news() {
                 self.sender.hear(news, counts)?;
             }
-            self.reply(counts);
         }
         if !self.sender.is_idle() {
             moved |= self.sender.pump(counts)?;
@@ -187,14 +186,6 @@ impl Link {
         self.is_open = false;
         self.receiver.close(error);
         self.sender.end_all(error);
-    }
-
-    /// Sends what is to be answered to what was taken.
-    #[inline]
-    fn reply(&mut self, counts: &mut Statistics) {
-        while let Some(reply) = self.receiver.take_reply() {
-            self.sender.push_control(reply, counts);
-        }
     }
 
     fn lost(&self) -> Error {

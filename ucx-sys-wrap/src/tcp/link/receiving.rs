@@ -12,7 +12,7 @@ use super::super::CREDIT_BYTES;
 use super::super::frame::cost;
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, is_stamped, offset_of, read_stamp};
 use super::receives::Receives;
-use super::sending::Reply;
+use super::sending::Sender;
 use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
@@ -46,7 +46,6 @@ pub(super) struct Receiver {
     receives: Receives,
     /// Signature and mark of the last message that said them, which a short one has too.
     last: (Signature, Mark),
-    replies: VecDeque<Reply>,
     news: VecDeque<News>,
 }
 
@@ -90,7 +89,6 @@ impl Receiver {
             granted: HashMap::new(),
             receives: Receives::new(peer),
             last: Default::default(),
-            replies: VecDeque::new(),
             news: VecDeque::new(),
         }
     }
@@ -125,11 +123,6 @@ impl Receiver {
     }
 
     #[inline]
-    pub(super) fn take_reply(&mut self) -> Option<Reply> {
-        self.replies.pop_front()
-    }
-
-    #[inline]
     pub(super) fn take_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
@@ -159,9 +152,9 @@ impl Receiver {
         is_stamped(self.cells.load(offset_of(self.position)), self.position)
     }
 
-    /// Takes cells, about `quota` bytes of payload.
+    /// Takes cells, about `quota` bytes of payload; `sender` answers.
     #[inline]
-    pub(super) fn take(&mut self, quota: usize, counts: &mut Statistics) -> Result<()> {
+    pub(super) fn take(&mut self, quota: usize, sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
         let before = counts.bytes_received;
         loop {
             let at = offset_of(self.position);
@@ -175,7 +168,7 @@ impl Receiver {
             } else {
                 let mut line = self.cells.line(at);
                 line[0] = stamp;
-                self.take_cell((kind, extra), at, &line, counts)?;
+                self.take_cell((kind, extra), at, &line, sender, counts)?;
             }
             self.position += 1;
             self.acknowledge();
@@ -200,13 +193,20 @@ impl Receiver {
         }
     }
 
-    fn take_cell(&mut self, (kind, extra): (Kind, u16), at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
+    fn take_cell(
+        &mut self,
+        (kind, extra): (Kind, u16),
+        at: usize,
+        line: &Line,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Result<()> {
         match kind {
             Kind::Message => self.take_message(at, line, counts),
             Kind::Short => self.take_short(at, usize::from(extra), counts),
             Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
             Kind::Piece => self.take_piece(line[1], counts),
-            Kind::Offer => self.take_offer(at, line, counts),
+            Kind::Offer => self.take_offer(at, line, sender, counts),
             Kind::Data => self.take_data(line[1], counts),
             Kind::Grant => self.take_answer(News::Granted, line[1]),
             Kind::Read => self.take_answer(News::Read, line[1]),

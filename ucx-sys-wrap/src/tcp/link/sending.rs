@@ -165,11 +165,19 @@ impl Sender {
         self.post_long(head, parts, counts)
     }
 
-    /// Queues an answer that nobody waits for, and writes it if there is room.
-    pub(super) fn push_control(&mut self, reply: Reply, counts: &mut Statistics) {
+    /// Whether an answer would be written at once: whoever gives it may take no more turns.
+    pub(super) fn can_answer(&mut self) -> bool {
+        self.queue.is_empty() && self.has_cell()
+    }
+
+    /// Answers an offer, now or when there is a cell.
+    pub(super) fn answer(&mut self, reply: Reply, counts: &mut Statistics) {
         self.queue.push_back(Queued::Control(reply));
-        self.flush(counts);
-        self.wake();
+        // By a new look where no cell is known to be free.
+        if self.has_cell() {
+            self.flush(counts);
+            self.wake();
+        }
     }
 
     /// Writes what there is room for; says whether that was anything.
@@ -241,9 +249,7 @@ impl Sender {
 
     /// Writes what finds room, without looking for more of it.
     fn flush(&mut self, counts: &mut Statistics) {
-        // By a new look where none is known to be free: an answer is waited for by nobody here, so there may be no next turn.
-        while !self.queue.is_empty()
-            && self.has_cell()
+        while self.position - self.cells_taken < CELLS
             && let Some(queued) = self.queue.pop_front()
         {
             self.write_queued(queued, counts);

@@ -8,7 +8,7 @@ use super::super::super::frame::{MAX_OFFERS, cost};
 use super::super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
 use super::super::cell::{Head, Kind, Line, Place};
 use super::super::receives::{Body, Places, Unexpected, places};
-use super::super::sending::Reply;
+use super::super::sending::{Reply, Sender};
 use super::super::{OPEN_AT, OPEN_MESSAGES};
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
 use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea};
@@ -23,6 +23,7 @@ impl Receiver {
         envelope: Envelope,
         parts: RecvParts,
         is_open: bool,
+        sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
         match self.receives.take_unexpected(envelope.tag) {
@@ -36,13 +37,19 @@ impl Receiver {
                 self.post_kept(envelope, parts, (head, None, bytes), counts)
             }
             Some(Unexpected { head, body: Body::Offer(place) | Body::NewOffer(place) }) => {
-                self.post_offered(envelope, parts, head, place, counts)
+                self.post_offered(envelope, parts, (head, place), sender, counts)
             }
         }
     }
 
     /// An offer: read it, ask for it, or keep it until a receive is posted.
-    pub(super) fn take_offer(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
+    pub(super) fn take_offer(
+        &mut self,
+        at: usize,
+        line: &Line,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Result<()> {
         let head = self.decode(line, Kind::Offer)?;
         let place = Place::decode(&self.cells.line(at + LINE_BYTES)).map_err(|what| self.refusal(what))?;
         counts.bytes_received += HEADER_BYTES;
@@ -50,7 +57,7 @@ impl Receiver {
             Target::Posted(key) => {
                 let mut places = self.receives.places(key, &head, 0, head.bytes());
                 let is_read = read_memory(
-                    self.may_read,
+                    self.may_read && sender.can_answer(),
                     &self.neighbourhood,
                     (self.place, &self.theirs),
                     &place,
@@ -58,9 +65,9 @@ impl Receiver {
                     &mut places,
                 );
                 drop(places);
-                self.settle(is_read, key, head, place, counts);
+                self.settle(is_read, key, (head, place), sender, counts);
             }
-            Target::Discarded => self.replies.push_back(Reply::refusal(place.number)),
+            Target::Discarded => sender.answer(Reply::refusal(place.number), counts),
             Target::Kept(_) if self.receives.offers() >= MAX_OFFERS => {
                 return Err(self.refusal(format!("more than {MAX_OFFERS} offers")));
             }
@@ -71,24 +78,31 @@ impl Receiver {
     }
 
     /// Reads to the heap what was offered in an earlier turn and may be read, as far as the credit goes: so its send ends.
-    pub(in super::super) fn fetch_offers(&mut self, counts: &mut Statistics) {
-        let Self { receives, replies, fetched, .. } = self;
+    pub(in super::super) fn fetch_offers(&mut self, sender: &mut Sender, counts: &mut Statistics) {
+        let Self { receives, fetched, .. } = self;
         receives.age_offers(|head, place| {
             let bytes = head.bytes();
-            if bytes > MAX_EAGER_BYTES || (*fetched + bytes) as u64 > CREDIT_BYTES {
+            if bytes > MAX_EAGER_BYTES || (*fetched + bytes) as u64 > CREDIT_BYTES || !sender.can_answer() {
                 return None;
             }
             let kept = fetch(self.may_read, &self.neighbourhood, (self.place, &self.theirs), place, head)?;
             counts.bytes_received += bytes as u64;
             count_copy(bytes, counts);
             *fetched += bytes;
-            replies.push_back(Reply::read(place.number));
+            sender.answer(Reply::read(place.number), counts);
             Some(kept)
         });
     }
 
     /// Ends the receive of an offered message that was read, or asks for its bytes.
-    fn settle(&mut self, is_read: bool, key: usize, head: Head, place: Place, counts: &mut Statistics) {
+    fn settle(
+        &mut self,
+        is_read: bool,
+        key: usize,
+        (head, place): (Head, Place),
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) {
         if is_read {
             let bytes = head.bytes();
             counts.bytes_received += bytes as u64;
@@ -96,10 +110,10 @@ impl Receiver {
             // The one copy there is: from the sender's memory to the receiver's.
             count_copy(bytes, counts);
             self.receives.end(key, Ok(head.arrival()));
-            self.replies.push_back(Reply::read(place.number));
+            sender.answer(Reply::read(place.number), counts);
         } else {
             self.granted.insert(place.number, (head, Some(key)));
-            self.replies.push_back(Reply::grant(place.number));
+            sender.answer(Reply::grant(place.number), counts);
         }
     }
 
@@ -144,20 +158,20 @@ impl Receiver {
         &mut self,
         envelope: Envelope,
         mut parts: RecvParts,
-        head: Head,
-        place: Place,
+        (head, place): (Head, Place),
+        sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
         if let Err(error) = check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths()) {
-            self.replies.push_back(Reply::refusal(place.number));
+            sender.answer(Reply::refusal(place.number), counts);
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
         let mut into = places(&mut parts, &head, 0, head.bytes());
-        let is_read =
-            read_memory(self.may_read, &self.neighbourhood, (self.place, &self.theirs), &place, &head, &mut into);
+        let may_read = self.may_read && sender.can_answer();
+        let is_read = read_memory(may_read, &self.neighbourhood, (self.place, &self.theirs), &place, &head, &mut into);
         drop(into);
         let key = self.receives.post_matched(envelope, parts);
-        self.settle(is_read, key, head, place, counts);
+        self.settle(is_read, key, (head, place), sender, counts);
         match self.receives.take_ended(key) {
             Some(done) => Posted::Done(done),
             None => Posted::Pending(key),

@@ -1,0 +1,94 @@
+//! Answers to what was offered between neighbours: when they are given, and to whom the message goes.
+
+use ucx_sys_wrap::{Envelope, Error, Signature};
+
+use super::world::*;
+
+const CELLS: usize = 64;
+
+/// Sends `count` messages that lie in their cells from rank 0 to rank 1, which takes them if it `receives` them.
+fn use_up(transports: &mut [ucx_sys_wrap::tcp::Tcp], count: usize, receives: bool) {
+    for round in 0..count as u32 {
+        let receiving = receives.then(|| Receiving::post(&mut transports[1], 0, envelope(0, round), &[8]));
+        let sent = Sending::post(&mut transports[0], 1, envelope(0, round), &[b"eight by"]).test(&mut transports[0]);
+        sent.expect("it lies in its cell").unwrap();
+        if let Some(mut receiving) = receiving {
+            turn_until(&mut transports[1..], |ranks| receiving.test(&mut ranks[0]).is_some());
+        }
+    }
+}
+
+/// Whoever has received a message may never turn again: that its sender's memory is read is said at once, also where all
+/// cells that were known to be free are used up.
+#[test]
+fn an_answer_does_not_wait_for_another_turn() {
+    for earlier in CELLS - 2..=CELLS + 2 {
+        let mut transports = neighbours(2, true);
+        use_up(&mut transports, earlier, true);
+        let bytes = pattern(1, 100_000);
+        // Something else is awaited, so that the link is looked at in every turn.
+        let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
+        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&bytes]);
+        turn(&mut transports[..1], 1);
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes.len()]);
+        receiving.test(&mut transports[0]).expect("it lies there to be read").unwrap();
+        // Rank 0 computes from here on.
+        turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
+        assert!(receiving.bytes() == [bytes], "after {earlier} messages");
+    }
+}
+
+#[test]
+fn a_refusal_does_not_wait_for_another_turn() {
+    for earlier in CELLS - 2..=CELLS + 2 {
+        let mut transports = neighbours(2, true);
+        use_up(&mut transports, earlier, true);
+        let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
+        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
+        turn(&mut transports[..1], 1);
+        let another = Envelope { signature: Signature([8; 16]), ..envelope(1, 0) };
+        let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
+        assert!(matches!(result, Some(Err(Error::Mismatch { .. }))), "{result:?}");
+        turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
+    }
+}
+
+/// Where the neighbour has taken none of the cells, nothing can be said now: the receive goes on until it was.
+#[test]
+fn a_receive_ends_only_when_its_sender_was_told() {
+    for is_late in [false, true] {
+        let mut transports = neighbours(2, true);
+        use_up(&mut transports, CELLS, false);
+        let bytes = pattern(1, 100_000);
+        let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
+        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&bytes]);
+        // A message that nobody has asked for is read to the heap in a later turn.
+        turn(&mut transports[..1], if is_late { 5 } else { 1 });
+        let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes.len()]);
+        if receiving.test(&mut transports[0]).is_none() {
+            receive(&mut transports, 0, &mut receiving).unwrap();
+        }
+        // Rank 0 computes from here on.
+        turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
+        assert!(receiving.bytes() == [bytes]);
+    }
+}
+
+/// What a receive was granted that is canceled then goes nowhere, least of all to the next one.
+#[test]
+fn what_a_canceled_receive_was_granted_goes_to_no_other() {
+    let mut transports = neighbours(2, false);
+    let size = 3 << 20;
+    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
+    let mut first = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size]);
+    turn(&mut transports[1..], 1);
+    assert!(matches!(first.cancel(&mut transports[1]), Err(Error::Canceled)));
+    let mut second = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[size]);
+    turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+    turn(&mut transports, 10);
+    assert!(second.test(&mut transports[1]).is_none(), "nothing was sent to it");
+    let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(2, size)]);
+    receive(&mut transports, 1, &mut second).unwrap();
+    assert!(second.bytes() == [pattern(2, size)]);
+    turn_until(&mut transports, |transports| behind.test(&mut transports[0]).is_some());
+}
