@@ -2,9 +2,12 @@
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
+use std::panic::resume_unwind;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
+
+use crate::worlds::reserved_port;
 
 /// How a program ended, and what it said.
 #[derive(Debug)]
@@ -63,6 +66,28 @@ fn wait(child: &mut Child, until: Instant) -> Option<ExitStatus> {
             Ok(None) | Err(_) => return None,
         }
     }
+}
+
+/// Runs the ranks of a job to their ends, each by a command that `make` gives for it, at most for `patience`; they meet on
+/// loopback, with a key unless the command says where one is.
+///
+/// # Panics
+/// When a command can't be started.
+#[must_use]
+pub fn run_ranks(world_size: u32, patience: Duration, make: impl Fn(u32) -> Command) -> Vec<Ended> {
+    let (_reserved, port) = reserved_port();
+    let ranks: Vec<_> = (0..world_size)
+        .map(|rank| {
+            let mut command = make(rank);
+            command.env("BREVITY_RANK", rank.to_string()).env("BREVITY_WORLD_SIZE", world_size.to_string());
+            command.env("BREVITY_MASTER", format!("127.0.0.1:{port}")).env("BREVITY_MASTER_RESERVED", "1");
+            if !command.get_envs().any(|(name, _)| name == "BREVITY_KEY_FILE") {
+                command.env("BREVITY_KEY", "a key of this test alone");
+            }
+            thread::spawn(move || run_within(&mut command, patience))
+        })
+        .collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
 }
 
 /// Whether the process exists and is more than an entry that nobody has reaped.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::{Barrier, Mutex};
 use std::thread::scope;
 
@@ -30,6 +31,20 @@ pub fn sockets(world_size: u32) -> Vec<Row> {
     rows
 }
 
+/// A port on loopback that nobody else takes as long as the socket is kept; rank 0 of a job binds it too, told that it is
+/// reserved.
+///
+/// # Panics
+/// When the system has no sockets.
+#[must_use]
+pub fn reserved_port() -> (OwnedFd, u16) {
+    let reserved = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    set_socket_reuseport(&reserved, true).unwrap();
+    bind(&reserved, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let port = SocketAddr::try_from(getsockname(&reserved).unwrap()).unwrap().port();
+    (reserved, port)
+}
+
 /// A world over sockets that shares no memory: ranks that have joined a job as processes do, in order.
 ///
 /// # Panics
@@ -37,10 +52,7 @@ pub fn sockets(world_size: u32) -> Vec<Row> {
 #[must_use]
 pub fn joined(world_size: u32, encrypt: bool) -> Vec<Box<dyn Transport>> {
     // Held until rank 0 has it too.
-    let reserved = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    set_socket_reuseport(&reserved, true).unwrap();
-    bind(&reserved, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let port = SocketAddr::try_from(getsockname(&reserved).unwrap()).unwrap().port();
+    let (_reserved, port) = reserved_port();
     let join = |rank: u32| {
         let mut identity = Identity::new(Rank(rank), world_size, Master { host: "127.0.0.1".into(), port });
         (identity.key, identity.port_reserved) = (JobKey::parse("correct horse battery"), true);

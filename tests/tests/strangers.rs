@@ -3,14 +3,14 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use brevity_tests::faults::{Ended, Job, Kind, PATIENCE, Process, Wire, listening_ports};
-use socket2::{Domain, Socket, Type};
+use brevity_tests::worlds::reserved_port;
 
 const FAULT: &str = env!("CARGO_BIN_EXE_fault");
 
@@ -84,35 +84,19 @@ impl Strangers {
     }
 }
 
-/// A port of the system's choice, held bound so that nobody else gets it.
-struct Port(Socket);
-
-impl Port {
-    fn reserve() -> Self {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_reuse_port(true).unwrap();
-        socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        Self(socket)
-    }
-
-    fn number(&self) -> u16 {
-        self.0.local_addr().unwrap().as_socket().unwrap().port()
-    }
-
-    /// A rank of a job of three that meets at `master`.
-    fn rank(rank: u32, master: u16, wire: Wire) -> Command {
-        let mut command = Command::new(FAULT);
-        command.args(["reduce", "100"]).envs(wire.environment().iter().copied());
-        command.envs([
-            ("BREVITY_RANK", rank.to_string().as_str()),
-            ("BREVITY_WORLD_SIZE", "3"),
-            ("BREVITY_MASTER", &format!("127.0.0.1:{master}")),
-            ("BREVITY_MASTER_RESERVED", "1"),
-            ("BREVITY_KEY", "a key that strangers do not have"),
-            ("BREVITY_TIMEOUT", "50"),
-        ]);
-        command
-    }
+/// A rank of a job of three that meets at `master`.
+fn rank(rank: u32, master: u16, wire: Wire) -> Command {
+    let mut command = Command::new(FAULT);
+    command.args(["reduce", "100"]).envs(wire.environment().iter().copied());
+    command.envs([
+        ("BREVITY_RANK", rank.to_string().as_str()),
+        ("BREVITY_WORLD_SIZE", "3"),
+        ("BREVITY_MASTER", &format!("127.0.0.1:{master}")),
+        ("BREVITY_MASTER_RESERVED", "1"),
+        ("BREVITY_KEY", "a key that strangers do not have"),
+        ("BREVITY_TIMEOUT", "50"),
+    ]);
+    command
 }
 
 /// The job is as it should be: it goes on, and a death is named.
@@ -131,13 +115,12 @@ fn besieged_while_joining(wire: Wire) {
     if !wire.is_here() {
         return;
     }
-    let port = Port::reserve();
-    let master = port.number();
-    let mut job = Job::of_commands([0, 1].map(|rank| Port::rank(rank, master, wire)).into());
+    let (_reserved, master) = reserved_port();
+    let mut job = Job::of_commands([0, 1].map(|number| rank(number, master, wire)).into());
     job.until("rank 0 does not listen", || listening_ports(job.ranks()[0]).contains(&master));
     let mut strangers = Strangers::default();
     strangers.besiege(&job.ranks()[..1], listening_ports);
-    job.add(Port::rank(2, master, wire));
+    job.add(rank(2, master, wire));
     let mut number = 0;
     let doors =
         if matches!(wire, Wire::Tcp | Wire::TcpEncrypted | Wire::TcpShared) { listening_ports } else { |_| Vec::new() };
@@ -166,8 +149,8 @@ fn ten_thousand_strangers_do_not_keep_a_job_from_joining_beside_shared_memory() 
 #[test]
 fn a_job_over_tcp_that_runs_listens_on_nothing() {
     for wire in [Wire::Tcp, Wire::TcpShared] {
-        let port = Port::reserve();
-        let job = Job::of_commands([0, 1, 2].map(|rank| Port::rank(rank, port.number(), wire)).into());
+        let (_reserved, master) = reserved_port();
+        let job = Job::of_commands([0, 1, 2].map(|number| rank(number, master, wire)).into());
         job.await_ready();
         for rank in job.ranks() {
             assert_eq!(listening_ports(*rank), [0u16; 0]);
@@ -182,8 +165,8 @@ fn besieged_while_running(wire: Wire) {
     if !wire.is_here() {
         return;
     }
-    let port = Port::reserve();
-    let job = Job::of_commands([0, 1, 2].map(|rank| Port::rank(rank, port.number(), wire)).into());
+    let (_reserved, master) = reserved_port();
+    let job = Job::of_commands([0, 1, 2].map(|number| rank(number, master, wire)).into());
     job.await_ready();
     let control = |rank| listening_ports(rank).last().copied().into_iter().collect();
     Strangers::default().besiege(job.ranks(), control);
@@ -208,11 +191,10 @@ fn ten_thousand_strangers_do_not_keep_a_job_from_joining_over_ucx() {
 /// What rank 1 says to rank 0, said again by somebody else.
 #[test]
 fn a_stranger_that_replays_a_rank_is_refused() {
-    let port = Port::reserve();
-    let master = port.number();
+    let (_reserved, master) = reserved_port();
     let relay = TcpListener::bind("127.0.0.1:0").unwrap();
     let behind_relay = relay.local_addr().unwrap().port();
-    let mut job = Job::of_commands(vec![Port::rank(0, master, Wire::Tcp), Port::rank(1, behind_relay, Wire::Tcp)]);
+    let mut job = Job::of_commands(vec![rank(0, master, Wire::Tcp), rank(1, behind_relay, Wire::Tcp)]);
     let recorded = record(relay, master);
     // Opening and proof.
     job.until("rank 1 does not call", || recorded.lock().unwrap().len() > 124 + 32);
@@ -229,7 +211,7 @@ fn a_stranger_that_replays_a_rank_is_refused() {
         let _ = stranger.read_to_end(&mut rest);
         assert!(rest.iter().all(|byte| *byte == 0) && rest.len() <= 1, "{rest:?}");
     }
-    job.add(Port::rank(2, master, Wire::Tcp));
+    job.add(rank(2, master, Wire::Tcp));
     job.await_ready();
     assert_works(&job);
 }

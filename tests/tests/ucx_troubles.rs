@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use brevity_tests::command::{Ended, run_within};
+use brevity_tests::command::{Ended, run_ranks};
 use brevity_tests::faults::ucx_is_here;
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
@@ -14,16 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Three ranks that tell about themselves, each started with `environment`.
 fn tell(transport: &str, environment: &[(&str, &str)]) -> Vec<Ended> {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let start = |rank: u32| {
+    run_ranks(3, PATIENCE, |_| {
         let mut command = Command::new(RANK);
-        command.arg("tell").envs(environment.iter().copied()).env("BREVITY_TRANSPORT", transport);
-        command.env("BREVITY_RANK", rank.to_string()).env("BREVITY_WORLD_SIZE", "3").env("BREVITY_JOIN_TIMEOUT", "30");
-        command.env("BREVITY_MASTER", format!("127.0.0.1:{port}")).env("BREVITY_KEY", "a key of this test alone");
-        std::thread::spawn(move || run_within(&mut command, PATIENCE))
-    };
-    let ranks: Vec<_> = (0..3).map(start).collect();
-    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        command.arg("tell").envs(environment.iter().copied());
+        command.env("BREVITY_TRANSPORT", transport).env("BREVITY_JOIN_TIMEOUT", "30");
+        command
+    })
 }
 
 /// UCX is there, but not a transport of it: nobody can make a worker.
