@@ -64,6 +64,8 @@ pub struct Identity {
     pub encrypt: bool,
     /// Connections between two ranks of the tcp transport, 1 to [`MAX_LANES`]; rank 0's counts.
     pub streams: u8,
+    /// What is to be said about the key's file, if others can read it.
+    pub(super) exposed_key: Option<String>,
     /// What was learned through the launcher's store.
     pub(super) published: Option<Published>,
 }
@@ -128,6 +130,7 @@ impl Identity {
             launcher: None,
             introduction: Introduction::Environment,
             one_host: false,
+            exposed_key: None,
             published: None,
             shared_memory: true,
             host_id: None,
@@ -182,7 +185,7 @@ impl Identity {
         let Place { launcher, rank, world_size, introduction, master, one_host, job } =
             Place::read(variables, nesting)?;
         let mut identity = Self { launcher, introduction, one_host, ..Self::new(rank, world_size, master) };
-        identity.key = read_key(variables)?;
+        (identity.key, identity.exposed_key) = read_key(variables)?;
         identity.transport = variables.read("BREVITY_TRANSPORT", TRANSPORTS, Choice::parse)?.unwrap_or(Choice::Auto);
         let name = variables.read("BREVITY_JOB", "a name of at most 64 bytes", job_name)?;
         identity.job = name.or(job).unwrap_or_default();
@@ -234,8 +237,8 @@ pub(super) fn key_needed() -> Error {
 const TRANSPORTS: &str = "auto, tcp or ucx";
 pub(super) const MASTER: &str = "host:port where rank 0 waits for the others";
 
-/// The key from the one variable that holds it.
-fn read_key(variables: Variables<'_>) -> Result<Option<JobKey>> {
+/// The key from the one variable that holds it, and what is to be said about its file.
+fn read_key(variables: Variables<'_>) -> Result<(Option<JobKey>, Option<String>)> {
     let key = variables.read("BREVITY_KEY", "at least 16 bytes, as from `openssl rand -hex 32`", JobKey::parse);
     // A key that is refused must not be shown.
     let key = key.map_err(|error| match error {
@@ -245,8 +248,10 @@ fn read_key(variables: Variables<'_>) -> Result<Option<JobKey>> {
         other => other,
     })?;
     match (variables.lookup)("BREVITY_KEY_FILE") {
-        None => Ok(key),
-        Some(path) if key.is_none() => JobKey::from_file("BREVITY_KEY_FILE", &path).map(Some),
+        None => Ok((key, None)),
+        Some(path) if key.is_none() => {
+            JobKey::from_file("BREVITY_KEY_FILE", &path).map(|(key, exposed)| (Some(key), exposed))
+        }
         Some(path) => Err(Error::Environment {
             variable: "BREVITY_KEY_FILE",
             found: format!("{path:?} beside BREVITY_KEY"),

@@ -114,6 +114,12 @@ pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
     (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
+/// Whether rank `own` is the first of its host, as far as hosts can be told: who speaks for it.
+pub(super) fn is_first_of_host(own: Rank, cards: &[Card]) -> bool {
+    let Some(Card { host: Some(host), .. }) = cards.get(own.index()) else { return true };
+    cards.iter().position(|card| card.host.as_ref() == Some(host)) == Some(own.index())
+}
+
 /// A card that says something in every field.
 #[cfg(test)]
 pub(super) fn sample() -> Card {
@@ -149,6 +155,15 @@ mod tests {
         cards[3].host = None;
         cards[4].host = None;
         assert_eq!(neighbours(Rank(3), &cards), None, "hosts that nobody can tell");
+    }
+
+    #[test]
+    fn one_rank_speaks_for_a_host() {
+        let mut cards = vec![card(1, ""), card(2, ""), card(1, ""), card(2, ""), card(3, "")];
+        let first = |cards: &[Card]| Rank::all(5).filter(|rank| is_first_of_host(*rank, cards)).collect::<Vec<_>>();
+        assert_eq!(first(&cards), [Rank(0), Rank(1), Rank(4)]);
+        cards[2].host = None;
+        assert_eq!(first(&cards), [Rank(0), Rank(1), Rank(2), Rank(4)], "a host that nobody can tell");
     }
 
     #[test]

@@ -47,19 +47,22 @@ impl JobKey {
         hex(&self.0)
     }
 
-    /// Reads the key in a file, and warns when others can read it too.
-    pub(super) fn from_file(variable: &'static str, path: &OsStr) -> Result<Self> {
+    /// Reads the key in a file; gives what is to be said when others can read it too.
+    pub(super) fn from_file(variable: &'static str, path: &OsStr) -> Result<(Self, Option<String>)> {
         let path = Path::new(path);
         let failed = |error| Error::system(format!("can't read the key of {variable} in {}", path.display()), error);
         let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
-        if mode & 0o077 != 0 {
-            tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777), "others can read the job's key: use chmod 600");
-        }
-        Self::parse(&fs::read_to_string(path).map_err(failed)?).ok_or_else(|| Error::Environment {
+        let is_exposed = mode & 0o077 != 0;
+        let exposed = is_exposed.then(|| {
+            let mode = mode & 0o777;
+            format!("others can read the job's key in {} (mode {mode:o}): use chmod 600", path.display())
+        });
+        let key = Self::parse(&fs::read_to_string(path).map_err(failed)?).ok_or_else(|| Error::Environment {
             variable,
             found: format!("the file {:?} with a shorter key", path.display().to_string()),
             expected: "a file with a key of at least 16 bytes, as from `openssl rand -hex 32`",
-        })
+        })?;
+        Ok((key, exposed))
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -125,8 +128,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key");
         fs::write(&path, "correct horse battery\n").unwrap();
-        let key = JobKey::from_file("BREVITY_KEY_FILE", path.as_os_str()).unwrap();
-        assert_eq!(key.bytes(), b"correct horse battery");
+        let key = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            JobKey::from_file("BREVITY_KEY_FILE", path.as_os_str()).unwrap()
+        };
+        let (found, exposed) = key(0o644);
+        assert_eq!(found.bytes(), b"correct horse battery");
+        assert!(exposed.is_some_and(|what| what.contains("(mode 644): use chmod 600")));
+        assert_eq!(key(0o600), (found, None));
         fs::write(&path, "short").unwrap();
         let short = JobKey::from_file("BREVITY_KEY_FILE", path.as_os_str()).unwrap_err();
         assert!(matches!(short, Error::Environment { variable: "BREVITY_KEY_FILE", .. }));

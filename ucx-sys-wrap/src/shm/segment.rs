@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use super::area::{Area, LINE_BYTES, OwnArea, PeerArea};
 use super::layout::{ADDRESS_AT, BYTES_AT, Layout, MAGIC, MAGIC_AT, RANK_AT, VERSION, VERSION_AT};
@@ -38,6 +39,7 @@ impl OwnSegment {
     /// [`Error::System`] when the system has no memory for it, or does not know sealed memory (Linux before 5.1).
     pub fn new(rank: Rank, layout: Layout) -> Result<Self> {
         let failed = |error: Errno| Error::system("can't make shared memory", error);
+        check_file_limit(layout.bytes() as u64)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let create = |flags| rustix::fs::memfd_create("brevity", flags);
         // Kernels before 6.3 do not know the flag; the others warn without it.
@@ -121,6 +123,21 @@ impl PeerSegment {
     #[must_use]
     pub fn area(&self, range: Range<usize>) -> PeerArea {
         PeerArea(Area::new(&self.mapping, range))
+    }
+}
+
+/// Refuses what the limit of file sizes forbids: the system would not only refuse it, but end this process by a signal.
+fn check_file_limit(bytes: u64) -> Result<()> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if limit < bytes => {
+            let action = format!(
+                "can't make shared memory of {} KiB, files may have {} (raise the limit with ulimit -f)",
+                bytes >> 10,
+                limit >> 10
+            );
+            Err(Error::system(action, Errno::FBIG))
+        }
+        _ => Ok(()),
     }
 }
 

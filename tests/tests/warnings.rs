@@ -1,0 +1,48 @@
+//! What is wrong on a host is told by one of its ranks, and the job goes on.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use brevity_tests::command::{Ended, run_ranks};
+
+const RANK: &str = env!("CARGO_BIN_EXE_rank");
+
+/// Generous: it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often each rank says something that contains `what`; all of them end well.
+fn said(ranks: &[Ended], what: &str) -> Vec<usize> {
+    assert!(ranks.iter().all(|ended| ended.status.is_some_and(|status| status.success())), "{ranks:?}");
+    ranks.iter().map(|ended| ended.stderr.lines().filter(|line| line.contains(what)).count()).collect()
+}
+
+#[test]
+fn a_key_that_others_can_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    fs::write(&path, "a key of this test alone").unwrap();
+    for (mode, expected) in [(0o644, [1, 0, 0]), (0o600, [0; 3])] {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let ranks = run_ranks(3, PATIENCE, |_| {
+            let mut command = Command::new(RANK);
+            command.arg("tell").env("BREVITY_TRANSPORT", "tcp").env("BREVITY_KEY_FILE", &path);
+            command
+        });
+        assert_eq!(said(&ranks, "others can read the job's key in"), expected, "{ranks:?}");
+    }
+}
+
+/// Memory that ranks share counts as a file: beyond the limit, the system would end them by a signal.
+#[test]
+fn a_limit_of_file_sizes() {
+    let ranks = run_ranks(3, PATIENCE, |_| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -f 100; exec \"$0\" tell", RANK]).env("BREVITY_TRANSPORT", "tcp");
+        command
+    });
+    assert_eq!(said(&ranks, "the ranks of this host share no memory"), [1, 0, 0], "{ranks:?}");
+    assert_eq!(said(&ranks, "ulimit -f"), [1, 0, 0], "{ranks:?}");
+}
