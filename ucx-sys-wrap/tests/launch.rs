@@ -133,9 +133,11 @@ fn the_rank_that_failed_first_is_named_though_others_fail_because_of_it() {
     for _ in 0..10 {
         let (_folder, path) = folder();
         assert!(Command::new("mkfifo").arg(format!("{path}/alive")).status().unwrap().success());
-        // Rank 2 holds the pipe open; the others see it close when it is killed.
+        // Rank 2 holds the pipe open; the others see it close when it is killed, which is when all have opened it.
         let script = format!(
-            "if test $BREVITY_RANK = 2; then exec 3>{path}/alive; sleep 0.1; kill -9 $$; fi; cat {path}/alive; exit 3"
+            "if test $BREVITY_RANK = 2; then exec 3>{path}/alive; \
+             until [ -e {path}/0 ] && [ -e {path}/1 ] && [ -e {path}/3 ]; do sleep 0.01; done; kill -9 $$; fi; \
+             exec 3<{path}/alive; touch {path}/$BREVITY_RANK; cat <&3; exit 3"
         );
         let outcome = outcome(shell(4, &script));
         assert_eq!(outcome.report().as_deref(), Some("rank 2 was killed by signal 9"), "{:?}", outcome.endings);
@@ -195,6 +197,38 @@ fn only_rank_0_reads_the_launchers_input() {
 
 #[test]
 fn a_killed_launcher_leaves_nothing() {
+    let (mut launcher, processes) = launcher();
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    processes.into_iter().for_each(assert_ends);
+}
+
+#[test]
+fn a_guard_that_is_killed_is_followed_by_another() {
+    let (mut launcher, processes) = launcher();
+    let guards = || {
+        let ranks = &processes;
+        children(launcher.id()).into_iter().filter(|child| !ranks.contains(child) && is_running(*child))
+    };
+    let start = Instant::now();
+    let mut killed = Vec::new();
+    while killed.len() < 3 {
+        if let Some(guard) = guards().find(|guard| !killed.contains(guard)) {
+            assert!(Command::new("kill").args(["-KILL", &guard.to_string()]).status().unwrap().success());
+            killed.push(guard);
+        }
+        assert!(start.elapsed() < PATIENCE, "{killed:?} were killed");
+    }
+    while guards().all(|guard| killed.contains(&guard)) {
+        assert!(start.elapsed() < PATIENCE, "no guard follows {killed:?}");
+    }
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    processes.into_iter().for_each(assert_ends);
+}
+
+/// A launcher of two ranks with a guard, and its four processes besides these two: the ranks and what they have started.
+fn launcher() -> (Child, Vec<u32>) {
     let mut launcher = playing("launcher").stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
     let told: Vec<String> = lines.map(Result::unwrap).filter(|line| line.starts_with("processes")).take(2).collect();
@@ -202,9 +236,18 @@ fn a_killed_launcher_leaves_nothing() {
     let processes: Vec<u32> = processes.collect();
     assert_eq!(processes.len(), 4, "{told:?}");
     assert!(processes.iter().all(|&process| is_running(process)));
-    launcher.kill().unwrap();
-    launcher.wait().unwrap();
-    processes.into_iter().for_each(assert_ends);
+    (launcher, processes)
+}
+
+/// The processes that a process has started.
+fn children(parent: u32) -> Vec<u32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let is_child = |process: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.split_whitespace().nth(1) == Some(&parent.to_string()))
+    };
+    processes.filter(is_child).collect()
 }
 
 #[test]

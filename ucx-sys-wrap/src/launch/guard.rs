@@ -2,24 +2,36 @@
 //!
 //! A killed launcher can't end anything. Its ranks die with it by themselves, but not what they have started: so a guard
 //! holds the other end of a pipe, sees it close, and kills the job's process group.
+//!
+//! The launcher and its guard look after each other: a guard that is killed is followed by another. It has a name of its own,
+//! so that who kills all processes of the launcher's name does not kill it with them.
 
-use std::ffi::OsString;
-use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::ffi::{CStr, OsString};
+use std::io::{PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::{Error, Result};
 
 /// The launcher's last byte: the job has ended in order.
 const ENDED: u8 = b'.';
 
+/// What a guard is called among processes.
+const NAME: &CStr = c"job-guard";
+
+/// So many guards of a job may be killed and followed by another.
+const MOST_KILLED: u32 = 100;
+
 /// What a guard does: the program that [`Launch::guard`](super::Launch::guard) names calls this and ends.
 ///
 /// Reads from standard input until the launcher says that the job has ended, or has gone without a word: then kills the
 /// job's process group.
 pub fn guard() {
+    // Without it, the guard is only easier to hit.
+    let _ = rustix::thread::set_name(NAME);
     let mut words = Vec::new();
     // An input that fails is one that has closed.
     let _ = std::io::stdin().lock().read_to_end(&mut words);
@@ -32,30 +44,83 @@ pub fn guard() {
 
 /// The launcher's end of the pipe to its guard.
 pub(super) struct Guard {
+    /// The program, and its arguments.
+    words: (OsString, Vec<OsString>),
+    /// What it is to end, once it is known.
+    group: Option<Pid>,
+    /// `None` where guards do not stay alive.
+    running: Option<Running>,
+    killed: u32,
+}
+
+struct Running {
     process: Child,
-    pipe: Option<ChildStdin>,
+    pipe: Option<PipeWriter>,
+    /// Becomes readable when the guard has ended.
+    end: OwnedFd,
 }
 
 impl Guard {
     /// Starts the guard, out of reach of what ends the launcher or the job.
-    pub(super) fn start((program, arguments): &(OsString, Vec<OsString>)) -> Result<Self> {
-        let mut command = Command::new(program);
-        command.args(arguments).process_group(0);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut process = command.spawn().map_err(|error| Error::system("can't start the job's guard", error))?;
-        let pipe = process.stdin.take();
-        Ok(Self { process, pipe })
+    pub(super) fn start(words: (OsString, Vec<OsString>)) -> Result<Self> {
+        let running =
+            Running::start(&words, None).map_err(|error| Error::system("can't start the job's guard", error))?;
+        Ok(Self { words, group: None, running: Some(running), killed: 0 })
     }
 
     /// Says which process group to end.
-    pub(super) fn watch(&mut self, group: Pid) -> Result<()> {
-        let Some(pipe) = &mut self.pipe else { return Ok(()) };
-        let told = pipe.write_all(&group.as_raw_pid().to_le_bytes());
-        told.map_err(|error| Error::system("can't talk to the job's guard", error))
+    pub(super) fn watch(&mut self, group: Pid) {
+        self.group = Some(group);
+        if let Some(pipe) = self.running.as_mut().and_then(|running| running.pipe.as_mut()) {
+            // A guard that was killed meanwhile is followed by one that knows it.
+            let _ = tell(pipe, group);
+        }
+    }
+
+    /// Becomes readable when the guard has ended.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.running.as_ref().map(|running| running.end.as_fd())
+    }
+
+    /// Puts another guard in the place of one that was killed. One that has ended by itself can't do its work here.
+    pub(super) fn renew(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        let Ok(Some(status)) = running.process.try_wait() else { return };
+        self.killed += 1;
+        let may_follow = status.signal().is_some() && self.killed <= MOST_KILLED;
+        self.running = may_follow.then(|| Running::start(&self.words, self.group).ok()).flatten();
+        if self.running.is_none() {
+            tracing::warn!("the job's guard has ended: what ranks have started may outlive a launcher that is killed");
+        }
     }
 }
 
-impl Drop for Guard {
+impl Running {
+    /// Starts a guard that knows from its beginning which process group to end, if there is one.
+    fn start((program, arguments): &(OsString, Vec<OsString>), group: Option<Pid>) -> std::io::Result<Self> {
+        let (input, mut pipe) = pipe()?;
+        group.map_or(Ok(()), |group| tell(&mut pipe, group))?;
+        let mut command = Command::new(program);
+        command.args(arguments).process_group(0);
+        command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.spawn()?;
+        match pidfd_open(Pid::from_child(&process), PidfdFlags::empty()) {
+            Ok(end) => Ok(Self { process, pipe: Some(pipe), end }),
+            Err(error) => {
+                // It has ended already if this fails.
+                let _ = process.kill();
+                let _ = process.wait();
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn tell(pipe: &mut PipeWriter, group: Pid) -> std::io::Result<()> {
+    pipe.write_all(&group.as_raw_pid().to_le_bytes())
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut pipe) = self.pipe.take() {
             // A guard that is gone has nothing left to hear.

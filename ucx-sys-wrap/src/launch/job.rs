@@ -16,8 +16,9 @@ use crate::{Error, Rank, Result};
 /// How long output may take to arrive after its writers have ended.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A rank whose connections have closed may take this long to be gone: others can fail because of it before it has ended.
-const SETTLING: Duration = Duration::from_millis(50);
+/// The flag of a process that is ending, among those that its `stat` tells (`PF_EXITING` of Linux). It is set before the
+/// process closes anything: who has failed because of that has failed after it.
+const ENDING: u64 = 4;
 
 /// The longest sleep of a wait that has nothing to do by any time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -58,8 +59,8 @@ pub enum Ending {
 pub struct Outcome {
     /// How each rank ended, in rank order.
     pub endings: Vec<Ending>,
-    /// The first rank that failed. Of several that fail within a moment, the first that was killed, else the first: the
-    /// others most likely failed because of it.
+    /// The first rank that failed. One that was killed while another ended by itself comes before it: the other most likely
+    /// failed because of it.
     pub first_failure: Option<Rank>,
 }
 
@@ -113,10 +114,10 @@ impl Job {
             }
         };
         self.children.push(Running { rank, child, process, ending: None });
-        match (&mut self.guard, self.children.as_slice()) {
-            (Some(guard), [leader]) => guard.watch(Pid::from_child(&leader.child)),
-            _ => Ok(()),
+        if let (Some(guard), [leader]) = (&mut self.guard, self.children.as_slice()) {
+            guard.watch(Pid::from_child(&leader.child));
         }
+        Ok(())
     }
 
     /// The process of each rank, in rank order.
@@ -138,6 +139,7 @@ impl Job {
         while self.children.iter().any(|running| running.ending.is_none()) {
             let left = kill_at.map(|time| time.saturating_duration_since(Instant::now()));
             self.sleep(left.unwrap_or(LONGEST_SLEEP));
+            self.guard.iter_mut().for_each(Guard::renew);
             for signal in self.relay.take() {
                 self.signal(signal);
                 // The job is to end: ranks that do not heed it end with the grace period.
@@ -147,7 +149,10 @@ impl Job {
                 if blame.is_none() {
                     kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
                 }
-                blame = Blame::after(blame, rank, ending);
+                blame = Some(match blame.take() {
+                    None => Blame { rank, ending, suspects: self.ending() },
+                    Some(earlier) => earlier.or(rank, ending),
+                });
             }
             if kill_at.is_some_and(|time| Instant::now() >= time) {
                 self.signal(Signal::KILL);
@@ -168,10 +173,11 @@ impl Job {
         self.children.first().map(|leader| Pid::from_child(&leader.child))
     }
 
-    /// Sleeps until a rank has ended or a signal has come, at most `longest`.
+    /// Sleeps until a rank or the guard has ended or a signal has come, at most `longest`.
     fn sleep(&self, longest: Duration) {
         let running = self.children.iter().filter(|running| running.ending.is_none());
-        let descriptors = running.map(|running| running.process.as_fd()).chain(self.relay.descriptors());
+        let guard = self.guard.as_ref().and_then(Guard::descriptor);
+        let descriptors = running.map(|running| running.process.as_fd()).chain(self.relay.descriptors()).chain(guard);
         let mut events: Vec<PollFd<'_>> =
             descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
@@ -188,6 +194,12 @@ impl Job {
             failed.extend(failure.map(|ending| (running.rank, ending)));
         }
         Ok(failed)
+    }
+
+    /// The ranks that are ending, and have not ended.
+    fn ending(&self) -> Vec<Rank> {
+        let running = self.children.iter().filter(|running| running.ending.is_none());
+        running.filter(|running| is_ending(running.child.id())).map(|running| running.rank).collect()
     }
 
     /// Sends a signal to the job's process group.
@@ -209,25 +221,31 @@ impl Job {
 }
 
 /// Who has failed first.
-#[derive(Clone, Copy)]
 struct Blame {
     rank: Rank,
     ending: Ending,
-    since: Instant,
+    /// Those that were ending when this was seen.
+    suspects: Vec<Rank>,
 }
 
 impl Blame {
-    /// Who is to blame after `rank` has failed too.
-    fn after(earlier: Option<Self>, rank: Rank, ending: Ending) -> Option<Self> {
-        let later = Self { rank, ending, since: Instant::now() };
-        match earlier {
-            None => Some(later),
-            Some(earlier) => {
-                let consequence = matches!((earlier.ending, ending), (Ending::Exited(_), Ending::Killed(_)));
-                Some(if consequence && earlier.since.elapsed() < SETTLING { later } else { earlier })
+    /// Who is to blame if `rank` has failed too.
+    fn or(self, rank: Rank, ending: Ending) -> Self {
+        match (self.ending, ending) {
+            (Ending::Exited(_), Ending::Killed(_)) if self.suspects.contains(&rank) => {
+                Self { rank, ending, suspects: Vec::new() }
             }
+            _ => self,
         }
     }
+}
+
+/// Whether a process that nobody has reaped is ending, or has ended.
+fn is_ending(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // Behind the name, which may hold anything: state, parent, group, session, terminal and its group, and flags.
+    let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & ENDING != 0)
 }
 
 impl Drop for Job {

@@ -145,7 +145,7 @@ impl Launch {
             reserved.map_err(|error| Error::system(format!("can't reserve a port on {loopback}"), error))?;
         let key = JobKey::generate()?.to_hex();
         check(&self.command(Rank(0), master, &key))?;
-        let guard = self.guard.as_ref().map(Guard::start).transpose()?;
+        let guard = self.guard.clone().map(Guard::start).transpose()?;
         let mut job = Job::new(reserved, self.grace, self.tag_output, guard)?;
         for rank in Rank::all(self.ranks) {
             let mut command = self.command(rank, master, &key);
