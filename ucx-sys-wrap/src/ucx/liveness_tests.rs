@@ -80,6 +80,29 @@ fn strangers_are_neither_kept_nor_believed_and_watchers_go_on() {
     assert!(matches!(news, News::Died(Rank(1)) | News::Gone(Rank(1))), "{news:?}");
 }
 
+/// Who has proven to know the token keeps the connection, however old it is, whatever strangers do.
+#[test]
+fn strangers_do_not_push_out_who_has_proven_itself() {
+    let [mut peer, mut rank] = pair();
+    peer.withdraw(Rank(1), Withdrawal { tag: Tag(9), serial: 1 });
+    let start = Instant::now();
+    while rank.withdrawn.is_empty() {
+        assert_eq!((peer.look(), rank.look()), (None, None));
+        assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
+    }
+    let address = rank.address().unwrap();
+    let strangers: Vec<_> = (0..3 * STRANGERS)
+        .map(|_| {
+            let stranger = TcpStream::connect(address).unwrap();
+            assert_eq!(rank.look(), None);
+            stranger
+        })
+        .collect();
+    let proven = rank.accepted.iter().filter(|(_, connection)| connection.is_proven).count();
+    assert_eq!((rank.accepted.len(), proven), (2 * 2 + STRANGERS, 1));
+    drop(strangers);
+}
+
 #[test]
 fn a_stranger_that_never_stops_talking_is_not_listened_to() {
     let [_, mut watched] = pair();

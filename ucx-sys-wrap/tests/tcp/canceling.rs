@@ -1,8 +1,8 @@
 //! Operations that end early leave their memory at once, and the stream whole.
 
 use std::io::{Read, Write};
-use ucx_sys_wrap::tcp::{MAX_EAGER_BYTES, SEGMENT_BYTES};
-use ucx_sys_wrap::{Error, Transport};
+use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, SEGMENT_BYTES};
+use ucx_sys_wrap::{Error, Posted, Transport};
 
 use super::world::*;
 
@@ -57,6 +57,25 @@ fn a_canceled_send_is_whole_or_never_was() {
     }
     turn_until(&mut transports, |transports| sends[last].test(&mut transports[0]).is_some());
     sends[last].test(&mut transports[0]).unwrap().unwrap();
+}
+
+/// More is withdrawn than may be sent without asking, and still the next message is sent so.
+#[test]
+fn what_is_withdrawn_takes_no_credit() {
+    let mut transports = world(2);
+    let size = MAX_EAGER_BYTES;
+    let mut before = Vec::new();
+    while !matches!(before.last(), Some(Sending { posted: Posted::Pending(_), .. })) {
+        before.push(Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]));
+    }
+    for _ in 0..=CREDIT_BYTES / size as u64 {
+        let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(2, size)]);
+        assert!(matches!(sending.cancel(&mut transports[0]), Err(Error::Canceled)));
+    }
+    // Nobody receives it: were it offered, its send would not end.
+    let mut last = Sending::post(&mut transports[0], 1, envelope(0, 2), &[&pattern(3, size)]);
+    turn_until(&mut transports, |transports| last.test(&mut transports[0]).is_some());
+    last.test(&mut transports[0]).unwrap().unwrap();
 }
 
 #[test]

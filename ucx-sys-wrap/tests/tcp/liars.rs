@@ -158,6 +158,27 @@ fn puts_and_gets_with_a_key_that_is_none_any_more_or_never_was_touch_nothing() {
     assert_eq!(port.failure(), None);
 }
 
+/// A region that goes away while a put is arriving gets no more of it, and who puts is told.
+#[test]
+fn the_rest_of_a_put_into_a_region_that_is_gone_goes_nowhere() {
+    let (port, mut socket) = with_stranger();
+    let region = Region::register(&port, vec![UNTOUCHED; LENGTH]).unwrap();
+    let bytes = put(3, place(&region), &pattern(1, LENGTH));
+    let (early, late) = bytes.split_at(HEADER_BYTES as usize + LENGTH / 2);
+    socket.write_all(early).unwrap();
+    let start = Instant::now();
+    let mut found = vec![0; LENGTH];
+    while found[..LENGTH / 2] != pattern(1, LENGTH)[..LENGTH / 2] {
+        turn(&port);
+        region.read(0, &mut found).unwrap();
+        assert!(start.elapsed() < PATIENCE, "the first half does not arrive");
+    }
+    let memory = region.unregister().unwrap();
+    assert_eq!(outcomes(&port, &mut socket, &[late.to_vec()], 1), [(3, 1)]);
+    assert!(memory == found, "the second half has gone where the region was");
+    assert_eq!(port.failure(), None);
+}
+
 /// What a get of 100 bytes ends with when the stranger answers it so, and the memory it was for.
 fn get(lie: impl FnOnce(u32) -> Vec<u8> + Send + 'static) -> (Result<(), Error>, Vec<u8>, Arc<Port>) {
     let (port, mut socket) = with_stranger();
