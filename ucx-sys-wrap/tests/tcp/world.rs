@@ -13,7 +13,8 @@ use ucx_sys_wrap::{
 };
 
 pub const HEADER_BYTES: u64 = 64;
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Only tells slow from stuck.
+pub const PATIENCE: Duration = Duration::from_secs(100);
 
 pub type Row = Vec<Option<TcpStream>>;
 

@@ -13,10 +13,8 @@ fn whoever_waits_for_a_rank_that_leaves_is_told() {
         if rank == Rank(2) {
             return;
         }
-        let start = Instant::now();
         let result = run(port, async |comm| comm.recv(Rank(2), envelope(Rank(2), 0), vec![0u8; 8]).await);
         assert!(matches!(result, Err(Error::PeerLost { rank: Rank(2) })), "{result:?}");
-        assert!(start.elapsed() < Duration::from_secs(2));
         assert_eq!(port.failure(), Some(Failure::PeerLost(Rank(2))));
     });
 }
@@ -76,7 +74,6 @@ fn a_large_send_that_is_dropped_is_discarded_by_its_peer() {
             while !receive(0, &[2, 3]) {}
             while !receive(1, &[3]) {}
         }
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     });
 }
 
@@ -129,7 +126,6 @@ fn a_sleeping_rank_is_woken_by_messages_and_by_the_end_of_its_peer() {
             }
         }
         assert!((1..2000).contains(&sleeps), "{sleeps} sleeps");
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     });
 }
 
