@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use super::side_by_side::side_by_side;
+use super::side_by_side::{Each, side_by_side};
 use super::{per_level, prefetch};
 
 /// Elements in a block of [`add_finite`].
@@ -37,8 +37,17 @@ fn add<T: Copy + AddAssign, const N: usize>(a: &mut [T], b: &[T]) {
     let length = a.len().min(b.len());
     let (rows, rest) = a[..length].as_chunks_mut::<N>();
     let (b_rows, b_rest) = b[..length].as_chunks::<N>();
-    side_by_side(rows, b_rows, |a, b| a.iter_mut().zip(b).for_each(|(a, &b)| *a += b));
+    side_by_side::<Add, T, N>(rows, b_rows);
     rest.iter_mut().zip(b_rest).for_each(|(a, &b)| *a += b);
+}
+
+struct Add;
+
+impl<T: Copy + AddAssign, const N: usize> Each<T, N> for Add {
+    #[inline(always)]
+    fn each(a: &mut [T; N], b: &[T; N]) {
+        a.iter_mut().zip(b).for_each(|(a, &b)| *a += b);
+    }
 }
 
 per_level! {

@@ -4,9 +4,12 @@
 //! one, made quiet, with the leading bits of its payload. That is what the F16C instructions do, and the portable code
 //! gives the same bits. (Those of AVX-512 BF16 flush subnormal numbers, so bfloat16 is converted with integers.)
 
+use std::marker::PhantomData;
+
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
 use super::Level;
+use super::side_by_side::{Each, side_by_side};
 
 /// Numbers that are converted at a time: two cache lines of them. The compiler unrolls and takes apart shorter loops.
 const TURN: usize = 64;
@@ -260,13 +263,22 @@ per_level_half! {
     }
 }
 
+struct Add<C>(PhantomData<C>);
+
+impl<C: Convert> Each<u16, TURN> for Add<C> {
+    #[inline(always)]
+    fn each(a: &mut [u16; TURN], b: &[u16; TURN]) {
+        C::add(a, b);
+    }
+}
+
 per_level_half! {
     /// `a += b`, each sum taken in `f32` and rounded once, as far as the shorter of the two reaches.
     pub(crate) fn add_assign<C>(a: &mut [u16], b: &[u16]) {
         let length = a.len().min(b.len());
         let (a, a_rest) = a[..length].as_chunks_mut();
         let (b, b_rest) = b[..length].as_chunks();
-        super::side_by_side::side_by_side(a, b, C::add);
+        side_by_side::<Add<C>, u16, TURN>(a, b);
         let mut sums = padded(a_rest);
         C::add(&mut sums, &padded(b_rest));
         a_rest.copy_from_slice(&sums[..a_rest.len()]);

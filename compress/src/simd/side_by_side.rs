@@ -15,14 +15,15 @@ const AHEAD_BYTES: usize = 512;
 /// The same where there is but one.
 const ALONE_AHEAD_BYTES: usize = 2048;
 
-/// Calls `each` for every row of `a` and the same of `b`, as far as the shorter of the two reaches, in no order.
+/// What is done with a row of two vectors. A trait instead of a closure, since a method can be `#[inline(always)]`, and must be: what is
+/// not inlined is compiled for the poorest CPU.
+pub(super) trait Each<T, const N: usize> {
+    fn each(a: &mut [T; N], b: &[T; N]);
+}
+
+/// Does `E` with every row of `a` and the same of `b`, as far as the shorter of the two reaches, in no order.
 #[inline(always)]
-pub(super) fn side_by_side<T, const N: usize>(a: &mut [[T; N]], b: &[[T; N]], each: impl Fn(&mut [T; N], &[T; N])) {
-    let each = |a: &mut [T; N], b: &[T; N], ahead_bytes| {
-        prefetch(a, ahead_bytes);
-        prefetch(b, ahead_bytes);
-        each(a, b);
-    };
+pub(super) fn side_by_side<E: Each<T, N>, T, const N: usize>(a: &mut [[T; N]], b: &[[T; N]]) {
     let rows = const { STRETCH / size_of::<[T; N]>() };
     let length = a.len().min(b.len());
     let (mut turns, mut b_turns) =
@@ -31,10 +32,15 @@ pub(super) fn side_by_side<T, const N: usize>(a: &mut [[T; N]], b: &[[T; N]], ea
         for row in 0..rows {
             for stretch in 0..STRETCHES {
                 let place = stretch * rows + row;
-                each(&mut a[place], &b[place], AHEAD_BYTES);
+                prefetch(&a[place], AHEAD_BYTES);
+                prefetch(&b[place], AHEAD_BYTES);
+                E::each(&mut a[place], &b[place]);
             }
         }
     }
-    let rest = turns.into_remainder().iter_mut().zip(b_turns.remainder());
-    rest.for_each(|(a, b)| each(a, b, ALONE_AHEAD_BYTES));
+    for (a, b) in turns.into_remainder().iter_mut().zip(b_turns.remainder()) {
+        prefetch(a, ALONE_AHEAD_BYTES);
+        prefetch(b, ALONE_AHEAD_BYTES);
+        E::each(a, b);
+    }
 }
