@@ -29,6 +29,11 @@ impl Engine {
             }
             closing.retain(|request| !self.free_if_complete(*request));
         }
+        for request in closing {
+            // SAFETY: a request of this worker that is not freed. It need not be complete: UCX then frees it when it is,
+            // and ends the process when its worker goes before and somebody still has it.
+            unsafe { self.ucp.ucp_request_free(request) };
+        }
     }
 
     fn free_if_complete(&self, request: ucs_status_ptr_t) -> bool {

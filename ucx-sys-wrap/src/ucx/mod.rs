@@ -27,6 +27,8 @@
 
 mod card;
 mod closing;
+#[cfg(test)]
+mod closing_tests;
 mod engine;
 mod flight;
 mod flow;
