@@ -145,16 +145,17 @@ impl Job {
                 // The job is to end: ranks that do not heed it end with the grace period.
                 kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
             }
-            for (rank, ending) in self.look()? {
-                if blame.is_none() {
-                    kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
-                }
-                blame = Some(match blame.take() {
-                    None => Blame { rank, ending, suspects: self.ending() },
-                    Some(earlier) => earlier.or(rank, ending),
-                });
+            let failed = self.look()?;
+            if !failed.is_empty() && blame.is_none() {
+                kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
+                blame = Blame::among(&failed, self.ending());
+            }
+            if let Some(blame) = &mut blame {
+                failed.iter().for_each(|&(rank, ending)| blame.hear(rank, ending));
             }
             if kill_at.is_some_and(|time| Instant::now() >= time) {
+                // Whoever is killed by this has not failed before.
+                blame.iter_mut().for_each(|blame| blame.suspects.clear());
                 self.signal(Signal::KILL);
                 kill_at = None;
             }
@@ -229,13 +230,19 @@ struct Blame {
 }
 
 impl Blame {
-    /// Who is to blame if `rank` has failed too.
-    fn or(self, rank: Rank, ending: Ending) -> Self {
-        match (self.ending, ending) {
-            (Ending::Exited(_), Ending::Killed(_)) if self.suspects.contains(&rank) => {
-                Self { rank, ending, suspects: Vec::new() }
-            }
-            _ => self,
+    /// Who is to blame of those that were found to have `failed` first, at the same time, while others were `ending`.
+    fn among(failed: &[(Rank, Ending)], ending: Vec<Rank>) -> Option<Self> {
+        let &(rank, first) = failed.first()?;
+        let suspects = failed.iter().map(|&(rank, _)| rank).chain(ending).collect();
+        Some(Self { rank, ending: first, suspects })
+    }
+
+    /// `rank` has failed too.
+    fn hear(&mut self, rank: Rank, ending: Ending) {
+        if let (Ending::Exited(_), Ending::Killed(_)) = (self.ending, ending)
+            && self.suspects.contains(&rank)
+        {
+            *self = Self { rank, ending, suspects: Vec::new() };
         }
     }
 }
@@ -263,4 +270,31 @@ fn ending(process: Pid) -> Result<Option<Ending>> {
         Some(code) => Ending::Exited(code),
         None => Ending::Killed(status.terminating_signal().unwrap_or(0)),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIVEN_UP: (Rank, Ending) = (Rank(0), Ending::Exited(3));
+    const KILLED: (Rank, Ending) = (Rank(2), Ending::Killed(9));
+
+    /// Who is blamed of ranks that failed in two looks, while `ending` were.
+    fn blamed(first: &[(Rank, Ending)], ending: &[Rank], later: &[(Rank, Ending)]) -> Rank {
+        let mut blame = Blame::among(first, ending.to_vec()).unwrap();
+        first.iter().chain(later).for_each(|&(rank, ending)| blame.hear(rank, ending));
+        blame.rank
+    }
+
+    #[test]
+    fn a_rank_that_was_killed_comes_before_those_that_failed_because_of_it() {
+        assert_eq!(blamed(&[GIVEN_UP, KILLED], &[], &[]), Rank(2));
+        assert_eq!(blamed(&[GIVEN_UP], &[Rank(2)], &[KILLED]), Rank(2));
+        assert_eq!(blamed(&[KILLED], &[], &[GIVEN_UP]), Rank(2));
+        // One that was killed later.
+        assert_eq!(blamed(&[GIVEN_UP], &[], &[KILLED]), Rank(0));
+        // Of two that were killed, the first.
+        assert_eq!(blamed(&[(Rank(1), Ending::Killed(9)), KILLED], &[], &[]), Rank(1));
+        assert!(Blame::among(&[], vec![Rank(1)]).is_none());
+    }
 }

@@ -1,6 +1,6 @@
 //! Answers to what was offered between neighbours: when they are given, and to whom the message goes.
 
-use ucx_sys_wrap::{Envelope, Error, Signature};
+use ucx_sys_wrap::{Envelope, Error, Signature, Transport};
 
 use super::world::*;
 
@@ -72,6 +72,19 @@ fn a_receive_ends_only_when_its_sender_was_told() {
         turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
         assert!(receiving.bytes() == [bytes]);
     }
+}
+
+/// What nobody asks for is read as soon as there is a cell for the answer, however many turns that takes, and also if both
+/// sleep meanwhile.
+#[test]
+fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
+    let mut transports = neighbours(2, true);
+    use_up(&mut transports, CELLS, false);
+    let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
+    let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
+    turn(&mut transports[..1], 5);
+    assert!((0..100).any(|_| transports[0].arm().is_some()), "nothing moves: it can sleep");
+    turn_until(&mut transports, |ranks| sending.test(&mut ranks[1]).is_some());
 }
 
 /// What a receive was granted that is canceled then goes nowhere, least of all to the next one.

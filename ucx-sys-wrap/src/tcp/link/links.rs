@@ -155,7 +155,7 @@ impl Links {
         counts: &mut Statistics,
     ) -> std::result::Result<bool, (Rank, Error)> {
         for link in self.links.iter_mut().flatten() {
-            link.sender.begin_sleep();
+            link.sender.begin_sleep(link.receiver.has_new_offers());
         }
         self.neighbourhood.begin_sleep();
         self.sweep(counts)

@@ -141,8 +141,7 @@ impl Link {
         }
         let mut moved = false;
         if self.receiver.has_new_offers() {
-            moved = true;
-            self.receiver.fetch_offers(&mut self.sender, counts);
+            moved |= self.receiver.fetch_offers(&mut self.sender, counts);
         }
         if self.receiver.has_cell() {
             moved = true;
@@ -151,7 +150,7 @@ impl Link {
                 self.sender.hear(news, counts)?;
             }
         }
-        if !self.sender.is_idle() {
+        if !self.sender.is_idle() || self.sender.is_starving() {
             moved |= self.sender.pump(counts)?;
         }
         Ok(moved)

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
+use std::ops::ControlFlow;
 
 use super::cell::{Head, Place};
 use crate::transport::{RecvDone, RecvParts, check_message};
@@ -227,18 +228,22 @@ impl Receives {
         self.new_offers > 0
     }
 
-    /// No offer is new any more: `fetch` gets those that were, and may give the bytes of the message.
-    pub(super) fn age_offers(&mut self, mut fetch: impl FnMut(&Head, &Place) -> Option<Vec<u8>>) {
-        self.new_offers = 0;
+    /// New offers are new no more: `fetch` gets them, and may give the bytes of the message. Where it breaks off, what is
+    /// left stays new. Says whether there was one that is no more.
+    pub(super) fn age_offers(
+        &mut self,
+        mut fetch: impl FnMut(&Head, &Place) -> ControlFlow<(), Option<Vec<u8>>>,
+    ) -> bool {
+        let before = self.new_offers;
         for message in &mut self.unexpected {
             if let Body::NewOffer(place) = message.body {
-                message.body = Body::Offer(place);
-                if let Some(bytes) = fetch(&message.head, &place) {
-                    message.body = Body::Fetched(bytes);
-                    self.offers -= 1;
-                }
+                let ControlFlow::Continue(bytes) = fetch(&message.head, &place) else { break };
+                self.new_offers -= 1;
+                self.offers -= usize::from(bytes.is_some());
+                message.body = bytes.map_or(Body::Offer(place), Body::Fetched);
             }
         }
+        self.new_offers != before
     }
 
     /// Offers that wait for their receive.

@@ -193,12 +193,18 @@ impl Sender {
         Ok(self.position != before)
     }
 
-    /// Says that this rank is about to sleep: who takes something from here wakes it if that makes room.
-    pub(super) fn begin_sleep(&mut self) {
-        if !self.is_idle() && !self.is_starving {
+    /// Says that this rank is about to sleep: who takes something from here wakes it if that makes room for what is queued, or
+    /// for an answer that is put off.
+    pub(super) fn begin_sleep(&mut self, is_answer_put_off: bool) {
+        if (!self.is_idle() || is_answer_put_off) && !self.is_starving {
             self.is_starving = true;
             self.block.word(STARVING_AT).store(1, Ordering::SeqCst);
         }
+    }
+
+    /// Whether the neighbour was told that this rank finds no room.
+    pub(super) fn is_starving(&self) -> bool {
+        self.is_starving
     }
 
     /// Whether nothing waits for room.

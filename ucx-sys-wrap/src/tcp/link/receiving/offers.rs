@@ -2,6 +2,7 @@
 //! is read from the sender's memory.
 
 use std::io::IoSliceMut;
+use std::ops::ControlFlow;
 use std::sync::atomic::{Ordering, fence};
 
 use super::super::super::frame::{MAX_OFFERS, cost};
@@ -78,20 +79,26 @@ impl Receiver {
     }
 
     /// Reads to the heap what was offered in an earlier turn and may be read, as far as the credit goes: so its send ends.
-    pub(in super::super) fn fetch_offers(&mut self, sender: &mut Sender, counts: &mut Statistics) {
+    /// What can't be answered now is looked at again. Says whether anything was settled.
+    pub(in super::super) fn fetch_offers(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
         let Self { receives, fetched, .. } = self;
         receives.age_offers(|head, place| {
             let bytes = head.bytes();
-            if bytes > MAX_EAGER_BYTES || (*fetched + bytes) as u64 > CREDIT_BYTES || !sender.can_answer() {
-                return None;
+            if bytes > MAX_EAGER_BYTES || (*fetched + bytes) as u64 > CREDIT_BYTES {
+                return ControlFlow::Continue(None);
             }
-            let kept = fetch(self.may_read, &self.neighbourhood, (self.place, &self.theirs), place, head)?;
-            counts.bytes_received += bytes as u64;
-            count_copy(bytes, counts);
-            *fetched += bytes;
-            sender.answer(Reply::read(place.number), counts);
-            Some(kept)
-        });
+            if !sender.can_answer() {
+                return ControlFlow::Break(());
+            }
+            let kept = fetch(self.may_read, &self.neighbourhood, (self.place, &self.theirs), place, head);
+            if kept.is_some() {
+                counts.bytes_received += bytes as u64;
+                count_copy(bytes, counts);
+                *fetched += bytes;
+                sender.answer(Reply::read(place.number), counts);
+            }
+            ControlFlow::Continue(kept)
+        })
     }
 
     /// Ends the receive of an offered message that was read, or asks for its bytes.
