@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of the transports under AddressSanitizer and ThreadSanitizer, and those of the kernels of compression under
-# AddressSanitizer: the rooms that have unsafe code.
+# AddressSanitizer: the crates that have unsafe code.
 #
 #   ci/sanitize.sh [address|thread]
 #

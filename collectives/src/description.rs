@@ -76,7 +76,7 @@ pub struct Description {
     pub reduction: u8,
     /// The root, where there is one.
     pub root: Option<Rank>,
-    /// Elements of the dense vector; for a gradient exchange the digest of what it does.
+    /// Elements of the dense vector; of a [plan](Self::of_plan) its digest.
     pub count: u64,
     /// 0 for a call of its own, and for what goes by messages, whose tags say it. For a collective over shared memory
     /// inside the body of a call: one more than that call's number modulo 255.
@@ -136,7 +136,8 @@ impl Description {
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.operation == Operation::EXCHANGE {
+        // No other operations are described by plans, and a plan has no elements.
+        if self.element == 0 && [Operation::EXCHANGE, Operation::LOW_RANK_ALL_REDUCE].contains(&self.operation) {
             return write!(f, "{} by plan {:016x}", self.operation, self.count);
         }
         write!(f, "{} of {}", self.operation, self.count)?;
@@ -181,6 +182,8 @@ mod tests {
         let plan = |bytes: &[u8]| Description::of_plan(Operation::EXCHANGE, bytes);
         assert!(plan(&[1, 2]) == plan(&[1, 2]) && plan(&[1, 2]) != plan(&[2, 1]) && plan(&[]) != plan(&[0]));
         assert_eq!(plan(b"a").to_string(), "gradient exchange by plan af63dc4c8601ec8c", "as the authors' own table");
+        let low_rank = Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, b"a");
+        assert_eq!(low_rank.to_string(), "low-rank all-reduce by plan af63dc4c8601ec8c");
     }
 
     #[test]

@@ -121,7 +121,7 @@ fn what_no_encoder_writes_is_refused() {
     assert!(matches!(elias::encode(&message, 20, &mut Vec::new()), Err(Error::Malformed { found: 2, .. })));
 }
 
-/// A length that the bytes can't fill takes no memory.
+/// A length for which the norms of its buckets are not there takes no memory.
 #[test]
 fn room_is_made_only_for_what_can_be_there() {
     let mut message = Vec::new();

@@ -83,8 +83,8 @@ impl<F: FnMut(&[f32], &mut SparseVec) -> Result<(), Error>> Compressor for Selec
     }
 }
 
-/// Everything, but for blocks that are all zero: see [`non_zero_blocks`]. Nothing but the gradients of messages that were lost
-/// ever stays behind.
+/// Everything, but for blocks that are all zero: see [`non_zero_blocks`]. By the own rule nothing but
+/// the gradients of messages that were lost ever stays behind.
 ///
 /// ```
 /// use brevity_compress::feedback::{ErrorFeedback, NonZeroBlocks};

@@ -71,11 +71,6 @@ impl Batch {
         self.origin = 0;
     }
 
-    /// The states, to be restored.
-    pub fn states_mut(&mut self) -> &mut [LowRank] {
-        &mut self.states
-    }
-
     /// Elements of all left factors.
     pub fn p_len(&self) -> usize {
         self.p_starts.last().copied().unwrap_or(0)

@@ -108,6 +108,8 @@ impl<Q: Bucketed> BucketFeedback<Q> {
         let level = Level::best();
         let mut at = begin(&mut self.quantiser, gradient.len(), bytes);
         let bucket = self.quantiser.bucket();
+        // The quantiser may have been replaced by another.
+        self.decoded.resize(bucket.min(gradient.len()), 0.0);
         for (number, g) in gradient.chunks(bucket).enumerate() {
             let first = number * bucket;
             let r = &mut self.residual[first..first + g.len()];

@@ -180,6 +180,19 @@ fn refused_gradients_leave_the_residual_as_it_was() {
 }
 
 #[test]
+fn a_quantiser_may_be_replaced_by_one_with_longer_buckets() {
+    let gradient: Vec<f32> = (0..5000).map(|index| (index % 17) as f32 - 8.0).collect();
+    let mut feedback = BucketFeedback::new(gradient.len(), Qsgd::new(7, 512, Norm::Euclidean, 1));
+    *feedback.quantiser_mut() = Qsgd::new(7, 4096, Norm::Euclidean, 1);
+    let (mut bytes, mut sum) = (Vec::new(), feedback.residual().to_vec());
+    feedback.compress(&gradient, &mut bytes).unwrap();
+    Encoded::new(feedback.quantiser().format(), gradient.len(), &bytes).unwrap().add_to(1.0, &mut sum).unwrap();
+    for ((sent, kept), g) in sum.iter().zip(feedback.residual()).zip(&gradient) {
+        assert!((sent + kept - g).abs() < 1e-3, "{sent} + {kept} for {g}");
+    }
+}
+
+#[test]
 fn undelivered_messages_are_put_back() {
     let gradient = values_at(1030, 6);
     let mut lost = DeferredFeedback::new(1030, TwoBit::default());

@@ -63,6 +63,11 @@ pub(super) fn outside_addresses() -> Result<Vec<IpAddr>> {
     Ok(all)
 }
 
+/// Whether an address is one of this host's.
+pub(super) fn is_here(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// The address from which this host would talk to another: no packet is sent.
 fn source(any: IpAddr, other: IpAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -113,6 +118,11 @@ mod tests {
     fn loopback_is_not_served_by_accident() {
         let address = serving_address(&identity("node0", true, None), LOOPBACK).unwrap();
         assert_eq!(address.is_loopback(), outside_addresses().unwrap().is_empty());
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_not_here() {
+        assert!(is_here(LOOPBACK) && !is_here(OUTSIDE));
     }
 
     #[test]

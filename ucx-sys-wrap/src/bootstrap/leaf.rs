@@ -8,7 +8,7 @@ use super::call::{Call, resolve};
 use super::channel::{Channel, wait_for};
 use super::deadline::Deadline;
 use super::environment::{Identity, key_needed};
-use super::interface::LOOPBACK;
+use super::interface::{LOOPBACK, is_here};
 use super::proof::{Party, Purpose};
 use super::rendezvous::disagreement;
 use super::wire::Frame;
@@ -21,7 +21,7 @@ pub(super) struct Leaf {
     channel: Channel,
     world_size: u32,
     master: String,
-    /// Where other hosts have reached rank 0's, if any has.
+    /// Rank 0's address: one on which another host has reached it, if any has.
     root_address: IpAddr,
 }
 
@@ -83,10 +83,12 @@ impl Leaf {
 
     /// This host's address on the way to the others.
     ///
-    /// On the host of rank 0 any of its addresses leads there, also one that nobody else can reach: then it is rank 0's.
+    /// On the host of rank 0 any of its addresses leads there, also one that nobody else can reach: then it is rank 0's. A
+    /// port that is forwarded to another host looks the same, but there rank 0's address is none of this host's.
     pub(super) fn local_address(&self) -> IpAddr {
         let own = self.channel.local_address().map_or(LOOPBACK, |address| address.ip());
-        if own == self.channel.peer().ip().to_canonical() { self.root_address } else { own }
+        let is_beside_root = own == self.channel.peer().ip().to_canonical() && is_here(self.root_address);
+        if is_beside_root { self.root_address } else { own }
     }
 
     fn send(&mut self, frame: &Frame) {

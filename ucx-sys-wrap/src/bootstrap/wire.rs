@@ -21,8 +21,8 @@ const MAX_TEXT_BYTES: usize = 256;
 pub(super) enum Frame {
     /// To rank 0: how long this rank is still willing to wait for the others to join.
     Patience(Duration),
-    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest. On the address
-    /// other hosts have reached rank 0's, if any has.
+    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest. And rank 0's
+    /// address: one on which another host has reached it, if any has.
     Joined(Duration, IpAddr),
     /// To rank 0: this rank's blob, and how long it is willing to wait for the others'.
     Blob(Duration, Vec<u8>),
