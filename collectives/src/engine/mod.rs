@@ -61,6 +61,9 @@ pub(crate) struct Course {
     pub(crate) moves: AtomicU32,
     /// Whether the engine goes, with its transport: calls that go with it end because this rank leaves.
     pub(crate) has_ended: AtomicBool,
+    /// Whether a call has ended because the group is closed. The transport knows that too, but to ask it costs as much as a
+    /// tenth of a short call.
+    pub(crate) is_closed: AtomicBool,
 }
 
 /// What a blocked call does between polls.
@@ -154,7 +157,7 @@ impl Engine {
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         let mut turns: Option<Turns> = None;
-        scope_in_turns(
+        let result = scope_in_turns(
             &self.port,
             |comm, turn| {
                 // What a task does may wait for another thread, and who yields should be in nobody's way.
@@ -166,7 +169,16 @@ impl Engine {
                 turns.pause(moved, self, || comm.expire(), || turn.leave());
             },
             body,
-        )
+        );
+        self.look_for_failure();
+        result
+    }
+
+    /// Takes note if the group is closed.
+    fn look_for_failure(&self) {
+        if self.port.failure().is_some() {
+            self.course.is_closed.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Runs `body`, which posts no operations, to its end on this thread. `expired` becomes true when operations would
@@ -200,7 +212,9 @@ impl Engine {
     {
         let task = Task::new(&self.port, buffers, body);
         let (handle, mut spawned) = Spawned::new(self, task, Deadline::after(self.port.now(), timeout));
-        if !spawned.poll() {
+        if spawned.poll() {
+            self.look_for_failure();
+        } else {
             self.background_count.fetch_add(1, Ordering::Relaxed);
             self.started.lock().push(Box::new(spawned));
             if let Some(alarm) = self.alarm.get() {
@@ -234,6 +248,9 @@ impl Engine {
         let before = tasks.len();
         tasks.retain_mut(|task| !task.poll());
         let ended = before - tasks.len();
+        if ended > 0 {
+            self.look_for_failure();
+        }
         self.background_count.fetch_sub(ended, Ordering::Relaxed);
         ended > 0
     }

@@ -137,6 +137,7 @@ impl Group {
     /// Closes the group on all ranks: their pending and later calls fail with [`Error::Aborted`] naming this rank.
     pub fn abort(&self) {
         self.port().abort();
+        self.0.engine.course().is_closed.store(true, Ordering::Relaxed);
     }
 
     /// Moves the transport and all non-blocking calls once, without blocking. Says whether anything happened.
@@ -273,7 +274,7 @@ impl Group {
     /// the group is closed, what they say would be the wrong call.
     #[inline]
     fn is_open(&self) -> bool {
-        self.port().failure().is_none()
+        !self.0.engine.course().is_closed.load(Ordering::Relaxed)
     }
 }
 

@@ -77,7 +77,7 @@ impl<'a> HostCall<'a> {
         around: Surroundings<'a>,
         place: &'a Place,
     ) -> Option<Self> {
-        let slots = ticket.thing().filter(|_| around.port.failure().is_none())?;
+        let slots = ticket.thing().filter(|_| !around.course.is_closed.load(Ordering::Relaxed))?;
         Some(Self { slots, around, place, first: 0, is_whole: false })
     }
 
@@ -300,6 +300,7 @@ impl Surroundings<'_> {
             }
             None => return None,
         };
+        self.course.is_closed.store(true, Ordering::Relaxed);
         Some(Error::at(place, error))
     }
 }
@@ -309,6 +310,7 @@ impl Drop for HostCall<'_> {
         // Who leaves with the group is lost to the others, and has not aborted.
         if !self.is_whole && !self.around.course.has_ended.load(Ordering::Relaxed) {
             self.around.port.abort();
+            self.around.course.is_closed.store(true, Ordering::Relaxed);
         }
     }
 }
