@@ -58,13 +58,14 @@ pub fn on_transports<R: Send + 'static>(
 pub fn on_groups<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
     let world_size = groups.len();
     let (sender, receiver) = mpsc::channel();
+    let mut threads = Vec::new();
     for (rank, group) in groups.into_iter().enumerate() {
         let (body, sender) = (body.clone(), sender.clone());
-        thread::spawn(move || {
+        threads.push(thread::spawn(move || {
             let result = body(&group);
             // The test may have given up already.
             let _ = sender.send((rank, result));
-        });
+        }));
     }
     drop(sender);
     let mut results: Vec<Option<R>> = (0..world_size).map(|_| None).collect();
@@ -76,5 +77,7 @@ pub fn on_groups<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(&Group) ->
             Err(error) => panic!("ranks {:?} did not end: {error}", missing()),
         }
     }
+    // A group must not go while the process does.
+    threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|_| panic!("a rank panicked when it left")));
     results.into_iter().flatten().collect()
 }
