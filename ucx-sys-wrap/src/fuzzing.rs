@@ -2,7 +2,8 @@
 //! was only announced. Built for tests and with the feature `fuzzing`; no part of the interface.
 
 pub use crate::bootstrap::fuzzing::bootstrap_messages;
-pub use crate::tcp::fuzzing::{shared_memory, tcp_stream};
+pub use crate::link::fuzzing::shared_memory;
+pub use crate::tcp::fuzzing::tcp_stream;
 pub use crate::tcp::wire::fuzzing::tcp_wire;
 pub use crate::ucx::fuzzing::ucx_cards;
 

@@ -13,6 +13,8 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod launch;
+mod limits;
+mod link;
 pub mod local;
 mod noise;
 mod one_sided;

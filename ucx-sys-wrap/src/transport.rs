@@ -150,6 +150,18 @@ pub(crate) fn check_peer(peer: Rank, own: Rank, world_size: u32) -> Result<()> {
     if peer == own || peer.0 >= world_size { Err(Error::NoSuchPeer { rank: peer, own, world_size }) } else { Ok(()) }
 }
 
+/// The name of operation `key` with `peer`, where every peer has keys of its own. Below 2^63: there are fewer ranks.
+#[inline]
+pub(crate) fn join(peer: Rank, key: usize) -> u64 {
+    u64::from(peer.0) << 32 | key as u64
+}
+
+/// The index of the peer and the key of an operation that [`join`] has named.
+#[inline]
+pub(crate) fn split(id: u64) -> (usize, usize) {
+    ((id >> 32) as usize, id as u32 as usize)
+}
+
 /// Refuses a message that a receive may not have: the signature must be the expected one, and every part must have its
 /// place; a part too many has a place of 0 bytes, and a place too many a part of 0 bytes.
 #[inline]

@@ -13,13 +13,40 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::{Comm, Port, scope};
+use ucx_sys_wrap::shm::Neighbourhood;
 use ucx_sys_wrap::ucx::{self, Options, Ucx};
 use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag, Transport};
 
 const DEADLINE: Duration = Duration::from_secs(100);
 
-/// The lanes that everything is tested on.
-const LANES: [&str; 2] = ["all", "tcp,self"];
+/// What UCX's settings and the memory that ranks share make of a world.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// The transports that UCX may take (`UCX_TLS`).
+    lanes: &'static str,
+    neighbours: Neighbours,
+}
+
+/// Which ranks of a world share memory, and send no messages over UCX.
+#[derive(Clone, Copy, Debug)]
+enum Neighbours {
+    None,
+    /// The lower half, at least two: the others are as if on other hosts.
+    Half,
+    All,
+}
+
+/// What is tested on UCX alone.
+const OVER_UCX: [Way; 2] =
+    [Way { lanes: "all", neighbours: Neighbours::None }, Way { lanes: "tcp,self", neighbours: Neighbours::None }];
+
+/// What everything else is tested on.
+const WAYS: [Way; 4] = [
+    OVER_UCX[0],
+    OVER_UCX[1],
+    Way { lanes: "all", neighbours: Neighbours::All },
+    Way { lanes: "tcp,self", neighbours: Neighbours::Half },
+];
 
 /// Whether there is a UCX; says so where there is none, and fails if there must be one.
 fn has_ucx() -> bool {
@@ -35,8 +62,14 @@ fn has_ucx() -> bool {
 }
 
 /// Makes the ranks of a world, each on a thread of its own.
-fn world(world_size: u32, lanes: &str) -> Vec<Box<dyn Transport>> {
-    let options = Options { settings: vec![("TLS".into(), lanes.into())], ..Options::default() };
+fn world(world_size: u32, way: Way) -> Vec<Box<dyn Transport>> {
+    let options = Options { settings: vec![("TLS".into(), way.lanes.into())], ..Options::default() };
+    let near = match way.neighbours {
+        Neighbours::None => 0,
+        Neighbours::Half => world_size.div_ceil(2).max(2).min(world_size),
+        Neighbours::All => world_size,
+    };
+    let neighbourhoods = Neighbourhood::in_process(near.max(1)).unwrap();
     let cards = Mutex::new(vec![Vec::new(); world_size as usize]);
     let met = Barrier::new(world_size as usize);
     let connect = &|rank: Rank| {
@@ -47,7 +80,11 @@ fn world(world_size: u32, lanes: &str) -> Vec<Box<dyn Transport>> {
             met.wait();
             Ok(all)
         };
-        Ucx::connect(rank, world_size, &mut exchange, &options).unwrap()
+        let mut ucx = Ucx::connect(rank, world_size, &mut exchange, &options).unwrap();
+        if rank.0 < near {
+            ucx.share_memory(&neighbourhoods[rank.index()], true).unwrap();
+        }
+        ucx
     };
     std::thread::scope(|threads| {
         let ranks: Vec<_> = Rank::all(world_size).map(|rank| threads.spawn(move || connect(rank))).collect();
@@ -86,18 +123,22 @@ fn ranks_with_other_settings_are_refused_by_all() {
 #[test]
 fn battery() {
     if has_ucx() {
-        LANES.iter().for_each(|lanes| common::battery(&format!("ucx, {lanes}"), |world_size| world(world_size, lanes)));
+        WAYS.iter().for_each(|way| common::battery(&format!("ucx, {way:?}"), |world_size| world(world_size, *way)));
     }
 }
 
-/// The same through a port.
+/// The same through a port, on all ways.
 fn ported(world_size: u32, body: impl Fn(&Arc<Port>, Rank) + Send + Sync) {
+    ported_on(&WAYS, world_size, body);
+}
+
+fn ported_on(ways: &[Way], world_size: u32, body: impl Fn(&Arc<Port>, Rank) + Send + Sync) {
     if !has_ucx() {
         return;
     }
-    for lanes in LANES {
+    for way in ways {
         std::thread::scope(|threads| {
-            for transport in world(world_size, lanes) {
+            for transport in world(world_size, *way) {
                 let body = &body;
                 threads.spawn(move || {
                     let rank = transport.rank();
@@ -249,7 +290,7 @@ fn what_nobody_asks_for_is_bounded_and_blocks_no_other_tag() {
     const MESSAGES: u32 = 3000;
     // Without credit these go as offers: one part, nothing, several small parts.
     let length = |message: u32| [1000, 1, 0, 700][message as usize % 4];
-    ported(2, |port, rank| {
+    ported_on(&OVER_UCX, 2, |port, rank| {
         let peer = Rank(1 - rank.0);
         run(port, async |comm| {
             if rank == Rank(0) {
@@ -293,7 +334,7 @@ fn what_nobody_asks_for_is_bounded_and_blocks_no_other_tag() {
 
 #[test]
 fn statistics_are_exact() {
-    ported(2, |port, rank| {
+    ported_on(&OVER_UCX, 2, |port, rank| {
         let peer = Rank(1 - rank.0);
         let (small, large) = (vec![1u8; 100], vec![2u8; 100_000]);
         run(port, async |comm| {

@@ -49,7 +49,11 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             let join_timeout = rendezvous.deadline().remaining();
             let options = Options { interface, join_timeout, ..Options::default() };
             let mut exchange = |card: &[u8]| rendezvous.exchange(card);
-            Box::new(prepared.connect(&mut exchange, &options)?)
+            let mut ucx = prepared.connect(&mut exchange, &options)?;
+            if let Some(neighbourhood) = &neighbourhood {
+                ucx.share_memory(neighbourhood, true)?;
+            }
+            Box::new(ucx)
         }
         // UCX is taken only where every rank has said that it has prepared it.
         (Selected::Ucx, Err(why)) => return Err(Error::Unavailable { name: "ucx", why }),

@@ -10,7 +10,7 @@
 //! | 4..8 | number | message: 0; offer: its number | lost, aborted, timed out: the rank; grant, refusal, data: the offer's number |
 //! | 8..16 | tag; its source is the sender | the message's | source only |
 //! | 16..32 | signature of the call | the message's | 0 |
-//! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`]; data: bytes that follow; else 0 |
+//! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`](crate::limits::cost); data: bytes that follow; else 0 |
 //! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 |
 //!
 //! A message is followed by its parts, one after another without padding; data by the next bytes of the parts
@@ -25,22 +25,10 @@ use crate::{Failure, Mark, Rank, Signature, Tag};
 
 pub(super) use decoding::{decode, decode_small};
 
-/// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
-pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
-
 pub(super) const HEADER_BYTES: usize = 64;
-
-/// Messages may be sent without asking up to this many bytes a peer that it has not received, as `cost` counts them.
-pub const CREDIT_BYTES: u64 = 64 << 20;
-
-/// A message of more payload than this is always offered, in bytes.
-pub const MAX_EAGER_BYTES: usize = 1 << 20;
 
 /// What was offered is sent in frames of at most so much payload, in bytes, so that other messages get in between.
 pub const SEGMENT_BYTES: usize = 1 << 20;
-
-/// Offers that wait for their grant, at most.
-pub(super) const MAX_OFFERS: usize = 1 << 20;
 
 const MESSAGE: u8 = 1;
 const BYE: u8 = 2;
@@ -84,11 +72,6 @@ pub(super) struct Header {
     pub(super) signature: Signature,
     pub(super) mark: Mark,
     pub(super) lengths: Sizes,
-}
-
-/// What a message that is sent without asking counts for: its payload, and 128 bytes for itself.
-pub(super) fn cost(payload_bytes: usize) -> u64 {
-    payload_bytes as u64 + 128
 }
 
 /// The bytes of `frame` as `source` sends it.
@@ -149,6 +132,7 @@ mod tests {
     use super::decoding::word;
     use super::*;
     use crate::MAX_PARTS;
+    use crate::limits::MAX_MESSAGE_BYTES;
 
     fn message(lengths: &[usize]) -> Frame {
         Frame::Message(Header {

@@ -31,11 +31,6 @@ struct Bench {
     written: usize,
 }
 
-/// As [`tcp_stream`], for what a neighbour writes into memory that is shared.
-pub fn shared_memory(data: &[u8]) {
-    super::link::fuzzing::shared_memory(data);
-}
-
 /// Follows a plan: bytes that say what is done next, and what the peer sends.
 pub fn tcp_stream(data: &[u8]) {
     let Some(mut bench) = Bench::new() else { return };

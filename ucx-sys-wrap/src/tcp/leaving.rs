@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::Tcp;
 use super::connection::Connection;
-use super::link::Links;
 use crate::Failure;
+use crate::link::Links;
 use crate::transport::Transport;
 
 /// How long a transport that is dropped goes on writing what is queued.

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::frame::{CREDIT_BYTES, Frame, Header, MAX_EAGER_BYTES, MAX_OFFERS, cost};
+use super::frame::{Frame, Header};
+use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::{Error, Rank, Result};
 
 pub(super) struct Ledger {

@@ -45,7 +45,7 @@ mod incoming;
 mod judging;
 mod leaving;
 mod ledger;
-mod link;
+
 #[cfg(test)]
 mod many_tests;
 mod matching;
@@ -71,15 +71,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-pub use frame::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, SEGMENT_BYTES};
+pub use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES};
+pub use frame::SEGMENT_BYTES;
 pub use wire::{Lane, MAX_LANES};
 
+use crate::link::Links;
 use crate::local::remote::Regions;
 use crate::transport::{Statistics, check_peer};
 use crate::{Error, Failure, Rank, Result};
 use connecting::connect;
 use connection::{Connection, Verdict};
-use link::Links;
 use poller::Poller;
 
 /// How much is read and how much written a connection in one turn, in bytes.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::link::Links;
 use super::{SWEEP_EVERY, SWEEP_LINKED_EVERY, Tcp};
+use crate::link::Links;
 use crate::shm::Neighbourhood;
 use crate::{Error, Failure, Rank, Result};
 
@@ -17,11 +17,7 @@ impl Tcp {
     /// # Errors
     /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't be watched.
     pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
-        if neighbourhood.ranks().get(neighbourhood.own_place()) != Some(&self.rank) {
-            let why = format!("rank {} was given the neighbourhood of another", self.rank);
-            return Err(Error::Unavailable { name: "tcp", why });
-        }
-        let links = Links::new(neighbourhood, self.world_size, may_read)?;
+        let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
         self.poller.add_bell(links.bell())?;
         self.links = Some(links);
         Ok(())

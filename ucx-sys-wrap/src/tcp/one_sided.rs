@@ -1,10 +1,9 @@
 //! Puts and gets: which connection they are for.
 
 use super::Tcp;
-use super::operations::{join, split};
 use crate::buffer::RegionMemory;
 use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Remote};
-use crate::transport::{Posted, RecvParts, SendParts, check_peer};
+use crate::transport::{Posted, RecvParts, SendParts, check_peer, join, split};
 use crate::{Rank, Result};
 
 impl OneSided for Tcp {

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::frame::MAX_MESSAGE_BYTES;
-use super::link::Links;
 use super::{Closed, Tcp};
-use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport};
+use crate::limits::check_length;
+use crate::link::Links;
+use crate::transport::{
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, join, split,
+};
 use crate::{Envelope, Error, Failure, OneSided, Rank, Result};
 
 impl Transport for Tcp {
@@ -26,20 +28,18 @@ impl Transport for Tcp {
 
     fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone> {
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
-        if let Err(error) = self.check_length(&parts) {
+        if let Err(error) = check_length(self.rank, &parts) {
             return Posted::Done(SendDone { parts, result: Err(error) });
         }
         if self.closed.is_none()
             && let Some(links) = &mut self.links
             && links.has(to)
         {
-            return match links.post_send(to, envelope, parts, &mut self.statistics) {
-                Posted::Pending(key) => Posted::Pending(SendId(join(to, key))),
-                Posted::Done(done) => {
-                    self.judge_result(&done.result);
-                    Posted::Done(done)
-                }
-            };
+            let posted = links.post_send(to, envelope, parts, &mut self.statistics);
+            if let Posted::Done(done) = &posted {
+                self.judge_result(&done.result);
+            }
+            return posted;
         }
         let posted = match self.connection(to) {
             Ok((connection, statistics)) => connection.post_send(envelope, parts, statistics),
@@ -62,13 +62,11 @@ impl Transport for Tcp {
             && let Some(links) = &mut self.links
             && links.has(from)
         {
-            return match links.post_recv(from, envelope, parts, &mut self.statistics) {
-                Posted::Pending(key) => Posted::Pending(RecvId(join(from, key))),
-                Posted::Done(done) => {
-                    self.judge_result(&done.result);
-                    Posted::Done(done)
-                }
-            };
+            let posted = links.post_recv(from, envelope, parts, &mut self.statistics);
+            if let Posted::Done(done) = &posted {
+                self.judge_result(&done.result);
+            }
+            return posted;
         }
         let posted = match self.connection(from) {
             Ok((connection, statistics)) => connection.post_recv(envelope, parts, statistics),
@@ -89,7 +87,7 @@ impl Transport for Tcp {
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
         let (index, key) = split(id.0);
         match self.links_of(index) {
-            Some(links) => links.test_send(index, key),
+            Some(links) => links.test_send(id),
             None => self.connections.get_mut(index)?.as_mut()?.test_send(key),
         }
     }
@@ -97,7 +95,7 @@ impl Transport for Tcp {
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
         let (index, key) = split(id.0);
         match self.links_of(index) {
-            Some(links) => links.test_recv(index, key),
+            Some(links) => links.test_recv(id),
             None => self.connections.get_mut(index)?.as_mut()?.test_recv(key),
         }
     }
@@ -105,7 +103,7 @@ impl Transport for Tcp {
     fn cancel_send(&mut self, id: SendId) {
         let (index, key) = split(id.0);
         if let Some(links) = self.links.as_mut().filter(|links| links.has(Rank(index as u32))) {
-            links.cancel_send(index, key, &mut self.statistics);
+            links.cancel_send(id, &mut self.statistics);
         } else if let Some(Some(connection)) = self.connections.get_mut(index) {
             connection.cancel_send(key, &mut self.statistics);
         }
@@ -114,7 +112,7 @@ impl Transport for Tcp {
     fn cancel_recv(&mut self, id: RecvId) {
         let (index, key) = split(id.0);
         if let Some(links) = self.links_of(index) {
-            links.cancel_recv(index, key);
+            links.cancel_recv(id);
         } else if let Some(Some(connection)) = self.connections.get_mut(index) {
             connection.cancel_recv(key);
         }
@@ -196,20 +194,6 @@ impl Tcp {
             self.lose(*rank);
         }
     }
-
-    fn check_length(&self, parts: &SendParts) -> Result<()> {
-        let total = parts.iter().fold(0u64, |total, part| total.saturating_add(part.len() as u64));
-        if total <= MAX_MESSAGE_BYTES {
-            return Ok(());
-        }
-        let mut room = MAX_MESSAGE_BYTES;
-        for (part, lease) in parts.iter().enumerate() {
-            let sent = lease.len() as u64;
-            let capacity = usize::try_from(room).unwrap_or(usize::MAX);
-            room = room.checked_sub(sent).ok_or(Error::TooLong { rank: self.rank, part, sent, capacity })?;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Tcp {
@@ -219,14 +203,4 @@ impl Drop for Tcp {
             connection.close(&Error::Closed, &mut self.statistics);
         }
     }
-}
-
-/// The name of operation `key` of the connection to `peer`.
-pub(super) fn join(peer: Rank, key: usize) -> u64 {
-    u64::from(peer.0) << 32 | key as u64
-}
-
-/// The connection's index and the operation's key.
-pub(super) fn split(id: u64) -> (usize, usize) {
-    ((id >> 32) as usize, id as u32 as usize)
 }

@@ -7,10 +7,11 @@ use std::net::{TcpListener, TcpStream};
 use proptest::prelude::*;
 
 use super::connection::{Connection, Verdict};
-use super::frame::{HEADER_BYTES, Header, MAX_EAGER_BYTES};
+use super::frame::{HEADER_BYTES, Header};
 use super::wire::Wire;
 use crate::buffer::testing::lend_to_receive;
 use crate::buffer::{Buffer, RawVec};
+use crate::limits::MAX_EAGER_BYTES;
 use crate::transport::{Posted, RecvDone, RecvParts};
 use crate::{Envelope, MAX_PARTS, Mark, Rank, Result, Signature, Statistics, Tag};
 

@@ -2,10 +2,11 @@
 
 use sha2::{Digest, Sha256};
 
-use super::frame::{CREDIT_BYTES, Frame, Header, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, SEGMENT_BYTES, cost, encode};
+use super::frame::{Frame, Header, SEGMENT_BYTES, encode};
 use super::remote::frame::{Outcome, PIECE_BYTES, Place, RemoteFrame};
 use super::sizes::Sizes;
 use crate::bootstrap::WIRE_VERSION;
+use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, cost};
 use crate::{Failure, Mark, Rank, Signature, Tag};
 
 fn frames() -> Vec<Frame> {

@@ -291,6 +291,12 @@ impl Inbox {
         self.receives.iter().filter(|incoming| !incoming.is_over()).map(Incoming::wait)
     }
 
+    /// Whether no receive is posted, and nothing is to be done.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.receives.is_empty() && self.jobs.is_empty()
+    }
+
     pub(super) fn is_peer(&self, rank: Rank) -> bool {
         rank != self.own && rank.index() < self.flows.len()
     }

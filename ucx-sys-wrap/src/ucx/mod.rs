@@ -10,6 +10,9 @@
 //! keeps unasked is bounded, and no tag blocks another. Of several parts up to [`PACKED_BYTES`] together are packed;
 //! above, large parts are active messages of their own. Matching is ours (`inbox.rs`).
 //!
+//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, as on tcp (`link`): it is
+//! faster than UCX's. UCX carries what crosses hosts, and puts and gets.
+//!
 //! **Failure.** Endpoints have UCX's error handling `NONE`, which is what shared memory is fast with, and which never
 //! reports a dead peer. So liveness is ours: who waits for a peer longer than about 20 ms, or goes to sleep, watches it
 //! over a control connection (`liveness.rs`). Once a transport fails, its peers are told, UCX is torn down at once and
@@ -47,6 +50,7 @@ mod library;
 mod lines;
 mod liveness;
 mod mapping;
+mod neighbours;
 mod notice;
 mod operations;
 mod payload;
@@ -71,6 +75,7 @@ pub use card::WIRE_VERSION;
 pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
+use crate::link::Links;
 use crate::transport::Transport;
 use crate::{Error, Failure, MAX_WORLD_SIZE, Rank, Result};
 use card::Card;
@@ -157,6 +162,10 @@ pub struct Ucx {
     next_look: Duration,
     /// Peers that were found gone while no operation waited for them.
     gone: Vec<Rank>,
+    /// Messages to the ranks of this host, if they share memory.
+    links: Option<Links>,
+    /// The neighbours that operations on links waited for at the last look.
+    waited_on_links: Vec<Rank>,
     /// Peers that are waited for; scratch of `look`.
     waited: Vec<Rank>,
     may_have_slept: bool,
@@ -256,6 +265,8 @@ impl Prepared {
             round: 0,
             next_look: LOOK_EVERY,
             gone: Vec::new(),
+            links: None,
+            waited_on_links: Vec::new(),
             waited: Vec::new(),
             may_have_slept: false,
             has_moved: false,
@@ -342,6 +353,7 @@ impl Drop for Ucx {
             self.liveness.answer(Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank))));
             return;
         }
+        self.flush_links();
         self.engine.close_endpoints(FLUSH_PATIENCE);
         if let Err(error) = self.word.write(Closed::Left) {
             tracing::warn!(%error, "can't say goodbye");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::incoming::{Ended, Finished};
+use super::neighbours::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
@@ -29,6 +30,10 @@ impl Transport for Ucx {
             return Posted::Done(SendDone { parts, result: Err(error) });
         }
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
+        let parts = match self.post_send_linked(to, envelope, parts) {
+            Ok(posted) => return posted,
+            Err(parts) => parts,
+        };
         let means = (&mut self.engine, &mut self.bounces);
         let mut posted = self.sends.post(means, to, &envelope, parts, self.round);
         if let Posted::Done(done) = &mut posted {
@@ -42,6 +47,10 @@ impl Transport for Ucx {
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
         debug_assert_eq!(envelope.tag.source(), from, "a tag names the rank that sends");
+        let parts = match self.post_recv_linked(from, envelope, parts) {
+            Ok(posted) => return posted,
+            Err(parts) => parts,
+        };
         match self.receives.post(&mut self.engine, from, &envelope, parts, self.round) {
             Posted::Done(finished) => Posted::Done(self.judge_recv(finished)),
             Posted::Pending(number) => Posted::Pending(RecvId(number)),
@@ -50,12 +59,18 @@ impl Transport for Ucx {
 
     /// After a failure a send that had not ended ends with the cause, which does not say whether the peer has it.
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
+        if let Some((links, number)) = self.linked(id.0) {
+            return links.test_send(SendId(number));
+        }
         let (to, mut done) = self.sends.test((&mut self.engine, &mut self.bounces), id.0)?;
         self.judge_send(to, &mut done.result);
         Some(done)
     }
 
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
+        if let Some((links, number)) = self.linked(id.0) {
+            return links.test_recv(RecvId(number));
+        }
         let finished = self.receives.test(&mut self.engine, id.0)?;
         Some(self.judge_recv(finished))
     }
@@ -63,19 +78,29 @@ impl Transport for Ucx {
     /// Asks the peer to discard a message that was only offered and that it has not matched: UCX itself can't take one
     /// back. It does so within some 20 ms if it makes progress. Small messages end by themselves.
     fn cancel_send(&mut self, id: SendId) {
-        if let Some((to, message)) = self.sends.withdraw(id.0) {
+        if let Some(number) = linked(id.0) {
+            if let Some(links) = &mut self.links {
+                links.cancel_send(SendId(number), &mut self.engine.inbox().statistics);
+            }
+        } else if let Some((to, message)) = self.sends.withdraw(id.0) {
             self.liveness.withdraw(to, message);
         }
     }
 
     fn cancel_recv(&mut self, id: RecvId) {
+        if let Some((links, number)) = self.linked(id.0) {
+            return links.cancel_recv(RecvId(number));
+        }
         self.engine.inbox().cancel(id.0);
     }
 
     fn progress(&mut self) -> bool {
-        let mut moved = self.engine.progress();
-        moved |= self.settle();
         self.turns = self.turns.wrapping_add(1);
+        let mut moved = self.turn_links();
+        if self.is_ucx_due() {
+            moved |= self.engine.progress();
+            moved |= self.settle();
+        }
         if std::mem::take(&mut self.may_have_slept)
             || self.turns.is_multiple_of(TURNS_PER_CLOCK) && self.now() >= self.next_look
         {
@@ -92,6 +117,9 @@ impl Transport for Ucx {
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         self.may_have_slept = true;
         if std::mem::take(&mut self.has_moved) || self.look(true) || self.closed.is_some() || !self.engine.arm() {
+            return None;
+        }
+        if self.begin_sleep() {
             return None;
         }
         Some(Arc::clone(&self.epoll))

@@ -95,6 +95,12 @@ impl Accesses {
         Self { regions, idle, registered, keys: Table::new(), operations: Table::new(), forgotten: Vec::new() }
     }
 
+    /// Whether none is under way.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
     /// The peers of operations that are not over, each with the round that it was posted in.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.operations

@@ -51,6 +51,12 @@ impl Sends {
         Self { operations: Table::new() }
     }
 
+    /// Whether none is under way.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
     /// Sends a message and its pieces, each at once if it is small and there is credit, or as an offer.
     #[inline]
     pub(super) fn post(

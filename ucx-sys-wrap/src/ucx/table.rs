@@ -2,7 +2,9 @@
 
 use slab::Slab;
 
-/// A table whose numbers hold the place (32 bits) and how many entries came before (32 bits, wrapping).
+/// A table whose numbers hold the place (32 bits) and how many entries came before (31 bits, wrapping).
+///
+/// The highest bit of a number is left to those who use the table.
 pub(super) struct Table<T> {
     entries: Slab<(u64, T)>,
     count: u32,
@@ -16,7 +18,7 @@ impl<T> Table<T> {
     /// The number that the next entry will have.
     #[inline]
     pub(super) fn next_number(&self) -> u64 {
-        u64::from(self.count) << 32 | self.entries.vacant_key() as u64
+        u64::from(self.count & (u32::MAX >> 1)) << 32 | self.entries.vacant_key() as u64
     }
 
     #[inline]
@@ -43,6 +45,10 @@ impl<T> Table<T> {
         let place = place(number);
         let (found, value) = self.entries.get(place)?;
         (*found == number && is_meant(value)).then(|| self.entries.remove(place).1)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::liveness::News;
 use super::word::Closed;
 use super::{Closing, LOOK_EVERY, Ucx};
+use crate::link::Links;
 use crate::transport::Transport;
 use crate::{Error, Failure, Rank};
 
@@ -62,6 +63,9 @@ impl Ucx {
         let long = |(_, posted_in): &(Rank, u32)| self.round.wrapping_sub(*posted_in) >= rounds;
         let waits = self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits());
         self.waited.extend(waits.filter(long).map(|(peer, _)| peer));
+        let linked: Vec<Rank> = self.links.iter().flat_map(Links::waits).collect();
+        self.waited.extend(linked.iter().filter(|peer| about_to_sleep || self.waited_on_links.contains(peer)));
+        self.waited_on_links = linked;
         self.waited.sort_unstable();
         self.waited.dedup();
         let waited = std::mem::take(&mut self.waited);
@@ -74,7 +78,7 @@ impl Ucx {
         self.take_news(news) | self.give_back_withdrawn()
     }
 
-    /// The peers of operations that are not over, each with the look before which it was posted.
+    /// The peers of operations on UCX that are not over, each with the look before which it was posted.
     fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits())
     }
@@ -135,7 +139,9 @@ impl Ucx {
             _ => Failure::PeerLost(lost),
         };
         self.progress_until_settled(lost);
-        let is_waited_for = self.waits().any(|(peer, _)| peer == lost);
+        self.drain_link(lost);
+        let is_missed = self.links.as_mut().is_some_and(|links| links.finish(lost));
+        let is_waited_for = is_missed || self.waits().any(|(peer, _)| peer == lost);
         if matches!(news, Some(News::Gone(_))) && !is_waited_for {
             if !self.gone.contains(&lost) {
                 self.gone.push(lost);
@@ -178,6 +184,9 @@ impl Ucx {
             self.engine.destroy_worker();
             self.accesses.unmap_all(&self.engine);
             self.engine.destroy_context();
+        }
+        if let Some(links) = &mut self.links {
+            links.close(&error);
         }
         self.receives.end_all(&mut self.engine, &error);
         self.sends.end_all(&error);

@@ -7,7 +7,7 @@ use ucx_sys_wrap::ucx::{AT_ONCE_BYTES, PACKED_BYTES};
 use ucx_sys_wrap::{Rank, Statistics};
 
 use super::common::pattern;
-use super::{envelope, ported, run};
+use super::{OVER_UCX, envelope, ported_on, run};
 
 /// What of a message is copied: times and bytes at the sender, at a receiver whose receive is posted, and at one whose is
 /// not.
@@ -83,7 +83,7 @@ fn of_a_header_indices_and_values() {
     for Copies { parts, at_the_sender, at_the_receiver, unasked } in &SPARSE {
         let sparse = |fill: fn(usize) -> Vec<u8>| (fill(parts[0]), (fill(parts[1]), fill(parts[2])));
         for (is_posted, received) in [(true, at_the_receiver), (false, unasked)] {
-            ported(2, |port, rank| {
+            ported_on(&OVER_UCX, 2, |port, rank| {
                 let buffers = (sparse(|length| pattern(length, length)), sparse(|length| vec![0; length]));
                 let expected = if rank == Rank(0) { at_the_sender } else { received };
                 assert_eq!(copied(port, is_posted, buffers), *expected, "rank {rank}, posted {is_posted}, {parts:?}");
@@ -96,7 +96,7 @@ fn of_a_header_indices_and_values() {
 fn of_one_part() {
     for (bytes, asked, unasked) in CONTIGUOUS {
         for (is_posted, times) in [(true, asked), (false, unasked)] {
-            ported(2, |port, rank| {
+            ported_on(&OVER_UCX, 2, |port, rank| {
                 let times = if rank == Rank(0) { 0 } else { times };
                 let found = copied(port, is_posted, (pattern(1, bytes), vec![0; bytes]));
                 assert_eq!(found, (times, times * bytes as u64), "rank {rank}, posted {is_posted}, {bytes} bytes");

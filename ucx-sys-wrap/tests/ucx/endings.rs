@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::{Comm, scope};
 use ucx_sys_wrap::{Error, Failure, Rank};
 
-use super::{DEADLINE, envelope, pattern, ported, run};
+use super::{DEADLINE, OVER_UCX, envelope, pattern, ported, ported_on, run};
 
 #[test]
 fn whoever_waits_for_a_rank_that_leaves_is_told() {
@@ -44,7 +44,7 @@ fn a_failure_reaches_those_who_wait_for_others_and_ends_large_sends() {
 #[test]
 fn a_large_send_that_is_dropped_is_discarded_by_its_peer() {
     const LENGTH: usize = 1 << 22;
-    ported(2, |port, rank| {
+    ported_on(&OVER_UCX, 2, |port, rank| {
         let start = Instant::now();
         if rank == Rank(0) {
             // Behind a message that stays wanted, before one that is, and between other tags.
@@ -80,7 +80,7 @@ fn a_large_send_that_is_dropped_is_discarded_by_its_peer() {
 #[test]
 fn memory_that_is_taken_back_from_a_stalled_peer_is_never_received() {
     const LENGTH: usize = 1 << 22;
-    ported(2, |port, rank| {
+    ported_on(&OVER_UCX, 2, |port, rank| {
         if rank == Rank(0) {
             let mut bytes = pattern(1, LENGTH);
             run(port, async |comm| drop(comm.send(Rank(1), envelope(rank, 0), &bytes[..])));

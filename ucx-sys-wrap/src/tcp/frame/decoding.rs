@@ -1,9 +1,9 @@
 //! From bytes to frames: nothing is believed before it is checked.
 
 use super::{
-    ABORTED, CREDIT, DATA, Frame, GRANT, HEADER_BYTES, Header, LOST, MAX_MESSAGE_BYTES, MESSAGE, OFFER, REFUSAL,
-    TIMED_OUT, encode,
+    ABORTED, CREDIT, DATA, Frame, GRANT, HEADER_BYTES, Header, LOST, MESSAGE, OFFER, REFUSAL, TIMED_OUT, encode,
 };
+use crate::limits::MAX_MESSAGE_BYTES;
 use crate::tcp::remote::{ENDED, PUT, RemoteFrame};
 use crate::tcp::sizes::Sizes;
 use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};

@@ -10,7 +10,8 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use slab::Slab;
 
-use super::frame::{CREDIT_BYTES, Frame, HEADER_BYTES, Header, MAX_EAGER_BYTES, cost, encode};
+use super::frame::{Frame, HEADER_BYTES, Header, encode};
+use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
 use offers::Offered;
 
 use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};

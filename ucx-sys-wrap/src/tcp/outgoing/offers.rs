@@ -1,7 +1,8 @@
 //! Messages that were offered: they wait for their grant, and then go out piece by piece.
 
 use super::Outgoing;
-use crate::tcp::frame::{Frame, HEADER_BYTES, Header, MAX_OFFERS, SEGMENT_BYTES, encode};
+use crate::limits::MAX_OFFERS;
+use crate::tcp::frame::{Frame, HEADER_BYTES, Header, SEGMENT_BYTES, encode};
 use crate::tcp::queued::{Payload, Queued};
 use crate::tcp::wire::Wire;
 use crate::transport::{Posted, SendDone, SendParts};

@@ -16,8 +16,9 @@
 //! A long put is several frames of one number, each answered by *ended*. A get is answered by *bytes*, in order, until all
 //! have come, or by *ended* when they can't be had.
 
+use crate::limits::MAX_MESSAGE_BYTES;
 use crate::one_sided::Nonce;
-use crate::tcp::frame::{HEADER_BYTES, MAX_MESSAGE_BYTES};
+use crate::tcp::frame::HEADER_BYTES;
 use crate::{Error, Rank, Result, Tag};
 
 /// The most payload that a frame of a put or get has, in bytes: messages get in between.

@@ -17,7 +17,7 @@
 
 use crate::{Arrival, Envelope, Mark, Rank, Signature, Tag};
 
-use super::super::MAX_MESSAGE_BYTES;
+use crate::limits::MAX_MESSAGE_BYTES;
 
 pub(super) const CELLS: u64 = 64;
 pub(super) const CELL_BYTES: usize = 576;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::Link;
 use crate::shm::Neighbourhood;
-use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, join, split};
 use crate::{Envelope, Error, Rank, Result, Statistics};
 
 /// How much is taken from a link in one turn, in bytes.
 const QUOTA: usize = 1 << 20;
 
-pub(in super::super) struct Links {
+pub(crate) struct Links {
     neighbourhood: Arc<Neighbourhood>,
     /// By rank.
     links: Vec<Option<Link>>,
@@ -22,14 +22,19 @@ pub(in super::super) struct Links {
 }
 
 impl Links {
-    /// Links to all neighbours, in a world of `world_size`.
+    /// Links of rank `own` to all its neighbours, in a world of `world_size`. `may_read` says whether messages may be read
+    /// from the memory of another process, where the system allows it: messages of 6 KiB to 1 MiB are faster so.
     ///
     /// # Errors
-    /// [`Error::NoSuchPeer`] when a neighbour is outside that world.
-    pub(in super::super) fn new(neighbourhood: &Arc<Neighbourhood>, world_size: u32, may_read: bool) -> Result<Self> {
+    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::NoSuchPeer`] when a neighbour is outside
+    /// that world.
+    pub(crate) fn new(neighbourhood: &Arc<Neighbourhood>, own: Rank, world_size: u32, may_read: bool) -> Result<Self> {
+        if neighbourhood.ranks().get(neighbourhood.own_place()) != Some(&own) {
+            let why = format!("rank {own} was given the neighbourhood of another");
+            return Err(Error::Unavailable { name: "shared memory", why });
+        }
         let mut links: Vec<Option<Link>> = (0..world_size).map(|_| None).collect();
         for (place, rank) in neighbourhood.ranks().iter().enumerate() {
-            let own = neighbourhood.ranks().get(neighbourhood.own_place()).copied().unwrap_or(*rank);
             let slot = links.get_mut(rank.index()).ok_or(Error::NoSuchPeer { rank: *rank, own, world_size })?;
             *slot = Link::new(neighbourhood, place, may_read);
         }
@@ -38,71 +43,81 @@ impl Links {
     }
 
     /// How many peers have a link.
-    pub(in super::super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.linked.len()
     }
 
     /// Readable when a neighbour wakes this rank.
-    pub(in super::super) fn bell(&self) -> BorrowedFd<'_> {
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.neighbourhood.bell()
     }
 
     #[inline]
-    pub(in super::super) fn has(&self, peer: Rank) -> bool {
+    pub(crate) fn has(&self, peer: Rank) -> bool {
         matches!(self.links.get(peer.index()), Some(Some(_)))
     }
 
     /// Posts a message to a peer that has a link.
     #[inline]
-    pub(in super::super) fn post_send(
+    pub(crate) fn post_send(
         &mut self,
         to: Rank,
         envelope: Envelope,
         parts: SendParts,
         counts: &mut Statistics,
-    ) -> Posted<usize, SendDone> {
+    ) -> Posted<SendId, SendDone> {
         let Some(Some(link)) = self.links.get_mut(to.index()) else {
             return Posted::Done(SendDone { parts, result: Err(Error::Closed) });
         };
         let posted = link.post_send(envelope, parts, counts);
         self.list(to.index());
-        posted
+        match posted {
+            Posted::Pending(key) => Posted::Pending(SendId(join(to, key))),
+            Posted::Done(done) => Posted::Done(done),
+        }
     }
 
     /// Posts a receive from a peer that has a link.
     #[inline]
-    pub(in super::super) fn post_recv(
+    pub(crate) fn post_recv(
         &mut self,
         from: Rank,
         envelope: Envelope,
         parts: RecvParts,
         counts: &mut Statistics,
-    ) -> Posted<usize, RecvDone> {
+    ) -> Posted<RecvId, RecvDone> {
         let Some(Some(link)) = self.links.get_mut(from.index()) else {
             return Posted::Done(RecvDone { parts, result: Err(Error::Closed) });
         };
         let posted = link.post_recv(envelope, parts, counts);
         self.list(from.index());
-        posted
+        match posted {
+            Posted::Pending(key) => Posted::Pending(RecvId(join(from, key))),
+            Posted::Done(done) => Posted::Done(done),
+        }
     }
 
     #[inline]
-    pub(in super::super) fn test_send(&mut self, index: usize, key: usize) -> Option<SendDone> {
+    pub(crate) fn test_send(&mut self, id: SendId) -> Option<SendDone> {
+        let (index, key) = split(id.0);
         self.links.get_mut(index)?.as_mut()?.sender.test(key)
     }
 
     #[inline]
-    pub(in super::super) fn test_recv(&mut self, index: usize, key: usize) -> Option<RecvDone> {
+    pub(crate) fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
+        let (index, key) = split(id.0);
         self.links.get_mut(index)?.as_mut()?.receiver.test(key)
     }
 
-    pub(in super::super) fn cancel_send(&mut self, index: usize, key: usize, counts: &mut Statistics) {
+    pub(crate) fn cancel_send(&mut self, id: SendId, counts: &mut Statistics) {
+        let (index, key) = split(id.0);
         if let Some(Some(link)) = self.links.get_mut(index) {
             link.cancel_send(key, counts);
         }
     }
 
-    pub(in super::super) fn cancel_recv(&mut self, index: usize, key: usize) {
+    pub(crate) fn cancel_recv(&mut self, id: RecvId) {
+        let (index, key) = split(id.0);
         if let Some(Some(link)) = self.links.get_mut(index) {
             link.cancel_recv(key);
         }
@@ -113,7 +128,7 @@ impl Links {
     /// # Errors
     /// What a neighbour has written that can't be, with the neighbour.
     #[inline]
-    pub(in super::super) fn turn(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn turn(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
         let mut moved = false;
         let mut position = 0;
         while let Some(&index) = self.awaited.get(position) {
@@ -133,7 +148,7 @@ impl Links {
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
-    pub(in super::super) fn sweep(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn sweep(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
         let mut moved = false;
         for position in 0..self.linked.len() {
             let index = self.linked[position];
@@ -150,10 +165,7 @@ impl Links {
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
-    pub(in super::super) fn begin_sleep(
-        &mut self,
-        counts: &mut Statistics,
-    ) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn begin_sleep(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
         for link in self.links.iter_mut().flatten() {
             link.sender.begin_sleep(link.receiver.has_new_offers());
         }
@@ -165,14 +177,14 @@ impl Links {
     ///
     /// # Errors
     /// As [`Link::poll`].
-    pub(in super::super) fn drain(&mut self, peer: Rank, counts: &mut Statistics) -> Result<()> {
+    pub(crate) fn drain(&mut self, peer: Rank, counts: &mut Statistics) -> Result<()> {
         let Some(Some(link)) = self.links.get_mut(peer.index()) else { return Ok(()) };
         while link.receiver.has_cell() && link.poll(usize::MAX, counts)? {}
         Ok(())
     }
 
     /// The peer has left in good order. Says whether somebody still waited for it.
-    pub(in super::super) fn finish(&mut self, peer: Rank) -> bool {
+    pub(crate) fn finish(&mut self, peer: Rank) -> bool {
         let Some(Some(link)) = self.links.get_mut(peer.index()) else { return false };
         let is_missed = link.has_operations();
         link.finish();
@@ -180,13 +192,20 @@ impl Links {
     }
 
     /// Ends every operation with `error`; nothing is read or written any more.
-    pub(in super::super) fn close(&mut self, error: &Error) {
+    pub(crate) fn close(&mut self, error: &Error) {
         self.links.iter_mut().flatten().for_each(|link| link.close(error));
         self.awaited.clear();
     }
 
+    /// The neighbours that operations wait for.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = Rank> {
+        let has_operations =
+            |index: &&usize| matches!(self.links.get(**index), Some(Some(link)) if link.has_operations());
+        self.awaited.iter().filter(has_operations).map(|index| Rank(*index as u32))
+    }
+
     /// Whether something still has to be written.
-    pub(in super::super) fn has_queued(&self) -> bool {
+    pub(crate) fn has_queued(&self) -> bool {
         self.links.iter().flatten().any(Link::has_queued)
     }
 

@@ -8,12 +8,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::super::CREDIT_BYTES;
-use super::super::frame::cost;
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, is_stamped, offset_of, read_stamp};
 use super::receives::Receives;
 use super::sending::Sender;
 use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
+use crate::limits::CREDIT_BYTES;
+use crate::limits::cost;
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
 use crate::{Error, Mark, Rank, Result, Signature, Statistics};

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::super::super::frame::cost;
 use super::super::{News, OPEN_AT, OPEN_MESSAGES};
 use super::{Queued, Sender, Stream};
+use crate::limits::cost;
 use crate::transport::SendParts;
 use crate::{Error, Result, Statistics};
 

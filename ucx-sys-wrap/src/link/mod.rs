@@ -16,7 +16,7 @@
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
 //!    itself what the one before has said. One copy in, one copy out.
-//! 2. Up to [`MAX_EAGER_BYTES`](super::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a cell. One copy in, one copy out.
+//! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a cell. One copy in, one copy out.
 //! 3. Between 6 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
 //!    it from the sender's memory. One copy. What is still not expected a turn later is read to the heap, as far as the
 //!    credit goes.
@@ -53,7 +53,7 @@ use crate::{Envelope, Error, Rank, Result, Statistics};
 use receiving::Receiver;
 use sending::Sender;
 
-pub(super) use links::Links;
+pub(crate) use links::Links;
 
 /// Where things lie in a block.
 const STARVING_AT: usize = 0;
@@ -83,7 +83,7 @@ enum News {
 }
 
 /// Messages to and from one neighbour.
-pub(super) struct Link {
+pub(crate) struct Link {
     receiver: Receiver,
     sender: Sender,
     is_open: bool,

@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
-use super::super::MAX_EAGER_BYTES;
-use super::super::frame::{MAX_OFFERS, cost};
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
 use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, MOST_OPEN, STARVING_AT};
+use crate::limits::MAX_EAGER_BYTES;
+use crate::limits::{MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};

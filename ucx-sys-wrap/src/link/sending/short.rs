@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::super::frame::cost;
 use super::super::cell::{INLINE_BYTES, Kind, SHORT_FIRST_BYTES, offset_of, stamp};
 use super::Sender;
+use crate::limits::cost;
 use crate::shm::{LINE_BYTES, blocks, store_words};
 use crate::transport::SendParts;
 use crate::{Envelope, Statistics};

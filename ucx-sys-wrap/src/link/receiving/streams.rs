@@ -1,10 +1,10 @@
 //! Streams: messages that come through the ring, piece by piece, one after another.
 
-use super::super::super::MAX_EAGER_BYTES;
-use super::super::super::frame::cost;
 use super::super::cell::{Head, INLINE_BYTES, Kind, Line};
 use super::super::payload::read_ring;
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
+use crate::limits::MAX_EAGER_BYTES;
+use crate::limits::cost;
 use crate::shm::LINE_BYTES;
 use crate::{Result, Statistics};
 

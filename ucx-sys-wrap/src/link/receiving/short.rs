@@ -1,9 +1,9 @@
 //! Short messages: they lie in their cells, and say of themselves only what differs from the one before.
 
-use super::super::super::frame::cost;
 use super::super::cell::{Head, INLINE_BYTES, SHORT_FIRST_BYTES};
 use super::super::receives::Delivery;
 use super::{HEADER_BYTES, Receiver, count_copy};
+use crate::limits::cost;
 use crate::shm::{LINE_BYTES, PeerArea, load_words};
 use crate::{Error, Result, Statistics, Tag};
 

@@ -1,11 +1,11 @@
 //! Room: what the neighbour has taken of what was sent to it.
 
-use super::super::super::CREDIT_BYTES;
-use super::super::super::frame::cost;
 use super::super::cell::CELLS;
 use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, RING_TAKEN_AT};
 use super::Sender;
 use crate::Result;
+use crate::limits::CREDIT_BYTES;
+use crate::limits::cost;
 
 impl Sender {
     /// Whether there is a cell, by what is known or by a new look.

@@ -8,8 +8,8 @@ use super::{CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, Link, OPEN_AT, RING_TAKEN_
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
 use crate::fuzzing::Bytes;
+use crate::limits::CREDIT_BYTES;
 use crate::shm::{Neighbourhood, OwnArea};
-use crate::tcp::CREDIT_BYTES;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
 
@@ -32,7 +32,7 @@ struct Bench {
 
 /// Follows a plan: a byte that says whether memory may be read, and then bytes that say what is done next, and what the
 /// neighbour writes.
-pub(crate) fn shared_memory(data: &[u8]) {
+pub fn shared_memory(data: &[u8]) {
     let mut bytes = Bytes(data);
     let Some(may_read) = bytes.byte() else { return };
     let Some(mut bench) = Bench::new(may_read % 2 == 1) else { return };

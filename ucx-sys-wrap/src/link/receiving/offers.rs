@@ -5,13 +5,13 @@ use std::io::IoSliceMut;
 use std::ops::ControlFlow;
 use std::sync::atomic::{Ordering, fence};
 
-use super::super::super::frame::{MAX_OFFERS, cost};
-use super::super::super::{CREDIT_BYTES, MAX_EAGER_BYTES};
 use super::super::cell::{Head, Kind, Line, Place};
 use super::super::receives::{Body, Places, Unexpected, places};
 use super::super::sending::{Reply, Sender};
 use super::super::{OPEN_AT, OPEN_MESSAGES};
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
+use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES};
+use crate::limits::{MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea};
 use crate::transport::{Posted, RecvDone, RecvParts, check_message};
 use crate::{Envelope, Error, Result, Statistics};

@@ -1,0 +1,155 @@
+//! What this transport does with its links to the ranks of this host: their messages go over the memory that they share,
+//! and UCX carries the rest.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::{FLUSH_PATIENCE, Ucx};
+use crate::limits::check_length;
+use crate::link::Links;
+use crate::shm::Neighbourhood;
+use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Transport};
+use crate::{Envelope, Error, Rank, Result};
+
+/// Marks the numbers of operations on links; those on UCX do without.
+const LINKED: u64 = 1 << 63;
+
+/// UCX is progressed in every so many turns while nothing of it is awaited: peers may need that.
+const TURNS_PER_IDLE_UCX: u32 = 16;
+
+/// Links that nothing waits for are looked at in every so many turns.
+const SWEEP_EVERY: u32 = 64;
+
+impl Ucx {
+    /// Sends messages to the ranks of this host through the memory that they share with this rank; UCX stays for other
+    /// hosts, and for puts and gets. Must be called before anything is posted, by all of them.
+    ///
+    /// `may_read` says whether messages may be read from the memory of another process, where the system allows it:
+    /// messages of 6 KiB to 1 MiB are faster so.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't be watched.
+    pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
+        let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
+        epoll::add(&self.epoll, links.bell(), EventData::new_u64(2), EventFlags::IN)
+            .map_err(|error| Error::system("can't watch the bell of this rank", error))?;
+        self.links = Some(links);
+        Ok(())
+    }
+
+    /// Posts a message if it is for a neighbour; else the parts come back.
+    #[inline]
+    pub(super) fn post_send_linked(
+        &mut self,
+        to: Rank,
+        envelope: Envelope,
+        parts: SendParts,
+    ) -> std::result::Result<Posted<SendId, SendDone>, SendParts> {
+        let Some(links) = self.links.as_mut().filter(|links| links.has(to)) else { return Err(parts) };
+        if let Err(error) = check_length(self.rank, &parts) {
+            return Ok(Posted::Done(SendDone { parts, result: Err(error) }));
+        }
+        match links.post_send(to, envelope, parts, &mut self.engine.inbox().statistics) {
+            Posted::Pending(id) => Ok(Posted::Pending(SendId(id.0 | LINKED))),
+            Posted::Done(SendDone { parts, result }) => {
+                Ok(Posted::Done(SendDone { parts, result: self.judge_linked(result) }))
+            }
+        }
+    }
+
+    /// Posts a receive if it is from a neighbour; else the parts come back.
+    #[inline]
+    pub(super) fn post_recv_linked(
+        &mut self,
+        from: Rank,
+        envelope: Envelope,
+        parts: RecvParts,
+    ) -> std::result::Result<Posted<RecvId, RecvDone>, RecvParts> {
+        let Some(links) = self.links.as_mut().filter(|links| links.has(from)) else { return Err(parts) };
+        match links.post_recv(from, envelope, parts, &mut self.engine.inbox().statistics) {
+            Posted::Pending(id) => Ok(Posted::Pending(RecvId(id.0 | LINKED))),
+            Posted::Done(RecvDone { parts, result }) => {
+                Ok(Posted::Done(RecvDone { parts, result: self.judge_linked(result) }))
+            }
+        }
+    }
+
+    /// The links, if an operation of this number is theirs, and its number there.
+    #[inline]
+    pub(super) fn linked(&mut self, number: u64) -> Option<(&mut Links, u64)> {
+        let number = linked(number)?;
+        Some((self.links.as_mut()?, number))
+    }
+
+    /// Polls the links. Says whether anything moved.
+    #[inline]
+    pub(super) fn turn_links(&mut self) -> bool {
+        let is_sweep_due = self.may_have_slept || self.turns.is_multiple_of(SWEEP_EVERY);
+        let Some(links) = &mut self.links else { return false };
+        let counts = &mut self.engine.inbox().statistics;
+        let turn = if is_sweep_due { links.sweep(counts) } else { links.turn(counts) };
+        self.judge_turn(turn)
+    }
+
+    /// Whether UCX is to be progressed in this turn: in every one while an operation waits for it, or where there are no links.
+    #[inline]
+    pub(super) fn is_ucx_due(&self) -> bool {
+        self.links.is_none()
+            || self.may_have_slept
+            || self.turns.is_multiple_of(TURNS_PER_IDLE_UCX)
+            || !(self.sends.is_empty() && self.accesses.is_empty() && self.engine.seen_inbox().is_idle())
+    }
+
+    /// Tells the neighbours that this rank is about to sleep. Says whether it must not, because something has moved.
+    pub(super) fn begin_sleep(&mut self) -> bool {
+        let Some(links) = &mut self.links else { return false };
+        let turn = links.begin_sleep(&mut self.engine.inbox().statistics);
+        self.judge_turn(turn)
+    }
+
+    /// Takes what a neighbour that is gone has sent before.
+    pub(super) fn drain_link(&mut self, peer: Rank) {
+        if let Some(links) = &mut self.links
+            && let Err(error) = links.drain(peer, &mut self.engine.inbox().statistics)
+        {
+            self.judge_turn(Err((peer, error)));
+        }
+    }
+
+    /// Writes what is queued for neighbours, for a short while: they are not told that this rank has left before that.
+    pub(super) fn flush_links(&mut self) {
+        let start = Instant::now();
+        while self.links.as_ref().is_some_and(Links::has_queued) && start.elapsed() < FLUSH_PATIENCE {
+            if !self.progress() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// What a turn of the links has come to; closes the transport when a neighbour has written what can't be.
+    #[inline]
+    fn judge_turn(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
+        turn.unwrap_or_else(|(peer, error)| {
+            self.close_for_peer(peer, error);
+            true
+        })
+    }
+
+    /// Closes the transport when an operation has found that its neighbour has left.
+    #[inline]
+    fn judge_linked<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error @ Error::PeerLost { rank }) = &result {
+            self.close_for_peer(*rank, error.clone());
+            return self.check_open(*rank).and(result);
+        }
+        result
+    }
+}
+
+/// The number of an operation on a link, if it is one.
+#[inline]
+pub(super) fn linked(number: u64) -> Option<u64> {
+    (number & LINKED != 0).then_some(number & !LINKED)
+}
