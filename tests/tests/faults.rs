@@ -61,6 +61,11 @@ macro_rules! on_every_wire {
                 run(Wire::UcxTcp);
             }
 
+            #[test]
+            fn over_ucx_and_the_memory_of_neighbours() {
+                run(Wire::UcxNeighbours);
+            }
+
             fn run(wire: Wire) {
                 if wire.is_here() {
                     $body(wire);

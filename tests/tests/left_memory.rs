@@ -46,8 +46,10 @@ on_every_wire! {
     a_receiver_leaves_over_shared_memory: "receiver", TcpShared;
     a_receiver_leaves_over_ucx_and_shared_memory: "receiver", UcxShared;
     a_receiver_leaves_over_ucx_and_tcp: "receiver", UcxTcp;
+    a_receiver_leaves_over_ucx_and_the_memory_of_neighbours: "receiver", UcxNeighbours;
     a_sender_leaves_over_tcp: "sender", Tcp;
     a_sender_leaves_over_shared_memory: "sender", TcpShared;
     a_sender_leaves_over_ucx_and_shared_memory: "sender", UcxShared;
     a_sender_leaves_over_ucx_and_tcp: "sender", UcxTcp;
+    a_sender_leaves_over_ucx_and_the_memory_of_neighbours: "sender", UcxNeighbours;
 }

@@ -24,15 +24,18 @@ pub enum Wire {
     TcpEncrypted,
     /// The tcp transport, with shared memory between ranks of one host.
     TcpShared,
-    /// UCX over shared memory.
+    /// UCX over its own shared memory.
     UcxShared,
     /// UCX over its own tcp.
     UcxTcp,
+    /// UCX over its own tcp, with shared memory of ours between ranks of one host.
+    UcxNeighbours,
 }
 
 impl Wire {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Tcp, Self::TcpEncrypted, Self::TcpShared, Self::UcxShared, Self::UcxTcp];
+    pub const ALL: [Self; 6] =
+        [Self::Tcp, Self::TcpEncrypted, Self::TcpShared, Self::UcxShared, Self::UcxTcp, Self::UcxNeighbours];
 
     /// What chooses it.
     #[must_use]
@@ -46,8 +49,11 @@ impl Wire {
                 ("BREVITY_TCP_STREAMS", "3"),
             ],
             Self::TcpShared => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "on")],
-            Self::UcxShared => &[("BREVITY_TRANSPORT", "ucx")],
-            Self::UcxTcp => &[("BREVITY_TRANSPORT", "ucx"), ("UCX_TLS", "tcp,self")],
+            Self::UcxShared => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off")],
+            Self::UcxTcp => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off"), ("UCX_TLS", "tcp,self")],
+            Self::UcxNeighbours => {
+                &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "on"), ("UCX_TLS", "tcp,self")]
+            }
         }
     }
 

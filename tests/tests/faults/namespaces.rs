@@ -127,3 +127,8 @@ fn a_link_that_is_cut_ends_calls_by_their_deadline_beside_shared_memory() {
 fn a_link_that_is_cut_ends_calls_by_their_deadline_over_ucx() {
     cut(Wire::UcxTcp);
 }
+
+#[test]
+fn a_link_that_is_cut_ends_calls_by_their_deadline_over_ucx_beside_shared_memory() {
+    cut(Wire::UcxNeighbours);
+}

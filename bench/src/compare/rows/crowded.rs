@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Stage, Tell, bare_sockets, ours_host, ours_tcp, ours_ucx};
+use super::{Stage, Tell, bare_sockets, ours_host, ours_tcp, ours_ucx_here};
 use crate::Result;
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Contestant, Effort, OfJob, Subject, Turn, compare};
@@ -21,7 +21,7 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     let effort = Effort { slice_us: stage.effort.slice_us * SLICE_FACTOR, ..stage.effort };
     let mut ours: Vec<(Wire, Job)> = Vec::new();
     if stage.ucx {
-        ours.push((Wire::Shm, ours_ucx(Wire::Shm, RANKS, false)?));
+        ours.push((Wire::Shm, ours_ucx_here(RANKS, false)?));
     }
     ours.push((Wire::Shm, ours_host(RANKS)?));
     ours.push((Wire::Tcp, ours_tcp(RANKS, false)?));

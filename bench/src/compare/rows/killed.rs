@@ -1,6 +1,6 @@
 //! A rank is killed: how long it takes until the calls of all others have ended.
 
-use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx};
+use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx, ours_ucx_here};
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Subject, Turn};
 use crate::job::Job;
@@ -20,6 +20,7 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     let mut ours: Vec<(Wire, f64, Start)> =
         vec![(Wire::Shm, ON_ONE_HOST_US, || ours_host(RANKS)), (Wire::Tcp, OVER_TCP_US, || ours_tcp(RANKS, false))];
     if stage.ucx {
+        ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx_here(RANKS, false)));
         ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx(Wire::Shm, RANKS, false)));
         ours.push((Wire::Tcp, OVER_TCP_US, || ours_ucx(Wire::Tcp, RANKS, false)));
     }

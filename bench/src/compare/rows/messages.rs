@@ -1,10 +1,11 @@
 //! Messages between two ranks, over what the wire allows at best.
 
-use super::{Stage, Tell, bare_sockets, ours_tcp, ours_ucx, subject};
+use super::{Stage, Tell, bare_sockets, ours_tcp, ours_ucx, ours_ucx_here, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Contestant, OfJob, PerftestOver, compare};
 use crate::floor::Patience;
+use crate::job::Job;
 use crate::order::{Order, What};
 use crate::peers::Wire;
 
@@ -13,8 +14,14 @@ pub(super) const STREAMED: std::ops::RangeInclusive<usize> = 64 << 10..=16 << 20
 
 pub(super) fn ucx(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let Some(perftest) = stage.perftest.as_ref().filter(|_| stage.ucx) else { return Ok(()) };
-    for wire in [Wire::Shm, Wire::Tcp] {
-        let mut ours = OfJob::mean(ours_ucx(wire, 2, true)?);
+    type Start = fn() -> Result<Job>;
+    let ours: [(Wire, Start); 3] = [
+        (Wire::Shm, || ours_ucx_here(2, true)),
+        (Wire::Shm, || ours_ucx(Wire::Shm, 2, true)),
+        (Wire::Tcp, || ours_ucx(Wire::Tcp, 2, true)),
+    ];
+    for (wire, start) in ours {
+        let mut ours = OfJob::mean(start()?);
         let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(PerftestOver(perftest.clone(), wire))];
         for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
             let bar = match (what, wire, bytes) {

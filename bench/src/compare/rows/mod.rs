@@ -16,8 +16,11 @@ use crate::job::{Job, own_program};
 use crate::order::What;
 use crate::peers::{Mpi, Perftest, Wire};
 
-/// Sockets also between ranks of one host.
-const SOCKETS: (&str, &str) = ("BREVITY_SHARED_MEMORY", "off");
+/// No memory of ours is shared: sockets, or UCX's own shared memory, also between ranks of one host.
+const NOT_SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "off");
+
+/// Memory is shared, as it is unless told otherwise.
+const SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "on");
 
 /// Who is here, and how much is measured.
 pub struct Stage {
@@ -118,17 +121,24 @@ impl Row {
     }
 }
 
+/// The `ucx` transport with nothing but UCX, held to one wire.
 fn ours_ucx(wire: Wire, ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, poll, &[("UCX_TLS", wire.ucx_tls())])
+    let variables = [("UCX_TLS", wire.ucx_tls()), NOT_SHARED];
+    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, poll, &variables)
+}
+
+/// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks share.
+fn ours_ucx_here(ranks: u32, poll: bool) -> Result<Job> {
+    Job::ours("ucx", ranks, Choice::Ucx, poll, &[SHARED])
 }
 
 fn ours_tcp(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("tcp", ranks, Choice::Tcp, poll, &[SOCKETS])
+    Job::ours("tcp", ranks, Choice::Tcp, poll, &[NOT_SHARED])
 }
 
 /// Our own shared memory.
 fn ours_host(ranks: u32) -> Result<Job> {
-    Job::ours("host", ranks, Choice::Tcp, false, &[("BREVITY_SHARED_MEMORY", "on")])
+    Job::ours("host", ranks, Choice::Tcp, false, &[SHARED])
 }
 
 fn bare_sockets(ranks: u32, patience: Patience) -> Result<Job> {

@@ -1,7 +1,7 @@
 //! What MPI does too: latency on the same wire, and collectives inside one host.
 
 use super::messages::STREAMED;
-use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx, subject};
+use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx_here, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Contestant, OfJob, compare};
@@ -24,7 +24,7 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     for wire in [Wire::Shm, Wire::Tcp] {
         let mut theirs = start(stage, wire, |_| true);
         let ours: Vec<Job> = match wire {
-            Wire::Shm if stage.ucx => vec![ours_ucx(wire, 2, false)?, ours_host(2)?],
+            Wire::Shm if stage.ucx => vec![ours_ucx_here(2, false)?, ours_host(2)?],
             Wire::Shm => vec![ours_host(2)?],
             Wire::Tcp => vec![ours_tcp(2, false)?],
         };
