@@ -126,7 +126,9 @@ const char *brv_group_transport(const brv_group *group);
 brv_status brv_group_abort(brv_group *group);
 
 /* Frees a group; does nothing if group is NULL. Feedbacks that were used with it keep its connections until they are
- * freed too; the order does not matter. To other ranks this rank is then gone: end with a brv_barrier. */
+ * freed too; the order does not matter. To other ranks this rank is then gone: end with a brv_barrier.
+ *
+ * A process may exit without it, also while another thread is in a call on the group: the call fails, or does not return. */
 void brv_group_free(brv_group *group);
 
 /* ---- Dense collectives ---------------------------------------------------------------------------------------- */

@@ -138,6 +138,17 @@ pub trait Transport: Send + sealed::Sealed {
     /// When quiet can't be promised. The caller must then keep the memory for ever.
     fn abandon(&mut self) -> Result<()>;
 
+    /// Whether the transport is one of a library that goes with the process, and must [leave](Self::leave_with_process) before.
+    fn stands_on_library(&self) -> bool {
+        false
+    }
+
+    /// Leaves because the process exits, as if dropped; afterwards every operation ends as after a failure. Does not enter the
+    /// library when that is not there any more.
+    fn leave_with_process(&mut self, is_library_there: bool) {
+        let _ = is_library_there;
+    }
+
     /// What was sent, received and copied.
     fn statistics(&self) -> Statistics;
 

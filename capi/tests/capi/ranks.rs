@@ -16,11 +16,17 @@ const REDIRECTED: &str = r#"exec "$0" "$@" >"$OUTPUT.$BREVITY_RANK" 2>&1"#;
 
 /// Runs a program on `world_size` ranks; all must succeed. Returns what each printed.
 fn launch(stage: &Stage, program: &Path, arguments: &[&str], world_size: u32) -> Vec<String> {
+    launch_over(Choice::Tcp, stage, program, arguments, world_size)
+}
+
+fn launch_over(transport: Choice, stage: &Stage, program: &Path, arguments: &[&str], world_size: u32) -> Vec<String> {
     let output = stage.path().join("output");
     let mut words: Vec<OsString> = vec!["-c".into(), REDIRECTED.into(), program.into()];
     words.extend(arguments.iter().map(OsString::from));
-    let launch = Launch::new("sh", words).ranks(world_size).transport(Choice::Tcp);
-    let job = launch.env("OUTPUT", &output).env("BREVITY_TIMEOUT", "60").spawn().unwrap();
+    let launch = Launch::new("sh", words).ranks(world_size).transport(transport);
+    let launch = launch.env("BREVITY_PROGRESS_THREAD", "1").env("BREVITY_TIMEOUT", "60");
+    let launch = if transport == Choice::Ucx { launch.env("BREVITY_SHARED_MEMORY", "0") } else { launch };
+    let job = launch.env("OUTPUT", &output).spawn().unwrap();
     let processes = job.process_ids();
     let waiter = std::thread::spawn(move || job.wait().unwrap());
     let start = Instant::now();
@@ -92,4 +98,32 @@ fn the_example_averages() {
         assert!(output.starts_with(&format!("rank {rank} of 4 over ")), "{output}");
         assert!(output.contains("average[0] = 1.5, 10 entries came, 9"), "{output}");
     }
+}
+
+/// Whatever other threads do meanwhile, and with a progress thread.
+#[test]
+fn a_process_may_exit_with_a_group() {
+    let stage = Stage::new();
+    let program = stage.compile_plain("exits.c");
+    for transport in [Choice::Tcp, Choice::Ucx] {
+        if transport == Choice::Ucx && !ucx_is_here() {
+            continue;
+        }
+        for way in ["call", "free", "handler"] {
+            for output in launch_over(transport, &stage, &program, &[way], 2) {
+                assert_eq!(output, "", "{way} over {transport:?}");
+            }
+        }
+    }
+}
+
+/// Says so if UCX is missing.
+///
+/// # Panics
+/// When it is missing where it must be there (`BREVITY_REQUIRE_UCX`).
+fn ucx_is_here() -> bool {
+    let Err(why) = ucx_sys_wrap::ucx::available() else { return true };
+    assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none(), "no UCX: {why}");
+    println!("skipped: no UCX: {why}");
+    false
 }

@@ -11,6 +11,7 @@ use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use crate::pollable::wait_for;
 use crate::transport::{RecvId, SendId, Transport};
+use crate::ucx::exiting;
 use crate::{Failure, GetId, PutId, Rank, Statistics};
 
 /// How long a scope waits for its canceled operations before the transport is torn down.
@@ -72,8 +73,25 @@ impl Port {
     #[must_use]
     pub fn new(transport: Box<dyn Transport>) -> Arc<Self> {
         let (name, rank, world_size) = (transport.name(), transport.rank(), transport.world_size());
+        let stands_on_library = transport.stands_on_library();
         let inner = Inner { transport: RefCell::new(transport), scopes: RefCell::default() };
-        Arc::new(Self { inner: ReentrantMutex::new(inner), waiting: AtomicU32::new(0), name, rank, world_size })
+        let inner = ReentrantMutex::new(inner);
+        let port = Arc::new(Self { inner, waiting: AtomicU32::new(0), name, rank, world_size });
+        if stands_on_library {
+            exiting::keep(&port);
+        }
+        port
+    }
+
+    /// Has the transport leave because the process exits, if this can enter until then.
+    pub(crate) fn leave(&self, is_library_there: bool, until: Instant) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let inside = self.inner.try_lock_until(until);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        // It is in use where it has called what exits.
+        if let Some(Ok(mut transport)) = inside.as_ref().map(|inside| inside.transport.try_borrow_mut()) {
+            transport.leave_with_process(is_library_there);
+        }
     }
 
     /// The transport's name.

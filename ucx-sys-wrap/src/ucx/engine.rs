@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use brevity_ucx_sys::*;
 
+use super::exiting;
 use super::flight::{Flight, Flights, Record, State, fetch_ended, send_ended};
 use super::handler::set_handlers;
 use super::inbox::Inbox;
@@ -345,6 +346,12 @@ impl Engine {
         }
     }
 
+    /// Leaves to the process what is UCX's: from now on it is not entered.
+    pub(super) fn forget(&mut self) {
+        self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
+        (self.worker, self.context) = (null_mut(), null_mut());
+    }
+
     /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when its worker is
     /// destroyed in the middle of one.
     fn finish_fetches(&mut self) {
@@ -374,10 +381,11 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.is_connected || self.peers().is_empty() {
+        let inside = exiting::enter();
+        if inside.is_some() && (self.is_connected || self.peers().is_empty()) {
             self.tear_down();
         }
-        // Else it is leaked: UCX 1.13 ends the process when a connection is destroyed that is being made. No memory
+        // Else it is leaked: the process exits, or UCX 1.13 ends the process when a connection is destroyed that is being made. No memory
         // but its own is lent to it, and nobody makes it progress any more.
         // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
         drop(unsafe { Box::from_raw(self.inbox.as_ptr()) });

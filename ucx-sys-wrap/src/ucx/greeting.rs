@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::NO_BYTES;
 use super::engine::{Engine, Manner};
+use super::exiting;
 use super::flight::Flight;
 use super::handler::{GREETING, NOTE_BYTES, note};
 use crate::{Error, Rank, Result};
@@ -70,6 +71,9 @@ fn finish(
         }
         if missing.is_empty() {
             return Ok(());
+        }
+        if exiting::has_begun() {
+            return Err(Error::Closed);
         }
         if start.elapsed() > patience {
             missing.sort_unstable();

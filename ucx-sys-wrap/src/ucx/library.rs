@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use brevity_ucx_sys::{LoadError, Ucp};
 
+use super::exiting;
+
 /// The UCX library in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -68,7 +70,10 @@ pub(super) fn load() -> Result<&'static Ucp, &'static LoadError> {
         // only place of the process that loads it.
         let library = unsafe { Ucp::load(path.as_deref().map(Path::new)) };
         match &library {
-            Ok(ucp) => tracing::info!(version = ?ucp.version(), path = %ucp.path().display(), "UCX is loaded"),
+            Ok(ucp) => {
+                exiting::prepare();
+                tracing::info!(version = ?ucp.version(), path = %ucp.path().display(), "UCX is loaded");
+            }
             Err(error) => tracing::info!(%error, "UCX can't be used"),
         }
         library

@@ -33,6 +33,7 @@ mod closing;
 #[cfg(test)]
 mod closing_tests;
 mod engine;
+pub(crate) mod exiting;
 mod flight;
 mod flow;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -138,6 +139,9 @@ impl Default for Options {
 ///
 /// Dropped, it sends what is queued for at most a second and tells who waits for it that it has left. Then go, in this
 /// order: endpoints, worker, context, and last the memory that UCX's callbacks write.
+///
+/// When the process exits, the transport leaves that a [`Port`](crate::buffer::Port) holds, whatever other threads do with it.
+/// Used by itself it must be dropped before: UCX goes with the process, and a thread inside would crash.
 pub struct Ucx {
     rank: Rank,
     world_size: u32,
@@ -206,6 +210,7 @@ impl Prepared {
             )));
         }
         let ucp = library::load().map_err(|error| unavailable(error.to_string()))?;
+        let _inside = exiting::enter_to_make()?;
         let tuning = Tuning::decide(settings, |name| std::env::var(name).ok(), ucp.version());
         if !tuning.is_quiet && rank == Rank(0) {
             tracing::warn!("{}", tuning::NOT_QUIET);
@@ -229,6 +234,7 @@ impl Prepared {
     /// `exchange` returns.
     pub fn connect(self, exchange: &mut Exchange<'_>, options: &Options) -> Result<Ucx> {
         let Self { rank, world_size, ucx_version, tuning, mut engine } = self;
+        let inside = exiting::enter_to_make()?;
         let mut token = Token::default();
         getrandom::fill(&mut token)
             .map_err(|error| Error::system("can't draw a token", std::io::Error::other(error)))?;
@@ -243,7 +249,9 @@ impl Prepared {
             settings: tuning.agreed.clone(),
             worker: engine.address()?,
         };
+        drop(inside);
         let cards = exchange(&own.encode())?;
+        let _inside = exiting::enter_to_make()?;
         let words = meet(rank, world_size, &cards, ucx_version, &mut engine, &mut liveness)?;
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
         greeting::greet(rank, &mut engine, options.join_timeout)?;
@@ -346,6 +354,10 @@ fn watch_all(engine: &Engine, liveness: &Liveness) -> Result<OwnedFd> {
 
 impl Drop for Ucx {
     fn drop(&mut self) {
+        let inside = exiting::enter();
+        if inside.is_none() {
+            self.engine.forget();
+        }
         if std::thread::panicking() {
             self.fail(Failure::PeerLost(self.rank));
         }

@@ -148,6 +148,14 @@ impl Transport for Ucx {
         Err(Error::Unavailable { name: "ucx", why })
     }
 
+    fn stands_on_library(&self) -> bool {
+        true
+    }
+
+    fn leave_with_process(&mut self, is_library_there: bool) {
+        self.leave_at_exit(is_library_there);
+    }
+
     fn statistics(&self) -> Statistics {
         self.engine.seen_inbox().statistics
     }

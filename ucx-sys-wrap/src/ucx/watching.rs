@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::liveness::News;
 use super::word::Closed;
-use super::{Closing, LOOK_EVERY, Ucx};
+use super::{Closing, FLUSH_PATIENCE, LOOK_EVERY, Ucx};
 use crate::link::Links;
 use crate::transport::Transport;
 use crate::{Error, Failure, Rank};
@@ -168,10 +168,39 @@ impl Ucx {
 
     /// Ends everything with `error` and tells the peers; UCX is torn down. The first cause stays.
     pub(super) fn close_for(&mut self, cause: Option<Failure>, error: Error) {
+        self.close_as(Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank))), cause, error);
+    }
+
+    /// Leaves because the process exits, in good order if nothing is under way; UCX is torn down, or forgotten if it is not
+    /// there any more.
+    pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
+        if !is_library_there {
+            self.engine.forget();
+        } else if self.closed.is_none() && self.waits().next().is_none() {
+            self.flush_links();
+            self.accesses.release(&self.engine);
+            self.engine.close_endpoints(FLUSH_PATIENCE);
+        }
+        // What peers do to the memory of a process that exits does not count.
+        self.can_be_quiet = true;
+        let cause = Failure::Aborted(self.rank);
+        self.close_as(Closed::Left, Some(cause), cause.into());
+        if !self.engine.is_quiet() {
+            self.tear_down();
+        }
+    }
+
+    fn tear_down(&mut self) {
+        self.accesses.release(&self.engine);
+        self.engine.destroy_worker();
+        self.accesses.unmap_all(&self.engine);
+        self.engine.destroy_context();
+    }
+
+    fn close_as(&mut self, told: Closed, cause: Option<Failure>, error: Error) {
         if self.closed.is_some() {
             return;
         }
-        let told = Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank)));
         self.closed = Some(Closing { error: error.clone(), cause });
         self.has_moved = true;
         if let Err(error) = self.word.write(told) {
@@ -180,10 +209,7 @@ impl Ucx {
         }
         self.liveness.tell_all(told);
         if self.can_be_quiet {
-            self.accesses.release(&self.engine);
-            self.engine.destroy_worker();
-            self.accesses.unmap_all(&self.engine);
-            self.engine.destroy_context();
+            self.tear_down();
         }
         if let Some(links) = &mut self.links {
             links.close(&error);
