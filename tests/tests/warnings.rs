@@ -35,6 +35,23 @@ fn a_key_that_others_can_read() {
     }
 }
 
+/// Each rank may have a file of its own.
+#[test]
+fn keys_of_single_ranks_that_others_can_read() {
+    let folder = tempfile::tempdir().unwrap();
+    for (modes, expected) in [([0o600, 0o644, 0o600], [0, 1, 0]), ([0o640, 0o600, 0o644], [1, 0, 1])] {
+        let ranks = run_ranks(3, PATIENCE, |rank| {
+            let path = folder.path().join(format!("key {rank}"));
+            fs::write(&path, "a key of this test alone").unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(modes[rank as usize])).unwrap();
+            let mut command = Command::new(RANK);
+            command.arg("tell").env("BREVITY_TRANSPORT", "tcp").env("BREVITY_KEY_FILE", &path);
+            command
+        });
+        assert_eq!(said(&ranks, "others can read the job's key in"), expected, "{ranks:?}");
+    }
+}
+
 /// Memory that ranks share counts as a file: beyond the limit, the system would end them by a signal.
 #[test]
 fn a_limit_of_file_sizes() {

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use sha2::{Digest, Sha256};
+
 use super::environment::Identity;
 use super::key::fill_random;
 use crate::shm::Neighbourhood;
@@ -13,9 +15,12 @@ pub(super) const DOOR_BYTES: usize = 16;
 /// The longest `BREVITY_HOST_ID`, in bytes.
 pub(super) const MAX_HOST_ID_BYTES: usize = 255;
 
+/// Bytes that stand for what a rank has found wrong.
+const FINDING_BYTES: usize = 8;
+
 /// Bytes before the host's own name: whether memory may be shared, the user, the network's device and inode, the boot,
-/// the door.
-const FIXED_BYTES: usize = 1 + 4 + 16 + 16 + DOOR_BYTES;
+/// the door, the finding.
+const FIXED_BYTES: usize = 1 + 4 + 16 + 16 + DOOR_BYTES + FINDING_BYTES;
 
 /// What a rank says of its host, for the others to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub(super) struct Card {
     host: Option<Host>,
     /// Where its neighbours find it.
     pub(super) door: [u8; DOOR_BYTES],
+    /// Stands for what this rank has found wrong with its key file: equal findings have equal bytes.
+    finding: Option<[u8; FINDING_BYTES]>,
 }
 
 /// Ranks whose hosts are equal can share memory and find each other.
@@ -53,7 +60,8 @@ impl Card {
         if host.is_none() {
             tracing::debug!("this host can't be told from others: its ranks share no memory");
         }
-        Ok(Self { is_wanted: identity.shared_memory, host, door })
+        let finding = identity.exposed_key.as_deref().map(digest);
+        Ok(Self { is_wanted: identity.shared_memory, host, door, finding })
     }
 
     /// From now on the card of a rank that shares memory with nobody.
@@ -62,7 +70,8 @@ impl Card {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![u8::from(self.is_wanted) | u8::from(self.host.is_some()) << 1];
+        let flags = [self.is_wanted, self.host.is_some(), self.finding.is_some()];
+        let mut bytes = vec![(0..).zip(flags).map(|(bit, flag)| u8::from(flag) << bit).sum()];
         let nowhere = Host { user: 0, network: (0, 0), boot: [0; 16], id: String::new() };
         let host = self.host.as_ref().unwrap_or(&nowhere);
         bytes.extend(host.user.to_le_bytes());
@@ -70,6 +79,7 @@ impl Card {
         bytes.extend(host.network.1.to_le_bytes());
         bytes.extend(host.boot);
         bytes.extend(self.door);
+        bytes.extend(self.finding.unwrap_or_default());
         bytes.extend(host.id.as_bytes());
         bytes
     }
@@ -88,6 +98,7 @@ impl Card {
             is_wanted: fixed[0] & 1 != 0,
             host: (fixed[0] & 2 != 0).then_some(host),
             door: *fixed[37..].first_chunk()?,
+            finding: (fixed[0] & 4 != 0).then_some(*fixed[37 + DOOR_BYTES..].first_chunk()?),
         };
         (card.encode() == bytes).then_some(card)
     }
@@ -114,17 +125,23 @@ pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
     (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
-/// Whether rank `own` is the first of its host, as far as hosts can be told: who speaks for it.
-pub(super) fn is_first_of_host(own: Rank, cards: &[Card]) -> bool {
-    let Some(Card { host: Some(host), .. }) = cards.get(own.index()) else { return true };
-    cards.iter().position(|card| card.host.as_ref() == Some(host)) == Some(own.index())
+/// Whether rank `own` is to tell what it has found: the first of its host that has found it, as far as hosts can be told.
+pub(super) fn tells_finding(own: Rank, cards: &[Card]) -> bool {
+    let Some(card) = cards.get(own.index()) else { return false };
+    let same = |other: &Card| other.host.is_some() && (&other.host, other.finding) == (&card.host, card.finding);
+    card.finding.is_some() && !cards[..own.index()].iter().any(same)
+}
+
+fn digest(finding: &str) -> [u8; FINDING_BYTES] {
+    let hash = Sha256::digest(finding);
+    std::array::from_fn(|place| hash[place])
 }
 
 /// A card that says something in every field.
 #[cfg(test)]
 pub(super) fn sample() -> Card {
     let host = Host { user: 7, network: (8, 9), boot: [10; 16], id: "left".into() };
-    Card { is_wanted: true, host: Some(host), door: [11; DOOR_BYTES] }
+    Card { is_wanted: true, host: Some(host), door: [11; DOOR_BYTES], finding: Some([12; FINDING_BYTES]) }
 }
 
 #[cfg(test)]
@@ -134,7 +151,7 @@ mod tests {
 
     fn card(boot: u8, id: &str) -> Card {
         let host = Host { user: 7, network: (1, 2), boot: [boot; 16], id: id.into() };
-        Card { is_wanted: true, host: Some(host), door: [boot; DOOR_BYTES] }
+        Card { is_wanted: true, host: Some(host), door: [boot; DOOR_BYTES], finding: None }
     }
 
     fn ranks(ranks: &[u32]) -> Option<Vec<Rank>> {
@@ -158,12 +175,17 @@ mod tests {
     }
 
     #[test]
-    fn one_rank_speaks_for_a_host() {
-        let mut cards = vec![card(1, ""), card(2, ""), card(1, ""), card(2, ""), card(3, "")];
-        let first = |cards: &[Card]| Rank::all(5).filter(|rank| is_first_of_host(*rank, cards)).collect::<Vec<_>>();
-        assert_eq!(first(&cards), [Rank(0), Rank(1), Rank(4)]);
-        cards[2].host = None;
-        assert_eq!(first(&cards), [Rank(0), Rank(1), Rank(2), Rank(4)], "a host that nobody can tell");
+    fn every_finding_is_told_once_a_host() {
+        let mut cards = vec![card(1, ""), card(2, ""), card(1, ""), card(2, ""), card(1, ""), card(1, "")];
+        let telling = |cards: &[Card]| Rank::all(7).filter(|rank| tells_finding(*rank, cards)).collect::<Vec<_>>();
+        assert_eq!(telling(&cards), []);
+        let (one, other) = (Some(digest("one")), Some(digest("other")));
+        for (card, finding) in cards.iter_mut().zip([None, one, one, one, other, one]) {
+            card.finding = finding;
+        }
+        assert_eq!(telling(&cards), [Rank(1), Rank(2), Rank(4)]);
+        cards.iter_mut().for_each(|card| card.host = None);
+        assert_eq!(telling(&cards), [1, 2, 3, 4, 5].map(Rank), "hosts that nobody can tell");
     }
 
     #[test]
@@ -192,8 +214,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cards_come_back(boot: u8, id in ".{0,60}", is_wanted: bool, is_known: bool) {
-            let mut card = card(boot, &id);
+        fn cards_come_back(boot: u8, id in ".{0,60}", is_wanted: bool, is_known: bool, finding: Option<[u8; 8]>) {
+            let mut card = Card { finding, ..card(boot, &id) };
             card.is_wanted = is_wanted;
             if !is_known {
                 card.host = None;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::deadline::Deadline;
 use super::environment::Identity;
-use super::host::{Card, is_first_of_host, neighbours};
+use super::host::{Card, neighbours, tells_finding};
 use super::passing::Door;
 use super::rendezvous::Rendezvous;
 use crate::shm::{Bell, Gift, Neighbourhood, OwnSegment};
@@ -14,10 +14,9 @@ use crate::{Error, Rank, Result};
 /// How long the ranks of a host wait for each other, which have all just met.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a rank says of its part in a neighbourhood: it has made it, it could not, or it has waited for others in vain.
-const MADE: u8 = 1;
-const FAILED: u8 = 0;
-const WAITED: u8 = 2;
+/// What a rank says of its part in a neighbourhood: it is ready or has it, or else has to do without.
+const YES: u8 = 1;
+const NO: u8 = 0;
 
 /// Makes the neighbourhood of this rank: `None` when no other rank is on its host, when rank 0 was told not to share
 /// memory, or when a rank of this host can't (the first that can't says why, in a warning). Either all ranks of a host have
@@ -30,6 +29,19 @@ const WAITED: u8 = 2;
 /// # Errors
 /// As [`Rendezvous::exchange`]; [`Error::Protocol`] when a rank sends no card.
 pub fn share_memory(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Option<Arc<Neighbourhood>>> {
+    share_within(PATIENCE, Neighbourhood::prepare, identity, rendezvous)
+}
+
+/// Makes what a rank gives, in a neighbourhood of so many.
+type Prepare = fn(Rank, usize) -> Result<(OwnSegment, Bell)>;
+
+/// As [`share_memory`]; the ranks of a host that are ready wait for each other for so long.
+fn share_within(
+    patience: Duration,
+    prepare: Prepare,
+    identity: &Identity,
+    rendezvous: &mut Rendezvous,
+) -> Result<Option<Arc<Neighbourhood>>> {
     let mut own = Card::own(identity)?;
     let door = Door::open(&own.door);
     if let Err(error) = &door {
@@ -41,38 +53,40 @@ pub fn share_memory(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
         Card::decode(bytes).ok_or_else(|| Error::Protocol { rank, what: "a card of its host that is none".into() })
     });
     let cards = cards.collect::<Result<Vec<Card>>>()?;
-    if let Some(what) = identity.exposed_key.as_ref().filter(|_| is_first_of_host(identity.rank, &cards)) {
+    if let Some(what) = identity.exposed_key.as_ref().filter(|_| tells_finding(identity.rank, &cards)) {
         tracing::warn!("{what}");
     }
     let ranks = neighbours(identity.rank, &cards).unwrap_or_default();
-    if ranks.is_empty() {
-        // A rank that lacks nothing says so, also when it is alone.
-        return rendezvous.exchange(&[MADE]).map(|_| None);
-    }
-    let (verdict, made) = match door.and_then(|door| Ok((Neighbourhood::prepare(identity.rank, ranks.len())?, door))) {
-        Ok((prepared, door)) => match meet(identity, rendezvous, &door, &ranks, &cards, prepared) {
-            Ok(neighbourhood) => (MADE, Ok(neighbourhood)),
-            Err(error) => (WAITED, Err(error)),
-        },
-        Err(error) => (FAILED, Err(error)),
+    // Nobody waits at the door of a rank that has nothing to give.
+    let prepared = door.and_then(|door| {
+        let nothing = ranks.is_empty();
+        if nothing { Ok(None) } else { prepare(identity.rank, ranks.len()).map(|prepared| Some((door, prepared))) }
+    });
+    let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
+        // All ranks of the job say all words, also those that have nothing to say.
+        return rendezvous.exchange(&[NO]).map(|_| None);
     };
-    let verdicts = rendezvous.exchange(&[verdict])?;
-    let says = |rank: &Rank, word: u8| verdicts.get(rank.index()).is_some_and(|said| *said == [word]);
-    match made {
-        Ok(neighbourhood) if ranks.iter().all(|rank| says(rank, MADE)) => return Ok(Some(Arc::new(neighbourhood))),
-        Ok(_) => {}
-        Err(error) => {
-            let first = [FAILED, WAITED].iter().find_map(|word| ranks.iter().find(|rank| says(rank, *word)));
-            if first == Some(&identity.rank) {
-                tracing::warn!(%error, "the ranks of this host share no memory");
-            }
-        }
+    let made = prepared.map(|(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared));
+    let made = together(identity.rank, rendezvous, &ranks, made.transpose())?;
+    Ok(made.flatten().map(Arc::new))
+}
+
+/// What this rank has, if all ranks of its host have it; else `None`, and the first that has not says why.
+fn together<T>(own: Rank, rendezvous: &mut Rendezvous, ranks: &[Rank], outcome: Result<T>) -> Result<Option<T>> {
+    let words = rendezvous.exchange(&[if outcome.is_ok() { YES } else { NO }])?;
+    let has = |rank: &&Rank| words.get(rank.index()).is_some_and(|word| *word == [YES]);
+    let first_without = ranks.iter().find(|rank| !has(rank));
+    if let Err(error) = &outcome
+        && first_without == Some(&own)
+    {
+        tracing::warn!(%error, "the ranks of this host share no memory");
     }
-    Ok(None)
+    Ok(outcome.ok().filter(|_| first_without.is_none()))
 }
 
 /// Gives what was prepared to the other ranks of this host, and takes what they give.
 fn meet(
+    patience: Duration,
     identity: &Identity,
     rendezvous: &Rendezvous,
     door: &Door,
@@ -85,7 +99,42 @@ fn meet(
     let gift = Gift::of(&prepared.0, &prepared.1)?;
     // Half of what is left, for a neighbour that does not come is no reason not to join.
     let left = rendezvous.deadline().remaining();
-    let deadline = Deadline::after(PATIENCE.min(left / 2));
+    let deadline = Deadline::after(patience.min(left / 2));
     let gifts = door.exchange(rendezvous.party(), &doors.collect::<Vec<_>>(), &gift, deadline)?;
     Neighbourhood::new(identity.rank, ranks.to_vec(), prepared, gifts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::Master;
+
+    /// Longer than any test takes.
+    const FOREVER: Duration = Duration::from_secs(100_000);
+
+    /// What each of three ranks shares, when each prepares so.
+    fn shared(prepare: [Prepare; 3]) -> Vec<Option<usize>> {
+        let holder = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        holder.set_reuse_port(true).unwrap();
+        holder.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let port = holder.local_addr().unwrap().as_socket().unwrap().port();
+        let ranks = (0..).zip(prepare).map(|(rank, prepare)| {
+            std::thread::spawn(move || {
+                let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port });
+                (identity.port_reserved, identity.join_timeout) = (true, 3 * FOREVER);
+                let mut rendezvous = Rendezvous::join(&identity).unwrap();
+                share_within(FOREVER, prepare, &identity, &mut rendezvous).unwrap()
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap().map(|all| all.ranks().len())).collect()
+    }
+
+    #[test]
+    fn nobody_waits_for_a_rank_that_has_no_memory() {
+        let refuse: Prepare = |_, _| Err(Error::Unavailable { name: "shared memory", why: "refused".into() });
+        assert_eq!(shared([Neighbourhood::prepare; 3]), [Some(3); 3]);
+        assert_eq!(shared([refuse, Neighbourhood::prepare, Neighbourhood::prepare]), [None; 3]);
+        assert_eq!(shared([Neighbourhood::prepare, refuse, refuse]), [None; 3]);
+    }
 }
