@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Says to this test program which part it plays.
 const PART: &str = "LAUNCH_TEST_PART";
+
+/// Where the launcher finds the shell that its guard is started by.
+const GUARD_SHELL: &str = "LAUNCH_TEST_GUARD_SHELL";
 
 fn shell(ranks: u32, script: &str) -> Launch {
     Launch::new("/bin/sh", ["-c", script]).ranks(ranks)
@@ -63,7 +67,8 @@ fn part() {
             // The guard is no rank: it gets its part by a script.
             let script = format!("{PART}=guard exec \"$0\" \"$@\"");
             let guard_words = ["-c", &script, program.to_str().unwrap()].into_iter().chain(words);
-            job.guard("/bin/sh", guard_words).spawn().unwrap().wait().unwrap();
+            let shell = std::env::var(GUARD_SHELL).unwrap_or_else(|_| "/bin/sh".into());
+            job.guard(shell, guard_words).spawn().unwrap().wait().unwrap();
         }
         "interrupted" => {
             assert_eq!(outcome(shell(1, "exit 0")).first_failure, None);
@@ -197,7 +202,7 @@ fn only_rank_0_reads_the_launchers_input() {
 
 #[test]
 fn a_killed_launcher_leaves_nothing() {
-    let (mut launcher, processes) = launcher();
+    let (mut launcher, processes) = launcher("/bin/sh");
     launcher.kill().unwrap();
     launcher.wait().unwrap();
     processes.into_iter().for_each(assert_ends);
@@ -205,31 +210,79 @@ fn a_killed_launcher_leaves_nothing() {
 
 #[test]
 fn a_guard_that_is_killed_is_followed_by_another() {
-    let (mut launcher, processes) = launcher();
-    let guards = || {
-        let ranks = &processes;
-        children(launcher.id()).into_iter().filter(|child| !ranks.contains(child) && is_running(*child))
-    };
-    let start = Instant::now();
+    let (mut launcher, processes) = launcher("/bin/sh");
     let mut killed = Vec::new();
-    while killed.len() < 3 {
-        if let Some(guard) = guards().find(|guard| !killed.contains(guard)) {
-            assert!(Command::new("kill").args(["-KILL", &guard.to_string()]).status().unwrap().success());
-            killed.push(guard);
-        }
-        assert!(start.elapsed() < PATIENCE, "{killed:?} were killed");
+    for _ in 0..3 {
+        let guard = guard_of(&launcher, &killed);
+        signal(guard, "KILL");
+        killed.push(guard);
     }
-    while guards().all(|guard| killed.contains(&guard)) {
-        assert!(start.elapsed() < PATIENCE, "no guard follows {killed:?}");
-    }
+    guard_of(&launcher, &killed);
     launcher.kill().unwrap();
     launcher.wait().unwrap();
     processes.into_iter().for_each(assert_ends);
 }
 
-/// A launcher of two ranks with a guard, and its four processes besides these two: the ranks and what they have started.
-fn launcher() -> (Child, Vec<u32>) {
-    let mut launcher = playing("launcher").stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+#[test]
+fn a_guard_that_can_not_be_started_is_started_later() {
+    let (_folder, path) = folder();
+    let shell = format!("{path}/sh");
+    std::os::unix::fs::symlink("/bin/sh", &shell).unwrap();
+    let (mut launcher, processes) = launcher(&shell);
+    let guard = guard_of(&launcher, &[]);
+    std::fs::remove_file(&shell).unwrap();
+    signal(guard, "KILL");
+    // Reaped: the launcher looks for another.
+    await_that("the guard is left", || !Path::new(&format!("/proc/{guard}")).exists());
+    std::os::unix::fs::symlink("/bin/sh", &shell).unwrap();
+    guard_of(&launcher, &[guard]);
+    launcher.kill().unwrap();
+    launcher.wait().unwrap();
+    processes.into_iter().for_each(assert_ends);
+}
+
+#[test]
+fn a_guard_that_is_stopped_holds_nobody() {
+    let (mut launcher, processes) = launcher("/bin/sh");
+    let guard = guard_of(&launcher, &[]);
+    signal(guard, "STOP");
+    await_that("the guard goes on", || state(guard) == Some('T'));
+    processes.iter().for_each(|process| signal(*process, "KILL"));
+    assert!(wait(&mut launcher).success(), "the launcher did not end");
+    assert!(!Path::new(&format!("/proc/{guard}")).exists(), "the guard is left");
+}
+
+/// The guard of a launcher, by its name, which comes a moment after it; another one than those that were `killed`.
+fn guard_of(launcher: &Child, killed: &[u32]) -> u32 {
+    let is_guard = |process: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        name.trim() == "job-guard" && is_running(*process) && !killed.contains(process)
+    };
+    let mut found = None;
+    await_that("there is no guard", || {
+        found = children(launcher.id()).into_iter().find(is_guard);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn signal(process: u32, signal: &str) {
+    assert!(Command::new("kill").args([format!("-{signal}"), process.to_string()]).status().unwrap().success());
+}
+
+fn await_that(otherwise: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "{otherwise}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A launcher of two ranks with a guard that `shell` starts, and its four processes besides these two: the ranks and what they
+/// have started.
+fn launcher(shell: &str) -> (Child, Vec<u32>) {
+    let mut launcher =
+        playing("launcher").env(GUARD_SHELL, shell).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
     let told: Vec<String> = lines.map(Result::unwrap).filter(|line| line.starts_with("processes")).take(2).collect();
     let processes = told.iter().flat_map(|line| line.split(' ').skip(1)).map(|id| id.parse::<u32>().unwrap());
@@ -306,6 +359,11 @@ fn assert_ends(process: u32) {
 }
 
 fn is_running(process: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{process}/stat"))
-        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
+    state(process).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+/// What the system says that a process does; none for one that is gone.
+fn state(process: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }

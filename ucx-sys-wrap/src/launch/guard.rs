@@ -6,12 +6,14 @@
 //! The launcher and its guard look after each other: a guard that is killed is followed by another. It has a name of its own,
 //! so that who kills all processes of the launcher's name does not kill it with them.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::io::{PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::{Error, Result};
@@ -20,18 +22,24 @@ use crate::{Error, Result};
 const ENDED: u8 = b'.';
 
 /// What a guard is called among processes.
-const NAME: &CStr = c"job-guard";
+const NAME: &str = "job-guard";
 
 /// So many guards of a job may be killed and followed by another.
 const MOST_KILLED: u32 = 100;
+
+/// When to try again to start a guard that could not be started.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long a guard may take to end when it is told that the job has.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// What a guard does: the program that [`Launch::guard`](super::Launch::guard) names calls this and ends.
 ///
 /// Reads from standard input until the launcher says that the job has ended, or has gone without a word: then kills the
 /// job's process group.
 pub fn guard() {
-    // Without it, the guard is only easier to hit.
-    let _ = rustix::thread::set_name(NAME);
+    // The name of the process, whichever thread this is. Without it, the guard is only easier to hit.
+    let _ = std::fs::write("/proc/self/comm", NAME);
     let mut words = Vec::new();
     // An input that fails is one that has closed.
     let _ = std::io::stdin().lock().read_to_end(&mut words);
@@ -48,9 +56,16 @@ pub(super) struct Guard {
     words: (OsString, Vec<OsString>),
     /// What it is to end, once it is known.
     group: Option<Pid>,
-    /// `None` where guards do not stay alive.
-    running: Option<Running>,
+    state: State,
     killed: u32,
+}
+
+enum State {
+    Running(Running),
+    /// None could be started; another try is due then.
+    Due(Instant),
+    /// Guards do not stay alive.
+    GivenUp,
 }
 
 struct Running {
@@ -65,13 +80,13 @@ impl Guard {
     pub(super) fn start(words: (OsString, Vec<OsString>)) -> Result<Self> {
         let running =
             Running::start(&words, None).map_err(|error| Error::system("can't start the job's guard", error))?;
-        Ok(Self { words, group: None, running: Some(running), killed: 0 })
+        Ok(Self { words, group: None, state: State::Running(running), killed: 0 })
     }
 
     /// Says which process group to end.
     pub(super) fn watch(&mut self, group: Pid) {
         self.group = Some(group);
-        if let Some(pipe) = self.running.as_mut().and_then(|running| running.pipe.as_mut()) {
+        if let State::Running(Running { pipe: Some(pipe), .. }) = &mut self.state {
             // A guard that was killed meanwhile is followed by one that knows it.
             let _ = tell(pipe, group);
         }
@@ -79,19 +94,41 @@ impl Guard {
 
     /// Becomes readable when the guard has ended.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.running.as_ref().map(|running| running.end.as_fd())
+        if let State::Running(running) = &self.state { Some(running.end.as_fd()) } else { None }
     }
 
-    /// Puts another guard in the place of one that was killed. One that has ended by itself can't do its work here.
+    /// When [`renew`](Self::renew) has something to do whatever happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if let State::Due(time) = self.state { Some(time) } else { None }
+    }
+
+    /// Puts another guard in the place of one that was killed, as soon as one can be started. One that has ended by itself
+    /// can't do its work here.
     pub(super) fn renew(&mut self) {
-        let Some(running) = &mut self.running else { return };
-        let Ok(Some(status)) = running.process.try_wait() else { return };
-        self.killed += 1;
-        let may_follow = status.signal().is_some() && self.killed <= MOST_KILLED;
-        self.running = may_follow.then(|| Running::start(&self.words, self.group).ok()).flatten();
-        if self.running.is_none() {
-            tracing::warn!("the job's guard has ended: what ranks have started may outlive a launcher that is killed");
+        match &mut self.state {
+            State::Running(running) => {
+                let Ok(Some(status)) = running.process.try_wait() else { return };
+                self.killed += 1;
+                if status.signal().is_none() || self.killed > MOST_KILLED {
+                    tracing::warn!(
+                        "the job's guard has ended: what ranks have started may outlive a launcher that is killed"
+                    );
+                    self.state = State::GivenUp;
+                    return;
+                }
+            }
+            State::Due(time) if Instant::now() >= *time => {}
+            State::Due(_) | State::GivenUp => return,
         }
+        self.state = match Running::start(&self.words, self.group) {
+            Ok(running) => State::Running(running),
+            Err(error) => {
+                if let State::Running(_) = self.state {
+                    tracing::warn!(%error, "can't start another guard of the job yet");
+                }
+                State::Due(Instant::now() + RETRY)
+            }
+        };
     }
 }
 
@@ -125,6 +162,11 @@ impl Drop for Running {
         if let Some(mut pipe) = self.pipe.take() {
             // A guard that is gone has nothing left to hear.
             let _ = pipe.write_all(&[ENDED]);
+        }
+        let patience = Timespec { tv_sec: PARTING.as_secs() as i64, tv_nsec: 0 };
+        if !matches!(poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&patience)), Ok(1..)) {
+            // It may have been stopped. There is nothing left that it could end.
+            let _ = self.process.kill();
         }
         let _ = self.process.wait();
     }

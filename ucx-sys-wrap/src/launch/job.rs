@@ -137,7 +137,8 @@ impl Job {
         let mut blame: Option<Blame> = None;
         let mut kill_at: Option<Instant> = None;
         while self.children.iter().any(|running| running.ending.is_none()) {
-            let left = kill_at.map(|time| time.saturating_duration_since(Instant::now()));
+            let due = [kill_at, self.guard.as_ref().and_then(Guard::due)].into_iter().flatten().min();
+            let left = due.map(|time| time.saturating_duration_since(Instant::now()));
             self.sleep(left.unwrap_or(LONGEST_SLEEP));
             self.guard.iter_mut().for_each(Guard::renew);
             for signal in self.relay.take() {
@@ -200,7 +201,8 @@ impl Job {
     /// The ranks that are ending, and have not ended.
     fn ending(&self) -> Vec<Rank> {
         let running = self.children.iter().filter(|running| running.ending.is_none());
-        running.filter(|running| is_ending(running.child.id())).map(|running| running.rank).collect()
+        let is_ending = |running: &&Running| is_ending(&format!("/proc/{}/task", running.child.id()));
+        running.filter(is_ending).map(|running| running.rank).collect()
     }
 
     /// Sends a signal to the job's process group.
@@ -247,12 +249,17 @@ impl Blame {
     }
 }
 
-/// Whether a process that nobody has reaped is ending, or has ended.
-fn is_ending(process: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Behind the name, which may hold anything: state, parent, group, session, terminal and its group, and flags.
-    let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
-    flags.is_some_and(|flags| flags & ENDING != 0)
+/// Whether a process that nobody has reaped is ending, or has ended: all its threads are. `tasks` is the folder of its threads.
+/// Its first thread alone says nothing: it may end, and others go on.
+fn is_ending(tasks: &str) -> bool {
+    let Ok(threads) = std::fs::read_dir(tasks) else { return false };
+    threads.flatten().all(|thread| {
+        // A thread that has gone meanwhile has ended.
+        let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else { return true };
+        // Behind the name, which may hold anything: state, parent, group, session, terminal and its group, and flags.
+        let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & ENDING != 0)
+    })
 }
 
 impl Drop for Job {
@@ -275,6 +282,33 @@ fn ending(process: Pid) -> Result<Option<Ending>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_ending_when_all_its_threads_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let tasks = folder.path().to_str().unwrap();
+        let is_ending_with = |flags: &[u64]| {
+            for (thread, flags) in flags.iter().enumerate() {
+                let thread = folder.path().join(thread.to_string());
+                std::fs::create_dir_all(&thread).unwrap();
+                let stat = format!("{thread:?} (a) Z 1 (b) c) Z 1 2 3 4 -1 {flags} 6 7");
+                std::fs::write(thread.join("stat"), stat).unwrap();
+            }
+            is_ending(tasks)
+        };
+        let (alive, ending) = (0x40_0040, 0x40_0044);
+        assert!(!is_ending_with(&[alive]));
+        assert!(is_ending_with(&[ending]));
+        assert!(!is_ending_with(&[ending, alive]), "its first thread alone has ended");
+        assert!(is_ending_with(&[ending, ending]));
+        assert!(!is_ending("/proc/self/task"), "this process");
+        assert!(!is_ending("/proc/none/task"));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&child)), ended).unwrap();
+        assert!(is_ending(&format!("/proc/{}/task", child.id())), "a process that nobody has reaped");
+        child.wait().unwrap();
+    }
 
     const GIVEN_UP: (Rank, Ending) = (Rank(0), Ending::Exited(3));
     const KILLED: (Rank, Ending) = (Rank(2), Ending::Killed(9));
