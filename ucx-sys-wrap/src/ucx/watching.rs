@@ -174,9 +174,11 @@ impl Ucx {
     /// Leaves because the process exits, in good order if nothing is under way; UCX is torn down, or forgotten if it is not
     /// there any more.
     pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
+        let awaits_neighbours = self.links.iter().any(|links| links.waits().next().is_some());
+        let is_under_way = awaits_neighbours || self.waits().next().is_some();
         if !is_library_there {
             self.engine.forget();
-        } else if self.closed.is_none() && self.waits().next().is_none() {
+        } else if self.closed.is_none() && !is_under_way {
             self.flush_links();
             self.accesses.release(&self.engine);
             self.engine.close_endpoints(FLUSH_PATIENCE);
