@@ -361,11 +361,11 @@ impl Drop for Ucx {
         if std::thread::panicking() {
             self.fail(Failure::PeerLost(self.rank));
         }
+        self.flush_links();
         if let Some(Closing { cause, .. }) = &self.closed {
             self.liveness.answer(Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank))));
             return;
         }
-        self.flush_links();
         self.engine.close_endpoints(FLUSH_PATIENCE);
         if let Err(error) = self.word.write(Closed::Left) {
             tracing::warn!(%error, "can't say goodbye");
