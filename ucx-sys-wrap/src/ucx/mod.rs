@@ -161,6 +161,8 @@ pub struct Ucx {
     can_be_quiet: bool,
     closed: Option<Closing>,
     turns: u32,
+    /// Turns in which UCX is progressed because something has just moved there.
+    busy_turns: u32,
     /// Looks so far.
     round: u32,
     next_look: Duration,
@@ -270,6 +272,7 @@ impl Prepared {
             can_be_quiet: tuning.is_quiet,
             closed: None,
             turns: 0,
+            busy_turns: 0,
             round: 0,
             next_look: LOOK_EVERY,
             gone: Vec::new(),

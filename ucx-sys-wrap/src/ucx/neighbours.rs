@@ -16,8 +16,11 @@ use crate::{Envelope, Error, Rank, Result};
 /// Marks the numbers of operations on links; those on UCX do without.
 const LINKED: u64 = 1 << 63;
 
-/// UCX is progressed in every so many turns while nothing of it is awaited: peers may need that.
-const TURNS_PER_IDLE_UCX: u32 = 16;
+/// UCX is progressed in every so many turns while nothing of it is awaited: peers that put or get may need that.
+const TURNS_PER_IDLE_UCX: u32 = 8;
+
+/// After UCX has moved something it is progressed in so many turns: what peers do takes it several steps.
+const BUSY_TURNS: u32 = 1000;
 
 /// Links that nothing waits for are looked at in every so many turns.
 const SWEEP_EVERY: u32 = 64;
@@ -93,11 +96,23 @@ impl Ucx {
         self.judge_turn(turn)
     }
 
-    /// Whether UCX is to be progressed in this turn: in every one while an operation waits for it, or where there are no links.
+    /// Progresses UCX if it is due. Says whether anything moved.
     #[inline]
-    pub(super) fn is_ucx_due(&self) -> bool {
+    pub(super) fn turn_ucx(&mut self) -> bool {
+        if !self.is_ucx_due() {
+            return false;
+        }
+        let moved = self.engine.progress() | self.settle();
+        self.busy_turns = if moved { BUSY_TURNS } else { self.busy_turns.saturating_sub(1) };
+        moved
+    }
+
+    /// In every turn while an operation waits for UCX or something has just moved there, or where there are no links.
+    #[inline]
+    fn is_ucx_due(&self) -> bool {
         self.links.is_none()
             || self.may_have_slept
+            || self.busy_turns > 0
             || self.turns.is_multiple_of(TURNS_PER_IDLE_UCX)
             || !(self.sends.is_empty() && self.accesses.is_empty() && self.engine.seen_inbox().is_idle())
     }

@@ -97,10 +97,7 @@ impl Transport for Ucx {
     fn progress(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
         let mut moved = self.turn_links();
-        if self.is_ucx_due() {
-            moved |= self.engine.progress();
-            moved |= self.settle();
-        }
+        moved |= self.turn_ucx();
         if std::mem::take(&mut self.may_have_slept)
             || self.turns.is_multiple_of(TURNS_PER_CLOCK) && self.now() >= self.next_look
         {
