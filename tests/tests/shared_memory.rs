@@ -8,9 +8,13 @@ use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
+use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::Duration;
 
-use brevity_tests::faults::{Ended, Job, Kind, Process, Wire};
+use brevity::transport::Rank;
+use brevity::transport::bootstrap::{Identity, JobKey, Master, Rendezvous, share_memory};
+use brevity_tests::faults::{Job, Process, Wire};
+use brevity_tests::worlds::reserved_port;
 
 const FAULT: &str = env!("CARGO_BIN_EXE_fault");
 
@@ -84,37 +88,57 @@ fn ranks_over_ucx_leave_nothing_when_they_are_killed() {
     }
 }
 
-/// Whatever a process of the same user says at the doors, as long as they are open: the job joins, and works.
+/// Whatever a process of the same user says at the doors, as long as they are open, it is not answered, and the ranks share
+/// their memory. The doors of two ranks are open until the third goes on.
 #[test]
 fn strangers_at_the_doors_get_nothing_and_stop_nobody() {
-    let mut calls = 0;
-    for round in 0..8 {
-        let job = launch(Wire::TcpShared);
-        let mut open = Vec::new();
-        job.until("the job does not join", || {
-            for door in job.ranks().iter().flat_map(|rank| doors(*rank)) {
-                let address = SocketAddr::from_abstract_name(door.trim_start_matches('@')).unwrap();
-                let Ok(mut stranger) = UnixStream::connect_addr(&address) else { continue };
-                calls += 1;
-                stranger.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-                let words = [&[][..], &[7; 500], b"BREVITY\x01"][calls % 3];
-                let _ = stranger.write_all(words);
-                let mut answer = [0; 1];
-                assert!(!matches!(stranger.read(&mut answer), Ok(1)), "a stranger is answered");
-                open.push(stranger);
+    let (_reserved, port) = reserved_port();
+    let join = |rank: u32| {
+        let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port });
+        (identity.key, identity.port_reserved) = (JobKey::parse("correct horse battery"), true);
+        (Rendezvous::join(&identity).unwrap(), identity)
+    };
+    let share = |(mut rendezvous, identity): (Rendezvous, Identity)| share_memory(&identity, &mut rendezvous).unwrap();
+    let before = doors(Process::own());
+    let shared = scope(|threads| {
+        let mut ranks: Vec<_> = (0..2).map(|rank| threads.spawn(move || share(join(rank)))).collect();
+        let last = join(2);
+        let open = loop {
+            let open: Vec<_> = doors(Process::own()).into_iter().filter(|door| !before.contains(door)).collect();
+            if open.len() == 2 {
+                break open;
             }
-            (0..3).all(|rank| job.is_ready(rank))
-        });
-        job.ranks()[2].signal("KILL");
-        for rank in [0, 1] {
-            let report = job.report(rank);
-            let is_right = matches!(report.call, Some(Ended { kind: Kind::Lost, rank: 2, .. }));
-            assert!(is_right, "round {round}, rank {rank}: {report:?}");
+            sleep(Duration::from_millis(1));
+        };
+        let call = |words: &[u8]| {
+            let call = |door: &String| {
+                let address = SocketAddr::from_abstract_name(door.trim_start_matches('@')).unwrap();
+                let mut stranger = UnixStream::connect_addr(&address).ok()?;
+                // It may have been turned away already.
+                let _ = stranger.write_all(words);
+                Some(stranger)
+            };
+            open.iter().filter_map(call).collect::<Vec<_>>()
+        };
+        let words = [&[][..], &[7; 500], b"BREVITY\x01"];
+        let mut strangers: Vec<_> = words.iter().flat_map(|words| call(words)).collect();
+        assert_eq!(strangers.len(), 6, "a door did not open");
+        ranks.push(threads.spawn(move || share(last)));
+        // Others come meanwhile.
+        for words in words.iter().cycle() {
+            if ranks.iter().all(ScopedJoinHandle::is_finished) {
+                break;
+            }
+            strangers.extend(call(words));
+            sleep(Duration::from_millis(1));
         }
-        if calls > 20 {
-            return;
+        for mut stranger in strangers {
+            let mut answer = [0; 1];
+            assert!(!matches!(stranger.read(&mut answer), Ok(1..)), "a stranger is answered");
         }
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+    });
+    for neighbourhood in shared {
+        assert_eq!(neighbourhood.map(|all| all.ranks().len()), Some(3));
     }
-    println!("{calls} calls: the doors were open too shortly");
-    assert!(calls > 0, "no door was found");
 }
