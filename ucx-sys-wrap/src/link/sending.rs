@@ -171,6 +171,10 @@ impl Sender {
     }
 
     /// Answers an offer, now or when there is a cell.
+    ///
+    /// Only a refusal may be late for a neighbour whose rank takes no more turns: what was read is answered where
+    /// [`can_answer`](Self::can_answer), and who has granted waits for the bytes. A rank that has refused a message has an error
+    /// in its hands: it leaves or closes the transport, and either ends the neighbour's send.
     pub(super) fn answer(&mut self, reply: Reply, counts: &mut Statistics) {
         self.queue.push_back(Queued::Control(reply));
         // By a new look where no cell is known to be free.

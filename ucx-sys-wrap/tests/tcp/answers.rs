@@ -1,6 +1,6 @@
 //! Answers to what was offered between neighbours: when they are given, and to whom the message goes.
 
-use ucx_sys_wrap::{Envelope, Error, Signature, Transport};
+use ucx_sys_wrap::{Envelope, Error, Failure, Rank, Signature, Transport};
 
 use super::world::*;
 
@@ -50,6 +50,31 @@ fn a_refusal_does_not_wait_for_another_turn() {
         let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
         assert!(matches!(result, Some(Err(Error::Mismatch { .. }))), "{result:?}");
         turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
+    }
+}
+
+/// Where there is no cell for a refusal it waits for a turn of the rank that refuses. That rank's receive has failed, after which it
+/// may take none: then it leaves, or it closes the transport, and either ends the send.
+#[test]
+fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
+    for leaves in [false, true] {
+        let mut transports = neighbours(2, true);
+        use_up(&mut transports, CELLS, false);
+        let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
+        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
+        turn(&mut transports[..1], 1);
+        let another = Envelope { signature: Signature([8; 16]), ..envelope(1, 0) };
+        let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
+        assert!(matches!(result, Some(Err(Error::Mismatch { .. }))), "{result:?}");
+        turn(&mut transports[1..], 10);
+        assert!(sending.test(&mut transports[1]).is_none(), "it was told");
+        if leaves {
+            drop(transports.remove(0));
+        } else {
+            transports[0].fail(Failure::Aborted(Rank(0)));
+        }
+        let last = transports.len() - 1;
+        turn_until(&mut transports[last..], |ranks| sending.test(&mut ranks[0]).is_some());
     }
 }
 
