@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use brevity_bench::peers::Perftest;
 use serde_json::Value;
 
 /// How long one run may take; generous, since it only has to tell slow from stuck.
@@ -84,6 +85,10 @@ fn every_row_is_measured_with_those_who_are_here() {
     assert!(has("latency", "bare sockets") && has("parts", "one contiguous message"), "{figures}");
     assert!(has("4 pairs", "bare sockets, yielding") && has("slowest pair", "its fastest pair"), "{figures}");
     assert!(has("killed", "allowed"), "{figures}");
+    let is_beside = Perftest::find().is_some();
+    for what in ["put", "get"] {
+        assert_eq!(has(what, "ucx_perftest"), is_beside, "{what} in {figures}");
+    }
     assert!(pairs.iter().any(|pair| pair["bar"].is_string() && pair["met"].is_boolean()), "{figures}");
 }
 

@@ -43,6 +43,8 @@ impl Perftest {
         let test = match order.what {
             What::Latency => "tag_lat",
             What::Bandwidth => "tag_bw",
+            What::Put => "ucp_put_lat",
+            What::Get => "ucp_get",
             what => return Err(Error::Arguments(format!("{NAME} does not measure {what}"))),
         };
         let port = free_port()?;

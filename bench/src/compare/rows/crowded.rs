@@ -23,7 +23,7 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     if stage.ucx {
         ours.push((Wire::Shm, ours_ucx_here(RANKS, false)?));
     }
-    ours.push((Wire::Shm, ours_host(RANKS)?));
+    ours.push((Wire::Shm, ours_host(RANKS, false)?));
     ours.push((Wire::Tcp, ours_tcp(RANKS, false)?));
     for (wire, job) in ours {
         let mut theirs: Vec<Box<dyn Contestant>> = Vec::new();

@@ -17,8 +17,10 @@ const OVER_TCP_US: f64 = 1e6;
 /// Measures each wire of ours, a job for each turn. The bar is the peer; the slowest turn counts.
 pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     type Start = fn() -> Result<Job>;
-    let mut ours: Vec<(Wire, f64, Start)> =
-        vec![(Wire::Shm, ON_ONE_HOST_US, || ours_host(RANKS)), (Wire::Tcp, OVER_TCP_US, || ours_tcp(RANKS, false))];
+    let mut ours: Vec<(Wire, f64, Start)> = vec![
+        (Wire::Shm, ON_ONE_HOST_US, || ours_host(RANKS, false)),
+        (Wire::Tcp, OVER_TCP_US, || ours_tcp(RANKS, false)),
+    ];
     if stage.ucx {
         ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx_here(RANKS, false)));
         ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx(Wire::Shm, RANKS, false)));

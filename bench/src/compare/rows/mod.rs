@@ -4,6 +4,7 @@ mod crowded;
 mod killed;
 mod messages;
 mod mpi;
+mod one_sided;
 
 use std::process::Command;
 
@@ -56,6 +57,8 @@ pub enum Row {
     Mpi,
     /// Bandwidth over the better of the MPIs.
     MpiBandwidth,
+    /// Puts and gets beside those of `ucx_perftest`; told only.
+    PutGet,
     /// Eight ranks in four pairs over bare flags and sockets that yield.
     Crowded,
     /// The sum inside one host over Open MPI's.
@@ -68,12 +71,13 @@ pub enum Row {
 
 impl Row {
     /// All rows, in the order in which they are measured.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::UcxLatency,
         Self::UcxBandwidth,
         Self::TcpLatency,
         Self::TcpBandwidth,
         Self::Parts,
+        Self::PutGet,
         Self::Crowded,
         Self::Mpi,
         Self::MpiBandwidth,
@@ -91,6 +95,7 @@ impl Row {
             Self::TcpLatency => "tcp-latency",
             Self::TcpBandwidth => "tcp-bandwidth",
             Self::Parts => "parts",
+            Self::PutGet => "put-get",
             Self::Mpi => "mpi",
             Self::MpiBandwidth => "mpi-bandwidth",
             Self::Crowded => "crowded",
@@ -111,6 +116,7 @@ impl Row {
             Self::TcpLatency => messages::tcp(stage, What::Latency, tell),
             Self::TcpBandwidth => messages::tcp(stage, What::Bandwidth, tell),
             Self::Parts => messages::parts(stage, tell),
+            Self::PutGet => one_sided::measure(stage, tell),
             Self::Crowded => crowded::measure(stage, tell),
             Self::Mpi => mpi::latency(stage, tell),
             Self::MpiBandwidth => mpi::bandwidth(stage, tell),
@@ -137,8 +143,8 @@ fn ours_tcp(ranks: u32, poll: bool) -> Result<Job> {
 }
 
 /// Our own shared memory.
-fn ours_host(ranks: u32) -> Result<Job> {
-    Job::ours("host", ranks, Choice::Tcp, false, &[SHARED])
+fn ours_host(ranks: u32, poll: bool) -> Result<Job> {
+    Job::ours("host", ranks, Choice::Tcp, poll, &[SHARED])
 }
 
 fn bare_sockets(ranks: u32, patience: Patience) -> Result<Job> {

@@ -24,8 +24,8 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     for wire in [Wire::Shm, Wire::Tcp] {
         let mut theirs = start(stage, wire, |_| true);
         let ours: Vec<Job> = match wire {
-            Wire::Shm if stage.ucx => vec![ours_ucx_here(2, false)?, ours_host(2)?],
-            Wire::Shm => vec![ours_host(2)?],
+            Wire::Shm if stage.ucx => vec![ours_ucx_here(2, false)?, ours_host(2, false)?],
+            Wire::Shm => vec![ours_host(2, false)?],
             Wire::Tcp => vec![ours_tcp(2, false)?],
         };
         for job in ours {
@@ -49,7 +49,7 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
 /// A collective of two ranks of one host over the better Open MPI.
 pub(super) fn collective(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let mut theirs = start(stage, Wire::Shm, Mpi::is_open);
-    let mut ours = OfJob::median(ours_host(2)?);
+    let mut ours = OfJob::median(ours_host(2, false)?);
     for &bytes in stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == What::AllReduce || bytes >= 1 << 20) {
         let subject = subject(what, Wire::Shm, bytes);
         let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
