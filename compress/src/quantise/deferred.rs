@@ -1,11 +1,11 @@
 //! Error feedback in one pass for codes whose scale is known last.
 
 use super::feedback::KIND;
-use super::{BLOCK, Encoded, Quantiser};
+use super::{BLOCK, Encoded, Quantiser, later};
 use crate::Error;
 use crate::bits::check_finite;
 use crate::error::check_length;
-use crate::simd::step::{Figures, Step};
+use crate::simd::step::{Figures, Step, Values};
 use crate::state::{Reader, State, Writer};
 
 /// A quantiser whose codes need no scale, and whose scale is made of sums: [`Sign`](super::Sign) and
@@ -19,6 +19,22 @@ pub trait OnePass: Quantiser {
     fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]);
     #[doc(hidden)]
     fn step(&self, step: Step<'_>, head: &[u8]) -> Result<Figures, usize>;
+}
+
+/// [`Quantiser::encode`] for them.
+pub(super) fn encode_in_one_pass(
+    quantiser: &mut impl OnePass,
+    values: &[f32],
+    bytes: &mut Vec<u8>,
+) -> Result<(), Error> {
+    bytes.resize(quantiser.encoded_bytes(values.len()), 0);
+    quantiser.prepare(values, &[]);
+    let next = &mut bytes[quantiser.head_bytes()..];
+    match quantiser.step(Step { values: Values::Alone(values), last: &[], next }, &[]) {
+        Ok(figures) => quantiser.write_scales(&figures, values.len(), bytes),
+        Err(done) => check_finite(&values[done..]).map_err(|error| later(error, done))?,
+    }
+    Ok(())
 }
 
 /// What has been done about the last message.
@@ -65,7 +81,8 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         self.quantiser.prepare(&self.values, gradient);
         let head = self.quantiser.head_bytes();
         let last = if self.last == Last::Contained { &self.message[head..] } else { &[] };
-        let step = Step { r: &mut self.values, g: gradient, last, next: &mut self.next[head..] };
+        let values = Values::Sum { r: &mut self.values, g: gradient };
+        let step = Step { values, last, next: &mut self.next[head..] };
         match self.quantiser.step(step, &self.message[..head]) {
             Ok(figures) => {
                 self.quantiser.write_scales(&figures, n, &mut self.next);

@@ -3,12 +3,12 @@
 //! With the mean, `|v|_1 / n`, it is the "sign + norm" of Vogels et al. (2019) and the global average of Aji and Heafield
 //! (2017); with the smallest, what they call "min" and Strom's (2015) threshold, which is for the values of a selection.
 
+use super::deferred::encode_in_one_pass;
 use super::{Format, OnePass, Quantiser};
 use crate::Error;
-use crate::bits::check_finite;
 use crate::simd::Level;
 use crate::simd::pack::packed_bytes;
-use crate::simd::step::{Figures, Step, encode_one_bit, step_one_bit};
+use crate::simd::step::{Figures, Step, step_one_bit};
 
 /// Which magnitude stands for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,11 +43,7 @@ impl Quantiser for Sign {
     }
 
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
-        check_finite(values)?;
-        bytes.resize(self.encoded_bytes(values.len()), 0);
-        let figures = encode_one_bit(Level::best(), values, self.magnitude == Magnitude::Mean, &mut bytes[4..]);
-        self.write_scales(&figures, values.len(), bytes);
-        Ok(())
+        encode_in_one_pass(self, values, bytes)
     }
 }
 

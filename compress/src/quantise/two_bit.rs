@@ -3,13 +3,13 @@
 //! A threshold parts small from large. Each message sets that of the next to the middle of its two means, which is Lloyd's
 //! iteration for the best four levels; the first is the mean magnitude of a sample.
 
+use super::deferred::encode_in_one_pass;
 use super::sign::finite_or;
 use super::{Format, Magnitude, OnePass, Quantiser};
 use crate::Error;
-use crate::bits::check_finite;
 use crate::simd::Level;
 use crate::simd::pack::packed_bytes;
-use crate::simd::step::{Figures, Step, encode_two_bit, step_two_bit};
+use crate::simd::step::{Figures, Step, step_two_bit};
 use crate::state::{Fault, Reader, State, Writer};
 
 /// Values that the first threshold is made of.
@@ -44,13 +44,8 @@ impl Quantiser for TwoBit {
     }
 
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
-        check_finite(values)?;
-        bytes.resize(self.encoded_bytes(values.len()), 0);
-        self.prepare(values, &[]);
-        let (means, threshold) = (self.magnitude == Magnitude::Mean, self.threshold.unwrap_or(0.0));
-        let figures = encode_two_bit(Level::best(), values, threshold, means, &mut bytes[8..]);
-        self.write_scales(&figures, values.len(), bytes);
-        Ok(())
+        let before = self.threshold;
+        encode_in_one_pass(self, values, bytes).inspect_err(|_| self.threshold = before)
     }
 }
 

@@ -190,7 +190,7 @@ mod tests {
     /// As far as several stretches of memory are worked on side by side, and beyond.
     #[test]
     fn every_level_adds_every_element_of_long_vectors_once() {
-        for n in [98_303, 98_304, 98_305, 300_001] {
+        for n in [99_839, 99_840, 99_841, 300_001] {
             let (a, b): (Vec<f32>, Vec<f32>) = (0..n).map(|i| (i as f32, 1.0 - 3.0 * i as f32)).unzip();
             let sums: Vec<f32> = (0..n).map(|i| 1.0 - 2.0 * i as f32).collect();
             let wide = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();

@@ -6,8 +6,8 @@
 
 use super::prefetch;
 
-/// Bytes of a stretch.
-const STRETCH: usize = 64 << 10;
+/// Bytes of a stretch: 65 KiB, since places in all stretches that lie a power of two apart would share sets of the nearest cache.
+const STRETCH: usize = 65 << 10;
 /// Stretches that are worked on in turns.
 const STRETCHES: usize = 6;
 /// How far ahead of its use each asks for memory.

@@ -1,0 +1,157 @@
+//! A block of a step with instructions of AVX-512: what a message says is looked up in a register, and codes are made of sums
+//! that are in registers.
+
+use std::arch::x86_64::*;
+
+use super::block::prefetch_codes;
+use super::figures::{Figures, Partial};
+use super::{AHEAD_BYTES, BLOCK, Block, Code, LANES, Row, Step};
+use crate::simd::prefetch;
+
+/// Values in a register.
+const WIDE: usize = 16;
+
+/// Registers in a row.
+const PARTS: usize = LANES / WIDE;
+
+/// A step, block by block; `means` as for those that call it.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+pub(super) fn run<const WIDTH: usize, C: Code>(step: Step<'_>, code: &C, means: bool) -> Result<Figures, usize> {
+    // Looked up by four bits, of which only the lowest are of the code.
+    let said: [f32; WIDE] = std::array::from_fn(|bits| code.value(bits as u8 & ((1 << WIDTH) - 1)));
+    // SAFETY: sixteen floats may be read.
+    let said = unsafe { _mm512_loadu_ps(said.as_ptr()) };
+    let mut before = [0.0; BLOCK];
+    if means {
+        let block =
+            |of: Block<'_>, partial: &mut Partial| block::<WIDTH, true, C>(of, said, code, &mut before, partial);
+        super::run::<WIDTH, true, C>(step, code, block)
+    } else {
+        let block =
+            |of: Block<'_>, partial: &mut Partial| block::<WIDTH, false, C>(of, said, code, &mut before, partial);
+        super::run::<WIDTH, false, C>(step, code, block)
+    }
+}
+
+/// As the function of this name for all CPUs. `before` is work space.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+#[inline]
+fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
+    Block { r, g, last, next }: Block<'_>,
+    said: __m512,
+    code: &C,
+    before: &mut [f32; BLOCK],
+    partial: &mut Partial,
+) -> bool {
+    prefetch_codes(last, next);
+    let threshold = _mm512_set1_ps(code.threshold());
+    let (mut magnitudes, mut above) = ([0.0; LANES], [0.0; LANES]);
+    for part in 0..PARTS {
+        let (mut all, mut large) = (_mm512_setzero_ps(), _mm512_setzero_ps());
+        let mut smallest = partial.smallest.map(|row| load(part_of(&row, part)));
+        for group in 0..WIDTH {
+            let (last, next) = (&last[LANES * group..], &mut next[LANES * group..]);
+            let (mut said_codes, mut codes) = (widen(&last[WIDE * part..]), _mm512_setzero_si512());
+            for row in 0..8 / WIDTH {
+                let place = (8 / WIDTH * group + row) * PARTS + part;
+                let (r, g) = (&mut r.as_chunks_mut::<WIDE>().0[place], &g.as_chunks::<WIDE>().0[place]);
+                prefetch(r, AHEAD_BYTES);
+                prefetch(g, AHEAD_BYTES);
+                let old = load(r);
+                store(old, &mut before.as_chunks_mut::<WIDE>().0[place]);
+                let sum = _mm512_add_ps(_mm512_sub_ps(old, _mm512_permutexvar_ps(said_codes, said)), load(g));
+                store(sum, r);
+                said_codes = down::<WIDTH>(said_codes);
+                let magnitude = _mm512_abs_ps(sum);
+                all = _mm512_add_ps(all, magnitude);
+                // The sign goes to the highest bit of the lowest byte; codes of later rows push it down.
+                codes = down::<WIDTH>(codes);
+                let sign = _mm512_srli_epi32::<24>(_mm512_castps_si512(sum));
+                codes = _mm512_or_si512(codes, _mm512_and_si512(sign, _mm512_set1_epi32(0x80)));
+                if !MEANS {
+                    let there = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(magnitude, _mm512_setzero_ps());
+                    smallest[0] = _mm512_mask_min_ps(smallest[0], there, smallest[0], magnitude);
+                }
+                if C::LARGE {
+                    let is_large = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(magnitude, threshold);
+                    large = _mm512_mask_add_ps(large, is_large, large, magnitude);
+                    codes = _mm512_mask_or_epi32(codes, is_large, codes, _mm512_set1_epi32(0x40));
+                    if !MEANS {
+                        smallest[1] = _mm512_mask_min_ps(smallest[1], is_large, smallest[1], magnitude);
+                    }
+                }
+            }
+            let codes = narrow(codes);
+            next[WIDE * part..][..WIDE].copy_from_slice(&codes);
+            if C::LARGE {
+                partial.large += (u128::from_le_bytes(codes) & (u128::MAX / 3)).count_ones() as usize;
+            }
+        }
+        store(all, part_of_mut(&mut magnitudes, part));
+        store(large, part_of_mut(&mut above, part));
+        if !MEANS {
+            for (row, smallest) in partial.smallest.iter_mut().zip(smallest) {
+                store(smallest, part_of_mut(row, part));
+            }
+        }
+    }
+    if !partial.add_magnitudes(r, &magnitudes) {
+        *r = *before;
+        return false;
+    }
+    if C::LARGE {
+        partial.add_above(r, &above, code.threshold());
+    }
+    true
+}
+
+fn part_of(row: &Row, part: usize) -> &[f32; WIDE] {
+    &row.as_chunks().0[part]
+}
+
+fn part_of_mut(row: &mut Row, part: usize) -> &mut [f32; WIDE] {
+    &mut row.as_chunks_mut().0[part]
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn load(from: &[f32; WIDE]) -> __m512 {
+    // SAFETY: sixteen floats may be read.
+    unsafe { _mm512_loadu_ps(from.as_ptr()) }
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn store(values: __m512, to: &mut [f32; WIDE]) {
+    // SAFETY: sixteen floats may be written.
+    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), values) }
+}
+
+/// Sixteen bytes as numbers of 32 bits.
+#[target_feature(enable = "avx512f,avx512vl")]
+#[inline]
+fn widen(bytes: &[u8]) -> __m512i {
+    let bytes = &bytes[..WIDE];
+    // SAFETY: sixteen bytes may be read.
+    _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
+}
+
+/// The lowest bytes of sixteen numbers.
+#[target_feature(enable = "avx512f,avx512vl")]
+#[inline]
+fn narrow(numbers: __m512i) -> [u8; WIDE] {
+    let mut bytes = [0; WIDE];
+    // SAFETY: sixteen bytes may be written.
+    unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(numbers)) };
+    bytes
+}
+
+/// The next code of each number becomes its lowest bits.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn down<const WIDTH: usize>(codes: __m512i) -> __m512i {
+    match WIDTH {
+        1 => _mm512_srli_epi32::<1>(codes),
+        _ => _mm512_srli_epi32::<2>(codes),
+    }
+}
