@@ -37,15 +37,16 @@ fn add<T: Copy + AddAssign, const N: usize>(a: &mut [T], b: &[T]) {
     let length = a.len().min(b.len());
     let (rows, rest) = a[..length].as_chunks_mut::<N>();
     let (b_rows, b_rest) = b[..length].as_chunks::<N>();
-    side_by_side::<Add, T, N>(rows, b_rows);
+    side_by_side(Add, rows, b_rows);
     rest.iter_mut().zip(b_rest).for_each(|(a, &b)| *a += b);
 }
 
+#[derive(Clone, Copy)]
 struct Add;
 
 impl<T: Copy + AddAssign, const N: usize> Each<T, N> for Add {
     #[inline(always)]
-    fn each(a: &mut [T; N], b: &[T; N]) {
+    fn each(self, a: &mut [T; N], b: &[T; N]) {
         a.iter_mut().zip(b).for_each(|(a, &b)| *a += b);
     }
 }

@@ -4,7 +4,11 @@
 //! one, made quiet, with the leading bits of its payload. That is what the F16C instructions do, and the portable code
 //! gives the same bits. (Those of AVX-512 BF16 flush subnormal numbers, so bfloat16 is converted with integers.)
 
-use std::marker::PhantomData;
+mod convert;
+
+use convert::{Convert, Portable, UpperHalf};
+#[cfg(target_arch = "x86_64")]
+use convert::{F16Avx512, F16c};
 
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
@@ -16,191 +20,57 @@ const TURN: usize = 64;
 
 /// A 16-bit format, and who converts it at each level.
 pub(crate) trait Format {
-    type Portable: Convert;
-    type Avx2: Convert;
-    type Avx512: Convert;
-}
+    /// On every CPU.
+    fn portable() -> impl Convert;
 
-/// Conversions at one level. Implementations for instructions beyond the architecture's common ones are used by kernels
-/// that are compiled for these instructions, and by nothing else.
-pub(crate) trait Convert {
-    fn widen(bits: &[u16; TURN], values: &mut [f32; TURN]);
-    fn narrow(values: &[f32; TURN], bits: &mut [u16; TURN]);
+    /// # Safety
+    /// The CPU has the instructions of [`Kind::Avx2`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx2() -> impl Convert;
 
-    /// `a += b`, rounded once.
-    #[inline(always)]
-    fn add(a: &mut [u16; TURN], b: &[u16; TURN]) {
-        let (mut sums, mut wide) = ([0.0; TURN], [0.0; TURN]);
-        Self::widen(a, &mut sums);
-        Self::widen(b, &mut wide);
-        sums.iter_mut().zip(&wide).for_each(|(sum, b)| *sum += b);
-        Self::narrow(&sums, a);
-    }
+    /// # Safety
+    /// The CPU has the instructions of [`Kind::Avx512`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx512() -> impl Convert;
 }
 
 /// IEEE 754 binary16.
 pub(crate) struct F16;
 
 impl Format for F16 {
-    type Portable = Portable;
+    fn portable() -> impl Convert {
+        Portable
+    }
+
     #[cfg(target_arch = "x86_64")]
-    type Avx2 = F16c;
+    unsafe fn avx2() -> impl Convert {
+        // SAFETY: the caller's promise, of which F16C is a part.
+        unsafe { F16c::new() }
+    }
+
     #[cfg(target_arch = "x86_64")]
-    type Avx512 = F16Avx512;
-    #[cfg(not(target_arch = "x86_64"))]
-    type Avx2 = Portable;
-    #[cfg(not(target_arch = "x86_64"))]
-    type Avx512 = Portable;
+    unsafe fn avx512() -> impl Convert {
+        // SAFETY: the caller's promise, of which AVX-512 F is a part.
+        unsafe { F16Avx512::new() }
+    }
 }
 
 /// bfloat16: the upper half of an `f32`.
 pub(crate) struct Bf16;
 
 impl Format for Bf16 {
-    type Portable = UpperHalf;
-    type Avx2 = UpperHalf;
-    type Avx512 = UpperHalf;
-}
-
-/// binary16 with integer operations and one of `f32`.
-pub(crate) struct Portable;
-
-impl Convert for Portable {
-    #[inline(always)]
-    fn widen(bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        for (value, &bits) in values.iter_mut().zip(bits) {
-            let sign = u32::from(bits & 0x8000) << 16;
-            let magnitude = u32::from(bits & 0x7fff) << 13;
-            // The exponent's bias is 127 instead of 15; a product counts subnormal numbers as well. It is exact.
-            let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
-            let infinite = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
-            let quiet = if magnitude > 0x0f80_0000 { 0x0040_0000 } else { 0 };
-            *value = f32::from_bits(sign | scaled | infinite | quiet);
-        }
+    fn portable() -> impl Convert {
+        UpperHalf
     }
 
-    #[inline(always)]
-    fn narrow(values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        for (bits, value) in bits.iter_mut().zip(values) {
-            let sign = (value.to_bits() >> 16) & 0x8000;
-            let magnitude = value.to_bits() & 0x7fff_ffff;
-            let even = (magnitude >> 13) & 1;
-            let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + even) >> 13;
-            // An ulp of 0.5 is the smallest subnormal number: the sum rounds.
-            let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
-            let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
-            let large = if magnitude > 0x7f80_0000 { 0x7e00 | ((magnitude >> 13) & 0x1ff) } else { 0x7c00 };
-            *bits = (sign | if magnitude < 0x477f_f000 { finite } else { large }) as u16;
-        }
-    }
-}
-
-/// bfloat16 with integer operations.
-pub(crate) struct UpperHalf;
-
-impl UpperHalf {
-    /// The bits of the rounded number in the upper half, and others in the lower half.
-    #[inline(always)]
-    fn round(value: f32) -> u32 {
-        let bits = value.to_bits();
-        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-        if value.is_nan() { bits | 0x0040_0000 } else { rounded }
-    }
-}
-
-impl Convert for UpperHalf {
-    #[inline(always)]
-    fn widen(bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        for (value, &bits) in values.iter_mut().zip(bits) {
-            let wide = u32::from(bits) << 16;
-            // As in the other format, NaNs come out quiet.
-            let quiet = if f32::from_bits(wide).is_nan() { 0x0040_0000 } else { 0 };
-            *value = f32::from_bits(wide | quiet);
-        }
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx2() -> impl Convert {
+        UpperHalf
     }
 
-    #[inline(always)]
-    fn narrow(values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        bits.iter_mut().zip(values).for_each(|(bits, &value)| *bits = (Self::round(value) >> 16) as u16);
-    }
-
-    /// Pairs stay together in 32 bits, where the upper one needs no shift and nothing crosses lanes.
-    #[inline(always)]
-    fn add(a: &mut [u16; TURN], b: &[u16; TURN]) {
-        const PAIRS: usize = TURN / 2;
-        let (mut pairs, addends): ([u32; PAIRS], [u32; PAIRS]) = (bytemuck::cast(*a), bytemuck::cast(*b));
-        for (a, &b) in pairs.iter_mut().zip(&addends) {
-            let upper = f32::from_bits(*a & 0xffff_0000) + f32::from_bits(b & 0xffff_0000);
-            let lower = f32::from_bits(*a << 16) + f32::from_bits(b << 16);
-            *a = (Self::round(upper) & 0xffff_0000) | (Self::round(lower) >> 16);
-        }
-        *a = bytemuck::cast(pairs);
-    }
-}
-
-/// binary16 with the instructions of F16C.
-#[cfg(target_arch = "x86_64")]
-pub(crate) struct F16c;
-
-#[cfg(target_arch = "x86_64")]
-impl Convert for F16c {
-    #[inline(always)]
-    fn widen(bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps};
-        for (bits, values) in bits.as_chunks::<8>().0.iter().zip(values.as_chunks_mut::<8>().0) {
-            // SAFETY: both types are 16 bytes of which every value is valid.
-            let bits: __m128i = unsafe { std::mem::transmute(*bits) };
-            // SAFETY: the trait's rule: the kernels that use this are compiled for F16C and run where it is.
-            let wide = unsafe { _mm256_cvtph_ps(bits) };
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            *values = unsafe { std::mem::transmute::<__m256, [f32; 8]>(wide) };
-        }
-    }
-
-    #[inline(always)]
-    fn narrow(values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        use std::arch::x86_64::{__m128i, __m256, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtps_ph};
-        for (bits, values) in bits.as_chunks_mut::<8>().0.iter_mut().zip(values.as_chunks::<8>().0) {
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            let values: __m256 = unsafe { std::mem::transmute(*values) };
-            // SAFETY: the trait's rule: the kernels that use this are compiled for F16C and run where it is.
-            let narrow = unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values) };
-            // SAFETY: both types are 16 bytes of which every value is valid.
-            *bits = unsafe { std::mem::transmute::<__m128i, [u16; 8]>(narrow) };
-        }
-    }
-}
-
-/// binary16 with the instructions of AVX-512 F.
-#[cfg(target_arch = "x86_64")]
-pub(crate) struct F16Avx512;
-
-#[cfg(target_arch = "x86_64")]
-impl Convert for F16Avx512 {
-    #[inline(always)]
-    fn widen(bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        use std::arch::x86_64::{__m256i, __m512, _mm512_cvtph_ps};
-        for (bits, values) in bits.as_chunks::<16>().0.iter().zip(values.as_chunks_mut::<16>().0) {
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            let bits: __m256i = unsafe { std::mem::transmute(*bits) };
-            // SAFETY: the trait's rule: the kernels that use this are compiled for AVX-512 F and run where it is.
-            let wide = unsafe { _mm512_cvtph_ps(bits) };
-            // SAFETY: both types are 64 bytes of which every value is valid.
-            *values = unsafe { std::mem::transmute::<__m512, [f32; 16]>(wide) };
-        }
-    }
-
-    #[inline(always)]
-    fn narrow(values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        use std::arch::x86_64::{__m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtps_ph};
-        for (bits, values) in bits.as_chunks_mut::<16>().0.iter_mut().zip(values.as_chunks::<16>().0) {
-            // SAFETY: both types are 64 bytes of which every value is valid.
-            let values: __m512 = unsafe { std::mem::transmute(*values) };
-            // SAFETY: the trait's rule: the kernels that use this are compiled for AVX-512 F and run where it is.
-            let narrow = unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values) };
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            *bits = unsafe { std::mem::transmute::<__m256i, [u16; 16]>(narrow) };
-        }
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn avx512() -> impl Convert {
+        UpperHalf
     }
 }
 
@@ -210,28 +80,33 @@ macro_rules! per_level_half {
         $(#[$attribute])*
         $vis fn $name<F: Format>(level: Level, $($argument: $type),*) {
             #[inline(always)]
-            fn body<$convert: Convert>($($argument: $type),*) $body
+            fn body(convert: impl Convert, $($argument: $type),*) {
+                let $convert = convert;
+                $body
+            }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-            fn avx2<C: Convert>($($argument: $type),*) {
-                body::<C>($($argument),*)
+            fn avx2<F: Format>($($argument: $type),*) {
+                // SAFETY: this function is only called where the CPU has its features.
+                body(unsafe { F::avx2() }, $($argument),*)
             }
 
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-            fn avx512<C: Convert>($($argument: $type),*) {
-                body::<C>($($argument),*)
+            fn avx512<F: Format>($($argument: $type),*) {
+                // SAFETY: this function is only called where the CPU has its features.
+                body(unsafe { F::avx512() }, $($argument),*)
             }
 
             match level.kind() {
                 // SAFETY: a level of this kind exists only where the CPU was found to have these features.
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 => unsafe { avx512::<F::Avx512>($($argument),*) },
+                Kind::Avx512 => unsafe { avx512::<F>($($argument),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx2 => unsafe { avx2::<F::Avx2>($($argument),*) },
-                _ => body::<F::Portable>($($argument),*),
+                Kind::Avx2 => unsafe { avx2::<F>($($argument),*) },
+                _ => body(F::portable(), $($argument),*),
             }
         }
     };
@@ -239,60 +114,62 @@ macro_rules! per_level_half {
 
 per_level_half! {
     /// `to = from`, as far as the shorter of the two reaches.
-    pub(crate) fn widen<C>(from: &[u16], to: &mut [f32]) {
+    pub(crate) fn widen<by>(from: &[u16], to: &mut [f32]) {
         let length = from.len().min(to.len());
         let (from, from_rest) = from[..length].as_chunks();
         let (to, to_rest) = to[..length].as_chunks_mut();
-        from.iter().zip(to).for_each(|(from, to)| C::widen(from, to));
+        from.iter().zip(to).for_each(|(from, to)| by.widen(from, to));
         let mut last = [0.0; TURN];
-        C::widen(&padded(from_rest), &mut last);
+        by.widen(&padded(from_rest), &mut last);
         to_rest.copy_from_slice(&last[..to_rest.len()]);
     }
 }
 
 per_level_half! {
     /// `to = from`, rounded, as far as the shorter of the two reaches.
-    pub(crate) fn narrow<C>(from: &[f32], to: &mut [u16]) {
+    pub(crate) fn narrow<by>(from: &[f32], to: &mut [u16]) {
         let length = from.len().min(to.len());
         let (from, from_rest) = from[..length].as_chunks();
         let (to, to_rest) = to[..length].as_chunks_mut();
-        from.iter().zip(to).for_each(|(from, to)| C::narrow(from, to));
+        from.iter().zip(to).for_each(|(from, to)| by.narrow(from, to));
         let mut last = [0; TURN];
-        C::narrow(&padded(from_rest), &mut last);
+        by.narrow(&padded(from_rest), &mut last);
         to_rest.copy_from_slice(&last[..to_rest.len()]);
     }
 }
 
-struct Add<C>(PhantomData<C>);
+/// `a += b`.
+#[derive(Clone, Copy)]
+struct Add<C>(C);
 
 impl<C: Convert> Each<u16, TURN> for Add<C> {
     #[inline(always)]
-    fn each(a: &mut [u16; TURN], b: &[u16; TURN]) {
-        C::add(a, b);
+    fn each(self, a: &mut [u16; TURN], b: &[u16; TURN]) {
+        self.0.add(a, b);
     }
 }
 
 per_level_half! {
     /// `a += b`, each sum taken in `f32` and rounded once, as far as the shorter of the two reaches.
-    pub(crate) fn add_assign<C>(a: &mut [u16], b: &[u16]) {
+    pub(crate) fn add_assign<by>(a: &mut [u16], b: &[u16]) {
         let length = a.len().min(b.len());
         let (a, a_rest) = a[..length].as_chunks_mut();
         let (b, b_rest) = b[..length].as_chunks();
-        side_by_side::<Add<C>, u16, TURN>(a, b);
+        side_by_side(Add(by), a, b);
         let mut sums = padded(a_rest);
-        C::add(&mut sums, &padded(b_rest));
+        by.add(&mut sums, &padded(b_rest));
         a_rest.copy_from_slice(&sums[..a_rest.len()]);
     }
 }
 
 per_level_half! {
     /// `values *= factor`, each product taken in `f32` and rounded once.
-    pub(crate) fn scale<C>(values: &mut [u16], factor: f32) {
+    pub(crate) fn scale<by>(values: &mut [u16], factor: f32) {
         let scale = |block: &mut [u16; TURN]| {
             let mut wide = [0.0; TURN];
-            C::widen(block, &mut wide);
+            by.widen(block, &mut wide);
             wide.iter_mut().for_each(|value| *value *= factor);
-            C::narrow(&wide, block);
+            by.narrow(&wide, block);
         };
         let (blocks, rest) = values.as_chunks_mut();
         blocks.iter_mut().for_each(scale);

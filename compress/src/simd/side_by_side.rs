@@ -17,13 +17,13 @@ const ALONE_AHEAD_BYTES: usize = 2048;
 
 /// What is done with a row of two vectors. A trait instead of a closure, since a method can be `#[inline(always)]`, and must be: what is
 /// not inlined is compiled for the poorest CPU.
-pub(super) trait Each<T, const N: usize> {
-    fn each(a: &mut [T; N], b: &[T; N]);
+pub(super) trait Each<T, const N: usize>: Copy {
+    fn each(self, a: &mut [T; N], b: &[T; N]);
 }
 
-/// Does `E` with every row of `a` and the same of `b`, as far as the shorter of the two reaches, in no order.
+/// Does it with every row of `a` and the same of `b`, as far as the shorter of the two reaches, in no order.
 #[inline(always)]
-pub(super) fn side_by_side<E: Each<T, N>, T, const N: usize>(a: &mut [[T; N]], b: &[[T; N]]) {
+pub(super) fn side_by_side<T, const N: usize>(what: impl Each<T, N>, a: &mut [[T; N]], b: &[[T; N]]) {
     let rows = const { STRETCH / size_of::<[T; N]>() };
     let length = a.len().min(b.len());
     let (mut turns, mut b_turns) =
@@ -34,13 +34,13 @@ pub(super) fn side_by_side<E: Each<T, N>, T, const N: usize>(a: &mut [[T; N]], b
                 let place = stretch * rows + row;
                 prefetch(&a[place], AHEAD_BYTES);
                 prefetch(&b[place], AHEAD_BYTES);
-                E::each(&mut a[place], &b[place]);
+                what.each(&mut a[place], &b[place]);
             }
         }
     }
     for (a, b) in turns.into_remainder().iter_mut().zip(b_turns.remainder()) {
         prefetch(a, ALONE_AHEAD_BYTES);
         prefetch(b, ALONE_AHEAD_BYTES);
-        E::each(a, b);
+        what.each(a, b);
     }
 }
