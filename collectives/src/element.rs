@@ -1,6 +1,6 @@
 //! Element types and how they are reduced.
 
-use std::ops::AddAssign;
+use std::ops::Add;
 
 use brevity_compress::dense as compress;
 use bytemuck::Pod;
@@ -85,10 +85,9 @@ fn zip_with<T: Copy>(into: &mut [T], from: &[T], combine: impl Fn(T, T) -> T) {
 const LONG_BYTES: usize = 64 << 10;
 
 /// `into += from`, in order; lengths are equal.
-fn add<T: compress::Element + AddAssign>(into: &mut [T], from: &[T]) {
-    debug_assert_eq!(into.len(), from.len());
+fn add<T: compress::Element + Add<Output = T>>(into: &mut [T], from: &[T]) {
     if size_of_val(into) < LONG_BYTES || compress::add_assign(into, from).is_err() {
-        into.iter_mut().zip(from).for_each(|(into, &from)| *into += from);
+        zip_with(into, from, |a, b| a + b);
     }
 }
 
