@@ -90,7 +90,7 @@ proptest! {
         memory.accumulate(&state, &whole(n, seed), &mut p, &mut workspace).unwrap();
         let (p_sent, q_sent) = (whole(state.p_len(), seed ^ 1), whole(state.q_len(), seed ^ 2));
         memory.commit(&state, &p_sent, &q_sent, &mut workspace).unwrap();
-        let residual = memory.residual(&state);
+        let residual = memory.residual();
         let mut twin = memory.clone();
         prop_assert_eq!(twin.materialise(&state, &mut workspace), &residual);
 

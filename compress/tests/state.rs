@@ -2,25 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+mod faults;
+
 use std::io::{self, Read, Write};
 
 use brevity_compress::Error;
 use brevity_compress::feedback::Residual;
 use brevity_compress::generator::Generator;
 use brevity_compress::state::{self, Fault, Reader, State, Writer};
+use faults::{check_damage, fault};
 use proptest::prelude::*;
 
 fn residual(values: &[f32]) -> Residual {
     let mut residual = Residual::new(values.len());
     residual.accumulate(values).unwrap();
     residual
-}
-
-fn fault(result: Result<(), Error>) -> Fault {
-    match result {
-        Err(Error::State(fault)) => fault,
-        other => panic!("expected a fault of saved state, found {other:?}"),
-    }
 }
 
 /// Two parts and numbers of their own.
@@ -94,20 +90,7 @@ proptest! {
 fn every_flipped_bit_and_every_cut_is_refused_and_changes_nothing() {
     let bytes = state::to_bytes(&pair(&[1.0, -2.0, 3.5], 9));
     let mut into = pair(&[4.0; 3], 1);
-    let before = state::to_bytes(&into);
-    for bit in 0..8 * bytes.len() {
-        let mut damaged = bytes.clone();
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        let fault = fault(state::from_bytes(&mut into, &damaged));
-        let known = matches!(fault, Fault::NoState | Fault::Damaged { .. } | Fault::Truncated { .. });
-        assert!(known, "bit {bit}: {fault:?}");
-        assert_eq!(state::to_bytes(&into), before, "bit {bit}");
-    }
-    for length in 0..bytes.len() {
-        let fault = fault(state::from_bytes(&mut into, &bytes[..length]));
-        assert!(matches!(fault, Fault::Truncated { .. }), "{length} bytes: {fault:?}");
-        assert_eq!(state::to_bytes(&into), before, "{length} bytes");
-    }
+    check_damage(&bytes, &mut into);
     state::from_bytes(&mut into, &bytes).unwrap();
     assert_eq!(state::to_bytes(&into), bytes);
 }

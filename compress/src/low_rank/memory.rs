@@ -110,15 +110,11 @@ impl ErrorMemory {
     }
 
     /// What [`materialise`](Self::materialise) would leave, as a copy.
-    pub fn residual(&self, state: &LowRank) -> Vec<f32> {
-        self.materialised(state.shape())
-    }
-
-    fn materialised(&self, shape: Shape) -> Vec<f32> {
+    pub fn residual(&self) -> Vec<f32> {
         let mut residual = self.m.clone();
         if self.is_pending {
             let (product, mut workspace) = (Product { p: &self.p, q: &self.q }, Workspace::default());
-            kernels::add_product(Level::best(), &mut residual, product, -1.0, shape, &mut workspace);
+            kernels::add_product(Level::best(), &mut residual, product, -1.0, self.shape, &mut workspace);
         }
         residual
     }
@@ -173,7 +169,7 @@ impl State for ErrorMemory {
     }
 
     fn write_contents(&self, contents: &mut Writer) {
-        contents.computed_f32s(self.m.len(), || self.materialised(self.shape));
+        contents.computed_f32s(self.m.len(), || self.residual());
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {

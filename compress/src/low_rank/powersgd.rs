@@ -125,7 +125,7 @@ impl PowerSgd {
     /// # Panics
     /// When the batch has no matrix at `position`.
     pub fn residual(&self, position: usize) -> Vec<f32> {
-        self.memories[position].residual(&self.batch.states()[position])
+        self.memories[position].residual()
     }
 
     /// The same in place: see [`ErrorMemory::materialise`].

@@ -61,7 +61,8 @@ pub trait State {
     /// shape.
     ///
     /// # Errors
-    /// What [`Reader`] gives, or [`Fault::Contents`] for contents that no object can have. Part of them may have been taken.
+    /// What [`Reader`] gives, [`Fault::Part`] for a part that was saved of something else, or [`Fault::Contents`] for contents that no
+    /// object can have. Part of them may have been taken.
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error>;
 }
 
@@ -91,8 +92,8 @@ pub fn to_bytes(state: &(impl State + ?Sized)) -> Vec<u8> {
 ///
 /// # Errors
 /// [`Error::State`] for bytes that were cut off, damaged, or saved by an object of another kind or shape, and for bytes that
-/// follow; `state` is unchanged then. After [`Fault::Contents`] or [`Error::NonFinite`], which damage can't cause, `state`
-/// may be half of what was saved: drop it.
+/// follow; `state` is unchanged then. After [`Fault::Part`], [`Fault::Contents`] or [`Error::NonFinite`], which damage can't
+/// cause, `state` may be half of what was saved: drop it.
 pub fn from_bytes(state: &mut (impl State + ?Sized), mut bytes: &[u8]) -> Result<(), Error> {
     let contents = contents_from(state, &mut bytes)?;
     if !bytes.is_empty() {
