@@ -12,15 +12,12 @@
 //! With normal values and buckets of 512, a value takes 0.42 bits instead of 2 with one level, and 1.56 instead of 4 with
 //! seven. Bit by bit, so many times slower than QSGD itself: for links on which nanoseconds a value don't count.
 
-use super::encoded::qsgd_width;
+use super::encoded::{QSGD_HEAD_BYTES as HEAD, qsgd_head, qsgd_width};
 use super::{BLOCK, Encoded, Format, unpack_block};
 use crate::Error;
 use crate::error::check_addressable;
 use crate::simd::Level;
 use crate::simd::pack::{pack_width, packed_bytes};
-
-/// Bytes before the buckets.
-const HEAD: usize = 8;
 
 /// Replaces `bytes` by the Elias code of `message`, which are `count` values of [`Format::Qsgd`].
 ///
@@ -120,18 +117,8 @@ struct Shape {
 impl Shape {
     /// Both kinds of bytes begin alike.
     fn read(bytes: &[u8], count: usize) -> Result<Self, Error> {
-        let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else {
-            return Err(malformed("bytes before Elias codes, at least", HEAD, bytes.len()));
-        };
-        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
-        let (bucket, levels) = (number(0), number(4));
-        if bucket == 0 || !bucket.is_multiple_of(BLOCK) {
-            return Err(malformed("values in a bucket, in blocks of 512,", BLOCK, bucket));
-        }
-        if levels == 0 || levels > 127 {
-            return Err(malformed("levels", 127, levels));
-        }
-        Ok(Self { count, bucket, levels: levels as u8, width: qsgd_width(levels as u8) })
+        let (bucket, levels, _) = qsgd_head(bytes)?;
+        Ok(Self { count, bucket, levels, width: qsgd_width(levels) })
     }
 
     fn bucket_count(&self) -> usize {

@@ -357,13 +357,21 @@ fn check_bucket(bucket: usize) -> Result<usize, Error> {
     }
 }
 
-fn qsgd(bytes: &[u8], count: usize) -> Result<Body<'_>, Error> {
-    let (start, rest) = head(bytes, 8)?;
+/// Bytes of a message of QSGD before its buckets.
+pub(super) const QSGD_HEAD_BYTES: usize = 8;
+
+/// Values in a bucket and levels of a message of QSGD, and what follows them.
+pub(super) fn qsgd_head(bytes: &[u8]) -> Result<(usize, u8, &[u8]), Error> {
+    let (start, rest) = head(bytes, QSGD_HEAD_BYTES)?;
     let (bucket, levels) = (check_bucket(read_u32(start))?, read_u32(&start[4..]));
     if levels == 0 || levels > 127 {
         return Err(Error::Malformed { what: "levels", expected: 127, found: levels });
     }
-    let levels = levels as u8;
+    Ok((bucket, levels as u8, rest))
+}
+
+fn qsgd(bytes: &[u8], count: usize) -> Result<Body<'_>, Error> {
+    let (bucket, levels, rest) = qsgd_head(bytes)?;
     let buckets = Buckets { bucket, head: 4, width: qsgd_width(levels), bytes: rest }.check(count)?;
     // A code may be one above twice the levels.
     let most = (1_i32 << buckets.width) - 1 - i32::from(levels);

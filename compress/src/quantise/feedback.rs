@@ -20,26 +20,6 @@ impl<Q: Quantiser> Feedback<Q> {
         Self { quantiser, residual: vec![0.0; n] }
     }
 
-    /// The quantiser.
-    pub fn quantiser(&self) -> &Q {
-        &self.quantiser
-    }
-
-    /// The quantiser, to load what it remembers.
-    pub fn quantiser_mut(&mut self) -> &mut Q {
-        &mut self.quantiser
-    }
-
-    /// The residual.
-    pub fn residual(&self) -> &[f32] {
-        &self.residual
-    }
-
-    /// The residual, to be changed or replaced by a saved one.
-    pub fn residual_mut(&mut self) -> &mut [f32] {
-        &mut self.residual
-    }
-
     /// Adds `gradient` to the residual and moves to `bytes` what the quantiser can say of it.
     ///
     /// # Errors
@@ -76,26 +56,6 @@ impl<Q: Bucketed> BucketFeedback<Q> {
     pub fn new(n: usize, quantiser: Q) -> Self {
         let decoded = vec![0.0; quantiser.bucket().min(n)];
         Self { quantiser, residual: vec![0.0; n], decoded }
-    }
-
-    /// The quantiser.
-    pub fn quantiser(&self) -> &Q {
-        &self.quantiser
-    }
-
-    /// The quantiser, to load what it remembers.
-    pub fn quantiser_mut(&mut self) -> &mut Q {
-        &mut self.quantiser
-    }
-
-    /// The residual.
-    pub fn residual(&self) -> &[f32] {
-        &self.residual
-    }
-
-    /// The residual, to be changed or replaced by a saved one.
-    pub fn residual_mut(&mut self) -> &mut [f32] {
-        &mut self.residual
     }
 
     /// Adds `gradient` to the residual and moves to `bytes` what the quantiser can say of it.
@@ -153,41 +113,53 @@ impl<Q: Bucketed> BucketFeedback<Q> {
 /// that one may be loaded into another; what a quantiser itself remembers is saved apart.
 pub(super) const KIND: [u8; 4] = *b"qfbk";
 
-impl<Q> State for Feedback<Q> {
-    fn kind(&self) -> [u8; 4] {
-        KIND
-    }
+/// What both feedbacks let others see of their quantiser and their residual, and save.
+macro_rules! lend_parts {
+    ($feedback:ident, $quantiser:ident) => {
+        impl<Q: $quantiser> $feedback<Q> {
+            /// The quantiser.
+            pub fn quantiser(&self) -> &Q {
+                &self.quantiser
+            }
 
-    fn shape(&self) -> Vec<u64> {
-        vec![self.residual.len() as u64]
-    }
+            /// The quantiser, to load what it remembers.
+            pub fn quantiser_mut(&mut self) -> &mut Q {
+                &mut self.quantiser
+            }
 
-    fn write_contents(&self, contents: &mut Writer) {
-        contents.f32s(&self.residual);
-    }
+            /// The residual.
+            pub fn residual(&self) -> &[f32] {
+                &self.residual
+            }
 
-    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
-        contents.f32s(&mut self.residual)
-    }
+            /// The residual, to be changed or replaced by a saved one.
+            pub fn residual_mut(&mut self) -> &mut [f32] {
+                &mut self.residual
+            }
+        }
+
+        impl<Q> State for $feedback<Q> {
+            fn kind(&self) -> [u8; 4] {
+                KIND
+            }
+
+            fn shape(&self) -> Vec<u64> {
+                vec![self.residual.len() as u64]
+            }
+
+            fn write_contents(&self, contents: &mut Writer) {
+                contents.f32s(&self.residual);
+            }
+
+            fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
+                contents.f32s(&mut self.residual)
+            }
+        }
+    };
 }
 
-impl<Q> State for BucketFeedback<Q> {
-    fn kind(&self) -> [u8; 4] {
-        KIND
-    }
-
-    fn shape(&self) -> Vec<u64> {
-        vec![self.residual.len() as u64]
-    }
-
-    fn write_contents(&self, contents: &mut Writer) {
-        contents.f32s(&self.residual);
-    }
-
-    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
-        contents.f32s(&mut self.residual)
-    }
-}
+lend_parts!(Feedback, Quantiser);
+lend_parts!(BucketFeedback, Bucketed);
 
 /// Encodes what a selection has taken out of `residual`: `entries` become what the message says, and what rounding has
 /// changed is added back at their places. `decoded` is work space.

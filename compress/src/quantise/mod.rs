@@ -111,6 +111,31 @@ pub trait Bucketed: Quantiser {
     fn decode_bucket(&self, bytes: &[u8], values: &mut [f32]);
 }
 
+/// [`State`](crate::state::State) of a quantiser that draws a key for each message: from where on keys are drawn.
+macro_rules! state_of_keys {
+    ($quantiser:ty, $kind:literal) => {
+        /// From where on keys of messages are drawn.
+        impl crate::state::State for $quantiser {
+            fn kind(&self) -> [u8; 4] {
+                *$kind
+            }
+
+            fn shape(&self) -> Vec<u64> {
+                Vec::new()
+            }
+
+            fn write_contents(&self, contents: &mut crate::state::Writer) {
+                contents.part(&self.keys);
+            }
+
+            fn read_contents(&mut self, contents: &mut crate::state::Reader<'_>) -> Result<(), crate::Error> {
+                contents.part(&mut self.keys)
+            }
+        }
+    };
+}
+use state_of_keys;
+
 /// [`Quantiser::encode`] for all that have buckets.
 fn encode_buckets(quantiser: &mut impl Bucketed, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
     let first = begin(quantiser, values.len(), bytes);

@@ -1,12 +1,11 @@
 //! QSGD (Alistarh et al., 2017): one of a few levels of a bucket's norm, rounded at random.
 
 use super::encoded::qsgd_width;
-use super::{BLOCK, Bucketed, Format, Quantiser, encode_buckets, largest, pack_values, unpack_block};
+use super::{BLOCK, Bucketed, Format, Quantiser, encode_buckets, largest, pack_values, state_of_keys, unpack_block};
 use crate::Error;
 use crate::generator::Generator;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
-use crate::state::{Reader, State, Writer};
 
 /// What a bucket's values are measured by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -115,21 +114,4 @@ impl Bucketed for Qsgd {
     }
 }
 
-/// From where on keys of messages are drawn.
-impl State for Qsgd {
-    fn kind(&self) -> [u8; 4] {
-        *b"qsgd"
-    }
-
-    fn shape(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn write_contents(&self, contents: &mut Writer) {
-        contents.part(&self.keys);
-    }
-
-    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
-        contents.part(&mut self.keys)
-    }
-}
+state_of_keys!(Qsgd, b"qsgd");

@@ -1,12 +1,11 @@
 //! TernGrad (Wen et al., 2017): -1, 0 or 1 times the largest magnitude.
 
-use super::{Format, Quantiser, largest, pack_values};
+use super::{Format, Quantiser, largest, pack_values, state_of_keys};
 use crate::Error;
 use crate::bits::check_finite;
 use crate::generator::Generator;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
-use crate::state::{Reader, State, Writer};
 
 /// Quantises to `s * sign(v)` with probability `|v| / s`, else 0, where `s` is the largest magnitude: `4 + n / 4` bytes.
 ///
@@ -62,24 +61,7 @@ impl Quantiser for Ternary {
     }
 }
 
-/// From where on keys of messages are drawn.
-impl State for Ternary {
-    fn kind(&self) -> [u8; 4] {
-        *b"tern"
-    }
-
-    fn shape(&self) -> Vec<u64> {
-        Vec::new()
-    }
-
-    fn write_contents(&self, contents: &mut Writer) {
-        contents.part(&self.keys);
-    }
-
-    fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
-        contents.part(&mut self.keys)
-    }
-}
+state_of_keys!(Ternary, b"tern");
 
 fn standard_deviation(values: &[f32]) -> f64 {
     let (level, count) = (Level::best(), values.len().max(1) as f64);
