@@ -3,12 +3,12 @@
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde::Serialize;
 
-use crate::peers::{find_program, printed};
+use crate::peers::{find_program, nearest, printed};
 use crate::processor;
 use crate::{Error, Result};
 
@@ -68,13 +68,24 @@ pub fn to_json(figures: &impl Serialize) -> Result<String> {
     text.map(|text| text + "\n").map_err(|error| Error::contestant("the figures", error.to_string()))
 }
 
+/// Makes the folder that a run is to be kept in, and makes sure that files can be written there.
+///
+/// # Errors
+/// [`Error::Write`].
+pub fn prepare(folder: &Path) -> Result<()> {
+    let refused = |error: io::Error| Error::Write { path: folder.into(), why: error.to_string() };
+    fs::create_dir_all(folder).map_err(refused)?;
+    let probe = folder.join(format!(".writable-{}", std::process::id()));
+    fs::write(&probe, "").and_then(|()| fs::remove_file(&probe)).map_err(refused)
+}
+
 /// Keeps files of a run in `folder` under `name` and the day: endings and texts.
 ///
 /// # Errors
 /// [`Error::Write`].
 pub fn keep(circumstances: &Circumstances, (folder, name): (&Path, &str), files: &[(&str, &str)]) -> Result<String> {
     let day = circumstances.date.split('T').next().unwrap_or("today");
-    fs::create_dir_all(folder).map_err(|error| Error::Write { path: folder.into(), why: error.to_string() })?;
+    prepare(folder)?;
     for (ending, text) in files {
         write(&folder.join(format!("{name}-{day}.{ending}")), text)?;
     }
@@ -133,11 +144,18 @@ fn machine() -> String {
     format!("{model}, {} processors, Linux {}", processor::allowed().len(), said("uname", &["-r"]))
 }
 
+/// Of the sources that the present folder is a part of; a program that is run elsewhere knows of none.
 fn commit() -> String {
-    let folder = env!("CARGO_MANIFEST_DIR");
+    let Some(sources) =
+        nearest(Path::new("compress/Cargo.toml")).filter(|_| nearest(Path::new("bench/peers")).is_some())
+    else {
+        return UNKNOWN.to_owned();
+    };
+    let folder = sources.parent().and_then(Path::to_str).unwrap_or(".");
     let commit = said("git", &["-C", folder, "rev-parse", "--short=12", "HEAD"]);
     let changes =
         said("git", &["-C", folder, "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/bench/record"]);
+    let commit = format!("{commit} (of the present folder)");
     if changes == UNKNOWN { commit } else { format!("{commit}, changed since") }
 }
 

@@ -210,10 +210,9 @@ fn kernels_of_compression_stand_beside_their_floors() {
     let rows = figures["rows"].as_array().unwrap();
     for row in rows {
         assert!(table.contains(row["kernel"].as_str().unwrap()), "{row}");
-        let positive = |name: &str| row[name].as_f64().is_some_and(|figure| figure > 0.0);
-        assert!(
-            ["ms", "median_ms", "floor_ms", "floor_median_ms", "ratio", "median_ratio"].iter().all(|n| positive(n))
-        );
+        // A clock may stand still over so few elements: ratios need not be numbers.
+        let is_time = |name: &&str| row[*name].as_f64().is_some_and(|ms| ms >= 0.0);
+        assert!(["ms", "median_ms", "floor_ms", "floor_median_ms"].iter().all(is_time), "{row}");
         assert_eq!(row["bar"].is_string(), row["met"].is_boolean(), "{row}");
     }
     for group in ["drop", "rules", "sparse", "codec", "dense", "quantise", "low-rank", "feedback"] {
@@ -235,7 +234,7 @@ fn kernels_are_chosen_by_group() {
     let rows = figures["rows"].as_array().unwrap();
     assert!(rows.len() > 10 && rows.iter().all(|row| row["group"] == "codec" || row["group"] == "dense"));
     let codec = rows.iter().find(|row| row["group"] == "codec").unwrap();
-    assert!(codec["over_entropy"].as_f64().unwrap() >= 1.0 && codec["ns_an_entry"].as_f64().unwrap() > 0.0, "{codec}");
+    assert!(codec["over_entropy"].as_f64().unwrap() >= 1.0 && codec["ns_an_entry"].is_number(), "{codec}");
 }
 
 #[test]
@@ -267,6 +266,7 @@ fn bad_arguments_are_told_in_one_line() {
         "perf gtopk-allreduce --density 2",
         "perf compress --only dance",
         "perf compress --np 2",
+        "perf compress --record /proc/kept",
         "perf allreduce --json /no/such/folder/file.json",
         "info --bogus",
     ];

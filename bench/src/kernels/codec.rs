@@ -9,7 +9,7 @@ use brevity::compress::quantise::{Encoded, Quantiser, Sign};
 
 use super::entries::disjoint;
 use super::gradient_drop::{SHARES, entries};
-use super::{Bar, Extent, Group, Row, Subject, measure as measure_row, refused};
+use super::{Bar, Done, Extent, Group, Row, Subject, measure as measure_row, refused};
 use crate::{Error, Result};
 
 /// Nanoseconds that an index may take, each way: a message with values less the values alone.
@@ -46,7 +46,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
         (IndexCodec::Bitmap, MANY, false),
     ] {
         let entries = disjoint(extent.elements, 1, entries(share, extent.elements))?.swap_remove(0);
-        Messages::new(entries, codec)?.measure(codec, share, is_held, extent, told);
+        Messages::new(entries, codec)?.measure(codec, share, is_held, extent, told)?;
     }
     Ok(())
 }
@@ -63,23 +63,31 @@ impl Messages {
             message: Vec::new(),
             values: Vec::new(),
         };
-        messages.encode();
-        messages.encode_values();
-        messages.decode();
+        messages.encode().map_err(refused("codec"))?;
+        messages.encode_values().map_err(refused("codec"))?;
+        messages.decode().map_err(refused("codec"))?;
         messages.verify().map(|()| messages)
     }
 
-    fn measure(mut self, codec: IndexCodec, share: f64, is_held: bool, extent: Extent, told: &mut impl FnMut(Row)) {
+    fn measure(
+        mut self,
+        codec: IndexCodec,
+        share: f64,
+        is_held: bool,
+        extent: Extent,
+        told: &mut impl FnMut(Row),
+    ) -> Result<()> {
         let turns = if codec == IndexCodec::Bitmap { extent.iterations } else { extent.of_short() };
         let held = |bars: &[Bar]| if is_held { bars.to_vec() } else { Vec::new() };
         let name = format!("{codec:?}").to_lowercase();
         let subject = self.subject(format!("indices {name}, 1 bit a value: encode"), share);
         let bars = held(&[Bar::Entropy(OVER_ENTROPY), Bar::NanosecondsOver(NANOSECONDS)]);
         let subject = Subject { over_entropy: self.over_entropy(), bars, ..subject };
-        told(measure_row(subject, turns, &mut self, |_| (), Self::encode_values, Self::encode));
+        told(measure_row(subject, turns, &mut self, |_| (), Self::encode_values, Self::encode)?);
         let subject = self.subject(format!("indices {name}, 1 bit a value: decode"), share);
         let subject = Subject { bars: held(&[Bar::NanosecondsOver(NANOSECONDS)]), ..subject };
-        told(measure_row(subject, turns, &mut self, |_| (), Self::decode_values, Self::decode));
+        told(measure_row(subject, turns, &mut self, |_| (), Self::decode_values, Self::decode)?);
+        Ok(())
     }
 
     fn subject(&self, kernel: String, share: f64) -> Subject {
@@ -88,24 +96,24 @@ impl Messages {
         Subject { density: Some(share), entries, bytes, ..subject }
     }
 
-    fn encode(&mut self) {
+    fn encode(&mut self) -> Done {
         let Self { entries, choice, encoder, sign, message, .. } = self;
-        encoder.encode(black_box(entries.view()), *choice, sign, message).unwrap_or_default();
+        encoder.encode(black_box(entries.view()), *choice, sign, message)
     }
 
-    fn encode_values(&mut self) {
-        self.sign.encode_sparse(black_box(self.entries.view()), &mut self.values).unwrap_or_default();
+    fn encode_values(&mut self) -> Done {
+        self.sign.encode_sparse(black_box(self.entries.view()), &mut self.values)
     }
 
-    fn decode(&mut self) {
+    fn decode(&mut self) -> Done {
         let Self { entries, message, decoded, .. } = self;
-        decode(black_box(message), entries.dim(), entries.len(), decoded).unwrap_or_default();
+        decode(black_box(message), entries.dim(), entries.len(), decoded)
     }
 
-    fn decode_values(&mut self) {
+    fn decode_values(&mut self) -> Done {
         let Self { sign, values, floats, .. } = self;
         let values = Encoded::new(sign.format(), floats.len(), black_box(values));
-        values.and_then(|values| values.decode_into(floats)).unwrap_or_default();
+        values.and_then(|values| values.decode_into(floats))
     }
 
     /// Bytes of the indices over what `log2 C(n, k)` bits take, by Stirling's formula.

@@ -1,15 +1,16 @@
 //! Error feedback around compressors, momentum before and after it, and saved state, over `r += g` or a copy.
 
 use brevity::compress::SparseVec;
-use brevity::compress::feedback::{ErrorFeedback, Quantised, Rule, TopK};
+use brevity::compress::feedback::{ErrorFeedback, NonZeroBlocks, Quantised, Rule, TopK};
 use brevity::compress::momentum::{Clip, MomentumCorrection, PostCompression, SparsificationAware};
-use brevity::compress::quantise::Sign;
+use brevity::compress::quantise::{Encoded, Quantiser, Sign};
+use brevity::compress::select::{BLOCK_PLACES, Blocks};
 use brevity::compress::state::{from_bytes, to_bytes};
 
 use super::gradient_drop::{SHARES, entries};
 use super::vectors::{Vectors, normal};
-use super::{Extent, Group, Row, Subject, refused};
-use crate::{Error, Result};
+use super::{Extent, Group, Row, Subject, check, plain, refused};
+use crate::Result;
 
 /// What momentum keeps of a step.
 const MOMENTUM: f32 = 0.9;
@@ -26,6 +27,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     for rule in [Rule::Own, Rule::Global] {
         told(vectors.sign_row(rule)?);
     }
+    told(vectors.blocks_row()?);
     told(vectors.correction_row("momentum correction", None)?);
     // A bound that clips.
     let clip = Clip::new(1.0, 4).map_err(refused("clipping"))?;
@@ -48,15 +50,28 @@ impl Vectors {
         let name = format!("error feedback, {} rule, top k", name_of(rule));
         let (top_k, mut message, subject) = self.selection(&name);
         let mut feedback = ErrorFeedback::with_rule(self.gradient.len(), top_k, rule);
-        let mut step = |gradient: &[f32]| {
-            feedback.compress(gradient, &mut message)?;
+        let step = |feedback: &mut ErrorFeedback<TopK>, gradient: &[f32], message: &mut SparseVec| {
+            feedback.compress(gradient, message)?;
             feedback.settle_sparse(message.view())
         };
-        step(&self.gradient).map_err(refused(&name))?;
-        let kernel = |vectors: &mut Self| step(&vectors.gradient).unwrap_or_default();
-        let row = self.rotating_row(subject, Self::acc, kernel);
-        let sent_and_left = message.values().iter().chain(feedback.residual().values()).all(|value| value.is_finite());
-        if sent_and_left { Ok(row) } else { Err(Error::contestant(name, "what is left is not finite")) }
+        step(&mut feedback, &self.gradient, &mut message).map_err(refused(&name))?;
+        self.verify_top_k(&name, &message, 1.0)?;
+        let mut stays = feedback.residual().values().to_vec();
+        // By the global rule what comes back here is what was sent.
+        message.add_to(&mut stays);
+        check(stays == self.gradient, &name, "what is sent and what stays is not what came in")?;
+        let kernel = |vectors: &mut Self| step(&mut feedback, &vectors.gradient, &mut message);
+        self.rotating_row(subject, Self::acc, kernel)
+    }
+
+    /// A first message must be the largest entries of the gradient, times a factor.
+    fn verify_top_k(&self, name: &str, message: &SparseVec, factor: f32) -> Result<()> {
+        let largest = plain::top_k(self.gradient.iter().copied(), entries(SHARES[0], self.gradient.len()));
+        let is_said = message.iter().all(|(index, value)| {
+            let expected = factor * self.gradient[index as usize];
+            (value - expected).abs() <= 2.0 * f32::EPSILON * expected.abs()
+        });
+        check(message.indices() == largest && is_said, name, "the largest entries are others")
     }
 
     fn sign_row(&mut self, rule: Rule) -> Result<Row> {
@@ -65,13 +80,44 @@ impl Vectors {
         let n = self.gradient.len();
         let mut feedback = ErrorFeedback::with_rule(n, Quantised(Sign::default()), rule);
         let (mut message, average) = (Vec::new(), vec![0.5; n]);
-        let mut step = |gradient: &[f32]| {
-            feedback.compress(gradient, &mut message)?;
+        let step = |feedback: &mut ErrorFeedback<_>, gradient: &[f32], message: &mut Vec<u8>| {
+            feedback.compress(gradient, message)?;
             feedback.settle(&average)
         };
-        step(&self.gradient).map_err(refused(&name))?;
-        let kernel = |vectors: &mut Self| step(&vectors.gradient).unwrap_or_default();
-        Ok(self.rotating_row(subject, Self::acc, kernel))
+        step(&mut feedback, &self.gradient, &mut message).map_err(refused(&name))?;
+        let mut said = average.clone();
+        if rule == Rule::Own {
+            let message = Encoded::new(Sign::default().format(), n, &message).map_err(refused(&name))?;
+            message.decode_into(&mut said).map_err(refused(&name))?;
+        }
+        let mut stays = feedback.residual().values().iter().zip(&said);
+        let is_rest = self.gradient.iter().all(|g| stays.next().is_some_and(|(stays, said)| *stays == g - said));
+        check(is_rest, &name, "what stays is not what came in less what was said")?;
+        let kernel = |vectors: &mut Self| step(&mut feedback, &vectors.gradient, &mut message);
+        self.rotating_row(subject, Self::acc, kernel)
+    }
+
+    /// Feedback around what sends the blocks that are not all zero.
+    fn blocks_row(&mut self) -> Result<Row> {
+        let name = "error feedback, own rule, non-zero blocks";
+        let n = self.gradient.len();
+        let (mut feedback, mut blocks) = (ErrorFeedback::new(n, NonZeroBlocks), Blocks::new());
+        let dense = self.gradient.clone();
+        // As embeddings are: one block in twenty.
+        self.gradient.chunks_mut(BLOCK_PLACES).enumerate().for_each(|(b, block)| {
+            if b % 20 > 0 {
+                block.fill(0.0);
+            }
+        });
+        feedback.compress(&self.gradient[..], &mut blocks).map_err(refused(name))?;
+        let mut said = vec![0.0; n];
+        blocks.add_scaled_to(1.0, &mut said).map_err(refused(name))?;
+        let is_all = said == self.gradient && feedback.residual().values().iter().all(|r| *r == 0.0);
+        check(is_all, name, "blocks lose something")?;
+        let subject = self.subject(Group::Feedback, name, 12, "acc");
+        let row = self.row(subject, Self::acc, |vectors| feedback.compress(&vectors.gradient[..], &mut blocks));
+        self.gradient = dense;
+        row
     }
 
     fn correction_row(&mut self, name: &str, clip: Option<Clip>) -> Result<Row> {
@@ -82,19 +128,23 @@ impl Vectors {
             None => correction,
         };
         correction.compress(&self.gradient[..], &mut message).map_err(refused(name))?;
-        let kernel = |vectors: &mut Self| correction.compress(&vectors.gradient[..], &mut message).unwrap_or_default();
+        let square = self.gradient.iter().map(|g| f64::from(*g) * f64::from(*g)).sum();
+        self.verify_top_k(name, &message, clip.map_or(1.0, |clip| clip.factor(square)))?;
+        let sent = message.indices().iter().all(|i| correction.accumulated()[*i as usize] == 0.0);
+        check(sent, name, "what is sent does not begin anew")?;
+        let kernel = |vectors: &mut Self| correction.compress(&vectors.gradient[..], &mut message);
         // The gradient is read, both vectors are read and written.
         let subject = Subject { bytes: 20 * self.gradient.len(), ..subject };
-        Ok(self.rotating_row(subject, Self::acc, kernel))
+        self.rotating_row(subject, Self::acc, kernel)
     }
 
     fn aware_row(&mut self, name: &str, rate: f32) -> Result<Row> {
         let (top_k, mut message, subject) = self.selection(name);
         let mut momentum = SparsificationAware::new(self.gradient.len(), top_k, MOMENTUM).map_err(refused(name))?;
         momentum.compress(&self.gradient[..], rate, &mut message).map_err(refused(name))?;
-        let kernel =
-            |vectors: &mut Self| momentum.compress(&vectors.gradient[..], rate, &mut message).unwrap_or_default();
-        Ok(self.rotating_row(subject, Self::acc, kernel))
+        self.verify_top_k(name, &message, rate)?;
+        let kernel = |vectors: &mut Self| momentum.compress(&vectors.gradient[..], rate, &mut message);
+        self.rotating_row(subject, Self::acc, kernel)
     }
 
     fn post_compression_row(&mut self) -> Result<Row> {
@@ -102,10 +152,16 @@ impl Vectors {
         let n = self.gradient.len();
         let mut momentum = PostCompression::new(n, MOMENTUM).map_err(refused(name))?;
         let mut x = normal(n, 8);
+        let before = x.clone();
         momentum.apply(&self.gradient, RATE, &mut x).map_err(refused(name))?;
-        let kernel = |vectors: &mut Self| momentum.apply(&vectors.gradient, RATE, &mut x).unwrap_or_default();
+        // The momentum of a first step is the update.
+        let mut moved = before.iter().zip(&x).zip(&self.gradient);
+        let is_moved =
+            moved.all(|((before, x), g)| (before - 2.0 * RATE * g - x).abs() <= 1e-6 * (before.abs() + g.abs()));
+        check(is_moved, name, "the first step is not twice the update")?;
+        let kernel = |vectors: &mut Self| momentum.apply(&vectors.gradient, RATE, &mut x);
         let subject = self.subject(Group::Feedback, name, 20, "acc");
-        Ok(self.rotating_row(subject, Self::acc, kernel))
+        self.rotating_row(subject, Self::acc, kernel)
     }
 
     fn state_rows(&mut self, told: &mut impl FnMut(Row)) -> Result<()> {
@@ -113,13 +169,12 @@ impl Vectors {
         feedback.residual_mut().load(&self.gradient).map_err(refused("saved state"))?;
         let mut bytes = to_bytes(&feedback);
         from_bytes(&mut feedback, &bytes).map_err(refused("saved state"))?;
-        if feedback.residual().values() != &self.gradient[..] {
-            return Err(Error::contestant("saved state", "what is loaded is not what was saved"));
-        }
+        let is_back = feedback.residual().values() == &self.gradient[..];
+        check(is_back, "saved state", "what is loaded is not what was saved")?;
         let subject = self.subject(Group::Feedback, "saving a residual", 8, "copy");
-        told(self.row(subject, Self::copy, |_| bytes = to_bytes(&feedback)));
+        told(self.row(subject, Self::copy, |_| bytes = to_bytes(&feedback))?);
         let subject = self.subject(Group::Feedback, "loading a residual", 8, "copy");
-        told(self.row(subject, Self::copy, |_| from_bytes(&mut feedback, &bytes).unwrap_or_default()));
+        told(self.row(subject, Self::copy, |_| from_bytes(&mut feedback, &bytes))?);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use brevity::compress::generator::Generator;
 use brevity::compress::select::{Hint, TopKScratch, feed_top_k};
 
 use super::vectors::{add_in_shares, normal};
-use super::{Extent, Group, Row, Subject, measure as measure_row};
+use super::{Done, Extent, Group, Outcome, Row, Subject, all_fed, measure as measure_row, refused};
 use crate::{Error, Result};
 
 /// What the selection knows beforehand.
@@ -34,6 +34,8 @@ pub(super) struct GradientDrop {
     pub(super) out: SparseVec,
     scratch: TopKScratch,
 }
+
+const NAME: &str = "gradient drop";
 
 /// Shares of entries kept in the rows that have a bar.
 pub(super) const SHARES: [f64; 2] = [0.001, 0.01];
@@ -106,17 +108,18 @@ impl GradientDrop {
     }
 
     /// What the next turns do.
-    pub(super) fn set(&mut self, share: f64, known: Known, threads: usize) {
+    pub(super) fn set(&mut self, share: f64, known: Known, threads: usize) -> Result<()> {
         let n = self.start.len();
         self.k = entries(share, n);
         (self.known, self.threads, self.hint) = (known, threads, Hint::new());
         self.scratch = TopKScratch::with_threads(threads);
         if known == Known::Wrong {
             self.residual.iter_mut().zip(&self.start).for_each(|(r, start)| *r = 2.0 * start);
-            add_assign(&mut self.residual, &self.gradient).unwrap_or_default();
-            self.feed();
+            add_assign(&mut self.residual, &self.gradient).map_err(refused(NAME))?;
+            self.feed().of(NAME)?;
             self.wrong = self.hint;
         }
+        Ok(())
     }
 
     /// Gradient drops that all begin with the same residual.
@@ -129,11 +132,11 @@ impl GradientDrop {
         bar: Option<f64>,
         extent: Extent,
     ) -> Result<Row> {
-        self.set(share, known, threads);
+        self.set(share, known, threads)?;
         self.verify()?;
         let floor = if threads == 1 { "acc" } else { "acc, 2 thr." };
         let subject = self.subject(what, share, floor).at_most(bar);
-        Ok(measure_row(subject, extent.iterations, self, Self::prepare, Self::floor, Self::feed))
+        measure_row(subject, extent.iterations, self, Self::prepare, Self::floor, Self::feed)
     }
 
     pub(super) fn subject(&self, what: &str, share: f64, floor: &'static str) -> Subject {
@@ -150,23 +153,22 @@ impl GradientDrop {
         }
     }
 
-    fn floor(&mut self) {
-        add_in_shares(&mut self.residual, &self.gradient, self.threads);
+    fn floor(&mut self) -> Done {
+        add_in_shares(&mut self.residual, &self.gradient, self.threads)
     }
 
-    pub(super) fn feed(&mut self) {
+    pub(super) fn feed(&mut self) -> Result<(), String> {
         let Self { residual, gradient, k, hint, out, scratch, .. } = self;
-        let fed = feed_top_k(residual, gradient[..].into(), *k, hint, out, scratch);
-        debug_assert_eq!(fed, Ok(None));
+        all_fed(feed_top_k(residual, gradient[..].into(), *k, hint, out, scratch))
     }
 
     /// Makes sure that nothing larger stays than what is selected, and that both together are the sum.
     pub(super) fn verify(&mut self) -> Result<()> {
         self.prepare();
-        self.floor();
+        self.floor().of(NAME)?;
         let sums = self.residual.clone();
         self.prepare();
-        self.feed();
+        self.feed().of(NAME)?;
         let smallest = self.out.values().iter().fold(f32::MAX, |least, value| least.min(value.abs()));
         let largest = self.residual.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
         let mut whole = self.residual.clone();
@@ -175,9 +177,6 @@ impl GradientDrop {
         if self.out.len() == self.k.min(non_zero) && largest <= smallest && whole == sums {
             return Ok(());
         }
-        Err(Error::contestant(
-            "gradient drop",
-            format!("{} selected of {}, or not the largest", self.out.len(), self.k),
-        ))
+        Err(Error::contestant(NAME, format!("{} selected of {}, or not the largest", self.out.len(), self.k)))
     }
 }

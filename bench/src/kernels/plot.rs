@@ -72,7 +72,7 @@ mod tests {
 
     fn row(name: &str, bar: Option<f64>) -> Row {
         let subject = Subject::new(Group::Dense, name, 10, 12, "acc").at_most(bar);
-        measure_told(subject, 1, &mut (), |()| (), |()| 2.0, |()| 3.0)
+        measure_told(subject, 1, &mut (), |()| (), |()| Ok(2.0), |()| Ok(3.0)).unwrap()
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Group;
 use crate::statistics::median;
+use crate::{Error, Result};
 
 /// What a kernel must keep to, by its smallest and by its median time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,6 +50,8 @@ pub struct Subject {
     pub entries: Option<usize>,
     /// Bytes of the indices over their entropy bound.
     pub over_entropy: Option<f64>,
+    /// Bytes that are sent for an entry, where that depends on the data.
+    pub bytes_an_entry: Option<f64>,
     /// What it is held to.
     pub floor: &'static str,
     /// What it must keep to.
@@ -72,6 +75,7 @@ impl Subject {
             bytes: bytes_each * elements,
             entries: None,
             over_entropy: None,
+            bytes_an_entry: None,
             floor,
             bars: Vec::new(),
         }
@@ -118,6 +122,9 @@ pub struct Row {
     /// Bytes of the indices over their entropy bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_entropy: Option<f64>,
+    /// Bytes that are sent for an entry.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_an_entry: Option<f64>,
     /// What it is held to.
     pub floor: &'static str,
     /// The floor's smallest time in milliseconds.
@@ -139,40 +146,79 @@ pub struct Row {
     pub met: Option<bool>,
 }
 
+/// What a turn of a kernel or a floor gives: nothing, or an error.
+pub trait Outcome {
+    /// Ends the measurement where it is an error, which names the kernel.
+    ///
+    /// # Errors
+    /// [`Error::Contestant`].
+    fn of(self, kernel: &str) -> Result<()>;
+}
+
+impl Outcome for () {
+    fn of(self, _: &str) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<E: fmt::Display> Outcome for Result<(), E> {
+    fn of(self, kernel: &str) -> Result<()> {
+        self.map_err(|error| Error::contestant(kernel, error.to_string()))
+    }
+}
+
 /// Runs a kernel and its floor in turns on one state, after a turn that does not count. `prepare` comes before each and is not
 /// timed.
-pub fn measure<S>(
+///
+/// # Errors
+/// [`Error::Contestant`] as soon as one of both fails.
+pub fn measure<S, F: Outcome, K: Outcome>(
     subject: Subject,
     iterations: usize,
     state: &mut S,
     prepare: impl FnMut(&mut S),
-    mut floor: impl FnMut(&mut S),
-    mut kernel: impl FnMut(&mut S),
-) -> Row {
-    let timed = |state: &mut S, run: &mut dyn FnMut(&mut S)| {
-        let start = Instant::now();
-        run(state);
-        start.elapsed().as_secs_f64() * 1e3
-    };
-    measure_told(subject, iterations, state, prepare, |s| timed(s, &mut floor), |s| timed(s, &mut kernel))
+    mut floor: impl FnMut(&mut S) -> F,
+    mut kernel: impl FnMut(&mut S) -> K,
+) -> Result<Row> {
+    let (of_floor, of_kernel) = (format!("the floor of {}", subject.kernel), subject.kernel.clone());
+    let floor = |state: &mut S| timed(&of_floor, || floor(state));
+    let kernel = |state: &mut S| timed(&of_kernel, || kernel(state));
+    measure_told(subject, iterations, state, prepare, floor, kernel)
+}
+
+/// Milliseconds of a turn.
+fn timed<O: Outcome>(name: &str, turn: impl FnOnce() -> O) -> Result<f64> {
+    let start = Instant::now();
+    let outcome = turn();
+    let time = start.elapsed();
+    outcome.of(name)?;
+    Ok(time.as_secs_f64() * 1e3)
 }
 
 /// As [`measure`], where floor and kernel say themselves how many milliseconds they took.
+///
+/// # Errors
+/// The first of theirs.
 pub fn measure_told<S>(
     subject: Subject,
     iterations: usize,
     state: &mut S,
     mut prepare: impl FnMut(&mut S),
-    mut floor: impl FnMut(&mut S) -> f64,
-    mut kernel: impl FnMut(&mut S) -> f64,
-) -> Row {
-    let mut prepared = |state: &mut S, run: &mut dyn FnMut(&mut S) -> f64| {
+    mut floor: impl FnMut(&mut S) -> Result<f64>,
+    mut kernel: impl FnMut(&mut S) -> Result<f64>,
+) -> Result<Row> {
+    let (mut floors, mut kernels) = (Vec::new(), Vec::new());
+    for turn in 0..=iterations {
         prepare(state);
-        run(state)
-    };
-    let turns = (0..=iterations).map(|_| (prepared(state, &mut floor), prepared(state, &mut kernel)));
-    let (floors, kernels): (Vec<f64>, Vec<f64>) = turns.skip(1).unzip();
-    Row::new(subject, &floors, &kernels)
+        let floor_ms = floor(state)?;
+        prepare(state);
+        let ms = kernel(state)?;
+        if turn > 0 {
+            floors.push(floor_ms);
+            kernels.push(ms);
+        }
+    }
+    Ok(Row::new(subject, &floors, &kernels))
 }
 
 impl Row {
@@ -193,6 +239,7 @@ impl Row {
             ns_over_floor: over(ms - floor_ms),
             median_ns_over_floor: over(median_ms - floor_median_ms),
             over_entropy: subject.over_entropy,
+            bytes_an_entry: subject.bytes_an_entry,
             floor: subject.floor,
             floor_ms,
             floor_median_ms,
@@ -275,16 +322,29 @@ mod tests {
     #[test]
     fn turns_alternate_and_each_is_prepared() {
         let mut told = String::new();
-        let row = measure(subject(&[]), 2, &mut told, |s| s.push('p'), |s| s.push('f'), |s| s.push('k'));
+        let row = measure(subject(&[]), 2, &mut told, |s| s.push('p'), |s| s.push('f'), |s| s.push('k')).unwrap();
         assert_eq!(told, "pfpk".repeat(3));
         assert_eq!(row.elements, 10);
     }
 
     #[test]
+    fn a_kernel_that_fails_in_any_turn_ends_the_measurement_in_one_line_that_names_it() {
+        for fails_in in 0..=2 {
+            let mut turn = 0;
+            let kernel = |(): &mut ()| {
+                turn += 1;
+                if turn > fails_in { Err("a value is wrong") } else { Ok(()) }
+            };
+            let error = measure(subject(&[]), 2, &mut (), |()| (), |()| (), kernel).expect_err("a failure");
+            assert_eq!((error.to_string().as_str(), error.status()), ("kernel: a value is wrong", 1));
+        }
+    }
+
+    #[test]
     fn the_first_turn_does_not_count() {
         let (mut floors, mut kernels) = (vec![2.0, 2.0, 9.0], vec![4.0, 4.0, 1.0]);
-        let row =
-            measure_told(subject(&[]), 2, &mut (), |()| (), |()| floors.pop().unwrap(), |()| kernels.pop().unwrap());
+        let (floor, kernel) = (|(): &mut ()| Ok(floors.pop().unwrap()), |(): &mut ()| Ok(kernels.pop().unwrap()));
+        let row = measure_told(subject(&[]), 2, &mut (), |()| (), floor, kernel).unwrap();
         assert_eq!((row.ratio, row.median_ms, row.floor_median_ms), (2.0, 4.0, 2.0));
     }
 }

@@ -8,8 +8,8 @@ use brevity::compress::{SparseVec, SparseView};
 
 use super::entries::disjoint;
 use super::gradient_drop::{SHARES, entries};
-use super::{Bar, Extent, Group, Row, Subject, measure as measure_row};
-use crate::{Error, Result};
+use super::{Bar, Done, Extent, Group, Row, Subject, check, measure as measure_row, refused};
+use crate::Result;
 
 /// Vectors that are added up at once.
 const MANY: usize = 16;
@@ -49,13 +49,13 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     let subject = sums.subject("sum of 2, top k of it", 2, "plain way");
     let bars = vec![Bar::Times(0.5), Bar::Nanoseconds(3.0)];
     let subject = Subject { bars, ..subject };
-    told(measure_row(subject, turns, &mut sums, |_| (), Sums::plain_top_k_sum, Sums::top_k_sum));
+    told(measure_row(subject, turns, &mut sums, |_| (), Sums::plain_top_k_sum, Sums::top_k_sum)?);
     let subject = sums.subject("sum of 2", 2, "plain way");
-    told(measure_row(subject, turns, &mut sums, |_| (), Sums::plain_add, Sums::add));
+    told(measure_row(subject, turns, &mut sums, |_| (), Sums::plain_add, Sums::add)?);
     let subject = sums.subject("sum of 16", MANY, "plain, by 2");
-    told(measure_row(subject, extent.iterations, &mut sums, |_| (), Sums::plain_add_all, Sums::add_all));
+    told(measure_row(subject, extent.iterations, &mut sums, |_| (), Sums::plain_add_all, Sums::add_all)?);
     let subject = sums.subject("sum into a dense vector", 1, "copy of it");
-    told(measure_row(subject, turns, &mut sums, |_| (), Sums::copy, Sums::scatter));
+    told(measure_row(subject, turns, &mut sums, |_| (), Sums::copy, Sums::scatter)?);
     Ok(())
 }
 
@@ -74,10 +74,9 @@ impl Sums {
         (vectors[0].view(), vectors[vectors.len().min(2) - 1].view())
     }
 
-    fn top_k_sum(&mut self) {
+    fn top_k_sum(&mut self) -> Done {
         let (a, b) = Self::two(&self.vectors);
-        let done = top_k_sum(black_box(a), b, a.len(), &mut self.out, &mut self.dropped, &mut self.scratch);
-        debug_assert_eq!(done, Ok(()));
+        top_k_sum(black_box(a), b, a.len(), &mut self.out, &mut self.dropped, &mut self.scratch)
     }
 
     fn plain_top_k_sum(&mut self) {
@@ -85,10 +84,9 @@ impl Sums {
         self.plain.top_k_sum(black_box(a), b, a.len(), &mut self.out, &mut self.dropped);
     }
 
-    fn add(&mut self) {
+    fn add(&mut self) -> Done {
         let (a, b) = Self::two(&self.vectors);
-        let done = add(black_box(a), b, &mut self.out);
-        debug_assert_eq!(done, Ok(()));
+        add(black_box(a), b, &mut self.out)
     }
 
     fn plain_add(&mut self) {
@@ -96,10 +94,9 @@ impl Sums {
         plain_add(black_box(a), b, &mut self.out);
     }
 
-    fn add_all(&mut self) {
+    fn add_all(&mut self) -> Done {
         let views: Vec<_> = self.vectors.iter().map(SparseVec::view).collect();
-        let done = sum_all(black_box(&views), &mut self.out);
-        debug_assert_eq!(done, Ok(()));
+        sum_all(black_box(&views), &mut self.out)
     }
 
     /// One after the other.
@@ -130,14 +127,24 @@ impl Sums {
     fn verify(&mut self) -> Result<()> {
         self.plain_top_k_sum();
         let expected = (self.out.clone(), self.dropped.clone());
-        self.top_k_sum();
-        if (&self.out, &self.dropped) != (&expected.0, &expected.1) {
-            return Err(Error::contestant("top_k_sum", "the plain way selects others"));
-        }
+        self.top_k_sum().map_err(refused("top_k_sum"))?;
+        let is_right = (&self.out, &self.dropped) == (&expected.0, &expected.1);
+        check(is_right, "top_k_sum", "the plain way selects others")?;
+        self.plain_add();
+        let expected = self.out.clone();
+        self.add().map_err(refused("add"))?;
+        check(self.out == expected, "add", "the plain way has another sum")?;
         self.plain_add_all();
         let expected = self.out.clone();
-        self.add_all();
-        if self.out == expected { Ok(()) } else { Err(Error::contestant("sum_all", "the plain way has another sum")) }
+        self.add_all().map_err(refused("sum_all"))?;
+        check(self.out == expected, "sum_all", "the plain way has another sum")?;
+        self.scatter();
+        let mut entries = self.vectors[0].iter().peekable();
+        let is_right = (0..).zip(&self.dense).all(|(index, value)| {
+            let entry = entries.next_if(|&(place, _)| place == index);
+            *value == entry.map_or(0.0, |(_, value)| value)
+        });
+        check(is_right, "sum into a dense vector", "a place has not the value of its entry")
     }
 }
 

@@ -7,8 +7,10 @@ use brevity::compress::select::{Hint, TopKScratch, feed_top_k, feed_top_k_of_all
 
 use super::gradient_drop::{SHARES, entries};
 use super::vectors::normal;
-use super::{Extent, Group, Row, Subject, measure as measure_row};
+use super::{Done, Extent, Group, Outcome, Row, Subject, all_fed, check, measure as measure_row, plain, refused};
 use crate::{Error, Result};
+
+const NAME: &str = "gradient drop in training";
 
 /// Tensors in a list, as many as ResNet-50 has.
 const TENSORS: usize = 161;
@@ -59,16 +61,15 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
             training.verify()?;
             let subject = training.subject(what, share);
             let kernel = Training::step;
-            told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, kernel));
+            told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, kernel)?);
         }
     }
     let [thousandth, _] = SHARES;
     training.settle(thousandth, EVEN);
     training.residual.fill(0.0);
     let subject = training.subject("residual filling up", thousandth);
-    told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, Training::step));
-    training.lists(extent, told);
-    Ok(())
+    told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, Training::step)?);
+    training.lists(extent, told)
 }
 
 impl Training {
@@ -102,14 +103,13 @@ impl Training {
         self.gradient.iter_mut().zip(after.iter().chain(before)).for_each(|(g, v)| *g = scale * v);
     }
 
-    fn floor(&mut self) {
-        add_assign_plain(&mut self.sum, &self.gradient).unwrap_or_default();
+    fn floor(&mut self) -> Done {
+        add_assign_plain(&mut self.sum, &self.gradient)
     }
 
-    fn step(&mut self) {
+    fn step(&mut self) -> Result<(), String> {
         let Self { residual, gradient, k, hint, out, scratch, .. } = self;
-        let fed = feed_top_k(residual, gradient[..].into(), *k, hint, out, scratch);
-        debug_assert_eq!(fed, Ok(None));
+        all_fed(feed_top_k(residual, gradient[..].into(), *k, hint, out, scratch))
     }
 
     fn subject(&self, what: &str, share: f64) -> Subject {
@@ -122,43 +122,77 @@ impl Training {
         for _ in 0..3 {
             self.draw();
             let mut sums = self.residual.clone();
-            add_assign_plain(&mut sums, &self.gradient).unwrap_or_default();
-            self.step();
+            add_assign_plain(&mut sums, &self.gradient).map_err(refused(NAME))?;
+            self.step().of(NAME)?;
             let mut whole = self.residual.clone();
             self.out.add_to(&mut whole);
             if whole != sums || self.out.len() != self.k {
                 let what = format!("{} selected of {}, or sums that differ", self.out.len(), self.k);
-                return Err(Error::contestant("gradient drop in training", what));
+                return Err(Error::contestant(NAME, what));
             }
         }
         Ok(())
     }
 
     /// The same vectors as a list of tensors: with one threshold for all, and with one for each.
-    fn lists(&mut self, extent: Extent, told: &mut impl FnMut(Row)) {
+    fn lists(&mut self, extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
         let [share, _] = SHARES;
         let length = self.pool.len().div_ceil(TENSORS).max(1);
         let mut outs = vec![SparseVec::new(0); self.pool.len().div_ceil(length)];
         self.settle(share, EVEN);
-        let of_all = |training: &mut Self| {
+        let of_all = |training: &mut Self, outs: &mut [SparseVec]| {
             let Self { residual, gradient, k, hint, scratch, .. } = training;
             let gradients: Vec<_> = gradient.chunks(length).map(Into::into).collect();
-            let fed = feed_top_k_of_all(residual.chunks_mut(length), &gradients, *k, hint, &mut outs, scratch);
-            debug_assert_eq!(fed, Ok(None));
+            all_fed(feed_top_k_of_all(residual.chunks_mut(length), &gradients, *k, hint, outs, scratch))
         };
+        self.draw();
+        let (before, gradient) = (self.residual.clone(), self.gradient.clone());
+        of_all(self, &mut outs).of(NAME)?;
+        self.verify_list(&before, &gradient, &outs, &top_k_of_sums(&before, &gradient, self.k))?;
         let subject = self.subject(&format!("{TENSORS} tensors, one threshold"), share);
-        told(measure_row(subject, extent.iterations, self, Self::draw, Self::floor, of_all));
+        let kernel = |training: &mut Self| of_all(training, &mut outs);
+        told(measure_row(subject, extent.iterations, self, Self::draw, Self::floor, kernel)?);
         self.settle(share, EVEN);
         let mut hints = vec![Hint::new(); self.pool.len().div_ceil(length)];
-        let each = |training: &mut Self| {
-            let Self { residual, gradient, out, scratch, .. } = training;
-            for ((r, g), hint) in residual.chunks_mut(length).zip(gradient.chunks(length)).zip(&mut hints) {
+        let mut each = |training: &mut Self, outs: &mut [SparseVec]| {
+            let Self { residual, gradient, scratch, .. } = training;
+            let mut tensors = residual.chunks_mut(length).zip(gradient.chunks(length)).zip(&mut hints).zip(outs);
+            tensors.try_for_each(|(((r, g), hint), out)| {
                 let k = entries(share, r.len());
-                let fed = feed_top_k(r, g.into(), k, hint, out, scratch);
-                debug_assert_eq!(fed, Ok(None));
-            }
+                all_fed(feed_top_k(r, g.into(), k, hint, out, scratch))
+            })
         };
+        self.draw();
+        let (before, gradient) = (self.residual.clone(), self.gradient.clone());
+        each(self, &mut outs).of(NAME)?;
+        let tensors = before.chunks(length).zip(gradient.chunks(length)).enumerate();
+        let largest = tensors.flat_map(|(tensor, (r, g))| {
+            let indices = top_k_of_sums(r, g, entries(share, r.len()));
+            indices.into_iter().map(move |index| index + (tensor * length) as u32)
+        });
+        self.verify_list(&before, &gradient, &outs, &largest.collect::<Vec<_>>())?;
         let subject = self.subject(&format!("{TENSORS} tensors, one threshold each"), share);
-        told(measure_row(subject, extent.iterations, self, Self::draw, Self::floor, each));
+        let kernel = |training: &mut Self| each(training, &mut outs);
+        told(measure_row(subject, extent.iterations, self, Self::draw, Self::floor, kernel)?);
+        Ok(())
     }
+
+    /// Makes sure that a list of tensors gives up what a plain selection does, and that what it gives up and what stays are the sums.
+    fn verify_list(&self, before: &[f32], gradient: &[f32], outs: &[SparseVec], expected: &[u32]) -> Result<()> {
+        let (mut first, mut found) = (0, Vec::new());
+        let mut whole = self.residual.clone();
+        for out in outs {
+            found.extend(out.indices().iter().map(|index| index + first as u32));
+            out.add_to(&mut whole[first..first + out.dim()]);
+            first += out.dim();
+        }
+        let mut sums = before.iter().zip(gradient).map(|(r, g)| r + g);
+        let is_right = found == expected && whole.iter().all(|whole| sums.next() == Some(*whole));
+        check(is_right, NAME, "a list of tensors does not give up its largest sums")
+    }
+}
+
+/// The indices of the `k` largest sums, in a plain way.
+fn top_k_of_sums(r: &[f32], g: &[f32], k: usize) -> Vec<u32> {
+    plain::top_k(r.iter().zip(g).map(|(r, g)| r + g), k)
 }

@@ -6,7 +6,7 @@ use super::Row;
 #[must_use]
 pub fn head() -> String {
     format!(
-        "{:<46} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9} {:>7} {:>11} {:>7} {:>12}  {}",
+        "{:<46} {:>9} {:>7} {:>9} {:>7} {:>9} {:>9} {:>7} {:>7} {:>11} {:>7} {:>12}  {}",
         "# kernel",
         "n",
         "density",
@@ -15,6 +15,7 @@ pub fn head() -> String {
         "ns/entry",
         "- floor's",
         "entropy",
+        "B/entry",
         "floor",
         "ratio",
         "median-ratio",
@@ -32,7 +33,7 @@ pub fn line(row: &Row) -> String {
     };
     let or_nothing = |figure: Option<f64>, digits: usize| figure.map_or_else(String::new, |f| format!("{f:.digits$}"));
     let line = format!(
-        "{:<46} {:>9} {:>7} {:>9.3} {:>7.2} {:>9} {:>9} {:>7} {:>11} {:>7.3} {:>12.3}  {verdict}",
+        "{:<46} {:>9} {:>7} {:>9.3} {:>7.2} {:>9} {:>9} {:>7} {:>7} {:>11} {:>7.3} {:>12.3}  {verdict}",
         row.kernel,
         row.elements,
         row.density.map_or_else(String::new, |density| density.to_string()),
@@ -41,6 +42,7 @@ pub fn line(row: &Row) -> String {
         or_nothing(row.ns_an_entry, 3),
         or_nothing(row.ns_over_floor, 3),
         or_nothing(row.over_entropy, 3),
+        or_nothing(row.bytes_an_entry, 4),
         row.floor,
         row.ratio,
         row.median_ratio,

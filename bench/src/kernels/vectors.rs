@@ -1,13 +1,15 @@
 //! Dense sums and conversions, over an addition or a copy of as many `f32`; and the vectors that floors run on.
 
 use std::hint::black_box;
+use std::panic::resume_unwind;
 use std::thread;
 
 use brevity::compress::dense::{Element, accumulate, add_assign, add_assign_plain, from_f32};
 use brevity::compress::generator::Generator;
 use half::{bf16, f16};
 
-use super::{Extent, Group, Row, Subject, measure as measure_row, refused};
+use super::plain::Plain;
+use super::{Done, Extent, Group, Outcome, Row, Subject, check, measure as measure_row, refused};
 use crate::Result;
 
 /// A gradient, and a vector for the floors to write.
@@ -45,17 +47,19 @@ pub(super) fn read(values: &[f32]) {
 }
 
 /// Adds by so many threads, a stretch each, which are started here.
-pub(super) fn add_in_shares(r: &mut [f32], g: &[f32], threads: usize) {
+pub(super) fn add_in_shares(r: &mut [f32], g: &[f32], threads: usize) -> Done {
     if threads == 1 {
-        return add_assign_plain(r, g).unwrap_or_default();
+        return add_assign_plain(r, g);
     }
     let share = r.len().div_ceil(threads).max(1);
     thread::scope(|scope| {
         let mut shares = r.chunks_mut(share).zip(g.chunks(share));
         let own = shares.next();
-        shares.for_each(|(r, g)| drop(scope.spawn(|| add_assign_plain(r, g))));
-        own.map(|(r, g)| add_assign_plain(r, g));
-    });
+        let others: Vec<_> = shares.map(|(r, g)| scope.spawn(|| add_assign_plain(r, g))).collect();
+        let own = own.map_or(Ok(()), |(r, g)| add_assign_plain(r, g));
+        let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.fold(own, Result::and)
+    })
 }
 
 impl Vectors {
@@ -66,17 +70,22 @@ impl Vectors {
     }
 
     /// A kernel in turns with one of the floors below.
-    pub(super) fn row(&mut self, subject: Subject, floor: impl FnMut(&mut Self), kernel: impl FnMut(&mut Self)) -> Row {
+    pub(super) fn row<F: Outcome, K: Outcome>(
+        &mut self,
+        subject: Subject,
+        floor: impl FnMut(&mut Self) -> F,
+        kernel: impl FnMut(&mut Self) -> K,
+    ) -> Result<Row> {
         measure_row(subject, self.extent.iterations, self, |_| (), floor, kernel)
     }
 
     /// As [`row`](Self::row); the gradient begins at another place in each turn, so that no two are alike.
-    pub(super) fn rotating_row(
+    pub(super) fn rotating_row<F: Outcome, K: Outcome>(
         &mut self,
         subject: Subject,
-        floor: impl FnMut(&mut Self),
-        kernel: impl FnMut(&mut Self),
-    ) -> Row {
+        floor: impl FnMut(&mut Self) -> F,
+        kernel: impl FnMut(&mut Self) -> K,
+    ) -> Result<Row> {
         let (pool, mut generator) = (self.gradient.clone(), Generator::new(6));
         let rotate = |vectors: &mut Self| {
             let (before, after) = pool.split_at(generator.below(pool.len().max(1) as u64) as usize);
@@ -90,8 +99,8 @@ impl Vectors {
     }
 
     /// `r += g`.
-    pub(super) fn acc(&mut self) {
-        add_assign_plain(&mut self.sum, &self.gradient).unwrap_or_default();
+    pub(super) fn acc(&mut self) -> Done {
+        add_assign_plain(&mut self.sum, &self.gradient)
     }
 
     /// A copy.
@@ -122,25 +131,34 @@ impl Vectors {
         Ok(values)
     }
 
-    fn sum_row<E: Element>(&mut self, bar: Option<f64>) -> Result<Row> {
-        let (mut a, b) = (self.converted::<E>()?, self.converted::<E>()?);
-        let kernel = |_: &mut Self| add_assign(&mut a, &b).unwrap_or_default();
-        let subject = self.subject(Group::Dense, format!("a += b, {}", E::NAME), 3 * size_of::<E>(), "copy");
-        Ok(self.row(subject.at_most(bar), Self::copy, kernel))
+    fn sum_row<E: Plain>(&mut self, bar: Option<f64>) -> Result<Row> {
+        let name = format!("a += b, {}", E::NAME);
+        let (mut a, mut b) = (self.converted::<E>()?, self.converted::<E>()?);
+        b.reverse();
+        let expected: Vec<E> = a.iter().zip(&b).map(|(a, b)| E::plain_sum(*a, *b)).collect();
+        add_assign(&mut a, &b).map_err(refused(&name))?;
+        check(a == expected, &name, "a sum is not that of a plain loop")?;
+        drop(expected);
+        let subject = self.subject(Group::Dense, name, 3 * size_of::<E>(), "copy");
+        self.row(subject.at_most(bar), Self::copy, |_| add_assign(&mut a, &b))
     }
 
-    fn accumulate_row<E: Element>(&mut self) -> Result<Row> {
-        let (mut r, g) = (self.gradient.clone(), self.converted::<E>()?);
-        let kernel = |_: &mut Self| accumulate(&mut r, &g).unwrap_or_default();
+    fn accumulate_row<E: Plain>(&mut self) -> Result<Row> {
         let name = format!("r += g, {}, refused unless finite", E::NAME);
+        let (mut r, g) = (self.gradient.clone(), self.converted::<E>()?);
+        accumulate(&mut r, &g).map_err(refused(&name))?;
+        let mut sums = self.gradient.iter().zip(&g).map(|(r, g)| r + g.plain_f32());
+        check(r.iter().all(|r| sums.next() == Some(*r)), &name, "a sum is not that of a plain loop")?;
         let subject = self.subject(Group::Dense, name, 8 + size_of::<E>(), "acc");
-        Ok(self.row(subject, Self::acc, kernel))
+        self.row(subject, Self::acc, |_| accumulate(&mut r, &g))
     }
 
-    fn conversion_row<E: Element>(&mut self, bar: Option<f64>) -> Result<Row> {
+    fn conversion_row<E: Plain>(&mut self, bar: Option<f64>) -> Result<Row> {
+        let name = format!("f32 to {}", E::NAME);
         let mut to = self.converted::<E>()?;
-        let kernel = |vectors: &mut Self| from_f32(&vectors.gradient, &mut to).unwrap_or_default();
-        let subject = self.subject(Group::Dense, format!("f32 to {}", E::NAME), 4 + size_of::<E>(), "copy");
-        Ok(self.row(subject.at_most(bar), Self::copy, kernel))
+        let is_plain = self.gradient.iter().zip(&to).all(|(from, to)| E::plain_from(*from) == *to);
+        check(is_plain, &name, "a value is not rounded as one at a time is")?;
+        let subject = self.subject(Group::Dense, name, 4 + size_of::<E>(), "copy");
+        self.row(subject.at_most(bar), Self::copy, |vectors| from_f32(&vectors.gradient, &mut to))
     }
 }

@@ -40,11 +40,20 @@ impl Wire {
     }
 }
 
-/// Where `bench/peers/install.sh` puts what it installs and builds; `BREVITY_PEERS` names another folder.
+/// Where `bench/peers/install.sh` puts what it installs and builds: what `BREVITY_PEERS` names, else the `target/peers` of the present
+/// folder, or of the nearest above it that has one.
 #[must_use]
 pub fn folder() -> PathBuf {
-    std::env::var_os("BREVITY_PEERS")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/peers"), PathBuf::from)
+    let named = std::env::var_os("BREVITY_PEERS").map(PathBuf::from);
+    named.or_else(|| nearest(Path::new(BUILT))).unwrap_or_else(|| BUILT.into())
+}
+
+const BUILT: &str = "target/peers";
+
+/// The path in the present folder, or in the nearest above it that has such a file.
+pub(crate) fn nearest(path: &Path) -> Option<PathBuf> {
+    let present = std::env::current_dir().ok()?;
+    present.ancestors().map(|folder| folder.join(path)).find(|found| found.exists())
 }
 
 /// The file of a program: the path itself if it has a folder, else the first of that name in `PATH`.

@@ -1,8 +1,12 @@
 //! NumPy in a process of its own, which waits at its standard input between its turns.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{find_program, folder, printed};
 use crate::{Error, Result};
@@ -12,11 +16,17 @@ const PROGRAM: &str = include_str!("../../peers/gradient_drop.py");
 
 const NAME: &str = "numpy";
 
+/// For one answer.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// To end by itself, when there is nothing more to do.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 /// A Python that has NumPy.
 #[derive(Clone, Debug)]
 pub struct Numpy {
     python: PathBuf,
-    /// Of NumPy and of Python.
+    /// Of NumPy and of Python, and where they were found.
     pub version: String,
 }
 
@@ -25,17 +35,20 @@ impl Numpy {
     #[must_use]
     pub fn find() -> Option<Self> {
         let ask = "import sys, numpy; print('found', numpy.__version__, 'on Python', sys.version.split()[0])";
-        [folder().join(NAME).join("bin/python3"), PathBuf::from("python3")].into_iter().find_map(|name| {
-            let python = find_program(Path::new(&name))?;
+        let of_peers = if std::env::var_os("BREVITY_PEERS").is_some() { "BREVITY_PEERS" } else { "target/peers" };
+        let places = [(folder().join(NAME).join("bin/python3"), of_peers), (PathBuf::from("python3"), "PATH")];
+        places.into_iter().find_map(|(name, place)| {
+            let python = find_program(&name)?;
             let said = printed(&python, &["-c", ask]);
-            Some(Self { version: said.trim().strip_prefix("found ")?.to_owned(), python })
+            let version = format!("{}, found by {place}", said.trim().strip_prefix("found ")?);
+            Some(Self { version, python })
         })
     }
 
     /// Starts one that drops `gradient` onto the residual `start`, as often as it is told, and keeps `k` entries.
     ///
     /// # Errors
-    /// When it can't be started, or ends before it has read everything.
+    /// When it can't be started, ends before it has read everything, or takes a minute for that.
     pub fn gradient_drop(&self, start: &[f32], gradient: &[f32], k: usize) -> Result<NumpyDrop> {
         let mut command = Command::new(&self.python);
         command.args(["-c", PROGRAM, &start.len().to_string(), &k.to_string()]);
@@ -47,15 +60,16 @@ impl Numpy {
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::contestant(NAME, "has no pipes"));
         };
-        let mut numpy = NumpyDrop { child, orders: Some(orders), answers: BufReader::new(answers) };
-        let mut bytes = Vec::new();
-        for values in [start, gradient] {
-            for part in values.chunks(1 << 16) {
+        let mut numpy = NumpyDrop { child: Mutex::new(child), orders: Some(orders), answers: BufReader::new(answers) };
+        within(DEADLINE, &numpy.child, || {
+            let mut bytes = Vec::new();
+            for part in [start, gradient].into_iter().flat_map(|values| values.chunks(1 << 16)) {
                 bytes.clear();
                 part.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
-                numpy.order(&bytes)?;
+                order(&mut numpy.orders, &bytes)?;
             }
-        }
+            Ok(())
+        })?;
         Ok(numpy)
     }
 }
@@ -73,7 +87,7 @@ pub struct Dropped {
 
 /// A process that waits for its next turn. Ends with this object.
 pub struct NumpyDrop {
-    child: Child,
+    child: Mutex<Child>,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
@@ -82,11 +96,15 @@ impl NumpyDrop {
     /// One gradient drop.
     ///
     /// # Errors
-    /// When it has ended, or says something else.
+    /// When it has ended, takes a minute, or says something else.
     pub fn turn(&mut self) -> Result<Dropped> {
-        self.order(b"\n")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line).map_err(Error::system("can't read what numpy says"))?;
+        let Self { child, orders, answers } = self;
+        let line = within(DEADLINE, child, || {
+            order(orders, b"\n")?;
+            let mut line = String::new();
+            answers.read_line(&mut line).map_err(Error::system("can't read what numpy says"))?;
+            Ok(line)
+        })?;
         let words: Vec<&str> = line.split_whitespace().collect();
         let dropped = match words[..] {
             [ms, entries, least] => ms.parse().ok().zip(entries.parse().ok()).zip(least.parse().ok()),
@@ -95,20 +113,58 @@ impl NumpyDrop {
         let dropped = dropped.map(|((ms, entries), least)| Dropped { ms, entries, least });
         dropped.ok_or_else(|| Error::contestant(NAME, format!("says {line:?} in place of a time, a count and a value")))
     }
+}
 
-    fn order(&mut self, bytes: &[u8]) -> Result<()> {
-        let orders = self.orders.iter_mut();
-        let told = orders.map(|orders| orders.write_all(bytes).and_then(|()| orders.flush())).next();
-        told.unwrap_or(Ok(())).map_err(Error::system("numpy has ended"))
-    }
+fn order(orders: &mut Option<ChildStdin>, bytes: &[u8]) -> Result<()> {
+    let told = orders.iter_mut().map(|orders| orders.write_all(bytes).and_then(|()| orders.flush())).next();
+    told.unwrap_or(Ok(())).map_err(Error::system("numpy has ended"))
+}
+
+/// Does what waits for a process, which is killed when the time is over: whatever waits for it then ends.
+fn within<T>(deadline: Duration, child: &Mutex<Child>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let is_late = is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout);
+            is_late && child.lock().is_ok_and(|mut child| child.kill().is_ok())
+        });
+        let result = work();
+        drop(done);
+        match watch.join() {
+            Ok(true) => Err(Error::contestant(NAME, format!("does not answer within {deadline:?}"))),
+            _ => result,
+        }
+    })
 }
 
 impl Drop for NumpyDrop {
     fn drop(&mut self) {
         // The end of its input is the end of its work.
         self.orders = None;
-        if self.child.wait().is_err() {
-            let _ = self.child.kill();
+        let Ok(child) = self.child.get_mut() else { return };
+        let late = Instant::now() + LAST_WORDS;
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < late {
+            thread::sleep(Duration::from_millis(5));
         }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_says_nothing_is_ended_at_the_deadline() {
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let mut silent = NumpyDrop { child: Mutex::new(child), orders, answers };
+        let mut line = String::new();
+        let answers = &mut silent.answers;
+        let read = || answers.read_line(&mut line).map_err(Error::system("can't read"));
+        let error = within(Duration::from_millis(20), &silent.child, read).expect_err("a deadline");
+        assert_eq!(error.to_string(), "numpy: does not answer within 20ms");
     }
 }

@@ -34,6 +34,9 @@ struct Report<'a> {
 /// [`Error::Arguments`] for options that go with ranks, before anything is measured.
 pub fn perf(arguments: &PerfArguments) -> Result<u8> {
     let (extent, groups) = (extent(arguments)?, groups(&arguments.only)?);
+    if let Some(folder) = &arguments.record {
+        record::prepare(folder).map_err(|error| Error::Arguments(format!("--record: {error}")))?;
+    }
     let is_piped = arguments.json.as_deref() == Some(Path::new("-"));
     let mut said = if is_piped { Transcript::silent() } else { Transcript::default() };
     let circumstances = Circumstances::now("brevity", peers());
