@@ -117,6 +117,9 @@ struct Shape {
 impl Shape {
     /// Both kinds of bytes begin alike.
     fn read(bytes: &[u8], count: usize) -> Result<Self, Error> {
+        if bytes.len() < HEAD {
+            return Err(malformed("bytes before Elias codes, at least", HEAD, bytes.len()));
+        }
         let (bucket, levels, _) = qsgd_head(bytes)?;
         Ok(Self { count, bucket, levels, width: qsgd_width(levels) })
     }
