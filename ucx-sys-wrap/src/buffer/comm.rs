@@ -4,6 +4,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 pub struct Comm<'env> {
     port: Arc<Port>,
     scope: usize,
+    /// Whether the deadline has passed. Here and not in the port's book: every poll asks.
+    expired: AtomicBool,
     env: PhantomData<fn(&'env ()) -> &'env ()>,
 }
 
@@ -109,7 +112,7 @@ impl Turn<'_> {
 
 impl<'env> Comm<'env> {
     pub(super) fn open(port: &Arc<Port>) -> Self {
-        Self { port: Arc::clone(port), scope: port.open_scope(), env: PhantomData }
+        Self { port: Arc::clone(port), scope: port.open_scope(), expired: AtomicBool::new(false), env: PhantomData }
     }
 
     pub(super) fn scope_key(&self) -> usize {
@@ -130,13 +133,14 @@ impl<'env> Comm<'env> {
 
     /// Lets the deadline pass: every operation of this scope that has not ended fails with [`Error::Timeout`].
     pub fn expire(&self) {
-        self.port.expire(self.scope);
+        self.expired.store(true, Ordering::Relaxed);
     }
 
     /// Whether the deadline has passed.
+    #[inline]
     #[must_use]
     pub fn has_expired(&self) -> bool {
-        self.port.enter().scopes.borrow()[self.scope].expired()
+        self.expired.load(Ordering::Relaxed)
     }
 
     /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
@@ -246,16 +250,14 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
     #[inline]
     fn advance(&self, id: Id) -> Option<Result<Id::Outcome>> {
         let inner = self.comm.port.enter();
-        let mut scopes = inner.scopes.borrow_mut();
-        let scope = &mut scopes[self.comm.scope];
         let mut transport = inner.transport.borrow_mut();
         match id.test(&mut **transport) {
             Some(Ok(outcome)) => {
-                scope.ended(id.operation());
+                inner.scopes.borrow_mut()[self.comm.scope].ended(id.operation());
                 Some(Ok(outcome))
             }
-            None if !scope.expired() => None,
-            failed => self.fail(id, scope, &mut **transport, failed),
+            None if !self.comm.has_expired() => None,
+            failed => self.fail(id, &mut inner.scopes.borrow_mut()[self.comm.scope], &mut **transport, failed),
         }
     }
 
@@ -276,7 +278,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         scope.ended(id.operation());
         Some(result.map_err(|error| {
             let is_out_of_time = match error {
-                Error::Canceled => scope.expired(),
+                Error::Canceled => self.comm.has_expired(),
                 // Closed with the whole transport, for this call or for another that waited too long.
                 Error::Aborted { .. } => matches!(transport.failure(), Some(Failure::TimedOut(_))),
                 _ => false,
@@ -388,8 +390,6 @@ impl Direction for RecvId {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::*;
     use crate::local;
 

@@ -48,7 +48,6 @@ pub(super) struct Scopes {
 #[derive(Default)]
 pub(super) struct ScopeState {
     in_flight: Vec<InFlight>,
-    expired: bool,
 }
 
 /// An operation in flight, and its buffer if whoever waited for it has gone.
@@ -206,11 +205,6 @@ impl Port {
         self.enter().scopes.borrow_mut().open()
     }
 
-    /// From now on every operation of the scope that has not ended fails with a timeout when it is polled.
-    pub(super) fn expire(&self, scope: usize) {
-        self.enter().scopes.borrow_mut()[scope].expired = true;
-    }
-
     /// Cancels and tests what the scope has in flight. Once nothing is left, closes the scope and returns true.
     pub(super) fn try_close_scope(&self, scope: usize) -> bool {
         let inner = self.enter();
@@ -260,7 +254,6 @@ impl Scopes {
     }
 
     fn close(&mut self, scope: usize) {
-        self.all[scope].expired = false;
         self.closed.push(scope);
     }
 }
@@ -282,11 +275,6 @@ impl IndexMut<usize> for Scopes {
 }
 
 impl ScopeState {
-    #[inline]
-    pub(super) fn expired(&self) -> bool {
-        self.expired
-    }
-
     #[inline]
     pub(super) fn began(&mut self, id: OperationId) {
         self.in_flight.push(InFlight { id, orphan: None });

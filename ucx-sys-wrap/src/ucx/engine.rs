@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use brevity_ucx_sys::*;
 
+use super::desk::Desk;
 use super::exiting;
-use super::flight::{Flight, Flights, Record, State, fetch_ended, send_ended};
+use super::flight::{Flight, Flights, Record, State, send_ended};
 use super::handler::set_handlers;
 use super::inbox::Inbox;
 use super::library::Quiet;
@@ -29,18 +30,17 @@ pub(super) enum Manner {
 /// A context with one worker and an endpoint to each peer.
 ///
 /// Invariants: the pointers are null or were made by `ucp`, and each is released once, in the order endpoints, worker,
-/// context; `flights` and `inbox` are freed after the worker, whose callbacks write them. `inbox` is reached through this
-/// (or, in callbacks, while a method of this calls UCX), never by two at a time. A null worker means that UCX is torn
-/// down: nothing is sent, received or written any more.
+/// context; `desk` is freed after the worker, whose callbacks write it. It is reached through this (or, in callbacks,
+/// while a method of this calls UCX), never by two at a time. A null worker means that UCX is torn down: nothing is
+/// sent, received or written any more.
 pub(super) struct Engine {
     pub(super) ucp: &'static Ucp,
     pub(super) endpoints: Vec<ucp_ep_h>,
     worker: ucp_worker_h,
     pub(super) context: ucp_context_h,
-    pub(super) flights: Flights,
     /// Whether memory was allocated by the context, which then is never cleaned up.
     pub(super) has_allocated: Cell<bool>,
-    inbox: NonNull<Inbox>,
+    desk: NonNull<Desk>,
     /// Whether every endpoint is connected.
     pub(super) is_connected: bool,
 }
@@ -60,15 +60,15 @@ impl Engine {
             endpoints: vec![null_mut(); world_size as usize],
             worker: null_mut(),
             context: null_mut(),
-            flights: Flights::new(),
             has_allocated: Cell::new(false),
-            inbox: NonNull::from(Box::leak(Box::new(Inbox::new(own, world_size)))),
+            desk: NonNull::from(Box::leak(Box::new(Desk::new(ucp, own, world_size)))),
             is_connected: false,
         };
         engine.make_context(tuning)?;
         engine.make_worker()?;
-        // SAFETY: the worker has just been made; the inbox is freed after it.
-        unsafe { set_handlers(ucp, engine.worker, engine.inbox) }?;
+        engine.desk().worker = engine.worker;
+        // SAFETY: the worker has just been made; the desk is freed after it.
+        unsafe { set_handlers(ucp, engine.worker, engine.desk) }?;
         Ok(engine)
     }
 
@@ -169,16 +169,27 @@ impl Engine {
     /// What has come, and for whom.
     #[inline]
     pub(super) fn inbox(&mut self) -> &mut Inbox {
-        // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that calls UCX, and with it the
-        // callbacks that use the inbox, can run meanwhile.
-        unsafe { self.inbox.as_mut() }
+        &mut self.desk().inbox
+    }
+
+    /// The records of operations.
+    #[inline]
+    pub(super) fn flights(&mut self) -> &mut Flights {
+        &mut self.desk().flights
+    }
+
+    #[inline]
+    fn desk(&mut self) -> &mut Desk {
+        // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that makes progress, and with it the
+        // handlers that use the desk, can run meanwhile.
+        unsafe { self.desk.as_mut() }
     }
 
     /// The same, to look at.
     #[inline]
     pub(super) fn seen_inbox(&self) -> &Inbox {
         // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut self`.
-        unsafe { self.inbox.as_ref() }
+        unsafe { &self.desk.as_ref().inbox }
     }
 
     /// Begins to send `header_bytes` of the flight's header and a payload to handler `id`; the flight says when it is
@@ -236,29 +247,11 @@ impl Engine {
         take_down(record, request);
     }
 
-    /// Begins to fetch an offered payload; the flight says when it is over.
-    ///
-    /// # Safety
-    /// The bytes, as many as were offered, are valid for writes and touched by nobody else until [`reap`](Self::reap)
-    /// has returned `Some`; `flight` is in no other use.
-    pub(super) unsafe fn fetch(&mut self, offer: Offer, bytes: *mut u8, flight: &Flight) {
-        let record = flight.record();
-        record.begin();
-        if self.is_quiet() {
-            return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
+    /// Begins to fetch an offered payload to a part of a receive; refuses it if the receive is over.
+    pub(super) fn fetch(&mut self, number: u64, part: usize, offer: Offer) {
+        if let Some(offer) = self.desk().fetch(number, part, offer) {
+            self.release(offer);
         }
-        let mut param = ucp_request_param_t {
-            // Not completed without a callback: then there is one way to learn the length.
-            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-            user_data: flight.user_data(),
-            ..Default::default()
-        };
-        param.cb.recv_am = Some(fetch_ended);
-        let Offer { pointer, bytes: length } = offer;
-        // SAFETY: the worker lives; the offer is used once; the caller keeps the bytes; the record outlives the worker.
-        let request =
-            unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), bytes.cast(), length, &param) };
-        take_down(record, request);
     }
 
     /// Refuses an offered payload; its sender's operation completes.
@@ -328,6 +321,7 @@ impl Engine {
             // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of ours.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };
             self.worker = null_mut();
+            self.desk().worker = null_mut();
         }
     }
 
@@ -350,6 +344,7 @@ impl Engine {
     pub(super) fn forget(&mut self) {
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         (self.worker, self.context) = (null_mut(), null_mut());
+        self.desk().worker = null_mut();
     }
 
     /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when its worker is
@@ -388,7 +383,7 @@ impl Drop for Engine {
         // Else it is leaked: the process exits, or UCX 1.13 ends the process when a connection is destroyed that is being made. No memory
         // but its own is lent to it, and nobody makes it progress any more.
         // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
-        drop(unsafe { Box::from_raw(self.inbox.as_ptr()) });
+        drop(unsafe { Box::from_raw(self.desk.as_ptr()) });
     }
 }
 

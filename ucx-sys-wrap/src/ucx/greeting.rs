@@ -25,7 +25,7 @@ pub(super) fn greet(own: Rank, engine: &mut Engine, patience: Duration) -> Resul
     exchange_greetings(own, engine, 0, deadline)?;
     let mut flushing = Vec::new();
     for peer in engine.peers() {
-        let flight = engine.flights.take();
+        let flight = engine.flights().take();
         engine.flush(peer, &flight);
         flushing.push((peer, flight));
     }
@@ -39,7 +39,7 @@ pub(super) fn greet(own: Rank, engine: &mut Engine, patience: Duration) -> Resul
 fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, deadline: (Instant, Duration)) -> Result<()> {
     let mut flights = Vec::new();
     for peer in engine.peers() {
-        let mut flight = engine.flights.take();
+        let mut flight = engine.flights().take();
         // SAFETY: just taken: it is in no use.
         let room = unsafe { flight.header_mut() };
         room[..NOTE_BYTES].copy_from_slice(&note(own, time));
@@ -60,7 +60,7 @@ fn finish(
     loop {
         for position in (0..flights.len()).rev() {
             let Some((status, _)) = engine.reap(&flights[position].1) else { continue };
-            engine.flights.put(flights.swap_remove(position).1);
+            engine.flights().put(flights.swap_remove(position).1);
             engine.check("connecting to a peer", status)?;
         }
         let mut missing: Vec<Rank> = flights.iter().map(|(peer, _)| *peer).collect();

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use brevity_ucx_sys::*;
 
 use super::engine::check;
-use super::inbox::Inbox;
+use super::desk::Desk;
 use super::payload::{Offer, Payload};
 use crate::{Rank, Result};
 
@@ -31,12 +31,12 @@ pub(super) fn note(from: Rank, value: u8) -> [u8; NOTE_BYTES] {
     [a, b, c, d, value]
 }
 
-/// Has what arrives put into `inbox`.
+/// Has what arrives put into the inbox of `desk`, and fetched.
 ///
 /// # Safety
-/// The worker lives. The inbox lives as long as the worker makes progress, and nobody else has a reference to it during
-/// calls that make progress.
-pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, inbox: NonNull<Inbox>) -> Result<()> {
+/// The worker lives, and is the desk's. The desk lives as long as the worker makes progress, and nobody else has a
+/// reference to it during calls that make progress.
+pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, desk: NonNull<Desk>) -> Result<()> {
     let handlers: [ucp_am_recv_callback_t; 4] =
         [Some(arrived::<MESSAGE>), Some(arrived::<PIECE>), Some(arrived::<WORD>), Some(arrived::<GREETING>)];
     for (id, cb) in (0..).zip(handlers) {
@@ -44,7 +44,7 @@ pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, inbox: NonNul
             field_mask: UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
             id,
             cb,
-            arg: inbox.as_ptr().cast(),
+            arg: desk.as_ptr().cast(),
             ..Default::default()
         };
         // SAFETY: the worker lives (the caller), and the parameters during the call.
@@ -56,7 +56,7 @@ pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, inbox: NonNul
 
 /// Handles a message of handler `ID`.
 unsafe extern "C" fn arrived<const ID: u32>(
-    inbox: *mut c_void,
+    desk: *mut c_void,
     header: *const c_void,
     header_bytes: usize,
     data: *mut c_void,
@@ -64,8 +64,9 @@ unsafe extern "C" fn arrived<const ID: u32>(
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
     prefetch(data.cast(), bytes);
-    // SAFETY: the inbox that `set_handlers` was given, which lives and which nobody else has now.
-    let inbox = unsafe { &mut *inbox.cast::<Inbox>() };
+    // SAFETY: the desk that `set_handlers` was given, which lives and which nobody else has now.
+    let desk = unsafe { &mut *desk.cast::<Desk>() };
+    let inbox = &mut desk.inbox;
     // SAFETY: UCX passes so many bytes, valid during this call.
     let header = unsafe { slice(header, header_bytes) };
     // SAFETY: UCX passes a parameter, valid during this call.
@@ -83,6 +84,9 @@ unsafe extern "C" fn arrived<const ID: u32>(
         (GREETING, [a, b, c, d, time]) => inbox.greeting(Rank(u32::from_le_bytes([*a, *b, *c, *d])), *time),
         _ => inbox.greeting(Rank(u32::MAX), u8::MAX),
     }
+    if is_offered {
+        desk.fetch_due();
+    }
     answer
 }
 
@@ -91,10 +95,14 @@ unsafe extern "C" fn arrived<const ID: u32>(
 #[inline]
 fn prefetch(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for at in (0..bytes.min(PREFETCHED_BYTES)).step_by(LINE_BYTES) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint: nothing is read, whatever lies there.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast()) };
+        let (mut at, end) = (0, bytes.min(PREFETCHED_BYTES));
+        while at < end {
+            // SAFETY: a hint: nothing is read, whatever lies there.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast()) };
+            at += LINE_BYTES;
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (start, bytes);

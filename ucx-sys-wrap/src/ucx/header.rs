@@ -263,29 +263,32 @@ fn word(bytes: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*word))
 }
 
-/// The header of a message of one part that counts, has no mark and the signature of the one before.
+/// The header of a message of one part that has no mark, is not hollow, and has the signature of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plain {
     pub(super) tag: Tag,
+    pub(super) is_counted: bool,
     pub(super) consumed: u8,
     pub(super) serial: u16,
 }
 
 impl Plain {
-    const FLAGS: u8 = 1 | COUNTED;
+    const FLAGS: u8 = 1;
 
     #[inline]
     pub(super) fn encode(self, room: &mut [u8; MAX_HEADER_BYTES]) {
         let [low, high] = self.serial.to_le_bytes();
         room[..8].copy_from_slice(&self.tag.0.to_le_bytes());
-        room[8..FIXED_BYTES].copy_from_slice(&[Self::FLAGS, self.consumed, low, high]);
+        let flags = Self::FLAGS | if self.is_counted { COUNTED } else { 0 };
+        room[8..FIXED_BYTES].copy_from_slice(&[flags, self.consumed, low, high]);
     }
 
     /// `None` for any other header.
     #[inline]
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (tag, [flags, consumed, low, high]) = split(bytes.try_into().ok()?);
-        (flags == Self::FLAGS).then_some(Self { tag, consumed, serial: u16::from_le_bytes([low, high]) })
+        let (is_counted, serial) = (flags & COUNTED != 0, u16::from_le_bytes([low, high]));
+        (flags & !COUNTED == Self::FLAGS).then_some(Self { tag, is_counted, consumed, serial })
     }
 }
 

@@ -1,8 +1,8 @@
 //! What arrives, and the receives that it is for.
 //!
 //! UCX calls a handler for every message, inside `progress`. The handler finds the receive and copies a payload that is
-//! there straight into its places; a large payload is only *offered* then, and is fetched afterwards, straight into its
-//! place. What no receive waits for is kept: small payloads as a copy, bounded by the senders' credit (`flow.rs`),
+//! there straight into its places; a large payload is only *offered* then, and is fetched straight into its place: at once
+//! if a receive waits for it (`desk.rs`). What no receive waits for is kept: small payloads as a copy, bounded by the senders' credit (`flow.rs`),
 //! offers as what UCX needs to fetch them.
 //!
 //! Messages of one sender are taken in the order of their numbers, whatever UCX does to the order. Pieces, the parts of
@@ -41,7 +41,7 @@ pub(super) struct Inbox {
     pub(super) awaited: Vec<Awaited>,
     /// Messages that their senders want back and that have not come; the oldest are forgotten.
     withdrawn: VecDeque<Withdrawal>,
-    /// What is to be done with UCX, which must not be called from the handler.
+    /// What is to be done with UCX, which the inbox does not call.
     pub(super) jobs: VecDeque<Job>,
     /// The first peer that sent what is no message of ours.
     pub(super) violation: Option<(Rank, Error)>,
@@ -103,11 +103,7 @@ impl Inbox {
         if self.is_closed {
             return;
         }
-        if let Payload::Here(bytes) = payload
-            && self.take_plain(header, bytes).is_some()
-        {
-            return;
-        }
+        let Err(payload) = self.take_plain(header, payload) else { return };
         let (mut decoded, inline) = match Header::decode(header, payload.bytes()) {
             Ok(decoded) => decoded,
             Err(Error::Protocol { rank, what }) => return self.refuse(rank, what),
@@ -142,32 +138,40 @@ impl Inbox {
         }
     }
 
-    /// Takes what nearly every short message is: a plain one that comes in order, with its payload, for a receive that waits.
-    /// `None`, and nothing has happened, if it is anything else.
+    /// Takes what nearly every message is: a plain one that comes in order, for a receive that waits, with its payload or the
+    /// offer of it. Gives the payload back, and nothing has happened, if it is anything else.
     #[inline]
-    fn take_plain(&mut self, header: &[u8], bytes: &[u8]) -> Option<()> {
-        let Plain { tag, consumed, serial } = Plain::decode(header)?;
-        let from = tag.source();
-        let flow = self.flows.get_mut(from.index())?;
+    fn take_plain<'a>(&mut self, header: &[u8], payload: Payload<'a>) -> Result<(), Payload<'a>> {
+        let Some(Plain { tag, is_counted, consumed, serial }) = Plain::decode(header) else { return Err(payload) };
+        let (from, bytes) = (tag.source(), payload.bytes());
+        let Some(flow) = self.flows.get_mut(from.index()) else { return Err(payload) };
         let is_next = serial == flow.taken_count as u16 && from != self.own;
         if !is_next || !flow.credit(consumed) || !self.withdrawn.is_empty() || !self.ahead.is_empty() {
-            return None;
+            return Err(payload);
         }
-        let incoming = self.receives.get_mut(self.lines.first_waiting(tag)?)?;
-        let fits = incoming.signature == flow.taken_signature && incoming.parts.len() == 1;
-        let place = incoming.parts.first_mut().filter(|place| fits && bytes.len() <= place.len())?;
-        // A copy: UCX has received it before anybody knew where it belongs.
-        place.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        incoming.take_one(bytes.len());
-        self.lines.take_waiting(tag);
+        let (receives, signature) = (&mut self.receives, flow.taken_signature);
+        let found = self.lines.take_first(tag, |number| {
+            let incoming = receives.get_mut(number)?;
+            let fits = |incoming: &Incoming| {
+                incoming.signature == signature && incoming.parts.len() == 1 && bytes <= incoming.parts[0].len()
+            };
+            fits(incoming).then_some((number, incoming))
+        });
+        let Some((number, incoming)) = found else { return Err(payload) };
+        match payload {
+            Payload::Here(bytes) => incoming.take_one(bytes, &mut self.statistics),
+            Payload::Offered(offer) => {
+                incoming.fetch_one(bytes);
+                self.jobs.push_back(Job::Fetch { number, part: 0, offer });
+            }
+        }
         flow.next_taken();
-        if flow.consume(cost(bytes.len())) {
+        if is_counted && flow.consume(cost(bytes)) {
             self.jobs.push_back(Job::Tell(from));
         }
-        count_copy(&mut self.statistics, bytes.len());
         self.statistics.messages_received += 1;
-        self.statistics.bytes_received += (FIXED_BYTES + bytes.len()) as u64;
-        Some(())
+        self.statistics.bytes_received += (FIXED_BYTES + bytes) as u64;
+        Ok(())
     }
 
     /// A peer says what it has consumed.
@@ -203,6 +207,18 @@ impl Inbox {
     #[inline]
     pub(super) fn next_job(&mut self) -> Option<Job> {
         self.jobs.pop_front()
+    }
+
+    /// What is to be fetched, if that is the next job: receive, part and offer.
+    #[inline]
+    pub(super) fn next_fetch(&mut self) -> Option<(u64, usize, Offer)> {
+        if !matches!(self.jobs.front(), Some(Job::Fetch { .. })) {
+            return None;
+        }
+        match self.jobs.pop_front() {
+            Some(Job::Fetch { number, part, offer }) => Some((number, part, offer)),
+            _ => None,
+        }
     }
 
     #[inline]

@@ -74,7 +74,7 @@ fn messages_that_overtake_others_wait_for_them() {
 /// A message like `send`'s that does not say its signature.
 fn send_unsigned(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
     let mut room = [0; MAX_HEADER_BYTES];
-    Plain { tag: tag(round), consumed: 0, serial }.encode(&mut room);
+    Plain { tag: tag(round), is_counted: true, consumed: 0, serial }.encode(&mut room);
     inbox.message(&room[..FIXED_BYTES], Payload::Here(bytes));
 }
 
@@ -121,6 +121,59 @@ fn a_plain_message_fits_its_place_or_ends_its_receive() {
     assert_eq!(places, [[1, 0], [0, 0], [3, 3]]);
     assert_eq!((inbox.statistics.messages_received, inbox.statistics.copies), (3, 2));
     assert!(inbox.violation.is_none());
+}
+
+/// What becomes of messages of these sizes, in order, received into places of 5 bytes each: offered or not, with a receive
+/// posted before it or after. `is_plain`: whether those after the first leave their signature out.
+fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u64, u64) {
+    let mut inbox = Inbox::new(OWN, 2);
+    let mut places = vec![[0u8; 5]; messages.len()];
+    let mut told = Vec::new();
+    for (serial, ((bytes, is_offered, is_early), place)) in (0..).zip(messages.iter().zip(&mut places)) {
+        let (content, mut number) = (vec![serial as u8 + 1; *bytes], None);
+        let mut ended = None;
+        let mut receive = |inbox: &mut Inbox| match post(inbox, 7, place) {
+            Ok(posted) => number = Some(posted),
+            Err(result) => ended = Some(result),
+        };
+        if !is_early {
+            receive(&mut inbox);
+        }
+        let payload = if *is_offered { offer(*bytes) } else { Payload::Here(&content) };
+        match is_plain && serial > 0 {
+            true => {
+                let mut room = [0; MAX_HEADER_BYTES];
+                Plain { tag: tag(7), is_counted: false, consumed: 0, serial }.encode(&mut room);
+                inbox.message(&room[..FIXED_BYTES], payload);
+            }
+            false => inbox.message(&header(7, serial, std::slice::from_ref(&content), 0), payload),
+        }
+        if *is_early {
+            receive(&mut inbox);
+        }
+        let ended = ended.or_else(|| Some(inbox.take_ended(number?)?.1.result.map(|arrival| arrival.lengths[0])));
+        told.push(format!("{ended:?}"));
+        while let Some(job) = inbox.next_job() {
+            told.push(match job {
+                Job::Fetch { number: found, part, offer } => format!("{} {part} {}", Some(found) == number, offer.bytes),
+                Job::Release(offer) => format!("release {}", offer.bytes),
+                Job::Tell(rank) => format!("tell {rank}"),
+            });
+        }
+    }
+    assert!(inbox.violation.is_none());
+    told.push(format!("{places:?}"));
+    (told, inbox.statistics.messages_received, inbox.statistics.copies)
+}
+
+#[test]
+fn a_plain_message_is_taken_as_any_other() {
+    let cases = [(0, false), (1, false), (5, false), (6, false), (1, true), (5, true), (6, true)];
+    let both = cases.iter().flat_map(|&(bytes, is_offered)| [false, true].map(|is_early| (bytes, is_offered, is_early)));
+    let messages: Vec<_> = [(1, false, false)].into_iter().chain(both).collect();
+    assert_eq!(outcomes(&messages, true), outcomes(&messages, false));
+    let fetched = outcomes(&[(1, false, false), (5, true, false)], true).0;
+    assert_eq!(fetched[1..3], ["None".to_owned(), "true 0 5".to_owned()]);
 }
 
 #[test]

@@ -70,12 +70,18 @@ impl Incoming {
         self.ended(Ok(header.arrival()), false);
     }
 
-    /// The only part has come whole.
+    /// Takes the payload of a plain message, which ends the receive. Its only part has room.
     #[inline]
-    pub(super) fn take_one(&mut self, bytes: usize) {
-        let mut lengths = Lengths::new();
-        lengths.push(bytes);
-        self.ended(Ok(Arrival { mark: Mark::NONE, lengths }), false);
+    pub(super) fn take_one(&mut self, payload: &[u8], statistics: &mut Statistics) {
+        count_copy(statistics, payload.len());
+        // A copy: UCX has received it before anybody knew where it belongs.
+        self.parts[0].bytes_mut()[..payload.len()].copy_from_slice(payload);
+        self.ended(Ok(plain(payload.len())), false);
+    }
+
+    /// The payload of a plain message, of so many bytes, is still to come.
+    pub(super) fn fetch_one(&mut self, bytes: usize) {
+        self.fetch(plain(bytes), 1, true);
     }
 
     /// Takes the parts that travelled in the header of a spread message. The message was checked.
@@ -205,6 +211,14 @@ impl Incoming {
         };
         (self.parts, ended)
     }
+}
+
+/// What arrives of a plain message.
+#[inline]
+fn plain(bytes: usize) -> Arrival {
+    let mut lengths = Lengths::new();
+    lengths.push(bytes);
+    Arrival { mark: Mark::NONE, lengths }
 }
 
 /// Counts one copy of payload, unless there is none.

@@ -31,10 +31,15 @@ impl<Message> Lines<Message> {
         self.bucket(tag).waiting.push_back((tag, number));
     }
 
-    /// The receive that has waited longest for `tag`, if it is the first of its bucket.
+    /// Takes the receive that has waited longest for `tag` out of the line, if it is the first of its bucket and `take` gives
+    /// something for its number.
     #[inline]
-    pub(super) fn first_waiting(&mut self, tag: Tag) -> Option<u64> {
-        self.bucket(tag).waiting.front().filter(|(first, _)| *first == tag).map(|(_, number)| *number)
+    pub(super) fn take_first<T>(&mut self, tag: Tag, take: impl FnOnce(u64) -> Option<T>) -> Option<T> {
+        let waiting = &mut self.bucket(tag).waiting;
+        let (_, number) = *waiting.front().filter(|(first, _)| *first == tag)?;
+        let taken = take(number)?;
+        waiting.pop_front();
+        Some(taken)
     }
 
     /// The receive that has waited longest for `tag`, which waits no longer.

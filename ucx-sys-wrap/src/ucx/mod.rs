@@ -32,6 +32,7 @@ mod card;
 mod closing;
 #[cfg(test)]
 mod closing_tests;
+mod desk;
 mod engine;
 pub(crate) mod exiting;
 mod flight;

@@ -39,12 +39,18 @@ impl Receives {
     /// Does what the handlers have left to do. Says whether there was anything.
     #[inline]
     pub(super) fn work(&mut self, engine: &mut Engine) -> bool {
-        let mut worked = false;
+        let has_work = !engine.inbox().jobs.is_empty();
+        if has_work {
+            self.do_jobs(engine);
+        }
+        has_work
+    }
+
+    #[inline(never)]
+    fn do_jobs(&mut self, engine: &mut Engine) {
         while let Some(job) = engine.inbox().next_job() {
             self.do_job(engine, job);
-            worked = true;
         }
-        worked
     }
 
     /// Gives a receive back that has ended.
@@ -71,26 +77,16 @@ impl Receives {
             if let Some(flights) = incoming.take_flights() {
                 // Parts that had come before are of a message that is not whole.
                 incoming.end(error.clone());
-                flights.into_iter().for_each(|(flight, _)| engine.flights.put(flight));
+                flights.into_iter().for_each(|(flight, _)| engine.flights().put(flight));
             }
         }
-        self.words.drain(..).for_each(|flight| engine.flights.put(flight));
+        self.words.drain(..).for_each(|flight| engine.flights().put(flight));
     }
 
     fn do_job(&mut self, engine: &mut Engine, job: Job) {
         match job {
             Job::Release(offer) => engine.release(offer),
-            Job::Fetch { number, part, offer } => {
-                let bytes = offer.bytes;
-                let place = engine.inbox().receive(number).and_then(|incoming| incoming.place(part, bytes));
-                let Some(place) = place.map(<[u8]>::as_mut_ptr) else { return engine.release(offer) };
-                let flight = engine.flights.take();
-                // SAFETY: whoever made the lease keeps the place until it is given back, when the flight is reaped.
-                unsafe { engine.fetch(offer, place, &flight) };
-                if let Some(incoming) = engine.inbox().receive(number) {
-                    incoming.comes(Some((flight, bytes)));
-                }
-            }
+            Job::Fetch { number, part, offer } => engine.fetch(number, part, offer),
             Job::Tell(rank) => self.tell(engine, rank),
         }
     }
@@ -99,12 +95,12 @@ impl Receives {
     fn tell(&mut self, engine: &mut Engine, rank: Rank) {
         for position in (0..self.words.len()).rev() {
             if engine.reap(&self.words[position]).is_some() {
-                engine.flights.put(self.words.swap_remove(position));
+                engine.flights().put(self.words.swap_remove(position));
             }
         }
         let Some(flow) = engine.inbox().flow(rank).filter(|flow| flow.owes()) else { return };
         let word = note(self.own, flow.tell());
-        let mut flight = engine.flights.take();
+        let mut flight = engine.flights().take();
         // SAFETY: just taken: it is in no use.
         let room = unsafe { flight.header_mut() };
         room[..NOTE_BYTES].copy_from_slice(&word);
@@ -123,7 +119,7 @@ fn land(engine: &mut Engine, number: u64) {
     let mut wrong = None;
     for (flight, expected) in flights {
         let (status, bytes) = engine.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
-        engine.flights.put(flight);
+        engine.flights().put(flight);
         if status != ucs_status_t::UCS_OK {
             wrong = Some(engine.error(from, "ucp_am_recv_data_nbx", status));
         } else if bytes != expected {

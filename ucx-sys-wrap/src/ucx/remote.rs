@@ -259,7 +259,7 @@ impl OneSided for Ucx {
         if let Err(error) = self.check_open(to) {
             return Posted::Done(Err(error));
         }
-        let flight = self.engine.flights.take();
+        let flight = self.engine.flights().take();
         self.engine.flush(to, &flight);
         let mut access = Access::new(to, None, Memory::Flush, self.round);
         access.flights.push(flight);
@@ -350,7 +350,7 @@ impl Ucx {
         for index in (0..self.accesses.forgotten.len()).rev() {
             if self.engine.reap(&self.accesses.forgotten[index]).is_some() {
                 let flight = self.accesses.forgotten.swap_remove(index);
-                self.engine.flights.put(flight);
+                self.engine.flights().put(flight);
             }
         }
     }
@@ -371,7 +371,7 @@ impl Access {
         match &mut self.memory {
             Memory::Put(parts) => {
                 for part in parts.iter().filter(|part| !part.is_empty()) {
-                    let flight = engine.flights.take();
+                    let flight = engine.flights().take();
                     // SAFETY: whoever made the lease keeps the bytes until it is dropped, after the flight is reaped.
                     unsafe { engine.put(self.peer, key, address, part.bytes(), &flight) };
                     address = address.wrapping_add(part.len() as u64);
@@ -380,7 +380,7 @@ impl Access {
             }
             Memory::Get(parts) => {
                 for part in parts.iter_mut().filter(|part| !part.is_empty()) {
-                    let (flight, length) = (engine.flights.take(), part.len());
+                    let (flight, length) = (engine.flights().take(), part.len());
                     // SAFETY: as for puts.
                     unsafe { engine.get(self.peer, key, address, part.bytes_mut(), &flight) };
                     address = address.wrapping_add(length as u64);
@@ -398,7 +398,7 @@ impl Access {
                 self.flights.push(flight);
                 return false;
             };
-            engine.flights.put(flight);
+            engine.flights().put(flight);
             if status != ucs_status_t::UCS_OK && self.result.is_ok() {
                 let call = match self.memory {
                     Memory::Put(_) => "ucp_put_nbx",

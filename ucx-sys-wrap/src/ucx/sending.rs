@@ -9,7 +9,7 @@ use super::engine::{Engine, Manner};
 use super::flight::{Bounce, Bounces, Flight};
 use super::flow::cost;
 use super::handler::{MESSAGE, PIECE};
-use super::header::{FIXED_BYTES, Header, PIECE_BYTES, PieceHeader, Plain};
+use super::header::{FIXED_BYTES, Header, MAX_MESSAGE_BYTES, PIECE_BYTES, PieceHeader, Plain};
 use super::incoming::count_copy;
 use super::table::Table;
 use super::{AT_ONCE_BYTES, PACKED_BYTES};
@@ -71,7 +71,7 @@ impl Sends {
             return self.post_any((engine, bounces), to, envelope, parts, posted_in);
         };
         if let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight) {
-            engine.flights.put(flight);
+            engine.flights().put(flight);
             return Posted::Done(SendDone { parts, result: Ok(()) });
         }
         let message = Withdrawal { tag: envelope.tag, serial };
@@ -107,7 +107,7 @@ impl Sends {
         let message = Withdrawal { tag: header.tag, serial };
         let mut bounce = None;
         let (manner, payload) = choose(&mut header, &parts, bounces, &mut bounce);
-        let mut flight = engine.flights.take();
+        let mut flight = engine.flights().take();
         // SAFETY: just taken: it is in no use.
         let header_bytes = header.encode(&parts, unsafe { flight.header_mut() });
         count(engine, &header);
@@ -173,27 +173,33 @@ impl Sends {
     }
 }
 
-/// Sends what nearly every short message is: one part, with a [`Plain`] header, at once. Gives the message's number with the
-/// flight; `None`, and nothing has happened, if it is anything else or there is no credit.
+/// Sends what nearly every message is: one part, with a [`Plain`] header, at once or as an offer. Gives the message's number
+/// with the flight; `None`, and nothing has happened, if it is anything else.
 #[inline]
 fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, parts: &SendParts) -> Option<(Flight, u32)> {
     let [part] = parts.as_slice() else { return None };
     let (bytes, inbox) = (part.len(), engine.inbox());
     let flow = inbox.flow(to)?;
     let is_plain = envelope.mark == Mark::NONE && envelope.signature == flow.sent_signature;
-    if !is_plain || bytes > AT_ONCE_BYTES || !flow.spend(cost(bytes)) {
+    if !is_plain {
+        return None;
+    }
+    let is_counted = bytes <= AT_ONCE_BYTES && flow.spend(cost(bytes));
+    // Nothing can't be offered, and too much can't be sent.
+    if !is_counted && (bytes == 0 || bytes as u64 > MAX_MESSAGE_BYTES) {
         return None;
     }
     let serial = flow.next_sent();
-    let plain = Plain { tag: envelope.tag, consumed: flow.tell(), serial: serial as u16 };
+    let plain = Plain { tag: envelope.tag, is_counted, consumed: flow.tell(), serial: serial as u16 };
     inbox.statistics.messages_sent += 1;
     inbox.statistics.bytes_sent += (FIXED_BYTES + bytes) as u64;
-    let mut flight = engine.flights.take();
+    let mut flight = engine.flights().take();
     // SAFETY: just taken: it is in no use.
     plain.encode(unsafe { flight.header_mut() });
+    let manner = if is_counted { Manner::Any } else { Manner::Offer };
     let payload = (part.bytes().as_ptr(), bytes);
     // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is reaped.
-    unsafe { engine.send(to, (MESSAGE, Manner::Any), FIXED_BYTES, payload, &flight) };
+    unsafe { engine.send(to, (MESSAGE, manner), FIXED_BYTES, payload, &flight) };
     Some((flight, serial))
 }
 
@@ -277,7 +283,7 @@ impl Outgoing {
             let is_counted = bytes.len() <= AT_ONCE_BYTES
                 && engine.inbox().flow(self.to).is_some_and(|flow| flow.spend(cost(bytes.len())));
             let piece = PieceHeader { from: tag.source(), serial: self.message.serial, part: part as u8, is_counted };
-            let mut flight = engine.flights.take();
+            let mut flight = engine.flights().take();
             // SAFETY: just taken: it is in no use.
             let room = unsafe { flight.header_mut() };
             room[..PIECE_BYTES].copy_from_slice(&piece.encode());
@@ -295,7 +301,7 @@ impl Outgoing {
             self.flights.push(flight);
             return;
         }
-        engine.flights.put(flight);
+        engine.flights().put(flight);
     }
 
     /// Whether UCX is done with a flight; takes its outcome down.
@@ -318,7 +324,7 @@ impl Outgoing {
                 self.flights.push(flight);
                 return false;
             }
-            engine.flights.put(flight);
+            engine.flights().put(flight);
         }
         if let Some(bounce) = self.bounce.take() {
             bounces.put(bounce);
