@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 
 use brevity_ucx_sys::*;
 
-use super::engine::check;
 use super::desk::Desk;
+use super::engine::check;
 use super::payload::{Offer, Payload};
 use crate::{Rank, Result};
 

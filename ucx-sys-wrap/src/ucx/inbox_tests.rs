@@ -155,7 +155,9 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         told.push(format!("{ended:?}"));
         while let Some(job) = inbox.next_job() {
             told.push(match job {
-                Job::Fetch { number: found, part, offer } => format!("{} {part} {}", Some(found) == number, offer.bytes),
+                Job::Fetch { number: found, part, offer } => {
+                    format!("{} {part} {}", Some(found) == number, offer.bytes)
+                }
                 Job::Release(offer) => format!("release {}", offer.bytes),
                 Job::Tell(rank) => format!("tell {rank}"),
             });
@@ -169,7 +171,8 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
 #[test]
 fn a_plain_message_is_taken_as_any_other() {
     let cases = [(0, false), (1, false), (5, false), (6, false), (1, true), (5, true), (6, true)];
-    let both = cases.iter().flat_map(|&(bytes, is_offered)| [false, true].map(|is_early| (bytes, is_offered, is_early)));
+    let both =
+        cases.iter().flat_map(|&(bytes, is_offered)| [false, true].map(|is_early| (bytes, is_offered, is_early)));
     let messages: Vec<_> = [(1, false, false)].into_iter().chain(both).collect();
     assert_eq!(outcomes(&messages, true), outcomes(&messages, false));
     let fetched = outcomes(&[(1, false, false), (5, true, false)], true).0;
