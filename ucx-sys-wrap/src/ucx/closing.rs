@@ -13,6 +13,7 @@ impl Engine {
         if self.is_quiet() {
             return;
         }
+        self.desk().is_leaving = true;
         let start = Instant::now();
         let param = ucp_request_param_t::default();
         let mut closing = Vec::new();

@@ -18,17 +18,22 @@ pub(super) struct Desk {
     pub(super) flights: Flights,
     ucp: &'static Ucp,
     pub(super) worker: ucp_worker_h,
+    /// Whether endpoints or the worker are about to go: no fetch begins any more in a handler.
+    pub(super) is_leaving: bool,
 }
 
 impl Desk {
     /// A desk without a worker.
     pub(super) fn new(ucp: &'static Ucp, own: Rank, world_size: u32) -> Self {
-        Self { inbox: Inbox::new(own, world_size), flights: Flights::new(), ucp, worker: null_mut() }
+        let (inbox, flights) = (Inbox::new(own, world_size), Flights::new());
+        Self { inbox, flights, ucp, worker: null_mut(), is_leaving: false }
     }
 
     /// Begins to fetch what is due to be fetched next: in the handler that it has been offered to, and not a turn later.
     pub(super) fn fetch_due(&mut self) {
-        while let Some((number, part, offer)) = self.inbox.next_fetch() {
+        while !self.is_leaving
+            && let Some((number, part, offer)) = self.inbox.next_fetch()
+        {
             if let Some(offer) = self.fetch(number, part, offer) {
                 self.inbox.jobs.push_back(Job::Release(offer));
             }

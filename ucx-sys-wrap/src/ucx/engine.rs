@@ -179,7 +179,7 @@ impl Engine {
     }
 
     #[inline]
-    fn desk(&mut self) -> &mut Desk {
+    pub(super) fn desk(&mut self) -> &mut Desk {
         // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that makes progress, and with it the
         // handlers that use the desk, can run meanwhile.
         unsafe { self.desk.as_mut() }
@@ -313,6 +313,7 @@ impl Engine {
 
     /// Destroys the worker with its endpoints.
     pub(super) fn destroy_worker(&mut self) {
+        self.desk().is_leaving = true;
         self.finish_fetches();
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         if !self.worker.is_null() {
