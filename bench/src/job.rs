@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
 use crate::collective::microseconds_since_epoch;
-use crate::order::{Answer, Order, Posted};
+use crate::order::{Answer, Order};
 use crate::{Error, Result};
 
 /// How long processes may take to start and to call.
@@ -51,21 +51,14 @@ struct Group(Child);
 
 impl Job {
     /// Starts ranks of ours over `transport`, with more variables in their environment. Where they `poll`, the transport
-    /// alone is measured ([`Waiting::Polls`](crate::p2p::Waiting::Polls)). The receiver of a stream has `posted`.
+    /// alone is measured ([`Waiting::Polls`](crate::p2p::Waiting::Polls)).
     ///
     /// # Errors
     /// When they can't be started or do not call.
-    pub fn ours(
-        name: &str,
-        ranks: u32,
-        transport: Choice,
-        (poll, posted): (bool, Posted),
-        variables: &[(&str, &str)],
-    ) -> Result<Self> {
+    pub fn ours(name: &str, ranks: u32, transport: Choice, poll: bool, variables: &[(&str, &str)]) -> Result<Self> {
         Self::start(name, ranks, |socket, _| {
             let poll = poll.then(|| OsString::from("--poll"));
-            let posted = ["--posted".into(), posted.bytes.to_string().into(), posted.fewest.to_string().into()];
-            let arguments = ["rank".into(), socket.as_os_str().to_owned()].into_iter().chain(poll).chain(posted);
+            let arguments = ["rank".into(), socket.as_os_str().to_owned()].into_iter().chain(poll);
             let launch = Launch::new(own_program()?, arguments).ranks(ranks).transport(transport);
             let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
             Ok(Processes::Ours(launch.spawn()?))

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use brevity_bench::compare::{self, P2pArguments};
 use brevity_bench::floor::{self, Patience};
-use brevity_bench::order::Posted;
 use brevity_bench::{Result, seat};
 use clap::{Parser, Subcommand};
 
@@ -32,9 +31,6 @@ enum Action {
         socket: PathBuf,
         #[arg(long = "poll")]
         polls: bool,
-        /// How many bytes the receiver of a stream has posted, and how many messages at least
-        #[arg(long, num_args = 2, value_names = ["BYTES", "FEWEST"])]
-        posted: Vec<usize>,
     },
     /// An end of a pair of bare sockets that waits for orders at a socket.
     #[command(hide = true)]
@@ -62,13 +58,7 @@ fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
-        Action::Rank { socket, polls, posted } => {
-            let posted = match posted[..] {
-                [bytes, fewest] => Posted { bytes, fewest },
-                _ => Posted::COMMON,
-            };
-            seat::serve(&socket, polls, posted).map(|()| true)
-        }
+        Action::Rank { socket, polls } => seat::serve(&socket, polls).map(|()| true),
         Action::Floor { socket, rank, ranks, yielding } => {
             let patience = if yielding { Patience::Yield } else { Patience::Poll };
             floor::serve(&socket, (rank, ranks), patience).map(|()| true)

@@ -17,29 +17,14 @@ pub const MOST_SAMPLES: usize = 100;
 /// Messages that are on their way at once where bandwidth is measured.
 pub const WINDOW: usize = 64;
 
-/// How much the receiver of a stream has posted. No two receives share memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Posted {
-    /// As many messages as fit into so many bytes,
-    pub bytes: usize,
-    /// but no fewer than this.
-    pub fewest: usize,
-}
+/// The most that the receiver of a stream has posted, in bytes: no two receives share memory, and more than this falls
+/// out of the processor's cache, so that memory would be measured.
+const POSTED_BYTES: usize = 1 << 20;
 
-impl Posted {
-    /// What everybody has unless told otherwise: more falls out of the processor's cache, so that memory would be measured;
-    /// one message to be written and one to follow.
-    pub const COMMON: Self = Self { bytes: 1 << 20, fewest: 2 };
-    /// One message at a time, into one memory, which stays in the cache.
-    pub const ONE: Self = Self { bytes: 0, fewest: 1 };
-    /// Enough that the wire is not idle from the end of one message to the beginning of the next.
-    pub const AHEAD: Self = Self { bytes: 16 << 20, fewest: 2 };
-
-    /// How many messages of so many bytes are posted.
-    #[must_use]
-    pub fn depth(self, bytes: usize) -> usize {
-        (self.bytes / bytes.max(1)).clamp(self.fewest, WINDOW)
-    }
+/// How many messages the receiver of a stream of them has posted: at least two, one to be written and one to follow.
+#[must_use]
+pub fn stream_depth(bytes: usize) -> usize {
+    (POSTED_BYTES / bytes.max(1)).clamp(2, WINDOW)
 }
 
 /// What is measured.
@@ -81,8 +66,6 @@ pub struct Order {
     pub most_samples: usize,
     /// Other salts, other bytes in the messages; not part of the line.
     pub salt: usize,
-    /// How much the receiver of a stream has posted; not part of the line.
-    pub posted: Posted,
 }
 
 /// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no samples.
@@ -140,7 +123,7 @@ impl Order {
     pub fn new(what: What, bytes: usize, iterations: usize, warmup: usize) -> Self {
         let streams = matches!(what, What::Bandwidth | What::Bibandwidth);
         let most_samples = if streams { 1 } else { MOST_SAMPLES };
-        Self { what, bytes, iterations, warmup, most_samples, salt: 0, posted: Posted::COMMON }
+        Self { what, bytes, iterations, warmup, most_samples, salt: 0 }
     }
 
     /// The same with as many iterations as fill `microseconds` when one takes `each`, within `bounds`.
@@ -231,15 +214,6 @@ mod tests {
         assert_eq!(order.lasting(1000.0, 2.0, (4, 1000)).iterations, 500);
         assert_eq!(order.lasting(1000.0, 2000.0, (4, 1000)).iterations, 4);
         assert_eq!(order.lasting(1000.0, 0.0, (4, 1000)).iterations, 1000);
-    }
-
-    #[test]
-    fn what_is_posted_is_a_window_at_most() {
-        let depths = |bytes| [Posted::COMMON, Posted::ONE, Posted::AHEAD].map(|posted| posted.depth(bytes));
-        assert_eq!(depths(0), [64, 1, 64]);
-        assert_eq!(depths(64 << 10), [16, 1, 64]);
-        assert_eq!(depths(1 << 20), [2, 1, 16]);
-        assert_eq!(depths(16 << 20), [2, 1, 2]);
     }
 
     proptest! {

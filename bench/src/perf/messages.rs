@@ -14,8 +14,14 @@ const MOST_CALLS: usize = 1000;
 /// Measures one row; the lower rank of each pair has the times. A rank without a peer only meets the others.
 pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: bool) -> Result<Measured> {
     let at_a_time = if matches!(benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth) { WINDOW } else { 1 };
-    let (iterations, warmup) = (case.iterations * at_a_time, case.warmup * at_a_time);
-    let order = Order { most_samples: case.iterations, ..Order::new(what(benchmark)?, case.bytes, iterations, warmup) };
+    let order = Order {
+        what: what(benchmark)?,
+        bytes: case.bytes,
+        iterations: case.iterations * at_a_time,
+        warmup: case.warmup * at_a_time,
+        most_samples: case.iterations,
+        salt: 0,
+    };
     let one = |salt| Order { iterations: at_a_time, warmup: 0, most_samples: 1, salt, ..order };
     let check = |iterations: usize| {
         let run = |salt: usize| run(group, &one(salt));

@@ -14,7 +14,7 @@ use super::pairs::{Comparison, Effort, Subject};
 use crate::Result;
 use crate::floor::Patience;
 use crate::job::{Job, own_program};
-use crate::order::{Posted, What};
+use crate::order::What;
 use crate::peers::{Mpi, Perftest, Wire};
 
 /// No memory of ours is shared: sockets, or UCX's own shared memory, also between ranks of one host.
@@ -127,26 +127,24 @@ impl Row {
     }
 }
 
-/// The `ucx` transport with nothing but UCX, held to one wire. The receiver of a stream has posted what is best for the wire:
-/// `ucx_perftest` has all posted into one memory, which costs it neither cache nor waits.
+/// The `ucx` transport with nothing but UCX, held to one wire.
 fn ours_ucx(wire: Wire, ranks: u32, poll: bool) -> Result<Job> {
-    let posted = if wire == Wire::Shm { Posted::ONE } else { Posted::AHEAD };
     let variables = [("UCX_TLS", wire.ucx_tls()), NOT_SHARED];
-    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, (poll, posted), &variables)
+    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, poll, &variables)
 }
 
 /// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks share.
 fn ours_ucx_here(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("ucx", ranks, Choice::Ucx, (poll, Posted::COMMON), &[SHARED])
+    Job::ours("ucx", ranks, Choice::Ucx, poll, &[SHARED])
 }
 
 fn ours_tcp(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("tcp", ranks, Choice::Tcp, (poll, Posted::COMMON), &[NOT_SHARED])
+    Job::ours("tcp", ranks, Choice::Tcp, poll, &[NOT_SHARED])
 }
 
 /// Our own shared memory.
 fn ours_host(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("host", ranks, Choice::Tcp, (poll, Posted::COMMON), &[SHARED])
+    Job::ours("host", ranks, Choice::Tcp, poll, &[SHARED])
 }
 
 fn bare_sockets(ranks: u32, patience: Patience) -> Result<Job> {
