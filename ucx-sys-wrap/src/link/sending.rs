@@ -239,7 +239,7 @@ impl Sender {
             self.queue.push_back(Queued::Message(head, message));
         } else if self.offers.len() >= MAX_OFFERS {
             let why = format!("rank {} has not received {MAX_OFFERS} messages: let it catch up", self.peer);
-            self.end(message, Err(Error::Unavailable { name: "tcp", why }));
+            self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
             let word = is_open.then(|| self.open_word());
             let number = self.offers.insert(Offer { message, word, is_written: false }) as u32;

@@ -45,7 +45,6 @@ mod incoming;
 mod judging;
 mod leaving;
 mod ledger;
-
 #[cfg(test)]
 mod many_tests;
 mod matching;

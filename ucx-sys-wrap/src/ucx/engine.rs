@@ -381,8 +381,8 @@ impl Drop for Engine {
         if inside.is_some() && (self.is_connected || self.peers().is_empty()) {
             self.tear_down();
         }
-        // Else it is leaked: the process exits, or UCX 1.13 ends the process when a connection is destroyed that is being made. No memory
-        // but its own is lent to it, and nobody makes it progress any more.
+        // Else it is leaked: the process exits, or UCX 1.13 ends the process when a connection is destroyed that is being made. Nobody
+        // makes it progress any more.
         // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
         drop(unsafe { Box::from_raw(self.desk.as_ptr()) });
     }

@@ -187,6 +187,8 @@ struct Closing {
     error: Error,
     /// `None` after [`Transport::abandon`].
     cause: Option<Failure>,
+    /// What peers were told.
+    told: Closed,
 }
 
 /// A rank's context and worker, before it knows of any other: where these can be made, UCX works.
@@ -366,8 +368,8 @@ impl Drop for Ucx {
             self.fail(Failure::PeerLost(self.rank));
         }
         self.flush_links();
-        if let Some(Closing { cause, .. }) = &self.closed {
-            self.liveness.answer(Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank))));
+        if let Some(Closing { told, .. }) = &self.closed {
+            self.liveness.answer(*told);
             return;
         }
         self.engine.close_endpoints(FLUSH_PATIENCE);

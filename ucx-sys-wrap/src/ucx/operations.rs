@@ -116,7 +116,8 @@ impl Transport for Ucx {
         if std::mem::take(&mut self.has_moved) || self.look(true) || self.closed.is_some() || !self.engine.arm() {
             return None;
         }
-        if self.begin_sleep() {
+        // What a look has taken in of a peer that is gone has moved this rank too.
+        if std::mem::take(&mut self.has_moved) || self.begin_sleep() {
             return None;
         }
         Some(Arc::clone(&self.epoll))

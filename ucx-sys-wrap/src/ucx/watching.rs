@@ -140,6 +140,11 @@ impl Ucx {
         };
         self.progress_until_settled(lost);
         self.drain_link(lost);
+        self.has_moved = true;
+        if cause != Failure::PeerLost(lost) {
+            self.close_for(Some(cause), cause.into());
+            return true;
+        }
         let is_missed = self.links.as_mut().is_some_and(|links| links.finish(lost));
         let is_waited_for = is_missed || self.waits().any(|(peer, _)| peer == lost);
         if matches!(news, Some(News::Gone(_))) && !is_waited_for {
@@ -186,9 +191,12 @@ impl Ucx {
         // What peers do to the memory of a process that exits does not count.
         self.can_be_quiet = true;
         let cause = Failure::Aborted(self.rank);
-        self.close_as(Closed::Left, Some(cause), cause.into());
+        // Whoever fetches from memory that is given back now must learn that it was.
+        let told = if is_under_way { Closed::Failed(cause) } else { Closed::Left };
+        self.close_as(told, Some(cause), cause.into());
         if !self.engine.is_quiet() {
             self.tear_down();
+            self.end_all(&cause.into());
         }
     }
 
@@ -203,7 +211,7 @@ impl Ucx {
         if self.closed.is_some() {
             return;
         }
-        self.closed = Some(Closing { error: error.clone(), cause });
+        self.closed = Some(Closing { error: error.clone(), cause, told });
         self.has_moved = true;
         if let Err(error) = self.word.write(told) {
             tracing::error!(%error, "memory lent to peers can't be taken back");
@@ -213,12 +221,17 @@ impl Ucx {
         if self.can_be_quiet {
             self.tear_down();
         }
+        self.end_all(&error);
+    }
+
+    /// Ends every operation that UCX, or a neighbour, does not hold any more.
+    fn end_all(&mut self, error: &Error) {
         if let Some(links) = &mut self.links {
-            links.close(&error);
+            links.close(error);
         }
-        self.receives.end_all(&mut self.engine, &error);
-        self.sends.end_all(&error);
-        self.accesses.end_all(&error);
+        self.receives.end_all(&mut self.engine, error);
+        self.sends.end_all(error);
+        self.accesses.end_all(error);
     }
 
     /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.
