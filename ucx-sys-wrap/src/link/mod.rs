@@ -16,7 +16,8 @@
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
 //!    itself what the one before has said. One copy in, one copy out.
-//! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a cell. One copy in, one copy out.
+//! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a
+//!    cell. One copy in, one copy out.
 //! 3. Between 6 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
 //!    it from the sender's memory. One copy. What is still not expected a turn later is read to the heap, as far as the
 //!    credit goes.

@@ -12,8 +12,7 @@ use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line
 use super::receives::Receives;
 use super::sending::Sender;
 use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
-use crate::limits::CREDIT_BYTES;
-use crate::limits::cost;
+use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
 use crate::{Error, Mark, Rank, Result, Signature, Statistics};

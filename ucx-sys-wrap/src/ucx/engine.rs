@@ -30,7 +30,7 @@ pub(super) enum Manner {
 /// A context with one worker and an endpoint to each peer.
 ///
 /// Invariants: the pointers are null or were made by `ucp`, and each is released once, in the order endpoints, worker,
-/// context; `desk` is freed after the worker, whose callbacks write it. It is reached through this (or, in callbacks,
+/// context; `desk` is freed after the worker, whose callbacks write it, or when nobody will make a leaked one progress. It is reached through this (or, in callbacks,
 /// while a method of this calls UCX), never by two at a time. A null worker means that UCX is torn down: nothing is
 /// sent, received or written any more.
 pub(super) struct Engine {
@@ -381,8 +381,8 @@ impl Drop for Engine {
         if inside.is_some() && (self.is_connected || self.peers().is_empty()) {
             self.tear_down();
         }
-        // Else it is leaked: the process exits, or UCX 1.13 ends the process when a connection is destroyed that is being made. Nobody
-        // makes it progress any more.
+        // Else it is leaked: the process exits, or a connection is being made, and UCX 1.13 ends the process when one is
+        // destroyed then. Nobody makes it progress any more.
         // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
         drop(unsafe { Box::from_raw(self.desk.as_ptr()) });
     }

@@ -3,8 +3,8 @@
 //! `exit` runs the handlers that were registered and then the destructors of the libraries, and all the while the other
 //! threads go on. UCX's destructors take away what its calls use (its asynchronous contexts, its memory hooks): a thread
 //! that is inside, or comes in later, crashes. So when UCX is loaded a handler is registered, which runs before the
-//! destructors of UCX's own libraries. It has the transports leave that a [`Port`] holds, and waits until nobody makes or drops one; what is made or
-//! dropped later does not enter UCX. Calls that are under way in other threads end as after [`Port::abort`].
+//! destructors of UCX's own libraries. It has the transports leave that a [`Port`] holds, and waits until nobody makes or
+//! drops one; what is made or dropped later does not enter UCX. Calls that are under way in other threads end as after [`Port::abort`].
 //!
 //! Operations cost nothing for this: the port's own lock keeps the other threads out.
 

@@ -21,6 +21,8 @@
 //! UCX has room for 28 bytes of header and payload beside its own words in the first line of memory of a message: every
 //! byte of the header counts. A [`Plain`] header is written and read in one go.
 
+use crate::buffer::ReadLease;
+use crate::limits::{MAX_MESSAGE_BYTES, check_length};
 use crate::transport::{RecvParts, SendParts, check_message};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
@@ -32,9 +34,6 @@ const SIGNATURE_BYTES: usize = size_of::<Signature>();
 pub(super) const INLINE_BYTES: usize = 128;
 
 pub(super) const MAX_HEADER_BYTES: usize = FIXED_BYTES + SIGNATURE_BYTES + 8 + MAX_PARTS * (8 + INLINE_BYTES);
-
-/// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
-pub(super) const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
 const PARTS: u8 = 3;
 const MARKED: u8 = 4;
@@ -76,19 +75,12 @@ impl Header {
     /// The header of a message of `parts`, which is spread if there are several above `packed_bytes` together.
     ///
     /// # Errors
-    /// [`Error::TooLong`] above [`MAX_MESSAGE_BYTES`].
+    /// As [`check_length`].
     #[inline]
     pub(super) fn new(envelope: &Envelope, parts: &SendParts, packed_bytes: usize) -> Result<Self> {
-        let own = envelope.tag.source();
-        let mut lengths = Lengths::new();
-        let mut room = MAX_MESSAGE_BYTES;
-        for (part, lease) in parts.iter().enumerate() {
-            let sent = lease.len() as u64;
-            let capacity = usize::try_from(room).unwrap_or(usize::MAX);
-            room = room.checked_sub(sent).ok_or(Error::TooLong { rank: own, part, sent, capacity })?;
-            lengths.push(lease.len());
-        }
-        let is_spread = parts.len() > 1 && MAX_MESSAGE_BYTES - room > packed_bytes as u64;
+        check_length(envelope.tag.source(), parts)?;
+        let lengths: Lengths = parts.iter().map(ReadLease::len).collect();
+        let is_spread = parts.len() > 1 && lengths.iter().sum::<usize>() > packed_bytes;
         let Envelope { tag, signature, mark } = *envelope;
         Ok(Self {
             tag,

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::header::*;
 use crate::buffer::testing::lent_to_send;
+use crate::limits::MAX_MESSAGE_BYTES;
 use crate::{Lengths, MAX_PARTS, Mark, Rank, Signature, Tag};
 
 const TAG: Tag = Tag::new(Rank(3), 1, 2, 3);

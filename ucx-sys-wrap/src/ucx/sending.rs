@@ -9,10 +9,11 @@ use super::engine::{Engine, Manner};
 use super::flight::{Bounce, Bounces, Flight};
 use super::flow::cost;
 use super::handler::{MESSAGE, PIECE};
-use super::header::{FIXED_BYTES, Header, MAX_MESSAGE_BYTES, PIECE_BYTES, PieceHeader, Plain};
+use super::header::{FIXED_BYTES, Header, PIECE_BYTES, PieceHeader, Plain};
 use super::incoming::count_copy;
 use super::table::Table;
 use super::{AT_ONCE_BYTES, PACKED_BYTES};
+use crate::limits::MAX_MESSAGE_BYTES;
 use crate::transport::{Posted, SendDone, SendId, SendParts};
 use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result, Tag};
 

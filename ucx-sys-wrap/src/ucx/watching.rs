@@ -63,9 +63,10 @@ impl Ucx {
         let long = |(_, posted_in): &(Rank, u32)| self.round.wrapping_sub(*posted_in) >= rounds;
         let waits = self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits());
         self.waited.extend(waits.filter(long).map(|(peer, _)| peer));
-        let linked: Vec<Rank> = self.links.iter().flat_map(Links::waits).collect();
-        self.waited.extend(linked.iter().filter(|peer| about_to_sleep || self.waited_on_links.contains(peer)));
-        self.waited_on_links = linked;
+        let linked = || self.links.iter().flat_map(Links::waits);
+        self.waited.extend(linked().filter(|peer| about_to_sleep || self.waited_on_links.contains(peer)));
+        self.waited_on_links.clear();
+        self.waited_on_links.extend(linked());
         self.waited.sort_unstable();
         self.waited.dedup();
         let waited = std::mem::take(&mut self.waited);

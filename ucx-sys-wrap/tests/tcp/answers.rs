@@ -1,5 +1,6 @@
 //! Answers to what was offered between neighbours: when they are given, and to whom the message goes.
 
+use ucx_sys_wrap::tcp::Tcp;
 use ucx_sys_wrap::{Envelope, Error, Failure, Rank, Signature, Transport};
 
 use super::world::*;
@@ -7,7 +8,7 @@ use super::world::*;
 const CELLS: usize = 64;
 
 /// Sends `count` messages that lie in their cells from rank 0 to rank 1, which takes them if it `receives` them.
-fn use_up(transports: &mut [ucx_sys_wrap::tcp::Tcp], count: usize, receives: bool) {
+fn use_up(transports: &mut [Tcp], count: usize, receives: bool) {
     for round in 0..count as u32 {
         let receiving = receives.then(|| Receiving::post(&mut transports[1], 0, envelope(0, round), &[8]));
         let sent = Sending::post(&mut transports[0], 1, envelope(0, round), &[b"eight by"]).test(&mut transports[0]);
@@ -38,17 +39,24 @@ fn an_answer_does_not_wait_for_another_turn() {
     }
 }
 
+/// Two ranks, the first of which has refused what the second is sending, and has another receive posted; `use_up` says how
+/// many cells have been in use by then, and whether they have been taken.
+fn refused(cells: usize, are_taken: bool) -> (Vec<Tcp>, Sending, Receiving) {
+    let mut transports = neighbours(2, true);
+    use_up(&mut transports, cells, are_taken);
+    let other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
+    let sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
+    turn(&mut transports[..1], 1);
+    let another = Envelope { signature: Signature([8; 16]), ..envelope(1, 0) };
+    let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
+    assert!(matches!(result, Some(Err(Error::Mismatch { .. }))), "{result:?}");
+    (transports, sending, other)
+}
+
 #[test]
 fn a_refusal_does_not_wait_for_another_turn() {
     for earlier in CELLS - 2..=CELLS + 2 {
-        let mut transports = neighbours(2, true);
-        use_up(&mut transports, earlier, true);
-        let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
-        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
-        turn(&mut transports[..1], 1);
-        let another = Envelope { signature: Signature([8; 16]), ..envelope(1, 0) };
-        let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
-        assert!(matches!(result, Some(Err(Error::Mismatch { .. }))), "{result:?}");
+        let (mut transports, mut sending, _other) = refused(earlier, true);
         turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
     }
 }
@@ -58,14 +66,7 @@ fn a_refusal_does_not_wait_for_another_turn() {
 #[test]
 fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
     for leaves in [false, true] {
-        let mut transports = neighbours(2, true);
-        use_up(&mut transports, CELLS, false);
-        let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
-        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
-        turn(&mut transports[..1], 1);
-        let another = Envelope { signature: Signature([8; 16]), ..envelope(1, 0) };
-        let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
-        assert!(matches!(result, Some(Err(Error::Mismatch { .. }))), "{result:?}");
+        let (mut transports, mut sending, _other) = refused(CELLS, false);
         turn(&mut transports[1..], 10);
         assert!(sending.test(&mut transports[1]).is_none(), "it was told");
         if leaves {

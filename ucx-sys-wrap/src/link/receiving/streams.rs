@@ -3,8 +3,7 @@
 use super::super::cell::{Head, INLINE_BYTES, Kind, Line};
 use super::super::payload::read_ring;
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
-use crate::limits::MAX_EAGER_BYTES;
-use crate::limits::cost;
+use crate::limits::{MAX_EAGER_BYTES, cost};
 use crate::shm::LINE_BYTES;
 use crate::{Result, Statistics};
 
