@@ -65,6 +65,16 @@ impl fmt::Debug for Operation {
     }
 }
 
+/// Of an element type, by its [number](crate::Element::NUMBER).
+pub(crate) fn element_name(number: u8) -> Option<&'static str> {
+    ["f32", "f64", "i32", "i64", "u32", "u64", "u8"].get(usize::from(number).checked_sub(1)?).copied()
+}
+
+/// Of a [reduction](crate::Reduction), by its number.
+pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
+    ["sum", "average", "max", "min"].get(usize::from(number).checked_sub(1)?).copied()
+}
+
 /// What all ranks of a call must agree on. How many entries a sparse vector keeps is not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
@@ -141,11 +151,11 @@ impl fmt::Display for Description {
             return write!(f, "{} by plan {:016x}", self.operation, self.count);
         }
         write!(f, "{} of {}", self.operation, self.count)?;
-        match crate::element::name_of(self.element) {
+        match element_name(self.element) {
             Some(name) => write!(f, " {name}")?,
             None => f.write_str(" elements")?,
         }
-        if let Some(name) = crate::element::reduction_name(self.reduction) {
+        if let Some(name) = reduction_name(self.reduction) {
             write!(f, " ({name})")?;
         }
         if let Some(root) = self.root {
@@ -188,6 +198,7 @@ mod tests {
 
     #[test]
     fn strange_bytes_are_described() {
+        assert_eq!((element_name(0), element_name(8), reduction_name(0), reduction_name(5)), (None, None, None, None));
         let strange = Description::decode(Signature([255; 16]));
         assert_eq!(strange.to_string(), format!("operation 255 of {} elements inside call 254 (modulo 255)", u64::MAX));
     }

@@ -43,16 +43,6 @@ impl Reduction {
     }
 }
 
-pub(crate) fn reduction_name(number: u8) -> Option<&'static str> {
-    ["sum", "average", "max", "min"].get(usize::from(number).checked_sub(1)?).copied()
-}
-
-pub(crate) fn name_of(number: u8) -> Option<&'static str> {
-    [f32::NAME, f64::NAME, i32::NAME, i64::NAME, u32::NAME, u64::NAME, u8::NAME]
-        .get(usize::from(number).checked_sub(1)?)
-        .copied()
-}
-
 /// A type that collectives work on. The same bits on every rank, whatever the order of two operands.
 pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug + private::Sealed {
     /// The type's number on the wire.
@@ -162,6 +152,7 @@ integer_element!(u8, 7);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::description::{element_name, reduction_name};
 
     #[test]
     fn max_and_min_do_not_depend_on_the_order_of_operands() {
@@ -205,9 +196,18 @@ mod tests {
 
     #[test]
     fn numbers_and_names_agree() {
-        assert_eq!(name_of(f32::NUMBER), Some("f32"));
-        assert_eq!(name_of(u8::NUMBER), Some("u8"));
-        assert_eq!(name_of(0), None);
-        assert_eq!(reduction_name(Reduction::Min.number()), Some("min"));
+        fn check<T: Element>() {
+            assert_eq!(element_name(T::NUMBER), Some(T::NAME));
+        }
+        check::<f32>();
+        check::<f64>();
+        check::<i32>();
+        check::<i64>();
+        check::<u32>();
+        check::<u64>();
+        check::<u8>();
+        let reductions = [Reduction::Sum, Reduction::Average, Reduction::Max, Reduction::Min];
+        let names = reductions.map(|reduction| reduction_name(reduction.number()).unwrap());
+        assert_eq!(names, ["sum", "average", "max", "min"]);
     }
 }

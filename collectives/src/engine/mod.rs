@@ -28,11 +28,10 @@ pub use join::join;
 pub use sleep::Sleep;
 pub use thread::ProgressThread;
 
-use crate::host::SPINS;
 use deadline::Deadline;
 use handle::Spawned;
 use thread::{Alarm, Blocked};
-use wait::{Processor, Waiter};
+use wait::{Processor, SPINS, Waiter};
 
 /// Turns of a waiting call between two looks at the clock while it does not sleep.
 const TURNS_PER_CLOCK: u32 = 16;

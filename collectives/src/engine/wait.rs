@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::Port;
 use ucx_sys_wrap::shm::Neighbourhood;
 
+/// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
+pub(super) const SPINS: u32 = 100;
+
 /// How long to spin where a rank has its processor to itself: longer than a message of 1 MiB takes inside one host. The
 /// second is for ranks of a host that has fewer processors than ranks.
 const SPIN_TIME: Duration = Duration::from_micros(200);

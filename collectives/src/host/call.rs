@@ -14,9 +14,6 @@ use crate::description::Description;
 use crate::engine::Course;
 use crate::error::{Error, Place, Result};
 
-/// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
-pub(crate) const SPINS: u32 = 100;
-
 /// The first looks of a call are one after the other: mostly the others are as far as this rank.
 const EAGER_LOOKS: u32 = 30;
 

@@ -25,7 +25,7 @@ pub use all_reduce::all_reduce;
 pub(crate) use all_reduce::{all_reduce_rest, at_once};
 pub use broadcast::broadcast;
 pub use call::HostCall;
-pub(crate) use call::{SPINS, Surroundings};
+pub(crate) use call::Surroundings;
 pub(crate) use inside::{Claim, Inside};
 
 /// What a group whose ranks are all on one host works with.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::channel::Channel;
 use super::conversation::{Conversation, Fault, Step};
 use super::deadline::Deadline;
-use super::environment::Master;
+use super::master::Master;
 use super::proof::{Opening, Party, Purpose};
 use crate::{Error, Result};
 

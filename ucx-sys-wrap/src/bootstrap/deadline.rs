@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use crate::{Error, Rank};
+
 /// The longest that is set aside to tell each other at the end who is missing.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Ranks that are given as long, and begin within this of each other, say so: what began when is of no interest.
 const SKEW: Duration = Duration::from_secs(1);
+
+/// Where ranks are missing that have joined, but can't be reached by others.
+const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use)";
 
 /// A point in time to be done by, and how long was given for it.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,11 @@ impl Deadline {
     /// How long was given.
     pub(super) fn given(&self) -> Duration {
         self.given
+    }
+
+    /// These ranks have joined, but could not be reached by others until then.
+    pub(super) fn unreached(&self, missing: Vec<Rank>) -> Error {
+        Error::MissingRanks { missing, deadline: self.given, master: EACH_OTHER.into() }
     }
 
     /// The same deadline, or `remaining` from now (to a millisecond) if that is earlier.

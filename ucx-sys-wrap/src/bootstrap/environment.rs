@@ -1,144 +1,18 @@
 //! Who this process is, read from the environment.
 
 use std::ffi::OsString;
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use super::choice::{Choice, ENCRYPT};
 use super::host::MAX_HOST_ID_BYTES;
+use super::identity::{Identity, MAX_JOB_BYTES};
 use super::key::JobKey;
-use super::launcher::{Launcher, Nesting};
-use super::place::{Introduction, Place};
+use super::launcher::Nesting;
+use super::place::Place;
 use super::variables::{SWITCH, Variables, non_empty, seconds, switch};
 use crate::tcp::MAX_LANES;
-use crate::{Error, Rank, Result};
-
-/// The longest job name, in bytes.
-pub(super) const MAX_JOB_BYTES: usize = 64;
-
-const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Where rank 0 waits for the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Master {
-    /// A name or an address.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-/// Who this process is in its job, and how it joins it.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// This rank.
-    pub rank: Rank,
-    /// Ranks in the world.
-    pub world_size: u32,
-    /// Where rank 0 waits for the others; of no use in a world of one rank.
-    pub master: Master,
-    /// The job's key. Without one, only loopback is served.
-    pub key: Option<JobKey>,
-    /// The job's name, at most 64 bytes: ranks of another job are turned away.
-    pub job: String,
-    /// The transport asked for; rank 0's is taken by all.
-    pub transport: Choice,
-    /// How long joining may take, with all its steps; the earliest deadline of all ranks counts.
-    pub join_timeout: Duration,
-    /// The network interface (or address of one) to serve peers on; else the one that leads to the master.
-    pub interface: Option<String>,
-    /// Whether the launcher holds the master's port bound for rank 0.
-    pub port_reserved: bool,
-    /// What has started this process; none if nobody has.
-    pub launcher: Option<Launcher>,
-    /// How this rank learns where the master is, and the key; see [`introduce`](super::introduce).
-    pub introduction: Introduction,
-    /// Whether the launcher says that all ranks are on this host.
-    pub one_host: bool,
-    /// Whether the ranks of one host share memory; rank 0's wish counts.
-    pub shared_memory: bool,
-    /// What tells this host from others where the system's own word is not enough: ranks whose ids differ share no
-    /// memory.
-    pub host_id: Option<String>,
-    /// Whether the bytes of the tcp transport are encrypted; rank 0's wish counts, and nobody who has it takes less.
-    pub encrypt: bool,
-    /// Connections between two ranks of the tcp transport, 1 to [`MAX_LANES`]; rank 0's counts.
-    pub streams: u8,
-    /// What is to be said about the key's file, if others can read it.
-    pub(super) exposed_key: Option<String>,
-    /// What was learned through the launcher's store.
-    pub(super) published: Option<Published>,
-}
-
-/// What rank 0 has told the others through the launcher.
-#[derive(Clone, Debug)]
-pub(super) struct Published {
-    /// Where rank 0 listens; of no use to the others.
-    pub(super) listen: SocketAddr,
-    /// Where it can be reached, the best first.
-    pub(super) addresses: Vec<SocketAddr>,
-}
-
-impl Master {
-    /// Whether it is sure, without asking any name service, that only this host can connect.
-    #[must_use]
-    pub fn is_loopback(&self) -> bool {
-        self.address().map_or(self.host == "localhost", |address| address.is_loopback())
-    }
-
-    /// The host as an address, if it is one.
-    pub(super) fn address(&self) -> Option<IpAddr> {
-        self.host.parse().ok()
-    }
-
-    /// Reads `host:port`; an IPv6 address stands in brackets.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let host = bracketed.unwrap_or(host);
-        let plain = !host.is_empty() && !host.contains(char::is_whitespace);
-        let valid = plain && (bracketed.is_some() || !host.contains(':'));
-        let port = port.parse().ok().filter(|&port| port != 0)?;
-        valid.then(|| Self { host: host.into(), port })
-    }
-}
-
-impl fmt::Display for Master {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
-    }
-}
+use crate::{Error, Result};
 
 impl Identity {
-    /// An identity with no key, no job name, and defaults for the rest.
-    #[must_use]
-    pub fn new(rank: Rank, world_size: u32, master: Master) -> Self {
-        Self {
-            rank,
-            world_size,
-            master,
-            key: None,
-            job: String::new(),
-            transport: Choice::Auto,
-            join_timeout: DEFAULT_JOIN_TIMEOUT,
-            interface: None,
-            port_reserved: false,
-            launcher: None,
-            introduction: Introduction::Environment,
-            one_host: false,
-            exposed_key: None,
-            published: None,
-            shared_memory: true,
-            host_id: None,
-            encrypt: false,
-            streams: 1,
-        }
-    }
-
     /// Reads the environment of this process; see [`from_lookup`](Self::from_lookup).
     ///
     /// Of several launchers, one inside the other, the inner one counts; see [`Launcher::from_env`].
@@ -198,44 +72,12 @@ impl Identity {
         if let Some(timeout) = variables.read("BREVITY_JOIN_TIMEOUT", "seconds above 0, as 60", seconds)? {
             identity.join_timeout = timeout;
         }
-        identity.check_key()?;
-        identity.check_encryption()?;
+        identity.check()?;
         Ok(identity)
-    }
-
-    /// Refuses a master that other hosts could reach when there is no key.
-    fn check_key(&self) -> Result<()> {
-        let named = self.master.address().is_none() || self.introduction != Introduction::Environment;
-        let safe = self.world_size == 1 || self.key.is_some() || self.master.is_loopback() || named;
-        if safe { Ok(()) } else { Err(key_needed()) }
-    }
-
-    /// Refuses encryption of what can't be encrypted.
-    fn check_encryption(&self) -> Result<()> {
-        if !self.encrypt || self.transport != Choice::Ucx {
-            return Ok(());
-        }
-        let found = "1 beside BREVITY_TRANSPORT=ucx".into();
-        Err(Error::Environment {
-            variable: ENCRYPT,
-            found,
-            expected: "BREVITY_TRANSPORT=tcp or auto: UCX can't encrypt",
-        })
-    }
-}
-
-/// Without a key only loopback is served, and this master is not on it.
-pub(super) fn key_needed() -> Error {
-    Error::Environment {
-        variable: "BREVITY_KEY",
-        found: "not set".into(),
-        expected: "the same key of at least 16 bytes on all ranks (or BREVITY_KEY_FILE), because other hosts can reach \
-                   this master; with all ranks on one host, BREVITY_MASTER=127.0.0.1:PORT needs none",
     }
 }
 
 const TRANSPORTS: &str = "auto, tcp or ucx";
-pub(super) const MASTER: &str = "host:port where rank 0 waits for the others";
 
 /// The key from the one variable that holds it, and what is to be said about its file.
 fn read_key(variables: Variables<'_>) -> Result<(Option<JobKey>, Option<String>)> {

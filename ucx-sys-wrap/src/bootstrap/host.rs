@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 
 use sha2::{Digest, Sha256};
 
-use super::environment::Identity;
+use super::identity::Identity;
 use super::key::fill_random;
 use crate::shm::Neighbourhood;
 use crate::{Rank, Result};

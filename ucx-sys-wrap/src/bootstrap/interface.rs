@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use super::environment::Identity;
+use super::identity::{Identity, key_needed};
 use crate::{Error, Result};
 
 /// Picks the address on which this rank serves its peers.
@@ -17,7 +17,7 @@ pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<Ip
         None if !towards.is_loopback() || identity.master.is_loopback() || !serves_others => towards,
         None => outside_addresses()?.into_iter().next().unwrap_or(towards),
     };
-    if address.is_loopback() || serves_others { Ok(address) } else { Err(super::environment::key_needed()) }
+    if address.is_loopback() || serves_others { Ok(address) } else { Err(key_needed()) }
 }
 
 /// Whether the interface that the user names is there, for who starts ranks on this host.

@@ -14,10 +14,9 @@ use std::time::Instant;
 use brevity_pmi::{MAX_TEXT_BYTES, pmix, wire};
 use socket2::Socket;
 
-use super::environment::{Identity, Published};
+use super::identity::{Identity, Introduction, Published};
 use super::interface::{LOOPBACK, address_of, outside_addresses};
 use super::key::JobKey;
-use super::place::Introduction;
 use super::reserve::reserve;
 use super::variables::not_set;
 use crate::{Error, Rank, Result};

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::call::{Call, resolve};
 use super::channel::{Channel, wait_for};
 use super::deadline::Deadline;
-use super::environment::{Identity, key_needed};
+use super::identity::{Identity, key_needed};
 use super::interface::{LOOPBACK, is_here};
 use super::proof::{Party, Purpose};
-use super::rendezvous::disagreement;
+use super::terms::disagreement;
 use super::wire::Frame;
 use crate::{Error, Rank, Result};
 

@@ -7,19 +7,17 @@ use std::time::Duration;
 use super::call::Call;
 use super::channel::Channel;
 use super::deadline::Deadline;
-use super::environment::Identity;
+use super::identity::Identity;
 use super::lobby::Lobby;
 use super::proof::{Opening, Party, Purpose};
-use super::rendezvous::{Rendezvous, disagreement};
+use super::rendezvous::Rendezvous;
 use super::secrecy::encrypt;
+use super::terms::disagreement;
 use crate::tcp::Lane;
 use crate::{Error, Rank, Result};
 
 /// Ranks that one rank reports as unreachable; the bound keeps its report within a blob.
 const MAX_REPORTED: usize = 1024;
-
-/// Where ranks are missing that have joined, but can't be reached by others.
-const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use)";
 
 /// Connects every two ranks: as many lanes to each rank as [`Identity::streams`] says, none to this rank itself, encrypted
 /// if [`Identity::encrypt`] says so. All ranks must have the same of both.
@@ -43,7 +41,7 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     let addresses = rendezvous.exchange(mine.as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
     let addresses =
-        addresses.map(|(text, rank)| parse_address(rank, text, identity.join_timeout)).collect::<Result<Vec<_>>>();
+        addresses.map(|(text, rank)| parse_address(rank, text, rendezvous.deadline())).collect::<Result<Vec<_>>>();
     let connected = lobby.and_then(|(lobby, _)| {
         let deadline = rendezvous.deadline().with_last_words();
         let mesh = Mesh::new(&party, lobby, &addresses?, identity.streams);
@@ -81,7 +79,7 @@ impl Mesh {
                 return Ok(self.channels.into_iter().map(|lanes| lanes.into_iter().flatten().collect()).collect());
             }
             if deadline.passed() {
-                return Err(unreachable_ranks(missing, deadline.given()));
+                return Err(deadline.unreached(missing));
             }
             let patience = self.calls.iter().map(Call::patience).min().unwrap_or(Duration::MAX);
             let called = self.calls.iter_mut().filter_map(Call::channel_mut);
@@ -134,10 +132,10 @@ fn listen(address: IpAddr, party: &Arc<Party>) -> Result<(Lobby, SocketAddr)> {
     Ok((lobby, address))
 }
 
-fn parse_address(rank: Rank, text: &[u8], deadline: Duration) -> Result<SocketAddr> {
+fn parse_address(rank: Rank, text: &[u8], deadline: Deadline) -> Result<SocketAddr> {
     if text.is_empty() {
         // It can't listen, and says so itself.
-        return Err(unreachable_ranks(vec![rank], deadline));
+        return Err(deadline.unreached(vec![rank]));
     }
     let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     address.ok_or_else(|| Error::Protocol { rank, what: format!("the address {:?}", String::from_utf8_lossy(text)) })
@@ -161,9 +159,5 @@ fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<
     }
     missing.sort_unstable();
     missing.dedup();
-    if missing.is_empty() { Ok(connected) } else { Err(unreachable_ranks(missing, identity.join_timeout)) }
-}
-
-pub(super) fn unreachable_ranks(missing: Vec<Rank>, deadline: Duration) -> Error {
-    Error::MissingRanks { missing, deadline, master: EACH_OTHER.into() }
+    if missing.is_empty() { Ok(connected) } else { Err(rendezvous.deadline().unreached(missing)) }
 }

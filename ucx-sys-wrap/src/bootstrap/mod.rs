@@ -32,6 +32,7 @@ mod environment;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod host;
+mod identity;
 #[cfg(test)]
 mod impostor_tests;
 mod interface;
@@ -40,6 +41,7 @@ mod key;
 mod launcher;
 mod leaf;
 mod lobby;
+mod master;
 mod mesh;
 mod neighbours;
 mod open;
@@ -51,20 +53,21 @@ mod reserve;
 mod root;
 mod secrecy;
 mod slurm;
+mod terms;
 mod variables;
 #[cfg(test)]
 mod version_tests;
 mod wire;
 
 pub use choice::{Agreed, Capability, Choice, Selected, choose};
-pub use environment::{Identity, Master};
+pub use identity::{Identity, Introduction};
 pub use introduction::{Introduced, introduce, pmix_available};
 pub use key::JobKey;
 pub use launcher::Launcher;
+pub use master::Master;
 pub use mesh::connect_mesh;
 pub use neighbours::share_memory;
 pub use open::{Opened, open};
-pub use place::Introduction;
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub(crate) use reserve::reserve;
 pub use variables::{SWITCH, switch};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadline::Deadline;
-use super::environment::Identity;
 use super::host::{Card, neighbours, tells_finding};
+use super::identity::Identity;
 use super::passing::Door;
 use super::rendezvous::Rendezvous;
 use crate::shm::{Bell, Gift, Neighbourhood, OwnSegment};

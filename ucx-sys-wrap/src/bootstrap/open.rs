@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::choice::{Agreed, Capability, Choice, Selected, choose, lacks_ucx};
 use super::deadline::Deadline;
-use super::environment::Identity;
+use super::identity::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
 use super::neighbours::share_memory;

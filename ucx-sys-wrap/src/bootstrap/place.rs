@@ -1,24 +1,11 @@
 //! Which rank this process is, and how it learns where to meet the others: a rule for each launcher.
 
-use super::environment::{MASTER, Master};
+use super::identity::Introduction;
 use super::launcher::{Launcher, Nesting};
+use super::master::{MASTER, Master};
 use super::slurm;
 use super::variables::{RANK, Variables, non_empty, not_set};
 use crate::{Rank, Result};
-
-/// How a rank learns where rank 0 waits and which key the job has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Introduction {
-    /// The environment says where; the key is the user's.
-    Environment,
-    /// Rank 0 tells the others through the launcher's PMIx server.
-    Pmix,
-    /// Rank 0 tells the others through PMI-1, spoken on this descriptor.
-    Pmi {
-        /// The descriptor's number.
-        descriptor: i32,
-    },
-}
 
 /// A place in a job.
 pub(super) struct Place {

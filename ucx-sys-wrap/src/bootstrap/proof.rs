@@ -7,7 +7,7 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::environment::MAX_JOB_BYTES;
+use super::identity::MAX_JOB_BYTES;
 use super::key::fill_random;
 use crate::Result;
 use crate::tcp::MAX_LANES;

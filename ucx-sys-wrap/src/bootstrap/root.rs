@@ -9,11 +9,11 @@ use std::time::Duration;
 use super::call::resolve;
 use super::channel::{Channel, farewell, wait_for};
 use super::deadline::Deadline;
-use super::environment::{Identity, Published, key_needed};
+use super::identity::{Identity, Published, key_needed};
 use super::interface::LOOPBACK;
 use super::lobby::{Lobby, any_address};
 use super::proof::{Opening, Party, Purpose};
-use super::rendezvous::disagreement;
+use super::terms::disagreement;
 use super::wire::{Frame, Subject, Verdict};
 use crate::{Error, Result};
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::channel::{Channel, wait_for};
 use super::deadline::Deadline;
-use super::mesh::unreachable_ranks;
 use super::proof::Party;
 use crate::noise::{Forged, GREETING_BYTES, Handshake, Session, Terms};
 use crate::tcp::Lane;
@@ -41,7 +40,7 @@ pub(super) fn encrypt(party: &Arc<Party>, channels: Vec<Vec<Channel>>, deadline:
         }
         if deadline.passed() {
             missing.dedup();
-            return Err(unreachable_ranks(missing, deadline.given()));
+            return Err(deadline.unreached(missing));
         }
         wait_for(None, greetings.iter_mut().map(|greeting| &mut greeting.channel), deadline.remaining());
     }

@@ -1,6 +1,6 @@
 //! Where the ranks of a step of Slurm meet when nothing else says so.
 
-use super::environment::{MASTER, Master};
+use super::master::{MASTER, Master};
 use super::variables::{Variables, not_set};
 use crate::Result;
 

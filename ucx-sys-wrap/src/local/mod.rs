@@ -100,6 +100,8 @@ struct Outgoing {
     done: Option<SendDone>,
 }
 
+impl crate::transport::sealed::Sealed for Local {}
+
 impl Transport for Local {
     fn name(&self) -> &'static str {
         "local"

@@ -122,6 +122,8 @@ impl Cluster {
     }
 }
 
+impl crate::transport::sealed::Sealed for Sim {}
+
 impl Transport for Sim {
     fn name(&self) -> &'static str {
         "sim"

@@ -13,6 +13,8 @@ use crate::transport::{
 };
 use crate::{Envelope, Error, Failure, OneSided, Rank, Result};
 
+impl crate::transport::sealed::Sealed for Tcp {}
+
 impl Transport for Tcp {
     fn name(&self) -> &'static str {
         "tcp"

@@ -12,6 +12,8 @@ use crate::transport::{
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
+impl crate::transport::sealed::Sealed for Ucx {}
+
 impl Transport for Ucx {
     fn name(&self) -> &'static str {
         "ucx"
