@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, lints and documentation, with every warning an error.
+# Formatting, lints, documentation and the files that texts name, with every warning an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/setup.sh
@@ -10,6 +10,7 @@ step() {
 }
 
 step cargo fmt --all --check
+step ci/docs.sh
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --locked
 
