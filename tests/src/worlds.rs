@@ -71,6 +71,15 @@ pub fn joined(world_size: u32, encrypt: bool) -> Vec<Box<dyn Transport>> {
 /// Without a UCX that works.
 #[must_use]
 pub fn on_ucx(world_size: u32, options: &Options) -> Vec<Box<dyn Transport>> {
+    ucx_ranks(world_size, options).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
+}
+
+/// The same, not yet as transports of any kind.
+///
+/// # Panics
+/// Without a UCX that works.
+#[must_use]
+pub fn ucx_ranks(world_size: u32, options: &Options) -> Vec<Ucx> {
     let cards = Mutex::new(vec![Vec::new(); world_size as usize]);
     let met = Barrier::new(world_size as usize);
     let connect = &|rank: Rank| {
@@ -85,6 +94,6 @@ pub fn on_ucx(world_size: u32, options: &Options) -> Vec<Box<dyn Transport>> {
     };
     scope(|threads| {
         let ranks: Vec<_> = Rank::all(world_size).map(|rank| threads.spawn(move || connect(rank))).collect();
-        ranks.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Transport>).collect()
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     })
 }

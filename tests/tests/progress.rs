@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::read_to_string;
+use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::task::Poll;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,11 +14,11 @@ use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Res
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::Neighbourhood;
 use brevity::transport::tcp::Tcp;
-use brevity::transport::ucx::Options;
+use brevity::transport::ucx::{Options, Ucx};
 use brevity::transport::{Rank, Transport, local};
 use brevity::{GradientExchange, Group, Handle, Policy, Reduction, Settings};
 use brevity_tests::faults::ucx_is_here;
-use brevity_tests::worlds::{Row, on_ucx, sockets};
+use brevity_tests::worlds::{Row, on_ucx, sockets, ucx_ranks};
 use brevity_tests::{on_groups, oracle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -263,6 +266,64 @@ fn a_runtime_can_sleep_on_the_descriptor() {
         });
         println!("{between:?}: {sleeps:?} sleeps");
         assert!(sleeps.iter().all(|count| *count > 0), "{between:?}: nobody has slept");
+    }
+}
+
+/// Two ranks of one host that share memory, as their transports do where they can.
+fn neighbours(between: Between) -> (Vec<Box<dyn Transport>>, Vec<Arc<Neighbourhood>>) {
+    let here = Neighbourhood::in_process(2).unwrap();
+    let transports = match between {
+        Between::Threads | Between::Slots => local::world(2).into_iter().map(|rank| Box::new(rank) as _).collect(),
+        Between::Sockets => {
+            let share = |((rank, row), here)| {
+                let mut tcp = Tcp::new(Rank(rank), 2, row).unwrap();
+                tcp.share_memory(here, true).unwrap();
+                Box::new(tcp) as _
+            };
+            (0..).zip(sockets(2)).zip(&here).map(share).collect()
+        }
+        Between::Ucx => {
+            let share = |(mut ucx, here): (Ucx, _)| {
+                ucx.share_memory(here, true).unwrap();
+                Box::new(ucx) as _
+            };
+            ucx_ranks(2, &Options::default()).into_iter().zip(&here).map(share).collect()
+        }
+    };
+    (transports, here)
+}
+
+/// Slots are looked at before the transport is armed, which does not look at them: what a neighbour publishes in between must
+/// wake the sleeper all the same.
+#[test]
+fn what_is_published_after_the_last_look_ends_the_sleep() {
+    const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+    for between in all() {
+        let (transports, here) = neighbours(between);
+        let opened = transports.into_iter().zip(&here).map(|(transport, here)| {
+            Group::opened(Opened { transport, neighbourhood: Some(Arc::clone(here)) }, Settings::default())
+        });
+        let groups: Vec<_> = opened.collect();
+        let description = Description::new(Operation::BARRIER, 0, 0);
+        // A call that finds nothing, and whose peer publishes something right after its look.
+        let pending = groups[0].start(description, Arc::clone(&here[1]), |_: &Call<'_, '_>, peer| {
+            Box::pin(poll_fn(|_| {
+                peer.wake(0);
+                Poll::<()>::Pending
+            }))
+        });
+        for sleeps in 0..3 {
+            let start = Instant::now();
+            let sleep = loop {
+                match groups[0].prepare_sleep() {
+                    Some(sleep) => break sleep,
+                    None => assert!(start.elapsed() < PATIENCE, "{between:?}: it never comes to rest"),
+                }
+            };
+            let ready = poll(&mut [PollFd::new(&sleep, PollFlags::IN)], Some(&NOW)).unwrap();
+            assert!(ready > 0, "{between:?}: the ring was heard away before sleep {sleeps}");
+        }
+        drop(pending);
     }
 }
 

@@ -46,8 +46,12 @@ impl Engine {
     /// sleep.
     pub fn prepare_sleep(&self) -> Option<Sleep> {
         let moves = self.moves();
-        // Neighbours are told before everything is looked at, so that one of the two sees the other.
-        self.neighbourhood().inspect(|neighbourhood| neighbourhood.begin_sleep());
+        // Neighbours are told before everything is looked at, so that one of the two sees the other. What they ring for after that
+        // look must wake the sleeper: the transport, which does not look at slots, leaves the bell alone when it is armed.
+        if let Some(neighbourhood) = self.neighbourhood() {
+            neighbourhood.hear();
+            neighbourhood.begin_sleep();
+        }
         if self.turn() || self.moves() != moves {
             return None;
         }

@@ -116,6 +116,7 @@ impl Waiter {
     pub(super) fn sleep(&mut self, longest: Duration, port: &Port, neighbourhood: Option<&Neighbourhood>) {
         match neighbourhood {
             Some(neighbourhood) if !self.is_armed => {
+                neighbourhood.hear();
                 neighbourhood.begin_sleep();
                 self.is_armed = true;
             }

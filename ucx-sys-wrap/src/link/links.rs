@@ -160,6 +160,11 @@ impl Links {
         Ok(moved)
     }
 
+    /// Forgets the rings so far: in the first turn after a sleep, before that looks at anything.
+    pub(crate) fn hear(&self) {
+        self.neighbourhood.hear();
+    }
+
     /// Says that this rank is about to sleep, and looks for news once more: it must not sleep if this says that
     /// anything moved.
     ///

@@ -20,7 +20,9 @@ use crate::{Error, Rank, Result};
 /// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* looks once more for news
 /// in its neighbours' segments, and then waits for [`bell`](Self::bell) to be readable. A rank that has published
 /// something calls [`wake`](Self::wake). Between them no wake-up is lost: both have a full fence between their store and
-/// their load, so that either the sleeper sees the news or the publisher sees that it sleeps.
+/// their load, so that either the sleeper sees the news or the publisher sees that it sleeps. A ring stays until somebody
+/// [`hear`](Self::hear)s it, who then looks at *all* that neighbours ring for, messages and slots: whoever looks only at a part
+/// of it must leave the ring to the others.
 pub struct Neighbourhood {
     ranks: Box<[Rank]>,
     own_place: usize,
@@ -182,11 +184,10 @@ impl Neighbourhood {
     }
 
     /// Says that this rank is about to sleep: neighbours that publish something from now on ring its bell, once each.
-    /// Look for news once more after this, and before sleeping. Costs two system calls.
+    /// Look for news once more after this, and before sleeping. Earlier rings stay. Costs a fence.
     ///
     /// There is no end of a sleep to be told: who is awake is at worst rung once more by each neighbour.
     pub fn begin_sleep(&self) {
-        self.bell.hear();
         self.sleep.word(0).fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
@@ -208,7 +209,12 @@ impl Neighbourhood {
         self.neighbours.iter().flatten().for_each(Neighbour::wake);
     }
 
-    /// Readable once this rank was rung.
+    /// Forgets the rings so far, before everything is looked at that they may be for. Costs a system call.
+    pub fn hear(&self) {
+        self.bell.hear();
+    }
+
+    /// Readable once this rank was rung, until that is heard.
     #[must_use]
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
@@ -296,14 +302,17 @@ mod tests {
         assert!(!is_rung(&world[1]), "nobody sleeps");
         for _ in 0..2 {
             world[1].begin_sleep();
-            assert!(!is_rung(&world[1]), "earlier rings are forgotten");
             world[0].wake(1);
             assert!(is_rung(&world[1]));
-            world[1].bell.hear();
+            world[1].hear();
             world[0].wake(1);
             assert!(!is_rung(&world[1]), "once is enough");
             world[2].wake(1);
             assert!(is_rung(&world[1]), "each on its own account");
+            world[1].begin_sleep();
+            assert!(is_rung(&world[1]), "a ring stays until it is heard");
+            world[1].hear();
+            assert!(!is_rung(&world[1]));
         }
     }
 
@@ -321,6 +330,7 @@ mod tests {
                     neighbourhood.wake(peer);
                 }
                 while theirs.load(0) < turn {
+                    neighbourhood.hear();
                     neighbourhood.begin_sleep();
                     if theirs.load(0) < turn {
                         let longest = Timespec { tv_sec: 20, tv_nsec: 0 };

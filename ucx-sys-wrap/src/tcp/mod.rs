@@ -112,6 +112,7 @@ pub struct Tcp {
     suspects: Vec<Rank>,
     closed: Option<Closed>,
     turns: u32,
+    /// Whether somebody may have slept since the last turn.
     sweep_next: bool,
     /// Whether anything happened since the last [`Transport::arm`].
     has_moved: bool,
@@ -227,6 +228,9 @@ impl Tcp {
             }
         }
         if let Some(links) = &mut self.links {
+            if self.sweep_next {
+                links.hear();
+            }
             let turn = links.turn(&mut self.statistics);
             moved |= self.judge_link(turn);
         }

@@ -91,6 +91,9 @@ impl Ucx {
     pub(super) fn turn_links(&mut self) -> bool {
         let is_sweep_due = self.may_have_slept || self.turns.is_multiple_of(SWEEP_EVERY);
         let Some(links) = &mut self.links else { return false };
+        if self.may_have_slept {
+            links.hear();
+        }
         let counts = &mut self.engine.inbox().statistics;
         let turn = if is_sweep_due { links.sweep(counts) } else { links.turn(counts) };
         self.judge_turn(turn)
