@@ -189,6 +189,11 @@ impl Port {
         inside
     }
 
+    #[cfg(test)]
+    pub(crate) fn enter_for_test(&self) -> impl Sized {
+        self.enter()
+    }
+
     /// Whether another thread waits to enter.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {

@@ -1,18 +1,13 @@
 //! Endpoints that do not close in time. Skipped where there is no UCX, unless `BREVITY_REQUIRE_UCX` is 1.
 
-use std::sync::Barrier;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::{Options, Ucx, available};
-use crate::Rank;
+use super::worlds::{has_ucx, world};
 
 /// UCX ends the process when its worker goes while somebody still has a request of it: this one goes on.
 #[test]
 fn endpoints_that_do_not_close_in_time_are_left_to_the_worker() {
-    if let Err(why) = available() {
-        assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none_or(|value| value != "1"), "{why}");
+    if !has_ucx() {
         return;
     }
     for lanes in ["all", "tcp,self"] {
@@ -24,19 +19,9 @@ fn endpoints_that_do_not_close_in_time_are_left_to_the_worker() {
 
 /// Two ranks; each has no patience with its endpoint, turns so often, and leaves.
 fn leave_early(lanes: &str, turns: usize) {
-    let options = &Options { settings: vec![("TLS".into(), lanes.into())], ..Options::default() };
-    let (cards, met) = (&Mutex::new(vec![Vec::new(); 2]), &Barrier::new(2));
     std::thread::scope(|threads| {
-        for rank in Rank::all(2) {
+        for mut ucx in world(2, &[("TLS", lanes)]) {
             threads.spawn(move || {
-                let mut exchange = |own: &[u8]| {
-                    cards.lock()[rank.index()] = own.to_vec();
-                    met.wait();
-                    let all = cards.lock().clone();
-                    met.wait();
-                    Ok(all)
-                };
-                let mut ucx = Ucx::connect(rank, 2, &mut exchange, options).unwrap();
                 ucx.engine.close_endpoints(Duration::ZERO);
                 for _ in 0..turns {
                     ucx.engine.progress();

@@ -3,8 +3,8 @@
 //! `exit` runs the handlers that were registered and then the destructors of the libraries, and all the while the other
 //! threads go on. UCX's destructors take away what its calls use (its asynchronous contexts, its memory hooks): a thread
 //! that is inside, or comes in later, crashes. So when UCX is loaded a handler is registered, which runs before the
-//! destructors of UCX's own libraries. It has the transports leave that a [`Port`] holds, and waits until nobody makes or
-//! drops one; what is made or dropped later does not enter UCX. Calls that are under way in other threads end as after [`Port::abort`].
+//! destructors of UCX's own libraries. It has the transports leave that a [`Port`] holds, and then waits until nobody makes or
+//! drops one: until then whoever drops one says all that it has to say. What is made or dropped later does not enter UCX. Calls that are under way in other threads end as after [`Port::abort`].
 //!
 //! Operations cost nothing for this: the port's own lock keeps the other threads out.
 
@@ -23,8 +23,11 @@ use crate::{Error, Result};
 /// How long an exit waits for threads that are inside. It goes on without them: a crash is not worse than a hang.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether the process has begun to exit.
+/// Whether the process has begun to exit: nothing new is begun.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Whether UCX must not be entered any more. Set while nobody is inside, unless those took too long.
+static IS_SHUT: AtomicBool = AtomicBool::new(false);
 
 /// Shared by those that make or drop what is of UCX.
 static INSIDE: RwLock<()> = RwLock::new(());
@@ -53,11 +56,11 @@ pub(super) fn prepare() {
     }
 }
 
-/// Enters UCX, without a port; `None` when the process exits: then its objects are left to it.
+/// Enters UCX, without a port; `None` when it may go at any moment, because the process exits: then its objects are left to it.
 pub(super) fn enter() -> Option<Inside> {
     // Recursive: who fails to make something drops it inside.
     let inside = Inside(INSIDE.read_recursive());
-    if has_begun() { None } else { Some(inside) }
+    if IS_SHUT.load(Ordering::SeqCst) { None } else { Some(inside) }
 }
 
 /// As [`enter`].
@@ -65,7 +68,7 @@ pub(super) fn enter() -> Option<Inside> {
 /// # Errors
 /// [`Error::Unavailable`] when the process exits.
 pub(super) fn enter_to_make() -> Result<Inside> {
-    enter().ok_or_else(|| Error::Unavailable { name: "ucx", why: "the process exits".into() })
+    enter().filter(|_| !has_begun()).ok_or_else(|| Error::Unavailable { name: "ucx", why: "the process exits".into() })
 }
 
 /// Whether the process has begun to exit.
@@ -80,7 +83,10 @@ pub(crate) fn keep(port: &Arc<Port>) {
             ports.retain(|port| port.strong_count() > 0);
             ports.push(Arc::downgrade(port));
         }
-        None => port.leave(false, Instant::now()),
+        None => {
+            let inside = enter();
+            port.leave(inside.is_some(), Instant::now());
+        }
     }
 }
 
@@ -93,10 +99,70 @@ extern "C" fn leave_all() {
     let _ = catch_unwind(|| {
         let until = Instant::now() + PATIENCE;
         HAS_BEGUN.store(true, Ordering::SeqCst);
-        drop(INSIDE.try_write_until(until));
         let ports = PORTS.try_lock_until(until).and_then(|mut ports| ports.take());
         for port in ports.into_iter().flatten().filter_map(|port| port.upgrade()) {
             port.leave(true, until);
         }
+        let nobody_inside = INSIDE.try_write_until(until);
+        IS_SHUT.store(true, Ordering::SeqCst);
+        drop(nobody_inside);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+    use crate::Rank;
+    use crate::ucx::worlds::{has_ucx, world};
+
+    const NAME: &str = "ucx::exiting::tests::who_drops_while_exit_waits_for_another_enters_ucx";
+    const CHILD: &str = "BREVITY_TEST_EXITS";
+
+    /// In a process of its own, because it exits: with the port of one group in use by a thread that lets go of it only once
+    /// another has dropped its group.
+    #[test]
+    fn who_drops_while_exit_waits_for_another_enters_ucx() {
+        if std::env::var_os(CHILD).is_some() {
+            exit_while_another_drops();
+        }
+        if !has_ucx() {
+            return;
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("during: enters true") && said.contains("after: enters false"), "{said}");
+    }
+
+    extern "C" fn say_after() {
+        eprintln!("after: enters {}", enter().is_some());
+    }
+
+    fn exit_while_another_drops() -> ! {
+        unsafe extern "C" {
+            fn atexit(handler: extern "C" fn()) -> c_int;
+        }
+        // SAFETY: the handler is a function of this program. Registered before UCX is loaded, it runs after `leave_all`.
+        assert_eq!(unsafe { atexit(say_after) }, 0);
+        let ranks = world(2, &[]).into_iter().map(|rank| Port::new(Box::new(rank)));
+        let [used, dropped] = <[Arc<Port>; 2]>::try_from(ranks.collect::<Vec<_>>()).ok().unwrap();
+        let (in_use, is_in_use) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let inside = used.enter_for_test();
+            in_use.send(()).unwrap();
+            while !has_begun() {
+                thread::yield_now();
+            }
+            assert_eq!(dropped.rank(), Rank(1));
+            drop(dropped);
+            eprintln!("during: enters {}", enter().is_some());
+            drop(inside);
+        });
+        is_in_use.recv().unwrap();
+        process::exit(7);
+    }
 }

@@ -63,7 +63,11 @@ mod spread;
 mod table;
 mod tuning;
 mod watching;
+#[cfg(test)]
+mod watching_tests;
 mod word;
+#[cfg(test)]
+mod worlds;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -362,7 +366,7 @@ impl Drop for Ucx {
     fn drop(&mut self) {
         let inside = exiting::enter();
         if inside.is_none() {
-            self.engine.forget();
+            self.leave_at_exit(false);
         }
         if std::thread::panicking() {
             self.fail(Failure::PeerLost(self.rank));

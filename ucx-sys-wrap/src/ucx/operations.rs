@@ -141,7 +141,7 @@ impl Transport for Ucx {
     /// peers write this rank's memory, or the peers of this host can't be told.
     fn abandon(&mut self) -> Result<()> {
         self.close_for(None, Error::Closed);
-        if self.engine.is_quiet() {
+        if self.engine.is_quiet() && !self.receives.are_left_open {
             return Ok(());
         }
         let why = "peers may still use this rank's memory: unset UCX_RNDV_SCHEME".into();

@@ -15,11 +15,14 @@ pub(super) struct Receives {
     own: Rank,
     /// Words to peers that UCX has not sent yet.
     words: Vec<Flight>,
+    /// Whether peers may go on writing the parts that are being fetched, although UCX is left to the process that exits: those
+    /// receives never end.
+    pub(super) are_left_open: bool,
 }
 
 impl Receives {
     pub(super) fn new(own: Rank) -> Self {
-        Self { own, words: Vec::new() }
+        Self { own, words: Vec::new(), are_left_open: false }
     }
 
     #[inline]
@@ -57,7 +60,7 @@ impl Receives {
     #[inline]
     pub(super) fn test(&mut self, engine: &mut Engine, number: u64) -> Option<Finished> {
         let incoming = engine.inbox().receive(number)?;
-        if incoming.is_waiting() {
+        if incoming.is_waiting() || self.are_left_open && !incoming.is_over() {
             return None;
         }
         if !incoming.is_ended() {
@@ -69,7 +72,7 @@ impl Receives {
     /// Ends every receive with `error` but those whose parts UCX may still write; all of them once it is torn down.
     pub(super) fn end_all(&mut self, engine: &mut Engine, error: &Error) {
         engine.inbox().close(error);
-        if !engine.is_quiet() {
+        if !engine.is_quiet() || self.are_left_open {
             return;
         }
         for number in engine.inbox().numbers() {

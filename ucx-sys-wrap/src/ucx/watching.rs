@@ -121,7 +121,7 @@ impl Ucx {
     }
 
     /// Draws the consequences. Says whether there were any.
-    fn take_news(&mut self, news: Option<News>) -> bool {
+    pub(super) fn take_news(&mut self, news: Option<News>) -> bool {
         if self.closed.is_some() {
             return false;
         }
@@ -189,8 +189,12 @@ impl Ucx {
             self.accesses.release(&self.engine);
             self.engine.close_endpoints(FLUSH_PATIENCE);
         }
-        // What peers do to the memory of a process that exits does not count.
-        self.can_be_quiet = true;
+        if is_under_way && !self.can_be_quiet {
+            // By the user's settings peers may write until the process is gone, whatever becomes of the worker: what they write is not
+            // given back to other threads, which go on until then.
+            self.engine.forget();
+            self.receives.are_left_open = true;
+        }
         let cause = Failure::Aborted(self.rank);
         // Whoever fetches from memory that is given back now must learn that it was.
         let told = if is_under_way { Closed::Failed(cause) } else { Closed::Left };

@@ -1,0 +1,151 @@
+//! What a rank learns of peers that are gone, and what one says that exits. Skipped where there is no UCX, unless
+//! `BREVITY_REQUIRE_UCX` is 1.
+
+use std::time::{Duration, Instant};
+
+use super::Ucx;
+use super::liveness::News;
+use super::word::Closed;
+use super::worlds::{has_ucx, world};
+use crate::buffer::Buffer;
+use crate::buffer::testing::{lend_to_receive, lent_to_send};
+use crate::shm::Neighbourhood;
+use crate::transport::{Posted, RecvDone, RecvId, RecvParts, Transport};
+use crate::{Arrival, Envelope, Error, Failure, Mark, Rank, Result, Signature, Tag};
+
+const LANES: [&str; 2] = ["all", "tcp,self"];
+
+/// More than is sent without being asked for.
+const LONG: usize = 4 << 20;
+
+/// Generous: it only has to tell slow from stuck.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+fn pair(settings: &[(&str, &str)]) -> [Ucx; 2] {
+    world(2, settings).try_into().ok().unwrap()
+}
+
+fn envelope() -> Envelope {
+    Envelope { tag: Tag::new(Rank(0), 0, 0, 0), signature: Signature([7; 16]), mark: Mark::NONE }
+}
+
+/// Has rank 0 begin to send; says whether that is over.
+fn send(sender: &mut Ucx, buffers: &[Vec<u8>]) -> bool {
+    matches!(sender.post_send(Rank(1), envelope(), lent_to_send(buffers)), Posted::Done(_))
+}
+
+/// Has rank 1 wait for a message of rank 0, into memory that is never freed.
+fn receive(receiver: &mut Ucx, bytes: usize) -> RecvId {
+    let mut parts = RecvParts::new();
+    lend_to_receive::<Vec<u8>>(Box::leak(Box::new(vec![0; bytes].into_raw())), &mut parts);
+    match receiver.post_recv(Rank(0), envelope(), parts) {
+        Posted::Pending(id) => id,
+        Posted::Done(RecvDone { result, .. }) => panic!("it has ended already: {result:?}"),
+    }
+}
+
+fn ended(receiver: &mut Ucx, id: RecvId) -> Result<Arrival> {
+    let start = Instant::now();
+    loop {
+        if let Some(RecvDone { result, .. }) = receiver.test_recv(id) {
+            return result;
+        }
+        assert!(start.elapsed() < PATIENCE, "it does not end");
+        if !receiver.progress() {
+            let _ = receiver.arm();
+        }
+    }
+}
+
+/// Its memory goes back to its threads, which may write it: who fetches from there must not take that for the message.
+#[test]
+fn who_exits_in_the_middle_of_a_send_says_that_it_failed() {
+    if !has_ucx() {
+        return;
+    }
+    for lanes in LANES {
+        let [mut sender, mut receiver] = pair(&[("TLS", lanes)]);
+        let message = [vec![1; LONG]];
+        assert!(!send(&mut sender, &message));
+        sender.leave_with_process(true);
+        let id = receive(&mut receiver, LONG);
+        let result = ended(&mut receiver, id);
+        assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{lanes}: {result:?}");
+    }
+}
+
+#[test]
+fn who_has_left_at_exit_says_so_to_those_who_ask_later() {
+    if !has_ucx() {
+        return;
+    }
+    let [mut leaving, mut watching] = pair(&[]);
+    leaving.leave_with_process(true);
+    assert_eq!(watching.liveness.watch(Rank(0)), None);
+    drop(leaving);
+    let start = Instant::now();
+    let news = loop {
+        match watching.liveness.look() {
+            Some(news) => break news,
+            None => assert!(start.elapsed() < PATIENCE, "nothing is heard"),
+        }
+    };
+    assert_eq!(news, News::Gone(Rank(0)));
+}
+
+/// An operation on a link ends with the cause too, and not because the neighbour that told it is gone.
+#[test]
+fn the_cause_that_a_peer_gave_comes_before_its_loss() {
+    if !has_ucx() {
+        return;
+    }
+    let [mut failed, mut waiting] = pair(&[]);
+    let here = Neighbourhood::in_process(2).unwrap();
+    failed.share_memory(&here[0], true).unwrap();
+    waiting.share_memory(&here[1], true).unwrap();
+    let id = receive(&mut waiting, 8);
+    failed.word.write(Closed::Failed(Failure::Aborted(Rank(0)))).unwrap();
+    assert!(waiting.take_news(Some(News::Died(Rank(0)))));
+    let result = ended(&mut waiting, id);
+    assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{result:?}");
+}
+
+/// It was all that was waited for, and nothing else will wake this rank.
+#[test]
+fn who_takes_in_the_last_message_of_a_peer_that_is_gone_does_not_sleep() {
+    if !has_ucx() {
+        return;
+    }
+    // Over sockets: over shared memory UCX itself does not let a rank sleep then.
+    let [mut leaving, mut receiver] = pair(&[("TLS", "tcp,self")]);
+    let (id, start) = (receive(&mut receiver, 8), Instant::now());
+    while receiver.progress() || receiver.arm().is_none() {
+        assert!(start.elapsed() < PATIENCE, "it does not come to rest");
+    }
+    assert!(send(&mut leaving, &[vec![1; 8]]));
+    leaving.word.write(Closed::Left).unwrap();
+    assert!(receiver.arm().is_none(), "the message has just come");
+    let ended = receiver.test_recv(id);
+    assert!(ended.is_some_and(|done| done.result.is_ok()));
+}
+
+/// Where the user has chosen that senders write, they do so until this process is gone.
+#[test]
+fn what_peers_may_write_while_the_process_exits_is_not_given_back() {
+    if !has_ucx() {
+        return;
+    }
+    let [mut sender, mut exiting] = pair(&[("TLS", "all"), ("RNDV_SCHEME", "put_zcopy")]);
+    let (id, message) = (receive(&mut exiting, LONG), [vec![1; LONG]]);
+    assert!(!send(&mut sender, &message));
+    let start = Instant::now();
+    while exiting.engine.inbox().receive(id.0).unwrap().is_waiting() {
+        // Not the other way round: the sender has not heard yet that it may write.
+        sender.progress();
+        exiting.progress();
+        assert!(start.elapsed() < PATIENCE, "nothing is offered");
+    }
+    exiting.leave_with_process(true);
+    assert!(exiting.closed.is_some() && exiting.test_recv(id).is_none());
+    assert!(exiting.abandon().is_err());
+}
