@@ -193,7 +193,7 @@ impl Comparison {
     /// Holds it to a bar.
     #[must_use]
     pub fn judged(mut self, bar: Bar) -> Self {
-        self.met = Some(bar.is_met(&self));
+        self.met = Some(bar.is_met(self.ratio, self.ratio_low, self.extra_ns));
         self.bar = Some(bar);
         self
     }
