@@ -4,34 +4,35 @@
 //! NeurIPS 2019, algorithm 1. All matrices' left factors travel in one all-reduce, then all right factors in another:
 //! `4 r (rows + cols)` bytes a matrix and rank, times the all-reduce's own factor.
 
-use brevity_compress::low_rank::{Batch, Factors, MatrixError, PowerSgd};
+use brevity_compress::low_rank::{Batch, Factors, LowRank, MatrixError, PowerSgd};
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
 use crate::choose::Cost;
 use crate::dense::all_reduce;
 use crate::description::{Description, Operation};
-use crate::element::{Element, Reduction};
+use crate::element::Reduction;
 use crate::error::{Error, Result};
 
-/// What ranks of a low-rank all-reduce must agree on: also where their states come from, since states that differ would
-/// part the ranks without a word.
+/// What ranks of a low-rank all-reduce must agree on: the matrices' shapes, since other shapes can have factors of the same
+/// length, and where their states come from, since states that differ would part the ranks without a word.
 #[must_use]
 pub fn describe(batch: &Batch) -> Description {
-    let count = batch.p_len() + batch.q_len();
-    match batch.origin() {
-        0 => Description::new(Operation::LOW_RANK_ALL_REDUCE, f32::NUMBER, count),
-        origin => {
-            let plan = [count as u64, origin].map(u64::to_le_bytes);
-            Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, plan.as_flattened())
-        }
-    }
+    let of_state = |state: &LowRank| {
+        // What was loaded brings its own generators.
+        let seed = if batch.origin() == 0 { state.seed() } else { 0 };
+        [state.rows() as u64, state.cols() as u64, state.rank() as u64, seed]
+    };
+    let words = batch.states().iter().flat_map(of_state).chain([batch.origin()]);
+    let plan: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, &plan)
 }
 
 /// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state of the batch).
 ///
 /// `tensors` are the numbers that errors name the matrices by. The states keep their right factors: the caller warms
-/// them with the mean once it keeps the result. States have equal bits on all ranks.
+/// them with the mean once it keeps the result. States have equal bits on all ranks: the call's description must say what
+/// [`describe`] does of them.
 ///
 /// # Errors
 /// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`], on all ranks
@@ -109,7 +110,6 @@ async fn all_reduce_factors(
     tensors: &[u32],
     cost: &Cost,
 ) -> Result<Factors> {
-    let call = &call.describe(describe(phases.states()));
     let Factors { p, mut own_q, mut q } = factors;
     let mut p = mean(call, p, cost).await?;
     call.check_poison()?;

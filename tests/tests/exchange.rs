@@ -8,7 +8,7 @@ use brevity::collectives::Error as Collective;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::Neighbourhood;
 use brevity::transport::{Transport, local};
-use brevity::{Error, GradientExchange, Group, Policy, PutBack, Settings};
+use brevity::{Error, ExchangeBuilder, GradientExchange, Group, Policy, PutBack, Settings};
 use brevity_tests::{on_groups, on_host, on_local, oracle};
 
 const POLICIES: [(&str, Policy); 5] = [
@@ -80,18 +80,58 @@ fn what_is_not_sparse_goes_over_shared_memory() {
 /// Ranks that have built different exchanges are told, whatever their tensors travel by.
 #[test]
 fn other_plans_are_a_mismatch() {
+    for (name, policy) in &POLICIES[1..] {
+        let policy = *policy;
+        all_end_with_a_mismatch(name, move |group| {
+            let policy = if group.rank() == 1 { Policy::dense() } else { policy };
+            exchange(group, policy)
+        });
+    }
+}
+
+/// The factors of these are as long.
+#[test]
+fn a_matrix_and_its_transpose_are_a_mismatch() {
+    all_end_with_a_mismatch("shapes", |group| {
+        let shape = if group.rank() == 1 { [64, 32] } else { [32, 64] };
+        GradientExchange::builder(group).tensor("weight", shape, Policy::low_rank(2)).build().unwrap()
+    });
+}
+
+#[test]
+fn tensors_in_another_order_are_a_mismatch() {
+    for policy in [Policy::dense(), Policy::topk(0.5)] {
+        all_end_with_a_mismatch("order", move |group| {
+            let tensors = if group.rank() == 1 { [("a", 5), ("b", 3)] } else { [("b", 3), ("a", 5)] };
+            let builder = GradientExchange::builder(group);
+            let add = |builder: ExchangeBuilder, (name, count)| builder.tensor(name, [count], policy);
+            tensors.into_iter().fold(builder, add).build().unwrap()
+        });
+    }
+}
+
+/// Ranks that draw from other seeds end with other matrices, if a factor is ever drawn anew.
+#[test]
+fn other_seeds_are_a_mismatch() {
+    all_end_with_a_mismatch("seeds", |group| {
+        let builder = GradientExchange::builder(group).seed(u64::from(group.rank() == 1));
+        builder.tensor("weight", SHAPE, Policy::low_rank(2)).build().unwrap()
+    });
+}
+
+/// Three ranks build an exchange and average: each hears of the mismatch, or of the rank that ended the group for it.
+fn all_end_with_a_mismatch(what: &str, build: impl Fn(&Group) -> GradientExchange + Clone + Send + 'static) {
     for between in BOTH {
-        for (_, policy) in &POLICIES[1..] {
-            let policy = *policy;
-            let errors = between.run(3, move |group| {
-                let policy = if group.rank() == 1 { Policy::dense() } else { policy };
-                exchange(group, policy).average(&mut gradients(group.rank(), 0)).unwrap_err()
-            });
-            let is_named = |error: &Error| matches!(error, Error::Collective(Collective::Mismatch { .. }));
-            let is_end = |error: &Error| matches!(error, Error::Collective(Collective::Aborted { .. }));
-            assert!(errors.iter().any(is_named), "{between:?}, {policy:?}: {errors:?}");
-            assert!(errors.iter().all(|error| is_named(error) || is_end(error)), "{between:?}, {policy:?}: {errors:?}");
-        }
+        let build = build.clone();
+        let errors = between.run(3, move |group| {
+            let mut exchange = build(group);
+            let mut gradients: Vec<Vec<f32>> = exchange.tensors().map(|(_, count)| vec![1.0; count]).collect();
+            exchange.average(&mut gradients).unwrap_err()
+        });
+        let is_named = |error: &Error| matches!(error, Error::Collective(Collective::Mismatch { .. }));
+        let is_end = |error: &Error| matches!(error, Error::Collective(Collective::Aborted { .. }));
+        assert!(errors.iter().any(is_named), "{what}, {between:?}: {errors:?}");
+        assert!(errors.iter().all(|error| is_named(error) || is_end(error)), "{what}, {between:?}: {errors:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use brevity_compress::low_rank::LowRank;
 use super::dense::DenseLane;
 use super::low_rank::LowRankLane;
 use super::sparse::SparseLane;
-use super::{GradientExchange, Lane, Parts, Tensor, describe};
+use super::{GradientExchange, Lane, Parts, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved};
 
@@ -70,7 +70,6 @@ impl ExchangeBuilder {
         if !dense.is_empty() {
             lanes.insert(0, Lane::Dense(dense));
         }
-        let description = describe(&lanes);
-        Ok(GradientExchange { group: self.group, parts: Parts { tensors, lanes, description } })
+        Ok(GradientExchange { group: self.group, parts: Parts::new(tensors, lanes) })
     }
 }

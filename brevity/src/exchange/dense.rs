@@ -61,8 +61,7 @@ impl DenseLane {
         if poisoned {
             sum.fill(0.0);
         }
-        let call = call.describe(self.describe());
-        self.average = dense::all_reduce(&call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
+        self.average = dense::all_reduce(call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
         // The same bits on all ranks, and so the same outcome.
         let is_finite = |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());
         match self.tensors.iter().find(|packed| !is_finite(packed)) {

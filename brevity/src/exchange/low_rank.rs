@@ -58,8 +58,7 @@ impl LowRankLane {
         if poisoned {
             factors.p.fill(0.0);
         }
-        let call = call.describe(self.describe());
-        self.factors = powersgd_all_reduce(&call, &mut self.powersgd, factors, &self.numbers, cost).await?;
+        self.factors = powersgd_all_reduce(call, &mut self.powersgd, factors, &self.numbers, cost).await?;
         Ok(())
     }
 

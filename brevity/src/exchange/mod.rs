@@ -129,13 +129,18 @@ impl GradientExchange {
                 lane.restart();
             }
         }
-        self.parts.description = describe(&self.parts.lanes);
+        self.parts.describe_anew();
     }
 
     /// The group that the exchange is used in.
     #[must_use]
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// The tensors' names and elements, in the builder's order.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.parts.tensors.iter().map(|tensor| (&*tensor.name, tensor.count))
     }
 
     /// What of a tensor's gradients on this rank has not been sent yet; none for an unknown name. A dense tensor has
@@ -158,11 +163,38 @@ impl GradientExchange {
     }
 }
 
-/// What of an exchange must be the same on all ranks: what its lanes do, one after the other. Ranks that have built
-/// different ones find out in the first step, also where one waits for messages and the other does not.
-fn describe(lanes: &[Lane]) -> Description {
-    let signatures: Vec<_> = lanes.iter().map(|lane| lane.describe().encode().0).collect();
-    Description::of_plan(Operation::EXCHANGE, signatures.as_flattened())
+impl Parts {
+    fn new(tensors: Vec<Tensor>, lanes: Vec<Lane>) -> Self {
+        let description = describe(&tensors, &lanes);
+        Self { tensors, lanes, description }
+    }
+
+    /// To be called when the lanes' own descriptions have changed.
+    fn describe_anew(&mut self) {
+        self.description = describe(&self.tensors, &self.lanes);
+    }
+}
+
+/// What of an exchange must be the same on all ranks: its tensors in their order, and what its lanes do, one after the
+/// other. Everything that a lane sends says so, and so ranks that have built different ones find out in the first step.
+fn describe(tensors: &[Tensor], lanes: &[Lane]) -> Description {
+    let mut plan = Vec::new();
+    for text in texts(tensors, lanes) {
+        plan.extend_from_slice(&(text.len() as u64).to_le_bytes());
+        plan.extend_from_slice(text.as_bytes());
+    }
+    for lane in lanes {
+        plan.extend_from_slice(&lane.describe().encode().0);
+    }
+    Description::of_plan(Operation::EXCHANGE, &plan)
+}
+
+/// Each tensor in words: its name, its length, and how it travels.
+fn texts(tensors: &[Tensor], lanes: &[Lane]) -> impl Iterator<Item = String> {
+    tensors.iter().enumerate().map(|(position, tensor)| {
+        let travels = lanes.iter().find_map(|lane| lane.travels(position)).unwrap_or_default();
+        format!("tensor {:?} of {} elements, {travels}", tensor.name, tensor.count)
+    })
 }
 
 /// One step on one rank.

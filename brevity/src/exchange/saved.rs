@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use brevity_collectives::{Description, Operation};
 use brevity_compress::state::{self, Fault, Reader, State, Writer};
 
-use super::{GradientExchange, Lane, Parts, describe};
+use super::{GradientExchange, Lane, Parts, texts};
 use crate::error::Result;
 
 /// Bytes of a tensor's description that are kept as they are.
@@ -61,17 +61,13 @@ impl GradientExchange {
     pub fn load(&mut self, from: &mut impl Read) -> Result<()> {
         state::load(&mut self.plan(), from)?;
         state::load(&mut self.parts, from)?;
-        self.parts.description = describe(&self.parts.lanes);
+        self.parts.describe_anew();
         Ok(())
     }
 
     fn plan(&self) -> Plan {
         let Parts { tensors, lanes, .. } = &self.parts;
-        let text = |(position, tensor): (usize, &super::Tensor)| {
-            let travels = lanes.iter().find_map(|lane| lane.travels(position)).unwrap_or_default();
-            format!("tensor {:?} of {} elements, {travels}", tensor.name, tensor.count)
-        };
-        Plan { rank: self.group.rank(), texts: tensors.iter().enumerate().map(text).collect() }
+        Plan { rank: self.group.rank(), texts: texts(tensors, lanes).collect() }
     }
 }
 

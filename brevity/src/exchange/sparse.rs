@@ -60,14 +60,14 @@ impl SparseLane {
         if poisoned {
             self.restore(Restore::Selected);
         }
-        let (call, local) = (call.describe(self.describe()), self.selected.view());
+        let local = self.selected.view();
         match self.method {
             SparseMethod::Union => {
-                self.sum = sparse::topk_all_reduce(&call, local, self.k, self.tensor as u32).await?;
+                self.sum = sparse::topk_all_reduce(call, local, self.k, self.tensor as u32).await?;
                 self.put_back.clear();
             }
             SparseMethod::Global(rule) => {
-                let outcome = sparse::gtopk_all_reduce(&call, local, self.k, rule, self.tensor as u32).await?;
+                let outcome = sparse::gtopk_all_reduce(call, local, self.k, rule, self.tensor as u32).await?;
                 (self.sum, self.put_back) = (outcome.result, outcome.put_back);
             }
         }

@@ -66,6 +66,11 @@ impl LowRank {
         self.rank
     }
 
+    /// Where its random numbers started, and [start again](Self::restart).
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Elements of `P`.
     pub fn p_len(&self) -> usize {
         self.rows * self.rank
