@@ -9,7 +9,7 @@ use cut::{HalvingScratch, find_half};
 
 use crate::bits::INFINITE;
 use crate::error::check_length;
-use crate::simd::{self, Level, List, SPARE, look_over};
+use crate::simd::{self, Level, List, Look, SPARE};
 use crate::{Error, SparseVec, SparseView};
 
 /// Work space of [`top_k_sum`], to be reused.
@@ -38,31 +38,22 @@ pub fn add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) -> Result<
     }
     // Not cleared before: what is overwritten needs no zeros.
     let (indices, values) = out.overwrite(a.dim(), a.len() + b.len());
-    simd::merge(Level::best(), a, b, indices, values);
-    close_up(out)
+    let look = simd::merge(Level::best(), a, b, indices, values);
+    close_up(out, look)
 }
 
-/// Adds what has the same index to what comes before it, and drops zeros; on a sum that is not finite, empties `sums`. An index
-/// is there twice at most.
-fn close_up(sums: &mut SparseVec) -> Result<(), Error> {
-    let (mut least, mut most, twice) = look_over(Level::best(), sums.indices(), sums.values());
-    if twice || least == 0 {
+/// Adds what has the same index to what comes before it, and drops zeros, if a merge has left such; on a sum that is not finite,
+/// empties `sums`. An index is there twice at most.
+fn close_up(sums: &mut SparseVec, look: Look) -> Result<(), Error> {
+    let mut most = look.most;
+    if look.twice || look.least == 0 {
         let len = sums.len();
         let (indices, values) = sums.overwrite(sums.dim(), len);
-        let (mut end, mut before) = (0, None);
-        for place in 0..len {
-            let index = indices[place];
-            let next = if place + 1 < len && indices[place + 1] == index { values[place + 1] } else { 0.0 };
-            let sum = values[place] + next;
-            // Written always, counted unless zero or counted already: no branch to mispredict.
-            (indices[end], values[end]) = (index, sum);
-            end += usize::from((before != Some(index)) & (sum != 0.0));
-            before = Some(index);
-        }
+        let end;
+        (end, most) = simd::close_up(Level::best(), indices, values);
         sums.truncate(end);
-        (least, most, _) = look_over(Level::best(), &[], sums.values());
     }
-    debug_assert!(least > 0, "a zero was left");
+    debug_assert!(sums.values().iter().all(|&sum| sum != 0.0), "a zero was left");
     if most < INFINITE {
         return Ok(());
     }
@@ -74,8 +65,8 @@ fn close_up(sums: &mut SparseVec) -> Result<(), Error> {
 /// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|`
 /// descending, then index ascending), `kept`, and all others, `dropped`. Both by rising index.
 ///
-/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected, some five passes over them: a merge, a check, a pass that
-/// finds the cut and one that parts both.
+/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected, some four passes over them: a merge, which checks, a pass that
+/// finds the cut and one that parts both; one more where an index is in both.
 ///
 /// # Errors
 /// As [`add`]; `kept` and `dropped` are empty then.

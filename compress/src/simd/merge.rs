@@ -2,10 +2,11 @@
 //!
 //! A merge is one chain of comparisons, each waiting for the loads that the one before it has decided on. So the lists are
 //! cut at a few places into stretches of even length, which are merged side by side: while one chain waits, others go on.
+//! Every now and then they stop, and what they have written is looked over while it is in the nearest cache.
 
 use std::hint::select_unpredictable;
 
-use super::per_level;
+use super::{Level, per_level};
 use crate::SparseView;
 
 /// Stretches that are merged side by side.
@@ -13,6 +14,20 @@ const CHAINS: usize = 4;
 
 /// Entries of both lists for which cutting is worth while.
 const WORTH_CUTTING: usize = 256;
+
+/// Entries of a chain that are merged before they are looked over: 2 KiB.
+const ROUND: usize = 256;
+
+/// What a merge has left to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// The smallest magnitude; that of a NaN where there is none.
+    pub(crate) least: u32,
+    /// The largest magnitude.
+    pub(crate) most: u32,
+    /// Whether an index is there twice.
+    pub(crate) twice: bool,
+}
 
 /// A stretch of both lists: from `a` to `a_end`, and from `b` to `b_end`. It is written from place `a + b` on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,34 +38,93 @@ struct Chain {
     b_end: usize,
 }
 
+/// Writes all entries of `a` and `b` by rising index to `indices` and `values`; of two with the same index, that of `a` comes
+/// first.
+///
+/// # Panics
+/// Unless `indices` and `values` are as long as `a` and `b` together.
+pub(crate) fn merge(
+    level: Level,
+    a: SparseView<'_>,
+    b: SparseView<'_>,
+    indices: &mut [u32],
+    values: &mut [f32],
+) -> Look {
+    let total = a.len() + b.len();
+    assert!(indices.len() == total && values.len() == total, "as much room as entries");
+    let mut look = Look { least: 0x7fff_ffff, most: 0, twice: false };
+    if total < WORTH_CUTTING {
+        finish(level, a, b, Chain { a: 0, a_end: a.len(), b: 0, b_end: b.len() }, indices, values);
+        look_over(level, &mut look, 0, 0, indices, values);
+        return look;
+    }
+    let mut chains = cut(a.indices(), b.indices());
+    // Where each begins, and up to which place it has been looked over.
+    let begins = chains.each_ref().map(Chain::place);
+    let mut seen = begins;
+    loop {
+        let steps = chains.iter().map(Chain::safe_steps).min().unwrap_or(0).min(ROUND);
+        if steps == 0 {
+            break;
+        }
+        run(level, a, b, &mut chains, steps, indices, values);
+        for ((chain, &begin), seen) in chains.iter().zip(&begins).zip(&mut seen) {
+            let end = chain.place();
+            let from = std::mem::replace(seen, end);
+            look_over(level, &mut look, begin, from, &indices[..end], &values[..end]);
+        }
+    }
+    for ((chain, begin), from) in chains.into_iter().zip(begins).zip(seen) {
+        let end = chain.a_end + chain.b_end;
+        finish(level, a, b, chain, indices, values);
+        look_over(level, &mut look, begin, from, &indices[..end], &values[..end]);
+    }
+    // Where one begins, the one before it had not come to its end.
+    look.twice |= begins[1..].iter().any(|&begin| indices[begin - 1] == indices[begin]);
+    look
+}
+
 per_level! {
-    /// Writes all entries of `a` and `b` by rising index to `indices` and `values`; of two with the same index, that of `a` comes
-    /// first.
+    /// Takes so many steps in each of the chains, which are within these lists.
     ///
-    /// # Panics
-    /// Unless `indices` and `values` are as long as `a` and `b` together.
-    pub(crate) fn merge(a: SparseView<'_>, b: SparseView<'_>, indices: &mut [u32], values: &mut [f32]) {
+    /// A function of its own: where the rest of a merge was in it, the compiler packed the chains' places into vectors, which took
+    /// half as long again.
+    fn run(
+        a: SparseView<'_>,
+        b: SparseView<'_>,
+        chains: &mut [Chain; CHAINS],
+        steps: usize,
+        indices: &mut [u32],
+        values: &mut [f32],
+    ) {
         let total = a.len() + b.len();
         assert!(indices.len() == total && values.len() == total, "as much room as entries");
-        if total < WORTH_CUTTING {
-            return finish(a, b, Chain { a: 0, a_end: a.len(), b: 0, b_end: b.len() }, indices, values);
-        }
-        let mut chains = cut(a.indices(), b.indices());
-        loop {
-            let steps = chains.iter().map(Chain::safe_steps).min().unwrap_or(0);
-            if steps == 0 {
-                break;
-            }
-            for _ in 0..steps {
-                for chain in &mut chains {
-                    // SAFETY: the chains are cut from these lists, and take no more than their safe steps.
-                    unsafe { chain.step(a, b, indices, values) };
-                }
+        let is_within = |chain: &Chain| chain.a_end <= a.len() && chain.b_end <= b.len();
+        assert!(chains.iter().all(|chain| is_within(chain) && steps <= chain.safe_steps()), "chains are of these lists");
+        let mut running = *chains;
+        for _ in 0..steps {
+            for chain in &mut running {
+                // SAFETY: the chains are within these lists, and take no more than their safe steps: asserted above.
+                unsafe { chain.step(a, b, indices, values) };
             }
         }
-        for chain in chains {
-            finish(a, b, chain, indices, values);
+        for (chain, running) in chains.iter_mut().zip(running) {
+            (chain.a, chain.b) = (running.a, running.b);
         }
+    }
+}
+
+per_level! {
+    /// Looks over the entries from place `from` on, of a chain that begins at `begin`.
+    fn look_over(look: &mut Look, begin: usize, from: usize, indices: &[u32], values: &[f32]) {
+        let extremes = values[from..].iter().fold((look.least as i32, look.most as i32), |(least, most), value| {
+            let magnitude = crate::bits::magnitude(*value) as i32;
+            (magnitude.min(least), magnitude.max(most))
+        });
+        let indices = &indices[from.saturating_sub(1).max(begin)..];
+        let behind = indices.get(1..).unwrap_or(&[]);
+        let twice = indices.iter().zip(behind).fold(false, |any, (one, next)| any | (one == next));
+        *look = Look { least: extremes.0 as u32, most: extremes.1 as u32, twice: look.twice | twice };
     }
 }
 
@@ -76,34 +150,44 @@ fn place_of(a: &[u32], b: &[u32], count: usize) -> (usize, usize) {
     (low, count - low)
 }
 
-/// Merges what is left of a chain.
-#[inline(always)]
-fn finish(a: SparseView<'_>, b: SparseView<'_>, mut chain: Chain, indices: &mut [u32], values: &mut [f32]) {
-    loop {
-        let steps = chain.safe_steps();
-        if steps == 0 {
-            break;
+per_level! {
+    /// Merges what is left of a chain, which is within these lists.
+    fn finish(a: SparseView<'_>, b: SparseView<'_>, rest: Chain, indices: &mut [u32], values: &mut [f32]) {
+        let total = a.len() + b.len();
+        assert!(indices.len() == total && values.len() == total, "as much room as entries");
+        assert!(rest.a_end <= a.len() && rest.b_end <= b.len(), "a chain is of these lists");
+        let mut chain = rest;
+        loop {
+            let steps = chain.safe_steps();
+            if steps == 0 {
+                break;
+            }
+            for _ in 0..steps {
+                // SAFETY: the chain is within these lists, as asserted, and takes no more than its safe steps.
+                unsafe { chain.step(a, b, indices, values) };
+            }
         }
-        for _ in 0..steps {
-            // SAFETY: the caller's chain is of these lists, and takes no more than its safe steps.
-            unsafe { chain.step(a, b, indices, values) };
-        }
-    }
-    let out = chain.a + chain.b;
-    for (rest, from, to) in [(a, chain.a, chain.a_end), (b, chain.b, chain.b_end)] {
-        indices[out..out + to - from].copy_from_slice(&rest.indices()[from..to]);
-        values[out..out + to - from].copy_from_slice(&rest.values()[from..to]);
-        if to > from {
-            return;
+        let out = chain.place();
+        for (rest, from, to) in [(a, chain.a, chain.a_end), (b, chain.b, chain.b_end)] {
+            indices[out..out + to - from].copy_from_slice(&rest.indices()[from..to]);
+            values[out..out + to - from].copy_from_slice(&rest.values()[from..to]);
+            if to > from {
+                return;
+            }
         }
     }
 }
 
 impl Chain {
+    /// Where the next entry is written.
+    fn place(&self) -> usize {
+        self.a + self.b
+    }
+
     /// Steps that reach no end of either stretch before the last of them is done: each takes one entry of one.
     #[inline(always)]
     fn safe_steps(&self) -> usize {
-        (self.a_end - self.a).min(self.b_end - self.b)
+        self.a_end.saturating_sub(self.a).min(self.b_end.saturating_sub(self.b))
     }
 
     /// Writes the next entry.
@@ -121,7 +205,7 @@ impl Chain {
             )
         };
         let takes_b = right < left;
-        let (out, bits) = (self.a + self.b, select_unpredictable(takes_b, y, x));
+        let (out, bits) = (self.place(), select_unpredictable(takes_b, y, x));
         // SAFETY: `a` and `b` are places within the lists, so their sum is below the number of all entries.
         unsafe {
             *indices.get_unchecked_mut(out) = left.min(right);
@@ -132,26 +216,12 @@ impl Chain {
     }
 }
 
-per_level! {
-    /// What a merge has left to be done: the smallest and the largest magnitude, and whether an index is there twice.
-    pub(crate) fn look_over(indices: &[u32], values: &[f32]) -> (u32, u32, bool) {
-        let extremes = values.iter().fold((0x7fff_ffff, 0), |(least, most), value| {
-            let magnitude = crate::bits::magnitude(*value) as i32;
-            (magnitude.min(least), magnitude.max(most))
-        });
-        let behind = indices.get(1..).unwrap_or(&[]);
-        let twice = indices.iter().zip(behind).fold(false, |any, (one, next)| any | (one == next));
-        (extremes.0 as u32, extremes.1 as u32, twice)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::SparseVec;
-    use crate::simd::Level;
 
     /// Entries whose indices are `stride` apart at most, so that two lists have many in common or few.
     fn list(entries: usize, stride: u32) -> impl Strategy<Value = Vec<(u32, f32)>> {
@@ -186,11 +256,11 @@ mod tests {
                 for (a, b) in [(&a, &b), (&b, &a)] {
                     let total = a.len() + b.len();
                     let (mut indices, mut values) = (vec![7; total], vec![7.0; total]);
-                    merge(level, sparse(a).view(), sparse(b).view(), &mut indices, &mut values);
+                    let look = merge(level, sparse(a).view(), sparse(b).view(), &mut indices, &mut values);
                     let twice = indices.windows(2).any(|pair| pair[0] == pair[1]);
                     let magnitudes = || values.iter().map(|value| value.abs().to_bits());
-                    let expected = (magnitudes().min().unwrap_or(0x7fff_ffff), magnitudes().max().unwrap_or(0), twice);
-                    prop_assert_eq!(look_over(level, &indices, &values), expected, "{}", level.name());
+                    let (least, most) = (magnitudes().min().unwrap_or(0x7fff_ffff), magnitudes().max().unwrap_or(0));
+                    prop_assert_eq!(look, Look { least, most, twice }, "{}", level.name());
                     let found: Vec<(u32, f32)> = indices.into_iter().zip(values).collect();
                     prop_assert_eq!(found, in_order(a, b), "{}", level.name());
                 }

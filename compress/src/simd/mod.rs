@@ -6,6 +6,7 @@
 //! products are not fused into sums. (Where memory is the limit fusing gains little: a step of PowerSGD at rank 8 takes
 //! 1.3 times what its reads and writes alone do, and CPUs without fused instructions would call a library for each.)
 
+mod close_up;
 pub(crate) mod codes;
 mod columns;
 pub(crate) mod dense;
@@ -24,11 +25,12 @@ mod side_by_side;
 mod sieve;
 pub(crate) mod step;
 
+pub(crate) use close_up::close_up;
 pub(crate) use columns::ColumnSums;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use level::Kind;
 pub(crate) use level::{Level, per_level};
-pub(crate) use merge::{look_over, merge};
+pub(crate) use merge::{Look, merge};
 pub(crate) use part::{List, SPARE, copy_band, part};
 pub(crate) use rising::{GAPS, NARROW, measure_gaps, unpack_rising};
 pub(crate) use select::{BLOCK, Pass, add_and_take, copy_out};
