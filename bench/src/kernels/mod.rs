@@ -55,7 +55,7 @@ impl Extent {
 pub enum Group {
     /// Exact selection, fused with the addition of the gradient.
     Drop,
-    /// The same beside `numpy.argpartition`.
+    /// The same beside `numpy.argpartition`, a row for each version that is found.
     Numpy,
     /// Other rules of selection.
     Rules,
@@ -105,7 +105,7 @@ impl Group {
 
     /// Measures its rows, and hands each out as soon as it is there.
     ///
-    /// Without NumPy its row is left out: see [`peers`].
+    /// Without NumPy its rows are left out: see [`peers`].
     ///
     /// # Errors
     /// [`Error::Contestant`] for a kernel with a wrong result.
@@ -149,15 +149,17 @@ impl Serialize for Group {
     }
 }
 
-/// What the figures depend on beside the machine: the instruction set, and whether NumPy is there.
+/// What the figures depend on beside the machine: the instruction set, and which NumPys are there.
 #[must_use]
 pub fn peers() -> Vec<String> {
-    let numpy = Numpy::find().map_or_else(
-        || "missing: numpy, whose row is left out (bench/peers/install.sh installs it)".to_owned(),
-        |numpy| format!("numpy: {}", numpy.version),
-    );
-    vec![format!("kernels: {}", brevity::compress::instruction_set()), numpy]
+    let found = Numpy::find();
+    let missing = found.is_empty().then(|| MISSING.to_owned());
+    let numpys = found.iter().map(|numpy| format!("numpy: {}", numpy.said));
+    let kernels = format!("kernels: {}", brevity::compress::instruction_set());
+    [kernels].into_iter().chain(missing).chain(numpys).collect()
 }
+
+const MISSING: &str = "missing: numpy, whose rows are left out (bench/peers/install.sh installs it)";
 
 /// What a kernel of compression gives that has no other result.
 type Done = std::result::Result<(), brevity::compress::Error>;
@@ -190,7 +192,11 @@ mod tests {
         for group in Group::ALL {
             let mut rows = Vec::new();
             group.measure(Extent { elements: 20_000, iterations: 1 }, &mut |row| rows.push(row)).unwrap();
-            assert!(!rows.is_empty() || (group == Group::Numpy && Numpy::find().is_none()), "{group}");
+            if group == Group::Numpy {
+                assert_eq!(rows.len(), Numpy::find().len());
+            } else {
+                assert!(!rows.is_empty(), "{group}");
+            }
             for row in &rows {
                 assert!(row.group == group && row.ms >= 0.0 && row.floor_ms >= 0.0, "{row:?}");
                 assert!(line(row).contains(&row.kernel));

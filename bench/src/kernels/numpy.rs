@@ -10,15 +10,26 @@ use crate::{Error, Result};
 /// A twentieth of the time.
 const BAR: f64 = 0.05;
 
-/// Measures the row, if NumPy is there.
+/// Measures a row for each NumPy that is there.
 pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
-    let Some(numpy) = Numpy::find() else { return Ok(()) };
-    let [share, _] = SHARES;
+    let found = Numpy::find();
+    if found.is_empty() {
+        return Ok(());
+    }
     let mut drop = GradientDrop::new(extent.elements);
+    for numpy in &found {
+        told(row(numpy, &mut drop, extent)?);
+    }
+    Ok(())
+}
+
+fn row(numpy: &Numpy, drop: &mut GradientDrop, extent: Extent) -> Result<Row> {
+    let [share, _] = SHARES;
     drop.set(share, Known::Last, 1)?;
     drop.verify()?;
     let mut theirs = numpy.gradient_drop(&drop.start, &drop.gradient, drop.k)?;
-    let subject = Subject { group: Group::Numpy, ..drop.subject("warm, beside numpy", share, "numpy").at_most(BAR) };
+    let subject = drop.subject(&format!("warm, beside numpy {}", numpy.version), share, "numpy").at_most(BAR);
+    let subject = Subject { group: Group::Numpy, ..subject };
     let floor = |_: &mut GradientDrop| Ok(theirs.turn()?.ms);
     let kernel = |drop: &mut GradientDrop| {
         let start = Instant::now();
@@ -26,7 +37,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
         let time = start.elapsed();
         fed.of("gradient drop").map(|()| time.as_secs_f64() * 1e3)
     };
-    let row = measure_told(subject, extent.iterations, &mut drop, GradientDrop::prepare, floor, kernel)?;
+    let row = measure_told(subject, extent.iterations, drop, GradientDrop::prepare, floor, kernel)?;
     let found = theirs.turn()?;
     let least = drop.out.values().iter().fold(f32::MAX, |least, value| least.min(value.abs()));
     if (found.entries, found.least) != (drop.out.len(), least) {
@@ -34,6 +45,5 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
             format!("selects {} down to {}, ours {} down to {least}", found.entries, found.least, drop.out.len());
         return Err(Error::contestant("numpy", what));
     }
-    told(row);
-    Ok(())
+    Ok(row)
 }

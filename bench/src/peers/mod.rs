@@ -3,13 +3,15 @@
 mod mpi;
 mod numpy;
 mod perftest;
+mod printed;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 pub use mpi::{Mpi, Setting, find as find_mpi};
 pub use numpy::{Dropped, Numpy, NumpyDrop};
 pub use perftest::Perftest;
+pub(crate) use printed::printed;
 
 /// The wires that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,13 +64,14 @@ pub fn find_program(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
         return name.is_file().then(|| name.to_owned());
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+    find_programs(name).into_iter().next()
 }
 
-/// What a program prints; nothing if it can't be started.
-pub(crate) fn printed(program: &Path, arguments: &[&str]) -> String {
-    let printed = Command::new(program).args(arguments).output();
-    let text = printed.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
-    String::from_utf8_lossy(&text).into_owned()
+/// The files of that name in all folders of `PATH`, in order. A folder that is there by two names counts once.
+fn find_programs(name: &Path) -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut seen = HashSet::new();
+    let folders =
+        std::env::split_paths(&path).filter(|folder| folder.canonicalize().is_ok_and(|real| seen.insert(real)));
+    folders.map(|folder| folder.join(name)).filter(|file| file.is_file()).collect()
 }

@@ -1,14 +1,14 @@
 //! NumPy in a process of its own, which waits at its standard input between its turns.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{find_program, folder, printed};
+use super::{find_programs, folder, printed};
 use crate::{Error, Result};
 
 /// What it runs.
@@ -23,26 +23,43 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A Python that has NumPy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numpy {
     python: PathBuf,
-    /// Of NumPy and of Python, and where they were found.
+    /// Of NumPy alone.
     pub version: String,
+    /// Versions of NumPy and of Python, and where they were found.
+    pub said: String,
 }
 
+/// What a Python is asked.
+const ASK: &str = "import sys, numpy; print('has numpy', numpy.__version__, 'on Python', sys.version.split()[0])";
+
 impl Numpy {
-    /// That of `bench/peers/install.sh`, else that of the first `python3` in `PATH`, if there is one.
+    /// That of `bench/peers/install.sh`, and those of all `python3` in `PATH`; of those of one version the first.
     #[must_use]
-    pub fn find() -> Option<Self> {
-        let ask = "import sys, numpy; print('found', numpy.__version__, 'on Python', sys.version.split()[0])";
+    pub fn find() -> Vec<Self> {
         let of_peers = if std::env::var_os("BREVITY_PEERS").is_some() { "BREVITY_PEERS" } else { "target/peers" };
-        let places = [(folder().join(NAME).join("bin/python3"), of_peers), (PathBuf::from("python3"), "PATH")];
-        places.into_iter().find_map(|(name, place)| {
-            let python = find_program(&name)?;
-            let said = printed(&python, &["-c", ask]);
-            let version = format!("{}, found by {place}", said.trim().strip_prefix("found ")?);
-            Some(Self { version, python })
-        })
+        let installed = (folder().join(NAME).join("bin/python3"), of_peers.to_owned());
+        let on_path = find_programs(Path::new("python3")).into_iter().map(|file| (file, "PATH".to_owned()));
+        let places = [installed].into_iter().filter(|(file, _)| file.is_file()).chain(on_path);
+        Self::of_each_version(places, |python| printed(python, &["-c", ASK]))
+    }
+
+    /// One of each version among these Pythons, each with where it was found; `ask` gives what one answers.
+    fn of_each_version(places: impl Iterator<Item = (PathBuf, String)>, ask: impl Fn(&Path) -> String) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for (python, place) in places {
+            let said = ask(&python);
+            // Warnings may stand before it.
+            let Some(versions) = said.lines().find_map(|line| line.strip_prefix("has numpy ")) else { continue };
+            let version = versions.split(' ').next().unwrap_or_default().to_owned();
+            if found.iter().all(|numpy| numpy.version != version) {
+                let said = format!("{}, found by {place}", versions.trim());
+                found.push(Self { python, version, said });
+            }
+        }
+        found
     }
 
     /// Starts one that drops `gradient` onto the residual `start`, as often as it is told, and keeps `k` entries.
@@ -154,6 +171,24 @@ impl Drop for NumpyDrop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_version_is_found_once_and_a_python_without_any_is_passed_over() {
+        let answers = [
+            ("/wheels/python3", "has numpy 2.4.6 on Python 3.11.7\n"),
+            ("/own/python3", "Traceback (most recent call last):\nModuleNotFoundError: No module named 'numpy'\n"),
+            ("/slow/python3", ""),
+            ("/usr/bin/python3", "a warning\nhas numpy 1.24.2 on Python 3.11.2\n"),
+            ("/other/python3", "has numpy 2.4.6 on Python 3.13.0\n"),
+        ];
+        let places = answers.iter().map(|(python, _)| (PathBuf::from(python), "PATH".to_owned()));
+        let ask = |python: &Path| answers.iter().find(|(file, _)| Path::new(file) == python).unwrap().1.to_owned();
+        let found = Numpy::of_each_version(places, ask);
+        let said: Vec<&str> = found.iter().map(|numpy| numpy.said.as_str()).collect();
+        assert_eq!(said, ["2.4.6 on Python 3.11.7, found by PATH", "1.24.2 on Python 3.11.2, found by PATH"]);
+        let versions: Vec<&str> = found.iter().map(|numpy| numpy.version.as_str()).collect();
+        assert_eq!(versions, ["2.4.6", "1.24.2"]);
+    }
 
     #[test]
     fn a_process_that_says_nothing_is_ended_at_the_deadline() {
