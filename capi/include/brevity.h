@@ -12,19 +12,20 @@
  * Ranks       All ranks make the same calls on a group in the same order, with the same n, type, reduction, root and
  *             shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT where nobody was waiting
  *             for it.
- * Blocking    Every call on a group that sends something (barrier to low_rank_all_reduce, and from_env) blocks until it
- *             is done on this rank, fails, or the deadline passes (BREVITY_TIMEOUT in seconds, 300 by default; 60 for
- *             joining). It never hangs.
+ * Blocking    Every call on a group that sends something (barrier to low_rank_all_reduce, exchange_average, from_env)
+ *             blocks until it is done on this rank, fails, or the deadline passes (BREVITY_TIMEOUT in seconds, 300 by
+ *             default; 60 for joining). It never hangs.
  * Ownership   Memory passed to a call is lent to it: the library uses it until the call returns, and not after. Objects
  *             that a function makes belong to the caller, who frees them with the function of the same prefix.
  *             Strings belong to the library.
  * NULL        NULL is refused with BRV_ERR_ARGUMENT, but for three cases: the functions that free take it and do
  *             nothing; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1, -1 and "".
  *             Pointers must be aligned for their type.
- * Results     brv_all_reduce, brv_gtopk_all_reduce and brv_low_rank_all_reduce give the same bits on every rank.
+ * Results     brv_all_reduce, brv_gtopk_all_reduce, brv_low_rank_all_reduce and brv_exchange_average give the same bits
+ *             on every rank.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make their calls
- *             in the same order. A feedback is used by one thread at a time; another gets BRV_ERR_ARGUMENT. An object
- *             is freed when no thread uses it any more. brv_last_error is each thread's own. After fork, a child must
+ *             in the same order. A feedback or an exchange is used by one thread at a time; another gets
+ *             BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more. brv_last_error is each thread's own. After fork, a child must
  *             not use the parent's objects.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
  *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not know of it
@@ -125,8 +126,8 @@ const char *brv_group_transport(const brv_group *group);
  * group of one as well. Does not wait for them. The group must still be freed. May be called while another thread is in a call on the group. */
 brv_status brv_group_abort(brv_group *group);
 
-/* Frees a group; does nothing if group is NULL. Feedbacks that were used with it keep its connections until they are
- * freed too; the order does not matter. To other ranks this rank is then gone: end with a brv_barrier.
+/* Frees a group; does nothing if group is NULL. Exchanges, and feedbacks that were used with it, keep its connections until
+ * they are freed too; the order does not matter. To other ranks this rank is then gone: end with a brv_barrier.
  *
  * A process may exit without it, also while another thread is in a call on the group: the call fails, or does not return. */
 void brv_group_free(brv_group *group);
@@ -191,6 +192,26 @@ void brv_feedback_free(brv_feedback *feedback);
  * BRV_ERR_ARGUMENT if n differs, or if the feedback has not been used yet. Sends nothing. */
 brv_status brv_feedback_residual(const brv_feedback *feedback, float *out, size_t n);
 
+/* Stores in *bytes how many bytes brv_feedback_save writes: some hundred, 4 for each element of the tensor, and
+ * with low rank 4 for each element of its right factor. The same as long as the feedback lives. BRV_ERR_ARGUMENT
+ * if the feedback has not been used yet. Sends nothing. */
+brv_status brv_feedback_saved_size(const brv_feedback *feedback, size_t *bytes);
+
+/* Writes all that this rank must find again after a restart to the bytes at out, which need not be set before:
+ * what the feedback is for, its residual, and the warm start of low rank. Keep it in a file. Each rank saves its
+ * own, all after the same step. bytes is what brv_feedback_saved_size says; BRV_ERR_ARGUMENT if it differs, or if
+ * the feedback has not been used yet. Nothing changes, and nothing is sent. */
+brv_status brv_feedback_save(const brv_feedback *feedback, void *out, size_t bytes);
+
+/* Takes over what brv_feedback_save wrote on this rank, for use with group. What follows has the bits that it
+ * would have had without the restart. The feedback is a new one, or one in use for the same, of which nothing is
+ * kept. All ranks must load what was saved after the same step.
+ *
+ * BRV_ERR_ARGUMENT for bytes that are cut off, damaged or followed by others, and for the state of another rank,
+ * method or shape: nothing has changed then. Checksums find damage; they are no defence against who wants to
+ * deceive. Sends nothing. */
+brv_status brv_feedback_load(brv_feedback *feedback, brv_group *group, const void *saved, size_t bytes);
+
 /* Averages the n elements at gradient over all ranks by gTop-k, in place (Shi et al., ICDCS 2019).
  *
  * What goes in is gradient plus the residual. What comes out is, on every rank alike, the largest density * n entries
@@ -216,6 +237,53 @@ brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float 
  * rank is 1 or more, usually 1 to 8. feedback must not be NULL. Errors are as for brv_gtopk_all_reduce. */
 brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows, size_t cols,
                                    uint32_t rank);
+
+/* ---- The gradients of a whole model ---------------------------------------------------------------------------- */
+
+/* A list of tensors whose gradients are averaged in one call, each in its own way, with what waits of each of them
+ * (their residuals).
+ *
+ * All ranks add the same tensors in the same order, and make the same calls. The first call other than adding ends the
+ * list. An exchange is used by one thread at a time, as a feedback is. */
+typedef struct brv_exchange brv_exchange;
+
+/* Makes an exchange without tensors, for use with group, and stores it in *exchange. On failure *exchange is NULL. */
+brv_status brv_exchange_new(brv_group *group, brv_exchange **exchange);
+
+/* Frees an exchange, with what was not delivered; does nothing if exchange is NULL. */
+void brv_exchange_free(brv_exchange *exchange);
+
+/* Add a tensor to the list: its name (UTF-8, unlike all others; copied), its length, and how its gradients travel.
+ *
+ *     dense     all of it; all dense tensors of an exchange travel together
+ *     topk      every rank's largest density * n entries (at least one), gathered by all
+ *     gtopk     as in brv_gtopk_all_reduce
+ *     low_rank  as in brv_low_rank_all_reduce
+ *
+ * BRV_ERR_ARGUMENT for what is out of range, for a name that is there already, and when the list has ended. Nothing is
+ * sent; memory for residuals is taken by the first call. */
+brv_status brv_exchange_add_dense(brv_exchange *exchange, const char *name, size_t n);
+brv_status brv_exchange_add_topk(brv_exchange *exchange, const char *name, size_t n, double density);
+brv_status brv_exchange_add_gtopk(brv_exchange *exchange, const char *name, size_t n, double density);
+brv_status brv_exchange_add_low_rank(brv_exchange *exchange, const char *name, size_t rows, size_t cols,
+                                     uint32_t rank);
+
+/* Averages the gradients of all tensors over all ranks, in place. gradients has one pointer for each tensor, in the
+ * order of the list, each to memory of its own; tensors is how many there are.
+ *
+ * Errors are as for brv_gtopk_all_reduce, for all tensors together; the text names a tensor that is not finite. */
+brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors);
+
+/* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is the
+ * tensor's length. A dense tensor's is 0 but after a failure. BRV_ERR_ARGUMENT if n differs, or if there is no such
+ * tensor. Sends nothing. */
+brv_status brv_exchange_residual(brv_exchange *exchange, const char *name, float *out, size_t n);
+
+/* As brv_feedback_saved_size, brv_feedback_save and brv_feedback_load, for all tensors of the list. What is loaded was
+ * saved with the same list; densities may be others than they were. */
+brv_status brv_exchange_saved_size(brv_exchange *exchange, size_t *bytes);
+brv_status brv_exchange_save(brv_exchange *exchange, void *out, size_t bytes);
+brv_status brv_exchange_load(brv_exchange *exchange, const void *saved, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -19,16 +19,16 @@ const TENSOR: &str = "gradient";
 pub struct brv_feedback(Mutex<Option<Bound>>);
 
 /// A feedback after its first use: all later uses must fit it.
-struct Bound {
-    group: Arc<Shared>,
-    shape: Shape,
-    density: f64,
-    exchange: GradientExchange,
+pub(crate) struct Bound {
+    pub(crate) group: Arc<Shared>,
+    pub(crate) shape: Shape,
+    pub(crate) density: f64,
+    pub(crate) exchange: GradientExchange,
 }
 
 /// What a feedback was first used for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
+pub(crate) enum Shape {
     Gtopk { n: usize },
     LowRank { rows: usize, cols: usize, rank: u32 },
 }
@@ -64,13 +64,8 @@ pub unsafe extern "C" fn brv_feedback_residual(feedback: *const brv_feedback, ou
         let bound = unsafe { feedback_of(feedback) }?;
         let out = Stretch::new(out, n, "out")?;
         let residual = bound.as_ref().ok_or_else(never_used)?.residual();
-        if residual.len() != n {
-            return Err(Failure::argument(format!("n is {n}, expected {}, the length of the tensor", residual.len())));
-        }
-        let source = Stretch::new(residual.as_ptr(), n, "the residual")?;
-        // SAFETY: the caller in C guarantees the memory of `out`; the residual is memory of our own.
-        unsafe { out.copied_from(source) };
-        Ok(())
+        // SAFETY: the caller in C guarantees the memory of `out`.
+        unsafe { out.fill(&residual) }
     })
 }
 
@@ -116,25 +111,26 @@ pub unsafe extern "C" fn brv_low_rank_all_reduce(
         let group = unsafe { group_of(group) }?.shared();
         // SAFETY: the caller in C guarantees a live feedback.
         let mut state = unsafe { feedback_of(feedback) }?;
-        let Some(n) = rows.checked_mul(cols) else {
+        let shape = Shape::LowRank { rows, cols, rank };
+        let Some(n) = shape.count() else {
             return Err(Failure::argument(format!(
                 "a matrix of {rows} x {cols} fits in no memory: check rows and cols"
             )));
         };
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
         let gradient = unsafe { Stretch::new(gradient, n, "gradient")?.write() };
-        Bound::enter(&mut state, group, Shape::LowRank { rows, cols, rank }, NO_DENSITY)?.average(gradient, NO_DENSITY)
+        Bound::enter(&mut state, group, shape, NO_DENSITY)?.average(gradient, NO_DENSITY)
     })
 }
 
 /// Stands where a low-rank feedback has no density.
-const NO_DENSITY: f64 = 1.0;
+pub(crate) const NO_DENSITY: f64 = 1.0;
 
 /// The state of the feedback behind a handle, for this call alone.
 ///
 /// # Safety
 /// As [`object`].
-unsafe fn feedback_of<'a>(feedback: *const brv_feedback) -> Result<MutexGuard<'a, Option<Bound>>, Failure> {
+pub(crate) unsafe fn feedback_of<'a>(feedback: *const brv_feedback) -> Result<MutexGuard<'a, Option<Bound>>, Failure> {
     if feedback.is_null() {
         return Err(Failure::argument(
             "feedback is NULL, expected one made by brv_feedback_new: without it, what is not sent is lost",
@@ -150,7 +146,7 @@ unsafe fn feedback_of<'a>(feedback: *const brv_feedback) -> Result<MutexGuard<'a
     }
 }
 
-fn never_used() -> Failure {
+pub(crate) fn never_used() -> Failure {
     Failure::argument("feedback has no residual, expected one that was used in a call")
 }
 
@@ -172,10 +168,15 @@ impl Bound {
         state.as_mut().ok_or_else(never_used)
     }
 
-    fn check(&self, group: &Arc<Shared>, shape: Shape) -> Result<(), Failure> {
-        if !Arc::ptr_eq(&self.group, group) {
-            return Err(Failure::argument("feedback belongs to another group: make one for each group and tensor"));
+    pub(crate) fn check_group(&self, group: &Arc<Shared>) -> Result<(), Failure> {
+        if Arc::ptr_eq(&self.group, group) {
+            return Ok(());
         }
+        Err(Failure::argument("feedback belongs to another group: make one for each group and tensor"))
+    }
+
+    fn check(&self, group: &Arc<Shared>, shape: Shape) -> Result<(), Failure> {
+        self.check_group(group)?;
         if self.shape != shape {
             return Err(Failure::argument(format!(
                 "feedback is used for {shape}, expected {} as at first: make one for each tensor",
@@ -218,13 +219,23 @@ impl Bound {
     }
 }
 
-fn build(group: &Shared, shape: Shape, density: f64) -> Result<GradientExchange, Failure> {
+pub(crate) fn build(group: &Shared, shape: Shape, density: f64) -> Result<GradientExchange, Failure> {
     let builder = GradientExchange::builder(&group.group);
     let builder = match shape {
         Shape::Gtopk { n } => builder.tensor(TENSOR, [n], Policy::gtopk(density)),
         Shape::LowRank { rows, cols, rank } => builder.tensor(TENSOR, [rows, cols], Policy::low_rank(rank as usize)),
     };
     Ok(builder.build()?)
+}
+
+impl Shape {
+    /// Elements of the tensor; none where there are too many for any memory.
+    pub(crate) fn count(self) -> Option<usize> {
+        match self {
+            Self::Gtopk { n } => Some(n),
+            Self::LowRank { rows, cols, .. } => rows.checked_mul(cols),
+        }
+    }
 }
 
 impl fmt::Display for Shape {

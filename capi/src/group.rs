@@ -19,6 +19,11 @@ pub(crate) struct Shared {
 }
 
 impl brv_group {
+    /// This process alone.
+    pub(crate) fn solo() -> Self {
+        Self::new(Group::solo())
+    }
+
     fn new(group: Group) -> Self {
         let transport = CString::new(group.transport()).unwrap_or_default();
         Self(Arc::new(Shared { group, transport }))
@@ -66,7 +71,7 @@ pub unsafe extern "C" fn brv_group_from_env(group: *mut *mut brv_group) -> brv_s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_solo(group: *mut *mut brv_group) -> brv_status {
     // SAFETY: the caller in C guarantees what `hand_out` demands.
-    guard(|| unsafe { hand_out(group, "group", || Ok(brv_group::new(Group::solo()))) })
+    guard(|| unsafe { hand_out(group, "group", || Ok(brv_group::solo())) })
 }
 
 /// This rank, or -1 for NULL.

@@ -12,7 +12,7 @@ pub(crate) struct Stretch<T> {
     count: usize,
 }
 
-impl<T: Pod> Stretch<T> {
+impl<T: Copy> Stretch<T> {
     /// Checks a pointer for NULL and alignment, and the length for overflow. With `count` 0 any pointer will do.
     pub(crate) fn new(start: *const T, count: usize, name: &str) -> Result<Self, Failure> {
         if count == 0 {
@@ -42,6 +42,13 @@ impl<T: Pod> Stretch<T> {
         Ok(())
     }
 
+    /// Refuses stretches of which any two share bytes.
+    pub(crate) fn check_all_apart(stretches: &[Self], names: &str) -> Result<(), Failure> {
+        let mut rising: Vec<Self> = stretches.iter().copied().filter(|stretch| stretch.count > 0).collect();
+        rising.sort_unstable_by_key(|stretch| stretch.start);
+        rising.windows(2).try_for_each(|pair| pair[0].check_apart(pair[1], names))
+    }
+
     /// The elements, to read.
     ///
     /// # Safety
@@ -60,17 +67,6 @@ impl<T: Pod> Stretch<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut(), self.count) }
     }
 
-    /// The elements, all 0, to write. What they were need not be set.
-    ///
-    /// # Safety
-    /// As [`write`](Self::write), but for the elements being set.
-    pub(crate) unsafe fn zeroed<'a>(self) -> &'a mut [T] {
-        // SAFETY: `new` checked pointer and length; the caller of this function guarantees that they may be written.
-        unsafe { self.start.cast_mut().write_bytes(0, self.count) };
-        // SAFETY: set just now; the caller of this function guarantees the rest.
-        unsafe { self.write() }
-    }
-
     /// The elements, copied from `source`, to write. What they were need not be set.
     ///
     /// # Safety
@@ -83,9 +79,39 @@ impl<T: Pod> Stretch<T> {
         unsafe { self.write() }
     }
 
+    /// Copies `source` to the elements. What they were need not be set.
+    ///
+    /// # Errors
+    /// When there are more or fewer of them.
+    ///
+    /// # Safety
+    /// All elements are in one live, writable allocation, and not used by anyone else meanwhile.
+    pub(crate) unsafe fn fill(self, source: &[T]) -> Result<(), Failure> {
+        let (found, expected) = (self.count, source.len());
+        if found != expected {
+            return Err(Failure::argument(format!("n is {found}, expected {expected}, the length of the tensor")));
+        }
+        // SAFETY: the caller of this function guarantees memory that nobody else uses, so it is apart from `source`.
+        unsafe { self.copied_from(Self { start: source.as_ptr(), count: expected }) };
+        Ok(())
+    }
+
     fn addresses(self) -> std::ops::Range<usize> {
         let start = self.start as usize;
         start..if self.count == 0 { start } else { start + self.count * size_of::<T>() }
+    }
+}
+
+impl<T: Pod> Stretch<T> {
+    /// The elements, all 0, to write. What they were need not be set.
+    ///
+    /// # Safety
+    /// As [`write`](Self::write), but for the elements being set.
+    pub(crate) unsafe fn zeroed<'a>(self) -> &'a mut [T] {
+        // SAFETY: `new` checked pointer and length; the caller of this function guarantees that they may be written.
+        unsafe { self.start.cast_mut().write_bytes(0, self.count) };
+        // SAFETY: set just now; the caller of this function guarantees the rest.
+        unsafe { self.write() }
     }
 }
 
@@ -122,5 +148,8 @@ mod tests {
         assert!(stretch(right).check_apart(stretch(&values[..5]), "the parts").is_err());
         assert!(stretch(&values).check_apart(stretch(&values[3..5]), "the parts").is_err());
         assert!(stretch(left).is_same(stretch(left)));
+        let (first, second, nothing) = (stretch(&values[..3]), stretch(&values[3..6]), stretch(&values[1..1]));
+        assert!(Stretch::check_all_apart(&[stretch(&values[6..]), nothing, first, second], "the parts").is_ok());
+        assert!(Stretch::check_all_apart(&[stretch(&values[5..]), first, second], "the parts").is_err());
     }
 }

@@ -69,6 +69,16 @@ fn low_rank_approaches_the_mean() {
 }
 
 #[test]
+fn saved_feedbacks_go_on_and_others_are_refused() {
+    succeeds("saved.c", &[1, 3], &[]);
+}
+
+#[test]
+fn an_exchange_averages_each_tensor_as_its_own_call() {
+    succeeds("exchange.c", &[1, 3], &[]);
+}
+
+#[test]
 fn values_that_are_not_finite_are_named_on_all_ranks() {
     succeeds("non_finite.c", &[1, 2, 4], &[]);
 }

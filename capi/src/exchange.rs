@@ -1,0 +1,309 @@
+//! The gradients of a whole model in one call: a list of tensors, each by its policy.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use brevity::{GradientExchange, Policy};
+
+use crate::boundary::{check, free, guard, hand_out, object};
+use crate::failure::Failure;
+use crate::group::{Shared, brv_group, group_of};
+use crate::memory::Stretch;
+use crate::saved::{nothing_follows, write_saved, write_size};
+use crate::status::brv_status;
+
+/// The gradients of a model, and what of them waits. The mutex turns use by two threads at once into an error.
+pub struct brv_exchange(Mutex<Plan>);
+
+/// The tensors as they were added, and the exchange that the first use makes of them.
+struct Plan {
+    group: Arc<Shared>,
+    tensors: Vec<Tensor>,
+    exchange: Option<GradientExchange>,
+}
+
+struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    count: usize,
+    policy: Policy,
+}
+
+/// Makes an exchange without tensors.
+///
+/// # Safety
+/// `group` is NULL or a live group; `exchange` is NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_new(group: *mut brv_group, exchange: *mut *mut brv_exchange) -> brv_status {
+    let make = || {
+        // SAFETY: the caller in C guarantees a live group.
+        let group = Arc::clone(unsafe { group_of(group) }?.shared());
+        Ok(brv_exchange(Mutex::new(Plan { group, tensors: Vec::new(), exchange: None })))
+    };
+    // SAFETY: the caller in C guarantees what `hand_out` demands.
+    guard(|| unsafe { hand_out(exchange, "exchange", make) })
+}
+
+/// Frees an exchange; nothing for NULL.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange that no other thread uses, and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_free(exchange: *mut brv_exchange) {
+    // SAFETY: the caller in C gives up the handle, which came from `hand_out`.
+    unsafe { free(exchange) }
+}
+
+/// Adds a tensor that travels uncompressed.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_add_dense(
+    exchange: *mut brv_exchange,
+    name: *const c_char,
+    n: usize,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what `add` demands.
+    guard(|| unsafe { add(exchange, name, vec![n], Policy::dense()) })
+}
+
+/// Adds a tensor of which each rank sends its largest entries.
+///
+/// # Safety
+/// As [`brv_exchange_add_dense`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_add_topk(
+    exchange: *mut brv_exchange,
+    name: *const c_char,
+    n: usize,
+    density: f64,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what `add` demands.
+    guard(|| unsafe { add(exchange, name, vec![n], Policy::topk(density)) })
+}
+
+/// Adds a tensor that travels by gTop-k.
+///
+/// # Safety
+/// As [`brv_exchange_add_dense`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_add_gtopk(
+    exchange: *mut brv_exchange,
+    name: *const c_char,
+    n: usize,
+    density: f64,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what `add` demands.
+    guard(|| unsafe { add(exchange, name, vec![n], Policy::gtopk(density)) })
+}
+
+/// Adds a matrix that travels as low-rank factors.
+///
+/// # Safety
+/// As [`brv_exchange_add_dense`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_add_low_rank(
+    exchange: *mut brv_exchange,
+    name: *const c_char,
+    rows: usize,
+    cols: usize,
+    rank: u32,
+) -> brv_status {
+    // SAFETY: the caller in C guarantees what `add` demands.
+    guard(|| unsafe { add(exchange, name, vec![rows, cols], Policy::low_rank(rank as usize)) })
+}
+
+/// Averages the gradients of all tensors over all ranks, in place.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange; `gradients` has `tensors` pointers, each to as many elements as the tensor has, set,
+/// that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_average(
+    exchange: *mut brv_exchange,
+    gradients: *const *mut f32,
+    tensors: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        if tensors != plan.tensors.len() {
+            let expected = plan.tensors.len();
+            return Err(Failure::argument(format!("tensors is {tensors}, expected {expected}: one gradient for each")));
+        }
+        // SAFETY: the caller in C guarantees as many pointers, which nobody writes.
+        let pointers = unsafe { Stretch::new(gradients, tensors, "gradients")?.read() };
+        let stretches = plan.tensors.iter().zip(pointers).map(|(tensor, &start)| {
+            Stretch::new(start.cast_const(), tensor.count, &format!("the gradient of {:?}", tensor.name))
+        });
+        let stretches: Vec<Stretch<f32>> = stretches.collect::<Result<_, _>>()?;
+        Stretch::check_all_apart(&stretches, "two gradients")?;
+        // SAFETY: the caller in C guarantees set memory that nobody else uses; the stretches are apart, as just checked.
+        let mut slices: Vec<&mut [f32]> = stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
+        Ok(plan.exchange()?.average(&mut slices)?)
+    })
+}
+
+/// Copies what waits of a tensor to `out`.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero; `out` has `n` elements that nobody else
+/// uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_residual(
+    exchange: *mut brv_exchange,
+    name: *const c_char,
+    out: *mut f32,
+    n: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        // SAFETY: the caller in C guarantees text.
+        let name = unsafe { text(name) }?;
+        let out = Stretch::new(out.cast_const(), n, "out")?;
+        let Some(residual) = plan.exchange()?.residual(name) else {
+            return Err(Failure::argument(format!("name is {name:?}, expected that of a tensor")));
+        };
+        // SAFETY: the caller in C guarantees the memory of `out`.
+        unsafe { out.fill(&residual) }
+    })
+}
+
+/// Says how many bytes [`brv_exchange_save`] writes.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange; `bytes` is NULL, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_saved_size(exchange: *mut brv_exchange, bytes: *mut usize) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        // SAFETY: the caller in C guarantees the memory of `bytes`.
+        unsafe { write_size(bytes, |to| plan.save(to)) }
+    })
+}
+
+/// Writes what this rank must find again after a restart to `out`.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange; `out` has so many `bytes` that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_save(exchange: *mut brv_exchange, out: *mut c_void, bytes: usize) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        // SAFETY: the caller in C guarantees the memory of `out`.
+        unsafe { write_saved(out, bytes, "brv_exchange_saved_size", |to| plan.save(to)) }
+    })
+}
+
+/// Takes over what [`brv_exchange_save`] wrote on this rank.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange; `saved` has so many `bytes`, set, that nobody writes meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_load(
+    exchange: *mut brv_exchange,
+    saved: *const c_void,
+    bytes: usize,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        // SAFETY: the caller in C guarantees set memory that nobody writes.
+        let mut saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
+        // Into a new one: what fails has changed nothing.
+        let mut loaded = plan.build()?;
+        loaded.load(&mut saved)?;
+        nothing_follows(saved)?;
+        plan.exchange = Some(loaded);
+        Ok(())
+    })
+}
+
+/// The exchange behind a handle, for this call alone.
+///
+/// # Safety
+/// As [`object`].
+unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexGuard<'a, Plan>, Failure> {
+    // SAFETY: the caller of this function guarantees what `object` demands.
+    match unsafe { object(exchange, "exchange") }?.0.try_lock() {
+        Ok(plan) => Ok(plan),
+        Err(TryLockError::WouldBlock) => Err(Failure::argument("exchange is in use by another thread: wait for it")),
+        Err(TryLockError::Poisoned(_)) => Err(Failure::panic(&"the exchange was left unfinished by an earlier defect")),
+    }
+}
+
+/// # Safety
+/// As [`brv_exchange_add_dense`].
+unsafe fn add(
+    exchange: *mut brv_exchange,
+    name: *const c_char,
+    shape: Vec<usize>,
+    policy: Policy,
+) -> Result<(), Failure> {
+    // SAFETY: the caller of this function guarantees a live exchange.
+    let mut plan = unsafe { plan_of(exchange) }?;
+    // SAFETY: the caller of this function guarantees text.
+    let name = unsafe { text(name) }?.to_owned();
+    if plan.exchange.is_some() {
+        return Err(Failure::argument(format!(
+            "exchange is in use: add tensor {name:?} before the first call with it"
+        )));
+    }
+    if plan.tensors.iter().any(|tensor| tensor.name == name) {
+        return Err(Failure::argument(format!("there are two tensors named {name:?}: give each its own name")));
+    }
+    let Some(count) = count_of(&shape) else {
+        return Err(Failure::argument(format!(
+            "tensor {name:?} of {shape:?} elements fits in no memory: check its lengths"
+        )));
+    };
+    // The policy alone, of a tensor without elements: the residual is made by the first call.
+    GradientExchange::builder(&plan.group.group).tensor(&name, vec![0; shape.len()], policy).build()?;
+    plan.tensors.push(Tensor { name, shape, count, policy });
+    Ok(())
+}
+
+/// Elements of a tensor; none where there are too many for any memory.
+fn count_of(shape: &[usize]) -> Option<usize> {
+    let count = shape.iter().try_fold(1, |count: usize, &length| count.checked_mul(length))?;
+    (count <= isize::MAX as usize / size_of::<f32>()).then_some(count)
+}
+
+/// The text behind a pointer.
+///
+/// # Safety
+/// `text` is NULL, or ends with a zero and is not written during `'a`.
+unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
+    check(text, "name")?;
+    // SAFETY: not NULL, as just checked; the caller of this function guarantees the rest.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::argument(format!("name is {text:?}, expected UTF-8")))
+}
+
+impl Plan {
+    /// The exchange, made by the first who asks.
+    fn exchange(&mut self) -> Result<&mut GradientExchange, Failure> {
+        let exchange = match self.exchange.take() {
+            Some(exchange) => exchange,
+            None => self.build()?,
+        };
+        Ok(self.exchange.insert(exchange))
+    }
+
+    fn build(&self) -> Result<GradientExchange, Failure> {
+        let builder = GradientExchange::builder(&self.group.group);
+        let add = |builder: brevity::ExchangeBuilder, tensor: &Tensor| {
+            builder.tensor(&tensor.name, &tensor.shape, tensor.policy)
+        };
+        Ok(self.tensors.iter().fold(builder, add).build()?)
+    }
+
+    fn save(&mut self, to: &mut impl Write) -> Result<(), Failure> {
+        Ok(self.exchange()?.save(to)?)
+    }
+}

@@ -1,0 +1,209 @@
+/* Exchanges: every tensor of a list as its own call would average it, what waits is saved and loaded, and a wrong list is refused. */
+#include "check.h"
+
+enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 4, STEPS = 3 };
+
+/* The gradients of all tensors: a matrix, one by gTop-k, one by top k, a bias. */
+struct gradients {
+    float matrix[MATRIX], sparse[SPARSE], all[SPARSE], bias[BIAS];
+};
+
+static brv_exchange *exchange_of(brv_group *group)
+{
+    brv_exchange *exchange = NULL;
+
+    CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
+    CHECK(brv_exchange_add_low_rank(exchange, "matrix", ROWS, COLS, 2) == BRV_OK);
+    CHECK(brv_exchange_add_gtopk(exchange, "sparse", SPARSE, 0.05) == BRV_OK);
+    CHECK(brv_exchange_add_topk(exchange, "all", SPARSE, 1) == BRV_OK);
+    CHECK(brv_exchange_add_dense(exchange, "bias", BIAS) == BRV_OK);
+    return exchange;
+}
+
+/* Whole numbers, so that sums are exact. */
+static void fill(float *values, size_t n, uint32_t seed, int32_t rank)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        values[i] = (float)number(seed, rank, i, 1000);
+}
+
+static void fill_all(struct gradients *gradients, uint32_t step, int32_t rank)
+{
+    fill(gradients->matrix, MATRIX, 4 * step, rank);
+    fill(gradients->sparse, SPARSE, 4 * step + 1, rank);
+    fill(gradients->all, SPARSE, 4 * step + 2, rank);
+    fill(gradients->bias, BIAS, 4 * step + 3, rank);
+}
+
+static brv_status average(brv_exchange *exchange, struct gradients *gradients)
+{
+    float *pointers[TENSORS];
+
+    pointers[0] = gradients->matrix;
+    pointers[1] = gradients->sparse;
+    pointers[2] = gradients->all;
+    pointers[3] = gradients->bias;
+    return brv_exchange_average(exchange, pointers, TENSORS);
+}
+
+/* Whether these are the mean of all ranks' values. */
+static int is_mean(brv_group *group, const float *values, size_t n, uint32_t seed)
+{
+    int32_t rank, size = brv_group_size(group);
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        double sum = 0;
+        for (rank = 0; rank < size; rank++)
+            sum += number(seed, rank, i, 1000);
+        if (fabs(values[i] - sum / size) > 1e-4)
+            return 0;
+    }
+    return 1;
+}
+
+/* The same bits as the calls for one tensor have, and the mean where nothing is left out. */
+static void each_as_its_own_call(brv_group *group)
+{
+    static struct gradients ours, theirs;
+    static float residual[MATRIX], expected[MATRIX];
+    brv_exchange *exchange = exchange_of(group);
+    brv_feedback *matrix = NULL, *sparse = NULL;
+    uint32_t step;
+
+    CHECK(brv_feedback_new(&matrix) == BRV_OK && brv_feedback_new(&sparse) == BRV_OK);
+    for (step = 0; step < STEPS; step++) {
+        fill_all(&ours, step, brv_group_rank(group));
+        fill_all(&theirs, step, brv_group_rank(group));
+        CHECK(average(exchange, &ours) == BRV_OK);
+        CHECK(brv_low_rank_all_reduce(group, matrix, theirs.matrix, ROWS, COLS, 2) == BRV_OK);
+        CHECK(brv_gtopk_all_reduce(group, sparse, theirs.sparse, SPARSE, 0.05) == BRV_OK);
+        CHECK(memcmp(ours.matrix, theirs.matrix, sizeof ours.matrix) == 0);
+        CHECK(memcmp(ours.sparse, theirs.sparse, sizeof ours.sparse) == 0);
+        CHECK(is_mean(group, ours.all, SPARSE, 4 * step + 2));
+        CHECK(is_mean(group, ours.bias, BIAS, 4 * step + 3));
+    }
+    CHECK(brv_exchange_residual(exchange, "sparse", residual, SPARSE) == BRV_OK);
+    CHECK(brv_feedback_residual(sparse, expected, SPARSE) == BRV_OK);
+    CHECK(memcmp(residual, expected, SPARSE * sizeof *residual) == 0);
+    CHECK(brv_exchange_residual(exchange, "matrix", residual, MATRIX) == BRV_OK);
+    CHECK(brv_feedback_residual(matrix, expected, MATRIX) == BRV_OK);
+    CHECK(memcmp(residual, expected, sizeof residual) == 0);
+    brv_feedback_free(matrix);
+    brv_feedback_free(sparse);
+    brv_exchange_free(exchange);
+}
+
+static unsigned char *save(brv_exchange *exchange, size_t *bytes)
+{
+    unsigned char *saved;
+
+    CHECK(brv_exchange_saved_size(exchange, bytes) == BRV_OK);
+    saved = malloc(*bytes);
+    CHECK(saved != NULL && brv_exchange_save(exchange, saved, *bytes) == BRV_OK);
+    return saved;
+}
+
+static void goes_on(brv_group *group)
+{
+    static struct gradients ours, theirs;
+    brv_exchange *exchange = exchange_of(group), *restarted = exchange_of(group);
+    unsigned char *saved, *again;
+    size_t bytes, i;
+    uint32_t step;
+
+    for (step = 0; step < STEPS; step++) {
+        fill_all(&ours, step, brv_group_rank(group));
+        CHECK(average(exchange, &ours) == BRV_OK);
+    }
+    saved = save(exchange, &bytes);
+    /* What is refused changes nothing, whatever the exchange has already. */
+    for (i = 0; i < 8 * bytes; i += i < 8 * 200 ? 7 : 997) {
+        saved[i / 8] ^= (unsigned char)(1 << i % 8);
+        CHECK_FAILS(brv_exchange_load(exchange, saved, bytes), BRV_ERR_ARGUMENT, "saved state");
+        saved[i / 8] ^= (unsigned char)(1 << i % 8);
+        CHECK_FAILS(brv_exchange_load(exchange, saved, i / 8), BRV_ERR_ARGUMENT, "saved state ends");
+    }
+    CHECK_FAILS(brv_exchange_save(exchange, saved, bytes - 1), BRV_ERR_ARGUMENT, "brv_exchange_saved_size");
+    again = save(exchange, &i);
+    CHECK(i == bytes && memcmp(saved, again, bytes) == 0);
+    again = realloc(again, bytes + 1);
+    CHECK(again != NULL);
+    again[bytes] = 0;
+    CHECK_FAILS(brv_exchange_load(exchange, again, bytes + 1), BRV_ERR_ARGUMENT, "1 bytes follow");
+    free(again);
+
+    CHECK(brv_exchange_load(restarted, saved, bytes) == BRV_OK);
+    for (step = STEPS; step < 2 * STEPS; step++) {
+        fill_all(&ours, step, brv_group_rank(group));
+        theirs = ours;
+        CHECK(average(exchange, &ours) == BRV_OK && average(restarted, &theirs) == BRV_OK);
+        CHECK(memcmp(&ours, &theirs, sizeof ours) == 0);
+    }
+    brv_exchange_free(restarted);
+    restarted = NULL;
+    CHECK(brv_exchange_new(group, &restarted) == BRV_OK);
+    CHECK(brv_exchange_add_dense(restarted, "bias", BIAS) == BRV_OK);
+    CHECK_FAILS(brv_exchange_load(restarted, saved, bytes), BRV_ERR_ARGUMENT, "another model");
+    free(saved);
+    brv_exchange_free(restarted);
+    brv_exchange_free(exchange);
+}
+
+static void arguments(brv_group *group)
+{
+    float bias[BIAS] = {1, 2, 3, 4, 5, 6, 7}, *pointers[2], out[BIAS];
+    brv_exchange *exchange = NULL;
+    size_t bytes;
+
+    CHECK_FAILS(brv_exchange_new(NULL, &exchange), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK(exchange == NULL);
+    CHECK_FAILS(brv_exchange_new(group, NULL), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK_FAILS(brv_exchange_average(NULL, pointers, 0), BRV_ERR_ARGUMENT, "exchange is NULL");
+    CHECK_FAILS(brv_exchange_saved_size(NULL, &bytes), BRV_ERR_ARGUMENT, "exchange is NULL");
+    brv_exchange_free(NULL);
+    CHECK(brv_exchange_new(group, &exchange) == BRV_OK);
+    CHECK(brv_exchange_add_dense(exchange, "bias", BIAS) == BRV_OK);
+    CHECK_FAILS(brv_exchange_add_dense(exchange, NULL, 1), BRV_ERR_ARGUMENT, "name is NULL");
+    CHECK_FAILS(brv_exchange_add_dense(exchange, "\xff", 1), BRV_ERR_ARGUMENT, "UTF-8");
+    CHECK_FAILS(brv_exchange_add_dense(exchange, "bias", 1), BRV_ERR_ARGUMENT, "two tensors named \"bias\"");
+    CHECK_FAILS(brv_exchange_add_topk(exchange, "x", 9, NAN), BRV_ERR_ARGUMENT, "density");
+    CHECK_FAILS(brv_exchange_add_gtopk(exchange, "x", 9, 1.5), BRV_ERR_ARGUMENT, "density");
+    CHECK_FAILS(brv_exchange_add_low_rank(exchange, "x", 9, 9, 0), BRV_ERR_ARGUMENT, "rank is 0");
+    CHECK_FAILS(brv_exchange_add_low_rank(exchange, "x", SIZE_MAX, 2, 1), BRV_ERR_ARGUMENT, "memory");
+    CHECK_FAILS(brv_exchange_add_dense(exchange, "x", SIZE_MAX / 4), BRV_ERR_ARGUMENT, "memory");
+    CHECK(brv_exchange_add_gtopk(exchange, "more", BIAS, 0.5) == BRV_OK);
+
+    pointers[0] = pointers[1] = bias;
+    CHECK_FAILS(brv_exchange_average(exchange, pointers, 1), BRV_ERR_ARGUMENT, "tensors is 1, expected 2");
+    CHECK_FAILS(brv_exchange_average(exchange, NULL, 2), BRV_ERR_ARGUMENT, "gradients is NULL");
+    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2), BRV_ERR_ARGUMENT, "overlap");
+    pointers[1] = NULL;
+    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2), BRV_ERR_ARGUMENT, "the gradient of \"more\" is NULL");
+    CHECK(bias[0] == 1 && bias[6] == 7);
+    pointers[1] = out;
+    memcpy(out, bias, sizeof out);
+    CHECK(brv_exchange_average(exchange, pointers, 2) == BRV_OK);
+    CHECK(bias[0] == 1 && out[0] == 0 && out[6] == 7);
+    CHECK_FAILS(brv_exchange_add_dense(exchange, "late", 1), BRV_ERR_ARGUMENT, "before the first call");
+    CHECK_FAILS(brv_exchange_residual(exchange, "late", out, 1), BRV_ERR_ARGUMENT, "name is \"late\"");
+    CHECK_FAILS(brv_exchange_residual(exchange, "more", out, 1), BRV_ERR_ARGUMENT, "expected 7");
+    CHECK(brv_exchange_residual(exchange, "more", out, BIAS) == BRV_OK && out[0] == 1 && out[6] == 0);
+    brv_exchange_free(exchange);
+}
+
+int main(void)
+{
+    brv_group *group = join(), *alone = NULL;
+
+    each_as_its_own_call(group);
+    goes_on(group);
+    CHECK(brv_barrier(group) == BRV_OK);
+    brv_group_free(group);
+    CHECK(brv_group_solo(&alone) == BRV_OK);
+    arguments(alone);
+    brv_group_free(alone);
+    return 0;
+}

@@ -1,0 +1,206 @@
+/* Saved feedbacks: what follows a load has the bits that it would have had, and what is not a saved state is refused. */
+#include "check.h"
+
+enum { ROWS = 40, COLS = 30, COUNT = ROWS * COLS, STEPS = 3 };
+
+/* How a tensor is averaged. */
+enum method { GTOPK, LOW_RANK };
+
+/* What the last step gave. */
+static float average[COUNT];
+
+/* One step with gradients that only its number and the rank decide. */
+static brv_status step(brv_group *group, brv_feedback *feedback, enum method method, uint32_t number_of_step)
+{
+    static float gradient[COUNT];
+    brv_status status;
+    size_t i;
+
+    for (i = 0; i < COUNT; i++)
+        gradient[i] = (float)number(number_of_step, brv_group_rank(group), i, 1000) / 7;
+    if (method == GTOPK)
+        status = brv_gtopk_all_reduce(group, feedback, gradient, COUNT, 0.05);
+    else
+        status = brv_low_rank_all_reduce(group, feedback, gradient, ROWS, COLS, 2);
+    for (i = 0; i < COUNT; i++)
+        average[i] = gradient[i];
+    return status;
+}
+
+static unsigned char *save(const brv_feedback *feedback, size_t *bytes)
+{
+    unsigned char *saved;
+
+    CHECK(brv_feedback_saved_size(feedback, bytes) == BRV_OK && *bytes > COUNT * sizeof(float));
+    saved = malloc(*bytes);
+    CHECK(saved != NULL && brv_feedback_save(feedback, saved, *bytes) == BRV_OK);
+    return saved;
+}
+
+/* Whether the two have the same residual. */
+static int alike(const brv_feedback *one, const brv_feedback *other)
+{
+    static float first[COUNT], second[COUNT];
+
+    CHECK(brv_feedback_residual(one, first, COUNT) == BRV_OK);
+    CHECK(brv_feedback_residual(other, second, COUNT) == BRV_OK);
+    return memcmp(first, second, sizeof first) == 0;
+}
+
+static void goes_on(brv_group *group, enum method method)
+{
+    static float expected[COUNT];
+    brv_feedback *feedback = NULL, *restarted = NULL, *again = NULL;
+    unsigned char *saved;
+    size_t bytes;
+    uint32_t i;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&restarted) == BRV_OK);
+    for (i = 0; i < STEPS; i++)
+        CHECK(step(group, feedback, method, i) == BRV_OK);
+    saved = save(feedback, &bytes);
+    CHECK(brv_feedback_load(restarted, group, saved, bytes) == BRV_OK && alike(feedback, restarted));
+    for (i = STEPS; i < 2 * STEPS; i++) {
+        CHECK(step(group, feedback, method, i) == BRV_OK);
+        memcpy(expected, average, sizeof expected);
+        CHECK(step(group, restarted, method, i) == BRV_OK);
+        CHECK(memcmp(expected, average, sizeof expected) == 0);
+    }
+    CHECK(alike(feedback, restarted));
+    /* A feedback in use goes back to what was saved. */
+    CHECK(brv_feedback_new(&again) == BRV_OK && brv_feedback_load(again, group, saved, bytes) == BRV_OK);
+    CHECK(!alike(restarted, again) && brv_feedback_load(restarted, group, saved, bytes) == BRV_OK);
+    CHECK(alike(restarted, again));
+    free(saved);
+    brv_feedback_free(feedback);
+    brv_feedback_free(restarted);
+    brv_feedback_free(again);
+}
+
+/* Every refusal leaves a used feedback as it was, and a new one new. */
+static void refused(brv_group *group, brv_feedback *used, const brv_feedback *witness, const unsigned char *saved,
+                    size_t bytes, const char *words)
+{
+    brv_feedback *fresh = NULL;
+    float residual[1];
+
+    CHECK_FAILS(brv_feedback_load(used, group, saved, bytes), BRV_ERR_ARGUMENT, words);
+    CHECK(alike(used, witness));
+    CHECK(brv_feedback_new(&fresh) == BRV_OK);
+    CHECK_FAILS(brv_feedback_load(fresh, group, saved, bytes), BRV_ERR_ARGUMENT, words);
+    CHECK_FAILS(brv_feedback_residual(fresh, residual, 1), BRV_ERR_ARGUMENT, "used");
+    brv_feedback_free(fresh);
+}
+
+static void damage(brv_group *group, enum method method)
+{
+    brv_feedback *feedback = NULL, *witness = NULL;
+    unsigned char *saved;
+    size_t bytes, i;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&witness) == BRV_OK);
+    CHECK(step(group, feedback, method, 1) == BRV_OK);
+    saved = save(feedback, &bytes);
+    CHECK(brv_feedback_load(witness, group, saved, bytes) == BRV_OK);
+    /* Every bit of what is said before the residual, and some of it. */
+    for (i = 0; i < 8 * bytes; i += i < 8 * 400 ? 1 : 977) {
+        saved[i / 8] ^= (unsigned char)(1 << i % 8);
+        refused(group, feedback, witness, saved, bytes, "saved state");
+        saved[i / 8] ^= (unsigned char)(1 << i % 8);
+    }
+    for (i = 0; i < bytes; i += i < 400 ? 1 : 61)
+        refused(group, feedback, witness, saved, i, "was it written to the end");
+    refused(group, feedback, witness, NULL, 0, "was it written to the end");
+    saved = realloc(saved, bytes + 3);
+    CHECK(saved != NULL);
+    memcpy(saved + bytes, "end", 3);
+    refused(group, feedback, witness, saved, bytes + 3, "3 bytes follow the saved state");
+    CHECK(brv_feedback_load(feedback, group, saved, bytes) == BRV_OK && alike(feedback, witness));
+    free(saved);
+    brv_feedback_free(feedback);
+    brv_feedback_free(witness);
+}
+
+static void arguments(brv_group *group)
+{
+    static float gradient[COUNT];
+    brv_feedback *feedback = NULL, *fresh = NULL;
+    brv_group *another = NULL;
+    unsigned char *saved, *other;
+    size_t bytes, other_bytes = 7;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&fresh) == BRV_OK);
+    CHECK_FAILS(brv_feedback_saved_size(fresh, &other_bytes), BRV_ERR_ARGUMENT, "used");
+    CHECK_FAILS(brv_feedback_save(fresh, gradient, sizeof gradient), BRV_ERR_ARGUMENT, "used");
+    CHECK_FAILS(brv_feedback_saved_size(NULL, &other_bytes), BRV_ERR_ARGUMENT, "feedback is NULL");
+    CHECK(other_bytes == 7);
+    CHECK(step(group, feedback, GTOPK, 1) == BRV_OK);
+    CHECK_FAILS(brv_feedback_saved_size(feedback, NULL), BRV_ERR_ARGUMENT, "bytes is NULL");
+    saved = save(feedback, &bytes);
+    CHECK_FAILS(brv_feedback_save(feedback, saved, bytes - 1), BRV_ERR_ARGUMENT, "brv_feedback_saved_size");
+    CHECK_FAILS(brv_feedback_save(feedback, NULL, bytes), BRV_ERR_ARGUMENT, "out is NULL");
+    CHECK_FAILS(brv_feedback_load(feedback, group, NULL, bytes), BRV_ERR_ARGUMENT, "saved is NULL");
+    CHECK_FAILS(brv_feedback_load(feedback, NULL, saved, bytes), BRV_ERR_ARGUMENT, "group is NULL");
+    CHECK_FAILS(brv_feedback_load(NULL, group, saved, bytes), BRV_ERR_ARGUMENT, "feedback is NULL");
+    CHECK(brv_group_solo(&another) == BRV_OK);
+
+    /* Another shape, another method, another group. */
+    CHECK(brv_gtopk_all_reduce(another, fresh, gradient, COUNT - 1, 0.5) == BRV_OK);
+    other = save(fresh, &other_bytes);
+    CHECK_FAILS(brv_feedback_load(fresh, another, saved, bytes), BRV_ERR_ARGUMENT, "gTop-k of 1199 elements");
+    CHECK_FAILS(brv_feedback_load(feedback, group, other, other_bytes), BRV_ERR_ARGUMENT, "gTop-k of 1200 elements");
+    free(other);
+    brv_feedback_free(fresh);
+    CHECK(brv_feedback_new(&fresh) == BRV_OK);
+    CHECK(brv_low_rank_all_reduce(group, fresh, gradient, ROWS, COLS, 2) == BRV_OK);
+    CHECK_FAILS(brv_feedback_load(fresh, group, saved, bytes), BRV_ERR_ARGUMENT, "rank 2 of a 40 x 30 matrix");
+    CHECK_FAILS(brv_feedback_load(feedback, another, saved, bytes), BRV_ERR_ARGUMENT, "another group");
+    brv_feedback_free(fresh);
+    /* What is loaded is used as what was saved. */
+    CHECK(brv_feedback_new(&fresh) == BRV_OK && brv_feedback_load(fresh, another, saved, bytes) == BRV_OK);
+    CHECK_FAILS(brv_gtopk_all_reduce(another, fresh, gradient, 7, 0.5), BRV_ERR_ARGUMENT, "gTop-k of 1200 elements");
+    free(saved);
+    brv_feedback_free(fresh);
+    brv_feedback_free(feedback);
+    brv_group_free(another);
+}
+
+/* A rank refuses what another one has saved. */
+static void another_rank(brv_group *group)
+{
+    brv_feedback *feedback = NULL, *witness = NULL;
+    unsigned char *saved;
+    uint64_t bytes_of_first;
+    size_t bytes;
+
+    CHECK(brv_feedback_new(&feedback) == BRV_OK && brv_feedback_new(&witness) == BRV_OK);
+    CHECK(step(group, feedback, GTOPK, 1) == BRV_OK);
+    saved = save(feedback, &bytes);
+    CHECK(brv_feedback_load(witness, group, saved, bytes) == BRV_OK);
+    bytes_of_first = bytes;
+    CHECK(brv_broadcast(group, &bytes_of_first, 1, BRV_U64, 0) == BRV_OK && bytes_of_first == bytes);
+    CHECK(brv_broadcast(group, saved, bytes, BRV_U8, 0) == BRV_OK);
+    if (brv_group_rank(group) > 0)
+        refused(group, feedback, witness, saved, bytes, "the state of rank 0");
+    free(saved);
+    brv_feedback_free(feedback);
+    brv_feedback_free(witness);
+}
+
+int main(void)
+{
+    brv_group *group = join(), *alone = NULL;
+
+    goes_on(group, GTOPK);
+    goes_on(group, LOW_RANK);
+    another_rank(group);
+    CHECK(brv_barrier(group) == BRV_OK);
+    brv_group_free(group);
+
+    CHECK(brv_group_solo(&alone) == BRV_OK);
+    damage(alone, GTOPK);
+    damage(alone, LOW_RANK);
+    arguments(alone);
+    brv_group_free(alone);
+    return 0;
+}
