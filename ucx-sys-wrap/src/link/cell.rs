@@ -13,7 +13,8 @@
 //! be read (or 64), the serial number that it then holds, zero, and three addresses.
 //!
 //! A message is short when it has one part, and signature and mark of the last message, long or offer before it (zeros
-//! before the first): so up to 48 bytes lie in the line of the stamp.
+//! before the first): so up to 48 bytes lie in the line of the stamp. Of an offer that is short all lies there: tag, length,
+//! number, word, serial number and address.
 
 use crate::{Arrival, Envelope, Mark, Rank, Signature, Tag};
 
@@ -47,6 +48,8 @@ pub(super) enum Kind {
     Refusal = 8,
     /// A message of one part that says of itself only what differs from the one before.
     Short = 9,
+    /// Likewise an offer.
+    ShortOffer = 10,
 }
 
 /// What a message says about itself.
@@ -86,6 +89,7 @@ impl Kind {
             7 => Self::Data,
             8 => Self::Refusal,
             9 => Self::Short,
+            10 => Self::ShortOffer,
             _ => return None,
         })
     }
@@ -113,7 +117,7 @@ pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 
 pub(super) fn read_stamp(stamp: u64) -> Result<(Kind, u16), String> {
     match Kind::decode((stamp >> 32) as u8) {
         Some(kind) => Ok((kind, (stamp >> 48) as u16)),
-        None => Err(format!("a cell of kind {}, expected 1 to 9", (stamp >> 32) as u8)),
+        None => Err(format!("a cell of kind {}, expected 1 to 10", (stamp >> 32) as u8)),
     }
 }
 
@@ -159,6 +163,25 @@ impl Head {
         let [a, b, c] = self.lengths.map(|length| length as u64);
         let (left, right) = halves(self.signature.0);
         [0, self.tag.0, left, right, self.mark.0, a, b, c]
+    }
+
+    /// The only line of a short offer, whose memory lies at `place`.
+    pub(super) fn short_offer_line(&self, place: &Place) -> Line {
+        let [number, word, serial, _, address, ..] = place.line();
+        [0, self.tag.0, self.lengths[0] as u64, number, word, serial, address, 0]
+    }
+
+    /// What the line of a short offer says, which `peer` has written after a message of this signature and mark.
+    pub(super) fn decode_short_offer(
+        line: &Line,
+        (signature, mark): (Signature, Mark),
+        peer: Rank,
+    ) -> Result<(Self, Place), String> {
+        let [_, tag, length, number, word, serial, address, _] = *line;
+        let (left, right) = halves(signature.0);
+        let long = [1 << 40, tag, left, right, mark.0, length, 0, 0];
+        let place = [number, word, serial, 0, address, 0, 0, 0];
+        Ok((Self::decode(&long, Kind::Offer, peer)?, Place::decode(&place)?))
     }
 
     /// What the first line of a cell of this kind says, which `peer` has written.
@@ -230,6 +253,13 @@ mod tests {
                 prop_assert_eq!(Head::decode(&line, kind, Rank(3)), Ok(head));
                 prop_assert!(Head::decode(&line, kind, Rank(2)).is_err());
             }
+            let place = Place { number: round, word: 5, serial: mark, addresses: [usize::MAX, 0, 0] };
+            let line = head.short_offer_line(&place);
+            let last = (head.signature, head.mark);
+            if head.parts == 1 {
+                prop_assert_eq!(Head::decode_short_offer(&line, last, Rank(3)), Ok((head, place)));
+            }
+            prop_assert!(Head::decode_short_offer(&line, last, Rank(2)).is_err());
         }
 
         #[test]
@@ -246,6 +276,9 @@ mod tests {
                     prop_assert!(head.bytes() <= most && head.parts <= 3);
                 }
             }
+            if let Ok((head, place)) = Head::decode_short_offer(&line, Default::default(), Rank(1)) {
+                prop_assert!(head.bytes() <= MAX_MESSAGE_BYTES as usize && head.parts == 1 && place.word <= Place::NO_WORD);
+            }
             let _ = (Place::decode(&line), read_stamp(line[3]));
         }
     }
@@ -255,7 +288,7 @@ mod tests {
         let place = Place { number: 7, word: 63, serial: 1 << 40, addresses: [1, 2, usize::MAX] };
         assert_eq!(Place::decode(&place.line()), Ok(place));
         assert_eq!(Kind::decode(0), None);
-        assert_eq!(Kind::decode(9), Some(Kind::Short));
-        assert_eq!(Kind::decode(10), None);
+        assert_eq!(Kind::decode(10), Some(Kind::ShortOffer));
+        assert_eq!(Kind::decode(11), None);
     }
 }

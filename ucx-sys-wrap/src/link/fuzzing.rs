@@ -73,7 +73,7 @@ impl Bench {
         Some(())
     }
 
-    /// The cell of a message, short, long or offered, that is right but for its lengths.
+    /// The cell of a message, short, long or offered at length or shortly, that is right but for its lengths.
     fn write_message(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (kind, round, parts, extra) = (bytes.byte()?, bytes.byte()?, bytes.byte()?, bytes.byte()?);
         let mut lengths = [0u64; 3];
@@ -93,6 +93,11 @@ impl Bench {
         }
         if kind.is_multiple_of(7) {
             self.publish(9, 1, tail[0] & 0xffff, [tag.0, 1, 2, 3, 4, 5, 6]);
+            return Some(());
+        }
+        if kind.is_multiple_of(5) {
+            let [number, word, serial] = [bytes.byte()?, bytes.byte()? % 66, bytes.byte()?].map(u64::from);
+            self.publish(10, 1, extra.into(), [tag.0, lengths[0], number, word, serial, 0, 0]);
             return Some(());
         }
         let kind = [1, 2, 4][usize::from(kind % 3)];

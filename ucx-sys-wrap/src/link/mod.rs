@@ -8,7 +8,7 @@
 //! | 0..8 | not zero while this rank sleeps and has something to send that finds no room |
 //! | 8..16 | not zero if this rank can read the neighbour's memory |
 //! | 128..152 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking |
-//! | 256..768 | 64 words: the serial number of a message whose memory may be read, else zero |
+//! | 256..768 | 64 words: the serial number of a message whose memory may be read, or one that is over; else zero |
 //! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
 //! | 49152.. | the ring of payload, a power of two |
 //!

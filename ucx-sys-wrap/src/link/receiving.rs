@@ -206,6 +206,7 @@ impl Receiver {
             Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
             Kind::Piece => self.take_piece(line[1], counts),
             Kind::Offer => self.take_offer(at, line, sender, counts),
+            Kind::ShortOffer => self.take_short_offer(line, sender, counts),
             Kind::Data => self.take_data(line[1], counts),
             Kind::Grant => self.take_answer(News::Granted, line[1]),
             Kind::Read => self.take_answer(News::Read, line[1]),

@@ -324,11 +324,14 @@ impl Sender {
             }
         }
         let place = Place { number, word, serial, addresses };
+        counts.bytes_sent += LINE_BYTES as u64;
+        if head.parts == 1 && (head.signature, head.mark) == self.last {
+            return self.publish(Kind::ShortOffer, 1, 0, head.short_offer_line(&place));
+        }
         let at = offset_of(self.position);
         for (word, value) in self.cells.line(at + LINE_BYTES).iter().zip(place.line()) {
             word.store(value, Ordering::Relaxed);
         }
-        counts.bytes_sent += LINE_BYTES as u64;
         self.publish_head(Kind::Offer, head, 0, head.long_line());
     }
 

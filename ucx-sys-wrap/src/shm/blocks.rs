@@ -89,7 +89,7 @@ pub(super) fn fence() {
 
 /// Asks for the lines of the first block of a stretch that will be read. It need not exist.
 #[inline]
-pub(super) fn ask_to_read(peer: &PeerArea, at: usize, bytes: usize) {
+pub(crate) fn ask_to_read(peer: &PeerArea, at: usize, bytes: usize) {
     let start = peer.address(at);
     for offset in (0..bytes.min(BLOCK_BYTES)).step_by(LINE_BYTES) {
         copying::prefetch_to_read(start.wrapping_add(offset));

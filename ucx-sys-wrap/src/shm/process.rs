@@ -50,10 +50,13 @@ impl Process {
         }
         let span = |(address, bytes): (usize, usize)| Span { address: null_mut::<u8>().with_addr(address), bytes };
         let remote = spans.map(span);
+        // The kernel goes through what is empty as well.
+        let used = spans.iter().rposition(|(_, bytes)| *bytes > 0).map_or(0, |last| last + 1);
         let local = into.as_mut_ptr().cast::<Span>();
         // SAFETY: `into` are exclusive places of this process in the form that the C library wants, which `IoSliceMut`
         // has by its documentation; what is read is the other process's, and the kernel checks those addresses.
-        let read = unsafe { process_vm_readv(self.0, local, into.len() as c_ulong, remote.as_ptr(), 3, 0) };
+        let read =
+            unsafe { process_vm_readv(self.0, local, into.len() as c_ulong, remote.as_ptr(), used as c_ulong, 0) };
         usize::try_from(read) == Ok(bytes)
     }
 }

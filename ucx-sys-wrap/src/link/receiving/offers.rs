@@ -11,7 +11,7 @@ use super::super::sending::{Reply, Sender};
 use super::super::{OPEN_AT, OPEN_MESSAGES};
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_OFFERS, cost};
-use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea};
+use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea, blocks};
 use crate::transport::{Posted, RecvDone, RecvParts, check_message};
 use crate::{Envelope, Error, Result, Statistics};
 
@@ -42,7 +42,7 @@ impl Receiver {
         }
     }
 
-    /// An offer: read it, ask for it, or keep it until a receive is posted.
+    /// An offer with all that can be said of it.
     pub(super) fn take_offer(
         &mut self,
         at: usize,
@@ -52,6 +52,17 @@ impl Receiver {
     ) -> Result<()> {
         let head = self.decode(line, Kind::Offer)?;
         let place = Place::decode(&self.cells.line(at + LINE_BYTES)).map_err(|what| self.refusal(what))?;
+        self.meet_offer((head, place), sender, counts)
+    }
+
+    /// An offer of one part that is like the message before it.
+    pub(super) fn take_short_offer(&mut self, line: &Line, sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
+        let offer = Head::decode_short_offer(line, self.last, self.peer).map_err(|what| self.refusal(what))?;
+        self.meet_offer(offer, sender, counts)
+    }
+
+    /// Reads what is offered, asks for it, or keeps the offer until a receive is posted.
+    fn meet_offer(&mut self, (head, place): (Head, Place), sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
         counts.bytes_received += HEADER_BYTES;
         match self.matched(&head) {
             Target::Posted(key) => {
@@ -217,6 +228,8 @@ fn read_memory(
     if !may_read || offer.word >= OPEN_MESSAGES {
         return false;
     }
+    // It is looked at below, and comes from the neighbour's cache while the kernel copies.
+    blocks::ask_to_read(theirs, OPEN_AT + 8 * offer.word, 8);
     let spans = std::array::from_fn(|part| (offer.addresses[part], head.lengths[part]));
     let is_read = neighbourhood.read_memory(place, spans, into);
     // The sender takes the word away before it lets go of the memory.

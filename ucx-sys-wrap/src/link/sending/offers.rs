@@ -16,7 +16,10 @@ impl Sender {
         let Some(offer) = is_written.then(|| self.offers.try_remove(number as usize)).flatten() else {
             return Err(self.refusal(format!("an answer to offer {number}, which is none")));
         };
-        self.close_word(offer.word);
+        // The neighbour reads no more of it: the word may say what it likes until it stands for another message.
+        if let Some((word, _)) = offer.word {
+            self.open &= !(1 << word);
+        }
         match news {
             News::Refused(_) => self.end(offer.message, Ok(())),
             News::Read(_) => {
