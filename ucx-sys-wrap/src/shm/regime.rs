@@ -3,6 +3,9 @@
 //! A line that another processor has read costs an ordinary store some nanoseconds, or, on some machines and for minutes
 //! at a time, some tens of them: there stores past the caches are faster, though whoever reads must then go to memory.
 //! Nobody can tell in advance, so this measures, each rank for itself: the order of bytes does not depend on it.
+//!
+//! A write is slow as well while what it reads lies in no cache, as after a pause: then it is no faster past them. So a few
+//! writes past the caches are timed before more follow.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +21,9 @@ const SLOW_PICOSECONDS: u128 = 12_000;
 /// So many slow writes in a row are no accident, as losing the processor meanwhile is.
 const SLOW_WRITES: u32 = 3;
 
+/// So many writes past the caches are timed.
+const TRIALS: u32 = 4;
+
 /// After so many writes past the caches, ordinary ones get another chance.
 const PATIENCE: u32 = 1000;
 
@@ -25,8 +31,13 @@ const PATIENCE: u32 = 1000;
 #[derive(Debug, Default)]
 pub(super) struct Regime {
     slow_writes: u32,
+    /// The least price of a line in the slow writes in a row, in picoseconds.
+    slow_price: u128,
     /// Writes past the caches that are left before ordinary ones are measured again; 0 while they are.
     streams_left: u32,
+    /// Those of them that are timed yet, and the least price of a line in those that were.
+    trials_left: u32,
+    trial_price: u128,
 }
 
 impl Regime {
@@ -41,13 +52,15 @@ impl Regime {
     pub(super) fn time(&mut self, bytes: usize, write: impl FnOnce(bool)) {
         if bytes < TELLING_BYTES {
             write(self.streams());
-        } else if self.streams() {
+        } else if self.streams() && self.trials_left == 0 {
             write(true);
             self.has_streamed();
         } else {
             let start = Instant::now();
-            write(false);
-            self.has_stored(bytes, start.elapsed());
+            let streams = self.streams();
+            write(streams);
+            let price = price_of_a_line(bytes, start.elapsed());
+            if streams { self.has_tried(price) } else { self.has_stored(price) }
         }
     }
 
@@ -56,22 +69,39 @@ impl Regime {
         if self.streams_left == 0 {
             // One slow write is enough to come back here.
             self.slow_writes = SLOW_WRITES - 1;
+            self.slow_price = u128::MAX;
         }
     }
 
-    fn has_stored(&mut self, bytes: usize, took: Duration) {
-        let lines = bytes.div_ceil(LINE_BYTES) as u128;
-        if took.as_nanos() * 1000 < lines * SLOW_PICOSECONDS {
+    /// A write past the caches was timed: it must be twice as fast as the slow ones before it.
+    fn has_tried(&mut self, price: u128) {
+        self.trial_price = self.trial_price.min(price);
+        self.trials_left -= 1;
+        self.streams_left -= 1;
+        if self.trials_left == 0 && 2 * self.trial_price > self.slow_price {
+            self.streams_left = 0;
+        }
+    }
+
+    fn has_stored(&mut self, price: u128) {
+        if price < SLOW_PICOSECONDS {
             self.slow_writes = 0;
             return;
         }
+        self.slow_price = if self.slow_writes == 0 { price } else { self.slow_price.min(price) };
         self.slow_writes += 1;
         if self.slow_writes >= SLOW_WRITES {
             self.slow_writes = 0;
             self.streams_left = PATIENCE;
-            tracing::debug!(?took, bytes, "stores into shared memory are slow: going past the caches");
+            (self.trials_left, self.trial_price) = (TRIALS, u128::MAX);
+            tracing::debug!(price, "stores into shared memory are slow: trying to go past the caches");
         }
     }
+}
+
+/// Picoseconds for each line of so many bytes.
+fn price_of_a_line(bytes: usize, took: Duration) -> u128 {
+    took.as_nanos() * 1000 / bytes.div_ceil(LINE_BYTES) as u128
 }
 
 #[cfg(test)]
@@ -79,34 +109,55 @@ mod tests {
     use super::*;
 
     const BYTES: usize = 64 << 10;
-    const FAST: Duration = Duration::from_micros(3);
-    const SLOW: Duration = Duration::from_micros(29);
+    const FAST: u128 = 3_000;
+    const SLOW: u128 = 28_000;
+
+    fn store(regime: &mut Regime, prices: &[u128]) {
+        for price in prices {
+            assert!(!regime.streams());
+            regime.has_stored(*price);
+        }
+    }
+
+    fn try_all(regime: &mut Regime, price: u128) {
+        for _ in 0..TRIALS {
+            assert!(regime.streams());
+            regime.has_tried(price);
+        }
+    }
 
     #[test]
     fn one_slow_write_is_an_accident_and_three_are_a_regime() {
         let mut regime = Regime::default();
-        for took in [SLOW, SLOW, FAST, SLOW, SLOW] {
-            regime.has_stored(BYTES, took);
-            assert!(!regime.streams());
-        }
-        regime.has_stored(BYTES, SLOW);
+        store(&mut regime, &[SLOW, SLOW, FAST, SLOW, SLOW, SLOW]);
+        try_all(&mut regime, FAST);
         assert!(regime.streams());
+    }
+
+    /// What is read first lies in no cache, on either way.
+    #[test]
+    fn what_is_slow_past_the_caches_too_is_no_regime() {
+        let mut regime = Regime::default();
+        store(&mut regime, &[SLOW; 3]);
+        try_all(&mut regime, SLOW / 2 + 1);
+        store(&mut regime, &[SLOW, SLOW, FAST, SLOW, SLOW, SLOW]);
+        assert!(regime.streams(), "it is tried again");
     }
 
     #[test]
     fn ordinary_stores_get_another_chance() {
-        let mut regime = Regime { slow_writes: 0, streams_left: PATIENCE };
-        for _ in 0..PATIENCE {
+        let mut regime = Regime::default();
+        store(&mut regime, &[SLOW; 3]);
+        try_all(&mut regime, FAST);
+        for _ in TRIALS..PATIENCE {
             assert!(regime.streams());
             regime.time(BYTES, |streams| assert!(streams));
         }
-        assert!(!regime.streams());
-        regime.has_stored(BYTES, SLOW);
+        store(&mut regime, &[SLOW]);
         assert!(regime.streams(), "still slow");
-        regime.streams_left = 1;
-        regime.has_streamed();
-        regime.has_stored(BYTES, FAST);
-        regime.has_stored(BYTES, SLOW);
+        try_all(&mut regime, FAST);
+        (TRIALS..PATIENCE).for_each(|_| regime.has_streamed());
+        store(&mut regime, &[FAST, SLOW]);
         assert!(!regime.streams(), "fast again");
     }
 
@@ -117,5 +168,10 @@ mod tests {
             regime.time(TELLING_BYTES - 1, |_| std::thread::sleep(Duration::from_micros(50)));
         }
         assert!(!regime.streams());
+    }
+
+    #[test]
+    fn a_price_is_for_a_line() {
+        assert_eq!(price_of_a_line(BYTES, Duration::from_micros(3)), 3_000_000 / 1024);
     }
 }
