@@ -97,92 +97,55 @@ impl Convert for UpperHalf {
     }
 }
 
-/// binary16 with the instructions of F16C.
+/// binary16 with the instructions of `$feature`, which convert `$lanes` numbers at once.
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) struct F16c(());
+macro_rules! by_instructions {
+    ($token:ident, $feature:literal, $lanes:literal, $narrow:ident, $wide:ident, $widen:ident, $round:ident) => {
+        #[doc = concat!("binary16 with the instructions of ", $feature, ".")]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $token(());
 
-#[cfg(target_arch = "x86_64")]
-impl F16c {
-    /// The token.
-    ///
-    /// # Safety
-    /// The CPU has F16C.
-    pub(super) unsafe fn new() -> Self {
-        Self(())
-    }
+        impl $token {
+            /// The token.
+            ///
+            /// # Safety
+            #[doc = concat!("The CPU has ", $feature, ".")]
+            pub(super) unsafe fn new() -> Self {
+                Self(())
+            }
+        }
+
+        impl Convert for $token {
+            #[inline(always)]
+            fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]) {
+                use std::arch::x86_64::{$narrow, $wide, $widen};
+                for (bits, values) in bits.as_chunks::<$lanes>().0.iter().zip(values.as_chunks_mut::<$lanes>().0) {
+                    // SAFETY: both types have as many bytes, of which every value is valid.
+                    let bits: $narrow = unsafe { std::mem::transmute(*bits) };
+                    // SAFETY: the token exists only where the CPU has the instruction.
+                    let wide = unsafe { $widen(bits) };
+                    // SAFETY: both types have as many bytes, of which every value is valid.
+                    *values = unsafe { std::mem::transmute::<$wide, [f32; $lanes]>(wide) };
+                }
+            }
+
+            #[inline(always)]
+            fn narrow(self, values: &[f32; TURN], bits: &mut [u16; TURN]) {
+                use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, $narrow, $round, $wide};
+                for (bits, values) in bits.as_chunks_mut::<$lanes>().0.iter_mut().zip(values.as_chunks::<$lanes>().0) {
+                    // SAFETY: both types have as many bytes, of which every value is valid.
+                    let values: $wide = unsafe { std::mem::transmute(*values) };
+                    // SAFETY: the token exists only where the CPU has the instruction.
+                    let narrow = unsafe { $round::<_MM_FROUND_TO_NEAREST_INT>(values) };
+                    // SAFETY: both types have as many bytes, of which every value is valid.
+                    *bits = unsafe { std::mem::transmute::<$narrow, [u16; $lanes]>(narrow) };
+                }
+            }
+        }
+    };
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Convert for F16c {
-    #[inline(always)]
-    fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps};
-        for (bits, values) in bits.as_chunks::<8>().0.iter().zip(values.as_chunks_mut::<8>().0) {
-            // SAFETY: both types are 16 bytes of which every value is valid.
-            let bits: __m128i = unsafe { std::mem::transmute(*bits) };
-            // SAFETY: the token exists only where the CPU has F16C.
-            let wide = unsafe { _mm256_cvtph_ps(bits) };
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            *values = unsafe { std::mem::transmute::<__m256, [f32; 8]>(wide) };
-        }
-    }
-
-    #[inline(always)]
-    fn narrow(self, values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        use std::arch::x86_64::{__m128i, __m256, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtps_ph};
-        for (bits, values) in bits.as_chunks_mut::<8>().0.iter_mut().zip(values.as_chunks::<8>().0) {
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            let values: __m256 = unsafe { std::mem::transmute(*values) };
-            // SAFETY: the token exists only where the CPU has F16C.
-            let narrow = unsafe { _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values) };
-            // SAFETY: both types are 16 bytes of which every value is valid.
-            *bits = unsafe { std::mem::transmute::<__m128i, [u16; 8]>(narrow) };
-        }
-    }
-}
-
-/// binary16 with the instructions of AVX-512 F.
+by_instructions!(F16c, "F16C", 8, __m128i, __m256, _mm256_cvtph_ps, _mm256_cvtps_ph);
 #[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(crate) struct F16Avx512(());
-
-#[cfg(target_arch = "x86_64")]
-impl F16Avx512 {
-    /// The token.
-    ///
-    /// # Safety
-    /// The CPU has AVX-512 F.
-    pub(super) unsafe fn new() -> Self {
-        Self(())
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Convert for F16Avx512 {
-    #[inline(always)]
-    fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]) {
-        use std::arch::x86_64::{__m256i, __m512, _mm512_cvtph_ps};
-        for (bits, values) in bits.as_chunks::<16>().0.iter().zip(values.as_chunks_mut::<16>().0) {
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            let bits: __m256i = unsafe { std::mem::transmute(*bits) };
-            // SAFETY: the token exists only where the CPU has AVX-512 F.
-            let wide = unsafe { _mm512_cvtph_ps(bits) };
-            // SAFETY: both types are 64 bytes of which every value is valid.
-            *values = unsafe { std::mem::transmute::<__m512, [f32; 16]>(wide) };
-        }
-    }
-
-    #[inline(always)]
-    fn narrow(self, values: &[f32; TURN], bits: &mut [u16; TURN]) {
-        use std::arch::x86_64::{__m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm512_cvtps_ph};
-        for (bits, values) in bits.as_chunks_mut::<16>().0.iter_mut().zip(values.as_chunks::<16>().0) {
-            // SAFETY: both types are 64 bytes of which every value is valid.
-            let values: __m512 = unsafe { std::mem::transmute(*values) };
-            // SAFETY: the token exists only where the CPU has AVX-512 F.
-            let narrow = unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values) };
-            // SAFETY: both types are 32 bytes of which every value is valid.
-            *bits = unsafe { std::mem::transmute::<__m256i, [u16; 16]>(narrow) };
-        }
-    }
-}
+by_instructions!(F16Avx512, "AVX-512 F", 16, __m256i, __m512, _mm512_cvtph_ps, _mm512_cvtps_ph);
