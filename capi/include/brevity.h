@@ -25,8 +25,8 @@
  *             on every rank.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make their calls
  *             in the same order. A feedback or an exchange is used by one thread at a time; another gets
- *             BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more. brv_last_error is each thread's own. After fork, a child must
- *             not use the parent's objects.
+ *             BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more. brv_last_error is each thread's
+ *             own. After fork, a child must not use the parent's objects.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
  *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not know of it
  *             and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED and BRV_ERR_TIMEOUT the
@@ -178,8 +178,8 @@ brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n
 
 /* What of one tensor's gradients has not been delivered yet (the residual) and what the method keeps between steps.
  *
- * A program keeps one for each tensor for as long as it trains. The first call decides what it is for: the group, the
- * method, n, or rows, cols and rank. A call that differs is refused with BRV_ERR_ARGUMENT. */
+ * A program keeps one for each tensor for as long as it trains. The first call, or loading, decides what it is for: the
+ * group, the method, n, or rows, cols and rank. A call that differs is refused with BRV_ERR_ARGUMENT. */
 typedef struct brv_feedback brv_feedback;
 
 /* Makes an empty feedback and stores it in *feedback. On failure *feedback is NULL. */
