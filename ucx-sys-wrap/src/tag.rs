@@ -10,6 +10,7 @@
 //! | 12 | round inside the call | after 2^12 rounds; messages of one tag arrive in order, so a wrapped round still finds its own message |
 //! | 2 | kind, for the transport's own use | never |
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use crate::Rank;
@@ -95,6 +96,19 @@ impl fmt::Debug for Tag {
 
 const fn field(value: u32, width: u32) -> u64 {
     value as u64 & ((1 << width) - 1)
+}
+
+/// Takes out of a queue what is the first of a tag: nearly always the first of all.
+///
+/// This is all that the matching of the transports has in common: what they keep of a receive and of an early message is
+/// what each has to write, on its hot path.
+#[inline]
+pub(crate) fn take_first<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<T> {
+    if queue.front().is_some_and(|(first, _)| *first == tag) {
+        return queue.pop_front().map(|(_, value)| value);
+    }
+    let position = queue.iter().position(|(found, _)| *found == tag)?;
+    queue.remove(position).map(|(_, value)| value)
 }
 
 #[cfg(test)]

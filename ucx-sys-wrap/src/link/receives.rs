@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use std::ops::ControlFlow;
 
 use super::cell::{Head, Place};
+use crate::tag::take_first;
 use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 use arrayvec::ArrayVec;
@@ -112,11 +113,7 @@ impl Receives {
     /// Takes the first waiting receive of a tag.
     #[inline]
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
-        if self.waiting.front().is_some_and(|(first, _)| *first == tag) {
-            return self.waiting.pop_front().map(|(_, key)| key);
-        }
-        let position = self.waiting.iter().position(|(posted, _)| *posted == tag)?;
-        self.waiting.remove(position).map(|(_, key)| key)
+        take_first(&mut self.waiting, tag)
     }
 
     #[inline]

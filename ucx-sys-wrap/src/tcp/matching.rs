@@ -11,6 +11,7 @@ use slab::Slab;
 
 use super::frame::Header;
 use super::sizes::Sizes;
+use crate::tag::take_first;
 use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Statistics, Tag};
 
@@ -102,14 +103,7 @@ impl Receives {
 
     /// Takes the first waiting receive of `tag`.
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
-        if let Some((posted, key)) = self.waiting.front().copied()
-            && posted == tag
-        {
-            self.waiting.pop_front();
-            return Some(key);
-        }
-        let position = self.waiting.iter().position(|(posted, _)| *posted == tag)?;
-        self.waiting.remove(position).map(|(_, key)| key)
+        take_first(&mut self.waiting, tag)
     }
 
     /// Whether any receive has not ended.

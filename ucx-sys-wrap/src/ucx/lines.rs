@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::Tag;
+use crate::tag::take_first;
 
 const BUCKETS: usize = 64;
 
@@ -45,7 +46,7 @@ impl<Message> Lines<Message> {
     /// The receive that has waited longest for `tag`, which waits no longer.
     #[inline]
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<u64> {
-        take(&mut self.bucket(tag).waiting, tag)
+        take_first(&mut self.bucket(tag).waiting, tag)
     }
 
     /// Takes a receive out of the line. Says whether it was in it.
@@ -63,7 +64,7 @@ impl<Message> Lines<Message> {
     /// The first message of `tag` that came before its receive.
     #[inline]
     pub(super) fn take_early(&mut self, tag: Tag) -> Option<Message> {
-        take(&mut self.bucket(tag).early, tag)
+        take_first(&mut self.bucket(tag).early, tag)
     }
 
     /// Takes the message of `tag` that `is_meant` says.
@@ -87,15 +88,6 @@ impl<Message> Lines<Message> {
         let spread = tag.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         &mut self.buckets[spread as usize % BUCKETS]
     }
-}
-
-#[inline]
-fn take<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<T> {
-    if queue.front().is_some_and(|(first, _)| *first == tag) {
-        return queue.pop_front().map(|(_, value)| value);
-    }
-    let position = queue.iter().position(|(found, _)| *found == tag)?;
-    queue.remove(position).map(|(_, value)| value)
 }
 
 #[cfg(test)]

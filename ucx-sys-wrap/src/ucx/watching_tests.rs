@@ -64,8 +64,9 @@ fn who_exits_in_the_middle_of_a_send_says_that_it_failed() {
         return;
     }
     for lanes in LANES {
-        let [mut sender, mut receiver] = pair(&[("TLS", lanes)]);
+        // Dropped last: UCX reads it until its sender is gone.
         let message = [vec![1; LONG]];
+        let [mut sender, mut receiver] = pair(&[("TLS", lanes)]);
         assert!(!send(&mut sender, &message));
         sender.leave_with_process(true);
         let id = receive(&mut receiver, LONG);
@@ -135,8 +136,10 @@ fn what_peers_may_write_while_the_process_exits_is_not_given_back() {
     if !has_ucx() {
         return;
     }
+    // Dropped last, as above.
+    let message = [vec![1; LONG]];
     let [mut sender, mut exiting] = pair(&[("TLS", "all"), ("RNDV_SCHEME", "put_zcopy")]);
-    let (id, message) = (receive(&mut exiting, LONG), [vec![1; LONG]]);
+    let id = receive(&mut exiting, LONG);
     assert!(!send(&mut sender, &message));
     let start = Instant::now();
     while exiting.engine.inbox().receive(id.0).unwrap().is_waiting() {
