@@ -31,14 +31,17 @@ pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 /// A turn with a yield that takes longer has let somebody else run.
 const LONG_YIELD: Duration = Duration::from_nanos(800);
 
-/// So many yields in a row that nobody has used show that nobody else wants the processor.
+/// So many yields in a row that nobody has used show that nobody else wants the processor. The second is for ranks of a host
+/// that has fewer processors than ranks: there the system itself keeps giving the processor back for a while to who has
+/// yielded less often than the others, and who then stops yielding keeps them all waiting for milliseconds.
 const UNUSED_YIELDS: u32 = 16;
+const UNUSED_YIELDS_IN_A_CROWD: u32 = 4096;
 
 /// What yielding has shown of the processor that this rank runs on.
 pub(super) struct Processor {
     /// Whether the ranks of this host outnumber the processors that they may use.
     is_crowded: bool,
-    /// Yields in a row that nobody has used, up to [`UNUSED_YIELDS`].
+    /// Yields in a row that nobody has used, up to as many as show something.
     unused: AtomicU32,
 }
 
@@ -61,7 +64,13 @@ impl Processor {
     /// Whether somebody else wants it.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
-        self.unused.load(Ordering::Relaxed) < UNUSED_YIELDS
+        self.unused.load(Ordering::Relaxed) < self.telling_yields()
+    }
+
+    /// So many unused yields in a row show that nobody else wants it.
+    #[inline]
+    fn telling_yields(&self) -> u32 {
+        if self.is_crowded { UNUSED_YIELDS_IN_A_CROWD } else { UNUSED_YIELDS }
     }
 
     fn spin_time(&self) -> Duration {
@@ -71,7 +80,7 @@ impl Processor {
     /// Takes note of how long a turn with a yield took. Threads that overwrite each other lose a count.
     fn learn(&self, took: Duration) {
         let unused = if took > LONG_YIELD { 0 } else { self.unused.load(Ordering::Relaxed) + 1 };
-        self.unused.store(unused.min(UNUSED_YIELDS), Ordering::Relaxed);
+        self.unused.store(unused.min(self.telling_yields()), Ordering::Relaxed);
     }
 }
 
@@ -137,17 +146,20 @@ mod tests {
 
     #[test]
     fn a_processor_is_shared_until_nobody_takes_it() {
-        let processor = Processor::new(true);
-        for _ in 0..UNUSED_YIELDS {
-            assert!(processor.is_shared());
+        for (is_crowded, telling) in [(false, UNUSED_YIELDS), (true, UNUSED_YIELDS_IN_A_CROWD)] {
+            let processor = Processor::new(is_crowded);
+            assert_eq!(processor.is_shared(), is_crowded, "before anything is known");
+            processor.learn(USED);
+            for _ in 0..telling {
+                assert!(processor.is_shared());
+                processor.learn(UNUSED);
+            }
+            assert!(!processor.is_shared());
             processor.learn(UNUSED);
+            assert!(!processor.is_shared());
+            processor.learn(USED);
+            assert!(processor.is_shared());
         }
-        assert!(!processor.is_shared());
-        processor.learn(UNUSED);
-        assert!(!processor.is_shared());
-        processor.learn(USED);
-        assert!(processor.is_shared());
-        assert!(!Processor::new(false).is_shared());
     }
 
     #[test]
