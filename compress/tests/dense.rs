@@ -152,3 +152,16 @@ fn lengths_must_agree() {
     assert_eq!(to_f32(&[bf16::ONE; 2], &mut [0.0]), Err(expected.clone()));
     assert_eq!(from_f32(&[1.0; 2], &mut [0.0_f64]), Err(expected));
 }
+
+/// The sum rounds down by half a unit, so that the exact difference would be too large by half a unit of the largest number.
+#[test]
+fn what_is_taken_out_again_leaves_finite_numbers() {
+    let mut g = [0.0; 5000];
+    (g[0], g[4999]) = (-1.5 * 2.0_f32.powi(104), f32::NAN);
+    for wide in [false, true] {
+        let mut r = [f32::MAX; 5000];
+        let found = if wide { accumulate(&mut r, &g.map(f64::from)) } else { accumulate(&mut r, &g) };
+        assert!(matches!(found, Err(Error::NonFinite { index: 4999, .. })), "{found:?}");
+        assert_eq!(r.iter().find(|r| **r != f32::MAX), None);
+    }
+}

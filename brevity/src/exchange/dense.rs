@@ -88,7 +88,8 @@ impl DenseLane {
     fn withdraw(&mut self, gradients: &[&mut [f32]]) {
         for packed in self.tensors.iter().filter(|packed| packed.added) {
             for (sum, gradient) in self.pending[packed.range.clone()].iter_mut().zip(gradients[packed.tensor].iter()) {
-                *sum -= gradient;
+                // The sum was rounded, so the difference may pass the largest number by half a unit.
+                *sum = (*sum - gradient).clamp(f32::MIN, f32::MAX);
             }
         }
         if !self.waiting {
@@ -113,5 +114,23 @@ impl DenseLane {
     pub(super) fn residual(&self, tensor: usize) -> Option<Vec<f32>> {
         let packed = self.tensors.iter().find(|packed| packed.tensor == tensor)?;
         Some(self.pending[packed.range.clone()].to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum rounds down, so that the exact difference would be half a unit above the largest number.
+    #[test]
+    fn what_waits_is_finite_after_a_gradient_was_taken_out() {
+        let mut lane = DenseLane::default();
+        lane.add(0, 2);
+        lane.pending.copy_from_slice(&[f32::MAX, 1.0]);
+        lane.waiting = true;
+        let mut gradient = [-1.5 * 2.0_f32.powi(104), 2.0];
+        assert_eq!(lane.accumulate(&[&mut gradient]), None);
+        lane.finish(Ending::Poisoned, &mut [&mut gradient]);
+        assert_eq!(lane.residual(0).unwrap(), [f32::MAX, 1.0]);
     }
 }

@@ -86,11 +86,12 @@ fn undo<E: Element>(level: Level, r: &mut [f32], g: &[E], done: usize) -> Error 
     }
 }
 
-/// `r -= g`, of what has been added.
+/// `r -= g`, of what has been added: finite where both are. The sum was rounded, so the difference may pass the largest number
+/// by half a unit.
 pub(crate) fn take_out<E: Element>(level: Level, r: &mut [f32], g: &[E]) {
     let mut wide = [0.0; BLOCK];
     for (r, g) in r.chunks_mut(BLOCK).zip(g.chunks(BLOCK)) {
-        r.iter_mut().zip(as_f32(level, g, &mut wide)).for_each(|(r, g)| *r -= g);
+        r.iter_mut().zip(as_f32(level, g, &mut wide)).for_each(|(r, g)| *r = (*r - g).clamp(f32::MIN, f32::MAX));
     }
 }
 

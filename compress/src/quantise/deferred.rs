@@ -4,7 +4,9 @@ use super::feedback::KIND;
 use super::{BLOCK, Encoded, Quantiser, later};
 use crate::Error;
 use crate::bits::check_finite;
+use crate::dense::take_out;
 use crate::error::check_length;
+use crate::simd::Level;
 use crate::simd::step::{Figures, Step, Values};
 use crate::state::{Reader, State, Writer};
 
@@ -168,7 +170,7 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         let until = gradient.len().min(done + BLOCK);
         let sums = self.values[done..until].iter().zip(&gradient[done..until]).map(|(r, g)| r + g);
         let (place, value) = sums.enumerate().find(|(_, sum)| !sum.is_finite()).unwrap_or((0, f32::NAN));
-        self.values[..done].iter_mut().zip(gradient).for_each(|(r, g)| *r -= g);
+        take_out(Level::best(), &mut self.values[..done], &gradient[..done]);
         Error::NonFinite { index: done + place, value }
     }
 }

@@ -1,7 +1,7 @@
 //! Error feedback for quantisers that know their scale before they write.
 
 use super::{Bucketed, Encoded, Quantiser, begin, later};
-use crate::dense::accumulate;
+use crate::dense::{accumulate, take_out};
 use crate::error::check_length;
 use crate::simd::{Level, codes};
 use crate::state::{Reader, State, Writer};
@@ -103,7 +103,7 @@ impl<Q: Bucketed> BucketFeedback<Q> {
             let decoded = &mut self.decoded[..g.len()];
             self.quantiser.decode_bucket(&bytes[at..at + length], decoded);
             codes::add_scaled(Level::best(), r, 1.0, decoded);
-            codes::add_scaled(Level::best(), r, -1.0, g);
+            take_out(Level::best(), r, g);
             at += length;
         }
     }

@@ -179,6 +179,27 @@ fn refused_gradients_leave_the_residual_as_it_was() {
     }
 }
 
+/// `f32::MAX` plus this is finite, and minus this again half a unit too large.
+fn a_gradient_that_hardly_fits() -> Vec<f32> {
+    let mut gradient = vec![0.0; 600];
+    (gradient[0], gradient[599]) = (-1.5 * 2.0_f32.powi(104), f32::NAN);
+    gradient
+}
+
+#[test]
+fn refused_gradients_leave_a_finite_residual() {
+    let other = |values: &[f32]| values.iter().copied().find(|value| *value != f32::MAX);
+    let gradient = a_gradient_that_hardly_fits();
+    let mut deferred = DeferredFeedback::new(600, Sign::default());
+    deferred.load(&[f32::MAX; 600]).unwrap();
+    assert!(matches!(deferred.compress(&gradient), Err(Error::NonFinite { index: 599, .. })));
+    assert_eq!(other(deferred.residual()), None);
+    let mut bucketed = BucketFeedback::new(600, HalfPrecision::bf16());
+    bucketed.residual_mut().fill(f32::MAX);
+    assert!(matches!(bucketed.compress(&gradient, &mut Vec::new()), Err(Error::NonFinite { index: 599, .. })));
+    assert_eq!(other(bucketed.residual()), None);
+}
+
 #[test]
 fn a_quantiser_may_be_replaced_by_one_with_longer_buckets() {
     let gradient: Vec<f32> = (0..5000).map(|index| (index % 17) as f32 - 8.0).collect();
