@@ -15,12 +15,13 @@ use crate::state::{Reader, State, Writer};
 pub trait OnePass: Quantiser {
     #[doc(hidden)]
     fn head_bytes(&self) -> usize;
+    /// The magnitude above which values of `r + g` are large.
     #[doc(hidden)]
-    fn prepare(&mut self, r: &[f32], g: &[f32]);
+    fn threshold_of(&self, r: &[f32], g: &[f32]) -> f32;
     #[doc(hidden)]
     fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]);
     #[doc(hidden)]
-    fn step(&self, step: Step<'_>, head: &[u8]) -> Result<Figures, usize>;
+    fn step(&self, step: Step<'_>, head: &[u8], threshold: f32) -> Result<Figures, usize>;
 }
 
 /// [`Quantiser::encode`] for them.
@@ -30,9 +31,9 @@ pub(super) fn encode_in_one_pass(
     bytes: &mut Vec<u8>,
 ) -> Result<(), Error> {
     bytes.resize(quantiser.encoded_bytes(values.len()), 0);
-    quantiser.prepare(values, &[]);
+    let threshold = quantiser.threshold_of(values, &[]);
     let next = &mut bytes[quantiser.head_bytes()..];
-    match quantiser.step(Step { values: Values::Alone(values), last: &[], next }, &[]) {
+    match quantiser.step(Step { values: Values::Alone(values), last: &[], next }, &[], threshold) {
         Ok(figures) => quantiser.write_scales(&figures, values.len(), bytes),
         Err(done) => check_finite(&values[done..]).map_err(|error| later(error, done))?,
     }
@@ -76,16 +77,16 @@ impl<Q: OnePass> DeferredFeedback<Q> {
     /// # Errors
     /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is not finite: the
     /// residual is finite then and what it was, but for the rounding of adding and subtracting part of the gradient, and
-    /// the last message counts as delivered.
+    /// the last message counts as delivered. The quantiser remembers nothing of it.
     pub fn compress(&mut self, gradient: &[f32]) -> Result<&[u8], Error> {
         let n = self.values.len();
         check_length(n, gradient.len())?;
-        self.quantiser.prepare(&self.values, gradient);
+        let threshold = self.quantiser.threshold_of(&self.values, gradient);
         let head = self.quantiser.head_bytes();
         let last = if self.last == Last::Contained { &self.message[head..] } else { &[] };
         let values = Values::Sum { r: &mut self.values, g: gradient };
         let step = Step { values, last, next: &mut self.next[head..] };
-        match self.quantiser.step(step, &self.message[..head]) {
+        match self.quantiser.step(step, &self.message[..head], threshold) {
             Ok(figures) => {
                 self.quantiser.write_scales(&figures, n, &mut self.next);
                 std::mem::swap(&mut self.message, &mut self.next);

@@ -52,7 +52,9 @@ impl OnePass for Sign {
         4
     }
 
-    fn prepare(&mut self, _: &[f32], _: &[f32]) {}
+    fn threshold_of(&self, _: &[f32], _: &[f32]) -> f32 {
+        0.0
+    }
 
     fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]) {
         let scale = match self.magnitude {
@@ -62,7 +64,7 @@ impl OnePass for Sign {
         bytes[..4].copy_from_slice(&scale.to_le_bytes());
     }
 
-    fn step(&self, step: Step<'_>, head: &[u8]) -> Result<Figures, usize> {
+    fn step(&self, step: Step<'_>, head: &[u8], _: f32) -> Result<Figures, usize> {
         let scale = head.first_chunk().map_or(0.0, |bytes| f32::from_le_bytes(*bytes));
         step_one_bit(Level::best(), step, scale, self.magnitude == Magnitude::Mean)
     }

@@ -44,8 +44,7 @@ impl Quantiser for TwoBit {
     }
 
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
-        let before = self.threshold;
-        encode_in_one_pass(self, values, bytes).inspect_err(|_| self.threshold = before)
+        encode_in_one_pass(self, values, bytes)
     }
 }
 
@@ -54,14 +53,15 @@ impl OnePass for TwoBit {
         8
     }
 
-    fn prepare(&mut self, r: &[f32], g: &[f32]) {
-        if self.threshold.is_none() && !r.is_empty() {
-            let stride = r.len().div_ceil(SAMPLE);
-            let sum = |i: usize| r[i] + g.get(i).copied().unwrap_or(0.0);
-            let magnitudes = (0..r.len()).step_by(stride).map(|i| f64::from(sum(i).abs()));
-            let mean = (magnitudes.sum::<f64>() / r.len().div_ceil(stride) as f64) as f32;
-            self.threshold = Some(finite_or(mean, 0.0));
+    fn threshold_of(&self, r: &[f32], g: &[f32]) -> f32 {
+        if let Some(threshold) = self.threshold {
+            return threshold;
         }
+        let stride = r.len().div_ceil(SAMPLE).max(1);
+        let sum = |i: usize| r[i] + g.get(i).copied().unwrap_or(0.0);
+        let magnitudes = (0..r.len()).step_by(stride).map(|i| f64::from(sum(i).abs()));
+        let mean = (magnitudes.sum::<f64>() / r.len().div_ceil(stride) as f64) as f32;
+        finite_or(mean, 0.0)
     }
 
     fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]) {
@@ -82,11 +82,11 @@ impl OnePass for TwoBit {
         bytes[4..8].copy_from_slice(&levels[1].to_le_bytes());
     }
 
-    fn step(&self, step: Step<'_>, head: &[u8]) -> Result<Figures, usize> {
+    fn step(&self, step: Step<'_>, head: &[u8], threshold: f32) -> Result<Figures, usize> {
         let levels = head.as_chunks().0;
         let levels = std::array::from_fn(|i| levels.get(i).map_or(0.0, |&bytes| f32::from_le_bytes(bytes)));
         let means = self.magnitude == Magnitude::Mean;
-        step_two_bit(Level::best(), step, levels, self.threshold.unwrap_or(0.0), means)
+        step_two_bit(Level::best(), step, levels, threshold, means)
     }
 }
 

@@ -201,6 +201,24 @@ fn refused_gradients_leave_a_finite_residual() {
 }
 
 #[test]
+fn refused_gradients_leave_no_mark_on_the_quantiser() {
+    let mut feedback = DeferredFeedback::new(1024, TwoBit::default());
+    for value in [f32::NAN, f32::INFINITY, 1e30] {
+        let mut bad = vec![1.0; 1024];
+        (bad[0], bad[1023]) = (value, f32::NAN);
+        assert!(feedback.compress(&bad).is_err());
+        assert_eq!(feedback.quantiser().threshold(), None);
+    }
+    feedback.load(&[0.0; 1024]).unwrap();
+    let gradient = values_at(1024, 7);
+    let mut unmarked = DeferredFeedback::new(1024, TwoBit::default());
+    assert_eq!(feedback.compress(&gradient), unmarked.compress(&gradient));
+    let before = feedback.quantiser().threshold();
+    assert!(feedback.compress(&[f32::NAN; 1024]).is_err());
+    assert_eq!(feedback.quantiser().threshold(), before);
+}
+
+#[test]
 fn a_quantiser_may_be_replaced_by_one_with_longer_buckets() {
     let gradient: Vec<f32> = (0..5000).map(|index| (index % 17) as f32 - 8.0).collect();
     let mut feedback = BucketFeedback::new(gradient.len(), Qsgd::new(7, 512, Norm::Euclidean, 1));
