@@ -88,7 +88,7 @@ impl Bucketed for Qsgd {
         let level = Level::best();
         let norm = match self.norm {
             // The largest f32 is no less than any value, should the norm be too large for it.
-            Norm::Euclidean => (codes::sum_of_squares(level, values, 0.0).sqrt() as f32).min(f32::MAX),
+            Norm::Euclidean => (codes::sum_of_squares(level, values).sqrt() as f32).min(f32::MAX),
             Norm::Largest => largest(values),
         };
         let (head, packed) = bytes.split_at_mut(4);

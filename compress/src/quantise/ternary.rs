@@ -10,7 +10,7 @@ use crate::simd::{Level, codes};
 /// Quantises to `s * sign(v)` with probability `|v| / s`, else 0, where `s` is the largest magnitude: `4 + n / 4` bytes.
 ///
 /// Unbiased, to 2^-24 of `s`; the variance of a value is `|v| (s - |v|)`. Clipping at `c` standard deviations lowers `s` and
-/// biases what it clips. Cost: three passes, two more with clipping.
+/// biases what it clips. Cost: three passes, one more with clipping.
 #[derive(Debug, Clone)]
 pub struct Ternary {
     clip: Option<f32>,
@@ -23,8 +23,9 @@ impl Ternary {
         Self { clip: None, keys: Generator::new(seed) }
     }
 
-    /// Cuts values more than `deviations` standard deviations from zero to that (the paper: 2.5). Not a positive number
-    /// means no clipping.
+    /// Cuts values more than `deviations` standard deviations from zero to that (the paper: 2.5). The deviation is that from
+    /// zero, the root of the mean square: where gradients have the mean 0 it is the paper's, and values that hardly differ
+    /// from each other are not cut to nothing. Not a positive number means no clipping.
     pub fn clipped(seed: u64, deviations: f32) -> Self {
         Self { clip: (deviations > 0.0 && deviations.is_finite()).then_some(deviations), ..Self::new(seed) }
     }
@@ -43,7 +44,7 @@ impl Quantiser for Ternary {
         check_finite(values)?;
         let mut scale = largest(values);
         if let Some(deviations) = self.clip {
-            let bound = f64::from(deviations) * standard_deviation(values);
+            let bound = f64::from(deviations) * root_mean_square(values);
             // Values above the scale are certain to become it: clipping needs no copy.
             scale = if bound < f64::from(scale) { bound as f32 } else { scale };
         }
@@ -63,8 +64,6 @@ impl Quantiser for Ternary {
 
 state_of_keys!(Ternary, b"tern");
 
-fn standard_deviation(values: &[f32]) -> f64 {
-    let (level, count) = (Level::best(), values.len().max(1) as f64);
-    let mean = codes::sum(level, values) / count;
-    (codes::sum_of_squares(level, values, mean) / count).sqrt()
+fn root_mean_square(values: &[f32]) -> f64 {
+    (codes::sum_of_squares(Level::best(), values) / values.len().max(1) as f64).sqrt()
 }

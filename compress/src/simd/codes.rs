@@ -142,25 +142,13 @@ per_level! {
 }
 
 per_level! {
-    /// Sum of `(v - centre)^2`.
-    pub(crate) fn sum_of_squares(values: &[f32], centre: f64) -> f64 {
+    /// Sum of `v^2`.
+    pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
         let mut sums = [0.0; LANES];
         for row in values.chunks(LANES) {
             for (sum, &value) in sums.iter_mut().zip(row) {
-                let off = f64::from(value) - centre;
-                *sum += off * off;
+                *sum += f64::from(value) * f64::from(value);
             }
-        }
-        sums.iter().sum()
-    }
-}
-
-per_level! {
-    /// Sum of the values.
-    pub(crate) fn sum(values: &[f32]) -> f64 {
-        let mut sums = [0.0; LANES];
-        for row in values.chunks(LANES) {
-            sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
         }
         sums.iter().sum()
     }
@@ -197,7 +185,7 @@ mod tests {
 
     /// Everything that kernels make of some values, as bits.
     fn results(level: Level, values: &[f32], bound: f32, key: [u32; 2]) -> Vec<u64> {
-        let mut bits: Vec<u64> = [sum(level, values), sum_of_squares(level, values, 0.5)].map(f64::to_bits).to_vec();
+        let mut bits: Vec<u64> = vec![sum_of_squares(level, values).to_bits()];
         let (smallest, largest) = extremes(level, values);
         bits.extend([smallest, largest].map(|v| u64::from(v.to_bits())));
         for values in values.chunks(BLOCK) {

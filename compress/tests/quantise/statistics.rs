@@ -1,6 +1,6 @@
 //! Rounding at random has no bias, and the variance that it is known to have.
 
-use brevity_compress::quantise::{Norm, Qsgd, Quantiser, Ternary};
+use brevity_compress::quantise::{Feedback, Norm, Qsgd, Quantiser, Ternary};
 
 use super::{decoded, values_at};
 
@@ -48,6 +48,23 @@ fn terngrad_is_unbiased_and_its_variance_known() {
     let said = decoded(&mut Ternary::clipped(24, 2.5), &values_at(100_000, 13));
     let magnitude = said.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
     assert!((magnitude - 2.5).abs() < 0.03, "{magnitude}");
+}
+
+/// Values that are all alike, or nearly, are no outliers.
+#[test]
+fn clipping_delivers_what_does_not_vary() {
+    for n in [1, 2, 700] {
+        let (mut feedback, mut bytes) = (Feedback::new(n, Ternary::clipped(1, 2.5)), Vec::new());
+        for _ in 0..100 {
+            feedback.compress(&vec![-3.0; n], &mut bytes).unwrap();
+            assert_eq!(feedback.residual(), vec![0.0; n]);
+        }
+    }
+    let mut values = [3.0; 700];
+    values[0] = 3.01;
+    let said = decoded(&mut Ternary::clipped(2, 2.5), &values);
+    let mean = said.iter().sum::<f32>() / 700.0;
+    assert!((mean - 3.0).abs() < 0.1, "{mean}");
 }
 
 /// Variance of a magnitude rounded up or down to a multiple of `step`, with the probability of its distance.
