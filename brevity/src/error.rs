@@ -40,7 +40,7 @@ pub enum Error {
         expected: usize,
     },
 
-    /// A policy's parameter is out of range.
+    /// A policy's parameter is out of range, or the tensor is too large for it.
     #[error("tensor {tensor:?}: {parameter} is {found}, expected {expected}")]
     Policy {
         /// The tensor.

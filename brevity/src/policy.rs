@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 /// Below this factor of compression a matrix travels uncompressed.
 const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
 
+/// Indices of entries have 32 bits.
+const MOST_INDICES: u64 = 1 << 32;
+
 /// How one tensor's gradients travel; what is not sent stays in a residual and goes out later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy(pub(crate) Kind);
@@ -81,11 +84,14 @@ impl Policy {
 
     /// What the policy comes to for a tensor of this shape.
     pub(crate) fn resolve(self, tensor: &str, shape: &[usize]) -> Result<Resolved> {
-        let count: usize = shape.iter().product();
+        let count = elements(tensor, shape)?;
         let out_of_range =
             |parameter, found, expected| Error::Policy { tensor: tensor.into(), parameter, found, expected };
         match self.0 {
             Kind::Dense => Ok(Resolved::Dense),
+            Kind::Sparse(_) if count as u64 > MOST_INDICES => {
+                Err(out_of_range("the number of elements", count as f64, "at most 2^32 with a sparse policy"))
+            }
             Kind::Sparse(SparsePolicy { density, method }) => {
                 let density =
                     Density::new(density).map_err(|_| out_of_range("density", density, "above 0 and at most 1"))?;
@@ -100,6 +106,24 @@ impl Policy {
             }
         }
     }
+}
+
+/// The number of elements of a tensor of this shape.
+///
+/// # Errors
+/// [`Error::Policy`] for more than memory can have, whatever the policy.
+pub(crate) fn elements(tensor: &str, shape: &[usize]) -> Result<usize> {
+    const MOST: usize = isize::MAX as usize / size_of::<f32>();
+    if shape.contains(&0) {
+        return Ok(0);
+    }
+    let count = shape.iter().try_fold(1_usize, |count, &length| count.checked_mul(length));
+    count.filter(|&count| count <= MOST).ok_or_else(|| Error::Policy {
+        tensor: tensor.into(),
+        parameter: "the number of elements",
+        found: shape.iter().map(|&length| length as f64).product(),
+        expected: "what fits in memory",
+    })
 }
 
 /// A policy with the tensor's shape applied.
@@ -130,6 +154,23 @@ mod tests {
             assert!(matches!(Policy::gtopk(density).resolve("t", &[8]), Err(Error::Policy { .. })), "{density}");
         }
         assert!(matches!(Policy::low_rank(0).resolve("t", &[8, 8]), Err(Error::Policy { .. })));
+    }
+
+    #[test]
+    fn tensors_that_no_memory_or_no_index_reaches_are_refused() {
+        let refused = |policy: Policy, shape: &[usize]| matches!(policy.resolve("t", shape), Err(Error::Policy { .. }));
+        for policy in [Policy::dense(), Policy::topk(0.1), Policy::gtopk(0.1), Policy::low_rank(1)] {
+            assert!(refused(policy, &[usize::MAX, 2]));
+            assert!(refused(policy, &[2, usize::MAX / 2 + 1]));
+            assert!(refused(policy, &[usize::MAX / 4]));
+            assert!(!refused(policy, &[usize::MAX, 2, 0]), "nothing fits everywhere");
+        }
+        for policy in [Policy::topk(0.1), Policy::gtopk(0.1)] {
+            assert!(!refused(policy, &[1 << 16, 1 << 16]));
+            assert!(refused(policy, &[(1 << 32) + 1]));
+            assert!(refused(policy, &[1 << 33]));
+        }
+        assert!(!refused(Policy::dense(), &[1 << 33]));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::low_rank::LowRankLane;
 use super::sparse::SparseLane;
 use super::{GradientExchange, Lane, Parts, Tensor};
 use crate::error::{Error, Result};
-use crate::policy::{Policy, Resolved};
+use crate::policy::{Policy, Resolved, elements};
 
 /// Where shared random numbers start unless told otherwise.
 const DEFAULT_SEED: u64 = 0x5eed;
@@ -42,7 +42,8 @@ impl ExchangeBuilder {
     /// Makes the exchange, with empty residuals. Nothing is sent.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range, [`Error::DuplicateName`].
+    /// [`Error::Policy`] for a parameter out of range, and for a tensor of more elements than can be addressed (by a sparse
+    /// policy: 2^32); [`Error::DuplicateName`].
     pub fn build(self) -> Result<GradientExchange> {
         let mut dense = DenseLane::default();
         let mut low_rank = LowRankLane::default();
@@ -52,7 +53,7 @@ impl ExchangeBuilder {
             if tensors.iter().any(|known| known.name == name) {
                 return Err(Error::DuplicateName { tensor: name });
             }
-            let count = shape.iter().product();
+            let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => dense.add(position, count),
                 Resolved::Sparse { k, method } => lanes.push(Lane::Sparse(SparseLane::new(position, count, k, method))),
