@@ -22,7 +22,8 @@
  *             nothing; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1, -1 and "".
  *             Pointers must be aligned for their type.
  * Results     brv_all_reduce, brv_gtopk_all_reduce, brv_low_rank_all_reduce and brv_exchange_average give the same bits
- *             on every rank.
+ *             on every rank. Where brv_all_reduce adds NaN the sum is NaN on every rank, but of which bits is left to
+ *             the processor.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make their calls
  *             in the same order. A feedback or an exchange is used by one thread at a time; another gets
  *             BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more. brv_last_error is each thread's

@@ -26,8 +26,8 @@ pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
     Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
 }
 
-/// Reduces `data` over all ranks, in place; the same bits on every rank. The algorithm is the cheapest by `cost`, which
-/// must be the same on all ranks.
+/// Reduces `data` over all ranks, in place; the same bits on every rank, but for which NaN a sum with NaN is. The
+/// algorithm is the cheapest by `cost`, which must be the same on all ranks.
 ///
 /// # Errors
 /// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent; else what the

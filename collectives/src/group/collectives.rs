@@ -43,7 +43,7 @@ impl Group {
         self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await.map(drop))
     }
 
-    /// Reduces `data` over all ranks, in place: the same bits on every rank.
+    /// Reduces `data` over all ranks, in place: the same bits on every rank, but for which NaN a sum with NaN is.
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier), or when the system has no memory for what is received; `data` is then unspecified.

@@ -42,8 +42,8 @@ pub(crate) enum Rest {
     Published(Step),
 }
 
-/// Reduces `data` over all ranks, in place; the same bits on every rank. That the elements can be reduced like this was
-/// checked before the call began ([`Reduction::check`]).
+/// Reduces `data` over all ranks, in place; the same bits on every rank, but for which NaN a sum with NaN is.
+/// That the elements can be reduced like this was checked before the call began ([`Reduction::check`]).
 ///
 /// # Errors
 /// When a rank is lost, aborts, calls something else or does not come in time: `data` is then unspecified.
