@@ -30,9 +30,10 @@
  *             own. After fork, a child must not use the parent's objects.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
  *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not know of it
- *             and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED and BRV_ERR_TIMEOUT the
- *             group is closed: every further call fails. After BRV_ERR_MISMATCH ranks no longer agree on what comes
- *             next: abort the group or end the program. After BRV_ERR_NON_FINITE everything goes on.
+ *             and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED, BRV_ERR_TIMEOUT,
+ *             BRV_ERR_MISMATCH and BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT for want of memory, the group is closed on
+ *             all ranks: every further call fails, with BRV_ERR_ABORTED or BRV_ERR_PEER_LOST. After BRV_ERR_NON_FINITE
+ *             everything goes on.
  */
 #ifndef BREVITY_H
 #define BREVITY_H
@@ -76,7 +77,7 @@ typedef enum brv_status {
     BRV_ERR_ABORTED = 3,
     /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: who was waited for. */
     BRV_ERR_TIMEOUT = 4,
-    /* A rank makes another call than this one. Rank: who. */
+    /* A rank makes another call than this one. The group is closed. Rank: who. */
     BRV_ERR_MISMATCH = 5,
     /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; the step is left out of gradients
      * and residuals (to rounding), and the group goes on. Rank: whose value it was. */

@@ -12,7 +12,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a collective failed.
 ///
 /// After [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted), [`Timeout`](Self::Timeout),
-/// [`Mismatch`](Self::Mismatch) and [`Payload`](Self::Payload) the group is closed on all ranks.
+/// [`Mismatch`](Self::Mismatch) and [`Payload`](Self::Payload) the group is closed on all ranks, and after
+/// [`Transport`](Self::Transport) where the system has no memory for what is received or a peer has sent what is no message
+/// of this call.
 /// Unless a call says otherwise, its inputs are unchanged after an error and its output is unspecified.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-/* Two ranks that disagree about n, the type or the reduction get BRV_ERR_MISMATCH. */
+/* Two ranks that disagree about n, the type or the reduction get BRV_ERR_MISMATCH, and their group is closed. */
 #include "check.h"
 
 int main(int argc, char **argv)
@@ -26,6 +26,9 @@ int main(int argc, char **argv)
         CHECK(status == BRV_ERR_MISMATCH);
         CHECK(strstr(brv_last_error(), "same calls") != NULL);
     }
+    /* Ranks no longer agree on what comes next: the group is closed, whoever has noticed. */
+    status = brv_barrier(group);
+    CHECK(status == BRV_ERR_ABORTED || status == BRV_ERR_PEER_LOST);
     brv_feedback_free(feedback);
     brv_group_free(group);
     return 0;

@@ -28,8 +28,9 @@ pub use settings::{DEFAULT_TIMEOUT, Settings};
 /// The ranks of a job, to call collectives on.
 ///
 /// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones are the
-/// same group. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`] or
-/// [`Error::Payload`] it is closed on all ranks: calls that need a peer fail.
+/// same group. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
+/// [`Error::Payload`] or an [`Error::Transport`] for want of memory or for a peer's wrong message it is closed on all ranks:
+/// calls that need a peer fail.
 #[derive(Clone)]
 pub struct Group(Arc<Inner>);
 
