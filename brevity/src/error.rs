@@ -10,7 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A rank has a value that is not finite, handed in or summed up. The same error on every rank: nothing was applied, the step is not
-    /// in the residuals, and the group can be used on.
+    /// in the residuals, and the group can be used on. Residuals are what they were to the rounding of the gradient that was
+    /// added and taken out again: what of an element is below half an ulp of that value is lost.
     #[error(
         "rank {rank} has a value or a sum that is not finite in tensor {tensor:?}: the step was left out on all ranks"
     )]

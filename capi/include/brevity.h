@@ -80,7 +80,7 @@ typedef enum brv_status {
     /* A rank makes another call than this one. The group is closed. Rank: who. */
     BRV_ERR_MISMATCH = 5,
     /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; the step is left out of gradients
-     * and residuals (to rounding), and the group goes on. Rank: whose value it was. */
+     * and residuals (to the rounding of the gradient), and the group goes on. Rank: whose value it was. */
     BRV_ERR_NON_FINITE = 6,
     /* A variable of the environment is missing or not understood. */
     BRV_ERR_ENVIRONMENT = 7,
@@ -224,8 +224,10 @@ brv_status brv_feedback_load(brv_feedback *feedback, brv_group *group, const voi
  * density is above 0 and at most 1, and the same on all ranks. It may change from call to call (as in a warm-up); the
  * residual is kept. feedback must not be NULL: without it, what is not sent would be lost.
  *
- * After an error gradient is unchanged. After BRV_ERR_ARGUMENT and BRV_ERR_NON_FINITE so is the residual; after every
- * other error gradient has been added to it: do not hand it in again. */
+ * After an error gradient is unchanged. After BRV_ERR_ARGUMENT so is the residual. After BRV_ERR_NON_FINITE gradient has
+ * been taken out of it again, to the rounding of the gradient: what of an element is below half a unit in the last place
+ * of the value that was handed in for it is lost. After every other error gradient has been added to it: do not hand it
+ * in again. */
 brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t n, double density);
 
 /* Averages the row-major matrix at gradient over all ranks by factors of the given rank, in place (PowerSGD: Vogels et

@@ -110,8 +110,9 @@ impl Residual {
         Ok(left_out)
     }
 
-    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) out again where it was added, to rounding, after what
-    /// was selected has been [put back](Self::put_back). Not for hot paths.
+    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) out again where it was added, after what was selected
+    /// has been [put back](Self::put_back): to the rounding of the sum, so that what was below half an ulp of a large gradient
+    /// is lost. Not for hot paths.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; the residual is unchanged then.
@@ -302,6 +303,18 @@ mod tests {
         assert!(matches!(residual.accumulate(&gradient), Err(Error::NonFinite { index: 1, .. })));
         let found = residual.accumulate(&[0.0, 0.0, f32::MAX, 0.0, 0.0]);
         assert_eq!(found, Err(Error::NonFinite { index: 2, value: f32::INFINITY }));
+    }
+
+    #[test]
+    fn what_is_withdrawn_takes_no_more_than_half_an_ulp_with_it() {
+        let (before, gradient) = ([1.5, -700.25, 3.0, 2.0], [1e10, 1e10, 1e-10, f32::NAN]);
+        let (mut residual, mut out) = (loaded(&before), SparseVec::new(0));
+        residual.feed_top_k(&gradient[..], 1, &mut out, &mut TopKScratch::new()).unwrap();
+        residual.put_back(out.view()).unwrap();
+        residual.withdraw(&gradient[..]).unwrap();
+        let off = |i: usize| (residual.values()[i] - before[i]).abs();
+        // An ulp of 1e10 is 1024.
+        assert!(off(0) <= 512.0 && off(1) <= 512.0 && off(2) == 0.0 && off(3) == 0.0, "{:?}", residual.values());
     }
 
     #[test]
