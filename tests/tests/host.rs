@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use brevity::collectives::Error;
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::buffer::Pool;
-use brevity::transport::shm::Neighbourhood;
+use brevity::transport::shm::{DEPTH, Neighbourhood};
 use brevity::transport::{Rank, local};
 use brevity::{Element, Group, Reduction, Settings};
 use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
@@ -140,6 +140,24 @@ fn who_aborts_is_named() {
     for error in errors(Settings::default(), Group::abort) {
         assert!(matches!(error, Error::Aborted { rank: Rank(2) }), "{error}");
     }
+}
+
+/// A root waits for nobody until the slots are full, and then in the first round of its call.
+#[test]
+fn a_timeout_names_the_call_and_its_round() {
+    let errors = on_host(2, hasty(), |group| {
+        if group.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(2));
+            return None;
+        }
+        for _ in 0..DEPTH {
+            group.broadcast(&mut [1.0f32; 2], 0).unwrap();
+        }
+        group.all_reduce(&mut [1.0f32; 2], Reduction::Sum).err()
+    });
+    let error = errors.into_iter().flatten().next().unwrap();
+    let Error::Timeout { sequence, round, rank, .. } = error else { panic!("{error:?}") };
+    assert_eq!((u64::from(sequence), round, rank), (DEPTH, 0, Rank(1)));
 }
 
 #[test]

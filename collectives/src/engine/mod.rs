@@ -159,11 +159,13 @@ impl Engine {
         let result = scope_in_turns(
             &self.port,
             |comm, turn| {
-                // What a task does may wait for another thread, and who yields should be in nobody's way.
-                if self.has_background() || self.processor.is_shared() {
+                // What a task does may wait for another thread, and who yields should be in nobody's way. A task that is
+                // started meanwhile is for the next turn.
+                let has_background = self.has_background();
+                if has_background || self.processor.is_shared() {
                     turn.leave();
                 }
-                let moved = turn.moved() | self.turn_background();
+                let moved = turn.moved() | (has_background && self.poll_background());
                 let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
                 turns.pause(moved, self, || comm.expire(), || turn.leave());
             },
@@ -226,18 +228,13 @@ impl Engine {
     /// Moves the transport and every task once, without blocking. Says whether anything happened.
     pub fn turn(&self) -> bool {
         let moved = self.port.progress();
-        moved | self.turn_background()
+        moved | (self.has_background() && self.poll_background())
     }
 
     /// Whether non-blocking calls are pending.
     #[inline]
     fn has_background(&self) -> bool {
         self.background_count.load(Ordering::Relaxed) > 0
-    }
-
-    #[inline]
-    fn turn_background(&self) -> bool {
-        self.has_background() && self.poll_background()
     }
 
     /// Polls every task; one thread at a time, and never from inside a task.

@@ -159,7 +159,12 @@ impl<'engine> Blocked<'engine> {
 
 impl Drop for Blocked<'_> {
     fn drop(&mut self) {
-        if self.alarm.blocked.fetch_sub(1, Ordering::Relaxed) == 1 && self.engine.has_background() {
+        if self.alarm.blocked.fetch_sub(1, Ordering::Relaxed) != 1 {
+            return;
+        }
+        // Either this sees the call that was started, or the thread, once it has prepared to sleep, sees that nobody is blocked.
+        fence(Ordering::SeqCst);
+        if self.engine.has_background() {
             self.alarm.wake();
         }
     }

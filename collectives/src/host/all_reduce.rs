@@ -102,7 +102,8 @@ fn lines_at_once<T: Element, const N: usize>(
     if call.slots().in_the_way(step).is_some() {
         return ControlFlow::Continue(Rest::All);
     }
-    publish_line(call, data);
+    let step = call.take_steps(1);
+    publish_line(call, step, data);
     for place in 0..call.slots().places() {
         if place != call.slots().own_place() {
             match call.is_soon_published(place, step, size_of_val(data)) {
@@ -122,9 +123,10 @@ async fn by_lines<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction
     let step = match rest {
         Rest::Published(step) => step,
         Rest::All => {
-            let next = call.slots().next_step();
-            call.until_free(next).await?;
-            publish_line(call, data)
+            let step = call.take_steps(1);
+            call.until_free(step).await?;
+            publish_line(call, step, data);
+            step
         }
     };
     for place in 0..call.slots().places() {
@@ -138,11 +140,9 @@ async fn by_lines<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction
 }
 
 #[inline]
-fn publish_line<T: Element>(call: &mut HostCall<'_>, data: &[T]) -> Step {
+fn publish_line<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
     let header = call.header();
-    let step = call.take_steps(1);
     call.slots().publish_inline(step, header, bytemuck::cast_slice(data));
-    step
 }
 
 /// Reduces the lines of all ranks, which have come.

@@ -19,7 +19,9 @@ pub(super) const WORD: u32 = 2;
 pub(super) const GREETING: u32 = 3;
 
 /// How much is asked for before it is copied: what is copied by then has brought the rest.
+#[cfg(target_arch = "x86_64")]
 const PREFETCHED_BYTES: usize = 1024;
+#[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
 /// Bytes of a word or greeting.

@@ -78,6 +78,8 @@ impl Sender {
         for word in 0..OPEN_MESSAGES {
             self.block.word(OPEN_AT + 8 * word).store(0, Ordering::SeqCst);
         }
+        // What the owners write into their memory once they have it back comes after that, as for one word.
+        fence(Ordering::SeqCst);
         for queued in std::mem::take(&mut self.queue) {
             if let Queued::Message(_, message) | Queued::Data(_, message) = queued {
                 self.end(message, Err(error.clone()));
