@@ -6,6 +6,9 @@ use brevity_compress::low_rank::worth_it;
 
 use crate::error::{Error, Result};
 
+/// What a density must be.
+pub(crate) const DENSITIES: &str = "above 0 and at most 1";
+
 /// Below this factor of compression a matrix travels uncompressed.
 const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
 
@@ -59,6 +62,9 @@ impl Policy {
 
     /// Factors of `rank` for the tensor as a matrix, its first dimension by the rest: PowerSGD. Vectors, and matrices
     /// that would not shrink by a factor of 2, travel dense.
+    ///
+    /// Where the first steps are to be dense, which can help while gradients change fast, begin with an exchange of
+    /// [`dense`](Self::dense) tensors and go over to this one: a dense exchange keeps nothing that would have to come along.
     #[must_use]
     pub const fn low_rank(rank: usize) -> Self {
         Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
@@ -93,8 +99,7 @@ impl Policy {
                 Err(out_of_range("the number of elements", count as f64, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(SparsePolicy { density, method }) => {
-                let density =
-                    Density::new(density).map_err(|_| out_of_range("density", density, "above 0 and at most 1"))?;
+                let density = Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
                 Ok(Resolved::Sparse { k: density.entries(count), method })
             }
             Kind::LowRank { rank: 0, .. } => Err(out_of_range("rank", 0.0, "at least 1")),

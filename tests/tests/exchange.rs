@@ -65,7 +65,7 @@ fn what_is_not_sparse_goes_over_shared_memory() {
         let ranks = on_host(3, Settings::default(), move |group| {
             let mut exchange = exchange(group, policy);
             exchange.average(&mut gradients(group.rank(), 0)).unwrap();
-            let ((_, averaged), result) = exchange.start(gradients(group.rank(), 1)).unwrap().wait();
+            let ((_, averaged), result) = exchange.start(gradients(group.rank(), 1)).wait();
             result.unwrap();
             (averaged, group.statistics())
         });
@@ -324,13 +324,53 @@ fn a_started_average_gives_what_a_blocking_one_does() {
             let mut blocking = exchange(group, policy);
             let mut expected = gradients(group.rank(), 0);
             blocking.average(&mut expected).unwrap();
-            let started = exchange(group, policy).start(gradients(group.rank(), 0)).unwrap();
+            let started = exchange(group, policy).start(gradients(group.rank(), 0));
             let ((exchange, found), result) = started.wait();
             result.unwrap();
             assert_eq!(exchange.group().rank(), group.rank());
             found == expected
         });
         assert_eq!(results, [true; 3], "{name}, {between:?}");
+    }
+}
+
+/// Nothing was sent, and nothing is lost: the exchange comes back with its residuals.
+#[test]
+fn an_average_that_is_refused_gives_the_exchange_back() {
+    let group = Group::solo();
+    let mut before = exchange(&group, Policy::topk(0.05));
+    before.average(&mut gradients(0, 0)).unwrap();
+    let residual = before.residual("weight").unwrap();
+    let wrong = vec![vec![1.0; COUNT], vec![1.0; 8]];
+    let ((after, gradients), result) = before.start(wrong.clone()).wait();
+    assert!(matches!(result, Err(Error::Shape { found: 8, expected: 7, .. })), "{result:?}");
+    assert!(gradients == wrong && after.residual("weight").unwrap() == residual);
+}
+
+/// As while a training run warms up.
+#[test]
+fn a_density_may_change_between_steps() {
+    for between in BOTH {
+        let ranks = between.run(3, |group| {
+            let mut exchange = exchange(group, Policy::gtopk(0.05));
+            [0.25, 0.0625].map(|density| {
+                exchange.set_density("weight", density).unwrap();
+                let mut gradients = gradients(group.rank(), 0);
+                exchange.average(&mut gradients).unwrap();
+                gradients[0].iter().filter(|value| **value != 0.0).count()
+            })
+        });
+        assert_eq!(ranks, [[537, 135]; 3], "a quarter, and a sixteenth, of {COUNT}, {between:?}");
+    }
+}
+
+#[test]
+fn densities_of_what_is_not_sparse_are_refused() {
+    let mut exchange = exchange(&Group::solo(), Policy::topk(0.05));
+    for (tensor, density) in [("weight", 0.0), ("weight", 1.5), ("bias", 0.5), ("nobody", 0.5)] {
+        let error = exchange.set_density(tensor, density).unwrap_err();
+        assert!(matches!(&error, Error::Policy { parameter: "density", .. }), "{error}");
+        assert!(error.to_string().contains(tensor), "{error}");
     }
 }
 
@@ -342,7 +382,7 @@ fn a_dropped_average_does_not_keep_its_group() {
         let ends = on_host(3, settings, move |group| {
             let mut exchange = exchange(group, policy);
             if group.rank() == 0 {
-                drop(exchange.start(gradients(0, 0)).unwrap());
+                drop(exchange.start(gradients(0, 0)));
                 return None;
             }
             let averaged = exchange.average(&mut gradients(group.rank(), 0)).err();

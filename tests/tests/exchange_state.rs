@@ -188,11 +188,21 @@ fn long_names_are_told_apart() {
 fn each_rank_loads_its_own() {
     let all = Arc::new(Mutex::new(Vec::new()));
     let saves = Arc::clone(&all);
-    on_local(2, move |group| saves.lock().unwrap().push((group.rank(), saved(&exchange(group, 0.1)))));
+    on_local(2, move |group| {
+        let mut exchange = exchange(group, 0.1);
+        run(&mut exchange, 0..2);
+        saves.lock().unwrap().push((group.rank(), saved(&exchange), exchange.residual("topk")));
+    });
     let saves = std::mem::take(&mut *all.lock().unwrap());
-    let (_, of_rank_1) = saves.iter().find(|(rank, _)| *rank == 1).unwrap();
-    let fault = fault(exchange(&Group::solo(), 0.1).load(&mut &of_rank_1[..]));
+    let (_, of_rank_1, residual) = saves.iter().find(|(rank, ..)| *rank == 1).unwrap();
+    let mut alone = exchange(&Group::solo(), 0.1);
+    let fault = fault(alone.load(&mut &of_rank_1[..]));
     assert_eq!(fault, Fault::Part { found: "the state of rank 1".into(), expected: "the state of rank 0".into() });
+    alone.load_of(1, &mut &of_rank_1[..]).unwrap();
+    assert_eq!(alone.residual("topk"), *residual);
+    let mut again = Vec::new();
+    alone.save(&mut again).unwrap();
+    exchange(&Group::solo(), 0.1).load(&mut &again[..]).unwrap();
 }
 
 #[test]

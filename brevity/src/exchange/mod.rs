@@ -12,11 +12,13 @@ mod saved;
 mod sparse;
 
 use brevity_collectives::{Call, Cost, Description, Error as Collective, Group, Operation};
+use brevity_compress::Density;
 
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
 
 use crate::error::{Error, Result};
+use crate::policy::DENSITIES;
 use dense::DenseLane;
 use low_rank::LowRankLane;
 use sparse::SparseLane;
@@ -103,12 +105,15 @@ impl GradientExchange {
     /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until it gives them back. One that
     /// is dropped goes on, since its peers need it, as long as the group is used; the exchange is lost then.
     ///
-    /// # Errors
-    /// [`Error::Shape`]: the exchange and the gradients are dropped.
-    pub fn start(mut self, mut gradients: Vec<Vec<f32>>) -> Result<Averaging> {
+    /// What [`average`](Self::average) returns as an error comes out of [`Averaging::wait`], with the exchange: gradients of
+    /// other lengths too, of which nothing was sent.
+    pub fn start(self, mut gradients: Vec<Vec<f32>>) -> Averaging {
         let slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
-        self.check(&slices)?;
+        let checked = self.check(&slices);
         let Self { group, parts } = self;
+        if let Err(error) = checked {
+            return Averaging { handle: group.ended(((parts, gradients), Err(error))), group };
+        }
         let cost = group.settings().cost;
         let handle = group.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
             Box::pin(async move {
@@ -116,7 +121,7 @@ impl GradientExchange {
                 step(call, &parts.tensors, &mut parts.lanes, &mut slices, &cost).await
             })
         });
-        Ok(Averaging { handle, group })
+        Averaging { handle, group }
     }
 
     /// Goes on in another group, with all residuals: after a rank is lost, the survivors make a new group and hand their
@@ -130,6 +135,29 @@ impl GradientExchange {
             }
         }
         self.parts.describe_anew();
+    }
+
+    /// Has a sparse tensor keep another share of its entries from the next step on (0 < density <= 1), as while a training run
+    /// warms up (`brevity::compress::schedule`). All ranks do it before the same step. Residuals stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Policy`] for a density out of range, and for a tensor that is not there or not sparse: nothing has changed.
+    pub fn set_density(&mut self, tensor: &str, density: f64) -> Result<()> {
+        let refused = |expected| {
+            let tensor = tensor.to_owned();
+            Error::Policy { tensor, parameter: "density", found: density, expected }
+        };
+        let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
+        let position = self.parts.tensors.iter().position(|known| known.name == tensor);
+        let lane = position.and_then(|position| {
+            let sparse = self.parts.lanes.iter_mut().filter_map(|lane| match lane {
+                Lane::Sparse(lane) => Some(lane),
+                Lane::Dense(_) | Lane::LowRank(_) => None,
+            });
+            sparse.into_iter().find(|lane| lane.holds(position))
+        });
+        lane.ok_or_else(|| refused("a tensor with Policy::topk or Policy::gtopk"))?.set_density(checked);
+        Ok(())
     }
 
     /// The group that the exchange is used in.
@@ -151,7 +179,7 @@ impl GradientExchange {
         self.parts.lanes.iter().find_map(|lane| lane.residual(position))
     }
 
-    fn check(&mut self, gradients: &[&mut [f32]]) -> Result<()> {
+    fn check(&self, gradients: &[&mut [f32]]) -> Result<()> {
         let shape = |what: String, found, expected| {
             if found == expected { Ok(()) } else { Err(Error::Shape { what, found, expected }) }
         };

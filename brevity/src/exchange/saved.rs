@@ -59,7 +59,17 @@ impl GradientExchange {
     /// rank or of other tensors: nothing has changed then. After one that says that the state is impossible or that a value is
     /// not finite, which damage can't cause, drop the exchange.
     pub fn load(&mut self, from: &mut impl Read) -> Result<()> {
-        state::load(&mut self.plan(), from)?;
+        self.load_of(self.group.rank(), from)
+    }
+
+    /// As [`load`](Self::load), for what rank `rank` has saved: in a job of another number of ranks, or whose ranks have other
+    /// numbers now. What has not been sent yet is good on any rank, once: if each saved state is loaded by one rank nothing is
+    /// lost, and the residuals of ranks whose states nobody loads are.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_of(&mut self, rank: u32, from: &mut impl Read) -> Result<()> {
+        state::load(&mut Plan { rank, ..self.plan() }, from)?;
         state::load(&mut self.parts, from)?;
         self.parts.describe_anew();
         Ok(())

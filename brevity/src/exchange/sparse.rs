@@ -1,10 +1,10 @@
 //! A tensor of which only the largest entries travel.
 
 use brevity_collectives::{Call, Description, Result, sparse};
-use brevity_compress::SparseVec;
 use brevity_compress::feedback::Residual;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
+use brevity_compress::{Density, SparseVec};
 
 use super::Ending;
 use crate::policy::SparseMethod;
@@ -39,6 +39,11 @@ impl SparseLane {
             put_back: SparseVec::new(count),
             scratch: TopKScratch::new(),
         }
+    }
+
+    /// From the next step on.
+    pub(super) fn set_density(&mut self, density: Density) {
+        self.k = density.entries(self.residual.len());
     }
 
     pub(super) fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {

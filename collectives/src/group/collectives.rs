@@ -65,7 +65,7 @@ impl Group {
     /// the result, which is an error in the cases named there: an average of integers starts nothing.
     pub fn start_all_reduce<T: Element>(&self, data: Vec<T>, reduction: Reduction) -> Handle<(Vec<T>, Result<()>)> {
         if let Err(error) = reduction.check::<T>() {
-            return Handle::ended(&self.0.engine, (data, Err(error)));
+            return self.ended((data, Err(error)));
         }
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
         let cost = self.0.settings.cost;

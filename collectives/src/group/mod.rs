@@ -231,6 +231,11 @@ impl Group {
         self.start_body(identity, description, Shared::new(self.inside(signature, 0)), buffers, body)
     }
 
+    /// The handle of a call that has come to `value` without anything being started, as one that is refused.
+    pub fn ended<T>(&self, value: T) -> Handle<T> {
+        Handle::ended(&self.0.engine, value)
+    }
+
     fn start_body<B, R, F>(
         &self,
         identity: Identity,

@@ -134,7 +134,7 @@ fn exchange(group: &Group, log: &Log, elements: usize) {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
         let start = Instant::now();
-        let averaging = exchange.start(gradients).unwrap_or_else(|error| panic!("{error}"));
+        let averaging = exchange.start(gradients);
         let (sender, ended) = channel();
         let description = Description::new(Operation::ALL_REDUCE, 0, elements);
         let reducing = group.start(description, vec![1.0f32; elements], move |call, data| {
@@ -149,7 +149,7 @@ fn exchange(group: &Group, log: &Log, elements: usize) {
             log.ended("call", &error, start);
             let ((same, averaged), result) = averaging.wait();
             // The average may have ended before the rank did; the next one can't.
-            let result = result.and_then(|()| same.start(averaged)?.wait().1);
+            let result = result.and_then(|()| same.start(averaged).wait().1);
             if let Err(brevity::Error::Collective(error)) = result {
                 log.ended("pending", &error, start);
             }
