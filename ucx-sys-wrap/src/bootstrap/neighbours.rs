@@ -106,18 +106,26 @@ fn meet(
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::bootstrap::Master;
 
     /// Longer than any test takes.
     const FOREVER: Duration = Duration::from_secs(100_000);
 
-    /// What each of three ranks shares, when each prepares so.
-    fn shared(prepare: [Prepare; 3]) -> Vec<Option<usize>> {
+    /// A port that is this test's for as long as the socket exists.
+    fn reserved() -> (socket2::Socket, u16) {
         let holder = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         holder.set_reuse_port(true).unwrap();
         holder.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let port = holder.local_addr().unwrap().as_socket().unwrap().port();
+        (holder, port)
+    }
+
+    /// What each of three ranks shares, when each prepares so.
+    fn shared(prepare: [Prepare; 3]) -> Vec<Option<usize>> {
+        let (_holder, port) = reserved();
         let ranks = (0..).zip(prepare).map(|(rank, prepare)| {
             std::thread::spawn(move || {
                 let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port });
@@ -128,6 +136,45 @@ mod tests {
         });
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| rank.join().unwrap().map(|all| all.ranks().len())).collect()
+    }
+
+    const NAME: &str = "bootstrap::neighbours::tests::ranks_that_can_not_see_each_other_share_memory";
+    const CHILD: &str = "BREVITY_TEST_MASTER_PORT";
+
+    /// How many ranks share memory with this one of two.
+    fn joined(rank: u32, port: u16) -> Option<usize> {
+        let mut identity = Identity::new(Rank(rank), 2, Master { host: "127.0.0.1".into(), port });
+        identity.port_reserved = true;
+        let mut rendezvous = Rendezvous::join(&identity).unwrap();
+        share_memory(&identity, &mut rendezvous).unwrap().map(|all| all.ranks().len())
+    }
+
+    /// One of the two is in a process namespace of its own, as a container's process is, and can't tell the other by a number.
+    /// Needs the right to make namespaces; a failure without it where `BREVITY_REQUIRE_NAMESPACES` is 1.
+    #[test]
+    fn ranks_that_can_not_see_each_other_share_memory() {
+        if let Ok(port) = std::env::var(CHILD) {
+            assert_eq!(joined(1, port.parse().unwrap()), Some(2));
+            return;
+        }
+        let unshare = || {
+            let mut command = Command::new("unshare");
+            command.args(["--pid", "--fork", "--kill-child"]);
+            command
+        };
+        if !unshare().arg("true").output().is_ok_and(|output| output.status.success()) {
+            let must = std::env::var_os("BREVITY_REQUIRE_NAMESPACES").is_some_and(|value| value == "1");
+            assert!(!must, "no process namespaces can be made here");
+            println!("skipped: no process namespaces can be made here");
+            return;
+        }
+        let (_holder, port) = reserved();
+        let mut child = unshare();
+        child.arg(std::env::current_exe().unwrap()).args([NAME, "--exact", "--nocapture"]);
+        let child = child.env(CHILD, port.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        assert_eq!(joined(0, port), Some(2));
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 
     #[test]

@@ -26,15 +26,15 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg, sockopt::socket_peercred,
+    recvmsg, sendmsg,
 };
-use rustix::process::{Uid, geteuid};
+use rustix::process::geteuid;
 
 use super::deadline::Deadline;
 use super::host::DOOR_BYTES;
 use super::key::hex;
 use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, prove, verify};
-use crate::shm::Gift;
+use crate::shm::{Credentials, Gift};
 use crate::{Error, Rank, Result};
 
 /// Callers that are heard at the same time; more are turned away, and neighbours call again.
@@ -53,7 +53,7 @@ const GIFT: u8 = 1;
 pub(super) struct Door {
     listener: UnixListener,
     /// The user whose ranks are let in.
-    user: Uid,
+    user: u32,
 }
 
 impl Door {
@@ -65,7 +65,7 @@ impl Door {
         let failed = |error| Error::system("can't listen for the ranks of this host", error);
         let listener = UnixListener::bind_addr(&address(name).map_err(failed)?).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener, user: geteuid() })
+        Ok(Self { listener, user: geteuid().as_raw() })
     }
 
     /// Gives `own` to every neighbour and gets theirs. `neighbours` are the other ranks of the host with their doors.
@@ -187,11 +187,11 @@ impl Door {
 
     /// Whoever is at the other end is of this rank's user, by the word of the kernel.
     fn check_user(&self, stream: &UnixStream) -> Result<()> {
-        let credentials = socket_peercred(stream).map_err(|error| failed(error.into()))?;
-        if credentials.uid == self.user {
+        let Credentials { user, .. } = Credentials::of_peer(stream.as_fd()).map_err(failed)?;
+        if user == self.user {
             return Ok(());
         }
-        Err(Error::Unauthenticated { who: format!("a process of user {}", credentials.uid.as_raw()) })
+        Err(Error::Unauthenticated { who: format!("a process of user {user}") })
     }
 }
 
@@ -285,9 +285,7 @@ impl Line {
         }
         self.read(&mut bytes[count..])?;
         let [segment, bell] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| stranger())?;
-        let credentials = socket_peercred(&self.0).map_err(|error| failed(error.into()))?;
-        // Zero is a process that is not visible from here.
-        let process = Some(credentials.pid.as_raw_nonzero().get());
+        let Credentials { process, .. } = Credentials::of_peer(self.0.as_fd()).map_err(failed)?;
         Ok(Gift { segment, bell, process })
     }
 }

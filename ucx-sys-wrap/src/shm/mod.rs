@@ -26,6 +26,7 @@ mod area;
 mod bell;
 pub(crate) mod blocks;
 mod copying;
+mod credentials;
 mod layout;
 mod mapping;
 mod neighbourhood;
@@ -41,6 +42,7 @@ mod words;
 
 pub use area::{LINE_BYTES, OwnArea, PeerArea};
 pub use bell::Bell;
+pub(crate) use credentials::Credentials;
 pub use layout::{Layout, SLOTS_BYTES};
 pub(crate) use mapping::Mapping;
 pub(crate) use neighbourhood::Gift;
