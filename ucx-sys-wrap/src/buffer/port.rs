@@ -48,6 +48,8 @@ pub(super) struct Scopes {
 #[derive(Default)]
 pub(super) struct ScopeState {
     in_flight: Vec<InFlight>,
+    /// Of operations that have ended.
+    orphans: Vec<Box<dyn Orphan>>,
 }
 
 /// An operation in flight, and its buffer if whoever waited for it has gone.
@@ -66,6 +68,15 @@ pub enum OperationId {
 
 /// A buffer kept only so that it outlives its operation; dropping it frees it.
 pub(super) trait Orphan: Send {}
+
+/// The buffers that a closed scope has kept.
+///
+/// To be dropped before what they borrow is free, and once the caller knows that the scope is closed: a buffer may have been made
+/// by anybody, and dropping it may panic, or enter the port.
+#[must_use]
+pub(super) struct Orphans {
+    _kept: Vec<Box<dyn Orphan>>,
+}
 
 impl Port {
     /// Makes a door for `transport`.
@@ -210,17 +221,12 @@ impl Port {
         self.enter().scopes.borrow_mut().open()
     }
 
-    /// Cancels and tests what the scope has in flight. Once nothing is left, closes the scope and returns true.
-    pub(super) fn try_close_scope(&self, scope: usize) -> bool {
+    /// Cancels and tests what the scope has in flight. Once nothing is left, closes the scope and gives what it has kept.
+    pub(super) fn try_close_scope(&self, scope: usize) -> Option<Orphans> {
         let inner = self.enter();
         let mut scopes = inner.scopes.borrow_mut();
         let mut transport = inner.transport.borrow_mut();
-        scopes[scope].in_flight.retain(|operation| !operation.end(&mut **transport));
-        let empty = scopes[scope].in_flight.is_empty();
-        if empty {
-            scopes.close(scope);
-        }
-        empty
+        scopes[scope].end_all(&mut **transport).then(|| scopes.close(scope))
     }
 
     /// Ends what the scope has in flight, whatever it takes, and closes the scope.
@@ -229,24 +235,28 @@ impl Port {
     /// process ends: the alternative is a peer that writes into memory that is used for something else.
     pub(super) fn close_scope(&self, scope: usize) {
         let mut start = None;
-        while !self.try_close_scope(scope) {
+        let orphans = loop {
+            if let Some(orphans) = self.try_close_scope(scope) {
+                break orphans;
+            }
             if start.get_or_insert_with(Instant::now).elapsed() > DRAIN_PATIENCE {
-                self.abandon(scope);
-                return;
+                break self.abandon(scope);
             }
             if !self.progress() {
                 std::thread::yield_now();
             }
-        }
+        };
+        drop(orphans);
     }
 
-    fn abandon(&self, scope: usize) {
+    fn abandon(&self, scope: usize) -> Orphans {
         let abandoned = self.enter().transport.borrow_mut().abandon();
-        if abandoned.is_err() || !self.try_close_scope(scope) {
+        let closed = if abandoned.is_ok() { self.try_close_scope(scope) } else { None };
+        closed.unwrap_or_else(|| {
             // Not an event: whoever listens to these must hear it too.
             eprintln!("brevity: operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
             std::process::abort();
-        }
+        })
     }
 }
 
@@ -258,8 +268,9 @@ impl Scopes {
         })
     }
 
-    fn close(&mut self, scope: usize) {
+    fn close(&mut self, scope: usize) -> Orphans {
         self.closed.push(scope);
+        Orphans { _kept: std::mem::take(&mut self.all[scope].orphans) }
     }
 }
 
@@ -297,6 +308,19 @@ impl ScopeState {
             operation.orphan = Some(orphan);
         }
     }
+
+    /// Cancels and tests all that is in flight; says whether nothing is left.
+    fn end_all(&mut self, transport: &mut dyn Transport) -> bool {
+        let orphans = &mut self.orphans;
+        self.in_flight.retain_mut(|operation| {
+            let is_over = operation.end(transport);
+            if is_over {
+                orphans.extend(operation.orphan.take());
+            }
+            !is_over
+        });
+        self.in_flight.is_empty()
+    }
 }
 
 impl InFlight {
@@ -322,3 +346,7 @@ impl InFlight {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "port_tests.rs"]
+mod tests;

@@ -71,12 +71,13 @@ impl<B: Send + 'static, R> Task<B, R> {
     /// The buffers, once nothing is in flight any more.
     fn take_buffers(&mut self) -> Option<Box<B>> {
         let buffers = self.buffers?;
-        if !self.comm().port().try_close_scope(self.comm().scope_key()) {
-            return None;
-        }
+        let orphans = self.comm().port().try_close_scope(self.comm().scope_key())?;
         self.buffers = None;
-        // SAFETY: the future is gone and the scope is closed, so nothing borrows the buffers, and they are freed once.
-        Some(unsafe { Box::from_raw(buffers.as_ptr()) })
+        // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow the buffers, and is
+        // dropped before them. They are freed once.
+        let buffers = unsafe { Box::from_raw(buffers.as_ptr()) };
+        drop(orphans);
+        Some(buffers)
     }
 }
 
@@ -90,9 +91,12 @@ impl<B, R> Drop for Task<B, R> {
         };
         // SAFETY: freed below at the earliest.
         let comm = unsafe { self.comm.as_ref() };
-        if comm.port().try_close_scope(comm.scope_key()) {
-            // SAFETY: the future is gone and the scope is closed, so nothing borrows either of them.
-            drop(unsafe { (Box::from_raw(buffers.as_ptr()), Box::from_raw(self.comm.as_ptr())) });
+        if let Some(orphans) = comm.port().try_close_scope(comm.scope_key()) {
+            // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow either of them,
+            // and is dropped before them.
+            let owned = unsafe { (Box::from_raw(buffers.as_ptr()), Box::from_raw(self.comm.as_ptr())) };
+            drop(orphans);
+            drop(owned);
         }
     }
 }
