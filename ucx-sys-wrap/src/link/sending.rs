@@ -183,17 +183,19 @@ impl Sender {
         }
     }
 
-    /// Writes what there is room for; says whether that was anything.
+    /// Writes what there is room for; says whether that was anything, or whether there is room again.
     pub(super) fn pump(&mut self, counts: &mut Statistics) -> Result<bool> {
         self.read_acknowledgements()?;
         let before = self.position;
         self.flush(counts);
-        if self.is_starving && self.is_idle() {
+        // An answer may be put off, which is not queued here.
+        let has_found_room = self.is_starving && self.is_idle() && self.position - self.cells_taken < CELLS;
+        if has_found_room {
             self.is_starving = false;
             self.block.word(STARVING_AT).store(0, Ordering::Release);
         }
         self.wake();
-        Ok(self.position != before)
+        Ok(self.position != before || has_found_room)
     }
 
     /// Says that this rank is about to sleep: who takes something from here wakes it if that makes room for what is queued, or
