@@ -219,3 +219,23 @@ fn envelope(source: Rank, round: u8) -> Envelope {
     let tag = Tag::new(source, 0, 0, u32::from(round % 4));
     Envelope { tag, signature: Signature([round % 2; 16]), mark: Mark::NONE }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::Kind;
+    use super::*;
+
+    #[test]
+    fn a_false_answer_is_the_last_cell_that_is_taken() {
+        for kind in [Kind::Grant, Kind::Read, Kind::Refusal] {
+            let mut bench = Bench::new(true).unwrap();
+            for _ in 0..CELLS {
+                bench.publish(kind as u64, 0, 0, [0; 7]);
+            }
+            let result = bench.link.poll(1, &mut bench.statistics);
+            assert!(matches!(result, Err(Error::Protocol { rank: PEER, .. })), "{result:?}");
+            let taken = bench._world[1].peer_block(0).unwrap().load(CELLS_TAKEN_AT);
+            assert!(taken <= 1, "{taken} cells were taken");
+        }
+    }
+}

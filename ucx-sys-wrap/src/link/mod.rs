@@ -147,9 +147,6 @@ impl Link {
         if self.receiver.has_cell() {
             moved = true;
             self.receiver.take(quota, &mut self.sender, counts)?;
-            while let Some(news) = self.receiver.take_news() {
-                self.sender.hear(news, counts)?;
-            }
         }
         if !self.sender.is_idle() || self.sender.is_starving() {
             moved |= self.sender.pump(counts)?;

@@ -45,7 +45,6 @@ pub(super) struct Receiver {
     receives: Receives,
     /// Signature and mark of the last message that said them, which a short one has too.
     last: (Signature, Mark),
-    news: VecDeque<News>,
 }
 
 /// Where a message goes.
@@ -88,7 +87,6 @@ impl Receiver {
             granted: HashMap::new(),
             receives: Receives::new(peer),
             last: Default::default(),
-            news: VecDeque::new(),
         }
     }
 
@@ -119,11 +117,6 @@ impl Receiver {
     #[inline]
     pub(super) fn has_operations(&self) -> bool {
         self.receives.has_operations()
-    }
-
-    #[inline]
-    pub(super) fn take_news(&mut self) -> Option<News> {
-        self.news.pop_front()
     }
 
     /// The neighbour has left: what it sent whole can still be received.
@@ -208,9 +201,10 @@ impl Receiver {
             Kind::Offer => self.take_offer(at, line, sender, counts),
             Kind::ShortOffer => self.take_short_offer(line, sender, counts),
             Kind::Data => self.take_data(line[1], counts),
-            Kind::Grant => self.take_answer(News::Granted, line[1]),
-            Kind::Read => self.take_answer(News::Read, line[1]),
-            Kind::Refusal => self.take_answer(News::Refused, line[1]),
+            // No quota stops these: there is at most one for each offer.
+            Kind::Grant => sender.hear(News::Granted(self.number(line[1])?), counts),
+            Kind::Read => sender.hear(News::Read(self.number(line[1])?), counts),
+            Kind::Refusal => sender.hear(News::Refused(self.number(line[1])?), counts),
         }
     }
 
@@ -246,12 +240,6 @@ impl Receiver {
             Target::Discarded => {}
         }
         self.eager_taken += cost(bytes);
-        Ok(())
-    }
-
-    fn take_answer(&mut self, news: fn(u32) -> News, word: u64) -> Result<()> {
-        let number = self.number(word)?;
-        self.news.push_back(news(number));
         Ok(())
     }
 

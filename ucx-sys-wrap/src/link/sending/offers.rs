@@ -26,7 +26,12 @@ impl Sender {
                 counts.bytes_sent += offer.message.bytes as u64;
                 self.end(offer.message, Ok(()));
             }
-            News::Granted(_) => self.queue.push_back(Queued::Data(number, offer.message)),
+            News::Granted(_) => {
+                self.queue.push_back(Queued::Data(number, offer.message));
+                // At once: while anything is queued, what is offered here can't be read.
+                self.flush(counts);
+                self.wake();
+            }
         }
         Ok(())
     }
