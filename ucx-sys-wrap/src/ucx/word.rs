@@ -7,12 +7,12 @@
 //! process namespace, and such a process can also open the word; for all others the bytes pass through the sender's
 //! own UCX, which is torn down.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 
 use crate::shm::Mapping;
 use crate::{Error, Failure, Rank, Result};
@@ -99,10 +99,17 @@ pub(super) struct PeerWord(Mapping);
 impl PeerWord {
     /// Opens the word of a process of this host; `None` if there is none that holds `token`.
     pub(super) fn open(process: u32, number: u32, token: &Token) -> Option<Self> {
-        let file = File::open(format!("/proc/{process}/fd/{number}")).ok()?;
-        let is_ours = file.metadata().ok().is_some_and(|metadata| metadata.is_file() && metadata.len() == FILE_BYTES);
+        let path = format!("/proc/{process}/fd/{number}");
+        let may_be_word = |metadata: Metadata| metadata.is_file() && metadata.len() == FILE_BYTES;
+        // Asked before it is opened: where the peer is of another host or container, its numbers may lead to anything here, and
+        // to open some files blocks, or does something.
+        if !may_be_word(std::fs::metadata(&path).ok()?) {
+            return None;
+        }
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(&path).ok()?;
         let mut found = Token::default();
-        if !is_ours || file.read_exact_at(&mut found, 0).is_err() || found != *token {
+        if !may_be_word(file.metadata().ok()?) || file.read_exact_at(&mut found, 0).is_err() || found != *token {
             return None;
         }
         if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
@@ -127,6 +134,12 @@ impl PeerWord {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread::spawn;
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, FileType, Mode};
+
     use super::*;
 
     #[test]
@@ -140,6 +153,20 @@ mod tests {
         let failed = Closed::Failed(Failure::PeerLost(Rank(3)));
         word.write(failed).unwrap();
         assert_eq!(seen.read(4), failed);
+    }
+
+    /// The numbers of another host or container may name anything here.
+    #[test]
+    fn what_is_no_word_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        // To open one that nobody writes to blocks.
+        let fifo = rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let (number, (report, reports)) = (fifo.as_raw_fd() as u32, channel());
+        spawn(move || report.send(PeerWord::open(std::process::id(), number, &[7; 16]).is_none()));
+        // Generous: it only has to tell slow from stuck.
+        assert_eq!(reports.recv_timeout(Duration::from_secs(30)), Ok(true));
     }
 
     #[test]
