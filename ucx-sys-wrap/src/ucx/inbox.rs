@@ -60,9 +60,8 @@ struct Early {
 }
 
 struct Ahead {
-    header: Vec<u8>,
-    from: Rank,
-    serial: u16,
+    header: Header,
+    inline: Box<[u8]>,
     payload: Kept,
 }
 
@@ -104,7 +103,7 @@ impl Inbox {
             return;
         }
         let Err(payload) = self.take_plain(header, payload) else { return };
-        let (mut decoded, inline) = match Header::decode(header, payload.bytes()) {
+        let (decoded, inline) = match Header::decode(header, payload.bytes()) {
             Ok(decoded) => decoded,
             Err(Error::Protocol { rank, what }) => return self.refuse(rank, what),
             Err(error) => return self.refuse(Rank(u32::MAX), error.to_string()),
@@ -121,18 +120,16 @@ impl Inbox {
         }
         match decoded.serial.wrapping_sub(flow.taken_count as u16) {
             0 => {
-                let serial = flow.next_taken();
-                flow.read_signature(&mut decoded);
-                self.take(&decoded, inline, payload, serial);
+                self.take_next(decoded, inline, payload);
                 if !self.ahead.is_empty() {
                     self.catch_up(from);
                 }
             }
             distance if distance < MAX_AHEAD => {
-                let (serial, payload) = (decoded.serial, payload.keep(&mut self.statistics));
+                let payload = payload.keep(&mut self.statistics);
                 // A copy: the parts in the header, too, are only there during the handler.
                 count_copy(&mut self.statistics, inline.len());
-                self.ahead.push(Ahead { header: header.to_vec(), from, serial, payload });
+                self.ahead.push(Ahead { header: decoded, inline: inline.into(), payload });
             }
             _ => self.refuse(from, format!("message {} out of order", decoded.serial)),
         }
@@ -317,7 +314,16 @@ impl Inbox {
         rank != self.own && rank.index() < self.flows.len()
     }
 
-    /// Takes the next message of its sender.
+    /// Takes the message that is its sender's next by its number.
+    #[inline]
+    fn take_next(&mut self, mut header: Header, inline: &[u8], payload: Payload<'_>) {
+        let Some(flow) = self.flows.get_mut(header.tag.source().index()) else { return };
+        let serial = flow.next_taken();
+        flow.read_signature(&mut header);
+        self.take(&header, inline, payload, serial);
+    }
+
+    /// Takes a message by the whole of its number.
     #[inline]
     fn take(&mut self, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
         if !self.withdrawn.is_empty() && self.is_withdrawn(header.tag, serial) {
@@ -339,10 +345,10 @@ impl Inbox {
     fn catch_up(&mut self, from: Rank) {
         loop {
             let Some(serial) = self.flows.get(from.index()).map(|flow| flow.taken_count as u16) else { return };
-            let is_next = |ahead: &Ahead| ahead.from == from && ahead.serial == serial;
+            let is_next = |ahead: &Ahead| ahead.header.tag.source() == from && ahead.header.serial == serial;
             let Some(position) = self.ahead.iter().position(is_next) else { return };
-            let Ahead { header, payload, .. } = self.ahead.swap_remove(position);
-            payload.with(|payload| self.message(&header, payload));
+            let Ahead { header, inline, payload } = self.ahead.swap_remove(position);
+            payload.with(|payload| self.take_next(header, &inline, payload));
         }
     }
 

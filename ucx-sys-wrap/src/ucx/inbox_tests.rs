@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 
 use proptest::prelude::*;
 
+use super::flow::CREDIT_BYTES;
 use super::header::{FIXED_BYTES, Header, MAX_HEADER_BYTES, PieceHeader, Plain};
 use super::inbox::{Inbox, Job};
 use super::payload::{Offer, Payload};
@@ -69,6 +70,46 @@ fn messages_that_overtake_others_wait_for_them() {
     }
     assert_eq!(*places, [[1], [2], [3]]);
     assert!(inbox.violation.is_none());
+}
+
+#[test]
+fn many_messages_that_overtake_one_need_no_stack() {
+    let take_all = || {
+        let mut inbox = Inbox::new(OWN, 2);
+        for serial in (1..=4000).chain([0]) {
+            send(&mut inbox, 7, serial, &[serial as u8]);
+        }
+        for serial in 0..=4000 {
+            let mut place = [0];
+            assert!(matches!(post(&mut inbox, 7, &mut place), Err(Ok(1))));
+            assert_eq!(place, [serial as u8]);
+        }
+        assert!(inbox.violation.is_none());
+    };
+    std::thread::Builder::new().stack_size(512 << 10).spawn(take_all).unwrap().join().unwrap();
+}
+
+/// What it says is old news by the time that it is taken.
+#[test]
+fn a_message_that_overtook_another_says_only_once_what_was_consumed() {
+    let mut inbox = Inbox::new(OWN, 2);
+    send(&mut inbox, 7, 1, &[1]);
+    for blocks in 1..=150 {
+        assert!(inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64));
+        inbox.word(PEER, blocks);
+    }
+    let buffers = [vec![2u8]];
+    let parts = lent_to_send(&buffers);
+    let mut missing = Header::new(&envelope(7), &parts, 0).unwrap();
+    (missing.serial, missing.consumed) = (0, 150);
+    let mut room = [0; MAX_HEADER_BYTES];
+    let length = missing.encode(&parts, &mut room);
+    inbox.message(&room[..length], Payload::Here(&buffers[0]));
+    assert!(inbox.violation.is_none(), "{:?}", inbox.violation);
+    let mut places = [[0u8; 1]; 2];
+    let ends = places.each_mut().map(|place| post(&mut inbox, 7, place));
+    assert!(matches!(ends, [Err(Ok(1)), Err(Ok(1))]), "{ends:?}");
+    assert_eq!(places, [[2], [1]]);
 }
 
 /// A message like `send`'s that does not say its signature.
