@@ -17,11 +17,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { WINDOW = 64, POSTED_BYTES = 1 << 20, MOST_SAMPLES = 100, DATA = 1, GO = 2 };
+enum { WINDOW = 64, POSTED_BYTES = 1 << 20, MOST_SAMPLES = 100, DATA = 1, GO = 2, PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 static int rank, world, peer;
 static FILE *orders, *conductor;
@@ -38,14 +39,27 @@ static void fail(const char *format, ...)
     exit(1);
 }
 
-static void *buffer(size_t bytes)
+/* From the beginning of a page on, and touched, so that no page is missing when the clock runs. */
+static void *buffer_on(size_t page, size_t bytes)
 {
-    /* From the beginning of a page on, and touched, so that no page is missing when the clock runs. */
     void *memory;
-    if (posix_memalign(&memory, 4096, bytes ? bytes : 1) != 0)
+    if (posix_memalign(&memory, page, bytes ? bytes : 1) != 0)
         fail("no memory for %zu bytes", bytes);
+    if (page == HUGE_PAGE)
+        madvise(memory, bytes, MADV_HUGEPAGE);
     memset(memory, 0, bytes ? bytes : 1);
     return memory;
+}
+
+static void *buffer(size_t bytes)
+{
+    return buffer_on(PAGE, bytes);
+}
+
+/* For `count` messages; on huge pages from messages of 2 MiB on, as Brevity's pool of buffers gives them. */
+static void *message_buffer(size_t bytes, int count)
+{
+    return buffer_on(bytes < HUGE_PAGE ? PAGE : HUGE_PAGE, bytes * count);
 }
 
 static unsigned char pattern(int sender, size_t index)
@@ -112,7 +126,7 @@ static void ping_pong(unsigned char *out, unsigned char *in, int bytes, int coun
 
 static void latency(int bytes, int iterations, int warmup)
 {
-    unsigned char *out = buffer(bytes), *in = buffer(bytes);
+    unsigned char *out = message_buffer(bytes, 1), *in = message_buffer(bytes, 1);
     double times[MOST_SAMPLES];
     int samples = iterations < MOST_SAMPLES ? iterations : MOST_SAMPLES;
     fill(out, bytes, rank);
@@ -161,7 +175,7 @@ static void stream(unsigned char *out, unsigned char *in, int bytes, int count, 
 
 static void bandwidth(int bytes, int iterations, int warmup, int both)
 {
-    unsigned char *out = buffer(bytes), *in = buffer((size_t)bytes * stream_depth(bytes));
+    unsigned char *out = message_buffer(bytes, 1), *in = message_buffer(bytes, stream_depth(bytes));
     fill(out, bytes, rank);
     stream(out, in, bytes, 1, both);
     if (both || rank % 2 == 1)

@@ -3,6 +3,7 @@
 use brevity::transport::buffer::{Comm, Region, RemoteRegion};
 
 use super::{Lap, Pair, WORD};
+use crate::memory::PageAligned;
 use crate::order::Order;
 use crate::{Error, Result};
 
@@ -12,7 +13,7 @@ const KEY_BYTES: usize = 16 << 10;
 /// A put and the word that it has arrived.
 pub(super) fn put(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     let Some(remote) = remote(pair)? else {
-        let memory = lend(pair, pair.untouched(order.bytes).to_vec())?;
+        let memory = lend(pair, pair.untouched(order.bytes))?;
         pair.check(order, pair.peer, &memory)?;
         return Ok(Vec::new());
     };
@@ -34,7 +35,7 @@ pub(super) fn put(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
 /// A get.
 pub(super) fn get(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     let Some(remote) = remote(pair)? else {
-        lend(pair, pair.own_bytes(order.bytes).to_vec())?;
+        lend(pair, pair.own_bytes(order.bytes))?;
         return Ok(Vec::new());
     };
     let mut incoming = pair.untouched(order.bytes);
@@ -74,8 +75,8 @@ fn remote(pair: &Pair<'_>) -> Result<Option<RemoteRegion>> {
 }
 
 /// Lends memory to the peer until it says that it has done; what is in it then.
-fn lend(pair: &Pair<'_>, memory: Vec<u8>) -> Result<Vec<u8>> {
-    let region = Region::register(pair.waiting.port(), memory)?;
+fn lend(pair: &Pair<'_>, memory: PageAligned) -> Result<Vec<u8>> {
+    let region = Region::register(pair.waiting.port(), memory.into_buffer())?;
     pair.waiting.run(async |comm| {
         comm.send(pair.peer, Pair::envelope(pair.own, WORD), region.key().to_bytes()).await?;
         pair.hear(comm).await
