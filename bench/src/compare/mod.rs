@@ -16,7 +16,7 @@ pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
 
 pub use rows::{Row, Stage};
 
-use crate::peers::{Mpi, Perftest, find_mpi};
+use crate::peers::{Mpi, Perftest, find_mpi, nearest};
 use crate::record::{self, Circumstances, Transcript};
 use crate::size::SizeRange;
 use crate::{Error, Result, probe};
@@ -42,10 +42,13 @@ pub struct P2pArguments {
     /// Milliseconds that one side of a turn is measured [default: 20]
     #[arg(long, value_name = "MS")]
     pub slice: Option<f64>,
-    /// Keep figures, table and drawing in bench/record, as a whole run does anyway
+    /// Keep figures, table and drawing in bench/record, here or in the nearest folder above that has it, as a whole run does anyway
     #[arg(long)]
     pub record: bool,
 }
+
+/// Where runs are kept: in the present folder, or in the nearest above it that has such a folder.
+const RECORD: &str = "bench/record";
 
 /// The sizes where no range is asked for: all that the bars name.
 const ALL_SIZES: SizeRange = SizeRange { min: 8, max: 16 << 20 };
@@ -79,7 +82,7 @@ pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
         record::write(path, &json)?;
     }
     if arguments.is_kept() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("record");
+        let folder = nearest(Path::new(RECORD)).unwrap_or_else(|| RECORD.into());
         let drawing = figures::drawing(&json).map_err(|why| Error::contestant("the drawing", why))?;
         let files = [("json", &*json), ("txt", said.text()), ("svg", &drawing)];
         let kept = record::keep(&circumstances, (&folder, "p2p"), &files)?;
