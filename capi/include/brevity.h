@@ -278,6 +278,11 @@ brv_status brv_exchange_add_low_rank(brv_exchange *exchange, const char *name, s
  * Errors are as for brv_gtopk_all_reduce, for all tensors together; the text names a tensor that is not finite. */
 brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors);
 
+/* Has the tensor of that name, which is one of topk or gtopk, keep another share of its entries from the next average on,
+ * as while a training run warms up. All ranks do it before the same average. BRV_ERR_ARGUMENT for a density out of range,
+ * and if there is no such tensor: nothing has changed then. Sends nothing. */
+brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
+
 /* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is the
  * tensor's length. A dense tensor's is 0 but after a failure. BRV_ERR_ARGUMENT if n differs, or if there is no such
  * tensor. Sends nothing. */

@@ -146,6 +146,25 @@ pub unsafe extern "C" fn brv_exchange_average(
     })
 }
 
+/// Has a sparse tensor keep another share of its entries.
+///
+/// # Safety
+/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brv_exchange_set_density(
+    exchange: *mut brv_exchange,
+    name: *const c_char,
+    density: f64,
+) -> brv_status {
+    guard(|| {
+        // SAFETY: the caller in C guarantees a live exchange.
+        let mut plan = unsafe { plan_of(exchange) }?;
+        // SAFETY: the caller in C guarantees text.
+        let name = unsafe { text(name) }?;
+        Ok(plan.exchange()?.set_density(name, density)?)
+    })
+}
+
 /// Copies what waits of a tensor to `out`.
 ///
 /// # Safety

@@ -75,11 +75,14 @@ static void each_as_its_own_call(brv_group *group)
 
     CHECK(brv_feedback_new(&matrix) == BRV_OK && brv_feedback_new(&sparse) == BRV_OK);
     for (step = 0; step < STEPS; step++) {
+        double density = step % 2 ? 0.05 : 0.1;
+
         fill_all(&ours, step, brv_group_rank(group));
         fill_all(&theirs, step, brv_group_rank(group));
+        CHECK(brv_exchange_set_density(exchange, "sparse", density) == BRV_OK);
         CHECK(average(exchange, &ours) == BRV_OK);
         CHECK(brv_low_rank_all_reduce(group, matrix, theirs.matrix, ROWS, COLS, 2) == BRV_OK);
-        CHECK(brv_gtopk_all_reduce(group, sparse, theirs.sparse, SPARSE, 0.05) == BRV_OK);
+        CHECK(brv_gtopk_all_reduce(group, sparse, theirs.sparse, SPARSE, density) == BRV_OK);
         CHECK(memcmp(ours.matrix, theirs.matrix, sizeof ours.matrix) == 0);
         CHECK(memcmp(ours.sparse, theirs.sparse, sizeof ours.sparse) == 0);
         CHECK(is_mean(group, ours.all, SPARSE, 4 * step + 2));
@@ -188,6 +191,9 @@ static void arguments(brv_group *group)
     CHECK(brv_exchange_average(exchange, pointers, 2) == BRV_OK);
     CHECK(bias[0] == 1 && out[0] == 0 && out[6] == 7);
     CHECK_FAILS(brv_exchange_add_dense(exchange, "late", 1), BRV_ERR_ARGUMENT, "before the first call");
+    CHECK_FAILS(brv_exchange_set_density(exchange, "late", 0.5), BRV_ERR_ARGUMENT, "late");
+    CHECK_FAILS(brv_exchange_set_density(exchange, "bias", 0.5), BRV_ERR_ARGUMENT, "expected a tensor with");
+    CHECK_FAILS(brv_exchange_set_density(exchange, "more", 0), BRV_ERR_ARGUMENT, "expected above 0");
     CHECK_FAILS(brv_exchange_residual(exchange, "late", out, 1), BRV_ERR_ARGUMENT, "name is \"late\"");
     CHECK_FAILS(brv_exchange_residual(exchange, "more", out, 1), BRV_ERR_ARGUMENT, "expected 7");
     CHECK(brv_exchange_residual(exchange, "more", out, BIAS) == BRV_OK && out[0] == 1 && out[6] == 0);
