@@ -15,7 +15,7 @@ use crate::{Error, Result};
 impl Identity {
     /// Reads the environment of this process; see [`from_lookup`](Self::from_lookup).
     ///
-    /// Of several launchers, one inside the other, the inner one counts; see [`Launcher::from_env`].
+    /// Of several launchers, one inside the other, the inner one counts; see [`Launcher::from_env`](super::Launcher::from_env).
     ///
     /// # Errors
     /// As [`from_lookup`](Self::from_lookup).
