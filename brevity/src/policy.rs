@@ -64,7 +64,7 @@ impl Policy {
     /// that would not shrink by a factor of 2, travel dense.
     ///
     /// Where the first steps are to be dense, which can help while gradients change fast, begin with an exchange of
-    /// [`dense`](Self::dense) tensors and go over to this one: a dense exchange keeps nothing that would have to come along.
+    /// [`dense`](Self::dense) tensors and go over to this one: after a step that has succeeded a dense exchange keeps nothing that would have to come along.
     #[must_use]
     pub const fn low_rank(rank: usize) -> Self {
         Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
@@ -86,6 +86,16 @@ impl Policy {
             *min_compression = factor;
         }
         self
+    }
+
+    /// Elements of a tensor of this shape, which can travel like this: what
+    /// [`ExchangeBuilder::build`](crate::ExchangeBuilder::build) would find, without memory for the tensor.
+    ///
+    /// # Errors
+    /// [`Error::Policy`] for a parameter out of range, and for more elements than memory or indices reach.
+    pub fn check(self, tensor: &str, shape: &[usize]) -> Result<usize> {
+        self.resolve(tensor, shape)?;
+        elements(tensor, shape)
     }
 
     /// What the policy comes to for a tensor of this shape.

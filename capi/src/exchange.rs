@@ -276,21 +276,9 @@ unsafe fn add(
     if plan.tensors.iter().any(|tensor| tensor.name == name) {
         return Err(Failure::argument(format!("there are two tensors named {name:?}: give each its own name")));
     }
-    let Some(count) = count_of(&shape) else {
-        return Err(Failure::argument(format!(
-            "tensor {name:?} of {shape:?} elements fits in no memory: check its lengths"
-        )));
-    };
-    // The policy alone, of a tensor without elements: the residual is made by the first call.
-    GradientExchange::builder(&plan.group.group).tensor(&name, vec![0; shape.len()], policy).build()?;
+    let count = policy.check(&name, &shape)?;
     plan.tensors.push(Tensor { name, shape, count, policy });
     Ok(())
-}
-
-/// Elements of a tensor; none where there are too many for any memory.
-fn count_of(shape: &[usize]) -> Option<usize> {
-    let count = shape.iter().try_fold(1, |count: usize, &length| count.checked_mul(length))?;
-    (count <= isize::MAX as usize / size_of::<f32>()).then_some(count)
 }
 
 /// The text behind a pointer.

@@ -150,11 +150,10 @@ impl GradientExchange {
         let checked = Density::new(density).map_err(|_| refused(DENSITIES))?;
         let position = self.parts.tensors.iter().position(|known| known.name == tensor);
         let lane = position.and_then(|position| {
-            let sparse = self.parts.lanes.iter_mut().filter_map(|lane| match lane {
-                Lane::Sparse(lane) => Some(lane),
-                Lane::Dense(_) | Lane::LowRank(_) => None,
-            });
-            sparse.into_iter().find(|lane| lane.holds(position))
+            self.parts.lanes.iter_mut().find_map(|lane| match lane {
+                Lane::Sparse(lane) if lane.holds(position) => Some(lane),
+                _ => None,
+            })
         });
         lane.ok_or_else(|| refused("a tensor with Policy::topk or Policy::gtopk"))?.set_density(checked);
         Ok(())

@@ -177,6 +177,7 @@ static void arguments(brv_group *group)
     CHECK_FAILS(brv_exchange_add_low_rank(exchange, "x", 9, 9, 0), BRV_ERR_ARGUMENT, "rank is 0");
     CHECK_FAILS(brv_exchange_add_low_rank(exchange, "x", SIZE_MAX, 2, 1), BRV_ERR_ARGUMENT, "memory");
     CHECK_FAILS(brv_exchange_add_dense(exchange, "x", SIZE_MAX / 4), BRV_ERR_ARGUMENT, "memory");
+    CHECK_FAILS(brv_exchange_add_topk(exchange, "x", ((size_t)1 << 32) + 1, 0.1), BRV_ERR_ARGUMENT, "2^32");
     CHECK(brv_exchange_add_gtopk(exchange, "more", BIAS, 0.5) == BRV_OK);
 
     pointers[0] = pointers[1] = bias;
