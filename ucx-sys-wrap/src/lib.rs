@@ -5,6 +5,7 @@
 //! it back. This crate never sees a gradient: it moves bytes, and says who is missing.
 #![deny(unsafe_code)]
 
+mod boot;
 pub mod bootstrap;
 pub mod buffer;
 mod envelope;

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::identity::Identity;
 use super::key::fill_random;
+use crate::boot::{self, Boot};
 use crate::shm::Neighbourhood;
 use crate::{Rank, Result};
 
@@ -43,7 +44,7 @@ struct Host {
     /// The network namespace: sockets are found by name inside it.
     network: (u64, u64),
     /// The running kernel.
-    boot: [u8; 16],
+    boot: Boot,
     /// `BREVITY_HOST_ID`, or nothing.
     id: String,
 }
@@ -107,11 +108,8 @@ impl Card {
 impl Host {
     fn own(id: String) -> Option<Self> {
         let network = std::fs::metadata("/proc/self/ns/net").ok()?;
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let digits: String = text.trim().chars().filter(|character| *character != '-').collect();
-        let boot = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
         let user = rustix::process::geteuid().as_raw();
-        Some(Self { user, network: (network.dev(), network.ino()), boot, id })
+        Some(Self { user, network: (network.dev(), network.ino()), boot: boot::own()?, id })
     }
 }
 

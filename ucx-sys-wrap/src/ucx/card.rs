@@ -1,23 +1,25 @@
 //! What a rank tells all others about itself when the world is made.
 //!
 //! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and its minor number, process and
-//! descriptor of the rank's word, 4 bytes each; the token, 16; the control address: 16 bytes of IPv6 (or IPv4 mapped to
-//! it) and 4 of port; the length of the settings, 4, and the settings that
-//! ranks must have alike; then UCX's worker address to the end.
+//! descriptor of the rank's word, 4 bytes each; the token, 16; the run of the rank's kernel, 16, zeros where it is not known;
+//! the control address: 16 bytes of IPv6 (or IPv4 mapped to it) and 4 of port; the length of the settings, 4, and the
+//! settings that ranks must have alike; then UCX's worker address to the end.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::word::Token;
+use crate::boot::Boot;
 use crate::{Error, Rank, Result};
 
 /// The version of this transport's wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 6;
+pub const WIRE_VERSION: u32 = 7;
 
 /// More than any worker address has.
 const MAX_ADDRESS_BYTES: usize = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"brvu";
-const FIXED_BYTES: usize = 64;
+pub(super) const VERSION_AT: usize = MAGIC.len();
+const FIXED_BYTES: usize = 80;
 
 /// Longer settings are cut: users do not write them.
 const MAX_SETTINGS_BYTES: usize = 1024;
@@ -30,6 +32,8 @@ pub(super) struct Card {
     /// The descriptor of the rank's word in its process.
     pub(super) word: u32,
     pub(super) token: Token,
+    /// `None` where it is not known.
+    pub(super) boot: Option<Boot>,
     pub(super) control: SocketAddr,
     /// What all ranks must have alike; see [`Tuning`](super::tuning::Tuning).
     pub(super) settings: String,
@@ -38,12 +42,19 @@ pub(super) struct Card {
 }
 
 impl Card {
+    /// Whether `other` is of the same host, by the system's word. `BREVITY_HOST_ID` does not count: UCX does not know it, and
+    /// fetches from the memory of whom it can reach.
+    pub(super) fn shares_host_with(&self, other: &Self) -> bool {
+        self.boot.is_some() && self.boot == other.boot
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         for number in [WIRE_VERSION, self.ucx_version.0, self.ucx_version.1, self.process, self.word] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(&self.token);
+        bytes.extend_from_slice(&self.boot.unwrap_or_default());
         let ip = match self.control.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -73,15 +84,15 @@ impl Card {
         let number = |at: usize| fixed[at..at + 4].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
         let disagreement =
             |what, found: String, expected: String| Err(Error::Disagreement { what, rank, found, expected });
-        if number(4) != WIRE_VERSION {
-            return disagreement("wire version of ucx", number(4).to_string(), WIRE_VERSION.to_string());
+        if number(VERSION_AT) != WIRE_VERSION {
+            return disagreement("wire version of ucx", number(VERSION_AT).to_string(), WIRE_VERSION.to_string());
         }
         let (major, minor) = (number(8), number(12));
         if (major, minor) != ucx_version {
             let expected = format!("{}.{}", ucx_version.0, ucx_version.1);
             return disagreement("UCX version", format!("{major}.{minor}"), expected);
         }
-        let length = number(60) as usize;
+        let length = number(76) as usize;
         let Some((settings, worker)) = rest.split_at_checked(length).filter(|_| length <= MAX_SETTINGS_BYTES) else {
             return no_card();
         };
@@ -89,18 +100,17 @@ impl Card {
         if worker.is_empty() || worker.len() > MAX_ADDRESS_BYTES {
             return no_card();
         }
-        let (mut token, mut ip) = (Token::default(), [0; 16]);
-        token.copy_from_slice(&fixed[24..40]);
-        ip.copy_from_slice(&fixed[40..56]);
-        let Ok(port) = u16::try_from(number(56)) else {
-            return Err(Error::Protocol { rank, what: format!("a control port of {}", number(56)) });
+        let field = |at: usize| -> [u8; 16] { std::array::from_fn(|place| fixed[at + place]) };
+        let Ok(port) = u16::try_from(number(72)) else {
+            return Err(Error::Protocol { rank, what: format!("a control port of {}", number(72)) });
         };
-        let control = SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port);
+        let control = SocketAddr::new(Ipv6Addr::from(field(56)).to_canonical(), port);
         Ok(Self {
             ucx_version,
             process: number(16),
             word: number(20),
-            token,
+            token: field(24),
+            boot: Some(field(40)).filter(|boot| *boot != Boot::default()),
             control,
             settings: settings.to_owned(),
             worker: worker.to_vec(),
@@ -118,6 +128,7 @@ mod tests {
             process: 77,
             word: 5,
             token: *b"0123456789abcdef",
+            boot: Some([8; 16]),
             control: control.parse().unwrap(),
             settings: "UCX_TLS=all".into(),
             worker: vec![1, 2, 3],
@@ -127,8 +138,21 @@ mod tests {
     #[test]
     fn cards_come_back() {
         for control in ["127.0.0.1:4000", "[::1]:65535"] {
-            assert_eq!(Card::decode(&card(control).encode(), Rank(1), (1, 13)).unwrap(), card(control));
+            for boot in [Some([8; 16]), None] {
+                let card = Card { boot, ..card(control) };
+                assert_eq!(Card::decode(&card.encode(), Rank(1), (1, 13)).unwrap(), card);
+            }
         }
+    }
+
+    #[test]
+    fn hosts_are_told_by_their_kernels() {
+        let [one, other, unknown] =
+            [Some([8; 16]), Some([9; 16]), None].map(|boot| Card { boot, ..card("127.0.0.1:4000") });
+        assert!(one.shares_host_with(&one) && !one.shares_host_with(&other));
+        assert!(
+            !unknown.shares_host_with(&unknown) && !unknown.shares_host_with(&one) && !one.shares_host_with(&unknown)
+        );
     }
 
     #[test]
@@ -138,16 +162,16 @@ mod tests {
             change(&mut bytes);
             Card::decode(&bytes, Rank(1), (1, 13)).expect_err("a card that is wrong").to_string()
         };
-        assert!(refusal(|bytes| bytes.truncate(60)).contains("60 bytes that are no UCX address"));
-        assert!(refusal(|bytes| bytes.truncate(64 + 11)).contains("no UCX address"), "settings, and nothing more");
-        assert!(refusal(|bytes| bytes[60] = 200).contains("no UCX address"), "settings longer than the card");
-        assert!(refusal(|bytes| bytes[63] = 200).contains("no UCX address"));
-        assert!(refusal(|bytes| bytes[70] = 0xff).contains("no UCX address"), "no text");
+        assert!(refusal(|bytes| bytes.truncate(76)).contains("76 bytes that are no UCX address"));
+        assert!(refusal(|bytes| bytes.truncate(80 + 11)).contains("no UCX address"), "settings, and nothing more");
+        assert!(refusal(|bytes| bytes[76] = 200).contains("no UCX address"), "settings longer than the card");
+        assert!(refusal(|bytes| bytes[79] = 200).contains("no UCX address"));
+        assert!(refusal(|bytes| bytes[86] = 0xff).contains("no UCX address"), "no text");
         assert!(refusal(|bytes| bytes.resize(70 << 10, 0)).contains("no UCX address"));
         assert!(refusal(|bytes| bytes[0] = 0).contains("no UCX address"));
         let other = format!("wire version of ucx: rank 1 has 99, expected {WIRE_VERSION}");
         assert!(refusal(|bytes| bytes[4] = 99).contains(&other));
         assert!(refusal(|bytes| bytes[12] = 20).contains("UCX version: rank 1 has 1.20, expected 1.13"));
-        assert!(refusal(|bytes| bytes[58] = 1).contains("a control port of"));
+        assert!(refusal(|bytes| bytes[74] = 1).contains("a control port of"));
     }
 }

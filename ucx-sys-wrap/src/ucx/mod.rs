@@ -81,6 +81,7 @@ pub use card::WIRE_VERSION;
 pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
+use crate::boot;
 use crate::link::Links;
 use crate::transport::Transport;
 use crate::{Error, Failure, MAX_WORLD_SIZE, Rank, Result};
@@ -254,6 +255,7 @@ impl Prepared {
             process: std::process::id(),
             word: word.number(),
             token,
+            boot: boot::own(),
             control: liveness.address()?,
             settings: tuning.agreed.clone(),
             worker: engine.address()?,
@@ -318,11 +320,12 @@ fn meet(
         return Err(Error::Unavailable { name: "ucx", why });
     }
     let ranks = Rank::all(world_size);
-    let cards: Vec<_> =
+    let cards: Vec<Card> =
         ranks.zip(cards).map(|(peer, bytes)| Card::decode(bytes, peer, ucx_version)).collect::<Result<_>>()?;
     agree(&cards)?;
+    let own = cards.get(rank.index());
     let mut words = Vec::with_capacity(cards.len());
-    for (peer, card) in Rank::all(world_size).zip(cards) {
+    for (peer, card) in Rank::all(world_size).zip(&cards) {
         if peer == rank {
             liveness.add_peer(None);
             words.push(None);
@@ -330,7 +333,8 @@ fn meet(
         }
         engine.connect(peer, &card.worker)?;
         liveness.add_peer(Some((card.control, card.token)));
-        words.push(PeerWord::open(card.process, card.word, &card.token));
+        let is_here = own.is_some_and(|own| own.shares_host_with(card));
+        words.push(is_here.then(|| PeerWord::open(card.process, card.word, &card.token)).flatten());
     }
     Ok(words)
 }

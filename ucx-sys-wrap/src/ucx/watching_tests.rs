@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Ucx;
 use super::liveness::News;
 use super::word::Closed;
-use super::worlds::{has_ucx, world};
+use super::worlds::{has_ucx, world, world_with_cards};
 use crate::buffer::Buffer;
 use crate::buffer::testing::{lend_to_receive, lent_to_send};
 use crate::shm::Neighbourhood;
@@ -151,4 +151,19 @@ fn what_peers_may_write_while_the_process_exits_is_not_given_back() {
     exiting.leave_with_process(true);
     assert!(exiting.closed.is_some() && exiting.test_recv(id).is_none());
     assert!(exiting.abandon().is_err());
+}
+
+/// The numbers of its card mean something else here, whatever they lead to.
+#[test]
+fn only_the_words_of_peers_of_this_host_are_opened() {
+    if !has_ucx() {
+        return;
+    }
+    let opened = |worlds: Vec<Ucx>| -> Vec<Vec<bool>> {
+        worlds.iter().map(|ucx| ucx.words.iter().map(Option::is_some).collect()).collect()
+    };
+    assert_eq!(opened(world(2, &[])), [[false, true], [true, false]]);
+    // The run of the kernel, in the card of rank 1: what is learned of it there stays the same.
+    let elsewhere = |rank: Rank, card: &mut Vec<u8>| card[40] ^= u8::from(rank == Rank(1));
+    assert_eq!(opened(world_with_cards(2, &[], &elsewhere)), [[false, false], [false, false]]);
 }

@@ -97,11 +97,11 @@ impl OwnWord {
 pub(super) struct PeerWord(Mapping);
 
 impl PeerWord {
-    /// Opens the word of a process of this host; `None` if there is none that holds `token`.
+    /// Opens the word of a process of this host; `None` if there is none that holds `token`, as in another process namespace.
     pub(super) fn open(process: u32, number: u32, token: &Token) -> Option<Self> {
         let path = format!("/proc/{process}/fd/{number}");
         let may_be_word = |metadata: Metadata| metadata.is_file() && metadata.len() == FILE_BYTES;
-        // Asked before it is opened: where the peer is of another host or container, its numbers may lead to anything here, and
+        // Asked before it is opened: where the peer is of another container, its numbers may lead to anything here, and
         // to open some files blocks, or does something.
         if !may_be_word(std::fs::metadata(&path).ok()?) {
             return None;
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(seen.read(4), failed);
     }
 
-    /// The numbers of another host or container may name anything here.
+    /// The numbers of another container may name anything here.
     #[test]
     fn what_is_no_word_is_not_opened() {
         let folder = tempfile::tempdir().unwrap();
