@@ -3,14 +3,18 @@
 //! A message whose payload is sent at once is copied by its receiver if no receive waits for it. So that this memory is
 //! bounded, such messages count against a credit of [`CREDIT_BYTES`] from one rank to another; a sender without credit
 //! only offers its payload, which the receiver fetches when it is wanted. So no message has to wait for another.
-//! The receiver says in every message, or in one for that purpose, how much it has consumed: in blocks of
-//! [`BLOCK_BYTES`], modulo 256, which is more than the credit has blocks.
+//! The receiver says in every message, or in a [`Word`] for that purpose, how much it has consumed, in blocks of
+//! [`BLOCK_BYTES`]: a word says all of it, a message modulo 256, which is more than the credit has blocks.
+//!
+//! UCX may let one overtake another. What a message says means something only to who has heard nothing newer: 128 blocks
+//! later it would seem to say that more was consumed, not less. So a word says after how many messages it was sent, and what a
+//! message says that was sent before the newest that was heard is not read.
 //!
 //! Messages are taken in the order in which they were sent, so a message need not say what the one before has said: its
 //! signature.
 
 use super::header::Header;
-use crate::Signature;
+use crate::{Rank, Signature};
 
 /// What may be on its way from one rank to another, in bytes (1 MiB).
 pub const CREDIT_BYTES: u64 = 1 << 20;
@@ -23,6 +27,38 @@ const TELL_BLOCKS: u64 = 16;
 /// What a message costs its receiver beside its payload.
 const OVERHEAD_BYTES: u64 = 256;
 
+/// Bytes of a word on the wire.
+pub(super) const WORD_BYTES: usize = 16;
+
+/// What a receiver says where no message says it for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) from: Rank,
+    /// Messages that it has sent before, modulo 2^32.
+    pub(super) sent_count: u32,
+    /// Blocks that it has consumed.
+    pub(super) consumed: u64,
+}
+
+impl Word {
+    /// Little-endian, one field after the other.
+    pub(super) fn encode(&self) -> [u8; WORD_BYTES] {
+        let mut bytes = [0; WORD_BYTES];
+        bytes[..4].copy_from_slice(&self.from.0.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.sent_count.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.consumed.to_le_bytes());
+        bytes
+    }
+
+    /// `None` for another number of bytes.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&from, rest) = bytes.split_first_chunk()?;
+        let (&sent_count, rest) = rest.split_first_chunk()?;
+        let (from, sent_count) = (Rank(u32::from_le_bytes(from)), u32::from_le_bytes(sent_count));
+        Some(Self { from, sent_count, consumed: u64::from_le_bytes(rest.try_into().ok()?) })
+    }
+}
+
 /// What passes between this rank and one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
@@ -30,6 +66,8 @@ pub(super) struct Flow {
     pub(super) sent_count: u32,
     /// Messages taken.
     pub(super) taken_count: u32,
+    /// So many of the messages that are taken next were sent before the newest that was heard.
+    pub(super) overtaken: u32,
     /// Bytes sent that counted.
     sent: u64,
     /// Blocks of those that the peer has consumed, as far as this rank knows.
@@ -63,6 +101,7 @@ impl Flow {
     pub(super) fn next_taken(&mut self) -> u32 {
         let serial = self.taken_count;
         self.taken_count = serial.wrapping_add(1);
+        self.overtaken = self.overtaken.saturating_sub(1);
         serial
     }
 
@@ -92,12 +131,33 @@ impl Flow {
         true
     }
 
-    /// The peer has said what it has consumed, perhaps before it said more. False if that is more than was sent.
+    /// A message says what the peer has consumed: the one before which `distance` others are to be taken. False if that is
+    /// more than was sent.
     #[inline]
-    pub(super) fn credit(&mut self, consumed: u8) -> bool {
-        let more = consumed.wrapping_sub(self.credited as u8) as i8;
-        self.credited += u64::from(more.max(0).unsigned_abs());
-        self.credited * BLOCK_BYTES <= self.sent
+    pub(super) fn hear(&mut self, distance: u16, consumed: u8) -> bool {
+        let distance = distance.into();
+        if distance < self.overtaken {
+            return true;
+        }
+        self.overtaken = distance;
+        self.credit(self.credited + u64::from(consumed.wrapping_sub(self.credited as u8)))
+    }
+
+    /// The peer has sent word. False if it says that more was consumed than was sent.
+    pub(super) fn hear_word(&mut self, word: &Word) -> bool {
+        // Of a word that was overtaken itself this is negative.
+        let distance = word.sent_count.wrapping_sub(self.taken_count).cast_signed();
+        self.overtaken = self.overtaken.max(distance.max(0).cast_unsigned());
+        self.credit(word.consumed.max(self.credited))
+    }
+
+    #[inline]
+    fn credit(&mut self, blocks: u64) -> bool {
+        let is_right = blocks <= self.sent / BLOCK_BYTES;
+        if is_right {
+            self.credited = blocks;
+        }
+        is_right
     }
 
     /// A message that counts was consumed. True if the peer should be told, unless that is due already.
@@ -117,11 +177,17 @@ impl Flow {
         self.owed() >= TELL_BLOCKS
     }
 
-    /// What the peer is told.
+    /// What the peer is told by a message.
     #[inline]
     pub(super) fn tell(&mut self) -> u8 {
         self.told = self.consumed / BLOCK_BYTES;
         self.told as u8
+    }
+
+    /// What the peer is told by a word of `own`.
+    pub(super) fn word(&mut self, own: Rank) -> Word {
+        self.tell();
+        Word { from: own, sent_count: self.sent_count, consumed: self.told }
     }
 }
 
@@ -143,7 +209,7 @@ mod tests {
                     receiver.consume(bytes);
                 });
                 assert!(receiver.owes());
-                assert!(sender.credit(receiver.tell()));
+                assert!(sender.hear(0, receiver.tell()));
                 assert!(!receiver.owes());
             }
             waiting.push(bytes);
@@ -165,9 +231,64 @@ mod tests {
     fn a_peer_that_consumes_what_was_not_sent_is_found_out() {
         let mut flow = Flow::default();
         assert!(flow.spend(BLOCK_BYTES));
-        assert!(flow.credit(0));
-        assert!(flow.credit(1));
-        assert!(flow.credit(0), "an older message that comes late");
-        assert!(!flow.credit(2));
+        assert!(flow.hear(0, 0));
+        assert!(flow.hear(0, 1));
+        assert!(!flow.hear(0, 2));
+        assert!(!flow.hear(0, 0), "less than before, or 256 more");
+        let word = |consumed| Word { from: Rank(1), sent_count: 0, consumed };
+        assert!(flow.hear_word(&word(0)), "an older word that comes late");
+        assert!(!flow.hear_word(&word(2)) && !flow.hear_word(&word(u64::MAX)));
+        assert!(flow.hear_word(&word(1)));
+    }
+
+    /// What a receiver says comes in any order within a window of some hundred; what it consumes meanwhile is far more than
+    /// messages can count.
+    #[test]
+    fn whatever_overtakes_what_no_credit_is_made_up() {
+        enum Said {
+            Message(u32, u8),
+            Word(Word),
+        }
+        let mut random = 1u64;
+        let mut draw = move |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % below
+        };
+        let (mut sender, mut receiver) = (Flow::default(), Flow::default());
+        let (mut under_way, mut ahead) = (Vec::new(), Vec::new());
+        for _ in 0..20_000 {
+            while sender.spend(BLOCK_BYTES) {
+                receiver.consume(BLOCK_BYTES);
+            }
+            under_way.push(match draw(2) {
+                0 => Said::Message(receiver.next_sent(), receiver.tell()),
+                _ => Said::Word(receiver.word(Rank(1))),
+            });
+            while under_way.len() > draw(600) {
+                match under_way.swap_remove(draw(under_way.len())) {
+                    Said::Word(word) => assert!(sender.hear_word(&word) && sender.credited >= word.consumed),
+                    Said::Message(serial, consumed) => {
+                        let distance = serial.wrapping_sub(sender.taken_count) as u16;
+                        assert!(sender.hear(distance, consumed), "message {serial}: {sender:?}");
+                        ahead.push(serial);
+                    }
+                }
+                while let Some(position) = ahead.iter().position(|serial| *serial == sender.taken_count) {
+                    ahead.swap_remove(position);
+                    sender.next_taken();
+                }
+                assert!(sender.credited <= receiver.consumed / BLOCK_BYTES, "{sender:?} {receiver:?}");
+            }
+        }
+        assert!(sender.credited > 10_000 && sender.overtaken > 0, "{sender:?}");
+    }
+
+    #[test]
+    fn words_come_back() {
+        let word = Word { from: Rank(3), sent_count: u32::MAX - 1, consumed: 1 << 40 };
+        assert_eq!(Word::decode(&word.encode()), Some(word));
+        for length in [0, 3, 15, 17] {
+            assert_eq!(Word::decode(&[0; 17][..length]), None);
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::{Rank, Result};
 /// Numbers of handlers, which are part of the wire format.
 pub(super) const MESSAGE: u32 = 0;
 pub(super) const PIECE: u32 = 1;
-/// What was consumed: 4 bytes of the sender's rank and 1 of [`Flow::tell`](super::flow::Flow::tell).
+/// What was consumed: a [`Word`](super::flow::Word).
 pub(super) const WORD: u32 = 2;
 /// A greeting: 4 bytes of the sender's rank and 1 of the time, 0 or 1.
 pub(super) const GREETING: u32 = 3;
@@ -24,13 +24,13 @@ const PREFETCHED_BYTES: usize = 1024;
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// Bytes of a word or greeting.
+/// Bytes of a greeting.
 pub(super) const NOTE_BYTES: usize = 5;
 
-/// A word or greeting of `from`.
-pub(super) fn note(from: Rank, value: u8) -> [u8; NOTE_BYTES] {
+/// A greeting of `from`.
+pub(super) fn note(from: Rank, time: u8) -> [u8; NOTE_BYTES] {
     let [a, b, c, d] = from.0.to_le_bytes();
-    [a, b, c, d, value]
+    [a, b, c, d, time]
 }
 
 /// Has what arrives put into the inbox of `desk`, and fetched.
@@ -82,7 +82,7 @@ unsafe extern "C" fn arrived<const ID: u32>(
     match (ID, header) {
         (MESSAGE, _) => inbox.message(header, payload),
         (PIECE, _) => inbox.piece(header, payload),
-        (WORD, [a, b, c, d, consumed]) => inbox.word(Rank(u32::from_le_bytes([*a, *b, *c, *d])), *consumed),
+        (WORD, _) => inbox.word(header),
         (GREETING, [a, b, c, d, time]) => inbox.greeting(Rank(u32::from_le_bytes([*a, *b, *c, *d])), *time),
         _ => inbox.greeting(Rank(u32::MAX), u8::MAX),
     }

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::flow::{Flow, cost};
+use super::flow::{Flow, Word, cost};
 use super::header::{FIXED_BYTES, Header, PieceHeader, Plain};
 use super::incoming::{Finished, Incoming, count_copy};
 use super::lines::Lines;
@@ -26,6 +26,8 @@ const MAX_WITHDRAWN: usize = 256;
 
 /// Messages that may have overtaken the next one of their sender.
 const MAX_AHEAD: u16 = 1 << 12;
+
+const MORE_THAN_SENT: &str = "word that more was consumed than was sent";
 
 /// The receives of one rank, and what has come for it.
 pub(super) struct Inbox {
@@ -115,23 +117,23 @@ impl Inbox {
         let Some(flow) = self.flows.get_mut(from.index()).filter(|_| from != self.own) else {
             return self.refuse(from, "a message that names no peer as its source".into());
         };
-        if !flow.credit(decoded.consumed) {
-            return self.refuse(from, "word that more was consumed than was sent".into());
+        let distance = decoded.serial.wrapping_sub(flow.taken_count as u16);
+        if distance >= MAX_AHEAD {
+            return self.refuse(from, format!("message {} out of order", decoded.serial));
         }
-        match decoded.serial.wrapping_sub(flow.taken_count as u16) {
-            0 => {
-                self.take_next(decoded, inline, payload);
-                if !self.ahead.is_empty() {
-                    self.catch_up(from);
-                }
+        if !flow.hear(distance, decoded.consumed) {
+            return self.refuse(from, MORE_THAN_SENT.into());
+        }
+        if distance == 0 {
+            self.take_next(decoded, inline, payload);
+            if !self.ahead.is_empty() {
+                self.catch_up(from);
             }
-            distance if distance < MAX_AHEAD => {
-                let payload = payload.keep(&mut self.statistics);
-                // A copy: the parts in the header, too, are only there during the handler.
-                count_copy(&mut self.statistics, inline.len());
-                self.ahead.push(Ahead { header: decoded, inline: inline.into(), payload });
-            }
-            _ => self.refuse(from, format!("message {} out of order", decoded.serial)),
+        } else {
+            let payload = payload.keep(&mut self.statistics);
+            // A copy: the parts in the header, too, are only there during the handler.
+            count_copy(&mut self.statistics, inline.len());
+            self.ahead.push(Ahead { header: decoded, inline: inline.into(), payload });
         }
     }
 
@@ -143,7 +145,8 @@ impl Inbox {
         let (from, bytes) = (tag.source(), payload.bytes());
         let Some(flow) = self.flows.get_mut(from.index()) else { return Err(payload) };
         let is_next = serial == flow.taken_count as u16 && from != self.own;
-        if !is_next || !flow.credit(consumed) || !self.withdrawn.is_empty() || !self.ahead.is_empty() {
+        // What has overtaken a message has been heard: none of them waits where none was overtaken.
+        if !is_next || flow.overtaken > 0 || !flow.hear(0, consumed) || !self.withdrawn.is_empty() {
             return Err(payload);
         }
         let (receives, signature) = (&mut self.receives, flow.taken_signature);
@@ -172,13 +175,16 @@ impl Inbox {
     }
 
     /// A peer says what it has consumed.
-    pub(super) fn word(&mut self, from: Rank, consumed: u8) {
-        let is_right = match self.flows.get_mut(from.index()) {
-            Some(flow) if from != self.own => flow.credit(consumed),
+    pub(super) fn word(&mut self, bytes: &[u8]) {
+        let Some(word) = Word::decode(bytes) else {
+            return self.refuse(Rank(u32::MAX), format!("{} bytes that are no word", bytes.len()));
+        };
+        let is_right = match self.flows.get_mut(word.from.index()) {
+            Some(flow) if word.from != self.own => flow.hear_word(&word),
             _ => false,
         };
         if !is_right {
-            self.refuse(from, "word that more was consumed than was sent".into());
+            self.refuse(word.from, MORE_THAN_SENT.into());
         }
     }
 

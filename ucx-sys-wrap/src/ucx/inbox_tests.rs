@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use proptest::prelude::*;
 
-use super::flow::CREDIT_BYTES;
+use super::flow::{CREDIT_BYTES, Word};
 use super::header::{FIXED_BYTES, Header, MAX_HEADER_BYTES, PieceHeader, Plain};
 use super::inbox::{Inbox, Job};
 use super::payload::{Offer, Payload};
@@ -89,27 +89,87 @@ fn many_messages_that_overtake_one_need_no_stack() {
     std::thread::Builder::new().stack_size(512 << 10).spawn(take_all).unwrap().join().unwrap();
 }
 
+/// Sends a message of one byte, its number, which says that so many blocks were consumed.
+fn send_telling(inbox: &mut Inbox, serial: u16, consumed: u8) {
+    let buffers = [vec![serial as u8]];
+    let parts = lent_to_send(&buffers);
+    let mut header = Header::new(&envelope(7), &parts, 0).unwrap();
+    (header.serial, header.consumed) = (serial, consumed);
+    let mut room = [0; MAX_HEADER_BYTES];
+    let length = header.encode(&parts, &mut room);
+    inbox.message(&room[..length], Payload::Here(&buffers[0]));
+}
+
+/// Spends all credit and has the peer say, after so many messages, that all was consumed.
+fn spend_and_hear(inbox: &mut Inbox, blocks: u64, sent_count: u32) {
+    for consumed in 1..=blocks {
+        assert!(inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64));
+        inbox.word(&Word { from: PEER, sent_count, consumed }.encode());
+    }
+}
+
+fn assert_all_arrive(inbox: &mut Inbox, count: u8) {
+    assert!(inbox.violation.is_none(), "{:?}", inbox.violation);
+    for serial in 0..count {
+        let mut place = [u8::MAX];
+        assert!(matches!(post(inbox, 7, &mut place), Err(Ok(1))));
+        assert_eq!(place, [serial]);
+    }
+}
+
 /// What it says is old news by the time that it is taken.
 #[test]
 fn a_message_that_overtook_another_says_only_once_what_was_consumed() {
     let mut inbox = Inbox::new(OWN, 2);
     send(&mut inbox, 7, 1, &[1]);
-    for blocks in 1..=150 {
-        assert!(inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64));
-        inbox.word(PEER, blocks);
+    spend_and_hear(&mut inbox, 150, 2);
+    send_telling(&mut inbox, 0, 150);
+    assert_all_arrive(&mut inbox, 2);
+}
+
+#[test]
+fn a_message_that_words_have_overtaken_says_nothing_new() {
+    for blocks in [1, 127, 128, 150, 200, 1000] {
+        let mut inbox = Inbox::new(OWN, 2);
+        spend_and_hear(&mut inbox, blocks, 2);
+        send_telling(&mut inbox, 1, 0);
+        send_telling(&mut inbox, 0, 0);
+        assert_all_arrive(&mut inbox, 2);
+        let spent = (0..100).take_while(|_| inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64)).count();
+        assert_eq!(spent, 64, "after {blocks} blocks");
+        // The next one was sent after them.
+        send_telling(&mut inbox, 2, (blocks + 65) as u8);
+        assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))), "after {blocks} blocks");
     }
-    let buffers = [vec![2u8]];
-    let parts = lent_to_send(&buffers);
-    let mut missing = Header::new(&envelope(7), &parts, 0).unwrap();
-    (missing.serial, missing.consumed) = (0, 150);
-    let mut room = [0; MAX_HEADER_BYTES];
-    let length = missing.encode(&parts, &mut room);
-    inbox.message(&room[..length], Payload::Here(&buffers[0]));
-    assert!(inbox.violation.is_none(), "{:?}", inbox.violation);
-    let mut places = [[0u8; 1]; 2];
-    let ends = places.each_mut().map(|place| post(&mut inbox, 7, place));
-    assert!(matches!(ends, [Err(Ok(1)), Err(Ok(1))]), "{ends:?}");
-    assert_eq!(places, [[2], [1]]);
+}
+
+#[test]
+fn a_message_that_others_have_overtaken_says_nothing_new() {
+    let mut inbox = Inbox::new(OWN, 2);
+    for serial in 2..=5 {
+        let blocks = 60 * u64::from(serial - 1);
+        (0..60).for_each(|_| assert!(inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64)));
+        send_telling(&mut inbox, serial, blocks as u8);
+    }
+    send_telling(&mut inbox, 1, 0);
+    send_telling(&mut inbox, 0, 0);
+    assert_all_arrive(&mut inbox, 6);
+    let spent = (0..100).take_while(|_| inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64)).count();
+    assert_eq!(spent, 64);
+}
+
+#[test]
+fn what_is_no_word_is_refused() {
+    let word = Word { from: PEER, sent_count: 0, consumed: 0 }.encode();
+    let others = [OWN, Rank(2), Rank(u32::MAX)].map(|from| Word { from, sent_count: 0, consumed: 0 }.encode());
+    let wrong = [&word[..15], &[], &others[0], &others[1], &others[2]];
+    for bytes in wrong {
+        let mut inbox = Inbox::new(OWN, 2);
+        inbox.word(&word);
+        assert!(inbox.violation.is_none());
+        inbox.word(bytes);
+        assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))), "{bytes:?}");
+    }
 }
 
 /// A message like `send`'s that does not say its signature.
@@ -333,7 +393,10 @@ proptest! {
             match kind {
                 0 | 1 => inbox.message(&bytes, payload),
                 2 => inbox.piece(&bytes, payload),
-                _ => inbox.word(Rank(payload_bytes as u32 % 3), bytes.len() as u8),
+                _ => {
+                    let (from, consumed) = (Rank(payload_bytes as u32 % 3), bytes.len() as u64);
+                    inbox.word(&Word { from, sent_count: 0, consumed }.encode());
+                }
             }
         }
         while let Some(job) = inbox.next_job() {

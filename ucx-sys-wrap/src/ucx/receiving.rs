@@ -3,7 +3,8 @@
 use brevity_ucx_sys::ucs_status_t;
 
 use super::engine::{Engine, Manner};
-use super::handler::{NOTE_BYTES, WORD, note};
+use super::flow::WORD_BYTES;
+use super::handler::WORD;
 use super::inbox::Job;
 use super::incoming::Finished;
 use super::{Flight, NO_BYTES};
@@ -102,13 +103,13 @@ impl Receives {
             }
         }
         let Some(flow) = engine.inbox().flow(rank).filter(|flow| flow.owes()) else { return };
-        let word = note(self.own, flow.tell());
+        let word = flow.word(self.own).encode();
         let mut flight = engine.flights().take();
         // SAFETY: just taken: it is in no use.
         let room = unsafe { flight.header_mut() };
-        room[..NOTE_BYTES].copy_from_slice(&word);
+        room[..WORD_BYTES].copy_from_slice(&word);
         // SAFETY: there is no payload; the header is the flight's own.
-        unsafe { engine.send(rank, (WORD, Manner::Any), NOTE_BYTES, NO_BYTES, &flight) };
+        unsafe { engine.send(rank, (WORD, Manner::Any), WORD_BYTES, NO_BYTES, &flight) };
         self.words.push(flight);
     }
 }
