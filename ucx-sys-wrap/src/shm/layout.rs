@@ -14,13 +14,15 @@ pub(super) const MAGIC_AT: usize = 0;
 pub(super) const VERSION_AT: usize = 8;
 pub(super) const RANK_AT: usize = 16;
 pub(super) const BYTES_AT: usize = 24;
-/// Where this word lies in the memory of the segment's process.
+/// Where the mark lies in the memory of the segment's process.
 pub(super) const ADDRESS_AT: usize = 32;
+/// A random word, which no other process has at that place of its memory.
+pub(super) const MARK_AT: usize = 40;
 /// Counts the sleeps of the rank; alone in its line and in the next, which processors fetch together.
 pub(super) const SLEEP_AT: usize = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
-pub(super) const VERSION: u64 = 3;
+pub(super) const VERSION: u64 = 4;
 
 /// Bytes of the fixed part of a block: small messages and acknowledgements.
 const BLOCK_FIXED_BYTES: usize = 48 << 10;

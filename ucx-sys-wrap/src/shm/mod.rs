@@ -6,7 +6,7 @@
 //!
 //! | bytes of a segment | what |
 //! | --- | --- |
-//! | 0..4096 | header page: magic, version, rank, bytes of the segment, and the word that says whether the rank sleeps |
+//! | 0..4096 | header page: magic, version, rank, bytes of the segment, what its process is known by, and the word that says whether the rank sleeps |
 //! | 4096..4096 + [`SLOTS_BYTES`] | slots, for collectives inside the host |
 //! | then, one block for each rank of the host | what this rank sends to that one, and what it has taken from it |
 //!

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::area::{Area, LINE_BYTES, OwnArea, PeerArea};
-use super::layout::{ADDRESS_AT, BYTES_AT, Layout, MAGIC, MAGIC_AT, RANK_AT, VERSION, VERSION_AT};
+use super::layout::{ADDRESS_AT, BYTES_AT, Layout, MAGIC, MAGIC_AT, MARK_AT, RANK_AT, VERSION, VERSION_AT};
 use super::mapping::Mapping;
 use crate::{Error, Rank, Result};
 
@@ -36,7 +36,8 @@ impl OwnSegment {
     /// Makes the segment of `rank`, all zeros but for its header; its memory is taken from the system at once.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no memory for it, or does not know sealed memory (Linux before 5.1).
+    /// [`Error::System`] when the system has no memory for it, does not know sealed memory (Linux before 5.1), or has no
+    /// random bytes.
     pub fn new(rank: Rank, layout: Layout) -> Result<Self> {
         let failed = |error: Errno| Error::system("can't make shared memory", error);
         check_file_limit(layout.bytes() as u64)?;
@@ -54,8 +55,12 @@ impl OwnSegment {
         for (offset, value) in header_of(rank, layout) {
             header.word(offset).store(value, Ordering::Relaxed);
         }
-        let address = header.word(ADDRESS_AT);
-        address.store(std::ptr::from_ref(address).addr() as u64, Ordering::Relaxed);
+        let mut drawn = [0; 8];
+        getrandom::fill(&mut drawn)
+            .map_err(|error| Error::system("can't draw a word", std::io::Error::other(error)))?;
+        let mark = header.word(MARK_AT);
+        mark.store(u64::from_ne_bytes(drawn), Ordering::Relaxed);
+        header.word(ADDRESS_AT).store(std::ptr::from_ref(mark).addr() as u64, Ordering::Relaxed);
         Ok(segment)
     }
 
