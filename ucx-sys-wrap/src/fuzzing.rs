@@ -5,7 +5,7 @@ pub use crate::bootstrap::fuzzing::bootstrap_messages;
 pub use crate::link::fuzzing::shared_memory;
 pub use crate::tcp::fuzzing::tcp_stream;
 pub use crate::tcp::wire::fuzzing::tcp_wire;
-pub use crate::ucx::fuzzing::ucx_cards;
+pub use crate::ucx::fuzzing::{ucx_cards, ucx_messages};
 
 /// Takes numbers off the front of what the fuzzer gives.
 pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
@@ -71,5 +71,10 @@ mod tests {
     #[test]
     fn the_corpus_of_ucx_cards_does_no_harm() {
         replay("ucx_cards", ucx_cards);
+    }
+
+    #[test]
+    fn the_corpus_of_ucx_messages_does_no_harm() {
+        replay("ucx_messages", ucx_messages);
     }
 }

@@ -1,29 +1,30 @@
-//! What ranks over UCX tell each other: cards, headers and notices.
+//! What ranks over UCX tell each other: cards and notices; and an inbox against whatever arrives, in whatever order.
 
-use super::card::Card;
-use super::header::Header;
-use super::inbox::Inbox;
+use std::ptr::NonNull;
+
+use super::card::{Card, VERSION_AT, WIRE_VERSION};
+use super::flow::{WORD_BYTES, Word};
+use super::header::{Header, MAX_HEADER_BYTES, PieceHeader};
+use super::inbox::{Inbox, Job};
 use super::notice::{NOTICE_BYTES, decode, encode};
-use super::payload::Payload;
-use crate::Rank;
+use super::payload::{Offer, Payload};
+use super::sending::Withdrawal;
+use crate::buffer::testing::lend_to_receive;
+use crate::buffer::{Buffer, RawVec};
+use crate::fuzzing::Bytes;
+use crate::transport::{Posted, RecvParts, SendParts};
+use crate::{Envelope, Error, Lengths, Mark, Rank, Signature, Tag};
 
-/// Reads bytes as a card, as a message and a piece, and as a notice; cards and notices that are understood are written
-/// again. Of a message, the first byte says how long the header is.
+const PEER: Rank = Rank(1);
+
+/// Reads bytes as a card, whatever version it says that it is of, and as a notice; what is understood is written again.
 pub fn ucx_cards(data: &[u8]) {
-    if let Ok(card) = Card::decode(data, Rank(1), (1, 13)) {
-        assert!(Card::decode(&card.encode(), Rank(1), (1, 13)).is_ok_and(|again| again == card), "{card:?}");
+    let mut card = data.to_vec();
+    if let Some(version) = card.get_mut(VERSION_AT..VERSION_AT + 4) {
+        version.copy_from_slice(&WIRE_VERSION.to_le_bytes());
     }
-    if let Some((&length, rest)) = data.split_first() {
-        let (header, payload) = rest.split_at(rest.len().min(length.into()));
-        if let Ok((decoded, inline)) = Header::decode(header, payload.len()) {
-            assert!(inline.len() <= header.len(), "{decoded:?}");
-            assert!(decoded.pieces().all(|part| part < decoded.lengths.len()), "{decoded:?}");
-        }
-        let mut inbox = Inbox::new(Rank(0), 4);
-        for _ in 0..2 {
-            inbox.message(header, Payload::Here(payload));
-            inbox.piece(header, Payload::Here(payload));
-        }
+    if let Ok(card) = Card::decode(&card, PEER, (1, 13)) {
+        assert!(Card::decode(&card.encode(), PEER, (1, 13)).is_ok_and(|again| again == card), "{card:?}");
     }
     if let Some(bytes) = data.first_chunk::<NOTICE_BYTES>() {
         let mut token = [0; 16];
@@ -31,5 +32,141 @@ pub fn ucx_cards(data: &[u8]) {
         if let Some(notice) = decode(bytes, &token, 4) {
             assert!(decode(&encode(notice, &token), &token, 4) == Some(notice), "{notice:?}");
         }
+    }
+}
+
+/// An inbox, and the memory and number of every receive that was posted and has not ended.
+struct Bench {
+    inbox: Inbox,
+    receives: Vec<(RawVec<u8>, Option<u64>)>,
+}
+
+/// Follows a plan: bytes that say what is done next, and what arrives.
+pub fn ucx_messages(data: &[u8]) {
+    let mut bench = Bench { inbox: Inbox::new(Rank(0), 4), receives: Vec::new() };
+    let mut bytes = Bytes(data);
+    while let Some(step) = bytes.byte() {
+        if bench.step(step, &mut bytes).is_none() || bench.inbox.violation.is_some() {
+            break;
+        }
+    }
+    bench.finish();
+}
+
+impl Bench {
+    /// `None` when the plan is at its end.
+    fn step(&mut self, step: u8, bytes: &mut Bytes<'_>) -> Option<()> {
+        match step % 8 {
+            0 => self.post(bytes.byte()?, bytes.word()?),
+            1 => self.message(bytes)?,
+            2 => {
+                let (length, is_offered) = (usize::from(bytes.byte()?), bytes.byte()? % 2 == 1);
+                let header = bytes.take(length);
+                let (payload, count) = (bytes.byte()?, bytes.word()?);
+                self.arrive(header, &vec![payload; count], is_offered);
+            }
+            3 => {
+                let (serial, part, is_counted) = (bytes.byte()?.into(), bytes.byte()?, bytes.byte()? % 2 == 1);
+                let (count, is_offered) = (bytes.word()?, bytes.byte()? % 2 == 1);
+                let header = PieceHeader { from: PEER, serial, part, is_counted }.encode();
+                self.inbox.piece(&header, payload(&vec![part; count], is_offered));
+            }
+            4 => {
+                let (sent_count, consumed) = (bytes.byte()?.into(), bytes.word()? as u64);
+                let word = Word { from: PEER, sent_count, consumed }.encode();
+                self.inbox.word(&word[..WORD_BYTES - usize::from(consumed == 0xffff)]);
+            }
+            5 => {
+                let cost = bytes.word()? as u64;
+                self.inbox.flow(PEER).map(|flow| flow.spend(cost))?;
+            }
+            6 => self.cancel(bytes.byte()?),
+            _ => {
+                let message = Withdrawal { tag: envelope(bytes.byte()?).tag, serial: bytes.byte()?.into() };
+                self.inbox.withdraw(message);
+            }
+        }
+        self.do_jobs();
+        Some(())
+    }
+
+    fn post(&mut self, round: u8, capacity: usize) {
+        let mut memory = vec![0u8; capacity].into_raw();
+        let mut parts = RecvParts::new();
+        lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
+        let number = match self.inbox.post(PEER, &envelope(round), parts, 0) {
+            Posted::Pending(number) => Some(number),
+            Posted::Done(_) => None,
+        };
+        self.receives.push((memory, number));
+    }
+
+    fn cancel(&mut self, place: u8) {
+        if let Some((_, posted)) = self.receives.get_mut(usize::from(place))
+            && let Some(number) = *posted
+        {
+            self.inbox.cancel(number);
+            if self.inbox.take_ended(number).is_some() {
+                *posted = None;
+            }
+        }
+    }
+
+    /// A message that is right but for one byte of its header.
+    fn message(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+        let (round, serial, consumed, flags) = (bytes.byte()?, bytes.byte()?, bytes.byte()?, bytes.byte()?);
+        let lengths = (0..flags % 4).map(|_| bytes.word()).collect::<Option<Lengths>>()?;
+        let flag = |bit: u8| flags >> bit & 1 == 1;
+        let mut header = Header::new(&envelope(round), &SendParts::new(), 0).ok()?;
+        (header.serial, header.consumed, header.lengths) = (serial.into(), consumed, lengths);
+        (header.is_counted, header.is_hollow, header.is_signed) = (flag(2), flag(3), !flag(4));
+        header.is_spread = flag(5) && header.lengths.len() > 1;
+        let mut room = [0; MAX_HEADER_BYTES];
+        let length = header.encode(&SendParts::new(), &mut room);
+        let inline = if header.is_spread { header.inline_bytes() } else { 0 };
+        let (at, change) = (usize::from(bytes.byte()?), bytes.byte()?);
+        room[at % MAX_HEADER_BYTES] ^= change;
+        let payload = vec![round; header.payload_bytes() + usize::from(header.is_hollow)];
+        self.arrive(&room[..length + inline], &payload, flag(6));
+        Some(())
+    }
+
+    fn arrive(&mut self, header: &[u8], bytes: &[u8], is_offered: bool) {
+        if let Ok((decoded, inline)) = Header::decode(header, bytes.len()) {
+            assert!(inline.len() <= header.len(), "{decoded:?}");
+            assert!(decoded.pieces().all(|part| part < decoded.lengths.len()), "{decoded:?}");
+        }
+        self.inbox.message(header, payload(bytes, is_offered));
+    }
+
+    /// Nothing is fetched but into the place of a receive that is there and has room for it.
+    fn do_jobs(&mut self) {
+        while let Some(job) = self.inbox.next_job() {
+            if let Job::Fetch { number, part, offer } = job {
+                let place = self.inbox.receive(number).map(|incoming| incoming.parts[part].len());
+                assert!(place.is_some_and(|room| offer.bytes <= room), "{} bytes to {place:?}", offer.bytes);
+            }
+        }
+    }
+
+    /// Whatever has come: what waits ends when the inbox is closed.
+    fn finish(mut self) {
+        self.inbox.close(&Error::Closed);
+        for (_, number) in &self.receives {
+            let is_waiting = number.and_then(|number| self.inbox.receive(number)).is_some_and(|it| it.is_waiting());
+            assert!(!is_waiting, "a receive goes on");
+        }
+    }
+}
+
+fn envelope(round: u8) -> Envelope {
+    let tag = Tag::new(PEER, 0, 0, u32::from(round % 4));
+    Envelope { tag, signature: Signature([round % 2; 16]), mark: Mark::NONE }
+}
+
+fn payload(bytes: &[u8], is_offered: bool) -> Payload<'_> {
+    match is_offered {
+        true => Payload::Offered(Offer { pointer: NonNull::dangling(), bytes: bytes.len() }),
+        false => Payload::Here(bytes),
     }
 }
