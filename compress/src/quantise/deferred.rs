@@ -115,7 +115,7 @@ impl<Q: OnePass> DeferredFeedback<Q> {
     /// The residual, without what the last message says. Cost: a pass, if nobody has asked since.
     pub fn residual(&mut self) -> &[f32] {
         if self.last == Last::Contained {
-            self.add_message(-1.0, 0);
+            self.subtract_message(0);
             self.last = Last::Subtracted;
         }
         &self.values
@@ -134,20 +134,22 @@ impl<Q: OnePass> DeferredFeedback<Q> {
     }
 
     /// Puts the last message back, which was not delivered: exactly, unless [`residual`](Self::residual) was asked for in
-    /// between. Nothing happens where there is none.
+    /// between: to rounding then, and finite. Nothing happens where there is none.
     pub fn put_back(&mut self) {
         if self.last == Last::Subtracted {
-            self.add_message(1.0, 0);
+            let said = Encoded::new(self.quantiser.format(), self.values.len(), &self.message);
+            // What this object has written is well-formed, and as long.
+            let _ = said.and_then(|said| said.put_back_to(&mut self.values));
         }
         self.last = Last::None;
     }
 
-    /// `r += factor * message` from a value on that begins a block.
-    fn add_message(&mut self, factor: f32, first: usize) {
+    /// `r -= message` from a value on that begins a block.
+    fn subtract_message(&mut self, first: usize) {
         let n = self.values.len();
         // What this object has written is well-formed.
         if let Ok(said) = Encoded::new(self.quantiser.format(), n, &self.message) {
-            said.add_range(factor, first..n, &mut self.values);
+            said.add_range(-1.0, first..n, &mut self.values);
         }
     }
 
@@ -165,7 +167,7 @@ impl<Q: OnePass> DeferredFeedback<Q> {
     /// Takes the gradient out of the values that were done, and finds what was wrong with the others.
     fn undo(&mut self, gradient: &[f32], done: usize) -> Error {
         if self.last == Last::Contained {
-            self.add_message(-1.0, done);
+            self.subtract_message(done);
             self.last = Last::Subtracted;
         }
         let until = gradient.len().min(done + BLOCK);

@@ -171,6 +171,17 @@ impl<'a> Encoded<'a> {
         Ok(())
     }
 
+    /// `dense += values`, of values that have been subtracted. The differences were rounded, so a sum may pass the largest
+    /// number by half a unit: it is that then.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`]; `dense` is unchanged then.
+    pub(super) fn put_back_to(&self, dense: &mut [f32]) -> Result<(), Error> {
+        self.add_to(1.0, dense)?;
+        dense.iter_mut().for_each(|value| *value = value.clamp(f32::MIN, f32::MAX));
+        Ok(())
+    }
+
     /// [`add_to`](Self::add_to) for a range that begins with a block.
     pub(super) fn add_range(&self, factor: f32, range: Range<usize>, dense: &mut [f32]) {
         self.add_part(factor, range.start, &mut dense[range.clone()]);

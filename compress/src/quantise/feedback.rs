@@ -27,19 +27,15 @@ impl<Q: Quantiser> Feedback<Q> {
     pub fn compress(&mut self, gradient: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         accumulate(&mut self.residual, gradient)?;
         self.quantiser.encode(&self.residual, bytes)?;
-        self.add(bytes, -1.0)
+        Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.add_to(-1.0, &mut self.residual)
     }
 
-    /// Puts a message that was not delivered back.
+    /// Puts a message that was not delivered back, to rounding; the residual stays finite.
     ///
     /// # Errors
     /// As [`Encoded::new`] for bytes that this object has not written; nothing has changed then.
     pub fn put_back(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.add(bytes, 1.0)
-    }
-
-    fn add(&mut self, bytes: &[u8], factor: f32) -> Result<(), Error> {
-        Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.add_to(factor, &mut self.residual)
+        Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.put_back_to(&mut self.residual)
     }
 }
 
@@ -87,12 +83,12 @@ impl<Q: Bucketed> BucketFeedback<Q> {
         Ok(())
     }
 
-    /// Puts a message that was not delivered back.
+    /// Puts a message that was not delivered back, to rounding; the residual stays finite.
     ///
     /// # Errors
     /// As [`Encoded::new`] for bytes that this object has not written; nothing has changed then.
     pub fn put_back(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.add_to(1.0, &mut self.residual)
+        Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.put_back_to(&mut self.residual)
     }
 
     /// Takes out a gradient whose first buckets were added and encoded.

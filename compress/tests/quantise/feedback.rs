@@ -245,3 +245,24 @@ fn undelivered_messages_are_put_back() {
     bucketed.put_back(&bytes).unwrap();
     assert_eq!(bucketed.residual(), gradient);
 }
+
+/// Half a unit of the largest number is lost in the difference, and comes back as a whole one.
+#[test]
+fn what_is_put_back_onto_the_largest_number_stays_finite() {
+    let magnitude = 16_777_211.0 * 2f32.powi(103);
+    for sign in [1.0, -1.0] {
+        let gradient = [sign * f32::MAX, sign * magnitude];
+        let difference = gradient[0] - gradient[1];
+        assert!((difference + gradient[1]).is_infinite(), "{difference}");
+        let mut deferred = DeferredFeedback::new(2, Sign::new(Magnitude::Min));
+        deferred.compress(&gradient).unwrap();
+        assert_eq!(deferred.residual(), [difference, 0.0]);
+        deferred.put_back();
+        assert_eq!(deferred.residual(), gradient);
+        let (mut plain, mut bytes) = (Feedback::new(2, Sign::new(Magnitude::Min)), Vec::new());
+        plain.compress(&gradient, &mut bytes).unwrap();
+        assert_eq!(plain.residual(), [difference, 0.0]);
+        plain.put_back(&bytes).unwrap();
+        assert_eq!(plain.residual(), gradient);
+    }
+}
