@@ -23,9 +23,8 @@ use super::remote::RemoteFrame;
 use super::sizes::Sizes;
 use crate::{Failure, Mark, Rank, Signature, Tag};
 
+pub(super) use super::sizes::HEADER_BYTES;
 pub(super) use decoding::{decode, decode_small};
-
-pub(super) const HEADER_BYTES: usize = 64;
 
 /// What was offered is sent in frames of at most so much payload, in bytes, so that other messages get in between.
 pub const SEGMENT_BYTES: usize = 1 << 20;

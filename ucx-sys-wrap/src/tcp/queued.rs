@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use arrayvec::ArrayVec;
 
-use super::frame::HEADER_BYTES;
+use super::sizes::HEADER_BYTES;
 use crate::transport::SendParts;
 use crate::{MAX_PARTS, Statistics};
 

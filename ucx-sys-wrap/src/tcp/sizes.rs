@@ -1,8 +1,11 @@
-//! The bytes of each part of a message, in a form that is cheap to copy.
+//! How many bytes: of a frame's header, and of each part of a message, in a form that is cheap to copy.
 
 use std::ops::Deref;
 
 use crate::{Lengths, MAX_PARTS};
+
+/// Bytes of the header of every frame.
+pub(super) const HEADER_BYTES: usize = 64;
 
 /// Bytes of each part, at most [`MAX_PARTS`] of them. Parts that are not there count as empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

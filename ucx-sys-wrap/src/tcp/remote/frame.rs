@@ -18,7 +18,7 @@
 
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::one_sided::Nonce;
-use crate::tcp::frame::HEADER_BYTES;
+use crate::tcp::sizes::HEADER_BYTES;
 use crate::{Error, Rank, Result, Tag};
 
 /// The most payload that a frame of a put or get has, in bytes: messages get in between.

@@ -22,8 +22,8 @@ use landing::Landing;
 use requests::Operation;
 use serving::Served;
 
-use super::frame::HEADER_BYTES;
 use super::outgoing::Outgoing;
+use super::sizes::HEADER_BYTES;
 use super::wire::Wire;
 use crate::local::remote::Regions;
 use crate::one_sided::PutOrder;

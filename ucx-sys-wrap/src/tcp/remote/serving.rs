@@ -5,8 +5,8 @@ use super::landing::Landing;
 use super::{Accesses, MAX_REQUESTS};
 use crate::buffer::RegionMemory;
 use crate::one_sided::RegionKey;
-use crate::tcp::frame::HEADER_BYTES;
 use crate::tcp::outgoing::Outgoing;
+use crate::tcp::sizes::HEADER_BYTES;
 use crate::tcp::wire::Wire;
 use crate::{Error, Result, Statistics};
 

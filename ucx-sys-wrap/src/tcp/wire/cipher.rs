@@ -9,7 +9,7 @@ use std::io::{IoSlice, IoSliceMut};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
-use super::lane;
+use super::socket;
 use crate::Statistics;
 use crate::noise::{Forged, MAX_OPEN_BYTES, MAX_SEALED_BYTES, Session, TAG_BYTES};
 
@@ -148,7 +148,7 @@ impl Cipher {
     fn flush(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
         while self.record_written < self.record_end {
             let rest = &self.record[self.record_written..self.record_end];
-            match lane::write(socket, &[IoSlice::new(rest)]) {
+            match socket::write(socket, &[IoSlice::new(rest)]) {
                 Ok(count) => self.record_written += count,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -254,7 +254,7 @@ impl Cipher {
         (*start, *end) = (0, *end - *start);
         let room = &mut bytes[*end..];
         let asked = room.len();
-        let got = lane::read(socket, &mut [IoSliceMut::new(room)])?;
+        let got = socket::read(socket, &mut [IoSliceMut::new(room)])?;
         *end += got;
         Ok((asked, got))
     }

@@ -6,15 +6,13 @@ use std::os::fd::AsFd;
 
 use rustix::event::epoll::EventFlags;
 use rustix::fd::BorrowedFd;
-use rustix::io::{Errno, readv};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use super::cipher::Cipher;
+use super::socket::{read, write};
 use crate::Statistics;
 use crate::noise::Session;
-
-/// A closed connection is an error, never a signal.
-const FLAGS: SendFlags = SendFlags::NOSIGNAL;
 
 /// A socket that is connected to a peer which has proven itself, and what encrypts its bytes, if anything does.
 pub struct Lane {
@@ -95,23 +93,5 @@ impl Lane {
 impl AsFd for Lane {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-}
-
-/// One system call into all places.
-#[inline]
-pub(super) fn read(socket: BorrowedFd<'_>, places: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
-    match places {
-        [place] => recv(socket, &mut **place, RecvFlags::empty()).map(|(got, _)| got),
-        places => readv(socket, places),
-    }
-}
-
-/// One system call for all slices.
-#[inline]
-pub(super) fn write(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
-    match slices {
-        [slice] => send(socket, slice, FLAGS),
-        slices => sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), FLAGS),
     }
 }

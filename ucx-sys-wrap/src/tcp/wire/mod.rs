@@ -7,6 +7,7 @@ mod cipher;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod lane;
+mod socket;
 mod stripes;
 #[cfg(test)]
 mod tests;
