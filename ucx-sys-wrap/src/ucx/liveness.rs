@@ -20,8 +20,7 @@ use rustix::io::Errno;
 use slab::Slab;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::notice::{NOTICE_BYTES, Notice, decode, encode};
-use super::sending::Withdrawal;
+use super::notice::{NOTICE_BYTES, Notice, Withdrawal, decode, encode};
 use super::word::{Closed, Token};
 use crate::{Error, Failure, Rank, Result};
 

@@ -9,7 +9,6 @@
 //! | 8..16 | why, as [`Closed::encode`] says | its tag |
 //! | 16..32 | token of the rank whose listener the connection belongs to: only ranks of the job know it | the same |
 
-use super::sending::Withdrawal;
 use super::word::{Closed, Token};
 use crate::Tag;
 
@@ -23,6 +22,13 @@ const WITHDRAWN: [u8; 4] = *b"brvw";
 pub(super) enum Notice {
     Closed(Closed),
     Withdrawn(Withdrawal),
+}
+
+/// A message that its sender wants back, as its receiver knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Withdrawal {
+    pub(super) tag: Tag,
+    pub(super) serial: u32,
 }
 
 /// The bytes of a notice on a connection to the listener with `token`.

@@ -11,11 +11,12 @@ use super::flow::cost;
 use super::handler::{MESSAGE, PIECE};
 use super::header::{FIXED_BYTES, Header, PIECE_BYTES, PieceHeader, Plain};
 use super::incoming::count_copy;
+use super::notice::Withdrawal;
 use super::table::Table;
 use super::{AT_ONCE_BYTES, PACKED_BYTES};
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::transport::{Posted, SendDone, SendId, SendParts};
-use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result, Tag};
+use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result};
 
 /// What a message without a payload offers.
 static NOTHING: [u8; 1] = [0];
@@ -23,13 +24,6 @@ static NOTHING: [u8; 1] = [0];
 /// The sends of one rank, until they are tested.
 pub(super) struct Sends {
     operations: Table<Outgoing>,
-}
-
-/// A message that its sender wants back, as its receiver knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Withdrawal {
-    pub(super) tag: Tag,
-    pub(super) serial: u32,
 }
 
 /// A send under way.
