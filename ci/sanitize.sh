@@ -2,7 +2,8 @@
 # Runs the tests of the transports under AddressSanitizer and ThreadSanitizer, and those of the kernels of compression under
 # AddressSanitizer: the crates that have unsafe code.
 #
-#   ci/sanitize.sh [address|thread]
+#   ci/sanitize.sh [address|thread]    all of it, or one of the two
+#   ci/sanitize.sh quick               what ci/test.sh does: the transport's unit tests under AddressSanitizer
 #
 # The stable compiler has both, though the stable language does not (RUSTC_BOOTSTRAP). The standard library is not
 # instrumented: that would take its sources, which not every toolchain has. For AddressSanitizer that costs what happens
@@ -17,12 +18,21 @@ export RUSTC_BOOTSTRAP=1 BREVITY_REQUIRE_UCX=1 BREVITY_STRESS_SECONDS=${BREVITY_
 # Under ThreadSanitizer, beside other work, a case of a second has taken most of a minute.
 export BREVITY_TEST_PATIENCE=${BREVITY_TEST_PATIENCE:-10}
 
-address() {
+prepare_address() {
     echo "== AddressSanitizer"
     export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/address RUSTFLAGS="-Zsanitizer=address"
     # UCX keeps what it allocates until the process ends; its own hooks on memory calls and the sanitizer's get in each
     # other's way.
     export ASAN_OPTIONS=detect_leaks=0 UCX_MEM_EVENTS=no
+}
+
+quick() {
+    prepare_address
+    cargo test --locked --target "$host" -p ucx-sys-wrap --lib --test local
+}
+
+address() {
+    prepare_address
     cargo test --locked --target "$host" -p ucx-sys-wrap --lib --test local --test tcp --test ucx --test stress
     # Few cases of each property: they are to meet every kernel and every end of a vector, not every value.
     PROPTEST_CASES=${PROPTEST_CASES:-16} cargo test --locked --target "$host" -p brevity-compress --lib --tests
@@ -41,11 +51,12 @@ thread() {
 }
 
 case ${1:-both} in
+quick) quick ;;
 address) address ;;
 thread) thread ;;
 both) (address) && (thread) ;;
 *)
-    echo "usage: ci/sanitize.sh [address|thread]" >&2
+    echo "usage: ci/sanitize.sh [address|thread|quick]" >&2
     exit 2
     ;;
 esac

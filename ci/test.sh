@@ -32,3 +32,6 @@ else
     BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p brevity-tests --locked --no-fail-fast ucx
     BREVITY_STRESS_SECONDS=15 cargo test -p ucx-sys-wrap --test stress --locked -- --test-threads=2
 fi
+
+# Where unsafe code and hostile bytes meet, with every access checked.
+ci/sanitize.sh quick
