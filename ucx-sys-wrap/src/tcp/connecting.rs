@@ -13,11 +13,16 @@ use super::wire::{Lane, Wire};
 use crate::local::remote::Regions;
 use crate::{Error, Rank, Result};
 
-/// How long a silent peer is trusted before the kernel asks it for a sign of life, and how often it asks. A rank that
-/// only computes is alive: its kernel answers, so there is no bound on how long it may leave bytes unread.
+/// How long a peer is silent before the kernel asks it for a sign of life, how often it asks, and how often it gets no answer
+/// before it gives the connection up. A rank that only computes is alive: its kernel answers, so there is no bound on how
+/// long it may leave bytes unread. A host that has begun anew says so when it is asked.
+///
+/// A connection that was given up can't be used again, so a link that is cut for a while must not cost one: the deadlines of
+/// calls are to end what waits. An idle connection is given up after some 15 minutes, as one with bytes under way is by
+/// the kernel's `tcp_retries2`. Not `TCP_USER_TIMEOUT`, which before Linux 5.11 also gives up peers that answer and read nothing.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_RETRIES: u32 = 6;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 90;
 
 /// Sets the sockets to a peer up and begins to watch them; `None` where there are none.
 pub(super) fn connect(
@@ -36,7 +41,7 @@ pub(super) fn connect(
     Ok(Some(connection))
 }
 
-/// Small messages go out at once, and a host that has vanished is noticed in less than a minute.
+/// Small messages go out at once, and a host that has vanished is noticed at last.
 fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
@@ -44,4 +49,21 @@ fn set_up(stream: &TcpStream) -> std::io::Result<()> {
         TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a call of 300 s, the usual, and of one of twice that.
+    #[test]
+    fn a_link_that_is_cut_costs_no_connection_before_calls_have_ended_by_their_deadline() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        set_up(&stream).unwrap();
+        let socket = SockRef::from(&stream);
+        let retries = socket.tcp_keepalive_retries().unwrap();
+        let silence = socket.tcp_keepalive_time().unwrap() + retries * socket.tcp_keepalive_interval().unwrap();
+        assert!(socket.keepalive().unwrap() && silence > Duration::from_secs(600), "{silence:?}");
+    }
 }
