@@ -27,7 +27,7 @@
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make their calls
  *             in the same order. A feedback or an exchange is used by one thread at a time; another gets
  *             BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more. brv_last_error is each thread's
- *             own. After fork, a child must not use the parent's objects.
+ *             own. After fork, a child may free its copies of the parent's objects, and nothing else.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
  *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not know of it
  *             and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED, BRV_ERR_TIMEOUT,

@@ -1,6 +1,7 @@
 //! The C interface as C and C++ programs see it: compiled with warnings as errors, linked, installed and run.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod forks;
 mod header;
 mod install;
 mod ranks;

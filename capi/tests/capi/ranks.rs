@@ -131,7 +131,7 @@ fn a_process_may_exit_with_a_group() {
 ///
 /// # Panics
 /// When it is missing where it must be there (`BREVITY_REQUIRE_UCX`).
-fn ucx_is_here() -> bool {
+pub fn ucx_is_here() -> bool {
     let Err(why) = ucx_sys_wrap::ucx::available() else { return true };
     assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none(), "no UCX: {why}");
     println!("skipped: no UCX: {why}");

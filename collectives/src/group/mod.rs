@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ucx_sys_wrap::bootstrap::Opened;
 use ucx_sys_wrap::buffer::{Comm, Port};
 use ucx_sys_wrap::shm::Neighbourhood;
-use ucx_sys_wrap::{Signature, Statistics, Transport};
+use ucx_sys_wrap::{Owner, Signature, Statistics, Transport};
 
 use crate::call::{Call, Identity, Shared};
 use crate::description::Description;
@@ -28,7 +28,7 @@ pub use settings::{DEFAULT_TIMEOUT, Settings};
 /// The ranks of a job, to call collectives on.
 ///
 /// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones are the
-/// same group. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
+/// same group. It is of the process that has made it: a child that is forked may drop its copy, and nothing else. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
 /// [`Error::Payload`] or an [`Error::Transport`] for want of memory or for a peer's wrong message it is closed on all ranks:
 /// calls that need a peer fail.
 #[derive(Clone)]
@@ -36,12 +36,22 @@ pub struct Group(Arc<Inner>);
 
 struct Inner {
     /// Ends before anything else does.
-    _thread: Option<ProgressThread>,
+    thread: Option<ProgressThread>,
+    owner: Owner,
     engine: Arc<Engine>,
     settings: Settings,
     sequence: AtomicU32,
     neighbourhood: Option<Arc<Neighbourhood>>,
     host: Option<Arc<Host>>,
+}
+
+impl Drop for Inner {
+    /// In a forked child, all that is behind the group is the parent's, and its threads are not there to wait for.
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
+        }
+    }
 }
 
 /// The future of a non-blocking call's body; see [`Group::start`].
@@ -80,7 +90,7 @@ impl Group {
         let thread = settings.progress_thread.then(|| ProgressThread::start(&engine)).transpose();
         let thread = thread.map_err(Error::Transport)?;
         let sequence = AtomicU32::new(0);
-        Ok(Self(Arc::new(Inner { _thread: thread, engine, settings, sequence, neighbourhood, host })))
+        Ok(Self(Arc::new(Inner { thread, owner: Owner::here(), engine, settings, sequence, neighbourhood, host })))
     }
 
     /// A group of this rank alone.

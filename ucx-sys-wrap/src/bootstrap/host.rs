@@ -1,4 +1,4 @@
-//! Which ranks are on one host.
+//! Which ranks are on one host, and which processes they are.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::identity::Identity;
 use super::key::fill_random;
 use crate::boot::{self, Boot};
+use crate::process::{PROCESS_NAME_BYTES, PeerProcess, ProcessName};
 use crate::shm::Neighbourhood;
 use crate::{Rank, Result};
 
@@ -20,8 +21,9 @@ pub(super) const MAX_HOST_ID_BYTES: usize = 255;
 const FINDING_BYTES: usize = 8;
 
 /// Bytes before the host's own name: whether memory may be shared, the user, the network's device and inode, the boot,
-/// the door, the finding.
-const FIXED_BYTES: usize = 1 + 4 + 16 + 16 + DOOR_BYTES + FINDING_BYTES;
+/// the door, the finding, the process.
+const FIXED_BYTES: usize = PROCESS_AT + PROCESS_NAME_BYTES;
+const PROCESS_AT: usize = 1 + 4 + 16 + 16 + DOOR_BYTES + FINDING_BYTES;
 
 /// What a rank says of its host, for the others to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(super) struct Card {
     pub(super) door: [u8; DOOR_BYTES],
     /// Stands for what this rank has found wrong with its key file: equal findings have equal bytes.
     finding: Option<[u8; FINDING_BYTES]>,
+    /// The process, or `None` where the system does not say.
+    process: Option<ProcessName>,
 }
 
 /// Ranks whose hosts are equal can share memory and find each other.
@@ -62,7 +66,14 @@ impl Card {
             tracing::debug!("this host can't be told from others: its ranks share no memory");
         }
         let finding = identity.exposed_key.as_deref().map(digest);
-        Ok(Self { is_wanted: identity.shared_memory, host, door, finding })
+        let process = ProcessName::own();
+        Ok(Self { is_wanted: identity.shared_memory, host, door, finding, process })
+    }
+
+    /// The running kernel (its boot, and the name of the host), and the process there.
+    fn process(&self) -> Option<((&[u8], &str), &ProcessName)> {
+        let host = self.host.as_ref()?;
+        Some(((&host.boot, &host.id), self.process.as_ref()?))
     }
 
     /// From now on the card of a rank that shares memory with nobody.
@@ -71,7 +82,7 @@ impl Card {
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let flags = [self.is_wanted, self.host.is_some(), self.finding.is_some()];
+        let flags = [self.is_wanted, self.host.is_some(), self.finding.is_some(), self.process.is_some()];
         let mut bytes = vec![(0..).zip(flags).map(|(bit, flag)| u8::from(flag) << bit).sum()];
         let nowhere = Host { user: 0, network: (0, 0), boot: [0; 16], id: String::new() };
         let host = self.host.as_ref().unwrap_or(&nowhere);
@@ -81,6 +92,7 @@ impl Card {
         bytes.extend(host.boot);
         bytes.extend(self.door);
         bytes.extend(self.finding.unwrap_or_default());
+        bytes.extend(self.process.map_or([0; PROCESS_NAME_BYTES], |process| process.encode()));
         bytes.extend(host.id.as_bytes());
         bytes
     }
@@ -100,6 +112,7 @@ impl Card {
             host: (fixed[0] & 2 != 0).then_some(host),
             door: *fixed[37..].first_chunk()?,
             finding: (fixed[0] & 4 != 0).then_some(*fixed[37 + DOOR_BYTES..].first_chunk()?),
+            process: (fixed[0] & 8 != 0).then_some(ProcessName::decode(fixed[PROCESS_AT..].first_chunk()?)),
         };
         (card.encode() == bytes).then_some(card)
     }
@@ -123,6 +136,17 @@ pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
     (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
+/// The processes of the other ranks of the host of rank `own`, by rank, of those that can be seen from it: they ran when they
+/// said who they are. Unlike for memory, they need not be of one user or one network.
+pub(super) fn processes(own: Rank, cards: &[Card]) -> Vec<Option<PeerProcess>> {
+    let own = cards.get(own.index()).and_then(Card::process);
+    let open = |card: &Card| {
+        let ((kernel, own), (other_kernel, other)) = (own?, card.process()?);
+        if kernel == other_kernel { other.open(own) } else { None }
+    };
+    cards.iter().map(open).collect()
+}
+
 /// Whether rank `own` is to tell what it has found: the first of its host that has found it, as far as hosts can be told.
 pub(super) fn tells_finding(own: Rank, cards: &[Card]) -> bool {
     let Some(card) = cards.get(own.index()) else { return false };
@@ -139,7 +163,8 @@ fn digest(finding: &str) -> [u8; FINDING_BYTES] {
 #[cfg(test)]
 pub(super) fn sample() -> Card {
     let host = Host { user: 7, network: (8, 9), boot: [10; 16], id: "left".into() };
-    Card { is_wanted: true, host: Some(host), door: [11; DOOR_BYTES], finding: Some([12; FINDING_BYTES]) }
+    let process = Some(ProcessName::decode(&[13; PROCESS_NAME_BYTES]));
+    Card { is_wanted: true, host: Some(host), door: [11; DOOR_BYTES], finding: Some([12; FINDING_BYTES]), process }
 }
 
 #[cfg(test)]
@@ -149,7 +174,7 @@ mod tests {
 
     fn card(boot: u8, id: &str) -> Card {
         let host = Host { user: 7, network: (1, 2), boot: [boot; 16], id: id.into() };
-        Card { is_wanted: true, host: Some(host), door: [boot; DOOR_BYTES], finding: None }
+        Card { is_wanted: true, host: Some(host), door: [boot; DOOR_BYTES], finding: None, process: ProcessName::own() }
     }
 
     fn ranks(ranks: &[u32]) -> Option<Vec<Rank>> {
@@ -187,6 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn processes_of_other_hosts_are_not_taken_for_others_here() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let name = ProcessName::of(child.id()).unwrap();
+        let mut cards = vec![card(1, ""), card(1, ""), card(2, ""), card(1, "a"), card(1, ""), card(1, "")];
+        cards[1..].iter_mut().for_each(|card| card.process = Some(name));
+        cards[4].process = None;
+        // Of another network and user, and yet a process of this kernel.
+        cards[5].host.as_mut().unwrap().network.1 = 3;
+        cards[5].host.as_mut().unwrap().user = 8;
+        let seen = |own| processes(own, &cards).iter().map(Option::is_some).collect::<Vec<_>>();
+        assert_eq!(seen(Rank(0)), [false, true, false, false, false, true]);
+        assert_eq!(seen(Rank(4)), [false; 6], "it does not know itself");
+        assert_eq!(seen(Rank(6)), [false; 6]);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn the_wish_of_rank_0_counts() {
         let mut cards = vec![card(1, ""); 3];
         cards[1].is_wanted = false;
@@ -216,7 +259,7 @@ mod tests {
             let mut card = Card { finding, ..card(boot, &id) };
             card.is_wanted = is_wanted;
             if !is_known {
-                card.host = None;
+                (card.host, card.process) = (None, None);
             }
             prop_assert_eq!(Card::decode(&card.encode()), Some(card));
         }

@@ -1,13 +1,14 @@
-//! From ranks that have met to ranks that share memory with those of their host.
+//! From ranks that have met to ranks that share memory with those of their host, and see whether they live.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadline::Deadline;
-use super::host::{Card, neighbours, tells_finding};
+use super::host::{Card, neighbours, processes, tells_finding};
 use super::identity::Identity;
 use super::passing::Door;
 use super::rendezvous::Rendezvous;
+use crate::process::PeerProcess;
 use crate::shm::{Bell, Gift, Neighbourhood, OwnSegment};
 use crate::{Error, Rank, Result};
 
@@ -29,19 +30,26 @@ const NO: u8 = 0;
 /// # Errors
 /// As [`Rendezvous::exchange`]; [`Error::Protocol`] when a rank sends no card.
 pub fn share_memory(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Option<Arc<Neighbourhood>>> {
-    share_within(PATIENCE, Neighbourhood::prepare, identity, rendezvous)
+    meet_host(identity, rendezvous).map(|host| host.neighbourhood)
+}
+
+/// What a rank has of the other ranks of its host.
+pub(super) struct Host {
+    pub(super) neighbourhood: Option<Arc<Neighbourhood>>,
+    /// By rank, of those that can be seen.
+    pub(super) processes: Vec<Option<PeerProcess>>,
+}
+
+/// As [`share_memory`], and opens the processes of the ranks of this host, whether or not they share memory.
+pub(super) fn meet_host(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Host> {
+    meet_within(PATIENCE, Neighbourhood::prepare, identity, rendezvous)
 }
 
 /// Makes what a rank gives, in a neighbourhood of so many.
 type Prepare = fn(Rank, usize) -> Result<(OwnSegment, Bell)>;
 
-/// As [`share_memory`]; the ranks of a host that are ready wait for each other for so long.
-fn share_within(
-    patience: Duration,
-    prepare: Prepare,
-    identity: &Identity,
-    rendezvous: &mut Rendezvous,
-) -> Result<Option<Arc<Neighbourhood>>> {
+/// As [`meet_host`]; the ranks of a host that are ready wait for each other for so long.
+fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Host> {
     let mut own = Card::own(identity)?;
     let door = Door::open(&own.door);
     if let Err(error) = &door {
@@ -56,6 +64,7 @@ fn share_within(
     if let Some(what) = identity.exposed_key.as_ref().filter(|_| tells_finding(identity.rank, &cards)) {
         tracing::warn!("{what}");
     }
+    let processes = processes(identity.rank, &cards);
     let ranks = neighbours(identity.rank, &cards).unwrap_or_default();
     // Nobody waits at the door of a rank that has nothing to give.
     let prepared = door.and_then(|door| {
@@ -64,11 +73,12 @@ fn share_within(
     });
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
         // All ranks of the job say all words, also those that have nothing to say.
-        return rendezvous.exchange(&[NO]).map(|_| None);
+        rendezvous.exchange(&[NO])?;
+        return Ok(Host { neighbourhood: None, processes });
     };
     let made = prepared.map(|(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared));
     let made = together(identity.rank, rendezvous, &ranks, made.transpose())?;
-    Ok(made.flatten().map(Arc::new))
+    Ok(Host { neighbourhood: made.flatten().map(Arc::new), processes })
 }
 
 /// What this rank has, if all ranks of its host have it; else `None`, and the first that has not says why.
@@ -131,7 +141,7 @@ mod tests {
                 let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port });
                 (identity.port_reserved, identity.join_timeout) = (true, 3 * FOREVER);
                 let mut rendezvous = Rendezvous::join(&identity).unwrap();
-                share_within(FOREVER, prepare, &identity, &mut rendezvous).unwrap()
+                meet_within(FOREVER, prepare, &identity, &mut rendezvous).unwrap().neighbourhood
             })
         });
         let ranks: Vec<_> = ranks.collect();

@@ -7,7 +7,7 @@ use super::deadline::Deadline;
 use super::identity::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
-use super::neighbours::share_memory;
+use super::neighbours::{Host, meet_host};
 use super::rendezvous::Rendezvous;
 use crate::shm::Neighbourhood;
 use crate::tcp::Tcp;
@@ -27,7 +27,7 @@ pub struct Opened {
 /// [`Identity::join_timeout`] for all steps together and a second or two to tell the others who is missing.
 ///
 /// # Errors
-/// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`], [`share_memory`] and [`choose`].
+/// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`], [`share_memory`](super::share_memory) and [`choose`].
 pub fn open(identity: &Identity) -> Result<Opened> {
     if identity.world_size <= 1 {
         let alone = local::world(1).into_iter().next();
@@ -42,7 +42,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let prepared = prepare_ucx(identity);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
     let identity = &Identity { encrypt: agreed.encrypt, streams: agreed.streams, ..identity.clone() };
-    let neighbourhood = share_memory(identity, &mut rendezvous)?;
+    let Host { neighbourhood, processes } = meet_host(identity, &mut rendezvous)?;
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
         (Selected::Ucx, Ok(prepared)) => {
             let interface = rendezvous.own_address(identity)?;
@@ -50,6 +50,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             let options = Options { interface, join_timeout, ..Options::default() };
             let mut exchange = |card: &[u8]| rendezvous.exchange(card);
             let mut ucx = prepared.connect(&mut exchange, &options)?;
+            ucx.watch_processes(processes);
             if let Some(neighbourhood) = &neighbourhood {
                 ucx.share_memory(neighbourhood, true)?;
             }
@@ -61,6 +62,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             drop(prepared);
             let lanes = connect_mesh(identity, &mut rendezvous)?;
             let mut tcp = Tcp::over(identity.rank, identity.world_size, lanes)?;
+            tcp.watch_processes(processes);
             if let Some(neighbourhood) = &neighbourhood {
                 tcp.share_memory(neighbourhood, true)?;
             }

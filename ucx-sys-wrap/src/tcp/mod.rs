@@ -53,6 +53,7 @@ mod one_sided;
 mod operations;
 mod outgoing;
 mod poller;
+mod processes;
 mod queued;
 mod reading;
 mod remote;
@@ -77,10 +78,11 @@ pub use wire::{Lane, MAX_LANES};
 use crate::link::Links;
 use crate::local::remote::Regions;
 use crate::transport::{Statistics, check_peer};
-use crate::{Error, Failure, Rank, Result};
+use crate::{Error, Failure, Owner, Rank, Result};
 use connecting::connect;
 use connection::{Connection, Verdict};
 use poller::Poller;
+use processes::Ended;
 
 /// How much is read and how much written a connection in one turn, in bytes.
 const QUOTA: usize = 1 << 20;
@@ -98,8 +100,10 @@ const MANY: usize = 8;
 ///
 /// Dropped, it writes what is queued for at most a second and says bye. It then waits, for ten seconds at most, until the
 /// kernel has sent everything: a socket that is closed before that loses what is left when its peer sends something. A
-/// message whose send has ended therefore arrives, unless the peer reads nothing for so long.
+/// message whose send has ended therefore arrives, unless the peer reads nothing for so long. A copy of it that is dropped in
+/// a forked child does nothing of this.
 pub struct Tcp {
+    owner: Owner,
     rank: Rank,
     world_size: u32,
     connections: Vec<Option<Connection>>,
@@ -110,6 +114,8 @@ pub struct Tcp {
     awaited: Vec<usize>,
     /// Connections that ended without a word, until it is decided who died.
     suspects: Vec<Rank>,
+    /// Peers whose processes have ended and whose connections have not.
+    ended: Vec<Ended>,
     closed: Option<Closed>,
     turns: u32,
     /// Whether somebody may have slept since the last turn.
@@ -175,6 +181,7 @@ impl Tcp {
             connections.push(connection);
         }
         Ok(Self {
+            owner: Owner::here(),
             rank,
             world_size,
             connections,
@@ -182,6 +189,7 @@ impl Tcp {
             regions,
             awaited: Vec::new(),
             suspects: Vec::new(),
+            ended: Vec::new(),
             closed: None,
             turns: 0,
             sweep_next: false,
@@ -240,6 +248,9 @@ impl Tcp {
         }
         if self.turns.is_multiple_of(SWEEP_EVERY) {
             self.unwatch_awaited();
+        }
+        if !(self.ended.is_empty() && self.poller.ended.is_empty()) {
+            moved |= self.settle_ended();
         }
         if !self.suspects.is_empty() {
             self.judge();

@@ -30,7 +30,9 @@ impl Tcp {
     pub(super) fn is_sweep_due(&self) -> bool {
         let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
         let every = match &self.links {
-            None if is_all_seen => return false,
+            None if is_all_seen && !self.poller.has_processes() => return false,
+            // Only processes are not seen.
+            None if is_all_seen => SWEEP_LINKED_EVERY,
             Some(links) if links.count() + 1 >= self.connections.len() && self.awaited.is_empty() => SWEEP_LINKED_EVERY,
             _ => SWEEP_EVERY,
         };

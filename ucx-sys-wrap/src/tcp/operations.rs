@@ -200,6 +200,10 @@ impl Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
+        // Connections, links and what is watched are those of the process that has forked this one.
+        if !self.owner.is_here() {
+            return;
+        }
         self.part();
         for connection in self.connections.iter_mut().flatten() {
             connection.close(&Error::Closed, &mut self.statistics);

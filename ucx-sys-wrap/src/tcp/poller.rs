@@ -1,4 +1,4 @@
-//! Which sockets have something: one epoll descriptor over all of them, level-triggered.
+//! Which sockets have something, and which processes have ended: one epoll descriptor over all of them, level-triggered.
 //!
 //! A watched socket costs the kernel a call back for each packet, 100 ns on the way of every message. So the sockets of a few
 //! peers that are read in every turn anyway are not watched, until somebody prepares to sleep.
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::connection::Connection;
 use super::wire::Wire;
 use super::{MANY, Tcp};
+use crate::process::PeerProcess;
 use crate::{Error, Result};
 
 /// Events that are taken from the kernel at once.
@@ -25,8 +26,15 @@ const EVENTS: usize = 64;
 /// that who sleeps often does not change what is watched each time.
 const WAKEFUL_TURNS: u32 = 4096;
 
+/// What names the processes of peers among what is watched: their rank and this.
+const PROCESS: u64 = 1 << 32;
+
 pub(super) struct Poller {
     epoll: Arc<OwnedFd>,
+    /// The processes of peers, by rank, that are watched; empty if none ever was.
+    processes: Vec<Option<PeerProcess>>,
+    /// The peers whose processes have been found to have ended, until somebody takes note.
+    pub(super) ended: Vec<usize>,
     /// Indices of the connections that are not watched, because a turn or a sweep reads them.
     unwatched: ArrayVec<usize, MANY>,
     /// The turn before which everything was watched.
@@ -39,7 +47,8 @@ pub(super) type Ready = ArrayVec<usize, EVENTS>;
 impl Poller {
     pub(super) fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::system("can't create epoll", error))?;
-        Ok(Self { epoll: Arc::new(epoll), unwatched: ArrayVec::new(), watched_at: 0 })
+        let (processes, ended) = Default::default();
+        Ok(Self { epoll: Arc::new(epoll), processes, ended, unwatched: ArrayVec::new(), watched_at: 0 })
     }
 
     /// The descriptor, readable when a socket has something.
@@ -61,6 +70,37 @@ impl Poller {
     pub(super) fn add_bell(&self, bell: BorrowedFd<'_>) -> Result<()> {
         epoll::add(&self.epoll, bell, EventData::new_u64(u64::MAX), EventFlags::IN)
             .map_err(|error| Error::system("can't watch the bell of this rank", error))
+    }
+
+    /// Begins to watch the processes of peers, by rank.
+    pub(super) fn add_processes(&mut self, mut processes: Vec<Option<PeerProcess>>) {
+        for (index, place) in processes.iter_mut().enumerate() {
+            let data = EventData::new_u64(PROCESS + index as u64);
+            if let Some(process) = place
+                && let Err(error) = epoll::add(&self.epoll, &*process, data, EventFlags::IN)
+            {
+                tracing::debug!(%error, index, "can't watch the process of a peer");
+                *place = None;
+            }
+        }
+        if processes.iter().any(Option::is_some) {
+            self.processes = processes;
+        }
+    }
+
+    /// Whether it watches any process.
+    #[inline]
+    pub(super) fn has_processes(&self) -> bool {
+        !self.processes.is_empty()
+    }
+
+    /// Takes note of the end of a process, which is readable for ever.
+    fn note_end(&mut self, index: usize) {
+        if let Some(process) = self.processes.get_mut(index).and_then(Option::take) {
+            // Closing it is not enough where a child holds it as well.
+            let _ = epoll::delete(&self.epoll, &process);
+            self.ended.push(index);
+        }
     }
 
     /// Watches the sockets of a connection for what it waits for now.
@@ -119,12 +159,23 @@ impl Poller {
         self.unwatched.clone()
     }
 
-    /// Waits at most `patience` for something; at zero, only looks.
-    pub(super) fn wait(&self, patience: Duration) -> Ready {
+    /// Waits at most `patience` for something; at zero, only looks. Processes that have ended go to [`ended`](Self::ended).
+    pub(super) fn wait(&mut self, patience: Duration) -> Ready {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
-            Ok(count) => events[..count].iter().map(|event| event.data.u64() as usize).collect(),
+            Ok(count) => {
+                let mut ready = Ready::new();
+                for event in &events[..count] {
+                    match event.data.u64() {
+                        number if (PROCESS..2 * PROCESS).contains(&number) => {
+                            self.note_end((number - PROCESS) as usize)
+                        }
+                        number => ready.push(number as usize),
+                    }
+                }
+                ready
+            }
             Err(Errno::INTR) => Ready::new(),
             Err(error) => {
                 tracing::error!(%error, "epoll failed");

@@ -5,32 +5,37 @@
 //! closes its transport answers its watchers, those that its kernel has taken for it included, with the cause; a rank
 //! that fails also connects to all others and tells them. No thread, and nothing to look at while nobody waits.
 //!
+//! The sockets of a peer stay open when its process ends if a child that it has forked has them as well. So of a peer on
+//! this host the process is watched too. A network that does not bring anything says nothing about a peer: the connection is
+//! made anew for as long as somebody waits.
+//!
 //! Anybody can connect, so not everybody is kept: a rank has room for the connections of its peers and some strangers,
 //! and makes more by closing the oldest on which nobody has proven to know the token. So an end alone is no death: a
 //! watcher whose connection ends connects again, and the peer is gone when nobody listens there any more.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use slab::Slab;
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::notice::{NOTICE_BYTES, Notice, Withdrawal, decode, encode};
+use super::control::{Connection, End, Heard, connect};
+use super::notice::{Notice, Withdrawal, decode, encode};
+use super::peer_process::{Process, forget};
 use super::word::{Closed, Token};
+use crate::process::PeerProcess;
 use crate::{Error, Failure, Rank, Result};
 
 /// How long a failing rank tries to reach peers whose kernels do not answer at once.
 const TELL_PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a silent connection is trusted before the kernel asks the other host for a sign of life.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_RETRIES: u32 = 6;
+/// How long a listener is not looked at that the system has no descriptors for.
+const DEAF: Duration = Duration::from_millis(100);
 
 /// Connections that are kept besides two for each peer: strangers', until they make room.
 const STRANGERS: usize = 64;
@@ -41,6 +46,7 @@ const TAKEN_AT_LAST: usize = 4096;
 
 const LISTENER: u64 = u64::MAX;
 const ACCEPTED: u64 = 1 << 32;
+const PROCESS: u64 = 1 << 63;
 
 /// What is heard about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +67,8 @@ pub(super) struct Liveness {
     accepted: Slab<Connection>,
     accepted_ever: u64,
     epoll: OwnedFd,
+    /// Until when the listener is not looked at.
+    deaf_until: Option<Instant>,
     /// What whoever asks is answered.
     answer: Option<Closed>,
     /// What could not be said at once.
@@ -73,27 +81,9 @@ struct Peer {
     address: SocketAddr,
     token: Token,
     watch: Option<Connection>,
-}
-
-struct Connection {
-    stream: TcpStream,
-    notice: [u8; NOTICE_BYTES],
-    filled: usize,
-    /// Whether whoever is there has shown that it knows the token.
-    is_proven: bool,
-    /// How many were accepted before it.
-    number: u64,
-    /// Whether it was made because another one to the same peer had ended without a word.
-    after_end: bool,
-}
-
-enum Heard {
-    Nothing,
-    Notice([u8; NOTICE_BYTES]),
-    /// The connection is at its end: orderly after it was made, or in another way.
-    End {
-        was_made: bool,
-    },
+    /// Whether a connection to it that was made has ended without a word.
+    has_hung_up: bool,
+    process: Process,
 }
 
 impl Liveness {
@@ -108,9 +98,9 @@ impl Liveness {
         };
         let (listener, epoll) =
             make().map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
-        let (peers, accepted, answer) = (Vec::new(), Slab::new(), None);
+        let (peers, accepted, answer, deaf_until) = (Vec::new(), Slab::new(), None, None);
         let (unsaid, withdrawn) = (Vec::new(), Vec::new());
-        Ok(Self { listener, token, peers, accepted, accepted_ever: 0, epoll, answer, unsaid, withdrawn })
+        Ok(Self { listener, token, peers, accepted, accepted_ever: 0, epoll, deaf_until, answer, unsaid, withdrawn })
     }
 
     /// Where peers connect to.
@@ -120,7 +110,18 @@ impl Liveness {
 
     /// Adds the next rank; `None` for this one.
     pub(super) fn add_peer(&mut self, peer: Option<(SocketAddr, Token)>) {
-        self.peers.push(peer.map(|(address, token)| Peer { address, token, watch: None }));
+        let made =
+            |(address, token)| Peer { address, token, watch: None, has_hung_up: false, process: Process::Unknown };
+        self.peers.push(peer.map(made));
+    }
+
+    /// Has the processes of peers, by rank, watched with them.
+    pub(super) fn add_processes(&mut self, processes: Vec<Option<PeerProcess>>) {
+        for (peer, process) in self.peers.iter_mut().zip(processes) {
+            if let (Some(peer), Some(process)) = (peer, process) {
+                peer.process = Process::Known(process);
+            }
+        }
     }
 
     /// What proves this rank.
@@ -138,11 +139,16 @@ impl Liveness {
         &self.epoll
     }
 
-    /// Begins to watch a peer, unless it is watched. `Gone` when its kernel says at once that nobody listens.
+    /// Begins to watch a peer, unless it is watched. `Gone` when its kernel says at once that nobody listens, or its process is
+    /// known to have ended.
     pub(super) fn watch(&mut self, rank: Rank) -> Option<News> {
         let peer = self.peers.get_mut(rank.index())?.as_mut()?;
         if peer.watch.is_some() {
             return None;
+        }
+        peer.process.watch(PROCESS + u64::from(rank.0), &self.epoll);
+        if matches!(peer.process, Process::Ended) {
+            return Some(News::Gone(rank));
         }
         match connect(peer.address) {
             Ok(stream) => {
@@ -174,6 +180,9 @@ impl Liveness {
     }
 
     fn hear(&mut self) -> Option<News> {
+        if self.deaf_until.is_some_and(|until| until <= Instant::now()) {
+            self.listen(true);
+        }
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
         let count = match epoll::wait(&self.epoll, &mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
             Ok(count) => count,
@@ -187,6 +196,7 @@ impl Liveness {
         for event in &events[..count] {
             let heard = match event.data.u64() {
                 LISTENER => self.accept(TAKEN_AT_ONCE),
+                key if key >= PROCESS => self.hear_process(Rank((key - PROCESS) as u32)),
                 key if key >= ACCEPTED => self.hear_accepted((key - ACCEPTED) as usize),
                 rank => self.hear_watched(Rank(rank as u32)),
             };
@@ -202,8 +212,17 @@ impl Liveness {
     fn accept(&mut self, most: usize) -> Option<News> {
         let mut failed = None;
         for _ in 0..most {
-            // Whatever goes wrong with one connection, it is not taken; the next look goes on.
-            let Ok((stream, _)) = self.listener.accept() else { break };
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // One that has gone already.
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
+                Err(error) => {
+                    tracing::debug!(%error, "can't take a control connection now");
+                    self.listen(false);
+                    break;
+                }
+            };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
@@ -225,6 +244,16 @@ impl Liveness {
         failed
     }
 
+    /// Looks at the listener, or does not for a while: what nobody has descriptors for stays there, and would be found at every
+    /// look. Whoever has connected waits as for a rank that only computes.
+    fn listen(&mut self, is_ready: bool) {
+        self.deaf_until = if is_ready { None } else { Some(Instant::now() + DEAF) };
+        let events = if is_ready { EventFlags::IN } else { EventFlags::empty() };
+        if let Err(error) = epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
+            tracing::error!(%error, "can't change how the control listener is watched");
+        }
+    }
+
     /// Closes the oldest connection that nobody has proven themselves on, if there are too many.
     fn make_room(&mut self) {
         if self.accepted.len() < 2 * self.peers.len() + STRANGERS {
@@ -232,7 +261,7 @@ impl Liveness {
         }
         let oldest = self.accepted.iter().min_by_key(|(_, connection)| (connection.is_proven, connection.number));
         if let Some((key, _)) = oldest {
-            self.accepted.remove(key);
+            self.remove(key);
         }
     }
 
@@ -245,7 +274,7 @@ impl Liveness {
             let notice = match connection.hear() {
                 Heard::Nothing => return None,
                 Heard::Notice(bytes) => decode(&bytes, &self.token, world_size),
-                Heard::End { .. } => None,
+                Heard::End(_) => None,
             };
             connection.is_proven = notice.is_some();
             match notice {
@@ -253,11 +282,26 @@ impl Liveness {
                 Some(Notice::Withdrawn(message)) => self.withdrawn.push(message),
                 Some(Notice::Closed(Closed::No | Closed::Left)) => {}
                 None => {
-                    self.accepted.remove(key);
+                    self.remove(key);
                     return None;
                 }
             }
         }
+    }
+
+    /// Closes a connection of somebody else's.
+    fn remove(&mut self, key: usize) {
+        let connection = self.accepted.remove(key);
+        forget(&self.epoll, &connection.stream);
+    }
+
+    /// Closes the connection to a peer. Says whether there was one.
+    fn leave(&mut self, rank: Rank) -> bool {
+        let watch = self.peers.get_mut(rank.index()).and_then(|peer| peer.as_mut()?.watch.take());
+        if let Some(watch) = &watch {
+            forget(&self.epoll, &watch.stream);
+        }
+        watch.is_some()
     }
 
     fn hear_watched(&mut self, rank: Rank) -> Option<News> {
@@ -267,26 +311,34 @@ impl Liveness {
         let news = match watch.hear() {
             Heard::Nothing => return None,
             Heard::Notice(bytes) => match decode(&bytes, &peer.token, world_size) {
-                Some(Notice::Closed(Closed::Failed(cause))) => News::Failed(cause),
+                Some(Notice::Closed(Closed::Failed(cause))) => Some(News::Failed(cause)),
                 // Somebody else listens there now.
-                _ => News::Gone(rank),
+                _ => Some(News::Gone(rank)),
             },
-            Heard::End { was_made: true } => return self.watch_again(rank),
-            Heard::End { was_made: false } if watch.after_end => News::Died(rank),
-            Heard::End { was_made: false } => News::Gone(rank),
+            Heard::End(End::Closed) => return self.watch_again(rank),
+            Heard::End(End::Refused) if std::mem::take(&mut peer.has_hung_up) => Some(News::Died(rank)),
+            Heard::End(End::Refused) => Some(News::Gone(rank)),
+            // Who waits for the peer watches it again.
+            Heard::End(End::Unreachable) => None,
         };
-        peer.watch = None;
-        Some(news)
+        self.leave(rank);
+        news
     }
 
     /// A connection has ended without a word: the peer is dead if nobody listens there any more.
     fn watch_again(&mut self, rank: Rank) -> Option<News> {
-        self.peers.get_mut(rank.index())?.as_mut()?.watch = None;
+        self.leave(rank);
         let gone = self.watch(rank);
-        if let Some(Some(Peer { watch: Some(watch), .. })) = self.peers.get_mut(rank.index()) {
-            watch.after_end = true;
-        }
+        self.peers.get_mut(rank.index())?.as_mut()?.has_hung_up = gone.is_none();
         gone.map(|_| News::Died(rank))
+    }
+
+    /// A peer's process has ended. What it said before that is there.
+    fn hear_process(&mut self, rank: Rank) -> Option<News> {
+        self.peers.get_mut(rank.index())?.as_mut()?.process.end(&self.epoll);
+        let said = self.hear_watched(rank);
+        let end = if self.leave(rank) { News::Died(rank) } else { News::Gone(rank) };
+        said.or(Some(end))
     }
 
     /// Tells a peer that this rank wants a message back: now, or with one of the next looks.
@@ -319,6 +371,13 @@ impl Liveness {
         self.accept(TAKEN_AT_LAST);
     }
 
+    /// Listens no longer, whoever else has the listener: a child of this process, which would seem to listen for ever.
+    pub(super) fn hang_up(&self) {
+        if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
+            tracing::debug!(%error, "can't close the control listener");
+        }
+    }
+
     /// Tells every peer that this rank's transport is closed, for at most 100 ms.
     pub(super) fn tell_all(&mut self, closed: Closed) {
         self.answer(closed);
@@ -337,47 +396,6 @@ impl Liveness {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-impl Connection {
-    fn new(stream: TcpStream) -> Self {
-        Self { stream, notice: [0; NOTICE_BYTES], filled: 0, is_proven: false, number: 0, after_end: false }
-    }
-
-    /// Sends a notice; false if the connection is not made yet. If it is gone there is nobody to tell.
-    fn say(&mut self, notice: &[u8; NOTICE_BYTES]) -> bool {
-        // A notice is far smaller than any socket's room: it is taken whole or not at all.
-        !matches!(self.stream.write(notice), Err(error) if error.kind() == ErrorKind::WouldBlock)
-    }
-
-    fn hear(&mut self) -> Heard {
-        loop {
-            match self.stream.read(&mut self.notice[self.filled..]) {
-                Ok(0) => return Heard::End { was_made: true },
-                Ok(count) => self.filled += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Heard::End { was_made: error.kind() == ErrorKind::ConnectionReset },
-            }
-            if self.filled == NOTICE_BYTES {
-                self.filled = 0;
-                return Heard::Notice(self.notice);
-            }
-        }
-    }
-}
-
-/// Begins to connect, without waiting.
-fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    let keepalive =
-        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
-    socket.set_tcp_keepalive(&keepalive)?;
-    match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => Ok(socket.into()),
-        connected => connected.map(|()| socket.into()),
     }
 }
 

@@ -1,9 +1,17 @@
 //! Control connections: deaths, causes, withdrawals, and strangers.
 
-use std::net::Ipv4Addr;
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
 use crate::Tag;
+use crate::process::ProcessName;
+use crate::ucx::notice::NOTICE_BYTES;
 
 fn pair() -> [Liveness; 2] {
     let mut ranks = [1, 2].map(|seed| Liveness::new(Ipv4Addr::LOCALHOST.into(), [seed; 16]).unwrap());
@@ -127,4 +135,84 @@ fn withdrawals_arrive() {
         assert_eq!((sender.look(), receiver.look()), (None, None));
     }
     assert_eq!(receiver.withdrawn, messages);
+}
+
+/// As in a child that a rank has forked, which has all its sockets.
+#[test]
+fn a_rank_has_died_though_a_child_of_its_holds_its_sockets() {
+    let [mut watcher, mut watched] = pair();
+    let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let name = ProcessName::of(process.id()).unwrap();
+    watcher.add_processes(vec![None, name.open(&ProcessName::own().unwrap())]);
+    assert_eq!(watcher.watch(Rank(1)), None);
+    assert_eq!((watched.look(), watcher.look()), (None, None));
+    drop(process.stdin.take());
+    assert_eq!(heard(&mut watcher), News::Died(Rank(1)));
+    assert_eq!(watcher.watch(Rank(1)), Some(News::Gone(Rank(1))), "the child listens there");
+    assert_eq!(watcher.look(), None, "it is told once");
+    process.wait().unwrap();
+}
+
+#[test]
+fn what_a_rank_has_said_comes_before_its_end() {
+    let [mut watcher, mut watched] = pair();
+    let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let name = ProcessName::of(process.id()).unwrap();
+    let opened = name.open(&ProcessName::own().unwrap()).unwrap();
+    let end = opened.as_fd().try_clone_to_owned().unwrap();
+    watcher.add_processes(vec![None, Some(opened)]);
+    assert_eq!(watcher.watch(Rank(1)), None);
+    watched.answer(Closed::Failed(Failure::Aborted(Rank(1))));
+    drop(process.stdin.take());
+    rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+    assert_eq!(heard(&mut watcher), News::Failed(Failure::Aborted(Rank(1))));
+    process.wait().unwrap();
+}
+
+#[test]
+fn who_has_left_listens_no_more_though_a_child_of_its_has_the_listener() {
+    let [mut watcher, mut watched] = pair();
+    let _child = watched.listener.try_clone().unwrap();
+    watched.answer(Closed::Left);
+    watched.hang_up();
+    drop(watched);
+    let news = watcher.watch(Rank(1)).unwrap_or_else(|| heard(&mut watcher));
+    assert_eq!(news, News::Gone(Rank(1)));
+}
+
+const DEAF_TEST: &str = "ucx::liveness::tests::who_can_not_be_taken_is_not_found_at_every_look";
+const CHILD: &str = "BREVITY_TEST_DESCRIPTORS";
+
+/// In a process of its own, whose descriptors are used up.
+#[test]
+fn who_can_not_be_taken_is_not_found_at_every_look() {
+    if std::env::var_os(CHILD).is_some() {
+        return use_descriptors_up();
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args([DEAF_TEST, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn use_descriptors_up() {
+    let [mut watcher, mut watched] = pair();
+    assert_eq!(watcher.watch(Rank(1)), None);
+    let is_ready = |rank: &Liveness| {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [PollFd::new(rank.descriptor(), PollFlags::IN)], Some(&now)).unwrap() > 0
+    };
+    let start = Instant::now();
+    while !is_ready(&watched) {
+        assert!(start.elapsed() < Duration::from_secs(10), "nobody has connected");
+    }
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(1), maximum: limits.maximum }).unwrap();
+    assert_eq!(watched.look(), None);
+    assert!(watched.accepted.is_empty() && !is_ready(&watched), "a rank that sleeps on it would not");
+    setrlimit(Resource::Nofile, limits).unwrap();
+    // It has waited, and is heard.
+    while watched.accepted.is_empty() {
+        assert_eq!((watched.look(), watcher.look()), (None, None));
+        assert!(start.elapsed() < Duration::from_secs(20), "it is not taken any more");
+    }
 }

@@ -32,6 +32,7 @@ mod card;
 mod closing;
 #[cfg(test)]
 mod closing_tests;
+mod control;
 mod desk;
 mod engine;
 pub(crate) mod exiting;
@@ -56,6 +57,7 @@ mod neighbours;
 mod notice;
 mod operations;
 mod payload;
+mod peer_process;
 mod receiving;
 mod remote;
 mod sending;
@@ -84,7 +86,7 @@ pub use library::{Report, available};
 use crate::boot;
 use crate::link::Links;
 use crate::transport::Transport;
-use crate::{Error, Failure, MAX_WORLD_SIZE, Rank, Result};
+use crate::{Error, Failure, MAX_WORLD_SIZE, Owner, Rank, Result};
 use card::Card;
 use engine::Engine;
 use flight::{Bounces, Flight};
@@ -143,12 +145,14 @@ impl Default for Options {
 ///
 /// It may move between threads; its worker is entered by one thread at a time, which `&mut` ensures.
 ///
-/// Dropped, it sends what is queued for at most a second and tells who waits for it that it has left. Then go, in this
+/// Dropped, it sends what is queued for at most a second and tells who waits for it that it has left; but not as a copy in a
+/// forked child. Then go, in this
 /// order: endpoints, worker, context, and last the memory that UCX's callbacks write.
 ///
 /// When the process exits, the transport leaves that a [`Port`](crate::buffer::Port) holds, whatever other threads do with it.
 /// Used by itself it must be dropped before: UCX goes with the process, and a thread inside would crash.
 pub struct Ucx {
+    owner: Owner,
     rank: Rank,
     world_size: u32,
     sends: Sends,
@@ -267,6 +271,7 @@ impl Prepared {
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
         greeting::greet(rank, &mut engine, options.join_timeout)?;
         Ok(Ucx {
+            owner: Owner::here(),
             rank,
             world_size,
             sends: Sends::new(),
@@ -368,6 +373,10 @@ fn watch_all(engine: &Engine, liveness: &Liveness) -> Result<OwnedFd> {
 
 impl Drop for Ucx {
     fn drop(&mut self) {
+        // UCX, its threads and all connections are those of the process that has forked this one.
+        if !self.owner.is_here() {
+            return self.engine.forget();
+        }
         let inside = exiting::enter();
         if inside.is_none() {
             self.leave_at_exit(false);
@@ -378,6 +387,7 @@ impl Drop for Ucx {
         self.flush_links();
         if let Some(Closing { told, .. }) = &self.closed {
             self.liveness.answer(*told);
+            self.liveness.hang_up();
             return;
         }
         self.engine.close_endpoints(FLUSH_PATIENCE);
@@ -385,5 +395,6 @@ impl Drop for Ucx {
             tracing::warn!(%error, "can't say goodbye");
         }
         self.liveness.answer(Closed::Left);
+        self.liveness.hang_up();
     }
 }

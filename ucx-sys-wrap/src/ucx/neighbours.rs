@@ -9,6 +9,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{FLUSH_PATIENCE, Ucx};
 use crate::limits::check_length;
 use crate::link::Links;
+use crate::process::PeerProcess;
 use crate::shm::Neighbourhood;
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Transport};
 use crate::{Envelope, Error, Rank, Result};
@@ -40,6 +41,11 @@ impl Ucx {
             .map_err(|error| Error::system("can't watch the bell of this rank", error))?;
         self.links = Some(links);
         Ok(())
+    }
+
+    /// Watches the processes of peers, by rank, when it watches the peers.
+    pub(crate) fn watch_processes(&mut self, processes: Vec<Option<PeerProcess>>) {
+        self.liveness.add_processes(processes);
     }
 
     /// Posts a message if it is for a neighbour; else the parts come back.

@@ -199,6 +199,7 @@ impl Ucx {
         // Whoever fetches from memory that is given back now must learn that it was.
         let told = if is_under_way { Closed::Failed(cause) } else { Closed::Left };
         self.close_as(told, Some(cause), cause.into());
+        self.liveness.hang_up();
         if !self.engine.is_quiet() {
             self.tear_down();
             self.end_all(&cause.into());

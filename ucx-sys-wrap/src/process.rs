@@ -1,0 +1,152 @@
+//! The process of a rank, as the other ranks of its host see it: whether it still runs, by the word of their kernel.
+//!
+//! A socket says that a process has ended once all who hold it have closed it, and a process that has forked a child, as
+//! many that load data do, shares every socket with it. So the end of a socket is enough to say that a peer is gone, and
+//! no end is not enough to say that it is there. What says that is a descriptor of the process itself (`pidfd`). Ranks of
+//! other hosts, and processes that can't be seen from here, have only their sockets.
+
+use std::fs::read_to_string;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// The bytes of a [`ProcessName`].
+pub(crate) const PROCESS_NAME_BYTES: usize = 28;
+
+/// What tells a process from all others of a running kernel, also from later ones of the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessName {
+    /// The process namespace: device and inode.
+    namespace: (u64, u64),
+    number: u32,
+    /// When it began, in ticks since the system did.
+    began: u64,
+}
+
+/// The process that has made something. A child that it forks has a copy, and what the copy stands for is not the child's to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// This process.
+    #[must_use]
+    pub fn here() -> Self {
+        Self(std::process::id())
+    }
+
+    /// Whether it is this process. Costs a system call.
+    #[must_use]
+    pub fn is_here(self) -> bool {
+        self == Self::here()
+    }
+}
+
+/// A process of this host; its descriptor is readable once it has ended.
+pub(crate) struct PeerProcess(OwnedFd);
+
+impl ProcessName {
+    /// This process; `None` where the system does not say.
+    pub(crate) fn own() -> Option<Self> {
+        Self::of(std::process::id())
+    }
+
+    /// The process of this number, as it is seen from this one.
+    pub(crate) fn of(number: u32) -> Option<Self> {
+        let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?;
+        Some(Self { namespace: (namespace.dev(), namespace.ino()), number, began: beginning(number)? })
+    }
+
+    /// Opens the process, if it runs, is to be seen from the process `own`, and is another.
+    pub(crate) fn open(&self, own: &Self) -> Option<PeerProcess> {
+        if self == own || self.namespace != own.namespace {
+            return None;
+        }
+        let number = Pid::from_raw(i32::try_from(self.number).ok()?)?;
+        let process = pidfd_open(number, PidfdFlags::empty());
+        let process = process.inspect_err(|error| tracing::debug!(%error, "can't watch the process of a peer")).ok()?;
+        // The process that has this number now is the one that was opened, or has come after it: the peer's began before.
+        (beginning(self.number)? == self.began).then_some(PeerProcess(process))
+    }
+
+    pub(crate) fn encode(&self) -> [u8; PROCESS_NAME_BYTES] {
+        let mut bytes = [0; PROCESS_NAME_BYTES];
+        bytes[..8].copy_from_slice(&self.namespace.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.namespace.1.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.began.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.number.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; PROCESS_NAME_BYTES]) -> Self {
+        let long = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let number = bytes[24..].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
+        Self { namespace: (long(0), long(8)), number, began: long(16) }
+    }
+}
+
+impl AsFd for PeerProcess {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// When a process began: the 22nd word of its line, of which the second is its name in parentheses and may hold anything.
+fn beginning(number: u32) -> Option<u64> {
+    let line = read_to_string(format!("/proc/{number}/stat")).ok()?;
+    line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    /// A process that ends when its input does.
+    fn patient() -> Child {
+        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    fn has_ended(process: &PeerProcess) -> bool {
+        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    }
+
+    #[test]
+    fn a_process_has_ended_before_anybody_reaps_it() {
+        let (own, mut child) = (ProcessName::own().unwrap(), patient());
+        let process = ProcessName::of(child.id()).unwrap().open(&own).unwrap();
+        assert!(!has_ended(&process));
+        drop(child.stdin.take());
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+        assert!(has_ended(&process));
+        child.wait().unwrap();
+        assert!(has_ended(&process));
+    }
+
+    #[test]
+    fn only_the_process_that_is_meant_is_opened() {
+        let (own, mut child) = (ProcessName::own().unwrap(), patient());
+        let name = ProcessName::of(child.id()).unwrap();
+        assert!(name.open(&own).is_some() && own.open(&own).is_none());
+        assert!(ProcessName { began: name.began + 1, ..name }.open(&own).is_none(), "a later one of the same number");
+        assert!(
+            ProcessName { namespace: (name.namespace.0, 1), ..name }.open(&own).is_none(),
+            "not to be seen from here"
+        );
+        for number in [0, u32::MAX] {
+            assert!(ProcessName { number, ..name }.open(&own).is_none());
+        }
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(name.open(&own).is_none(), "it has gone");
+    }
+
+    #[test]
+    fn names_come_back() {
+        let name = ProcessName { namespace: (1 << 60, 2), number: 1 << 31, began: 1 << 50 };
+        assert_eq!(ProcessName::decode(&name.encode()), name);
+    }
+}
