@@ -18,11 +18,12 @@ fi
 echo "== no miri here (rustup toolchain install nightly --component miri): memcheck instead, which sees less"
 . ci/setup.sh
 mapfile -t programs < <(
-    cargo test --locked -p ucx-sys-wrap --lib --test local --test stress --no-run --message-format=json |
+    cargo test --locked -p ucx-sys-wrap --lib --test battery --test stress --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'
 )
 [ "${#programs[@]}" = 3 ] || { echo "expected three test programs, found ${#programs[@]}" >&2; exit 1; }
 memcheck=(valgrind --quiet --error-exitcode=99 --leak-check=no --trace-children=no)
 "${memcheck[@]}" "${programs[@]:0:1}" "${tests[@]}"
-"${memcheck[@]}" "${programs[1]}"
-BREVITY_STRESS_SECONDS=5 "${memcheck[@]}" "${programs[2]}" over_threads over_tcp
+"${memcheck[@]}" "${programs[1]}" over_threads
+BREVITY_STRESS_SECONDS=5 "${memcheck[@]}" "${programs[2]}" --exact \
+    {messages,puts_and_gets}::{over_threads,over_tcp}

@@ -29,11 +29,12 @@ prepare_address() {
 quick() {
     prepare_address
     cargo test --locked --target "$host" -p ucx-sys-wrap --lib --test local
+    cargo test --locked --target "$host" -p ucx-sys-wrap --test battery over_threads
 }
 
 address() {
     prepare_address
-    cargo test --locked --target "$host" -p ucx-sys-wrap --lib --test local --test tcp --test ucx --test stress
+    cargo test --locked --target "$host" -p ucx-sys-wrap --lib --test battery --test local --test tcp --test ucx --test stress
     # Few cases of each property: they are to meet every kernel and every end of a vector, not every value.
     PROPTEST_CASES=${PROPTEST_CASES:-16} cargo test --locked --target "$host" -p brevity-compress --lib --tests
 }
@@ -48,7 +49,7 @@ thread() {
     # UCX is not instrumented: nothing could be said about what happens inside it. The harness catches what tests print in
     # memory of its own, which is not instrumented either.
     cargo test --locked --target "$host" -p ucx-sys-wrap --lib -- --nocapture local:: buffer:: shm::
-    cargo test --locked --target "$host" -p ucx-sys-wrap --test local --test tcp -- --nocapture battery
+    cargo test --locked --target "$host" -p ucx-sys-wrap --test battery --test tcp -- --nocapture --skip ucx battery
     cargo test --locked --target "$host" -p ucx-sys-wrap --test stress -- --nocapture --skip ucx
 }
 

@@ -4,6 +4,8 @@
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use brevity_testing::Process;
+
 const BREVITY: &str = env!("CARGO_BIN_EXE_brevity");
 
 fn brevity(arguments: &[&str]) -> Output {
@@ -56,7 +58,7 @@ fn ranks_that_go_on_after_a_failure_are_ended_with_what_they_started() {
     assert!(start.elapsed() < Duration::from_secs(60));
     let sleeper = text(&output.stdout).trim().to_owned();
     assert!(!sleeper.is_empty());
-    await_end(&[&sleeper]);
+    await_end(&[Process(sleeper.parse().unwrap())]);
 }
 
 #[test]
@@ -84,8 +86,8 @@ fn a_killed_launcher_leaves_neither_ranks_nor_what_they_started() {
         .unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(job.stdout.take().unwrap()));
     let told = [lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()].join(" ");
-    let processes: Vec<&str> = told.split(' ').collect();
-    assert!(processes.len() == 4 && processes.iter().all(|process| is_running(process)), "{told}");
+    let processes: Vec<_> = told.split(' ').map(|process| Process(process.parse().unwrap())).collect();
+    assert!(processes.len() == 4 && processes.iter().all(|process| process.is_running()), "{told}");
     job.kill().unwrap();
     job.wait().unwrap();
     await_end(&processes);
@@ -155,16 +157,10 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
 }
 
 /// Waits for processes that were killed: they take a moment to end.
-fn await_end(processes: &[&str]) {
+fn await_end(processes: &[Process]) {
     let start = Instant::now();
-    while processes.iter().any(|process| is_running(process)) {
+    while processes.iter().any(|process| process.is_running()) {
         assert!(start.elapsed() < Duration::from_secs(10), "of {processes:?} some are left");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Whether the process exists and is more than an entry that nobody has reaped.
-fn is_running(process: &str) -> bool {
-    std::fs::read_to_string(format!("/proc/{process}/stat"))
-        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use crate::worlds::reserved_port;
+use brevity_testing::worlds::reserved_port;
 
 /// How a program ended, and what it said.
 #[derive(Debug)]
@@ -88,11 +88,4 @@ pub fn run_ranks(world_size: u32, patience: Duration, make: impl Fn(u32) -> Comm
         })
         .collect();
     ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
-}
-
-/// Whether the process exists and is more than an entry that nobody has reaped.
-#[must_use]
-pub fn is_running(process: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{process}/stat"))
-        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
 }

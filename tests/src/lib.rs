@@ -3,10 +3,10 @@
 
 pub mod command;
 pub mod faults;
+pub mod network;
 pub mod oracle;
 pub mod suite;
 mod threads;
-pub mod worlds;
 
 pub use threads::{on_groups, on_host, on_local, on_transports};
 

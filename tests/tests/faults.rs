@@ -11,7 +11,8 @@ mod namespaces;
 use std::thread::sleep;
 use std::time::Duration;
 
-use brevity_tests::faults::{Ended, Job, Kind, Report, Wire};
+use brevity_testing::{Wire, on_every_wire_of_processes};
+use brevity_tests::faults::{Ended, Job, Kind, Report};
 
 const FAULT: &str = env!("CARGO_BIN_EXE_fault");
 
@@ -30,52 +31,7 @@ const VICTIM: u32 = 2;
 const SMALL: &str = "100";
 const LARGE: &str = "1000000";
 
-/// Makes a test of `body` for each wire.
-macro_rules! on_every_wire {
-    ($($name:ident => $body:expr;)*) => {$(
-        mod $name {
-            use super::*;
-
-            #[test]
-            fn over_tcp() {
-                run(Wire::Tcp);
-            }
-
-            #[test]
-            fn over_encrypted_tcp() {
-                run(Wire::TcpEncrypted);
-            }
-
-            #[test]
-            fn over_tcp_and_shared_memory() {
-                run(Wire::TcpShared);
-            }
-
-            #[test]
-            fn over_ucx_and_shared_memory() {
-                run(Wire::UcxShared);
-            }
-
-            #[test]
-            fn over_ucx_and_tcp() {
-                run(Wire::UcxTcp);
-            }
-
-            #[test]
-            fn over_ucx_and_the_memory_of_neighbours() {
-                run(Wire::UcxNeighbours);
-            }
-
-            fn run(wire: Wire) {
-                if wire.is_here() {
-                    $body(wire);
-                }
-            }
-        }
-    )*};
-}
-
-on_every_wire! {
+on_every_wire_of_processes! {
     a_killed_rank_is_named_by_all_others => killed;
     a_killed_rank_is_named_by_calls_that_a_thread_moves => killed_beside_threads;
     a_death_while_nobody_calls_is_found_by_the_next_call => killed_in_silence;

@@ -1,16 +1,17 @@
-//! Handles of non-blocking calls that are waited for, tested, dropped or forgotten at random: the calls go on, and their
-//! results are right. `BREVITY_STRESS_SECONDS` says how long on each transport (1 unless set), `BREVITY_STRESS_SEED`
+//! Handles of non-blocking calls that are waited for, tested, dropped, forgotten or left by a panic at random: the calls go on,
+//! and their results are right. `BREVITY_STRESS_SECONDS` says how long on each transport (1 unless set), `BREVITY_STRESS_SEED`
 //! which plan (printed).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::hash::{BuildHasher, RandomState};
 use std::mem::forget;
-use std::net::{TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
-use brevity::transport::tcp::Tcp;
-use brevity::transport::{Rank, Transport, local};
+use brevity::transport::Transport;
+use brevity::transport::sim::{Cluster, Links, run};
 use brevity::{Group, Handle, Reduction, Settings};
+use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::{on_groups, oracle};
 
 const WORLD_SIZE: u32 = 3;
@@ -32,39 +33,9 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-#[test]
-fn between_threads() {
-    stress("local", between_threads_of_one_process(), false);
-}
-
-#[test]
-fn over_tcp() {
-    stress("tcp", over_sockets(), false);
-}
-
-#[test]
-fn beside_progress_threads() {
-    stress("local, with progress threads", between_threads_of_one_process(), true);
-    stress("tcp, with progress threads", over_sockets(), true);
-}
-
-fn between_threads_of_one_process() -> Vec<Box<dyn Transport>> {
-    local::world(WORLD_SIZE).into_iter().map(boxed).collect()
-}
-
-fn over_sockets() -> Vec<Box<dyn Transport>> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let size = WORLD_SIZE as usize;
-    let mut rows: Vec<Vec<Option<TcpStream>>> = (0..size).map(|_| (0..size).map(|_| None).collect()).collect();
-    for (low, high) in [(0, 1), (0, 2), (1, 2)] {
-        rows[high][low] = Some(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
-        rows[low][high] = Some(listener.accept().unwrap().0);
-    }
-    (0..).zip(rows).map(|(rank, row)| boxed(Tcp::new(Rank(rank), WORLD_SIZE, row).unwrap())).collect()
-}
-
-fn boxed(transport: impl Transport + 'static) -> Box<dyn Transport> {
-    Box::new(transport)
+on_every_wire! {
+    calls_go_on => |wire: Wire| stress(&format!("{wire:?}"), wire.world(WORLD_SIZE), false);
+    beside_progress_threads => |wire: Wire| stress(&format!("{wire:?}, with progress threads"), wire.world(WORLD_SIZE), true);
 }
 
 fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {
@@ -100,7 +71,8 @@ fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {
     println!("{name}: {calls:?} calls");
 }
 
-type Call = Handle<(Vec<f32>, brevity::collectives::Result<()>)>;
+type Reduced = (Vec<f32>, brevity::collectives::Result<()>);
+type Call = Handle<Reduced>;
 
 fn start(group: &Group, length: usize) -> Call {
     group.start_all_reduce(oracle::vector(group.rank(), length), Reduction::Sum)
@@ -108,7 +80,7 @@ fn start(group: &Group, length: usize) -> Call {
 
 /// False if the handle was forgotten.
 fn leave(random: &mut Random, handle: Call, length: usize, may_forget: bool) -> bool {
-    match random.below(4) {
+    match random.below(5) {
         0 => drop(handle),
         1 if may_forget => {
             forget(handle);
@@ -118,12 +90,53 @@ fn leave(random: &mut Random, handle: Call, length: usize, may_forget: bool) -> 
             let _ = handle.test();
             drop(handle);
         }
+        3 => leave_by_a_panic(handle),
         _ => {
-            let (sum, result) = handle.wait();
-            result.unwrap();
-            let vectors: Vec<_> = (0..WORLD_SIZE).map(|rank| oracle::vector(rank, length)).collect();
-            assert!(sum == oracle::sum(&vectors), "a wrong sum of {length} elements");
+            check(handle.wait(), length);
         }
     }
     true
+}
+
+fn leave_by_a_panic(handle: Call) {
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _held = handle;
+        resume_unwind(Box::new("on purpose"));
+    }));
+    assert!(panicked.is_err());
+}
+
+fn check((sum, result): Reduced, length: usize) {
+    result.unwrap();
+    let vectors: Vec<_> = (0..WORLD_SIZE).map(|rank| oracle::vector(rank, length)).collect();
+    assert!(sum == oracle::sum(&vectors), "a wrong sum of {length} elements");
+}
+
+/// The same in virtual time, where handles are awaited.
+#[test]
+fn calls_go_on_on_the_simulator() {
+    for seed in 1..=30 {
+        let cluster = Cluster::new(WORLD_SIZE, Links::new(0.436e-3, 9e-9));
+        let ended = run(cluster, |transport| {
+            let group = Group::new(transport, Settings::default());
+            async move {
+                let (mut common, mut own) = (Random(seed), Random(seed ^ u64::from(group.rank() + 1) << 40));
+                for _ in 0..10 {
+                    let lengths: Vec<usize> = (0..=common.below(4)).map(|_| LENGTHS[common.below(4)]).collect();
+                    let handles: Vec<_> = lengths.iter().map(|length| start(&group, *length)).collect();
+                    for (handle, length) in handles.into_iter().zip(lengths) {
+                        match own.below(4) {
+                            0 => drop(handle),
+                            1 => forget(handle),
+                            2 => leave_by_a_panic(handle),
+                            _ => check(handle.await, length),
+                        }
+                    }
+                }
+                // The others may still wait for calls whose handles this rank has left.
+                check(start(&group, 1).await, 1);
+            }
+        });
+        assert_eq!(ended.unwrap().len(), WORLD_SIZE as usize, "seed {seed}");
+    }
 }

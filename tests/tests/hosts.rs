@@ -2,15 +2,13 @@
 //! addresses ranks serve each other on, what a wrong choice says, and what joining does when nobody answers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "hosts/network.rs"]
-mod network;
-
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use brevity_testing::is_required;
 use brevity_tests::command::{Ended, run_within};
-use network::{LINK, Network, OTHER};
+use brevity_tests::network::{LINK, Network, OTHER};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
@@ -175,8 +173,7 @@ fn a_rank_that_came_over_an_address_of_its_own_host_serves_the_others_all_the_sa
 fn mpiexec_on_two_hosts() {
     let Some(network) = Network::new() else { return };
     if Command::new("mpiexec.mpich").arg("--version").output().is_err() {
-        let required = std::env::var_os("BREVITY_REQUIRE_LAUNCHERS").is_some_and(|value| value == "1");
-        assert!(!required, "no mpiexec.mpich");
+        assert!(!is_required("BREVITY_REQUIRE_LAUNCHERS"), "no mpiexec.mpich");
         println!("skipped: no mpiexec.mpich");
         return;
     }

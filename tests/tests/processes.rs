@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use brevity::launch::{Ending, Launch, Outcome};
 use brevity::transport::bootstrap::Choice;
+use brevity_testing::{Process, ucx_is_here};
 use brevity_tests::suite::WORLD_SIZES;
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS};
 
@@ -40,16 +41,6 @@ fn every_collective_over_ucx() {
         run_suite(Choice::Ucx, &[]);
         run_suite(Choice::Ucx, &[("UCX_TLS", "tcp,self")]);
     }
-}
-
-/// Whether UCX can be tested; where `BREVITY_REQUIRE_UCX=1` says that it must, a missing one is a failure.
-fn ucx_is_here() -> bool {
-    let missing = brevity::transport::ucx::available().err();
-    if let Some(why) = &missing {
-        assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none_or(|value| value != "1"), "{why}");
-        println!("skipped: no UCX ({why})");
-    }
-    missing.is_none()
 }
 
 /// A rank is killed while all of them exchange gradients without pause: the others say which.
@@ -134,14 +125,8 @@ fn the_launcher_leaves_nothing_when_it_is_killed() {
     launcher.kill().unwrap();
     launcher.wait().unwrap();
     let start = Instant::now();
-    while ranks.iter().any(|rank| is_running(*rank)) {
+    while ranks.iter().any(|rank| Process(*rank).is_running()) {
         assert!(start.elapsed() < PATIENCE, "a rank outlives its launcher");
         sleep(Duration::from_millis(10));
     }
-}
-
-/// Whether the process exists and is more than an entry that nobody has reaped.
-fn is_running(process: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{process}/stat"))
-        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])))
 }

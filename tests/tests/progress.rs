@@ -14,11 +14,11 @@ use brevity::collectives::{Call, Chunk, Cost, Description, Error, Operation, Res
 use brevity::transport::bootstrap::Opened;
 use brevity::transport::shm::Neighbourhood;
 use brevity::transport::tcp::Tcp;
-use brevity::transport::ucx::{Options, Ucx};
+use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
 use brevity::{GradientExchange, Group, Handle, Policy, Reduction, Settings};
-use brevity_tests::faults::ucx_is_here;
-use brevity_tests::worlds::{Row, on_ucx, sockets, ucx_ranks};
+use brevity_testing::worlds::{boxed, over_sockets, over_ucx, sockets};
+use brevity_testing::{Wire, ucx_is_here};
 use brevity_tests::{on_groups, oracle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -31,39 +31,36 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What ranks are between.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Between {
-    Threads,
-    Sockets,
+    /// A transport alone.
+    Wire(Wire),
+    /// Threads that share memory for collectives.
     Slots,
-    Ucx,
 }
 
 /// All that can be tested here.
 fn all() -> impl Iterator<Item = Between> {
-    let ucx = ucx_is_here().then_some(Between::Ucx);
-    [Between::Threads, Between::Sockets, Between::Slots].into_iter().chain(ucx)
+    let wires = Wire::ALL.into_iter().filter(|wire| wire.is_here()).map(Between::Wire);
+    wires.chain([Between::Slots])
 }
 
 fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     let settings = Settings { progress_thread, ..Settings::default() };
-    let threads = || local::world(WORLD_SIZE).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
     match between {
-        Between::Threads => threads().map(|transport| Group::new(transport, settings)).collect(),
-        Between::Sockets => over_sockets(settings, sockets(WORLD_SIZE)),
-        Between::Ucx => on_ucx(WORLD_SIZE, &Options::default())
-            .into_iter()
-            .map(|transport| Group::new(transport, settings))
-            .collect(),
+        Between::Wire(wire) => over(wire.world(WORLD_SIZE), settings),
         Between::Slots => {
-            let open = |(transport, neighbours)| Opened { transport, neighbourhood: Some(neighbours) };
-            let opened = threads().zip(Neighbourhood::in_process(WORLD_SIZE).unwrap()).map(open);
-            opened.map(|opened| Group::opened(opened, settings)).collect()
+            let ranks = boxed(local::world(WORLD_SIZE)).into_iter().zip(Neighbourhood::in_process(WORLD_SIZE).unwrap());
+            ranks.map(|(transport, here)| beside(transport, here, settings)).collect()
         }
     }
 }
 
-fn over_sockets(settings: Settings, rows: Vec<Row>) -> Vec<Group> {
-    let rank = |(rank, row)| Group::new(Box::new(Tcp::new(Rank(rank), WORLD_SIZE, row).unwrap()), settings);
-    (0..).zip(rows).map(rank).collect()
+fn over(world: World, settings: Settings) -> Vec<Group> {
+    world.into_iter().map(|transport| Group::new(transport, settings)).collect()
+}
+
+/// A group whose collectives use the memory that ranks share.
+fn beside(transport: Box<dyn Transport>, here: Arc<Neighbourhood>, settings: Settings) -> Group {
+    Group::opened(Opened { transport, neighbourhood: Some(here) }, settings)
 }
 
 type Reduced = ((Vec<f32>, std::sync::mpsc::Sender<Result<()>>), ());
@@ -183,7 +180,7 @@ fn blocking_calls_and_the_thread_share_the_engine() {
 /// Whoever starts a call may be inside the transport, which the thread waits for in the middle of its tasks.
 #[test]
 fn a_call_can_be_started_inside_another() {
-    on_groups(groups(Between::Threads, true), |group| {
+    on_groups(groups(Between::Wire(Wire::Local), true), |group| {
         for _ in 0..200 {
             let (pending, ended) = start_seen(group);
             let description = Description::new(Operation::BARRIER, 0, 0);
@@ -219,7 +216,8 @@ fn a_lost_rank_ends_a_call_while_nobody_turns() {
     let mut rows = sockets(WORLD_SIZE);
     let killed = rows.pop();
     let settings = Settings { progress_thread: true, ..Settings::default() };
-    let groups = over_sockets(settings, rows);
+    let rank = |(rank, row)| Tcp::new(Rank(rank), WORLD_SIZE, row).unwrap();
+    let groups = over(boxed((0..).zip(rows).map(rank).collect()), settings);
     let calls: Vec<_> = groups.iter().map(start_seen).collect();
     drop(killed);
     for (_handle, ended) in calls {
@@ -269,28 +267,21 @@ fn a_runtime_can_sleep_on_the_descriptor() {
     }
 }
 
-/// Two ranks of one host that share memory, as their transports do where they can.
-fn neighbours(between: Between) -> (Vec<Box<dyn Transport>>, Vec<Arc<Neighbourhood>>) {
-    let here = Neighbourhood::in_process(2).unwrap();
-    let transports = match between {
-        Between::Threads | Between::Slots => local::world(2).into_iter().map(|rank| Box::new(rank) as _).collect(),
-        Between::Sockets => {
-            let share = |((rank, row), here)| {
-                let mut tcp = Tcp::new(Rank(rank), 2, row).unwrap();
-                tcp.share_memory(here, true).unwrap();
-                Box::new(tcp) as _
-            };
-            (0..).zip(sockets(2)).zip(&here).map(share).collect()
-        }
-        Between::Ucx => {
-            let share = |(mut ucx, here): (Ucx, _)| {
-                ucx.share_memory(here, true).unwrap();
-                Box::new(ucx) as _
-            };
-            ucx_ranks(2, &Options::default()).into_iter().zip(&here).map(share).collect()
-        }
-    };
-    (transports, here)
+type World = Vec<Box<dyn Transport>>;
+
+/// Two ranks of one host over each transport, and what they share.
+fn neighbours() -> Vec<(World, Vec<Arc<Neighbourhood>>)> {
+    let here = || Neighbourhood::in_process(2).unwrap();
+    let (of_threads, of_tcp, of_ucx) = (here(), here(), here());
+    let mut tcp = over_sockets(2);
+    tcp.iter_mut().zip(&of_tcp).for_each(|(rank, here)| rank.share_memory(here, true).unwrap());
+    let mut all = vec![(boxed(local::world(2)), of_threads), (boxed(tcp), of_tcp)];
+    if ucx_is_here() {
+        let mut ucx = over_ucx(2, &Options::default());
+        ucx.iter_mut().zip(&of_ucx).for_each(|(rank, here)| rank.share_memory(here, true).unwrap());
+        all.push((boxed(ucx), of_ucx));
+    }
+    all
 }
 
 /// Slots are looked at before the transport is armed, which does not look at them: what a neighbour publishes in between must
@@ -298,12 +289,11 @@ fn neighbours(between: Between) -> (Vec<Box<dyn Transport>>, Vec<Arc<Neighbourho
 #[test]
 fn what_is_published_after_the_last_look_ends_the_sleep() {
     const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-    for between in all() {
-        let (transports, here) = neighbours(between);
-        let opened = transports.into_iter().zip(&here).map(|(transport, here)| {
-            Group::opened(Opened { transport, neighbourhood: Some(Arc::clone(here)) }, Settings::default())
-        });
-        let groups: Vec<_> = opened.collect();
+    for (transports, here) in neighbours() {
+        let name = transports[0].name();
+        let ranks = transports.into_iter().zip(&here);
+        let groups: Vec<_> =
+            ranks.map(|(transport, here)| beside(transport, Arc::clone(here), Settings::default())).collect();
         let description = Description::new(Operation::BARRIER, 0, 0);
         // A call that finds nothing, and whose peer publishes something right after its look.
         let pending = groups[0].start(description, Arc::clone(&here[1]), |_: &Call<'_, '_>, peer| {
@@ -317,11 +307,11 @@ fn what_is_published_after_the_last_look_ends_the_sleep() {
             let sleep = loop {
                 match groups[0].prepare_sleep() {
                     Some(sleep) => break sleep,
-                    None => assert!(start.elapsed() < PATIENCE, "{between:?}: it never comes to rest"),
+                    None => assert!(start.elapsed() < PATIENCE, "{name}: it never comes to rest"),
                 }
             };
             let ready = poll(&mut [PollFd::new(&sleep, PollFlags::IN)], Some(&NOW)).unwrap();
-            assert!(ready > 0, "{between:?}: the ring was heard away before sleep {sleeps}");
+            assert!(ready > 0, "{name}: the ring was heard away before sleep {sleeps}");
         }
         drop(pending);
     }

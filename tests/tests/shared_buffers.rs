@@ -8,14 +8,11 @@ use std::time::Duration;
 use brevity::collectives::pattern::Binomial;
 use brevity::collectives::{Description, Error, Operation, dense};
 use brevity::transport::buffer::{Pool, SharedBuffer};
-use brevity::transport::shm::Neighbourhood;
 use brevity::transport::sim::{Cluster, Links, run};
-use brevity::transport::tcp::Tcp;
-use brevity::transport::ucx::Options;
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Element, Group, Handle, Settings};
-use brevity_tests::faults::ucx_is_here;
-use brevity_tests::worlds::{self, joined, sockets};
+use brevity_testing::ucx_is_here;
+use brevity_testing::worlds::{Lanes, boxed, joined, lanes, neighbours, over_sockets, over_ucx};
 use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const WORLD_SIZES: [u32; 6] = [1, 2, 3, 5, 7, 8];
@@ -27,33 +24,27 @@ const COUNTS: [usize; 5] = [0, 1, 1001, 20_000, 300_000];
 const LARGE: usize = 100_001;
 const LARGE_BYTES: u64 = 4 * LARGE as u64;
 
-fn boxed(transport: impl Transport + 'static) -> Box<dyn Transport> {
-    Box::new(transport)
-}
-
 fn on_threads(world_size: u32) -> Vec<Box<dyn Transport>> {
-    local::world(world_size).into_iter().map(boxed).collect()
+    boxed(local::world(world_size))
 }
 
 /// Ranks over sockets that share no memory.
 fn on_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
-    (0..).zip(sockets(world_size)).map(|(rank, row)| boxed(Tcp::new(Rank(rank), world_size, row).unwrap())).collect()
+    boxed(over_sockets(world_size))
+}
+
+/// The same, encrypted.
+fn on_encrypted_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
+    boxed(joined(world_size, Lanes { streams: 1, encrypt: true }))
 }
 
 /// Ranks over sockets that share memory as those of one host do; `may_read` lets them read each other's.
 fn on_neighbours(world_size: u32, may_read: bool) -> Vec<Box<dyn Transport>> {
-    let ranks = (0..).zip(sockets(world_size)).zip(Neighbourhood::in_process(world_size).unwrap());
-    let rank = |((rank, row), neighbours)| {
-        let mut transport = Tcp::new(Rank(rank), world_size, row).unwrap();
-        transport.share_memory(&neighbours, may_read).unwrap();
-        boxed(transport)
-    };
-    ranks.map(rank).collect()
+    boxed(neighbours(world_size, may_read))
 }
 
-fn on_ucx(world_size: u32, lanes: &str) -> Vec<Box<dyn Transport>> {
-    let options = Options { settings: vec![("TLS".into(), lanes.into())], ..Options::default() };
-    worlds::on_ucx(world_size, &options)
+fn on_ucx(world_size: u32, names: &str) -> Vec<Box<dyn Transport>> {
+    boxed(over_ucx(world_size, &lanes(names)))
 }
 
 /// Broadcasts from every root, pieces and whole buffers, and gives what was received on again.
@@ -100,7 +91,7 @@ fn every_rank_gets_the_roots_elements_over_sockets() {
 
 #[test]
 fn every_rank_gets_the_roots_elements_over_encrypted_sockets() {
-    on_transports(joined(5, true), broadcasts);
+    on_transports(on_encrypted_sockets(5), broadcasts);
 }
 
 #[test]
@@ -224,7 +215,7 @@ fn through_rings_each_side_copies() {
 #[test]
 fn over_encrypted_sockets_little_is_copied() {
     for world_size in WORLD_SIZES {
-        for (rank, (_, bytes)) in (0..).zip(copied(joined(world_size, true))) {
+        for (rank, (_, bytes)) in (0..).zip(copied(on_encrypted_sockets(world_size))) {
             let place = Binomial::new(rank, 0, world_size);
             let times = place.children().count() as u64 + u64::from(place.parent().is_some());
             assert!(bytes <= times * LARGE_BYTES / 2, "rank {rank} of {world_size}: {bytes} bytes");

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use brevity::transport::Rank;
 use brevity::transport::bootstrap::{Identity, JobKey, Master, Rendezvous, share_memory};
-use brevity_tests::faults::{Job, Process, Wire};
-use brevity_tests::worlds::reserved_port;
+use brevity_testing::worlds::reserved_port;
+use brevity_testing::{Process, Wire};
+use brevity_tests::faults::Job;
 
 const FAULT: &str = env!("CARGO_BIN_EXE_fault");
 

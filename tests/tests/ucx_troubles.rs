@@ -4,8 +4,8 @@
 use std::process::Command;
 use std::time::Duration;
 
+use brevity_testing::ucx_is_here;
 use brevity_tests::command::{Ended, run_ranks};
-use brevity_tests::faults::ucx_is_here;
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 

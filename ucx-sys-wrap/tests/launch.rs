@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use brevity_testing::Process;
 use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::bootstrap::{Choice, Identity};
 use ucx_sys_wrap::launch::{Ending, Launch, Outcome, die_with_parent, guard, is_launched};
@@ -246,7 +247,7 @@ fn a_guard_that_is_stopped_holds_nobody() {
     let (mut launcher, processes) = launcher("/bin/sh");
     let guard = guard_of(&launcher, &[]);
     signal(guard, "STOP");
-    await_that("the guard goes on", || state(guard) == Some('T'));
+    await_that("the guard goes on", || Process(guard).is_stopped());
     processes.iter().for_each(|process| signal(*process, "KILL"));
     assert!(wait(&mut launcher).success(), "the launcher did not end");
     assert!(!Path::new(&format!("/proc/{guard}")).exists(), "the guard is left");
@@ -256,7 +257,7 @@ fn a_guard_that_is_stopped_holds_nobody() {
 fn guard_of(launcher: &Child, killed: &[u32]) -> u32 {
     let is_guard = |process: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-        name.trim() == "job-guard" && is_running(*process) && !killed.contains(process)
+        name.trim() == "job-guard" && Process(*process).is_running() && !killed.contains(process)
     };
     let mut found = None;
     await_that("there is no guard", || {
@@ -288,7 +289,7 @@ fn launcher(shell: &str) -> (Child, Vec<u32>) {
     let processes = told.iter().flat_map(|line| line.split(' ').skip(1)).map(|id| id.parse::<u32>().unwrap());
     let processes: Vec<u32> = processes.collect();
     assert_eq!(processes.len(), 4, "{told:?}");
-    assert!(processes.iter().all(|&process| is_running(process)));
+    assert!(processes.iter().all(|&process| Process(process).is_running()));
     (launcher, processes)
 }
 
@@ -352,18 +353,8 @@ fn wait(process: &mut Child) -> std::process::ExitStatus {
 /// Waits until the process is gone, or only an entry that nobody has reaped.
 fn assert_ends(process: u32) {
     let start = Instant::now();
-    while is_running(process) {
+    while Process(process).is_running() {
         assert!(start.elapsed() < Duration::from_secs(10), "process {process} is left");
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-fn is_running(process: u32) -> bool {
-    state(process).is_some_and(|state| !['Z', 'X'].contains(&state))
-}
-
-/// What the system says that a process does; none for one that is gone.
-fn state(process: u32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    stat.rsplit(')').next()?.trim_start().chars().next()
 }

@@ -1,18 +1,15 @@
-//! The transport between threads, held against the conformance battery and its own promises.
+//! The copies of the transport between threads.
 
+#[allow(dead_code, reason = "the battery belongs to others")]
 mod common;
 
+use brevity_testing::worlds::boxed;
 use common::{block, envelope, pattern};
 use ucx_sys_wrap::buffer::Port;
-use ucx_sys_wrap::{Rank, Statistics, Transport, local};
+use ucx_sys_wrap::{Rank, Statistics, local};
 
-fn world(world_size: u32) -> Vec<Box<dyn Transport>> {
-    local::world(world_size).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
-}
-
-#[test]
-fn battery() {
-    common::battery("local", world);
+fn world(world_size: u32) -> common::World {
+    boxed(local::world(world_size))
 }
 
 #[test]

@@ -9,8 +9,6 @@ mod common;
 mod plan;
 #[path = "stress/puts.rs"]
 mod puts;
-#[path = "stress/worlds.rs"]
-mod worlds;
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -19,11 +17,11 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use common::{block, turn};
+use brevity_testing::{Wire, on_every_wire};
+use common::{World, block, turn};
 use plan::{Message, Random, Way};
 use ucx_sys_wrap::buffer::Port;
 use ucx_sys_wrap::{Arrival, Envelope, Mark, Rank, Signature, Tag};
-use worlds::World;
 
 /// What memory holds that was given back.
 const REUSED: u8 = 0x77;
@@ -34,32 +32,9 @@ const LAST: Mark = Mark(u64::MAX);
 /// Turns that a receive is waited for whose message may never come.
 const PATIENT_TURNS: u32 = 300;
 
-/// Makes a test of messages and one of puts and gets for each transport.
-macro_rules! on_every_transport {
-    ($($name:ident => $title:literal, $world:expr;)*) => {$(
-        mod $name {
-            use super::*;
-
-            #[test]
-            fn messages() {
-                $world.into_iter().for_each(|world| stress($title, world));
-            }
-
-            #[test]
-            fn puts_and_gets() {
-                $world.into_iter().for_each(|world| puts::stress($title, world));
-            }
-        }
-    )*};
-}
-
-on_every_transport! {
-    over_threads => "local", Some(worlds::local());
-    over_tcp => "tcp", Some(worlds::tcp());
-    over_shared_memory => "shared memory", Some(worlds::shared_memory(true));
-    over_rings_of_shared_memory => "rings", Some(worlds::shared_memory(false));
-    over_ucx_and_shared_memory => "ucx, all", worlds::ucx("all");
-    over_ucx_and_tcp => "ucx, tcp", worlds::ucx("tcp,self");
+on_every_wire! {
+    messages => |wire: Wire| stress(&format!("{wire:?}"), wire.world(2));
+    puts_and_gets => |wire: Wire| puts::stress(&format!("{wire:?}"), wire.world(2));
 }
 
 fn number(variable: &str) -> Option<u64> {

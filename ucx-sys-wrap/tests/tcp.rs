@@ -29,25 +29,12 @@ mod streams;
 #[path = "tcp/world.rs"]
 mod world;
 
-use ucx_sys_wrap::Transport;
-use ucx_sys_wrap::tcp::Tcp;
-use world::Lanes;
+use brevity_testing::worlds::{Lanes, boxed, joined};
 
-#[test]
-fn battery() {
-    common::battery("tcp", |world_size| {
-        world::world(world_size as usize).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
-    });
-}
-
+/// Others than those of the wires that all batteries are held against.
 #[test]
 fn battery_over_two_streams() {
     battery_over(Lanes { streams: 2, encrypt: false });
-}
-
-#[test]
-fn battery_over_four_streams() {
-    battery_over(Lanes { streams: 4, encrypt: false });
 }
 
 #[test]
@@ -55,25 +42,6 @@ fn battery_encrypted() {
     battery_over(Lanes { streams: 1, encrypt: true });
 }
 
-#[test]
-fn battery_over_four_encrypted_streams() {
-    battery_over(Lanes { streams: 4, encrypt: true });
-}
-
 fn battery_over(lanes: Lanes) {
-    common::battery(&format!("tcp, {lanes:?}"), |world_size| boxed(world::met(world_size as usize, lanes)));
-}
-
-#[test]
-fn battery_over_shared_memory() {
-    common::battery("tcp, shared memory", |world_size| boxed(world::neighbours(world_size as usize, true)));
-}
-
-#[test]
-fn battery_over_shared_memory_without_reading_others() {
-    common::battery("tcp, rings alone", |world_size| boxed(world::neighbours(world_size as usize, false)));
-}
-
-fn boxed(world: Vec<Tcp>) -> Vec<Box<dyn Transport>> {
-    world.into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>).collect()
+    common::battery(&format!("tcp, {lanes:?}"), |world_size| boxed(joined(world_size, lanes)));
 }

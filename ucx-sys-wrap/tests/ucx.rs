@@ -2,100 +2,31 @@
 //! UCX's tcp. Skipped where there is no UCX, unless `BREVITY_REQUIRE_UCX` is 1.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
-mod common;
 #[path = "ucx/copies.rs"]
 mod copies;
 #[path = "ucx/endings.rs"]
 mod endings;
 
-use std::io::Write;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use brevity_testing::{Wire, ucx_is_here};
 use ucx_sys_wrap::buffer::{Comm, Port, scope};
-use ucx_sys_wrap::shm::Neighbourhood;
 use ucx_sys_wrap::ucx::{self, Options, Ucx};
-use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag, Transport};
+use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag};
 
 const DEADLINE: Duration = Duration::from_secs(100);
 
-/// What UCX's settings and the memory that ranks share make of a world.
-#[derive(Clone, Copy, Debug)]
-struct Way {
-    /// The transports that UCX may take (`UCX_TLS`).
-    lanes: &'static str,
-    neighbours: Neighbours,
-}
-
-/// Which ranks of a world share memory, and send no messages over UCX.
-#[derive(Clone, Copy, Debug)]
-enum Neighbours {
-    None,
-    /// The lower half, at least two: the others are as if on other hosts.
-    Half,
-    All,
-}
-
 /// What is tested on UCX alone.
-const OVER_UCX: [Way; 2] =
-    [Way { lanes: "all", neighbours: Neighbours::None }, Way { lanes: "tcp,self", neighbours: Neighbours::None }];
+const OVER_UCX: [Wire; 2] = [Wire::UcxShared, Wire::UcxTcp];
 
 /// What everything else is tested on.
-const WAYS: [Way; 4] = [
-    OVER_UCX[0],
-    OVER_UCX[1],
-    Way { lanes: "all", neighbours: Neighbours::All },
-    Way { lanes: "tcp,self", neighbours: Neighbours::Half },
-];
-
-/// Whether there is a UCX; says so where there is none, and fails if there must be one.
-fn has_ucx() -> bool {
-    match ucx::available() {
-        Ok(_) => true,
-        Err(why) if std::env::var_os("BREVITY_REQUIRE_UCX").is_none_or(|value| value != "1") => {
-            // Not `eprintln`, which the test harness swallows.
-            let _ = std::io::stderr().write_all(format!("skipped: no UCX ({why})\n").as_bytes());
-            false
-        }
-        Err(why) => panic!("{why}"),
-    }
-}
-
-/// Makes the ranks of a world, each on a thread of its own.
-fn world(world_size: u32, way: Way) -> Vec<Box<dyn Transport>> {
-    let options = Options { settings: vec![("TLS".into(), way.lanes.into())], ..Options::default() };
-    let near = match way.neighbours {
-        Neighbours::None => 0,
-        Neighbours::Half => world_size.div_ceil(2).max(2).min(world_size),
-        Neighbours::All => world_size,
-    };
-    let neighbourhoods = Neighbourhood::in_process(near.max(1)).unwrap();
-    let cards = Mutex::new(vec![Vec::new(); world_size as usize]);
-    let met = Barrier::new(world_size as usize);
-    let connect = &|rank: Rank| {
-        let mut exchange = |own: &[u8]| {
-            cards.lock().unwrap()[rank.index()] = own.to_vec();
-            met.wait();
-            let all = cards.lock().unwrap().clone();
-            met.wait();
-            Ok(all)
-        };
-        let mut ucx = Ucx::connect(rank, world_size, &mut exchange, &options).unwrap();
-        if rank.0 < near {
-            ucx.share_memory(&neighbourhoods[rank.index()], true).unwrap();
-        }
-        ucx
-    };
-    std::thread::scope(|threads| {
-        let ranks: Vec<_> = Rank::all(world_size).map(|rank| threads.spawn(move || connect(rank))).collect();
-        ranks.into_iter().map(|rank| Box::new(rank.join().unwrap()) as Box<dyn Transport>).collect()
-    })
-}
+const WIRES: [Wire; 4] = [Wire::UcxShared, Wire::UcxTcp, Wire::UcxNeighbours, Wire::Ucx];
 
 /// Ranks whose users have set different things all say so, and name the same rank.
 #[test]
 fn ranks_with_other_settings_are_refused_by_all() {
-    if !has_ucx() {
+    if !ucx_is_here() {
         return;
     }
     let cards = Mutex::new(vec![Vec::new(); 3]);
@@ -120,25 +51,18 @@ fn ranks_with_other_settings_are_refused_by_all() {
     });
 }
 
-#[test]
-fn battery() {
-    if has_ucx() {
-        WAYS.iter().for_each(|way| common::battery(&format!("ucx, {way:?}"), |world_size| world(world_size, *way)));
-    }
-}
-
-/// The same through a port, on all ways.
+/// The same through a port, on all wires.
 fn ported(world_size: u32, body: impl Fn(&Arc<Port>, Rank) + Send + Sync) {
-    ported_on(&WAYS, world_size, body);
+    ported_on(&WIRES, world_size, body);
 }
 
-fn ported_on(ways: &[Way], world_size: u32, body: impl Fn(&Arc<Port>, Rank) + Send + Sync) {
-    if !has_ucx() {
+fn ported_on(wires: &[Wire], world_size: u32, body: impl Fn(&Arc<Port>, Rank) + Send + Sync) {
+    if !ucx_is_here() {
         return;
     }
-    for way in ways {
+    for wire in wires {
         std::thread::scope(|threads| {
-            for transport in world(world_size, *way) {
+            for transport in wire.world(world_size) {
                 let body = &body;
                 threads.spawn(move || {
                     let rank = transport.rank();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use brevity::launch::{Ending, Launch};
+use brevity_testing::ucx_is_here;
 use ucx_sys_wrap::bootstrap::Choice;
 
-use crate::ranks::ucx_is_here;
 use crate::stage::{DEADLINE, Stage};
 
 /// What a wire is chosen by.

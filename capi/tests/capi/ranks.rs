@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use brevity::launch::Launch;
+use brevity_testing::ucx_is_here;
 use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::stage::{DEADLINE, Stage, source};
@@ -125,15 +126,4 @@ fn a_process_may_exit_with_a_group() {
             }
         }
     }
-}
-
-/// Says so if UCX is missing.
-///
-/// # Panics
-/// When it is missing where it must be there (`BREVITY_REQUIRE_UCX`).
-pub fn ucx_is_here() -> bool {
-    let Err(why) = ucx_sys_wrap::ucx::available() else { return true };
-    assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none(), "no UCX: {why}");
-    println!("skipped: no UCX: {why}");
-    false
 }

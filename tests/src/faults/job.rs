@@ -6,81 +6,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use brevity::launch::Launch;
-use brevity::transport::bootstrap::Choice;
+use brevity_testing::{Process, Wire};
 
 use super::FOLDER;
-use super::process::Process;
 use super::report::{Report, write};
 
 /// How long anything that must happen may take; generous, since it only has to tell slow from stuck.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What the bytes between ranks travel on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wire {
-    /// The tcp transport over sockets alone.
-    Tcp,
-    /// The same, encrypted and over three streams.
-    TcpEncrypted,
-    /// The tcp transport, with shared memory between ranks of one host.
-    TcpShared,
-    /// UCX over its own shared memory.
-    UcxShared,
-    /// UCX over its own tcp.
-    UcxTcp,
-    /// UCX over its own tcp, with shared memory of ours between ranks of one host.
-    UcxNeighbours,
-}
-
-impl Wire {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Tcp, Self::TcpEncrypted, Self::TcpShared, Self::UcxShared, Self::UcxTcp, Self::UcxNeighbours];
-
-    /// What chooses it.
-    #[must_use]
-    pub fn environment(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Tcp => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "off")],
-            Self::TcpEncrypted => &[
-                ("BREVITY_TRANSPORT", "tcp"),
-                ("BREVITY_SHARED_MEMORY", "off"),
-                ("BREVITY_ENCRYPT", "1"),
-                ("BREVITY_TCP_STREAMS", "3"),
-            ],
-            Self::TcpShared => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "on")],
-            Self::UcxShared => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off")],
-            Self::UcxTcp => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off"), ("UCX_TLS", "tcp,self")],
-            Self::UcxNeighbours => {
-                &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "on"), ("UCX_TLS", "tcp,self")]
-            }
-        }
-    }
-
-    /// Whether it can be tested here: UCX may be missing, but not where `BREVITY_REQUIRE_UCX` is 1.
-    #[must_use]
-    pub fn is_here(self) -> bool {
-        matches!(self, Self::Tcp | Self::TcpEncrypted | Self::TcpShared) || ucx_is_here()
-    }
-
-    fn choice(self) -> Choice {
-        if matches!(self, Self::Tcp | Self::TcpEncrypted | Self::TcpShared) { Choice::Tcp } else { Choice::Ucx }
-    }
-}
-
-/// Whether UCX can be tested; where `BREVITY_REQUIRE_UCX=1` says that it must, a missing one is a failure.
-///
-/// # Panics
-/// When it is missing and must not be.
-#[must_use]
-pub fn ucx_is_here() -> bool {
-    let missing = brevity::transport::ucx::available().err();
-    if let Some(why) = &missing {
-        assert!(std::env::var_os("BREVITY_REQUIRE_UCX").is_none_or(|value| value != "1"), "{why}");
-        println!("skipped: no UCX ({why})");
-    }
-    missing.is_none()
-}
 
 /// Ranks of a job, the folder that they report to, and what keeps them from outliving the test.
 pub struct Job {

@@ -4,11 +4,9 @@
 //! middle of it, `go` that it may go on, `report-RANK` how its calls ended.
 
 mod job;
-mod process;
 mod report;
 
-pub use job::{Job, PATIENCE, Wire, ucx_is_here};
-pub use process::{Process, listening_ports};
+pub use job::{Job, PATIENCE};
 pub use report::{Ended, Kind, Log, Report};
 
 /// Names the folder.

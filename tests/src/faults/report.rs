@@ -7,9 +7,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use brevity::collectives::Error;
+use brevity_testing::Process;
 
 use super::FOLDER;
-use super::process::Process;
 
 /// How a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

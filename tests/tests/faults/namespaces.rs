@@ -4,88 +4,26 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use brevity_tests::faults::{Job, Kind, Wire};
+use brevity_testing::Wire;
+use brevity_tests::faults::{Job, Kind};
+use brevity_tests::network::{LINK, Network};
 
 use super::{FAULT, LARGE, NEAR, SLACK, SMALL};
 
-/// Two namespaces that can reach each other; gone when this is dropped.
-struct Link {
-    names: [String; 2],
-}
-
-const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
-const INTERFACE: &str = "brevity0";
-
-impl Link {
-    /// `None` where namespaces can't be made; a failure where `BREVITY_REQUIRE_NAMESPACES` is 1.
-    fn new() -> Option<Self> {
-        let link = Self { names: [0, 1].map(|side| format!("brevity-{}-{side}", std::process::id())) };
-        let made = link.names.iter().all(|name| ip(&["netns", "add", name])) && link.connect();
-        if made {
-            return Some(link);
-        }
-        let must = std::env::var_os("BREVITY_REQUIRE_NAMESPACES").is_some_and(|value| value == "1");
-        assert!(!must, "no network namespaces can be made here");
-        println!("skipped: no network namespaces can be made here");
-        None
-    }
-
-    fn connect(&self) -> bool {
-        let [a, b] = &self.names;
-        ip(&["-n", a, "link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", b])
-            && self.names.iter().zip(ADDRESSES).all(|(name, address)| {
-                ip(&["-n", name, "addr", "add", &format!("{address}/24"), "dev", INTERFACE])
-                    && ip(&["-n", name, "link", "set", INTERFACE, "up"])
-                    && ip(&["-n", name, "link", "set", "lo", "up"])
-            })
-            && self.names.iter().all(|name| carries(name))
-    }
-
-    /// Nothing goes through any more, and nobody is told.
-    fn cut(&self) {
-        assert!(ip(&["-n", &self.names[0], "link", "set", INTERFACE, "down"]));
-    }
-
-    /// A rank on one side.
-    fn rank(&self, side: usize, rank: usize, wire: Wire, elements: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[side], FAULT, "reduce", elements]);
-        command.envs(wire.environment().iter().copied());
-        command.envs([
-            ("BREVITY_RANK", rank.to_string().as_str()),
-            ("BREVITY_WORLD_SIZE", "3"),
-            ("BREVITY_MASTER", &format!("{}:4100", ADDRESSES[0])),
-            ("BREVITY_KEY", "a key for three ranks on two hosts"),
-            ("BREVITY_INTERFACE", INTERFACE),
-            ("BREVITY_TIMEOUT", &NEAR.as_secs().to_string()),
-            ("UCX_NET_DEVICES", INTERFACE),
-        ]);
-        command
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        for name in &self.names {
-            ip(&["netns", "del", name]);
-        }
-    }
-}
-
-/// Waits until the interface in namespace `name` has found its other end.
-fn carries(name: &str) -> bool {
-    (0..1000).any(|_| {
-        let shown = Command::new("ip").args(["-n", name, "link", "show", INTERFACE]).output();
-        let is_up = shown.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("state UP"));
-        if !is_up {
-            sleep(Duration::from_millis(5));
-        }
-        is_up
-    })
-}
-
-fn ip(words: &[&str]) -> bool {
-    Command::new("ip").args(words).stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+/// A rank on one of the hosts.
+fn rank(network: &Network, (host, rank): (usize, usize), wire: Wire, elements: &str) -> Command {
+    let mut command = network.command(host, FAULT);
+    command.args(["reduce", elements]).envs(wire.environment().iter().copied());
+    command.envs([
+        ("BREVITY_RANK", rank.to_string().as_str()),
+        ("BREVITY_WORLD_SIZE", "3"),
+        ("BREVITY_MASTER", &network.master(4)),
+        ("BREVITY_KEY", "a key for three ranks on two hosts"),
+        ("BREVITY_INTERFACE", LINK),
+        ("BREVITY_TIMEOUT", &NEAR.as_secs().to_string()),
+        ("UCX_NET_DEVICES", LINK),
+    ]);
+    command
 }
 
 /// Ranks 0 and 1 on one side, rank 2 on the other.
@@ -94,12 +32,12 @@ fn cut(wire: Wire) {
         return;
     }
     for elements in [SMALL, LARGE] {
-        let Some(link) = Link::new() else { return };
-        let ranks = [(0, 0), (0, 1), (1, 2)].map(|(side, rank)| link.rank(side, rank, wire, elements));
+        let Some(network) = Network::new() else { return };
+        let ranks = [(0, 0), (0, 1), (1, 2)].map(|place| rank(&network, place, wire, elements));
         let job = Job::of_commands(ranks.into());
         job.await_ready();
         sleep(Duration::from_millis(50));
-        link.cut();
+        network.cut();
         let reports = [0, 1, 2].map(|rank| job.report(rank));
         for (rank, report) in reports.iter().enumerate() {
             let ended = report.call.unwrap();
@@ -112,23 +50,33 @@ fn cut(wire: Wire) {
     }
 }
 
-#[test]
-fn a_link_that_is_cut_ends_calls_by_their_deadline_over_tcp() {
-    cut(Wire::Tcp);
-}
+/// Shared memory of ours is for ranks of one host: those of two namespaces do without. UCX's own reaches from one to the other,
+/// so no link between them can be cut where it is on.
+mod a_link_that_is_cut_ends_calls_by_their_deadline {
+    use super::*;
 
-/// Shared memory is for ranks of one host: those of two namespaces do without.
-#[test]
-fn a_link_that_is_cut_ends_calls_by_their_deadline_beside_shared_memory() {
-    cut(Wire::TcpShared);
-}
+    #[test]
+    fn over_tcp() {
+        cut(Wire::Tcp);
+    }
 
-#[test]
-fn a_link_that_is_cut_ends_calls_by_their_deadline_over_ucx() {
-    cut(Wire::UcxTcp);
-}
+    #[test]
+    fn over_encrypted_tcp() {
+        cut(Wire::TcpEncrypted);
+    }
 
-#[test]
-fn a_link_that_is_cut_ends_calls_by_their_deadline_over_ucx_beside_shared_memory() {
-    cut(Wire::UcxNeighbours);
+    #[test]
+    fn beside_shared_memory() {
+        cut(Wire::TcpShared);
+    }
+
+    #[test]
+    fn over_ucx_and_tcp() {
+        cut(Wire::UcxTcp);
+    }
+
+    #[test]
+    fn over_ucx_and_tcp_beside_shared_memory() {
+        cut(Wire::UcxNeighbours);
+    }
 }

@@ -21,6 +21,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The sequence number of the messages that end a case; cases use others.
 const LAST_SEQUENCE: u32 = 0xf_ffff;
 
+/// Ranks, in their order.
+pub type World = Vec<Box<dyn Transport>>;
+
 /// A name, the world sizes it runs with, and what every rank does.
 type Case = (&'static str, &'static [u32], fn(&Arc<Port>));
 
@@ -71,7 +74,7 @@ const CLOSING_CASES: &[Case] = &[
 ///
 /// # Panics
 /// When a case fails, or does not end in time, with its name.
-pub fn battery(name: &str, make: impl Fn(u32) -> Vec<Box<dyn Transport>>) {
+pub fn battery(name: &str, make: impl Fn(u32) -> World) {
     let cases = CASES.iter().map(|case| (case, true)).chain(CLOSING_CASES.iter().map(|case| (case, false)));
     for (&(case, world_sizes, body), meets) in cases {
         for &world_size in world_sizes {
@@ -92,7 +95,7 @@ pub fn battery(name: &str, make: impl Fn(u32) -> Vec<Box<dyn Transport>>) {
 ///
 /// # Panics
 /// When one of them panics, or does not end in time.
-pub fn run(title: &str, world: Vec<Box<dyn Transport>>, body: impl Fn(Arc<Port>) + Send + Sync + 'static) {
+pub fn run(title: &str, world: World, body: impl Fn(Arc<Port>) + Send + Sync + 'static) {
     run_for(title, DEADLINE, world, body);
 }
 
@@ -100,12 +103,7 @@ pub fn run(title: &str, world: Vec<Box<dyn Transport>>, body: impl Fn(Arc<Port>)
 ///
 /// # Panics
 /// As [`run`].
-pub fn run_for(
-    title: &str,
-    patience: Duration,
-    world: Vec<Box<dyn Transport>>,
-    body: impl Fn(Arc<Port>) + Send + Sync + 'static,
-) {
+pub fn run_for(title: &str, patience: Duration, world: World, body: impl Fn(Arc<Port>) + Send + Sync + 'static) {
     let (body, (report, reports)) = (Arc::new(body), channel());
     let mut running: Vec<_> = (0..world.len()).collect();
     let mut threads = Vec::new();

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion};
 use ucx_sys_wrap::{Mark, Rank};
 
-use super::common::{block, run_for};
+use super::common::{World, block, run_for};
 use super::plan::{Message, Random, Way};
-use super::worlds::World;
 use super::{REUSED, envelope, goes_on, leave, part, seconds_and_seed};
 
 /// The rank that puts and gets, and the one whose memory that is.

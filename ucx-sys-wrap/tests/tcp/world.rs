@@ -1,11 +1,9 @@
 //! Ranks over loopback sockets, strangers that speak the wire format, and operations with the memory they borrow.
 
-use socket2::{Domain, Socket, Type};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use brevity_testing::worlds;
+pub use brevity_testing::worlds::{Lanes, Row};
 use std::time::{Duration, Instant};
-use ucx_sys_wrap::bootstrap::{Identity, JobKey, Master, Rendezvous, connect_mesh};
 use ucx_sys_wrap::buffer::{Buffer, RawVec, RecvBuffer, SendBuffer};
-use ucx_sys_wrap::shm::Neighbourhood;
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
     Arrival, Envelope, Error, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId, SendParts,
@@ -16,60 +14,23 @@ pub const HEADER_BYTES: u64 = 64;
 /// Only tells slow from stuck.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
-pub type Row = Vec<Option<TcpStream>>;
-
 /// Sockets between all ranks: `mesh[rank][peer]`.
 pub fn mesh(world_size: usize) -> Vec<Row> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let mut rows: Vec<Row> = (0..world_size).map(|_| (0..world_size).map(|_| None).collect()).collect();
-    for (low, high) in pairs(world_size).filter(|(low, high)| low < high) {
-        rows[high][low] = Some(TcpStream::connect(address).unwrap());
-        rows[low][high] = Some(listener.accept().unwrap().0);
-    }
-    rows
-}
-
-/// How ranks are connected.
-#[derive(Clone, Copy, Debug)]
-pub struct Lanes {
-    pub streams: u8,
-    pub encrypt: bool,
+    worlds::sockets(world_size as u32)
 }
 
 /// Ranks that have met as processes do, over lanes of this kind.
 pub fn met(world_size: usize, lanes: Lanes) -> Vec<Tcp> {
-    let key = JobKey::parse("correct horse battery").unwrap();
-    let reserved = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    reserved.set_reuse_port(true).unwrap();
-    reserved.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let port = reserved.local_addr().unwrap().as_socket().unwrap().port();
-    let join = &|rank: usize| {
-        let master = Master { host: "127.0.0.1".into(), port };
-        let mut identity = Identity::new(Rank(rank as u32), world_size as u32, master);
-        (identity.key, identity.port_reserved) = (Some(key.clone()), true);
-        (identity.streams, identity.encrypt) = (lanes.streams, lanes.encrypt);
-        let lanes = connect_mesh(&identity, &mut Rendezvous::join(&identity)?)?;
-        Tcp::over(identity.rank, identity.world_size, lanes)
-    };
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..world_size).map(|rank| scope.spawn(move || join(rank))).collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect()
-    })
+    worlds::joined(world_size as u32, lanes)
 }
 
 pub fn world(world_size: usize) -> Vec<Tcp> {
-    let rows = mesh(world_size).into_iter().enumerate();
-    rows.map(|(rank, row)| Tcp::new(Rank(rank as u32), world_size as u32, row).unwrap()).collect()
+    worlds::over_sockets(world_size as u32)
 }
 
 /// Ranks of one host that share memory; `may_read` lets them read each other's.
 pub fn neighbours(world_size: usize, may_read: bool) -> Vec<Tcp> {
-    let mut transports = world(world_size);
-    for (transport, neighbourhood) in transports.iter_mut().zip(Neighbourhood::in_process(world_size as u32).unwrap()) {
-        transport.share_memory(&neighbourhood, may_read).unwrap();
-    }
-    transports
+    worlds::neighbours(world_size as u32, may_read)
 }
 
 /// A world in which only the first `real` ranks are transports; the others are bare sockets.

@@ -1,4 +1,5 @@
-//! Two network namespaces that can reach each other.
+//! Two hosts on one machine: network namespaces that can reach each other.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,6 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
+
+use brevity_testing::is_required;
 
 /// The interface between the two hosts.
 pub const LINK: &str = "brevity0";
@@ -23,6 +26,10 @@ pub struct Network {
 
 impl Network {
     /// `None` where namespaces can't be made; a failure where `BREVITY_REQUIRE_NAMESPACES` is 1.
+    ///
+    /// # Panics
+    /// Then.
+    #[must_use]
     pub fn new() -> Option<Self> {
         // Tests may be threads of one process.
         static NETWORKS: AtomicU32 = AtomicU32::new(0);
@@ -33,13 +40,21 @@ impl Network {
         if made {
             return Some(network);
         }
-        let must = std::env::var_os("BREVITY_REQUIRE_NAMESPACES").is_some_and(|value| value == "1");
-        assert!(!must, "no network namespaces can be made here");
+        assert!(!is_required("BREVITY_REQUIRE_NAMESPACES"), "no network namespaces can be made here");
         println!("skipped: no network namespaces can be made here");
         None
     }
 
+    /// Nothing goes through any more, and nobody is told.
+    ///
+    /// # Panics
+    /// When the link can't be cut.
+    pub fn cut(&self) {
+        assert!(ip(&["-n", &self.names[0], "link", "set", LINK, "down"]));
+    }
+
     /// A command that runs on a host, without what a launcher of this test may have set.
+    #[must_use]
     pub fn command(&self, host: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[host], program]);
@@ -52,22 +67,29 @@ impl Network {
     }
 
     /// A host's address on the link, of IP version 4 or 6.
+    #[must_use]
     pub fn address(&self, host: usize, version: u8) -> String {
         if version == 4 { format!("10.78.0.{}", host + 1) } else { format!("fd78::{}", host + 1) }
     }
 
     /// Where rank 0 waits on the first host.
+    #[must_use]
     pub fn master(&self, version: u8) -> String {
         let address = self.address(0, version);
         if version == 4 { format!("{address}:{PORT}") } else { format!("[{address}]:{PORT}") }
     }
 
     /// Where rank 0 would wait on a host's interface that leads nowhere.
+    #[must_use]
     pub fn dead_end(&self, host: usize) -> String {
         format!("{}:{PORT}", nowhere(host))
     }
 
     /// Addresses on the second host's link that nobody has: packets to them go out and vanish.
+    ///
+    /// # Panics
+    /// When the system can't.
+    #[must_use]
     pub fn black_holes(&self) -> [String; 2] {
         for address in ["10.78.0.9", "fd78::9"] {
             let words = ["-n", &self.names[1], "neigh", "add", address, "lladdr", "02:00:00:00:00:09", "dev", LINK];
@@ -77,6 +99,10 @@ impl Network {
     }
 
     /// The addresses on which anybody listens on a host, as the kernel writes them.
+    ///
+    /// # Panics
+    /// When the system can't.
+    #[must_use]
     pub fn listening(&self, host: usize) -> Vec<String> {
         let mut command = self.command(host, "cat");
         let output = command.args(["/proc/net/tcp", "/proc/net/tcp6"]).output().unwrap();
@@ -89,6 +115,10 @@ impl Network {
     }
 
     /// A program that runs commands on the host whose address it is given, as `ssh` does.
+    ///
+    /// # Panics
+    /// When the system can't.
+    #[must_use]
     pub fn remote_shell(&self) -> String {
         let path = self.folder.path().join("shell");
         let [first, second] = [0, 1].map(|host| self.address(host, 4));

@@ -1,0 +1,9 @@
+//! Every wire, held against the battery of what every transport must do.
+
+mod common;
+
+use brevity_testing::{Wire, on_every_wire};
+
+on_every_wire! {
+    battery => |wire: Wire| common::battery(&format!("{wire:?}"), |world_size| wire.world(world_size));
+}
