@@ -2,54 +2,44 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::launch::Launch;
-use brevity::transport::bootstrap::Choice;
-use brevity_tests::faults::Wire;
+use brevity_testing::{Wire, on_every_wire_of_processes};
 
 const LEAVE: &str = env!("CARGO_BIN_EXE_leave");
 
-/// How the scope is left, bytes of the message, and progress that the other rank makes before it stops.
-const CASES: [[&str; 3]; 5] = [
+/// How the scope is left, bytes of the message, and when the other rank is stopped.
+type Case = [&'static str; 3];
+
+const MESSAGES: [Case; 5] = [
     ["drop", "4000", "before"],
     ["forget", "4000000", "before"],
     ["panic", "300000", "0"],
     ["forget", "40000000", "3"],
-    ["drop", "40000000", "30"],
+    ["drop", "40000000", "middle"],
 ];
 
-fn run(who: &str, wire: Wire) {
-    if !wire.is_here() {
-        return;
-    }
-    for [way, bytes, turns] in CASES {
-        let choice =
-            if matches!(wire, Wire::Tcp | Wire::TcpEncrypted | Wire::TcpShared) { Choice::Tcp } else { Choice::Ucx };
-        let mut launch = Launch::new(LEAVE, [who, way, bytes, turns]).ranks(2).transport(choice);
+const VISITS: [Case; 2] = [["forget", "40000000", "middle"], ["panic", "40000000", "middle"]];
+
+fn run(who: &str, cases: &[Case], wire: Wire) {
+    for [way, bytes, when] in cases {
+        let mut launch = Launch::new(LEAVE, [who, *way, *bytes, *when]).ranks(2).transport(wire.choice());
         for (name, value) in wire.environment() {
             launch = launch.env(*name, *value);
         }
         let outcome = launch.spawn().unwrap().wait().unwrap();
-        assert_eq!(outcome.report(), None, "{wire:?}: {who} {way} {bytes} {turns}");
+        assert_eq!(outcome.report(), None, "{wire:?}: {who} {way} {bytes} {when}");
     }
 }
 
-macro_rules! on_every_wire {
-    ($($name:ident: $who:literal, $wire:ident;)*) => {$(
-        #[test]
-        fn $name() {
-            run($who, Wire::$wire);
-        }
-    )*};
+on_every_wire_of_processes! {
+    a_receiver_leaves => |wire| run("receiver", &MESSAGES, wire);
+    a_sender_leaves => |wire| run("sender", &MESSAGES, wire);
+    a_visitor_leaves => visit;
 }
 
-on_every_wire! {
-    a_receiver_leaves_over_tcp: "receiver", Tcp;
-    a_receiver_leaves_over_shared_memory: "receiver", TcpShared;
-    a_receiver_leaves_over_ucx_and_shared_memory: "receiver", UcxShared;
-    a_receiver_leaves_over_ucx_and_tcp: "receiver", UcxTcp;
-    a_receiver_leaves_over_ucx_and_the_memory_of_neighbours: "receiver", UcxNeighbours;
-    a_sender_leaves_over_tcp: "sender", Tcp;
-    a_sender_leaves_over_shared_memory: "sender", TcpShared;
-    a_sender_leaves_over_ucx_and_shared_memory: "sender", UcxShared;
-    a_sender_leaves_over_ucx_and_tcp: "sender", UcxTcp;
-    a_sender_leaves_over_ucx_and_the_memory_of_neighbours: "sender", UcxNeighbours;
+/// Not where UCX answers gets over its tcp: when a visitor has gone, UCX 1.13 may end the owner's process by an assertion of its
+/// own (`uct_tcp_ep_pending_purge`), since what it still has to send there can't be sent any more.
+fn visit(wire: Wire) {
+    if !matches!(wire, Wire::UcxTcp | Wire::UcxNeighbours) {
+        run("visitor", &VISITS, wire);
+    }
 }

@@ -1,10 +1,14 @@
-//! One of two ranks, of which one leaves a scope while the other is stopped: `leave WHO WAY BYTES TURNS`.
+//! One of two ranks, of which one leaves a scope while the other is stopped: `leave WHO WAY BYTES WHEN`.
 //!
-//! WHO is `receiver` or `sender`. The other rank posts its half of a message of BYTES bytes, makes progress TURNS times
-//! (`before`: it posts nothing yet) and stops itself. Then WHO leaves, by WAY (`drop`, `forget` or `panic`), uses the
-//! memory for something else, and lets the other go on. Memory that was given back must not be written any more, and
-//! what is sent from it must not be received.
+//! WHO is `receiver`, `sender` or `visitor`. The other rank posts its half of a message of BYTES bytes and is stopped WHEN:
+//! `before` it posts, after it has made progress so many times, or in the `middle`, when some of the message has landed
+//! and some has not. Then WHO leaves, by WAY (`drop`, `forget` or `panic`), uses the memory for something else, and lets
+//! the other go on. Memory that was given back must not be written any more, and what is sent from it must not be
+//! received. A visitor puts into the other's memory and gets from it, and leaves in the `middle` of that.
 #![forbid(unsafe_code)]
+
+mod landing;
+mod visiting;
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,10 +20,13 @@ use brevity::launch;
 use brevity::transport::bootstrap::{Identity, open};
 use brevity::transport::buffer::{Comm, Port, scope};
 use brevity::transport::{Envelope, Mark, Rank, Result, Signature, Tag};
-use brevity_tests::faults::Process;
+use brevity_testing::Process;
+use landing::Place;
 
 const SENDER: Rank = Rank(0);
 const RECEIVER: Rank = Rank(1);
+const VISITOR: Rank = SENDER;
+const OWNER: Rank = RECEIVER;
 
 /// What the memory holds before, while, and after it is lent.
 const UNTOUCHED: u8 = 0x11;
@@ -33,41 +40,60 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const AFTERMATH: Duration = Duration::from_millis(200);
 
 struct Plan {
-    leaver: Rank,
     way: String,
     bytes: usize,
-    /// `None`: the other one stops before it posts.
-    turns: Option<u32>,
+    when: When,
+}
+
+/// When the other rank is stopped.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    Before,
+    After(u32),
+    Middle,
 }
 
 fn main() -> ExitCode {
     launch::die_with_parent();
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [who, way, bytes, turns] = &words[..] else { panic!("usage: leave WHO WAY BYTES TURNS") };
-    let plan = Plan {
-        leaver: if who == "sender" { SENDER } else { RECEIVER },
-        way: way.clone(),
-        bytes: bytes.parse().unwrap_or_else(|error| panic!("{bytes}: {error}")),
-        turns: turns.parse().ok(),
+    let [who, way, bytes, when] = &words[..] else { panic!("usage: leave WHO WAY BYTES WHEN") };
+    let number = |word: &str| word.parse().unwrap_or_else(|error| panic!("{word}: {error}"));
+    let when = match when.as_str() {
+        "before" => When::Before,
+        "middle" => When::Middle,
+        turns => When::After(number(turns)),
     };
+    let plan = Plan { way: way.clone(), bytes: number(bytes) as usize, when };
     let opened = Identity::from_env().and_then(|identity| open(&identity)).unwrap_or_else(|error| panic!("{error}"));
     let port = Port::new(opened.transport);
-    if port.rank() == plan.leaver {
-        leave(&port, &plan)
-    } else {
-        stop(&port, &plan)
+    let own = port.rank();
+    match (who.as_str(), own) {
+        ("visitor", VISITOR) => visiting::visit(&port, &plan),
+        ("visitor", _) => visiting::own(&port, &plan),
+        ("sender", SENDER) | ("receiver", RECEIVER) => leave(&port, &plan),
+        _ => stop(&port, &plan),
     }
     ExitCode::SUCCESS
+}
+
+/// Tells the other rank who is to be stopped.
+fn tell_process(port: &Arc<Port>, to: Rank) {
+    let number = std::process::id().to_le_bytes().to_vec();
+    run(port, async |comm| comm.send(to, envelope(port.rank(), 1), number).await.map(drop))
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn hear_process(port: &Arc<Port>, from: Rank) -> Process {
+    let mut number = [0u8; 4];
+    run(port, async |comm| comm.recv(from, envelope(from, 1), &mut number[..]).await.map(drop))
+        .unwrap_or_else(|error| panic!("{error}"));
+    Process(u32::from_le_bytes(number))
 }
 
 /// The rank that leaves.
 fn leave(port: &Arc<Port>, plan: &Plan) {
     let own = port.rank();
-    let other = Rank(1 - own.0);
-    let mut number = [0u8; 4];
-    run(port, async |comm| comm.recv(other, envelope(other, 1), &mut number[..]).await.map(drop))
-        .unwrap_or_else(|error| panic!("{error}"));
-    let other = Process(u32::from_le_bytes(number));
+    let other = hear_process(port, Rank(1 - own.0));
     let mut memory = vec![if own == SENDER { SENT } else { UNTOUCHED }; plan.bytes];
     let start = Instant::now();
     let left = catch_unwind(AssertUnwindSafe(|| lend_and_leave(port, plan, other, &mut memory)));
@@ -82,25 +108,43 @@ fn leave(port: &Arc<Port>, plan: &Plan) {
 }
 
 fn lend_and_leave(port: &Arc<Port>, plan: &Plan, other: Process, memory: &mut [u8]) {
+    let landing = Place::of(memory);
     run(port, async |comm| {
-        let until_stopped = || {
-            let start = Instant::now();
-            while !other.is_stopped() {
-                comm.port().progress();
-                assert!(start.elapsed() < PATIENCE, "the other rank does not stop");
-            }
-            turn_for(comm.port(), Duration::from_millis(20));
-        };
         if port.rank() == SENDER {
             let operation = comm.send(RECEIVER, envelope(SENDER, 2), &memory[..]);
-            until_stopped();
+            turn_until_stopped(port, other);
             part(operation, &plan.way);
         } else {
             let operation = comm.recv(SENDER, envelope(SENDER, 2), memory);
-            until_stopped();
+            if plan.when == When::Middle {
+                landing.await_halfway(port);
+                stop_other(other);
+                assert!(landing.is_halfway(), "it went on without this rank");
+            } else {
+                turn_until_stopped(port, other);
+            }
             part(operation, &plan.way);
         }
     });
+}
+
+/// Makes progress until the other rank has stopped itself, and a little more.
+fn turn_until_stopped(port: &Port, other: Process) {
+    let start = Instant::now();
+    while !other.is_stopped() {
+        port.progress();
+        assert!(start.elapsed() < PATIENCE, "the other rank does not stop");
+    }
+    turn_for(port, Duration::from_millis(20));
+}
+
+/// Stops the other rank, without progress here.
+fn stop_other(other: Process) {
+    other.signal("STOP");
+    let start = Instant::now();
+    while !other.is_stopped() {
+        assert!(start.elapsed() < PATIENCE, "the other rank does not stop");
+    }
 }
 
 fn part<T>(operation: T, way: &str) {
@@ -111,38 +155,42 @@ fn part<T>(operation: T, way: &str) {
     }
 }
 
-/// The rank that stops.
+/// The rank that is stopped.
 fn stop(port: &Arc<Port>, plan: &Plan) {
     let own = port.rank();
-    run(port, async |comm| {
-        comm.send(plan.leaver, envelope(own, 1), std::process::id().to_le_bytes().to_vec()).await.map(drop)
-    })
-    .unwrap_or_else(|error| panic!("{error}"));
-    let stopping = |comm: &Comm<'_>| {
-        for _ in 0..plan.turns.unwrap_or(0) {
-            comm.port().progress();
-        }
-        Process::own().signal("STOP");
-    };
-    if plan.turns.is_none() {
+    tell_process(port, Rank(1 - own.0));
+    if plan.when == When::Before {
         Process::own().signal("STOP");
     }
     let end = Instant::now() + PATIENCE;
     let memory = vec![if own == SENDER { SENT } else { UNTOUCHED }; plan.bytes];
+    let landing = Place::of(&memory);
     let received: Result<Option<Vec<u8>>> = run_until(port, end, async |comm| {
         if own == SENDER {
             let operation = comm.send(RECEIVER, envelope(SENDER, 2), memory);
-            plan.turns.iter().for_each(|_| stopping(comm));
+            stop_after_turns(port, plan);
             operation.await.map(|_| None)
         } else {
             let operation = comm.recv(SENDER, envelope(SENDER, 2), memory);
-            plan.turns.iter().for_each(|_| stopping(comm));
+            if plan.when == When::Middle {
+                landing.await_halfway(port);
+                Process::own().signal("STOP");
+            }
+            stop_after_turns(port, plan);
             operation.await.map(|(bytes, _)| Some(bytes))
         }
     });
     if let Ok(Some(bytes)) = received {
         assert!(bytes.iter().all(|byte| *byte == SENT), "what was received is not what was sent");
     }
+}
+
+fn stop_after_turns(port: &Port, plan: &Plan) {
+    let When::After(turns) = plan.when else { return };
+    for _ in 0..turns {
+        port.progress();
+    }
+    Process::own().signal("STOP");
 }
 
 /// Runs `body` with progress.
