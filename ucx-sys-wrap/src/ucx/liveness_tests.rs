@@ -70,10 +70,14 @@ fn strangers_are_neither_kept_nor_believed_and_watchers_go_on() {
     let mut open = Vec::new();
     for number in 0..1000 {
         let mut stranger = TcpStream::connect(address).unwrap();
-        // Nothing, half a notice, or one of another job.
-        let _ = stranger.write(&[7; NOTICE_BYTES][..[0, 5, NOTICE_BYTES][number % 3]]);
+        // Nothing, half of one, something that is none, or a notice of a job with another token: a failure or a withdrawal.
+        let failed = encode(Notice::Closed(Closed::Failed(Failure::Aborted(Rank(0)))), &[9; 16]);
+        let withdrawn = encode(Notice::Withdrawn(Withdrawal { tag: Tag(9), serial: 1 }), &[9; 16]);
+        let words: [&[u8]; 5] = [&[], &[7; 5], &[7; NOTICE_BYTES], &failed, &withdrawn];
+        let _ = stranger.write(words[number % words.len()]);
         open.push(stranger);
         assert_eq!((watched.look(), watcher.look()), (None, None));
+        assert!(watched.withdrawn.is_empty(), "a stranger is believed");
         assert!(watched.accepted.len() <= STRANGERS + 4, "{} connections are kept", watched.accepted.len());
     }
     drop(watched);
