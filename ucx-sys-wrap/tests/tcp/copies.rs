@@ -101,6 +101,40 @@ fn over_sockets_a_stream_is_not_copied() {
     }
 }
 
+/// What was read to the place of another message is staged again, and copied to its own place from there.
+#[test]
+fn over_sockets_a_wrong_guess_costs_two_copies() {
+    const BYTES: usize = 20_000;
+    let transports = &mut world(2)[..];
+    // The first receive waits for a message that comes last.
+    let mut receives = [1, 2].map(|round| Receiving::post(&mut transports[1], 0, envelope(0, round), &[BYTES]));
+    let mut sends = [2, 1].map(|round| {
+        let sending = Sending::post(&mut transports[0], 1, envelope(0, round), &[&pattern(round as usize, BYTES)]);
+        turn(transports, 100);
+        sending
+    });
+    receive(transports, 1, &mut receives[1]).unwrap();
+    let statistics = transports[1].statistics();
+    receive(transports, 1, &mut receives[0]).unwrap();
+    for (round, receiving) in (1..).zip(&mut receives) {
+        assert!(receiving.bytes() == [pattern(round, BYTES)], "message {round}");
+    }
+    sends.iter_mut().for_each(|sending| turn_until(transports, |all| sending.test(&mut all[0]).is_some()));
+    let copied = statistics.bytes_copied;
+    assert!((BYTES as u64 + 1..=2 * BYTES as u64 + STAGED).contains(&copied), "{copied} bytes are copied");
+}
+
+/// A record that has a header or the ends of two parts is gathered; what is left over at the end of one is small.
+#[test]
+fn encryption_copies_little_of_a_header_indices_and_values() {
+    for streams in [1, 3] {
+        let found = copied(&mut met(2, Lanes { streams, encrypt: true }), &SPARSE, true);
+        for (rank, (copies, bytes)) in found.into_iter().enumerate() {
+            assert!(copies > 0 && bytes < times(&SPARSE, 1) / 3, "{streams} streams: rank {rank} copied {bytes} bytes");
+        }
+    }
+}
+
 /// One copy in and one out, posted or not: a message in one cell, or piece after piece.
 #[test]
 fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
