@@ -11,15 +11,20 @@ mod slurm;
 
 use std::process::Command;
 
+use brevity_testing::{Process, ucx_is_here};
 use brevity_tests::LOST_STATUS;
-use brevity_tests::command::{is_running, run_within};
+use brevity_tests::command::run_within;
 use programs::{MPIEXEC, MPIRUN, PATIENCE, RANK, clean};
 use slurm::Cluster;
 
 /// Runs the suite of all collectives, whose results the ranks check by the oracle.
 fn run_suite(command: &mut Command, world_size: u32) {
-    let transport = if world_size == 1 { "local" } else { "tcp" };
-    command.env("EXPECTED_TRANSPORT", transport).env("BREVITY_TRANSPORT", "tcp").env("BREVITY_TIMEOUT", "60");
+    run_suite_over("tcp", command, world_size);
+}
+
+fn run_suite_over(transport: &str, command: &mut Command, world_size: u32) {
+    let expected = if world_size == 1 { "local" } else { transport };
+    command.env("EXPECTED_TRANSPORT", expected).env("BREVITY_TRANSPORT", transport).env("BREVITY_TIMEOUT", "60");
     let ended = run_within(command, PATIENCE);
     assert!(ended.status.is_some_and(|status| status.success()), "{command:?}: {ended:?}");
 }
@@ -42,6 +47,31 @@ fn every_collective_under_mpiexec() {
     every_collective(|world_size| mpiexec.ranks(world_size));
 }
 
+/// Ranks that share memory, and ranks whose bytes all go over UCX.
+fn over_ucx(ranks: impl Fn(u32) -> Command) {
+    for shared_memory in ["on", "off"] {
+        let mut command = ranks(3);
+        command.args([RANK, "suite"]).env("BREVITY_SHARED_MEMORY", shared_memory);
+        run_suite_over("ucx", &mut command, 3);
+    }
+}
+
+#[test]
+fn every_collective_over_ucx_under_mpirun() {
+    let Some(mpirun) = MPIRUN.found() else { return };
+    if ucx_is_here() {
+        over_ucx(|world_size| mpirun.ranks(world_size));
+    }
+}
+
+#[test]
+fn every_collective_over_ucx_under_mpiexec() {
+    let Some(mpiexec) = MPIEXEC.found() else { return };
+    if ucx_is_here() {
+        over_ucx(|world_size| mpiexec.ranks(world_size));
+    }
+}
+
 /// Rank 2 of 4 kills itself in the middle of an exchange: the launcher ends all ranks, and with a status that tells.
 /// Where the launcher does not hear of it, the others end by themselves.
 fn lose_one(ranks: impl Fn(u32) -> Command) {
@@ -51,7 +81,7 @@ fn lose_one(ranks: impl Fn(u32) -> Command) {
         let ranks = ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")?.parse().ok());
         let ranks: Vec<u32> = ranks.collect();
         assert_eq!(ranks.len(), 4, "{ended:?}");
-        assert!(!ranks.iter().any(|&rank| is_running(rank)), "a rank is left: {ended:?}");
+        assert!(!ranks.iter().any(|&rank| Process(rank).is_running()), "a rank is left: {ended:?}");
         println!("ended after {:?}", ended.took);
         ended
     };
@@ -170,6 +200,10 @@ fn every_way_of_srun_and_sbatch() {
             command
         };
         every_collective(ranks);
+        // The way makes no difference for the transport.
+        if way == "pmix" && ucx_is_here() {
+            over_ucx(ranks);
+        }
         lose_one(ranks);
     }
     // A batch script has a number and a count of tasks, and is no rank of anything.

@@ -56,7 +56,7 @@ impl Program {
 
 /// Whether a launcher that is not there is a failure.
 pub fn required() -> bool {
-    env::var_os("BREVITY_REQUIRE_LAUNCHERS").is_some_and(|value| value == "1")
+    brevity_testing::is_required("BREVITY_REQUIRE_LAUNCHERS")
 }
 
 /// The command without what a launcher of this test may have set.
