@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use brevity::Settings;
-use brevity::transport::bootstrap::{Launcher, pmix_available};
+use brevity::transport::bootstrap::{Launcher, pmix_available, rdma_devices};
 use brevity::transport::{tcp, ucx};
 use serde::Serialize;
 
@@ -100,7 +100,7 @@ struct Variable {
 }
 
 /// The variables that are read, and what they mean.
-const VARIABLES: [(&str, &str); 27] = [
+const VARIABLES: [(&str, &str); 28] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
@@ -116,6 +116,7 @@ const VARIABLES: [(&str, &str); 27] = [
     ("BREVITY_KEY_FILE", "the file with the job's key"),
     (KEY, "the job's key"),
     ("BREVITY_JOB", "the job's name, the same for all its ranks"),
+    ("BREVITY_LOG", "off, error, warn, info, debug or trace: what is said on standard error"),
     ("BREVITY_UCX_LIB", "the libucp.so.0 to load"),
     ("BREVITY_PMIX_LIB", "the libpmix.so.2 to load"),
     ("OMPI_COMM_WORLD_RANK", "this rank, as mpirun says it"),
@@ -174,11 +175,17 @@ fn pmix() -> Pmix {
 }
 
 fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
-    let ucx_note = ucx.err().unwrap_or("shared memory, TCP and what else UCX finds");
+    let devices = rdma_devices();
+    let ucx_note = match (ucx, &devices[..]) {
+        (Err(why), _) => why.to_owned(),
+        (Ok(()), []) => "shared memory and TCP: no device for RDMA".into(),
+        (Ok(()), devices) => format!("shared memory, TCP, and RDMA by {}", devices.join(", ")),
+    };
     vec![
-        Transport { name: "ucx", available: ucx.is_ok(), note: ucx_note.to_owned() },
-        Transport { name: "tcp", available: true, note: "sockets".into() },
+        Transport { name: "ucx", available: ucx.is_ok(), note: ucx_note },
+        Transport { name: "tcp", available: true, note: "sockets, and shared memory inside a host".into() },
         Transport { name: "local", available: true, note: "threads of one process".into() },
+        Transport { name: "sim", available: true, note: "ranks in virtual time".into() },
     ]
 }
 
@@ -186,13 +193,14 @@ fn defaults() -> Vec<Setting> {
     let Settings { timeout, cost, .. } = Settings::default();
     let of = |name, value| Setting { name, value };
     let unexpected_mib = tcp::CREDIT_BYTES >> 20;
-    let packed_kib = ucx::PACKED_BYTES as f64 / 1024.0;
+    let at_once_kib = ucx::AT_ONCE_BYTES >> 10;
     vec![
-        of("transport", "auto: ucx where all ranks have it, else tcp".into()),
+        of("transport", "auto: ucx where all ranks have it and a network for it, else tcp".into()),
         of("timeout of a call", format!("{} s", timeout.as_secs_f64())),
         of("timeout of joining", "60 s".into()),
         of("messages kept before they are received, over tcp", format!("{unexpected_mib} MiB a peer")),
-        of("messages sent in one piece, over ucx", format!("up to {packed_kib} KiB")),
+        of("messages kept before they are received, over ucx", format!("{} MiB a peer", ucx::CREDIT_BYTES >> 20)),
+        of("messages sent in one piece, over ucx", format!("up to {at_once_kib} KiB")),
         of("alpha, which chooses algorithms", format!("{} us", cost.alpha * 1e6)),
         of("beta, which chooses algorithms", format!("{} ns/byte", cost.beta * 1e9)),
     ]

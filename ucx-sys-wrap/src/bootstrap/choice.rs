@@ -14,7 +14,8 @@ const NO_ENCRYPTION: &str = "it can't encrypt, and BREVITY_ENCRYPT=1 asks for it
 /// The transport that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The best that all ranks can use.
+    /// UCX where every rank has it and a network for it (a device for RDMA, or `UCX_TLS`, `UCX_NET_DEVICES` or
+    /// `BREVITY_UCX_LIB` set), else TCP.
     #[default]
     Auto,
     /// TCP sockets.
@@ -37,7 +38,7 @@ pub enum Selected {
 pub struct Capability {
     /// What this rank was asked for; only rank 0's counts.
     pub requested: Choice,
-    /// Whether UCX can be used here, or why not.
+    /// Whether UCX can be used here, or why it can't or, where this rank was asked for "auto", should not.
     pub ucx: std::result::Result<(), String>,
     /// Whether bytes between hosts are to be encrypted: rank 0's wish counts, and a rank that wants it takes no less.
     pub encrypt: bool,
@@ -58,8 +59,8 @@ pub struct Agreed {
 
 /// Takes a transport for all ranks, the same on each of them, from the capabilities in rank order.
 ///
-/// Rank 0's wish counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every rank has it, and
-/// TCP otherwise, or where rank 0 asks for encryption, which UCX does not have.
+/// Rank 0's wish counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every rank has it and a
+/// network for it, and TCP otherwise, or where rank 0 asks for encryption, which UCX does not have.
 ///
 /// # Errors
 /// [`Error::Unavailable`] when rank 0 asks for UCX and some rank can't: the first such rank is named, with its reason;

@@ -8,6 +8,7 @@ use super::identity::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
 use super::neighbours::{Host, meet_host};
+use super::network::{NO_RDMA, is_for_ucx};
 use super::rendezvous::Rendezvous;
 use crate::shm::Neighbourhood;
 use crate::tcp::Tcp;
@@ -80,6 +81,7 @@ fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
     match identity.transport {
         Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
         _ if identity.encrypt => Err("BREVITY_ENCRYPT=1 there".into()),
+        Choice::Auto if !is_for_ucx() => Err(NO_RDMA.into()),
         Choice::Auto | Choice::Ucx => Prepared::new(identity.rank, identity.world_size, &Options::default().settings)
             .map_err(|error| match error {
                 Error::Unavailable { why, .. } => why,
@@ -88,7 +90,7 @@ fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
     }
 }
 
-/// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX.
+/// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX or a network for it.
 fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvous) -> Result<Agreed> {
     let Identity { transport: requested, encrypt, streams, .. } = *identity;
     let ucx = no_ucx.map_or(Ok(()), |why| Err(why.clone()));
@@ -106,7 +108,10 @@ fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvo
         && !encrypt
         && let (Choice::Auto, Some((rank, why))) = (requested, lacks_ucx(&capabilities))
     {
-        tracing::warn!("using transport \"tcp\", because rank {rank} has no UCX: {why}");
+        match why {
+            NO_RDMA => tracing::info!("using transport \"tcp\": rank {rank} has {why}"),
+            _ => tracing::warn!("using transport \"tcp\", because rank {rank} has no UCX: {why}"),
+        }
     }
     Ok(agreed)
 }

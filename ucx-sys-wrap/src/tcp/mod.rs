@@ -1,19 +1,8 @@
 //! Ranks that are processes, over TCP sockets.
 //!
 //! There is one connection between any two ranks, over one socket or several, encrypted or not: `wire` makes one stream of
-//! bytes each way of them, and the rest knows nothing else. A connection carries frames (of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)): 64 bytes of
-//! header, little-endian, and for messages and data their parts one after another, without padding.
-//!
-//! | bytes | field |
-//! | --- | --- |
-//! | 0 | kind: 1 message, 2 bye, 3 a rank is lost, 4 a rank has aborted, 5 credit, 6 offer, 7 grant, 8 refusal, 9 data, 10 to 13 puts and gets (`remote/frame.rs`) |
-//! | 1 | number of parts, 0 to 3 |
-//! | 2..4 | zero |
-//! | 4..8 | the rank that is lost or has aborted, or the number of the offer; else zero |
-//! | 8..16 | tag, whose source is the sender |
-//! | 16..32 | signature |
-//! | 32..40 | mark, what a credit acknowledges, or the bytes of a piece of data |
-//! | 40..64 | bytes of each part |
+//! bytes each way of them, and the rest knows nothing else. A connection carries frames (of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)), whose
+//! header of 64 bytes `frame.rs` lays down and, for puts and gets, `remote/frame.rs`.
 //!
 //! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted is read
 //! into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that the peer has not
