@@ -4,7 +4,7 @@
 //! would never hear that something is not as they asked: [`to_stderr`] is for them.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
@@ -25,12 +25,17 @@ pub fn to_stderr() {
         _ => None,
     };
     if level.is_none() {
-        eprintln!(
+        // As below, where nobody can be told any more the work goes on.
+        let _ = writeln!(
+            io::stderr(),
             "brevity: {VARIABLE}={asked:?} is no level, expected off, error, warn, info, debug or trace: taking warn"
         );
     }
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(level.unwrap_or(LevelFilter::WARN)).with_writer(io::stderr);
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(LevelFilter::WARN))
+        .with_writer(io::stderr)
+        // It would say so on standard error, and panic.
+        .log_internal_errors(false);
     // Refused where there is one already: that one was asked for.
     let _ = tracing::subscriber::set_global_default(subscriber.event_format(Line).finish());
 }

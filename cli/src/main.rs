@@ -5,6 +5,7 @@ mod info;
 mod perf;
 mod run;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -57,16 +58,23 @@ fn end<E: std::fmt::Display>(outcome: Result<u8, E>, status: impl Fn(&E) -> u8) 
     match outcome {
         Ok(status) => status.into(),
         Err(error) => {
-            eprintln!("brevity: {error}");
+            tell(&error);
             status(&error).into()
         }
     }
 }
 
+/// Says one line on standard error, at once: what several processes say does not mix.
+fn tell(what: &dyn std::fmt::Display) {
+    let line = format!("brevity: {what}\n");
+    // Nobody is left to tell when even this fails.
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
 /// Prints the help that was asked for, or tells in one line what is wrong with the arguments.
 fn explain(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        eprintln!("brevity: {} (see --help)", complaint(error));
+        tell(&format_args!("{} (see --help)", complaint(error)));
         return BAD_ARGUMENTS.into();
     }
     // Nobody is left to tell when even this fails.

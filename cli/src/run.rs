@@ -12,6 +12,8 @@ use brevity::launch::{self, Launch};
 use brevity::transport::bootstrap::Choice;
 use clap::Args;
 
+use crate::tell;
+
 /// The hidden subcommand that a rank begins as.
 pub const TRAMPOLINE: &str = "rank";
 
@@ -109,7 +111,7 @@ pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     let job = job.spawn()?;
     let outcome = job.wait()?;
     if let Some(report) = outcome.report() {
-        eprintln!("brevity: {report}");
+        tell(&report);
     }
     Ok(outcome.exit_status())
 }
@@ -120,7 +122,7 @@ pub fn trampoline(arguments: TrampolineArguments) -> u8 {
     let mut words = arguments.program.into_iter();
     let program = words.next().unwrap_or_default();
     let error = Command::new(&program).args(words).exec();
-    eprintln!("brevity: can't run {program:?}: {error}");
+    tell(&format_args!("can't run {program:?}: {error}"));
     CANNOT_RUN
 }
 

@@ -63,3 +63,17 @@ fn a_limit_of_file_sizes() {
     assert_eq!(said(&ranks, "the ranks of this host share no memory"), [1, 0, 0], "{ranks:?}");
     assert_eq!(said(&ranks, "ulimit -f"), [1, 0, 0], "{ranks:?}");
 }
+
+/// Where nothing can be written to standard error (a terminal that is gone, a full disk) the work goes on.
+#[test]
+fn nobody_who_listens() {
+    for level in ["trace", "loud"] {
+        let ranks = run_ranks(2, PATIENCE, |_| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "exec \"$0\" tell 2>/dev/full", RANK]);
+            command.envs([("BREVITY_TRANSPORT", "tcp"), ("BREVITY_LOG", level)]);
+            command
+        });
+        assert!(ranks.iter().all(|ended| ended.status.is_some_and(|status| status.success())), "{level}: {ranks:?}");
+    }
+}

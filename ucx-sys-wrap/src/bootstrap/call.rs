@@ -147,7 +147,7 @@ pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<Socket
     let (sender, receiver) = mpsc::channel();
     let (name, closing) = ((master.host.clone(), master.port), *deadline);
     // The system's resolver can't be told a deadline: it is asked on a thread that may outlive this call.
-    thread::spawn(move || {
+    let asking = thread::Builder::new().spawn(move || {
         loop {
             let found = name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
             let known = found.as_ref().is_ok_and(|addresses| !addresses.is_empty());
@@ -157,6 +157,7 @@ pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<Socket
             thread::sleep(LONGEST_PAUSE);
         }
     });
+    asking.map_err(|error| Error::system("can't start a thread that asks for the master's address", error))?;
     let mut failure = std::io::Error::from(std::io::ErrorKind::TimedOut);
     loop {
         match receiver.recv_timeout(deadline.remaining()) {

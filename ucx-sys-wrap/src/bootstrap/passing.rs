@@ -20,10 +20,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::Builder;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -73,7 +75,8 @@ impl Door {
     /// Blocks until all have given, or the deadline has passed; all neighbours must call it.
     ///
     /// # Errors
-    /// [`Error::MissingRanks`] names who has not given by the deadline.
+    /// [`Error::MissingRanks`] names who has not given by the deadline; [`Error::System`] when there is no thread to call
+    /// with.
     pub(super) fn exchange(
         &self,
         party: &Party,
@@ -85,16 +88,17 @@ impl Door {
         // Those who are heard now, by their number, each with a second handle to end it with.
         let heard = Mutex::new(HashMap::new());
         let mut gifts: Vec<(Rank, Gift)> = Vec::with_capacity(neighbours.len());
-        std::thread::scope(|scope| {
+        std::thread::scope(|scope| -> Result<()> {
             let called = neighbours.iter().filter(|(rank, _)| rank.0 < party.rank);
             let calling = report.clone();
-            scope.spawn(move || {
+            let caller = Builder::new().spawn_scoped(scope, move || {
                 for (rank, door) in called {
                     if let Some(gift) = self.call_until(party, *rank, door, own, deadline) {
                         let _ = calling.send((*rank, gift));
                     }
                 }
             });
+            caller.map_err(|error| Error::system("can't start a thread that calls the ranks of this host", error))?;
             let mut numbers = 0u64..;
             while gifts.len() < neighbours.len() && !deadline.passed() {
                 if let Some((stream, copy)) = self.accept() {
@@ -103,13 +107,18 @@ impl Door {
                         && let Some(number) = numbers.next()
                     {
                         heard.lock().insert(number, copy);
-                        scope.spawn(move || {
+                        let answering = Builder::new().spawn_scoped(scope, move || {
                             match answer(party, stream, own, deadline) {
                                 Ok(gift) => drop(report.send(gift)),
                                 Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
                             }
                             heard.lock().remove(&number);
                         });
+                        if let Err(error) = answering {
+                            // Its connection ends, and it calls again.
+                            tracing::warn!(%error, "no thread to hear a caller on this host with");
+                            heard.lock().remove(&number);
+                        }
                     }
                 }
                 collect(&reports, neighbours, &mut gifts);
@@ -118,7 +127,8 @@ impl Door {
                 // Who still says nothing is not waited for. A connection that is gone needs no end.
                 let _ = stream.shutdown(Shutdown::Both);
             }
-        });
+            Ok(())
+        })?;
         let has_given = |rank: &Rank| gifts.iter().any(|(giver, _)| giver == rank);
         let missing: Vec<Rank> = neighbours.iter().map(|(rank, _)| *rank).filter(|rank| !has_given(rank)).collect();
         if missing.is_empty() {
@@ -263,7 +273,8 @@ impl Line {
         if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
             return Err(failed(std::io::Error::other("no room for two descriptors")));
         }
-        let sent = sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+        // A signal interrupts it even where its handler asks for a restart: the socket has a timeout.
+        let sent = retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL));
         match sent.map_err(|error| failed(error.into()))? {
             count if count == bytes.len() => Ok(()),
             count => self.write(&bytes[count..]),
@@ -275,7 +286,7 @@ impl Line {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let places = &mut [IoSliceMut::new(bytes)];
-        let received = recvmsg(&self.0, places, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        let received = retry_on_intr(|| recvmsg(&self.0, places, &mut ancillary, RecvFlags::CMSG_CLOEXEC));
         let count = received.map_err(|error| failed(error.into()))?.bytes;
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         for message in ancillary.drain() {

@@ -1,6 +1,7 @@
 //! The door to a transport: one thread at a time, and a book of every operation in flight.
 
 use std::cell::RefCell;
+use std::io::Write;
 use std::ops::{Index, IndexMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -253,8 +254,10 @@ impl Port {
         let abandoned = self.enter().transport.borrow_mut().abandon();
         let closed = if abandoned.is_ok() { self.try_close_scope(scope) } else { None };
         closed.unwrap_or_else(|| {
-            // Not an event: whoever listens to these must hear it too.
-            eprintln!("brevity: operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
+            // Not an event: whoever listens to these must hear it too. Nothing may unwind from here, not even for want of
+            // a standard error.
+            let why = format!("operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
+            let _ = writeln!(std::io::stderr(), "brevity: {why}");
             std::process::abort();
         })
     }

@@ -220,8 +220,9 @@ impl Ucx {
         self.closed = Some(Closing { error: error.clone(), cause, told });
         self.has_moved = true;
         if let Err(error) = self.word.write(told) {
-            tracing::error!(%error, "memory lent to peers can't be taken back");
+            // First: a listener to events may panic.
             self.can_be_quiet = false;
+            tracing::error!(%error, "memory lent to peers can't be taken back");
         }
         self.liveness.tell_all(told);
         if self.can_be_quiet {
