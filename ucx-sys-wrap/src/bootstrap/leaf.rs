@@ -81,6 +81,22 @@ impl Leaf {
         Ok(blobs)
     }
 
+    /// Whether the others are still there, as far as rank 0 knows. It says nothing between two exchanges, but a verdict.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let max_body = Frame::max_body_bytes(self.world_size);
+        self.channel.pump_frames(max_body);
+        match self.channel.take_frame(max_body) {
+            Ok(Some(Frame::Verdict(verdict))) => Err(verdict.into_error(self.master.clone())),
+            Ok(None) if self.channel.ended() => Err(Error::PeerLost { rank: ROOT }),
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => Err(unexpected()),
+        }
+    }
+
+    pub(super) fn channel(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
     /// This host's address on the way to the others.
     ///
     /// On the host of rank 0 any of its addresses leads there, also one that nobody else can reach: then it is rank 0's. A

@@ -45,7 +45,7 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     let connected = lobby.and_then(|(lobby, _)| {
         let deadline = rendezvous.deadline().with_last_words();
         let mesh = Mesh::new(&party, lobby, &addresses?, identity.streams);
-        let channels = mesh.connect(deadline)?;
+        let channels = mesh.connect(rendezvous, deadline)?;
         if identity.encrypt { encrypt(&party, channels, deadline) } else { Ok(in_the_clear(channels)) }
     });
     agree(identity, rendezvous, connected)
@@ -71,7 +71,8 @@ impl Mesh {
         Self { party: party.clone(), lobby, calls, channels }
     }
 
-    fn connect(mut self, deadline: Deadline) -> Result<Vec<Vec<Channel>>> {
+    /// Waits until all are there. A rank that goes meanwhile is missed by all at once, and not by the deadline alone.
+    fn connect(mut self, rendezvous: &mut Rendezvous, deadline: Deadline) -> Result<Vec<Vec<Channel>>> {
         loop {
             self.turn()?;
             let missing = self.missing();
@@ -82,8 +83,9 @@ impl Mesh {
                 return Err(deadline.unreached(missing));
             }
             let patience = self.calls.iter().map(Call::patience).min().unwrap_or(Duration::MAX);
+            rendezvous.check()?;
             let called = self.calls.iter_mut().filter_map(Call::channel_mut);
-            self.lobby.wait_with(called, deadline.remaining().min(patience));
+            self.lobby.wait_with(called.chain(rendezvous.channels()), deadline.remaining().min(patience));
         }
     }
 

@@ -40,6 +40,8 @@ mod introduction;
 mod key;
 mod launcher;
 mod leaf;
+#[cfg(test)]
+mod leaving_tests;
 mod lobby;
 mod master;
 mod mesh;

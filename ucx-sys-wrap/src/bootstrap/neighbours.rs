@@ -76,7 +76,8 @@ fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendez
         rendezvous.exchange(&[NO])?;
         return Ok(Host { neighbourhood: None, processes });
     };
-    let made = prepared.map(|(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared));
+    let mut meeting = |(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared);
+    let made = prepared.map(&mut meeting);
     let made = together(identity.rank, rendezvous, &ranks, made.transpose())?;
     Ok(Host { neighbourhood: made.flatten().map(Arc::new), processes })
 }
@@ -98,7 +99,7 @@ fn together<T>(own: Rank, rendezvous: &mut Rendezvous, ranks: &[Rank], outcome: 
 fn meet(
     patience: Duration,
     identity: &Identity,
-    rendezvous: &Rendezvous,
+    rendezvous: &mut Rendezvous,
     door: &Door,
     ranks: &[Rank],
     cards: &[Card],
@@ -110,7 +111,8 @@ fn meet(
     // Half of what is left, for a neighbour that does not come is no reason not to join.
     let left = rendezvous.deadline().remaining();
     let deadline = Deadline::after(patience.min(left / 2));
-    let gifts = door.exchange(rendezvous.party(), &doors.collect::<Vec<_>>(), &gift, deadline)?;
+    let (party, doors) = (rendezvous.party().clone(), doors.collect::<Vec<_>>());
+    let gifts = door.exchange(&party, &doors, &gift, deadline, &mut || rendezvous.check())?;
     Neighbourhood::new(identity.rank, ranks.to_vec(), prepared, gifts)
 }
 

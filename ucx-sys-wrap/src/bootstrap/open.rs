@@ -49,8 +49,9 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             let interface = rendezvous.own_address(identity)?;
             let join_timeout = rendezvous.deadline().remaining();
             let options = Options { interface, join_timeout, ..Options::default() };
-            let mut exchange = |card: &[u8]| rendezvous.exchange(card);
-            let mut ucx = prepared.connect(&mut exchange, &options)?;
+            let mut ucx = prepared.connect(&mut rendezvous, &options)?;
+            // Nobody leaves the rendezvous before all are connected: who is gone there has died.
+            rendezvous.exchange(&[])?;
             ucx.watch_processes(processes);
             if let Some(neighbourhood) = &neighbourhood {
                 ucx.share_memory(neighbourhood, true)?;

@@ -19,6 +19,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::Builder;
 use std::time::Duration;
@@ -72,35 +73,40 @@ impl Door {
 
     /// Gives `own` to every neighbour and gets theirs. `neighbours` are the other ranks of the host with their doors.
     ///
-    /// Blocks until all have given, or the deadline has passed; all neighbours must call it.
+    /// Blocks until all have given, the deadline has passed, or `check` says in between that it is all in vain; all
+    /// neighbours must call it.
     ///
     /// # Errors
     /// [`Error::MissingRanks`] names who has not given by the deadline; [`Error::System`] when there is no thread to call
-    /// with.
+    /// with; what `check` returns.
     pub(super) fn exchange(
         &self,
         party: &Party,
         neighbours: &[(Rank, [u8; DOOR_BYTES])],
         own: &Gift,
         deadline: Deadline,
+        check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Vec<(Rank, Gift)>> {
         let (report, reports) = channel();
         // Those who are heard now, by their number, each with a second handle to end it with.
         let heard = Mutex::new(HashMap::new());
+        let in_vain = AtomicBool::new(false);
         let mut gifts: Vec<(Rank, Gift)> = Vec::with_capacity(neighbours.len());
         std::thread::scope(|scope| -> Result<()> {
             let called = neighbours.iter().filter(|(rank, _)| rank.0 < party.rank);
-            let calling = report.clone();
+            let (calling, in_vain) = (report.clone(), &in_vain);
             let caller = Builder::new().spawn_scoped(scope, move || {
                 for (rank, door) in called {
-                    if let Some(gift) = self.call_until(party, *rank, door, own, deadline) {
+                    let is_over = || deadline.passed() || in_vain.load(Ordering::Relaxed);
+                    if let Some(gift) = self.call_until(party, (*rank, door), own, deadline, &is_over) {
                         let _ = calling.send((*rank, gift));
                     }
                 }
             });
             caller.map_err(|error| Error::system("can't start a thread that calls the ranks of this host", error))?;
             let mut numbers = 0u64..;
-            while gifts.len() < neighbours.len() && !deadline.passed() {
+            let mut checked = Ok(());
+            while gifts.len() < neighbours.len() && !deadline.passed() && checked.is_ok() {
                 if let Some((stream, copy)) = self.accept() {
                     let (report, heard) = (report.clone(), &heard);
                     if heard.lock().len() < MAX_HEARD
@@ -122,12 +128,14 @@ impl Door {
                     }
                 }
                 collect(&reports, neighbours, &mut gifts);
+                checked = check();
             }
+            in_vain.store(checked.is_err(), Ordering::Relaxed);
             for stream in heard.lock().values() {
                 // Who still says nothing is not waited for. A connection that is gone needs no end.
                 let _ = stream.shutdown(Shutdown::Both);
             }
-            Ok(())
+            checked
         })?;
         let has_given = |rank: &Rank| gifts.iter().any(|(giver, _)| giver == rank);
         let missing: Vec<Rank> = neighbours.iter().map(|(rank, _)| *rank).filter(|rank| !has_given(rank)).collect();
@@ -150,21 +158,21 @@ impl Door {
         Some((stream, copy))
     }
 
-    /// Calls a neighbour until it has given or the deadline has passed.
+    /// Calls a neighbour until it has given or nobody wants it any more.
     fn call_until(
         &self,
         party: &Party,
-        peer: Rank,
-        door: &[u8; DOOR_BYTES],
+        (peer, door): (Rank, &[u8; DOOR_BYTES]),
         own: &Gift,
         deadline: Deadline,
+        is_over: &dyn Fn() -> bool,
     ) -> Option<Gift> {
         loop {
             match self.call(party, peer, door, own, deadline) {
                 Ok(gift) => return Some(gift),
                 Err(error) => tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet"),
             }
-            if deadline.passed() {
+            if is_over() {
                 return None;
             }
             std::thread::sleep(GLANCE.min(deadline.remaining()));

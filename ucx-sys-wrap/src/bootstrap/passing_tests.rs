@@ -37,7 +37,13 @@ fn exchange(
                     let others = (0..3u32).filter(|other| *other != rank);
                     let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
                     let party = party(rank, keys[rank as usize]);
-                    doors[rank as usize].1.exchange(&party, &neighbours, &gift(rank), Deadline::after(patience))
+                    doors[rank as usize].1.exchange(
+                        &party,
+                        &neighbours,
+                        &gift(rank),
+                        Deadline::after(patience),
+                        &mut || Ok(()),
+                    )
                 })
             })
             .collect();
@@ -105,7 +111,7 @@ fn callers_that_have_gone_cost_no_descriptors() {
             // While the door is still open.
             (sockets(&name), deadline.passed())
         });
-        let missing = door.exchange(&party(0, KEY), &nobody, &gift(0), deadline);
+        let missing = door.exchange(&party(0, KEY), &nobody, &gift(0), deadline, &mut || Ok(()));
         assert!(matches!(missing, Err(Error::MissingRanks { .. })));
         assert_eq!(left.join().unwrap(), (1, false), "sockets of callers that have gone, and whether they stay");
     });

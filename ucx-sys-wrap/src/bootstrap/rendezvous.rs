@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::WIRE_VERSION;
+use super::channel::Channel;
 use super::deadline::Deadline;
 use super::identity::Identity;
 use super::interface::{LOOPBACK, serving_address};
 use super::leaf::Leaf;
 use super::proof::Party;
 use super::root::Root;
+use crate::ucx::Meeting;
 use crate::{Error, Rank, Result};
 
 pub use super::wire::MAX_BLOB_BYTES;
@@ -102,6 +104,31 @@ impl Rendezvous {
         blobs.inspect_err(|error| self.failure = Some(error.clone()))
     }
 
+    /// Whether all ranks are still there, between two exchanges, when something else is waited for. Does not block.
+    ///
+    /// # Errors
+    /// The same on every rank that is still there: [`Error::PeerLost`] when a rank has gone, or whatever rank 0 says.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let checked = match &mut self.side {
+            Side::Alone => Ok(()),
+            Side::Root(root) => root.check(),
+            Side::Leaf(leaf) => leaf.check(),
+        };
+        checked.inspect_err(|error| self.failure = Some(error.clone()))
+    }
+
+    /// What to poll for beside something else: when one has news, [`check`](Self::check) has.
+    pub(super) fn channels(&mut self) -> Vec<&mut Channel> {
+        match &mut self.side {
+            Side::Alone => Vec::new(),
+            Side::Root(root) => root.channels().collect(),
+            Side::Leaf(leaf) => vec![leaf.channel()],
+        }
+    }
+
     /// When everything must be done that belongs to joining.
     pub(super) fn deadline(&self) -> Deadline {
         self.deadline
@@ -119,6 +146,16 @@ impl Rendezvous {
             Side::Leaf(leaf) => leaf.local_address(),
         };
         serving_address(identity, towards)
+    }
+}
+
+impl Meeting for Rendezvous {
+    fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        Self::exchange(self, mine)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        Self::check(self)
     }
 }
 

@@ -79,6 +79,25 @@ impl Root {
         Ok(blobs)
     }
 
+    /// Whether all others are still there; else tells those who are. What they have sent is kept for the next exchange.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let max_body = Frame::max_body_bytes(self.seats.len() as u32);
+        for (rank, seat) in (0..).zip(&mut self.seats).skip(1) {
+            let is_there = seat.as_mut().is_some_and(|channel| {
+                channel.pump_frames(max_body);
+                !channel.ended()
+            });
+            if !is_there {
+                return Err(self.fail(Verdict::Lost { rank }));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn channels(&mut self) -> impl Iterator<Item = &mut Channel> {
+        self.seats.iter_mut().flatten()
+    }
+
     /// This host's address on the way to the others: one that another host has used, if anybody came from outside.
     ///
     /// A rank of this same host may have come over any of its addresses, also one that nobody else can reach.

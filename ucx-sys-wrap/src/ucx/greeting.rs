@@ -8,35 +8,63 @@
 
 use std::time::{Duration, Instant};
 
-use super::NO_BYTES;
 use super::engine::{Engine, Manner};
 use super::exiting;
 use super::flight::Flight;
 use super::handler::{GREETING, NOTE_BYTES, note};
+use super::{Meeting, NO_BYTES};
 use crate::{Error, Rank, Result};
 
-/// Connects to all peers, within `patience`.
+/// How often the meeting is asked whether all are still there: a system call or a few.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+/// Until when all must have connected, and who knows of ranks that have died meanwhile.
+struct Patience<'a> {
+    meeting: &'a mut dyn Meeting,
+    start: Instant,
+    most: Duration,
+    next_check: Duration,
+}
+
+/// Connects to all peers, within `most`.
 ///
 /// # Errors
-/// [`Error::MissingRanks`] for those that are not heard from in time.
-pub(super) fn greet(own: Rank, engine: &mut Engine, patience: Duration) -> Result<()> {
-    let start = Instant::now();
-    let deadline = (start, patience);
-    exchange_greetings(own, engine, 0, deadline)?;
+/// [`Error::MissingRanks`] for those that are not heard from in time; what the meeting says of those that have gone.
+pub(super) fn greet(own: Rank, engine: &mut Engine, meeting: &mut dyn Meeting, most: Duration) -> Result<()> {
+    let patience = &mut Patience { meeting, start: Instant::now(), most, next_check: CHECK_EVERY };
+    exchange_greetings(own, engine, 0, patience)?;
     let mut flushing = Vec::new();
     for peer in engine.peers() {
         let flight = engine.flights().take();
         engine.flush(peer, &flight);
         flushing.push((peer, flight));
     }
-    finish(engine, flushing, None, deadline)?;
-    exchange_greetings(own, engine, 1, deadline)?;
+    finish(engine, flushing, None, patience)?;
+    exchange_greetings(own, engine, 1, patience)?;
     engine.is_connected = true;
     Ok(())
 }
 
+impl Patience<'_> {
+    /// Whether it is still worth while to wait for the ranks that are missing.
+    fn ask(&mut self, mut missing: Vec<Rank>) -> Result<()> {
+        let waited = self.start.elapsed();
+        if waited > self.next_check {
+            self.next_check = waited + CHECK_EVERY;
+            self.meeting.check()?;
+        }
+        if waited <= self.most {
+            return Ok(());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        let master = "each other over UCX (UCX_TLS, UCX_NET_DEVICES)".into();
+        Err(Error::MissingRanks { missing, deadline: self.most, master })
+    }
+}
+
 /// Greets every peer and hears the greeting of every peer.
-fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, deadline: (Instant, Duration)) -> Result<()> {
+fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, patience: &mut Patience<'_>) -> Result<()> {
     let mut flights = Vec::new();
     for peer in engine.peers() {
         let mut flight = engine.flights().take();
@@ -47,7 +75,7 @@ fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, deadline: (Insta
         unsafe { engine.send(peer, (GREETING, Manner::Any), NOTE_BYTES, NO_BYTES, &flight) };
         flights.push((peer, flight));
     }
-    finish(engine, flights, Some(time), deadline)
+    finish(engine, flights, Some(time), patience)
 }
 
 /// Makes progress until all operations are over and, with a `time`, all peers have greeted.
@@ -55,13 +83,15 @@ fn finish(
     engine: &mut Engine,
     mut flights: Vec<(Rank, Flight)>,
     time: Option<u8>,
-    (start, patience): (Instant, Duration),
+    patience: &mut Patience<'_>,
 ) -> Result<()> {
     loop {
         for position in (0..flights.len()).rev() {
             let Some((status, _)) = engine.reap(&flights[position].1) else { continue };
             engine.flights().put(flights.swap_remove(position).1);
-            engine.check("connecting to a peer", status)?;
+            engine
+                .check("connecting to a peer", status)
+                .map_err(|error| patience.meeting.check().err().unwrap_or(error))?;
         }
         let mut missing: Vec<Rank> = flights.iter().map(|(peer, _)| *peer).collect();
         if let Some(time) = time {
@@ -75,14 +105,39 @@ fn finish(
         if exiting::has_begun() {
             return Err(Error::Closed);
         }
-        if start.elapsed() > patience {
-            missing.sort_unstable();
-            missing.dedup();
-            let master = "each other over UCX (UCX_TLS, UCX_NET_DEVICES)".into();
-            return Err(Error::MissingRanks { missing, deadline: patience, master });
-        }
+        patience.ask(missing)?;
         if !engine.progress() {
             std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ucx::worlds::has_ucx;
+    use crate::ucx::{Options, Ucx};
+
+    /// Knows of the death of rank 1.
+    struct Bereaved;
+
+    impl Meeting for Bereaved {
+        fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+            // Its own address: somebody is there, who never greets as rank 1.
+            Ok(vec![mine.to_vec(); 2])
+        }
+
+        fn check(&mut self) -> Result<()> {
+            Err(Error::PeerLost { rank: Rank(1) })
+        }
+    }
+
+    #[test]
+    fn a_peer_that_dies_before_it_greets_is_named_at_once() {
+        if has_ucx() {
+            let options = Options { join_timeout: Duration::from_secs(100_000), ..Options::default() };
+            let error = Ucx::connect(Rank(0), 2, &mut Bereaved, &options).err();
+            assert!(matches!(error, Some(Error::PeerLost { rank: Rank(1) })), "{error:?}");
         }
     }
 }

@@ -119,8 +119,28 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How long a transport that is dropped goes on sending what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Hands this rank's bytes to all ranks and returns those of all, in the order of ranks; blocks until all have called.
-pub type Exchange<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>> + 'a;
+/// How ranks reach each other before they are connected. A closure that exchanges is one.
+pub trait Meeting {
+    /// Hands this rank's bytes to all ranks and returns those of all, in the order of ranks; blocks until all have called.
+    ///
+    /// # Errors
+    /// When that fails.
+    fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
+
+    /// Whether all ranks are still there; asked now and then while they connect. Does not block.
+    ///
+    /// # Errors
+    /// Names the rank that is not.
+    fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: FnMut(&[u8]) -> Result<Vec<Vec<u8>>>> Meeting for F {
+    fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self(mine)
+    }
+}
 
 /// What can be chosen when a world is made.
 #[derive(Clone, Debug)]
@@ -239,14 +259,14 @@ impl Prepared {
 
     /// Makes the transport, together with all other ranks.
     ///
-    /// `exchange` is called once. Blocks as long as it does, and then until every rank has heard from every other over
+    /// There is one exchange. Blocks as long as it does, and then until every rank has heard from every other over
     /// UCX. All ranks must run the same minor version of UCX. Of `options`, the settings have been taken already.
     ///
     /// # Errors
     /// [`Error::Ucx`] and [`Error::System`] when addresses or sockets can't be made; [`Error::Disagreement`] for ranks
     /// with other versions or settings; [`Error::MissingRanks`] for ranks that are not heard from in time; whatever
-    /// `exchange` returns.
-    pub fn connect(self, exchange: &mut Exchange<'_>, options: &Options) -> Result<Ucx> {
+    /// `meeting` returns.
+    pub fn connect(self, meeting: &mut dyn Meeting, options: &Options) -> Result<Ucx> {
         let Self { rank, world_size, ucx_version, tuning, mut engine } = self;
         let inside = exiting::enter_to_make()?;
         let mut token = Token::default();
@@ -265,11 +285,13 @@ impl Prepared {
             worker: engine.address()?,
         };
         drop(inside);
-        let cards = exchange(&own.encode())?;
+        let cards = meeting.exchange(&own.encode())?;
         let _inside = exiting::enter_to_make()?;
-        let words = meet(rank, world_size, &cards, ucx_version, &mut engine, &mut liveness)?;
+        let words = meet(rank, world_size, &cards, ucx_version, &mut engine, &mut liveness)
+            // A peer that has died meanwhile is the better reason.
+            .map_err(|error| meeting.check().err().unwrap_or(error))?;
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
-        greeting::greet(rank, &mut engine, options.join_timeout)?;
+        greeting::greet(rank, &mut engine, meeting, options.join_timeout)?;
         Ok(Ucx {
             owner: Owner::here(),
             rank,
@@ -306,8 +328,8 @@ impl Ucx {
     ///
     /// # Errors
     /// As these.
-    pub fn connect(rank: Rank, world_size: u32, exchange: &mut Exchange<'_>, options: &Options) -> Result<Self> {
-        Prepared::new(rank, world_size, &options.settings)?.connect(exchange, options)
+    pub fn connect(rank: Rank, world_size: u32, meeting: &mut dyn Meeting, options: &Options) -> Result<Self> {
+        Prepared::new(rank, world_size, &options.settings)?.connect(meeting, options)
     }
 }
 
