@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use super::connect_mesh;
 use super::identity::Identity;
 use super::master::Master;
 use super::rendezvous::Rendezvous;
-use super::connect_mesh;
 use crate::{Error, Rank, Result};
 
 /// Longer than any test takes: who waits for it fails.
