@@ -6,6 +6,8 @@
 mod copies;
 #[path = "ucx/endings.rs"]
 mod endings;
+#[path = "ucx/tasks.rs"]
+mod tasks;
 
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};

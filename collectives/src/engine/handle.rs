@@ -80,7 +80,7 @@ impl<T> Future for Handle<T> {
 }
 
 /// A task in the engine's care, and where its result goes.
-pub(super) struct Spawned<B, R> {
+pub(super) struct Spawned<B: Send + 'static, R> {
     task: Task<B, R>,
     slot: Slot<(B, R)>,
     deadline: Deadline,

@@ -107,6 +107,11 @@ impl Turn<'_> {
         }
         let inside = self.inside.get_or_insert_with(|| self.port.enter());
         self.moved = inside.transport.borrow_mut().progress();
+        if inside.has_left() {
+            // What is freed may wait for a thread that wants to enter.
+            self.inside = None;
+            self.port.end_left();
+        }
     }
 }
 

@@ -18,6 +18,7 @@
 mod chunk;
 mod comm;
 mod lease;
+mod left;
 mod memory;
 #[cfg(doctest)]
 mod misuse;

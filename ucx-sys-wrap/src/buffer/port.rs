@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
+use super::left::Left;
 use crate::pollable::wait_for;
 use crate::transport::{RecvId, SendId, Transport};
 use crate::ucx::exiting;
 use crate::{Failure, GetId, PutId, Rank, Statistics};
 
 /// How long a scope waits for its canceled operations before the transport is torn down.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A transport that can be shared between threads and is entered by one of them at a time.
 ///
@@ -37,6 +38,8 @@ pub(super) type Inside<'port> = ReentrantMutexGuard<'port, Inner>;
 pub(super) struct Inner {
     pub(super) transport: RefCell<Box<dyn Transport>>,
     pub(super) scopes: RefCell<Scopes>,
+    /// Scopes that are open and that nobody holds.
+    pub(super) left: RefCell<Vec<Left>>,
 }
 
 /// The scopes that are open. Those that were closed keep their place and memory for the next.
@@ -85,7 +88,7 @@ impl Port {
     pub fn new(transport: Box<dyn Transport>) -> Arc<Self> {
         let (name, rank, world_size) = (transport.name(), transport.rank(), transport.world_size());
         let stands_on_library = transport.stands_on_library();
-        let inner = Inner { transport: RefCell::new(transport), scopes: RefCell::default() };
+        let inner = Inner { transport: RefCell::new(transport), scopes: RefCell::default(), left: RefCell::default() };
         let inner = ReentrantMutex::new(inner);
         let port = Arc::new(Self { inner, waiting: AtomicU32::new(0), name, rank, world_size });
         if stands_on_library {
@@ -125,7 +128,13 @@ impl Port {
 
     /// Moves bytes, without blocking except for another thread that is inside. Says whether anything happened.
     pub fn progress(&self) -> bool {
-        self.enter().transport.borrow_mut().progress()
+        let inside = self.enter();
+        let moved = inside.transport.borrow_mut().progress();
+        if inside.has_left() {
+            drop(inside);
+            self.end_left();
+        }
+        moved
     }
 
     /// The transport's clock.
@@ -271,7 +280,7 @@ impl Scopes {
         })
     }
 
-    fn close(&mut self, scope: usize) -> Orphans {
+    pub(super) fn close(&mut self, scope: usize) -> Orphans {
         self.closed.push(scope);
         Orphans { _kept: std::mem::take(&mut self.all[scope].orphans) }
     }
@@ -313,7 +322,7 @@ impl ScopeState {
     }
 
     /// Cancels and tests all that is in flight; says whether nothing is left.
-    fn end_all(&mut self, transport: &mut dyn Transport) -> bool {
+    pub(super) fn end_all(&mut self, transport: &mut dyn Transport) -> bool {
         let orphans = &mut self.orphans;
         self.in_flight.retain_mut(|operation| {
             let is_over = operation.end(transport);

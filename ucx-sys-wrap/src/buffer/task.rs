@@ -15,9 +15,9 @@ pub type TaskFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
 /// A future together with the buffers that it works on and the scope that its operations belong to.
 ///
 /// Invariants: `future` borrows `*comm` and `*buffers`, both on the heap and touched by nothing else while it exists;
-/// it is dropped first, then the scope is closed, then the two are freed. If the scope can't be closed, they are
-/// leaked: the network may still use them.
-pub struct Task<B, R> {
+/// it is dropped first, then the scope is closed, then the two are freed. A scope that can't be closed yet stays with the
+/// port, and the buffers with it: the network may still use them.
+pub struct Task<B: Send + 'static, R> {
     future: Option<TaskFuture<'static, R>>,
     output: Option<R>,
     comm: NonNull<Comm<'static>>,
@@ -25,7 +25,7 @@ pub struct Task<B, R> {
 }
 
 // SAFETY: the pointers are owning pointers to a `Comm`, which is `Send`, and to a `B: Send`; the future is `Send`.
-unsafe impl<B: Send, R: Send> Send for Task<B, R> {}
+unsafe impl<B: Send + 'static, R: Send> Send for Task<B, R> {}
 
 impl<B: Send + 'static, R> Task<B, R> {
     /// Makes a task that runs `body` on `buffers`.
@@ -81,22 +81,22 @@ impl<B: Send + 'static, R> Task<B, R> {
     }
 }
 
-impl<B, R> Drop for Task<B, R> {
+impl<B: Send + 'static, R> Drop for Task<B, R> {
     fn drop(&mut self) {
         self.future = None;
-        let Some(buffers) = self.buffers else {
-            // SAFETY: the future is gone; the scope is closed and its key is not used again.
-            drop(unsafe { Box::from_raw(self.comm.as_ptr()) });
-            return;
-        };
-        // SAFETY: freed below at the earliest.
-        let comm = unsafe { self.comm.as_ref() };
-        if let Some(orphans) = comm.port().try_close_scope(comm.scope_key()) {
-            // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow either of them,
-            // and is dropped before them.
-            let owned = unsafe { (Box::from_raw(buffers.as_ptr()), Box::from_raw(self.comm.as_ptr())) };
-            drop(orphans);
-            drop(owned);
+        // SAFETY: the future is gone. What the scope keeps outlives `'env`, and so can't borrow this.
+        let comm = unsafe { Box::from_raw(self.comm.as_ptr()) };
+        let Some(buffers) = self.buffers else { return };
+        match comm.port().try_close_scope(comm.scope_key()) {
+            Some(orphans) => {
+                // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow the buffers, and is
+                // dropped before them.
+                let buffers = unsafe { Box::from_raw(buffers.as_ptr()) };
+                drop(orphans);
+                drop(buffers);
+            }
+            // SAFETY: leaked by `new`; the future is gone, and the task goes.
+            None => unsafe { comm.port().leave_scope(comm.scope_key(), buffers) },
         }
     }
 }

@@ -39,7 +39,7 @@ static PORTS: Mutex<Option<Vec<Weak<Port>>>> = Mutex::new(Some(Vec::new()));
 static PROCESS: OnceLock<u32> = OnceLock::new();
 
 /// While it lives, the process's libraries stay.
-pub(super) struct Inside(#[expect(dead_code, reason = "held, not used")] RwLockReadGuard<'static, ()>);
+pub(crate) struct Inside(#[expect(dead_code, reason = "held, not used")] RwLockReadGuard<'static, ()>);
 
 /// Has the exit of the process wait for those inside. Called once, when UCX is loaded.
 pub(super) fn prepare() {
@@ -57,7 +57,7 @@ pub(super) fn prepare() {
 }
 
 /// Enters UCX, without a port; `None` when it may go at any moment, because the process exits: then its objects are left to it.
-pub(super) fn enter() -> Option<Inside> {
+pub(crate) fn enter() -> Option<Inside> {
     // Recursive: who fails to make something drops it inside.
     let inside = Inside(INSIDE.read_recursive());
     if IS_SHUT.load(Ordering::SeqCst) { None } else { Some(inside) }
