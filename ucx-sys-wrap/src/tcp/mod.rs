@@ -30,6 +30,8 @@ mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod guess;
+#[cfg(test)]
+mod held_tests;
 mod incoming;
 mod judging;
 mod leaving;

@@ -15,8 +15,8 @@ use crate::limits::MAX_EAGER_BYTES;
 use crate::transport::{Posted, RecvDone, RecvParts};
 use crate::{Envelope, MAX_PARTS, Mark, Rank, Result, Signature, Statistics, Tag};
 
-const WORLD_SIZE: u32 = 4;
-const PEER: Rank = Rank(1);
+pub(super) const WORLD_SIZE: u32 = 4;
+pub(super) const PEER: Rank = Rank(1);
 const SIZES: [usize; 8] = [0, 1, 63, 64, 100, 4096, 5000, 20_000];
 
 /// A connection from [`PEER`] and the peer's end of it.
@@ -44,18 +44,23 @@ impl Message {
     }
 }
 
-fn envelope(round: u32) -> Envelope {
+pub(super) fn envelope(round: u32) -> Envelope {
     Envelope { tag: Tag::new(PEER, 0, 0, round), signature: Signature([round as u8; 16]), mark: Mark(5) }
 }
 
 /// A receive and the memory that it has borrowed.
-struct Receiving {
+pub(super) struct Receiving {
     _memory: Vec<RawVec<u8>>,
-    posted: Posted<usize, RecvDone>,
+    pub(super) posted: Posted<usize, RecvDone>,
 }
 
 impl Receiving {
-    fn post(connection: &mut Connection, round: u32, capacities: &[usize], statistics: &mut Statistics) -> Self {
+    pub(super) fn post(
+        connection: &mut Connection,
+        round: u32,
+        capacities: &[usize],
+        statistics: &mut Statistics,
+    ) -> Self {
         let mut memory: Vec<_> = capacities.iter().map(|capacity| vec![0u8; *capacity].into_raw()).collect();
         let mut parts = RecvParts::new();
         memory.iter_mut().for_each(|part| lend_to_receive::<Vec<u8>>(part, &mut parts));

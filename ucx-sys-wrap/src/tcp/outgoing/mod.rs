@@ -33,6 +33,8 @@ pub(super) struct Outgoing {
     queue: VecDeque<Queued>,
     /// Bytes of the first queued frame that are written.
     front_written: usize,
+    /// Whether the wire holds the first byte of it that does not count as written.
+    holds_a_byte: bool,
     /// Whether the last frame of this connection is queued.
     is_parting: bool,
     /// What was offered, by the number of the offer, which is taken until the peer has no more use for it.
@@ -63,6 +65,7 @@ impl Outgoing {
             pack: Box::new([0; PACKED_FRAME]),
             queue: VecDeque::new(),
             front_written: 0,
+            holds_a_byte: false,
             is_parting: false,
             offers: Slab::new(),
             operations: Slab::new(),
@@ -100,7 +103,7 @@ impl Outgoing {
             if written == frame_bytes {
                 return Posted::Done(SendDone { parts, result: Ok(()) });
             }
-            self.front_written = written;
+            (self.front_written, self.holds_a_byte) = (written, wire.holds_a_byte());
         }
         let operation = self.begin();
         let payload = Payload::Leased(parts);
@@ -125,7 +128,7 @@ impl Outgoing {
             if written == frame_bytes {
                 return None;
             }
-            self.front_written = written;
+            (self.front_written, self.holds_a_byte) = (written, wire.holds_a_byte());
         }
         let operation = (frame_bytes > HEADER_BYTES).then(|| self.begin());
         self.queue.push_back(Queued { operation, ..Queued::new(header, Payload::Leased(parts)) });
@@ -189,6 +192,7 @@ impl Outgoing {
         let mut written = 0;
         while !self.queue.is_empty() && written < quota {
             let result = wire.write(&self.slices(), statistics);
+            self.holds_a_byte = wire.holds_a_byte();
             match result {
                 Ok(count) => {
                     written += count;
@@ -227,7 +231,7 @@ impl Outgoing {
 
     /// Ends all sends early, as [`cancel`](Self::cancel) does; a half-written frame stays queued, and nothing else.
     pub(super) fn cancel_all(&mut self, error: &Error, statistics: &mut Statistics) {
-        let keep = usize::from(self.front_written > 0);
+        let keep = usize::from(!self.is_unwritten(0));
         for frame in self.queue.split_off(keep.min(self.queue.len())) {
             self.end(frame, Err(error.clone()));
         }
@@ -239,7 +243,7 @@ impl Outgoing {
 
     /// Ends all sends and forgets what was queued, for a connection that is closed.
     pub(super) fn drop_all(&mut self, error: &Error) {
-        self.front_written = 0;
+        (self.front_written, self.holds_a_byte) = (0, false);
         for frame in std::mem::take(&mut self.queue) {
             self.end(frame, Err(error.clone()));
         }
@@ -247,7 +251,7 @@ impl Outgoing {
     }
 
     fn is_unwritten(&self, position: usize) -> bool {
-        position > 0 || self.front_written == 0
+        position > 0 || self.front_written == 0 && !self.holds_a_byte
     }
 
     fn begin(&mut self) -> usize {

@@ -140,6 +140,11 @@ impl Cipher {
             || matches!(self.record_length(), Some(length) if self.arrived.get().len() >= LENGTH_BYTES + length)
     }
 
+    /// Whether the first byte that does not count as written lies in a record of which the kernel may have some.
+    pub(super) fn holds_a_byte(&self) -> bool {
+        self.is_held
+    }
+
     pub(super) fn is_forged(&self) -> bool {
         self.is_forged
     }

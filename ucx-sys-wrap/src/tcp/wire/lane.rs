@@ -75,6 +75,12 @@ impl Lane {
         self.cipher.as_ref().is_some_and(|cipher| cipher.has_unread())
     }
 
+    /// Whether the next byte to write is taken already, though it does not count as written.
+    #[inline]
+    pub(super) fn holds_a_byte(&self) -> bool {
+        self.cipher.as_ref().is_some_and(|cipher| cipher.holds_a_byte())
+    }
+
     /// Whether what has come does not open.
     pub(super) fn is_forged(&self) -> bool {
         self.cipher.as_ref().is_some_and(|cipher| cipher.is_forged())

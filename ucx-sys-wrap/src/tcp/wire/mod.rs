@@ -74,6 +74,13 @@ impl Wire {
         }
     }
 
+    /// Whether the next byte to write is taken already, though it does not count as written: it must come again, and something
+    /// must be written until it counts.
+    #[inline]
+    pub(super) fn holds_a_byte(&self) -> bool {
+        self.lanes().iter().any(Lane::holds_a_byte)
+    }
+
     /// Whether something can be read of which the kernel knows nothing any more.
     #[inline]
     pub(super) fn has_unread(&self) -> bool {
