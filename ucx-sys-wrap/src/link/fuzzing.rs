@@ -222,6 +222,9 @@ fn envelope(source: Rank, round: u8) -> Envelope {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSliceMut;
+
+    use super::super::LEAST_OPEN;
     use super::super::cell::Kind;
     use super::*;
 
@@ -236,6 +239,26 @@ mod tests {
             assert!(matches!(result, Err(Error::Protocol { rank: PEER, .. })), "{result:?}");
             let taken = bench._world[1].peer_block(0).unwrap().load(CELLS_TAKEN_AT);
             assert!(taken <= 1, "{taken} cells were taken");
+        }
+    }
+
+    /// What is kept on the heap is counted by its bytes: of short messages, many more could be kept than are counted.
+    #[test]
+    fn a_short_offer_is_not_read_to_the_heap() {
+        for (length, may_be_read) in [(0, false), (1, false), (LEAST_OPEN - 1, false), (LEAST_OPEN, true)] {
+            let mut bench = Bench::new(true).unwrap();
+            let memory = vec![1u8; LEAST_OPEN];
+            let span = [(memory.as_ptr().addr(), 1), (0, 0), (0, 0)];
+            let is_read = bench._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]) && may_be_read;
+            let (number, word, serial, address) = (0, 0, 7, memory.as_ptr().addr() as u64);
+            bench.theirs.word(OPEN_AT).store(serial, Ordering::Release);
+            let tag = envelope(PEER, 0).tag.0;
+            bench.publish(Kind::ShortOffer as u64, 1, 0, [tag, length as u64, number, word, serial, address, 0]);
+            for _ in 0..3 {
+                bench.link.poll(1 << 20, &mut bench.statistics).unwrap();
+            }
+            assert_eq!(bench.link.receiver.kept_bytes(), if is_read { length } else { 0 });
+            assert_eq!(bench.link.receiver.kept_offers(), usize::from(!is_read), "{length} bytes");
         }
     }
 }

@@ -100,6 +100,12 @@ impl Receiver {
         self.receives.kept_bytes()
     }
 
+    /// Offers that are kept.
+    #[cfg(test)]
+    pub(super) fn kept_offers(&self) -> usize {
+        self.receives.offers()
+    }
+
     pub(super) fn cancel(&mut self, key: usize) {
         for stream in &mut self.streams {
             if stream.target == Target::Posted(key) {

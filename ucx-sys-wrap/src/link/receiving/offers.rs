@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::super::cell::{Head, Kind, Line, Place};
 use super::super::receives::{Body, Places, Unexpected, places};
 use super::super::sending::{Reply, Sender};
-use super::super::{OPEN_AT, OPEN_MESSAGES};
+use super::super::{LEAST_OPEN, OPEN_AT, OPEN_MESSAGES};
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea, blocks};
@@ -94,7 +94,9 @@ impl Receiver {
         let Self { receives, fetched, .. } = self;
         receives.age_offers(|head, place| {
             let bytes = head.bytes();
-            if bytes > MAX_EAGER_BYTES || (*fetched + bytes) as u64 > CREDIT_BYTES {
+            // What is shorter would cost more than the bytes that are counted for it; nobody who keeps to the rules offers it so.
+            let may_be_kept = (LEAST_OPEN..=MAX_EAGER_BYTES).contains(&bytes);
+            if !may_be_kept || (*fetched + bytes) as u64 > CREDIT_BYTES {
                 return ControlFlow::Continue(None);
             }
             if !sender.can_answer() {
