@@ -16,6 +16,9 @@ use super::thread::Blocked;
 use super::wait::Waiter;
 use super::{Background, Engine};
 
+const WAITS_INSIDE: &str = "Handle::wait inside the body of a non-blocking call, during which no other call moves: await the \
+                            handle instead";
+
 type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;
 
 /// A non-blocking call: test it, wait for it, or await it from any runtime.
@@ -35,7 +38,8 @@ impl<T> Handle<T> {
         Self { engine: Arc::clone(engine), slot: Arc::new(Mutex::new(Some(Ok(value)))) }
     }
 
-    /// Turns the engine once and says whether the call has ended.
+    /// Turns the engine once and says whether the call has ended. Inside the body of another call no call comes further: await
+    /// the handle there.
     #[must_use]
     pub fn test(&self) -> bool {
         self.engine.turn();
@@ -45,7 +49,8 @@ impl<T> Handle<T> {
     /// Blocks until the call has ended, which its deadline makes sure of.
     ///
     /// # Panics
-    /// With the call's own panic, if it panicked.
+    /// With the call's own panic, if it panicked; inside the body of another non-blocking call, where this call could never come
+    /// further: await the handle there.
     pub fn wait(self) -> T {
         let _blocked = Blocked::begin(&self.engine);
         let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());
@@ -53,6 +58,7 @@ impl<T> Handle<T> {
             if let Some(result) = self.slot.lock().take() {
                 return result.unwrap_or_else(|panic| resume_unwind(panic));
             }
+            assert!(!self.engine.is_polled_here(), "{WAITS_INSIDE}");
             let moved = self.engine.turn();
             let before = std::mem::replace(&mut moves, self.engine.moves());
             if waiter.pause(moved || moves != before, &self.engine.processor) {
@@ -111,5 +117,66 @@ impl<B: Send + 'static, R: Send + 'static> Background for Spawned<B, R> {
         let Some(result) = self.poll_task() else { return false };
         *self.slot.lock() = Some(result);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ucx_sys_wrap::buffer::Port;
+    use ucx_sys_wrap::local::{self, Local};
+    use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// The engine of rank 0, and a rank 1 that is there and does nothing.
+    fn engine() -> (Arc<Engine>, Local) {
+        let [own, peer] = <[Local; 2]>::try_from(local::world(2)).ok().unwrap();
+        (Engine::new(Port::new(Box::new(own)), None), peer)
+    }
+
+    /// A call that waits for a message that does not come.
+    fn receive(engine: &Arc<Engine>, timeout: Duration) -> Handle<(Vec<u8>, ucx_sys_wrap::Result<()>)> {
+        engine.spawn(timeout, vec![0u8; 8], |comm, place| {
+            let tag = Tag::new(Rank(1), 0, 0, 0);
+            let envelope = Envelope { tag, signature: Signature::default(), mark: Mark::NONE };
+            Box::pin(async move { comm.recv(Rank(1), envelope, &mut place[..]).await.map(drop) })
+        })
+    }
+
+    /// Not in the first poll, which is where the call is started.
+    async fn later() {
+        let mut polls = 0..1;
+        std::future::poll_fn(|_| if polls.next().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    #[test]
+    fn who_waits_inside_a_body_is_told_what_to_do() {
+        let (engine, _peer) = engine();
+        let inside = Arc::clone(&engine);
+        let outer = engine.spawn(TIMEOUT, (), move |_, ()| {
+            Box::pin(async move {
+                later().await;
+                receive(&inside, TIMEOUT).wait().1
+            })
+        });
+        let panic = catch_unwind(AssertUnwindSafe(|| outer.wait())).unwrap_err();
+        assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(WAITS_INSIDE));
+        // Whoever waits outside is not mistaken for one inside.
+        assert!(receive(&engine, Duration::ZERO).wait().1.is_err());
+    }
+
+    #[test]
+    fn who_awaits_inside_a_body_gets_the_result() {
+        let (engine, _peer) = engine();
+        let inside = Arc::clone(&engine);
+        let outer = engine.spawn(TIMEOUT, (), move |_, ()| {
+            Box::pin(async move {
+                later().await;
+                receive(&inside, Duration::ZERO).await.1
+            })
+        });
+        assert!(outer.wait().1.is_err());
     }
 }

@@ -43,6 +43,8 @@ pub struct Engine {
     /// Tasks that were started since the others were polled: who starts one never waits for a poll.
     started: Mutex<Vec<Box<dyn Background>>>,
     background_count: AtomicUsize,
+    /// The thread that polls the tasks, while one does.
+    polled_by: AtomicUsize,
     processor: Processor,
     neighbourhood: Option<Arc<Neighbourhood>>,
     course: Arc<Course>,
@@ -116,6 +118,7 @@ impl Engine {
             background: Mutex::default(),
             started: Mutex::default(),
             background_count: AtomicUsize::new(0),
+            polled_by: AtomicUsize::new(0),
             processor: Processor::new(here > processors),
             neighbourhood,
             course: Arc::default(),
@@ -237,12 +240,19 @@ impl Engine {
         self.background_count.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether this thread is inside a task.
+    fn is_polled_here(&self) -> bool {
+        self.polled_by.load(Ordering::Relaxed) == this_thread()
+    }
+
     /// Polls every task; one thread at a time, and never from inside a task.
     fn poll_background(&self) -> bool {
         let Some(mut tasks) = self.background.try_lock() else { return false };
         tasks.append(&mut self.started.lock());
         let before = tasks.len();
+        let polled = Polled::begin(self);
         tasks.retain_mut(|task| !task.poll());
+        drop(polled);
         let ended = before - tasks.len();
         if ended > 0 {
             self.look_for_failure();
@@ -250,6 +260,28 @@ impl Engine {
         self.background_count.fetch_sub(ended, Ordering::Relaxed);
         ended > 0
     }
+}
+
+/// While it lives, this thread polls the tasks.
+struct Polled<'engine>(&'engine Engine);
+
+impl<'engine> Polled<'engine> {
+    fn begin(engine: &'engine Engine) -> Self {
+        engine.polled_by.store(this_thread(), Ordering::Relaxed);
+        Self(engine)
+    }
+}
+
+impl Drop for Polled<'_> {
+    fn drop(&mut self) {
+        self.0.polled_by.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number that no other thread has meanwhile, not 0.
+fn this_thread() -> usize {
+    thread_local!(static PLACE: u8 = const { 0 });
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
 
 impl Drop for Engine {
