@@ -84,7 +84,7 @@ impl Drop for Port {
         }
         // As the transport, which goes next: without its library nothing can be ended.
         let inside = exiting::enter();
-        if inside.is_some() {
+        if inside.is_some() && self.is_own() {
             self.end_all_left();
         }
         let inner = self.enter();

@@ -14,7 +14,7 @@ use super::left::Left;
 use crate::pollable::wait_for;
 use crate::transport::{RecvId, SendId, Transport};
 use crate::ucx::exiting;
-use crate::{Failure, GetId, PutId, Rank, Statistics};
+use crate::{Failure, GetId, Owner, PutId, Rank, Statistics};
 
 /// How long a scope waits for its canceled operations before the transport is torn down.
 pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
@@ -27,6 +27,7 @@ pub struct Port {
     inner: ReentrantMutex<Inner>,
     /// Threads that wait to enter.
     waiting: AtomicU32,
+    owner: Owner,
     name: &'static str,
     rank: Rank,
     world_size: u32,
@@ -90,7 +91,7 @@ impl Port {
         let stands_on_library = transport.stands_on_library();
         let inner = Inner { transport: RefCell::new(transport), scopes: RefCell::default(), left: RefCell::default() };
         let inner = ReentrantMutex::new(inner);
-        let port = Arc::new(Self { inner, waiting: AtomicU32::new(0), name, rank, world_size });
+        let port = Arc::new(Self { inner, waiting: AtomicU32::new(0), owner: Owner::here(), name, rank, world_size });
         if stands_on_library {
             exiting::keep(&port);
         }
@@ -124,6 +125,11 @@ impl Port {
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.world_size
+    }
+
+    /// Whether this is not a copy in a forked child, which is to leave the transport alone. Costs a system call.
+    pub(super) fn is_own(&self) -> bool {
+        self.owner.is_here()
     }
 
     /// Moves bytes, without blocking except for another thread that is inside. Says whether anything happened.

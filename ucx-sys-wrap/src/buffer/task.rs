@@ -83,6 +83,10 @@ impl<B: Send + 'static, R> Task<B, R> {
 
 impl<B: Send + 'static, R> Drop for Task<B, R> {
     fn drop(&mut self) {
+        if self.buffers.is_some() && !self.comm().port().is_own() {
+            // Nothing is canceled: the operations are those of the process that has forked this one.
+            return std::mem::forget(self.future.take());
+        }
         self.future = None;
         // SAFETY: the future is gone. What the scope keeps outlives `'env`, and so can't borrow this.
         let comm = unsafe { Box::from_raw(self.comm.as_ptr()) };

@@ -53,12 +53,19 @@ fn a_transport_goes_whose_task_was_dropped_with_a_large_send_and_whoever_waits_i
 
 #[test]
 fn what_is_fetched_from_a_task_whose_rank_has_gone_is_never_received() {
+    let is_dropped = AtomicBool::new(false);
     ported_on(&OVER_UCX, 2, |port, rank| {
         if rank == Rank(0) {
             drop_task_with_a_large_send(port);
+            is_dropped.store(true, Ordering::Release);
             return;
         }
-        // Mostly rank 0, which is not answered meanwhile, has gone by then.
+        let start = Instant::now();
+        while !is_dropped.swap(false, Ordering::Acquire) {
+            assert!(start.elapsed() < DEADLINE, "hangs");
+            std::thread::yield_now();
+        }
+        // Mostly rank 0, which is not answered meanwhile, has gone after that.
         std::thread::sleep(Duration::from_millis(2500));
         let result = run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), 1), vec![0u8; LENGTH]).await);
         match result {
