@@ -275,7 +275,7 @@ impl Line {
 
     /// Sends bytes and with them the two descriptors.
     fn write_gift(&mut self, bytes: &[u8], gift: &Gift) -> Result<()> {
-        let descriptors = [gift.segment.as_fd(), gift.bell.as_fd()];
+        let descriptors = [gift.segment.as_fd(), gift.cord.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
@@ -303,9 +303,9 @@ impl Line {
             }
         }
         self.read(&mut bytes[count..])?;
-        let [segment, bell] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| stranger())?;
+        let [segment, cord] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| stranger())?;
         let Credentials { process, .. } = Credentials::of_peer(self.0.as_fd()).map_err(failed)?;
-        Ok(Gift { segment, bell, process })
+        Ok(Gift { segment, cord, process })
     }
 }
 

@@ -1,8 +1,7 @@
 //! Doors, the callers that belong there and those that do not.
 
 use super::*;
-use crate::shm::Bell;
-use crate::shm::{Layout, OwnSegment, PeerSegment};
+use crate::shm::{Bell, Cord, Layout, OwnSegment, PeerSegment};
 
 const KEY: &[u8] = b"correct horse battery";
 
@@ -59,7 +58,7 @@ fn assert_all_given(results: Vec<Result<Vec<(Rank, Gift)>>>) {
         assert_eq!(givers, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
         for (giver, gift) in gifts {
             PeerSegment::new(giver, &gift.segment, Layout::new(3)).unwrap();
-            Bell::received(giver, gift.bell).unwrap();
+            Cord::received(giver, gift.cord).unwrap();
         }
     }
 }

@@ -2,14 +2,27 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{CWD, OFlags, fcntl_getfl, readlinkat};
-use rustix::io::{read, write};
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 use crate::{Error, Rank, Result};
 
-/// A descriptor that becomes readable when somebody rings; it counts, so that no ring is lost.
-pub struct Bell(OwnedFd);
+/// Rings that are forgotten by one call.
+const HEARD_AT_ONCE: usize = 1024;
+
+/// A descriptor that becomes readable when somebody rings.
+///
+/// Two connected sockets. Whoever shares a descriptor also shares its flags, and can fill what it leads to: so neither ringing
+/// nor hearing leaves it to those whether it may block, which a write to an event descriptor would. A ring that finds no room is
+/// none too few: there are others that nobody has heard.
+pub struct Bell {
+    /// Where it is heard. Stays with its owner.
+    ear: OwnedFd,
+    cord: Cord,
+}
+
+/// What a bell is rung by.
+pub(crate) struct Cord(OwnedFd);
 
 impl Bell {
     /// A bell that nobody has rung.
@@ -17,41 +30,97 @@ impl Bell {
     /// # Errors
     /// [`Error::System`] when the system has no descriptor left.
     pub fn new() -> Result<Self> {
-        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        descriptor.map(Self).map_err(|error| Error::system("can't make an event descriptor", error))
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let (ear, cord) = pair.map_err(|error| Error::system("can't make a bell", error))?;
+        Ok(Self { ear, cord: Cord(cord) })
     }
 
-    /// Takes over the bell of `rank`, whose descriptor came from there.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] when it is none: ringing something else could block.
-    pub fn received(rank: Rank, descriptor: OwnedFd) -> Result<Self> {
-        use std::os::fd::AsRawFd;
-        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
-        let kind =
-            readlinkat(CWD, &path, Vec::new()).map_err(|error| Error::system(format!("can't read {path}"), error))?;
-        let is_patient = !fcntl_getfl(&descriptor).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
-        if kind.as_bytes() != b"anon_inode:[eventfd]" || is_patient {
-            let what = format!("{kind:?}, expected an event descriptor that does not block");
-            return Err(Error::Protocol { rank, what });
-        }
-        Ok(Self(descriptor))
-    }
-
-    /// Rings. Costs a system call.
+    /// Rings. Costs a system call, and never blocks.
     pub fn ring(&self) {
-        // Fails only when it has been rung 2^64 times without being heard, which leaves it readable.
-        let _ = write(&self.0, &1u64.to_ne_bytes());
+        self.cord.ring();
     }
 
-    /// Forgets the rings so far; says whether there were any. Costs a system call.
+    /// Forgets the rings so far; says whether there were any. Costs a system call, and never blocks.
     pub fn hear(&self) -> bool {
-        read(&self.0, &mut [0u8; 8]).is_ok()
+        recv(&self.ear, &mut [0u8; HEARD_AT_ONCE], RecvFlags::DONTWAIT).is_ok()
+    }
+
+    /// What others ring it by.
+    pub(super) fn cord(&self) -> BorrowedFd<'_> {
+        self.cord.0.as_fd()
     }
 }
 
 impl AsFd for Bell {
+    /// Readable from a ring until it is heard.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.ear.as_fd()
+    }
+}
+
+impl Cord {
+    /// Takes over the cord of the bell of `rank`, whose descriptor came from there.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] when it is none.
+    pub(crate) fn received(rank: Rank, descriptor: OwnedFd) -> Result<Self> {
+        match (socket_domain(&descriptor), socket_type(&descriptor)) {
+            (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) => Ok(Self(descriptor)),
+            found => Err(Error::Protocol { rank, what: format!("{found:?}, expected the cord of a bell") }),
+        }
+    }
+
+    /// Rings the bell that it belongs to, as [`Bell::ring`].
+    pub(super) fn ring(&self) {
+        // Fails when nobody hears any more, or when nobody has for long: either way it is rung enough.
+        let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+    /// A neighbour that has the cord, and whatever comes with it.
+    fn given_away(bell: &Bell) -> OwnedFd {
+        bell.cord().try_clone_to_owned().unwrap()
+    }
+
+    /// Would hang.
+    #[test]
+    fn who_shares_a_cord_can_make_nobody_wait() {
+        let bell = Bell::new().unwrap();
+        let stranger = given_away(&bell);
+        let flags = fcntl_getfl(&stranger).unwrap();
+        fcntl_setfl(&stranger, flags | OFlags::NONBLOCK).unwrap();
+        while rustix::io::write(&stranger, &u64::MAX.to_ne_bytes()).is_ok() {}
+        while rustix::io::write(&stranger, &[1]).is_ok() {}
+        fcntl_setfl(&stranger, flags - OFlags::NONBLOCK).unwrap();
+        bell.ring();
+        let neighbour = Cord::received(Rank(1), given_away(&bell)).unwrap();
+        neighbour.ring();
+        while bell.hear() {}
+        neighbour.ring();
+        assert!(bell.hear() && !bell.hear(), "it is a bell still");
+    }
+
+    #[test]
+    fn a_cord_without_a_bell_is_pulled_in_vain() {
+        let bell = Bell::new().unwrap();
+        let neighbour = Cord::received(Rank(1), given_away(&bell)).unwrap();
+        drop(bell);
+        neighbour.ring();
+    }
+
+    #[test]
+    fn what_is_no_cord_is_refused() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (datagrams, _) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        for descriptor in [file.into(), tcp.into(), datagrams] {
+            let refused = Cord::received(Rank(3), descriptor).err();
+            assert!(matches!(refused, Some(Error::Protocol { rank: Rank(3), .. })), "{refused:?}");
+        }
     }
 }

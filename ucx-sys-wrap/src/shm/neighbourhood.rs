@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::area::{LINE_BYTES, OwnArea, PeerArea};
-use super::bell::Bell;
+use super::bell::{Bell, Cord};
 use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
 use super::process::Process;
@@ -36,7 +36,7 @@ pub struct Neighbourhood {
 /// What another rank of the host has given to this one.
 struct Neighbour {
     segment: PeerSegment,
-    bell: Bell,
+    cord: Cord,
     sleep: PeerArea,
     /// Its process, if this one can read its memory.
     process: Option<Process>,
@@ -44,10 +44,10 @@ struct Neighbour {
     woken: AtomicU64,
 }
 
-/// What a rank gives to its neighbours: its segment and its bell.
+/// What a rank gives to its neighbours: its segment, and what they ring its bell by.
 pub(crate) struct Gift {
     pub(crate) segment: OwnedFd,
-    pub(crate) bell: OwnedFd,
+    pub(crate) cord: OwnedFd,
     /// The process that gave it, by the word of the kernel; `None` if it is not visible from here.
     pub(crate) process: Option<i32>,
 }
@@ -68,7 +68,7 @@ impl Neighbourhood {
     /// gift of each other.
     ///
     /// # Errors
-    /// As [`PeerSegment::new`] and [`Bell::received`]; [`Error::Unavailable`] when a gift is missing.
+    /// As [`PeerSegment::new`]; [`Error::Protocol`] when what it was given is no cord of a bell; [`Error::Unavailable`] when a gift is missing.
     pub(crate) fn new(
         own: Rank,
         ranks: Vec<Rank>,
@@ -233,7 +233,7 @@ impl Neighbour {
         let sleep = self.sleep.load(0);
         if sleep != self.woken.load(Ordering::Relaxed) {
             self.woken.store(sleep, Ordering::Relaxed);
-            self.bell.ring();
+            self.cord.ring();
         }
     }
 
@@ -241,7 +241,7 @@ impl Neighbour {
         let segment = PeerSegment::new(rank, &gift.segment, layout)?;
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
         let process = gift.process.and_then(|number| Process::probe(number, &segment));
-        Ok(Self { segment, bell: Bell::received(rank, gift.bell)?, sleep, process, woken: AtomicU64::new(0) })
+        Ok(Self { segment, cord: Cord::received(rank, gift.cord)?, sleep, process, woken: AtomicU64::new(0) })
     }
 }
 
@@ -251,7 +251,7 @@ impl Gift {
         let copy = |descriptor: BorrowedFd<'_>| {
             descriptor.try_clone_to_owned().map_err(|error| Error::system("can't copy a descriptor", error))
         };
-        Ok(Self { segment: copy(segment.descriptor())?, bell: copy(bell.as_fd())?, process: None })
+        Ok(Self { segment: copy(segment.descriptor())?, cord: copy(bell.cord())?, process: None })
     }
 }
 
