@@ -218,6 +218,27 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
     }
 }
 
+/// Turns take long where ranks share processors, or sleep: after a while a peer is looked for, however few they were.
+#[test]
+fn who_has_waited_for_a_while_looks_whether_its_peer_is_there() {
+    let ranks = local::world(2).into_iter().zip(Neighbourhood::in_process(2).unwrap());
+    let mut groups: Vec<_> = ranks
+        .map(|(rank, neighbourhood)| {
+            let opened = Opened { transport: Box::new(rank), neighbourhood: Some(neighbourhood) };
+            Group::opened(opened, Settings::default())
+        })
+        .collect();
+    let pending = groups[0].start_all_reduce(vec![1.0f32; 100], Reduction::Sum);
+    drop(groups.pop());
+    groups[0].progress();
+    std::thread::sleep(Duration::from_millis(50));
+    for _ in 0..3 {
+        groups[0].progress();
+    }
+    assert!(pending.test(), "it is not looked for");
+    assert!(matches!(pending.wait().1, Err(Error::PeerLost { rank: Rank(1) })));
+}
+
 /// A rank that writes what it likes into its segment: others end, with an error or with wrong numbers.
 #[test]
 fn garbage_in_a_segment_does_no_harm() {

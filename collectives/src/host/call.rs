@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::buffer::{Comm, Port};
 use ucx_sys_wrap::shm::{Header, Hold, Records, Slots, Step, Ticket};
@@ -17,8 +18,10 @@ use crate::error::{Error, Place, Result};
 /// The first looks of a call are one after the other: mostly the others are as far as this rank.
 const EAGER_LOOKS: u32 = 30;
 
-/// Turns after which a wait is long: then the rank waited for is watched.
+/// Turns after which a wait is long, and time, since turns take long where ranks share processors, or sleep: then the rank
+/// waited for is watched.
 const LONG_TURNS: u32 = 32;
+const LONG_TIME: Duration = Duration::from_millis(5);
 
 /// What every algorithm over slots works with: the slots, for as long as the call has them, and waits that end.
 ///
@@ -31,6 +34,21 @@ pub struct HostCall<'a> {
     /// The number of the call's first step.
     first: u64,
     is_whole: bool,
+}
+
+/// How long a call has waited for another rank.
+#[derive(Default)]
+struct Wait {
+    turns: u32,
+    since: Option<Instant>,
+}
+
+impl Wait {
+    /// Counts a turn; says whether the wait is long by now.
+    fn is_long(&mut self) -> bool {
+        self.turns = self.turns.saturating_add(1);
+        self.turns >= LONG_TURNS || self.since.get_or_insert_with(Instant::now).elapsed() >= LONG_TIME
+    }
 }
 
 /// What a call over slots needs besides them.
@@ -213,13 +231,10 @@ impl<'a> HostCall<'a> {
             Err(error) => return Err(self.around.shared.error(self.place, error)),
         }
         self.around.course.moves.fetch_add(1, Ordering::Relaxed);
-        let mut turns = 0;
+        let mut wait = Wait::default();
         poll_fn(|_| {
             let found = self.spin(&mut look).transpose();
-            let found = found.or_else(|| {
-                turns += 1;
-                self.look_around(place, step, turns, &mut look).transpose()
-            });
+            let found = found.or_else(|| self.look_around(place, step, &mut wait, &mut look).transpose());
             found.map_or(Poll::Pending, Poll::Ready)
         })
         .await
@@ -247,7 +262,7 @@ impl<'a> HostCall<'a> {
         &mut self,
         place: usize,
         step: Step,
-        turns: u32,
+        wait: &mut Wait,
         look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
     ) -> Result<Option<R>> {
         let Surroundings { port, expiry, records, outer, shared, .. } = self.around;
@@ -257,7 +272,7 @@ impl<'a> HostCall<'a> {
         if let Some(error) = self.around.end(self.place, rank, (step.number() - self.first) as u32) {
             return Err(error);
         }
-        if turns < LONG_TURNS {
+        if !wait.is_long() {
             return Ok(None);
         }
         if let Some(found) = records.call(place, self.place.sequence).filter(|found| *found != outer) {
