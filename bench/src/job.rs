@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 use crate::collective::microseconds_since_epoch;
 use crate::order::{Answer, Order};
+use crate::processor::{Placement, TwoProcessors};
 use crate::{Error, Result};
 
 /// How long processes may take to start and to call.
@@ -119,6 +120,17 @@ impl Job {
         }
         lines.sort_by_key(|(rank, _)| *rank);
         Ok(lines.into_iter().map(|(_, line)| line).collect())
+    }
+
+    /// Keeps the ranks where `placement` has them, until they are placed otherwise. The threads that they have started stay where
+    /// they are.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn place(&self, placement: Placement, two: &TwoProcessors) -> Result<()> {
+        let placed = |(rank, line): (usize, &BufReader<UnixStream>)| two.place(placement, rank, line.get_ref());
+        let all = self.lines.iter().enumerate().try_for_each(placed);
+        all.map_err(Error::system(format!("can't place the ranks of {}", self.name)))
     }
 
     /// What the job is called.

@@ -2,9 +2,79 @@
 //!
 //! Two processes that have just been woken may share a processor until the system moves one of them, which takes
 //! milliseconds: longer than a slice. So every process that is measured stays on one, ours and theirs alike, where there
-//! are enough of them.
+//! are enough of them. Where ranks outnumber processors, which of them share one decides more than anything else: there the
+//! conductor says it, by the same rule for both sides.
 
+use std::os::fd::AsFd;
+
+use rustix::net::sockopt::socket_peercred;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Where ranks lie that outnumber the two processors that they have. Ranks 2i and 2i+1 are a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The two of a pair on different processors, as many ranks on one as on the other.
+    Apart,
+    /// The two of a pair on one processor, as many pairs on one as on the other.
+    Together,
+    /// Wherever the system has them.
+    Free,
+}
+
+impl Placement {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Apart, Self::Together, Self::Free];
+
+    /// Whether a rank may be on each of the two.
+    fn allows(self, rank: usize) -> [bool; 2] {
+        let of = |number: usize| [number.is_multiple_of(2), !number.is_multiple_of(2)];
+        match self {
+            Self::Apart => of(rank),
+            Self::Together => of(rank / 2),
+            Self::Free => [true; 2],
+        }
+    }
+}
+
+/// Two processors for the calling thread and whatever it starts, while this lives.
+pub struct TwoProcessors {
+    before: CpuSet,
+    two: [usize; 2],
+}
+
+impl TwoProcessors {
+    /// The first two of those allowed; `None` where there are not two, or the system refuses.
+    #[must_use]
+    pub fn hold() -> Option<Self> {
+        let before = sched_getaffinity(None).ok()?;
+        let &[first, second, ..] = &allowed()[..] else { return None };
+        let held = Self { before, two: [first, second] };
+        sched_setaffinity(None, &held.set([true; 2])).ok()?;
+        Some(held)
+    }
+
+    /// Keeps the process at the other end of a local socket where `placement` has its rank.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn place(&self, placement: Placement, rank: usize, socket: impl AsFd) -> std::io::Result<()> {
+        let process = socket_peercred(socket)?.pid;
+        Ok(sched_setaffinity(Some(process), &self.set(placement.allows(rank)))?)
+    }
+
+    fn set(&self, allows: [bool; 2]) -> CpuSet {
+        let mut set = CpuSet::new();
+        self.two.iter().zip(allows).filter(|(_, allows)| *allows).for_each(|(processor, _)| set.set(*processor));
+        set
+    }
+}
+
+impl Drop for TwoProcessors {
+    fn drop(&mut self) {
+        // The thread then stays on fewer than it might use.
+        let _ = sched_setaffinity(None, &self.before);
+    }
+}
 
 /// Processors that this process may use, rising.
 #[must_use]
@@ -47,5 +117,36 @@ mod tests {
         });
         assert_eq!(inside.join().unwrap(), [before[1 % before.len()]]);
         assert_eq!(allowed(), before);
+    }
+
+    #[test]
+    fn eight_ranks_are_four_on_each_of_two() {
+        let on_first = |placement: Placement| -> Vec<usize> {
+            (0..8).filter(|rank| placement.allows(*rank) == [true, false]).collect()
+        };
+        assert_eq!(on_first(Placement::Apart), [0, 2, 4, 6]);
+        assert_eq!(on_first(Placement::Together), [0, 1, 4, 5]);
+        assert!(on_first(Placement::Free).is_empty());
+    }
+
+    #[test]
+    fn who_is_placed_stays_there_and_who_places_does_not() {
+        std::thread::spawn(|| {
+            let before = allowed();
+            let Some(two) = TwoProcessors::hold() else { return };
+            // Both ends are this process, whose main thread is placed.
+            let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+            let main = rustix::process::getpid();
+            let main_before = sched_getaffinity(Some(main)).unwrap();
+            two.place(Placement::Apart, 3, &socket).unwrap();
+            let placed = sched_getaffinity(Some(main)).unwrap();
+            sched_setaffinity(Some(main), &main_before).unwrap();
+            assert!(placed.count() == 1 && placed.is_set(before[1]));
+            assert_eq!(allowed(), before[..2]);
+            drop(two);
+            assert_eq!(allowed(), before);
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -1,4 +1,7 @@
-//! More ranks than processors: eight ranks in four pairs, each pair with its own ping-pong at the same time.
+//! More ranks than processors: eight ranks in four pairs on two processors, each pair with its own ping-pong at the same time.
+//!
+//! Which of them share a processor counts for more than what they do there. So ours and theirs are placed alike, in two ways,
+//! and measured once more where the system places them.
 
 use std::process::Command;
 
@@ -10,6 +13,7 @@ use crate::floor::Patience;
 use crate::job::Job;
 use crate::order::What;
 use crate::peers::{Wire, folder};
+use crate::processor::{Placement, TwoProcessors};
 
 const RANKS: u32 = 8;
 const BYTES: usize = 8;
@@ -17,41 +21,73 @@ const BYTES: usize = 8;
 /// A slice must be long enough for every pair to have had many turns on a processor.
 const SLICE_FACTOR: f64 = 5.0;
 
+/// Turns where the system places the ranks, for each turn where they are placed: it takes another place in each.
+const FREE_FACTOR: usize = 3;
+
 pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
-    let effort = Effort { slice_us: stage.effort.slice_us * SLICE_FACTOR, ..stage.effort };
-    let mut ours: Vec<(Wire, Job)> = Vec::new();
-    if stage.ucx {
-        ours.push((Wire::Shm, ours_ucx_here(RANKS, false)?));
-    }
-    ours.push((Wire::Shm, ours_host(RANKS, false)?));
-    ours.push((Wire::Tcp, ours_tcp(RANKS, false)?));
-    for (wire, job) in ours {
-        let mut theirs: Vec<Box<dyn Contestant>> = Vec::new();
-        match wire {
-            Wire::Shm => theirs.extend(flags().inspect_err(|error| eprintln!("left out: {error}")).ok()),
-            Wire::Tcp => theirs.push(Box::new(OfJob::mean(bare_sockets(RANKS, Patience::Yield)?))),
+    let Some(two) = TwoProcessors::hold() else {
+        eprintln!("left out: {RANKS} ranks on two processors, of which this process has not as many");
+        return Ok(());
+    };
+    for placement in Placement::ALL {
+        let factor = if placement == Placement::Free { FREE_FACTOR } else { 1 };
+        let pairs = stage.effort.pairs * factor;
+        let effort = Effort { slice_us: stage.effort.slice_us * SLICE_FACTOR, pairs, ..stage.effort };
+        let mut ours: Vec<(Wire, Job)> = Vec::new();
+        if stage.ucx {
+            ours.push((Wire::Shm, ours_ucx_here(RANKS, false)?));
         }
-        let mut ours = OfJob::mean(job);
-        let subject = Subject { what: "4 pairs".into(), wire: wire.name(), world_size: RANKS, bytes: BYTES };
-        for comparison in compare(&subject, What::Latency, &mut ours, &mut theirs, effort)? {
-            tell(comparison.judged(Bar::Ratio(1.3)))?;
-        }
-        let name = ours.name().to_owned();
-        if let Some(spread) = spread(&subject, &name, &ours.spreads, effort.pairs) {
-            tell(spread.judged(Bar::Ratio(2.0)))?;
+        ours.push((Wire::Shm, ours_host(RANKS, false)?));
+        ours.push((Wire::Tcp, ours_tcp(RANKS, false)?));
+        for (wire, job) in ours {
+            job.place(placement, &two)?;
+            let theirs = floor(wire).and_then(|job| job.place(placement, &two).map(|()| job));
+            let theirs = theirs.inspect_err(|error| eprintln!("left out: {error}"));
+            let mut theirs: Vec<Box<dyn Contestant>> =
+                theirs.into_iter().map(|job| Box::new(OfJob::mean(job)) as Box<dyn Contestant>).collect();
+            compare_pairs((wire, placement), OfJob::mean(job), &mut theirs, effort, tell)?;
         }
     }
     Ok(())
 }
 
+fn compare_pairs(
+    (wire, placement): (Wire, Placement),
+    mut ours: OfJob,
+    theirs: &mut Vec<Box<dyn Contestant>>,
+    effort: Effort,
+    tell: Tell<'_>,
+) -> Result<()> {
+    let what = match placement {
+        Placement::Apart => "pairs apart",
+        Placement::Together => "pairs on one",
+        Placement::Free => "4 pairs",
+    };
+    let subject = Subject { what: what.into(), wire: wire.name(), world_size: RANKS, bytes: BYTES };
+    for comparison in compare(&subject, What::Latency, &mut ours, theirs, effort)? {
+        tell(comparison.judged(Bar::Ratio(1.3)))?;
+    }
+    let name = ours.name().to_owned();
+    if let Some(spread) = spread(&subject, &name, &ours.spreads, effort.pairs) {
+        tell(spread.judged(Bar::Ratio(2.0)))?;
+    }
+    Ok(())
+}
+
+fn floor(wire: Wire) -> Result<Job> {
+    match wire {
+        Wire::Shm => flags(),
+        Wire::Tcp => bare_sockets(RANKS, Patience::Yield),
+    }
+}
+
 /// The bare flags that `bench/peers/install.sh` has built.
-fn flags() -> Result<Box<dyn Contestant>> {
-    let job = Job::theirs("bare flags, yielding", RANKS, |socket| {
+fn flags() -> Result<Job> {
+    Job::theirs("bare flags, yielding", RANKS, |socket| {
         let mut command = Command::new(folder().join("floor/flag_pairs"));
         command.arg(socket).arg(RANKS.to_string());
         Ok(vec![command])
-    })?;
-    Ok(Box::new(OfJob::mean(job)))
+    })
 }
 
 /// The slowest pair over the fastest in the last slices, as a comparison of the two.
