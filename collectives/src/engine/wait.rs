@@ -37,12 +37,21 @@ const LONG_YIELD: Duration = Duration::from_nanos(800);
 const UNUSED_YIELDS: u32 = 16;
 const UNUSED_YIELDS_IN_A_CROWD: u32 = 4096;
 
+/// In a crowd, what is waited for has mostly come after one yield or two, since its sender had the processor meanwhile. The clock
+/// costs as much as half a turn: for so many of those yields it is read once.
+const YIELDS_PER_LOOK: u32 = 16;
+
+/// Turns since something has moved, that turn included, after which a wait is looked at more closely.
+const SHORT_WAIT: u32 = 2;
+
 /// What yielding has shown of the processor that this rank runs on.
 pub(super) struct Processor {
     /// Whether the ranks of this host outnumber the processors that they may use.
     is_crowded: bool,
     /// Yields in a row that nobody has used, up to as many as show something.
     unused: AtomicU32,
+    /// Yields of short waits in a crowd.
+    short_yields: AtomicU32,
 }
 
 /// The patience of one blocked call.
@@ -58,7 +67,8 @@ pub(super) struct Waiter {
 impl Processor {
     /// The processor of a rank of a crowded host is taken for shared, any other for its own.
     pub(super) fn new(is_crowded: bool) -> Self {
-        Self { is_crowded, unused: AtomicU32::new(if is_crowded { 0 } else { UNUSED_YIELDS }) }
+        let unused = AtomicU32::new(if is_crowded { 0 } else { UNUSED_YIELDS });
+        Self { is_crowded, unused, short_yields: AtomicU32::new(0) }
     }
 
     /// Whether somebody else wants it.
@@ -77,9 +87,19 @@ impl Processor {
         if self.is_crowded { SPIN_TIME_IN_A_CROWD } else { SPIN_TIME }
     }
 
-    /// Takes note of how long a turn with a yield took. Threads that overwrite each other lose a count.
-    fn learn(&self, took: Duration) {
-        let unused = if took > LONG_YIELD { 0 } else { self.unused.load(Ordering::Relaxed) + 1 };
+    /// Counts a yield of a short wait in a crowd; says whether to look at the clock for it.
+    #[inline]
+    fn is_look_due(&self) -> bool {
+        // Threads that overwrite each other lose a count.
+        let yields = self.short_yields.load(Ordering::Relaxed).wrapping_add(1);
+        self.short_yields.store(yields, Ordering::Relaxed);
+        yields.is_multiple_of(YIELDS_PER_LOOK)
+    }
+
+    /// Takes note of how long a turn with a yield took, which stands for `count` of them. Threads that overwrite each other lose a
+    /// count.
+    fn learn(&self, took: Duration, count: u32) {
+        let unused = if took > LONG_YIELD { 0 } else { self.unused.load(Ordering::Relaxed) + count };
         self.unused.store(unused.min(self.telling_yields()), Ordering::Relaxed);
     }
 }
@@ -105,7 +125,19 @@ impl Waiter {
     }
 
     /// Yields, unless it is too early for that or time to sleep.
+    #[inline]
     fn give_way(&mut self, is_shared: bool, processor: &Processor) -> bool {
+        let is_short = is_shared && processor.is_crowded && self.empty_turns <= SHORT_WAIT;
+        if is_short && !processor.is_look_due() {
+            self.last_yield = None;
+            yield_now();
+            return false;
+        }
+        self.give_way_by_clock(is_shared, processor, if is_short { YIELDS_PER_LOOK } else { 1 })
+    }
+
+    /// As [`give_way`](Self::give_way), with a look at the clock, for `count` yields.
+    fn give_way_by_clock(&mut self, is_shared: bool, processor: &Processor, count: u32) -> bool {
         // In a row of yields one look at the clock serves for the end of one turn and the beginning of the next.
         let begun = self.last_yield.filter(|_| is_shared).unwrap_or_else(Instant::now);
         let waited = begun - *self.since.get_or_insert(begun);
@@ -115,7 +147,7 @@ impl Waiter {
         if is_shared || waited >= processor.spin_time() {
             yield_now();
             let ended = Instant::now();
-            processor.learn(ended - begun);
+            processor.learn(ended - begun, count);
             self.last_yield = Some(ended);
         }
         false
@@ -149,15 +181,15 @@ mod tests {
         for (is_crowded, telling) in [(false, UNUSED_YIELDS), (true, UNUSED_YIELDS_IN_A_CROWD)] {
             let processor = Processor::new(is_crowded);
             assert_eq!(processor.is_shared(), is_crowded, "before anything is known");
-            processor.learn(USED);
+            processor.learn(USED, 1);
             for _ in 0..telling {
                 assert!(processor.is_shared());
-                processor.learn(UNUSED);
+                processor.learn(UNUSED, 1);
             }
             assert!(!processor.is_shared());
-            processor.learn(UNUSED);
+            processor.learn(UNUSED, 1);
             assert!(!processor.is_shared());
-            processor.learn(USED);
+            processor.learn(USED, 1);
             assert!(processor.is_shared());
         }
     }
@@ -176,6 +208,23 @@ mod tests {
         let processor = Processor::new(false);
         assert!(!waiter.pause(true, &processor) && waiter.since.is_none(), "something has moved");
         let crowded = Processor::new(true);
-        assert!(!waiter.pause(false, &crowded) && waiter.last_yield.is_some(), "at the first empty turn");
+        assert!(!waiter.pause(false, &crowded), "it yields first");
+        assert_eq!(crowded.short_yields.load(Ordering::Relaxed), 1, "at the first empty turn");
+    }
+
+    #[test]
+    fn short_waits_in_a_crowd_look_at_the_clock_now_and_then() {
+        let crowded = Processor::new(true);
+        let mut looks = 0;
+        for _ in 0..10 * YIELDS_PER_LOOK {
+            // A call each, as the shortest are.
+            let mut waiter = Waiter::new();
+            assert!(!waiter.pause(true, &crowded));
+            looks += u32::from(waiter.last_yield.is_some());
+        }
+        assert_eq!(looks, 10);
+        let mut waiter = Waiter::new();
+        let turns = (0..).take_while(|_| !waiter.pause(false, &crowded)).count();
+        assert!(turns > SHORT_WAIT as usize && waiter.since.is_some(), "a long wait ends in a sleep");
     }
 }
