@@ -40,10 +40,11 @@ int main(int argc, char **argv)
 {
     float data[1000] = {0};
     brv_group *group = join();
-    brv_status status = BRV_OK;
+    brv_status status = brv_barrier(group);
     int i;
 
-    CHECK(argc == 2 && brv_barrier(group) == BRV_OK);
+    /* Rank 1 may be dead before the others have left the barrier. */
+    CHECK(argc == 2 && (status == BRV_OK || strcmp(argv[1], "dies") == 0));
     if (strcmp(argv[1], "dies") == 0) {
         if (brv_group_rank(group) == 1)
             die();
