@@ -116,10 +116,15 @@ impl Session {
         Ok(count)
     }
 
-    /// Opens the next message into `open`, which has as much room as `sealed` has bytes, all of which is written; gives
-    /// how many bytes of it are the message's.
+    /// Opens the next message into `open`, which has as much room as `sealed` has bytes; gives how many bytes of it are the
+    /// message's. The room behind them is as it was before.
     pub(crate) fn open(&mut self, sealed: &[u8], open: &mut [u8]) -> std::result::Result<usize, Forged> {
+        // The tag is written there too.
+        let behind = open.last_chunk::<TAG_BYTES>().copied();
         let count = self.state.read_message(sealed, open).map_err(|_| Forged)?;
+        if let Some((now, before)) = open.last_chunk_mut().zip(behind) {
+            *now = before;
+        }
         self.opened += 1;
         if self.opened.is_multiple_of(REKEY_EVERY) {
             self.state.rekey_incoming();
@@ -203,6 +208,16 @@ mod tests {
         let count = session.open(sealed, &mut open)?;
         open.truncate(count);
         Ok(open)
+    }
+
+    #[test]
+    fn nothing_is_written_behind_a_message() {
+        let (mut caller, mut answerer) = meet(KEY, terms(), KEY, terms()).unwrap();
+        for message in [&b""[..], b"a", &[3; 100]] {
+            let mut open = vec![7; message.len() + TAG_BYTES];
+            assert_eq!(answerer.open(&seal(&mut caller, message), &mut open).unwrap(), message.len());
+            assert!(open == [message, &[7; TAG_BYTES]].concat(), "{open:?}");
+        }
     }
 
     #[test]
