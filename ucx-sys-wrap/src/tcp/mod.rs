@@ -24,6 +24,7 @@
 //! where they are encrypted, and only there.
 #![forbid(unsafe_code)]
 
+mod area;
 mod connecting;
 mod connection;
 mod frame;

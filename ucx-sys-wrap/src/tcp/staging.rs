@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 
+use super::area::Area;
 use super::frame::HEADER_BYTES;
 use super::wire::Wire;
 use crate::Statistics;
@@ -13,14 +14,14 @@ const STAGING_BYTES: usize = HEADER_BYTES + STAGED_PAYLOAD;
 
 /// Bytes that were read and not consumed yet: `bytes[start..end]`.
 pub(super) struct Staging {
-    bytes: Vec<u8>,
+    bytes: Area,
     start: usize,
     end: usize,
 }
 
 impl Staging {
     pub(super) fn new() -> Self {
-        Self { bytes: vec![0; STAGING_BYTES], start: 0, end: 0 }
+        Self { bytes: Area::new(STAGED_PAYLOAD), start: 0, end: 0 }
     }
 
     /// Reads into the free room; gives the bytes asked for and the bytes got.
@@ -40,8 +41,9 @@ impl Staging {
             self.start = 0;
         }
         if self.bytes.len() > STAGING_BYTES && self.end < STAGING_BYTES {
-            self.bytes.truncate(STAGING_BYTES);
-            self.bytes.shrink_to_fit();
+            let mut small = Area::new(STAGED_PAYLOAD);
+            small[..self.end].copy_from_slice(&self.bytes[..self.end]);
+            self.bytes = small;
         }
         &mut self.bytes[self.end..]
     }
@@ -52,12 +54,10 @@ impl Staging {
     }
 
     /// Stages these bytes in place of what was staged.
-    pub(super) fn replace(&mut self, bytes: Vec<u8>) {
+    pub(super) fn replace(&mut self, mut bytes: Vec<u8>) {
         (self.start, self.end) = (0, bytes.len());
-        self.bytes = bytes;
-        if self.bytes.len() < STAGING_BYTES {
-            self.bytes.resize(STAGING_BYTES, 0);
-        }
+        bytes.resize(bytes.len().max(STAGING_BYTES), 0);
+        self.bytes = bytes.into();
     }
 
     pub(super) fn is_empty(&self) -> bool {

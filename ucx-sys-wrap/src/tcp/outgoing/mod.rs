@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use slab::Slab;
 
+use super::area::Area;
 use super::frame::{Frame, HEADER_BYTES, Header, encode};
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
 use offers::Offered;
@@ -19,8 +20,8 @@ use super::wire::Wire;
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Error, MAX_PARTS, Rank, Result, Statistics};
 
-/// A message up to this many bytes, header included, is packed and sent from one place.
-const PACKED_FRAME: usize = HEADER_BYTES + 4096;
+/// A message of up to so much payload is packed and sent from one place, in bytes.
+const PACKED_PAYLOAD: usize = 4096;
 
 /// While something is offered to a peer, a message of more payload than this is offered too, in bytes: kept on the peer's
 /// heap, it would cost more than the round trip of an offer.
@@ -29,7 +30,7 @@ const MAX_KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Outgoing {
     own: Rank,
     peer: Rank,
-    pack: Box<[u8; PACKED_FRAME]>,
+    pack: Area,
     queue: VecDeque<Queued>,
     /// Bytes of the first queued frame that are written.
     front_written: usize,
@@ -62,7 +63,7 @@ impl Outgoing {
         Self {
             own,
             peer,
-            pack: Box::new([0; PACKED_FRAME]),
+            pack: Area::new(PACKED_PAYLOAD),
             queue: VecDeque::new(),
             front_written: 0,
             holds_a_byte: false,
@@ -268,7 +269,7 @@ impl Outgoing {
         frame_bytes: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<usize> {
-        if frame_bytes > PACKED_FRAME {
+        if frame_bytes > HEADER_BYTES + PACKED_PAYLOAD {
             let mut slices = ArrayVec::<_, { 1 + MAX_PARTS }>::new();
             slices.push(IoSlice::new(header));
             slices.extend(parts.iter().map(|part| IoSlice::new(part.bytes())));
