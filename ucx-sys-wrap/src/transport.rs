@@ -103,6 +103,11 @@ pub trait Transport: Send + sealed::Sealed {
     /// Asks whether a receive has ended. After `Some`, the id is no longer valid.
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone>;
 
+    /// As [`test_recv`](Self::test_recv), for who has no use for the leases: they are given back all the same.
+    fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
+        self.test_recv(id).map(|done| done.result)
+    }
+
     /// Asks a send to end early. The peer still gets the whole message or none of it. The send must still be tested.
     fn cancel_send(&mut self, id: SendId);
 

@@ -252,17 +252,31 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
     }
 
     /// Asks the transport about an operation that is pending. `Some` when it is over or out of time.
-    #[inline]
+    #[inline(always)]
     fn advance(&self, id: Id) -> Option<Result<Id::Outcome>> {
         let inner = self.comm.port.enter();
         let mut transport = inner.transport.borrow_mut();
-        match id.test(&mut **transport) {
-            Some(Ok(outcome)) => {
-                inner.scopes.borrow_mut()[self.comm.scope].ended(id.operation());
-                Some(Ok(outcome))
-            }
-            None if !self.comm.has_expired() => None,
-            failed => self.fail(id, &mut inner.scopes.borrow_mut()[self.comm.scope], &mut **transport, failed),
+        let mut ended = id.test(&mut **transport);
+        match &ended {
+            Some(Ok(_)) => inner.scopes.borrow_mut()[self.comm.scope].ended(id.operation()),
+            None if !self.comm.has_expired() => {}
+            _ => ended = self.fail(id, &mut inner.scopes.borrow_mut()[self.comm.scope], &mut **transport, ended),
+        }
+        ended
+    }
+
+    /// Cancels an operation that nobody waits for any more; its buffer is the scope's until it is over.
+    #[cold]
+    fn cancel(&mut self, id: Id) {
+        let Some(raw) = self.raw.take() else { return };
+        let inner = self.comm.port.enter();
+        let mut scopes = inner.scopes.borrow_mut();
+        let mut transport = inner.transport.borrow_mut();
+        id.cancel(&mut **transport);
+        if id.test(&mut **transport).is_some() {
+            scopes[self.comm.scope].ended(id.operation());
+        } else {
+            scopes[self.comm.scope].adopt(id.operation(), orphan(raw));
         }
     }
 
@@ -296,7 +310,8 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
 impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
     type Output = Result<(B, Id::Outcome)>;
 
-    #[inline]
+    // Always: what has arrived would be copied once more, on the way of every message.
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
         let result = match self.state {
             State::Pending(id) => match self.advance(id) {
@@ -322,16 +337,10 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
 impl<'env, B: Buffer + 'env, Id: Direction> Unpin for Leaf<'_, 'env, B, Id> {}
 
 impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
+    #[inline]
     fn drop(&mut self) {
-        let (State::Pending(id), Some(raw)) = (&self.state, self.raw.take()) else { return };
-        let inner = self.comm.port.enter();
-        let mut scopes = inner.scopes.borrow_mut();
-        let mut transport = inner.transport.borrow_mut();
-        id.cancel(&mut **transport);
-        if id.test(&mut **transport).is_some() {
-            scopes[self.comm.scope].ended(id.operation());
-        } else {
-            scopes[self.comm.scope].adopt(id.operation(), orphan(raw));
+        if let State::Pending(id) = self.state {
+            self.cancel(id);
         }
     }
 }
@@ -385,7 +394,7 @@ impl Direction for RecvId {
     }
 
     fn test(self, transport: &mut dyn Transport) -> Option<Result<Arrival>> {
-        transport.test_recv(self).map(|done| done.result)
+        transport.recv_outcome(self)
     }
 
     fn cancel(self, transport: &mut dyn Transport) {

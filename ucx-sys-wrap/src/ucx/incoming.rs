@@ -23,6 +23,8 @@ enum Stage {
     Waiting,
     /// The message has come; parts of it are on the way.
     Fetching(Fetch),
+    /// A plain message of so many bytes lies in its place.
+    Plain(usize),
     Ended(Ended),
 }
 
@@ -71,12 +73,12 @@ impl Incoming {
     }
 
     /// Takes the payload of a plain message, which ends the receive. Its only part has room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_one(&mut self, payload: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, payload.len());
         // A copy: UCX has received it before anybody knew where it belongs.
         self.parts[0].bytes_mut()[..payload.len()].copy_from_slice(payload);
-        self.ended(Ok(plain(payload.len())), false);
+        self.stage = Stage::Plain(payload.len());
     }
 
     /// The payload of a plain message, of so many bytes, is still to come.
@@ -170,7 +172,16 @@ impl Incoming {
 
     #[inline]
     pub(super) fn is_ended(&self) -> bool {
-        matches!(self.stage, Stage::Ended(_))
+        matches!(self.stage, Stage::Plain(_) | Stage::Ended(_))
+    }
+
+    /// What has arrived, if that is a plain message that lies in its place.
+    #[inline]
+    pub(super) fn plain(&self) -> Option<Arrival> {
+        match self.stage {
+            Stage::Plain(bytes) => Some(plain(bytes)),
+            _ => None,
+        }
     }
 
     #[inline]
@@ -183,7 +194,7 @@ impl Incoming {
         match &self.stage {
             Stage::Waiting => false,
             Stage::Fetching(fetch) => fetch.missing == 0 && fetch.flights.iter().all(|(flight, _)| flight.is_over()),
-            Stage::Ended(_) => true,
+            Stage::Plain(_) | Stage::Ended(_) => true,
         }
     }
 
@@ -207,6 +218,7 @@ impl Incoming {
     pub(super) fn finished(self) -> Finished {
         let ended = match self.stage {
             Stage::Ended(ended) => ended,
+            Stage::Plain(bytes) => Ended { from: self.from, result: Ok(plain(bytes)), is_fetched: false },
             _ => Ended { from: self.from, result: Err(Error::Canceled), is_fetched: false },
         };
         (self.parts, ended)

@@ -48,39 +48,45 @@ impl Ucx {
         self.liveness.add_processes(processes);
     }
 
-    /// Posts a message if it is for a neighbour; else the parts come back.
+    /// Whether messages to and from `peer` go through memory that it shares with this rank.
+    #[inline]
+    pub(super) fn is_linked(&self, peer: Rank) -> bool {
+        self.links.as_ref().is_some_and(|links| links.has(peer))
+    }
+
+    /// Posts a message for a neighbour.
     #[inline]
     pub(super) fn post_send_linked(
         &mut self,
         to: Rank,
         envelope: Envelope,
         parts: SendParts,
-    ) -> std::result::Result<Posted<SendId, SendDone>, SendParts> {
-        let Some(links) = self.links.as_mut().filter(|links| links.has(to)) else { return Err(parts) };
+    ) -> Posted<SendId, SendDone> {
+        let Some(links) = &mut self.links else { return Posted::Done(SendDone { parts, result: Err(Error::Closed) }) };
         if let Err(error) = check_length(self.rank, &parts) {
-            return Ok(Posted::Done(SendDone { parts, result: Err(error) }));
+            return Posted::Done(SendDone { parts, result: Err(error) });
         }
         match links.post_send(to, envelope, parts, &mut self.engine.inbox().statistics) {
-            Posted::Pending(id) => Ok(Posted::Pending(SendId(id.0 | LINKED))),
+            Posted::Pending(id) => Posted::Pending(SendId(id.0 | LINKED)),
             Posted::Done(SendDone { parts, result }) => {
-                Ok(Posted::Done(SendDone { parts, result: self.judge_linked(result) }))
+                Posted::Done(SendDone { parts, result: self.judge_linked(result) })
             }
         }
     }
 
-    /// Posts a receive if it is from a neighbour; else the parts come back.
+    /// Posts a receive from a neighbour.
     #[inline]
     pub(super) fn post_recv_linked(
         &mut self,
         from: Rank,
         envelope: Envelope,
         parts: RecvParts,
-    ) -> std::result::Result<Posted<RecvId, RecvDone>, RecvParts> {
-        let Some(links) = self.links.as_mut().filter(|links| links.has(from)) else { return Err(parts) };
+    ) -> Posted<RecvId, RecvDone> {
+        let Some(links) = &mut self.links else { return Posted::Done(RecvDone { parts, result: Err(Error::Closed) }) };
         match links.post_recv(from, envelope, parts, &mut self.engine.inbox().statistics) {
-            Posted::Pending(id) => Ok(Posted::Pending(RecvId(id.0 | LINKED))),
+            Posted::Pending(id) => Posted::Pending(RecvId(id.0 | LINKED)),
             Posted::Done(RecvDone { parts, result }) => {
-                Ok(Posted::Done(RecvDone { parts, result: self.judge_linked(result) }))
+                Posted::Done(RecvDone { parts, result: self.judge_linked(result) })
             }
         }
     }

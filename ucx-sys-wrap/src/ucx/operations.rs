@@ -32,10 +32,9 @@ impl Transport for Ucx {
             return Posted::Done(SendDone { parts, result: Err(error) });
         }
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
-        let parts = match self.post_send_linked(to, envelope, parts) {
-            Ok(posted) => return posted,
-            Err(parts) => parts,
-        };
+        if self.is_linked(to) {
+            return self.post_send_linked(to, envelope, parts);
+        }
         let means = (&mut self.engine, &mut self.bounces);
         let mut posted = self.sends.post(means, to, &envelope, parts, self.round);
         if let Posted::Done(done) = &mut posted {
@@ -49,10 +48,9 @@ impl Transport for Ucx {
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
         debug_assert_eq!(envelope.tag.source(), from, "a tag names the rank that sends");
-        let parts = match self.post_recv_linked(from, envelope, parts) {
-            Ok(posted) => return posted,
-            Err(parts) => parts,
-        };
+        if self.is_linked(from) {
+            return self.post_recv_linked(from, envelope, parts);
+        }
         match self.receives.post(&mut self.engine, from, &envelope, parts, self.round) {
             Posted::Done(finished) => Posted::Done(self.judge_recv(finished)),
             Posted::Pending(number) => Posted::Pending(RecvId(number)),
@@ -75,6 +73,21 @@ impl Transport for Ucx {
         }
         let finished = self.receives.test(&mut self.engine, id.0)?;
         Some(self.judge_recv(finished))
+    }
+
+    fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
+        if linked(id.0).is_none() {
+            let inbox = self.engine.inbox();
+            let incoming = inbox.receive(id.0)?;
+            if incoming.is_waiting() {
+                return None;
+            }
+            if let Some(arrival) = incoming.plain() {
+                inbox.receives.free(id.0);
+                return Some(Ok(arrival));
+            }
+        }
+        self.test_recv(id).map(|done| done.result)
     }
 
     /// Asks the peer to discard a message that was only offered and that it has not matched: UCX itself can't take one

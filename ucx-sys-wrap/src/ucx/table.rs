@@ -1,37 +1,68 @@
 //! Operations under numbers that are not given out twice, so that a stale number finds nothing.
 
-use slab::Slab;
-
 /// A table whose numbers hold the place (32 bits) and how many entries came before (31 bits, wrapping).
 ///
-/// The highest bit of a number is left to those who use the table.
+/// The highest bit of a number is left to those who use the table. An entry that nobody wants any more is dropped where it
+/// lies ([`free`](Self::free)): a receive has 200 bytes, and to move it out costs more than to find it.
 pub(super) struct Table<T> {
-    entries: Slab<(u64, T)>,
+    places: Vec<Place<T>>,
+    /// The place that is filled next: the one left last, or a new one.
+    next: usize,
+    /// Entries so far, wrapping.
     count: u32,
+    taken: usize,
+}
+
+enum Place<T> {
+    Taken {
+        number: u64,
+        entry: T,
+    },
+    /// Left, after `next` was.
+    Vacant {
+        next: usize,
+    },
 }
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
-        Self { entries: Slab::new(), count: 0 }
+        Self { places: Vec::new(), next: 0, count: 0, taken: 0 }
     }
 
     /// The number that the next entry will have.
     #[inline]
     pub(super) fn next_number(&self) -> u64 {
-        u64::from(self.count & (u32::MAX >> 1)) << 32 | self.entries.vacant_key() as u64
+        u64::from(self.count & (u32::MAX >> 1)) << 32 | self.next as u64
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, value: T) -> u64 {
+    pub(super) fn insert(&mut self, entry: T) -> u64 {
         let number = self.next_number();
-        self.entries.insert((number, value));
+        let taken = Place::Taken { number, entry };
+        match self.places.get_mut(self.next) {
+            Some(place) => {
+                // The place that is filled next is a vacant one.
+                if let Place::Vacant { next } = *place {
+                    self.next = next;
+                }
+                *place = taken;
+            }
+            None => {
+                self.places.push(taken);
+                self.next = self.places.len();
+            }
+        }
         self.count = self.count.wrapping_add(1);
+        self.taken += 1;
         number
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        self.entries.get_mut(place(number)).filter(|entry| entry.0 == number).map(|entry| &mut entry.1)
+        match self.places.get_mut(place(number))? {
+            Place::Taken { number: found, entry } if *found == number => Some(entry),
+            _ => None,
+        }
     }
 
     #[inline]
@@ -42,25 +73,58 @@ impl<T> Table<T> {
     /// Removes an entry that `is_meant` says.
     #[inline]
     pub(super) fn remove_if(&mut self, number: u64, is_meant: impl FnOnce(&T) -> bool) -> Option<T> {
-        let place = place(number);
-        let (found, value) = self.entries.get(place)?;
-        (*found == number && is_meant(value)).then(|| self.entries.remove(place).1)
+        if !self.get_mut(number).is_some_and(|entry| is_meant(entry)) {
+            return None;
+        }
+        match self.leave(place(number)) {
+            Place::Taken { entry, .. } => Some(entry),
+            Place::Vacant { .. } => None,
+        }
     }
 
+    /// Drops an entry in its place.
+    #[inline]
+    pub(super) fn free(&mut self, number: u64) {
+        if self.get_mut(number).is_some() {
+            self.places[place(number)] = Place::Vacant { next: self.next };
+            self.next = place(number);
+            self.taken -= 1;
+        }
+    }
+
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.taken == 0
     }
 
     pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
-        self.entries.iter().map(|(_, entry)| entry.0)
+        self.places.iter().filter_map(|place| match place {
+            Place::Taken { number, .. } => Some(*number),
+            Place::Vacant { .. } => None,
+        })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.entries.iter().map(|(_, entry)| &entry.1)
+        self.places.iter().filter_map(|place| match place {
+            Place::Taken { entry, .. } => Some(entry),
+            Place::Vacant { .. } => None,
+        })
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.iter_mut().map(|(_, entry)| &mut entry.1)
+        self.places.iter_mut().filter_map(|place| match place {
+            Place::Taken { entry, .. } => Some(entry),
+            Place::Vacant { .. } => None,
+        })
+    }
+
+    /// Leaves a place that is taken; what was there.
+    #[inline]
+    fn leave(&mut self, place: usize) -> Place<T> {
+        let left = std::mem::replace(&mut self.places[place], Place::Vacant { next: self.next });
+        self.next = place;
+        self.taken -= 1;
+        left
     }
 }
 
@@ -71,6 +135,8 @@ fn place(number: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
 
     #[test]
@@ -85,5 +151,23 @@ mod tests {
         assert_eq!(table.get_mut(first), None);
         assert_eq!(table.remove(first), None);
         assert_eq!(table.get_mut(second), Some(&mut "second"));
+    }
+
+    #[test]
+    fn places_that_were_left_are_taken_again_and_hold_what_was_put_there() {
+        let mut table = Table::new();
+        let kept = Rc::new(());
+        let numbers: Vec<u64> = (0..4).map(|_| table.insert(Rc::clone(&kept))).collect();
+        table.free(numbers[1]);
+        table.free(numbers[1]);
+        assert!(table.remove_if(numbers[2], |_| false).is_none());
+        assert!(table.remove(numbers[2]).is_some() && table.remove(numbers[2]).is_none());
+        assert_eq!((Rc::strong_count(&kept), table.numbers().collect()), (3, vec![numbers[0], numbers[3]]));
+        let more: Vec<u64> = (0..3).map(|_| table.insert(Rc::clone(&kept))).collect();
+        assert_eq!(more.iter().map(|&number| place(number)).collect::<Vec<_>>(), [2, 1, 4]);
+        assert_eq!((table.iter().count(), table.iter_mut().count()), (5, 5));
+        numbers.into_iter().chain(more).for_each(|number| table.free(number));
+        assert!(table.is_empty() && table.get_mut(0).is_none());
+        assert_eq!(Rc::strong_count(&kept), 1);
     }
 }
