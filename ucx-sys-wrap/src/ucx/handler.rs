@@ -68,15 +68,34 @@ unsafe extern "C" fn arrived<const ID: u32>(
     prefetch(data.cast(), bytes);
     // SAFETY: the desk that `set_handlers` was given, which lives and which nobody else has now.
     let desk = unsafe { &mut *desk.cast::<Desk>() };
-    let inbox = &mut desk.inbox;
     // SAFETY: UCX passes so many bytes, valid during this call.
     let header = unsafe { slice(header, header_bytes) };
     // SAFETY: UCX passes a parameter, valid during this call.
     let is_offered = unsafe { (*param).recv_attr } & UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
+    // SAFETY: what is not offered UCX passes, so many bytes, valid during this call.
+    if ID == MESSAGE && !is_offered && desk.inbox.take_plain(header, unsafe { slice(data, bytes) }) {
+        return ucs_status_t::UCS_OK;
+    }
+    // SAFETY: as above.
+    unsafe { arrived_any::<ID>(desk, header, (data, bytes), is_offered) }
+}
+
+/// Handles any message of handler `ID`.
+///
+/// # Safety
+/// What UCX has passed: an offer, used nowhere else, or so many bytes that are valid during this call.
+#[inline(never)]
+unsafe fn arrived_any<const ID: u32>(
+    desk: &mut Desk,
+    header: &[u8],
+    (data, bytes): (*mut c_void, usize),
+    is_offered: bool,
+) -> ucs_status_t {
+    let inbox = &mut desk.inbox;
     let (payload, answer) = match NonNull::new(data).filter(|_| is_offered) {
         // In progress: the offer stays after this call.
         Some(pointer) => (Payload::Offered(Offer { pointer, bytes }), ucs_status_t::UCS_INPROGRESS),
-        // SAFETY: UCX passes so many bytes, valid during this call.
+        // SAFETY: so many bytes (the caller).
         None => (Payload::Here(unsafe { slice(data, bytes) }), ucs_status_t::UCS_OK),
     };
     match (ID, header) {

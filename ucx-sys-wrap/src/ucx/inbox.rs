@@ -99,12 +99,18 @@ impl Inbox {
     }
 
     /// A message has come. An offer is kept, and fetched or released by a later job.
-    #[inline]
     pub(super) fn message(&mut self, header: &[u8], payload: Payload<'_>) {
+        let payload = match payload {
+            Payload::Here(bytes) if self.take_plain(header, bytes) => return,
+            Payload::Offered(offer) => match self.take_plain_offer(header, offer) {
+                None => return,
+                Some(offer) => Payload::Offered(offer),
+            },
+            payload => payload,
+        };
         if self.is_closed {
             return;
         }
-        let Err(payload) = self.take_plain(header, payload) else { return };
         let (decoded, inline) = match Header::decode(header, payload.bytes()) {
             Ok(decoded) => decoded,
             Err(Error::Protocol { rank, what }) => return self.refuse(rank, what),
@@ -137,41 +143,62 @@ impl Inbox {
         }
     }
 
-    /// Takes what nearly every message is: a plain one that comes in order, for a receive that waits, with its payload or the
-    /// offer of it. Gives the payload back, and nothing has happened, if it is anything else.
-    #[inline]
-    fn take_plain<'a>(&mut self, header: &[u8], payload: Payload<'a>) -> Result<(), Payload<'a>> {
-        let Some(Plain { tag, is_counted, consumed, serial }) = Plain::decode(header) else { return Err(payload) };
-        let (from, bytes) = (tag.source(), payload.bytes());
-        let Some(flow) = self.flows.get_mut(from.index()) else { return Err(payload) };
-        let is_next = serial == flow.taken_count as u16 && from != self.own;
+    /// Takes what nearly every message is: a plain one that comes in order, for a receive that waits, with its payload. False,
+    /// and nothing has happened, if it is anything else.
+    // Always: this is the handler of nearly every message, which has nothing else to keep.
+    #[inline(always)]
+    pub(super) fn take_plain(&mut self, header: &[u8], payload: &[u8]) -> bool {
+        let Some((plain, number)) = self.match_plain(header, payload.len()) else { return false };
+        if let Some(incoming) = self.receives.get_mut(number) {
+            incoming.take_one(payload, &mut self.statistics);
+        }
+        self.count_plain(plain, payload.len());
+        true
+    }
+
+    /// As [`take_plain`](Self::take_plain), with the offer of its payload. Gives the offer back if nothing has happened.
+    fn take_plain_offer(&mut self, header: &[u8], offer: Offer) -> Option<Offer> {
+        let bytes = offer.bytes;
+        let Some((plain, number)) = self.match_plain(header, bytes) else { return Some(offer) };
+        if let Some(incoming) = self.receives.get_mut(number) {
+            incoming.fetch_one(bytes);
+        }
+        self.jobs.push_back(Job::Fetch { number, part: 0, offer });
+        self.count_plain(plain, bytes);
+        None
+    }
+
+    /// The receive that waits for a plain message that comes in order, and has a place of so many bytes for it; it does not
+    /// wait in line any longer.
+    #[inline(always)]
+    fn match_plain(&mut self, header: &[u8], bytes: usize) -> Option<(Plain, u64)> {
+        let plain = Plain::decode(header)?;
+        let from = plain.tag.source();
+        let flow = self.flows.get_mut(from.index())?;
+        let is_next = plain.serial == flow.taken_count as u16 && from != self.own && !self.is_closed;
         // What has overtaken a message has been heard: none of them waits where none was overtaken.
-        if !is_next || flow.overtaken > 0 || !flow.hear(0, consumed) || !self.withdrawn.is_empty() {
-            return Err(payload);
+        if !is_next || flow.overtaken > 0 || !flow.hear(0, plain.consumed) || !self.withdrawn.is_empty() {
+            return None;
         }
-        let (receives, signature) = (&mut self.receives, flow.taken_signature);
-        let found = self.lines.take_first(tag, |number| {
-            let incoming = receives.get_mut(number)?;
-            let fits = |incoming: &Incoming| {
-                incoming.signature == signature && incoming.parts.len() == 1 && bytes <= incoming.parts[0].len()
-            };
-            fits(incoming).then_some((number, incoming))
-        });
-        let Some((number, incoming)) = found else { return Err(payload) };
-        match payload {
-            Payload::Here(bytes) => incoming.take_one(bytes, &mut self.statistics),
-            Payload::Offered(offer) => {
-                incoming.fetch_one(bytes);
-                self.jobs.push_back(Job::Fetch { number, part: 0, offer });
+        let first = self.lines.first(plain.tag)?;
+        let incoming = self.receives.get_mut(first.number)?;
+        let fits = incoming.signature == flow.taken_signature
+            && incoming.parts.len() == 1
+            && incoming.parts.first().is_some_and(|part| bytes <= part.len());
+        fits.then(|| (plain, first.leave()))
+    }
+
+    /// A plain message of so many bytes was taken.
+    #[inline(always)]
+    fn count_plain(&mut self, Plain { tag, is_counted, .. }: Plain, bytes: usize) {
+        if let Some(flow) = self.flows.get_mut(tag.source().index()) {
+            flow.next_taken();
+            if is_counted && flow.consume(cost(bytes)) {
+                self.jobs.push_back(Job::Tell(tag.source()));
             }
-        }
-        flow.next_taken();
-        if is_counted && flow.consume(cost(bytes)) {
-            self.jobs.push_back(Job::Tell(from));
         }
         self.statistics.messages_received += 1;
         self.statistics.bytes_received += (FIXED_BYTES + bytes) as u64;
-        Ok(())
     }
 
     /// A peer says what it has consumed.

@@ -20,6 +20,21 @@ struct Bucket<Message> {
     early: VecDeque<(Tag, Message)>,
 }
 
+/// The first receive of a bucket.
+pub(super) struct First<'lines> {
+    pub(super) number: u64,
+    waiting: &'lines mut VecDeque<(Tag, u64)>,
+}
+
+impl First<'_> {
+    /// It waits no longer; its number.
+    #[inline]
+    pub(super) fn leave(self) -> u64 {
+        self.waiting.pop_front();
+        self.number
+    }
+}
+
 impl<Message> Lines<Message> {
     pub(super) fn new() -> Self {
         let bucket = || Bucket { waiting: VecDeque::new(), early: VecDeque::new() };
@@ -32,15 +47,14 @@ impl<Message> Lines<Message> {
         self.bucket(tag).waiting.push_back((tag, number));
     }
 
-    /// Takes the receive that has waited longest for `tag` out of the line, if it is the first of its bucket and `take` gives
-    /// something for its number.
-    #[inline]
-    pub(super) fn take_first<T>(&mut self, tag: Tag, take: impl FnOnce(u64) -> Option<T>) -> Option<T> {
+    /// The receive that has waited longest for `tag`, if it is the first of its bucket.
+    #[inline(always)]
+    pub(super) fn first(&mut self, tag: Tag) -> Option<First<'_>> {
         let waiting = &mut self.bucket(tag).waiting;
-        let (_, number) = *waiting.front().filter(|(first, _)| *first == tag)?;
-        let taken = take(number)?;
-        waiting.pop_front();
-        Some(taken)
+        match waiting.front() {
+            Some(&(first, number)) if first == tag => Some(First { number, waiting }),
+            _ => None,
+        }
     }
 
     /// The receive that has waited longest for `tag`, which waits no longer.
