@@ -37,6 +37,7 @@ pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     Ok(times)
 }
 
+/// Round trips, in batches. One future and not one in another: each is passed through in every turn.
 async fn timed<'env, S: SendBuffer + 'env, R: RecvBuffer + 'env>(
     pair: &Pair<'_>,
     comm: &Comm<'env>,
@@ -44,33 +45,21 @@ async fn timed<'env, S: SendBuffer + 'env, R: RecvBuffer + 'env>(
     mut incoming: R,
     order: &Order,
 ) -> Result<Vec<f64>> {
-    (out, incoming) = play(pair, comm, out, incoming, order.warmup).await?;
+    let (sent, received) = (Pair::envelope(pair.own, MESSAGE), Pair::envelope(pair.peer, MESSAGE));
     let mut lap = Lap::new(order);
-    for count in order.batches() {
-        (out, incoming) = play(pair, comm, out, incoming, count).await?;
+    for count in std::iter::once(order.warmup).chain(order.batches()) {
+        for _ in 0..count {
+            if pair.is_first() {
+                (out, ()) = comm.send(pair.peer, sent, out).await?;
+                (incoming, _) = comm.recv(pair.peer, received, incoming).await?;
+            } else {
+                (incoming, _) = comm.recv(pair.peer, received, incoming).await?;
+                (out, ()) = comm.send(pair.peer, sent, out).await?;
+            }
+        }
         // Half a round trip.
         lap.end(2 * count);
     }
+    lap.times.remove(0);
     Ok(lap.times)
-}
-
-/// Round trips; the buffers come back.
-async fn play<'env, S: SendBuffer + 'env, R: RecvBuffer + 'env>(
-    pair: &Pair<'_>,
-    comm: &Comm<'env>,
-    mut out: S,
-    mut incoming: R,
-    count: usize,
-) -> Result<(S, R)> {
-    let (sent, received) = (Pair::envelope(pair.own, MESSAGE), Pair::envelope(pair.peer, MESSAGE));
-    for _ in 0..count {
-        if pair.is_first() {
-            (out, ()) = comm.send(pair.peer, sent, out).await?;
-            (incoming, _) = comm.recv(pair.peer, received, incoming).await?;
-        } else {
-            (incoming, _) = comm.recv(pair.peer, received, incoming).await?;
-            (out, ()) = comm.send(pair.peer, sent, out).await?;
-        }
-    }
-    Ok((out, incoming))
 }
