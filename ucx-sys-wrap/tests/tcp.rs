@@ -22,6 +22,8 @@ mod liars;
 mod messages;
 #[path = "tcp/neighbours.rs"]
 mod neighbours;
+#[path = "tcp/reading.rs"]
+mod reading;
 #[path = "tcp/segments.rs"]
 mod segments;
 #[path = "tcp/streams.rs"]

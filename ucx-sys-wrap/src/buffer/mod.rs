@@ -35,6 +35,7 @@ pub use chunk::Chunk;
 pub use comm::{Comm, Direction, Leaf, Recv, Send, Turn, scope, scope_in_turns};
 pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
+pub(crate) use pages::HUGE_PAGE_BYTES;
 pub use pages::HugePages;
 pub use pool::{Pool, PoolStatistics};
 pub use pooled::PoolBuffer;

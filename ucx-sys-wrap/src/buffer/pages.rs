@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 /// Bytes of a page, and of a huge page.
 pub(super) const PAGE_BYTES: usize = 4096;
-pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Which huge pages the kernel gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

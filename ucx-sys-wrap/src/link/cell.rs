@@ -16,9 +16,10 @@
 //! before the first): so up to 48 bytes lie in the line of the stamp. Of an offer that is short all lies there: tag, length,
 //! number, word, serial number and address.
 
-use crate::{Arrival, Envelope, Mark, Rank, Signature, Tag};
+use std::ops::Range;
 
 use crate::limits::MAX_MESSAGE_BYTES;
+use crate::{Arrival, Envelope, Mark, Rank, Signature, Tag};
 
 pub(super) const CELLS: u64 = 64;
 pub(super) const CELL_BYTES: usize = 576;
@@ -212,6 +213,19 @@ impl Head {
 }
 
 impl Place {
+    /// Where bytes `range` of the message of `head` lie, as addresses and lengths, part by part.
+    pub(super) fn spans(&self, head: &Head, range: Range<usize>) -> [(usize, usize); 3] {
+        let (mut skip, mut left) = (range.start, range.len());
+        std::array::from_fn(|part| {
+            let from = skip.min(head.lengths[part]);
+            let count = (head.lengths[part] - from).min(left);
+            skip -= from;
+            left -= count;
+            // Whatever a false address comes to, it is one of the neighbour's.
+            (self.addresses[part].wrapping_add(from), count)
+        })
+    }
+
     /// The second line of an offer.
     pub(super) fn line(&self) -> Line {
         let [a, b, c] = self.addresses.map(|address| address as u64);
@@ -280,6 +294,27 @@ mod tests {
                 prop_assert!(head.bytes() <= MAX_MESSAGE_BYTES as usize && head.parts == 1 && place.word <= Place::NO_WORD);
             }
             let _ = (Place::decode(&line), read_stamp(line[3]));
+        }
+    }
+
+    #[test]
+    fn spans_are_the_bytes_of_their_range() {
+        for lengths in [[0; 3], [5, 0, 0], [3, 0, 4], [0, 2, 9], [1, 6, 2]] {
+            let envelope =
+                Envelope { tag: Tag::new(Rank(0), 0, 0, 0), signature: Signature::default(), mark: Mark::NONE };
+            let head = Head::new(envelope, lengths.into_iter());
+            let place = Place { addresses: [100, 200, usize::MAX - 1], ..Place::default() };
+            let all: Vec<usize> = (0..3)
+                .flat_map(|part| (0..lengths[part]).map(move |byte| place.addresses[part].wrapping_add(byte)))
+                .collect();
+            for start in 0..=all.len() {
+                for end in start..=all.len() {
+                    let spans = place.spans(&head, start..end);
+                    let bytes =
+                        spans.iter().flat_map(|(address, count)| (0..*count).map(|byte| address.wrapping_add(byte)));
+                    assert_eq!(bytes.collect::<Vec<_>>(), all[start..end], "{start}..{end} of {lengths:?}");
+                }
+            }
         }
     }
 

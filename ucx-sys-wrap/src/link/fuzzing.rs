@@ -15,6 +15,9 @@ use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
 
 const PEER: Rank = Rank(1);
 
+/// What is offered here is longer than this at times, so that it is read in pieces.
+const PIECE_BYTES: usize = 4 << 10;
+
 /// Memory that is lent, and its operation until that has ended.
 type Operation<Done> = (RawVec<u8>, Option<Posted<usize, Done>>);
 
@@ -27,6 +30,8 @@ struct Bench {
     statistics: Statistics,
     receives: Vec<Operation<RecvDone>>,
     sends: Vec<Operation<SendDone>>,
+    /// What the neighbour offers.
+    offered: Vec<u8>,
     _world: Vec<Arc<Neighbourhood>>,
 }
 
@@ -47,10 +52,12 @@ pub fn shared_memory(data: &[u8]) {
 impl Bench {
     fn new(may_read: bool) -> Option<Self> {
         let world = Neighbourhood::in_process(2).ok()?;
-        let link = Link::new(&world[0], 1, may_read)?;
+        let mut link = Link::new(&world[0], 1, may_read)?;
+        link.receiver.piece_bytes = PIECE_BYTES;
         let theirs = world[1].own_block(0)?;
         let (receives, sends) = (Vec::new(), Vec::new());
-        Some(Self { link, theirs, position: 0, statistics: Statistics::default(), receives, sends, _world: world })
+        let (statistics, offered) = (Statistics::default(), vec![0; 3 * PIECE_BYTES]);
+        Some(Self { link, theirs, position: 0, statistics, receives, sends, offered, _world: world })
     }
 
     /// `None` when the plan or the link is at its end.
@@ -86,7 +93,9 @@ impl Bench {
         let tail = if kind % 3 == 0 { [a | b << 16 | c << 32, 1, 2] } else { lengths };
         if kind % 3 == 2 {
             let at = CELLS_AT + offset_of(self.position) + 64;
-            let place = [u64::from(bytes.byte()?), u64::from(bytes.byte()? % 66), u64::from(bytes.byte()?), 0];
+            let [number, word, serial] = [bytes.byte()?, bytes.byte()? % 66, bytes.byte()?].map(u64::from);
+            let address = self.address();
+            let place = [number, word, serial, 0, address, address, address];
             for (word, value) in self.theirs.line(at).iter().zip(place) {
                 word.store(value, Ordering::Relaxed);
             }
@@ -97,13 +106,17 @@ impl Bench {
         }
         if kind.is_multiple_of(5) {
             let [number, word, serial] = [bytes.byte()?, bytes.byte()? % 66, bytes.byte()?].map(u64::from);
-            self.publish(10, 1, extra.into(), [tag.0, lengths[0], number, word, serial, 0, 0]);
+            self.publish(10, 1, extra.into(), [tag.0, lengths[0], number, word, serial, self.address(), 0]);
             return Some(());
         }
         let kind = [1, 2, 4][usize::from(kind % 3)];
         let line = [tag.0, half, half, mark.0, tail[0], tail[1], tail[2]];
         self.publish(kind, u64::from(parts % 4), u64::from(extra), line);
         Some(())
+    }
+
+    fn address(&self) -> u64 {
+        self.offered.as_ptr().addr() as u64
     }
 
     /// Any cell at all: its kind, its extra bits, its words, and which of them are small.

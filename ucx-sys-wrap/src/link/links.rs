@@ -23,7 +23,7 @@ pub(crate) struct Links {
 
 impl Links {
     /// Links of rank `own` to all its neighbours, in a world of `world_size`. `may_read` says whether messages may be read
-    /// from the memory of another process, where the system allows it: messages of 6 KiB to 1 MiB are faster so.
+    /// from the memory of another process, where the system allows it: messages of 6 KiB and more are faster so.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::NoSuchPeer`] when a neighbour is outside
@@ -172,7 +172,7 @@ impl Links {
     /// As [`turn`](Self::turn).
     pub(crate) fn begin_sleep(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
         for link in self.links.iter_mut().flatten() {
-            link.sender.begin_sleep(link.receiver.has_new_offers());
+            link.sender.begin_sleep(link.receiver.has_offers());
         }
         self.neighbourhood.begin_sleep();
         self.sweep(counts)

@@ -16,11 +16,12 @@
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
 //!    itself what the one before has said. One copy in, one copy out.
-//! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by a
-//!    cell. One copy in, one copy out.
-//! 3. Between 6 KiB and 1 MiB, where the kernel allows it, the message is offered with its address and the receiver reads
-//!    it from the sender's memory. One copy. What is still not expected a turn later is read to the heap, as far as the
-//!    credit goes.
+//! 2. From 6 KiB on, where the kernel allows it, the message is offered with its address and the receiver reads it from
+//!    the sender's memory. One copy. What is longer than 1 MiB is read if it lies on huge pages, as far as can be told, and
+//!    in pieces, one a turn, with other messages in between. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read
+//!    to the heap, as far as the credit goes.
+//! 3. Else up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by
+//!    a cell. One copy in, one copy out.
 //! 4. Anything else is offered, and goes through the ring when a receive is posted.
 //!
 //! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
@@ -30,8 +31,8 @@
 //! sender waits for that. Without one, the message comes through the ring, which its receiver waits for.
 //!
 //! A sender that ends a message early whose memory may be read takes the word away *before* it gives the memory back. A
-//! receiver looks at the word after it has read: if it is gone, it asks for the bytes through the ring, and gets the copy
-//! that the sender has made.
+//! receiver looks at the word after each piece that it has read: if it is gone, it asks for the whole message through the
+//! ring, and gets the copy that the sender has made.
 //!
 //! Nothing that a neighbour writes is believed: positions are counted here, lengths are checked against what is left of
 //! the message and of the ring, acknowledgements against what was sent. What does not fit is [`Error::Protocol`] naming
@@ -68,9 +69,11 @@ const CELLS_AT: usize = 4096;
 /// Messages whose memory may be read at the same time.
 const OPEN_MESSAGES: usize = 64;
 
-/// Messages of so many bytes may be read from the sender's memory.
+/// Messages of so many bytes and more may be read from the sender's memory.
 const LEAST_OPEN: usize = 6 << 10;
-const MOST_OPEN: usize = 1 << 20;
+
+/// Of what may be read, so many bytes lie on ordinary pages at most.
+const MOST_ON_SMALL_PAGES: usize = 1 << 20;
 
 /// What the neighbour says about what was sent to it.
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +132,7 @@ impl Link {
     /// anything moved.
     #[inline]
     fn poll(&mut self, quota: usize, counts: &mut Statistics) -> Result<bool> {
-        if !self.receiver.has_cell() && self.sender.is_idle() && !self.receiver.has_new_offers() {
+        if !self.receiver.has_cell() && self.sender.is_idle() && !self.receiver.has_offers() {
             return Ok(false);
         }
         self.work(quota, counts)
@@ -141,12 +144,15 @@ impl Link {
             return Ok(false);
         }
         let mut moved = false;
-        if self.receiver.has_new_offers() {
+        if self.receiver.has_offers() {
             moved |= self.receiver.fetch_offers(&mut self.sender, counts);
         }
         if self.receiver.has_cell() {
             moved = true;
             self.receiver.take(quota, &mut self.sender, counts)?;
+        }
+        if self.receiver.has_offers() {
+            moved |= self.receiver.read_on(&mut self.sender, counts);
         }
         if !self.sender.is_idle() || self.sender.is_starving() {
             moved |= self.sender.pump(counts)?;
@@ -157,7 +163,7 @@ impl Link {
     /// Whether something waits here: an operation, or something to send.
     #[inline]
     fn is_awaited(&self) -> bool {
-        self.is_open && (self.has_operations() || !self.sender.is_idle() || self.receiver.has_new_offers())
+        self.is_open && (self.has_operations() || !self.sender.is_idle() || self.receiver.has_offers())
     }
 
     #[inline]

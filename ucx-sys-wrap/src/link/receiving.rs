@@ -1,6 +1,7 @@
 //! What a neighbour sends: cells in their order, matched with receives, and their payload.
 
 mod offers;
+mod reads;
 mod short;
 mod streams;
 
@@ -16,6 +17,7 @@ use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
 use crate::{Error, Mark, Rank, Result, Signature, Statistics};
+use reads::{PIECE_BYTES, Reading};
 use streams::Stream;
 
 /// Bytes that a message is counted for besides its payload.
@@ -42,6 +44,10 @@ pub(super) struct Receiver {
     /// Long messages, the first of which is arriving.
     streams: VecDeque<Stream>,
     granted: HashMap<u32, (Head, Option<usize>)>,
+    /// Messages that are read from the sender's memory piece by piece, the first of them now.
+    reads: VecDeque<Reading>,
+    /// What is read in one turn, at most, in bytes.
+    pub(super) piece_bytes: usize,
     receives: Receives,
     /// Signature and mark of the last message that said them, which a short one has too.
     last: (Signature, Mark),
@@ -85,6 +91,8 @@ impl Receiver {
             fetched: 0,
             streams: VecDeque::new(),
             granted: HashMap::new(),
+            reads: VecDeque::new(),
+            piece_bytes: PIECE_BYTES,
             receives: Receives::new(peer),
             last: Default::default(),
         }
@@ -112,7 +120,9 @@ impl Receiver {
                 stream.target = Target::Discarded;
             }
         }
-        for (_, receive) in self.granted.values_mut() {
+        let granted = self.granted.values_mut().map(|(_, receive)| receive);
+        let read = self.reads.iter_mut().map(|reading| &mut reading.receive);
+        for receive in granted.chain(read) {
             if *receive == Some(key) {
                 *receive = None;
             }
@@ -130,18 +140,20 @@ impl Receiver {
         self.receives.end_all(error);
         self.receives.forget_incomplete();
         self.streams.clear();
+        self.reads.clear();
     }
 
     pub(super) fn close(&mut self, error: &Error) {
         self.receives.end_all(error);
         self.receives.forget_all();
         self.streams.clear();
+        self.reads.clear();
     }
 
-    /// Whether offers are here that have waited for a turn.
+    /// Whether offers are here that have waited for a turn, or that are being read.
     #[inline]
-    pub(super) fn has_new_offers(&self) -> bool {
-        self.receives.has_new_offers()
+    pub(super) fn has_offers(&self) -> bool {
+        self.receives.has_new_offers() || !self.reads.is_empty()
     }
 
     /// Whether a cell is there to be taken.

@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use offers::is_read_sooner;
 use slab::Slab;
 
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
-use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, MOST_OPEN, STARVING_AT};
+use super::{CAN_READ_AT, CELLS_AT, STARVING_AT};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -233,7 +234,7 @@ impl Sender {
     fn post_long(&mut self, head: Head, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
         let bytes = head.bytes();
         let operation = self.begin();
-        let is_open = (LEAST_OPEN..=MOST_OPEN).contains(&bytes) && self.open != u64::MAX && self.may_be_read();
+        let is_open = is_read_sooner(bytes, &parts) && self.open != u64::MAX && self.may_be_read();
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
         if !is_open && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) {
             self.eager_sent += cost(bytes);

@@ -1,9 +1,11 @@
 //! Ranks over loopback sockets, strangers that speak the wire format, and operations with the memory they borrow.
 
+use std::any::Any;
+use std::time::{Duration, Instant};
+
 use brevity_testing::worlds;
 pub use brevity_testing::worlds::{Lanes, Row};
-use std::time::{Duration, Instant};
-use ucx_sys_wrap::buffer::{Buffer, RawVec, RecvBuffer, SendBuffer};
+use ucx_sys_wrap::buffer::{Buffer, Pool, PoolBuffer, RawVec, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
     Arrival, Envelope, Error, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId, SendParts,
@@ -107,7 +109,7 @@ pub fn stuff_with(transport: &mut Tcp, to: usize, bytes: usize) -> Vec<Sending> 
 
 /// A send and the memory that it has borrowed.
 pub struct Sending {
-    _parts: Vec<RawVec<u8>>,
+    _memory: Box<dyn Any>,
     pub posted: Posted<SendId, SendDone>,
 }
 
@@ -117,7 +119,21 @@ impl Sending {
         let mut leases = SendParts::new();
         // SAFETY: `raw` is kept until the leases were given back.
         raw.iter().for_each(|part| unsafe { <Vec<u8> as SendBuffer>::lend(part, &mut leases) });
-        Self { posted: transport.post_send(Rank(to as u32), envelope, leases), _parts: raw }
+        Self { posted: transport.post_send(Rank(to as u32), envelope, leases), _memory: Box::new(raw) }
+    }
+
+    /// The same out of buffers of a pool: of 2 MiB and more, they begin where a huge page does.
+    pub fn post_pooled(transport: &mut Tcp, to: usize, envelope: Envelope, parts: &[&[u8]]) -> Self {
+        let pooled = |part: &&[u8]| {
+            let mut buffer = Pool::new().take::<u8>(part.len()).unwrap();
+            buffer.copy_from_slice(part);
+            buffer.into_raw()
+        };
+        let raw: Vec<_> = parts.iter().map(pooled).collect();
+        let mut leases = SendParts::new();
+        // SAFETY: `raw` is kept until the leases were given back.
+        raw.iter().for_each(|part| unsafe { <PoolBuffer<u8> as SendBuffer>::lend(part, &mut leases) });
+        Self { posted: transport.post_send(Rank(to as u32), envelope, leases), _memory: Box::new(raw) }
     }
 
     pub fn test(&mut self, transport: &mut Tcp) -> Option<Result<()>> {
@@ -142,7 +158,7 @@ impl Drop for Sending {
     /// Memory that a transport still has is never freed.
     fn drop(&mut self) {
         if matches!(self.posted, Posted::Pending(_)) {
-            std::mem::forget(std::mem::take(&mut self._parts));
+            std::mem::forget(std::mem::replace(&mut self._memory, Box::new(())));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! is read from the sender's memory.
 
 use std::io::IoSliceMut;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{Ordering, fence};
 
 use super::super::cell::{Head, Kind, Line, Place};
@@ -65,14 +65,15 @@ impl Receiver {
     fn meet_offer(&mut self, (head, place): (Head, Place), sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
         counts.bytes_received += HEADER_BYTES;
         match self.matched(&head) {
+            Target::Posted(key) if self.is_read_in_pieces(&head, &place) => self.begin_read(key, head, place),
             Target::Posted(key) => {
                 let mut places = self.receives.places(key, &head, 0, head.bytes());
                 let is_read = read_memory(
                     self.may_read && sender.can_answer(),
                     &self.neighbourhood,
                     (self.place, &self.theirs),
-                    &place,
-                    &head,
+                    (&head, &place),
+                    0..head.bytes(),
                     &mut places,
                 );
                 drop(places);
@@ -114,7 +115,7 @@ impl Receiver {
     }
 
     /// Ends the receive of an offered message that was read, or asks for its bytes.
-    fn settle(
+    pub(super) fn settle(
         &mut self,
         is_read: bool,
         key: usize,
@@ -185,9 +186,16 @@ impl Receiver {
             sender.answer(Reply::refusal(place.number), counts);
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
+        if self.is_read_in_pieces(&head, &place) {
+            let key = self.receives.post_matched(envelope, parts);
+            self.begin_read(key, head, place);
+            return Posted::Pending(key);
+        }
         let mut into = places(&mut parts, &head, 0, head.bytes());
         let may_read = self.may_read && sender.can_answer();
-        let is_read = read_memory(may_read, &self.neighbourhood, (self.place, &self.theirs), &place, &head, &mut into);
+        let neighbour = (self.place, &self.theirs);
+        let bytes = 0..head.bytes();
+        let is_read = read_memory(may_read, &self.neighbourhood, neighbour, (&head, &place), bytes, &mut into);
         drop(into);
         let key = self.receives.post_matched(envelope, parts);
         self.settle(is_read, key, (head, place), sender, counts);
@@ -213,18 +221,18 @@ fn fetch(
     let (first, rest) = bytes.split_at_mut(head.lengths[0]);
     let (second, third) = rest.split_at_mut(head.lengths[1]);
     let mut places: Places<'_> = [first, second, third].into_iter().map(IoSliceMut::new).collect();
-    let is_read = read_memory(may_read, neighbourhood, neighbour, offer, head, &mut places);
+    let is_read = read_memory(may_read, neighbourhood, neighbour, (head, offer), 0..head.bytes(), &mut places);
     drop(places);
     is_read.then_some(bytes)
 }
 
-/// Reads an offered message from the memory of the neighbour at `place`; says whether the bytes are its bytes.
-fn read_memory(
+/// Reads `bytes` of an offered message from the memory of the neighbour at `place`; says whether they are its bytes.
+pub(super) fn read_memory(
     may_read: bool,
     neighbourhood: &Neighbourhood,
     (place, theirs): (usize, &PeerArea),
-    offer: &Place,
-    head: &Head,
+    (head, offer): (&Head, &Place),
+    bytes: Range<usize>,
     into: &mut Places<'_>,
 ) -> bool {
     if !may_read || offer.word >= OPEN_MESSAGES {
@@ -232,8 +240,7 @@ fn read_memory(
     }
     // It is looked at below, and comes from the neighbour's cache while the kernel copies.
     blocks::ask_to_read(theirs, OPEN_AT + 8 * offer.word, 8);
-    let spans = std::array::from_fn(|part| (offer.addresses[part], head.lengths[part]));
-    let is_read = neighbourhood.read_memory(place, spans, into);
+    let is_read = neighbourhood.read_memory(place, offer.spans(head, bytes), into);
     // The sender takes the word away before it lets go of the memory.
     fence(Ordering::SeqCst);
     is_read && theirs.load(OPEN_AT + 8 * offer.word) == offer.serial
