@@ -9,12 +9,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use offers::is_read_sooner;
 use slab::Slab;
 
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
-use super::{CAN_READ_AT, CELLS_AT, STARVING_AT};
+use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, MOST_ON_SMALL_PAGES, STARVING_AT, on_small_pages};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -234,7 +233,8 @@ impl Sender {
     fn post_long(&mut self, head: Head, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
         let bytes = head.bytes();
         let operation = self.begin();
-        let is_open = is_read_sooner(bytes, &parts) && self.open != u64::MAX && self.may_be_read();
+        let is_soon = on_small_pages(parts.iter().map(|part| part.bytes())) <= MOST_ON_SMALL_PAGES;
+        let is_open = bytes >= LEAST_OPEN && is_soon && self.open != u64::MAX && self.may_be_read();
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
         if !is_open && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) {
             self.eager_sent += cost(bytes);

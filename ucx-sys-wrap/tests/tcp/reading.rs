@@ -13,7 +13,7 @@ const CELLS: usize = 64;
 fn begun(pieces: usize) -> (Vec<Tcp>, Sending, Receiving, Vec<u8>) {
     let mut transports = neighbours(2, true);
     let bytes = pattern(1, 5 * PIECE + 77);
-    let receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
+    let receiving = Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
     let mut sending = Sending::post_pooled(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
     turn(&mut transports[1..], pieces);
     assert!(sending.test(&mut transports[0]).is_none(), "nothing was said yet");
@@ -29,17 +29,34 @@ fn long_messages_on_huge_pages_are_copied_by_the_receiver_alone() {
             let mut transports = neighbours(2, true);
             let parts: Vec<_> = lengths.iter().enumerate().map(|(seed, length)| pattern(seed, *length)).collect();
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-            let early = is_posted.then(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), lengths));
+            let early = is_posted.then(|| Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), lengths));
             let mut sending = Sending::post_pooled(&mut transports[0], 1, envelope(0, 0), &slices);
             turn(&mut transports, if is_posted { 0 } else { 100 });
             let mut receiving =
-                early.unwrap_or_else(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), lengths));
+                early.unwrap_or_else(|| Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), lengths));
             receive(&mut transports, 1, &mut receiving).unwrap();
             assert!(receiving.bytes() == parts, "{lengths:?}");
             turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
             let copied = [0, 1].map(|rank| transports[rank].statistics()).map(|it| (it.copies, it.bytes_copied));
             assert_eq!(copied, [(0, 0), (1, lengths.iter().sum::<usize>() as u64)], "{lengths:?}, posted {is_posted}");
         }
+    }
+}
+
+/// The kernel looks small pages up one by one, at either end: then the ring is faster.
+#[test]
+fn long_messages_on_small_pages_go_through_the_ring() {
+    let bytes = pattern(1, 3 * PIECE);
+    for (is_sender_pooled, is_receiver_pooled) in [(false, false), (false, true), (true, false)] {
+        let mut transports = neighbours(2, true);
+        let post = if is_receiver_pooled { Receiving::post_pooled } else { Receiving::post };
+        let mut receiving = post(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
+        let post = if is_sender_pooled { Sending::post_pooled } else { Sending::post };
+        let mut sending = post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
+        receive(&mut transports, 1, &mut receiving).unwrap();
+        assert!(receiving.bytes() == [&bytes[..]]);
+        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
+        assert_eq!([0, 1].map(|rank| transports[rank].statistics().bytes_copied), [bytes.len() as u64; 2]);
     }
 }
 
@@ -63,9 +80,9 @@ fn a_receive_that_is_canceled_while_its_message_is_read_gets_no_more() {
     for pieces in 0..=5 {
         let (mut transports, mut sending, mut first, bytes) = begun(pieces);
         assert!(matches!(first.cancel(&mut transports[1]), Err(Error::Canceled)));
-        let mut second = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[bytes.len()]);
+        let mut second = Receiving::post_pooled(&mut transports[1], 0, envelope(0, 1), &[bytes.len()]);
         // A message that was not matched yet belongs to the next receive of its tag.
-        let third = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
+        let third = Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
         turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
         turn(&mut transports, 10);
         assert!(second.test(&mut transports[1]).is_none(), "nothing was sent to it");
@@ -96,7 +113,7 @@ fn a_receive_whose_sender_leaves_in_between_ends() {
 #[test]
 fn a_small_message_does_not_wait_until_a_long_one_is_read() {
     let (mut transports, mut sending, mut long, bytes) = begun(2);
-    let mut small = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
+    let mut small = Receiving::post_pooled(&mut transports[1], 0, envelope(0, 1), &[8]);
     Sending::post(&mut transports[0], 1, envelope(0, 1), &[b"small"])
         .test(&mut transports[0])
         .expect("in its cell")

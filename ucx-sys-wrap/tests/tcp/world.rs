@@ -165,7 +165,7 @@ impl Drop for Sending {
 
 /// A receive and the memory that it has borrowed.
 pub struct Receiving {
-    _parts: Vec<RawVec<u8>>,
+    _memory: Box<dyn Any>,
     pub posted: Posted<RecvId, RecvDone>,
 }
 
@@ -175,7 +175,17 @@ impl Receiving {
         let mut leases = RecvParts::new();
         // SAFETY: `raw` is kept until the leases were given back.
         raw.iter_mut().for_each(|part| unsafe { <Vec<u8> as RecvBuffer>::lend(part, &mut leases) });
-        Self { posted: transport.post_recv(Rank(from as u32), envelope, leases), _parts: raw }
+        Self { posted: transport.post_recv(Rank(from as u32), envelope, leases), _memory: Box::new(raw) }
+    }
+
+    /// The same into buffers of a pool.
+    pub fn post_pooled(transport: &mut Tcp, from: usize, envelope: Envelope, capacities: &[usize]) -> Self {
+        let pooled = |capacity: &usize| Pool::new().take::<u8>(*capacity).unwrap().into_raw();
+        let mut raw: Vec<_> = capacities.iter().map(pooled).collect();
+        let mut leases = RecvParts::new();
+        // SAFETY: `raw` is kept until the leases were given back.
+        raw.iter_mut().for_each(|part| unsafe { <PoolBuffer<u8> as RecvBuffer>::lend(part, &mut leases) });
+        Self { posted: transport.post_recv(Rank(from as u32), envelope, leases), _memory: Box::new(raw) }
     }
 
     pub fn test(&mut self, transport: &mut Tcp) -> Option<Result<Arrival>> {
@@ -207,7 +217,7 @@ impl Drop for Receiving {
     /// As for [`Sending`].
     fn drop(&mut self) {
         if matches!(self.posted, Posted::Pending(_)) {
-            std::mem::forget(std::mem::take(&mut self._parts));
+            std::mem::forget(std::mem::replace(&mut self._memory, Box::new(())));
         }
     }
 }

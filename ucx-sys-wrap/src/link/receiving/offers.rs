@@ -65,7 +65,7 @@ impl Receiver {
     fn meet_offer(&mut self, (head, place): (Head, Place), sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
         counts.bytes_received += HEADER_BYTES;
         match self.matched(&head) {
-            Target::Posted(key) if self.is_read_in_pieces(&head, &place) => self.begin_read(key, head, place),
+            Target::Posted(key) if self.is_long(&head) => self.begin_read(key, (head, place), sender, counts),
             Target::Posted(key) => {
                 let mut places = self.receives.places(key, &head, 0, head.bytes());
                 let is_read = read_memory(
@@ -186,9 +186,9 @@ impl Receiver {
             sender.answer(Reply::refusal(place.number), counts);
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
-        if self.is_read_in_pieces(&head, &place) {
+        if self.is_long(&head) {
             let key = self.receives.post_matched(envelope, parts);
-            self.begin_read(key, head, place);
+            self.begin_read(key, (head, place), sender, counts);
             return Posted::Pending(key);
         }
         let mut into = places(&mut parts, &head, 0, head.bytes());

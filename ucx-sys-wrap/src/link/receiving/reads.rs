@@ -1,8 +1,8 @@
 //! Long messages that are read from the sender's memory: piece by piece, a piece a turn, so that others are not kept waiting.
 
-use super::super::OPEN_MESSAGES;
 use super::super::cell::{Head, Place};
 use super::super::sending::{Reply, Sender};
+use super::super::{MOST_ON_SMALL_PAGES, OPEN_MESSAGES, on_small_pages};
 use super::Receiver;
 use super::offers::read_memory;
 use crate::Statistics;
@@ -20,14 +20,29 @@ pub(super) struct Reading {
 }
 
 impl Receiver {
-    /// Whether this offer takes more than a turn to read.
-    pub(super) fn is_read_in_pieces(&self, head: &Head, place: &Place) -> bool {
-        self.may_read && place.word < OPEN_MESSAGES && head.bytes() > self.piece_bytes
+    /// Whether a message takes more than a turn to read.
+    pub(super) fn is_long(&self, head: &Head) -> bool {
+        head.bytes() > self.piece_bytes
     }
 
-    /// Has an offered message read in this turn and the next ones, to the posted receive `key`.
-    pub(super) fn begin_read(&mut self, key: usize, head: Head, place: Place) {
-        self.reads.push_back(Reading { head, place, done: 0, receive: Some(key) });
+    /// Has an offered message read in this turn and the next ones, to the posted receive `key`; or asks for its bytes, if it
+    /// may not be read or would arrive later so.
+    pub(super) fn begin_read(
+        &mut self,
+        key: usize,
+        (head, place): (Head, Place),
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) {
+        let may_read = self.may_read && place.word < OPEN_MESSAGES;
+        let into = self.receives.places(key, &head, 0, head.bytes());
+        let on_small_pages = on_small_pages(into.iter().map(|place| &place[..]));
+        drop(into);
+        if may_read && on_small_pages <= MOST_ON_SMALL_PAGES {
+            self.reads.push_back(Reading { head, place, done: 0, receive: Some(key) });
+        } else {
+            self.settle(false, key, (head, place), sender, counts);
+        }
     }
 
     /// Reads the next piece of the first of these messages, unless it could not be answered. Says whether anything moved.

@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::super::{LEAST_OPEN, MOST_ON_SMALL_PAGES, News, OPEN_AT, OPEN_MESSAGES};
+use super::super::{News, OPEN_AT, OPEN_MESSAGES};
 use super::{Queued, Sender, Stream};
-use crate::buffer::{HUGE_PAGE_BYTES, ReadLease};
 use crate::limits::cost;
 use crate::transport::SendParts;
 use crate::{Error, Result, Statistics};
@@ -127,16 +126,4 @@ impl Stream {
         counts.bytes_copied += (self.bytes - self.sent) as u64;
         self.payload.detach(self.sent, self.bytes)
     }
-}
-
-/// Whether a message of these parts, `bytes` in all, arrives sooner when it is read from here than through the ring.
-///
-/// Above 1 MiB that depends on the pages, which the kernel looks up one by one. Nothing says cheaply which they are; what
-/// begins where a huge page does lies on such ones mostly, as buffers of a [`Pool`](crate::buffer::Pool) do. Measured on two
-/// cores: 4 MiB in 293 us from huge pages and in 360 to 410 from small ones, in 308 to 319 through the ring; 1 MiB from small ones
-/// in 51 us, in 74 through the ring.
-pub(super) fn is_read_sooner(bytes: usize, parts: &SendParts) -> bool {
-    let is_on_small_pages = |part: &&ReadLease| !part.bytes().as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES);
-    let on_small_pages: usize = parts.iter().filter(is_on_small_pages).map(|part| part.len()).sum();
-    bytes >= LEAST_OPEN && on_small_pages <= MOST_ON_SMALL_PAGES
 }
