@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brevity_testing::worlds;
 pub use brevity_testing::worlds::{Lanes, Row};
-use ucx_sys_wrap::buffer::{Buffer, Pool, PoolBuffer, RawVec, RecvBuffer, SendBuffer};
+use ucx_sys_wrap::buffer::{Buffer, Pool, PoolBuffer, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
     Arrival, Envelope, Error, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId, SendParts,
