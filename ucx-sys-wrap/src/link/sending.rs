@@ -13,7 +13,7 @@ use slab::Slab;
 
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
-use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, MOST_ON_SMALL_PAGES, STARVING_AT, on_small_pages};
+use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, MOST_ON_SMALL_PAGES, MOST_OPEN, STARVING_AT, on_small_pages};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -234,7 +234,8 @@ impl Sender {
         let bytes = head.bytes();
         let operation = self.begin();
         let is_soon = on_small_pages(parts.iter().map(|part| part.bytes())) <= MOST_ON_SMALL_PAGES;
-        let is_open = bytes >= LEAST_OPEN && is_soon && self.open != u64::MAX && self.may_be_read();
+        let is_open =
+            (LEAST_OPEN..=MOST_OPEN).contains(&bytes) && is_soon && self.open != u64::MAX && self.may_be_read();
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
         if !is_open && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) {
             self.eager_sent += cost(bytes);
