@@ -26,6 +26,7 @@ pub mod shm;
 pub mod sim;
 mod tag;
 pub mod tcp;
+mod tick;
 mod transport;
 pub mod ucx;
 

@@ -15,11 +15,11 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::area::LINE_BYTES;
 use super::layout::{ADDRESS_AT, MARK_AT};
 use super::segment::PeerSegment;
+use crate::tick::tick;
 
 /// Stretches of memory that one call reads from or to, at most.
 const MAX_SPANS: usize = 3;
@@ -105,13 +105,6 @@ impl Process {
             unsafe { process_vm_readv(self.number, local, into.len() as c_ulong, remote.as_ptr(), used as c_ulong, 0) };
         usize::try_from(read) == Ok(bytes)
     }
-}
-
-/// The tick of the kernel's coarse clock. Costs no system call.
-#[inline]
-fn tick() -> u64 {
-    let time = clock_gettime(ClockId::MonotonicCoarse);
-    (time.tv_sec.cast_unsigned() << 32) + time.tv_nsec.cast_unsigned()
 }
 
 #[cfg(test)]

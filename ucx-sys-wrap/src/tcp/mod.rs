@@ -85,6 +85,9 @@ const SWEEP_EVERY: u32 = 64;
 /// The same where all peers are on this host and share memory: little but the first put or get comes unasked on their sockets.
 const SWEEP_LINKED_EVERY: u32 = 1024;
 
+/// A turn may take milliseconds where processors are scarce: every so many turns it is asked whether a tick has passed.
+const TURNS_PER_LOOK: u32 = 4;
+
 /// From so many awaited connections on, the kernel is asked which of them have something.
 const MANY: usize = 8;
 
@@ -110,6 +113,8 @@ pub struct Tcp {
     ended: Vec<Ended>,
     closed: Option<Closed>,
     turns: u32,
+    /// The [`tick`](crate::tick::tick) in which what is not awaited was last looked at.
+    swept_in: u64,
     /// Whether somebody may have slept since the last turn.
     sweep_next: bool,
     /// Whether anything happened since the last [`Transport::arm`].
@@ -184,6 +189,7 @@ impl Tcp {
             ended: Vec::new(),
             closed: None,
             turns: 0,
+            swept_in: 0,
             sweep_next: false,
             has_moved: false,
             statistics: Statistics::default(),

@@ -23,6 +23,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use slab::Slab;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::control::{Connection, End, Heard, connect};
 use super::notice::{Notice, Withdrawal, decode, encode};
@@ -40,9 +41,12 @@ const DEAF: Duration = Duration::from_millis(100);
 /// Connections that are kept besides two for each peer: strangers', until they make room.
 const STRANGERS: usize = 64;
 
-/// Connections that are taken in one look, and when the last word is said: as many as the kernel keeps for a listener.
+/// Connections that the kernel keeps for a listener: a rank that only computes takes none, and may be watched by many.
+const BACKLOG: i32 = 4096;
+
+/// Connections that are taken in one look, and when the last word is said.
 const TAKEN_AT_ONCE: usize = 64;
-const TAKEN_AT_LAST: usize = 4096;
+const TAKEN_AT_LAST: usize = BACKLOG as usize;
 
 const LISTENER: u64 = u64::MAX;
 const ACCEPTED: u64 = 1 << 32;
@@ -90,7 +94,11 @@ impl Liveness {
     /// Listens on a port of the system's choice.
     pub(super) fn new(interface: IpAddr, token: Token) -> Result<Self> {
         let make = || -> std::io::Result<(TcpListener, OwnedFd)> {
-            let listener = TcpListener::bind((interface, 0))?;
+            let address = SocketAddr::new(interface, 0);
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+            socket.bind(&address.into())?;
+            socket.listen(BACKLOG)?;
+            let listener = TcpListener::from(socket);
             listener.set_nonblocking(true)?;
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
