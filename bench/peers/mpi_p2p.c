@@ -22,7 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { WINDOW = 64, POSTED_BYTES = 1 << 20, MOST_SAMPLES = 100, DATA = 1, GO = 2, PAGE = 4096, HUGE_PAGE = 2 << 20 };
+enum { WINDOW = 64, POSTED_BYTES = 512 << 10, MOST_SAMPLES = 100, DATA = 1, GO = 2, PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 static int rank, world, peer;
 static FILE *orders, *conductor;
@@ -145,11 +145,11 @@ static void latency(int bytes, int iterations, int warmup)
     free(in);
 }
 
-/* How many memories a stream is received into, in turn: 1 MiB of them, at least two, as Brevity's receiver has posted. */
+/* How many memories a stream is received into, in turn: 512 KiB of them, or else one, as Brevity's receiver has posted. */
 static int stream_depth(int bytes)
 {
     int depth = POSTED_BYTES / (bytes ? bytes : 1);
-    return depth < 2 ? 2 : depth > WINDOW ? WINDOW : depth;
+    return depth < 1 ? 1 : depth > WINDOW ? WINDOW : depth;
 }
 
 /* Messages in windows of 64, from the even rank to the odd one, or both ways; a word back at the end. */
