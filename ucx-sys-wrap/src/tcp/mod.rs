@@ -85,7 +85,7 @@ const SWEEP_EVERY: u32 = 64;
 /// The same where all peers are on this host and share memory: little but the first put or get comes unasked on their sockets.
 const SWEEP_LINKED_EVERY: u32 = 1024;
 
-/// A turn may take milliseconds where processors are scarce: every so many turns it is asked whether a tick has passed.
+/// Where all peers share memory, it is asked every so many turns whether a tick has passed since their sockets were looked at.
 const TURNS_PER_LOOK: u32 = 4;
 
 /// From so many awaited connections on, the kernel is asked which of them have something.
@@ -113,8 +113,8 @@ pub struct Tcp {
     ended: Vec<Ended>,
     closed: Option<Closed>,
     turns: u32,
-    /// The [`tick`](crate::tick::tick) in which what is not awaited was last looked at.
-    swept_in: u64,
+    /// The [`tick`](crate::tick::tick) in which the sockets of neighbours were last looked at.
+    looked_in: u64,
     /// Whether somebody may have slept since the last turn.
     sweep_next: bool,
     /// Whether anything happened since the last [`Transport::arm`].
@@ -189,7 +189,7 @@ impl Tcp {
             ended: Vec::new(),
             closed: None,
             turns: 0,
-            swept_in: 0,
+            looked_in: 0,
             sweep_next: false,
             has_moved: false,
             statistics: Statistics::default(),
@@ -243,6 +243,8 @@ impl Tcp {
         self.turns = self.turns.wrapping_add(1);
         if self.sweep_next || is_many || self.is_sweep_due() {
             moved |= self.sweep();
+        } else if self.is_look_due() {
+            moved |= self.sweep_sockets();
         }
         if self.turns.is_multiple_of(SWEEP_EVERY) {
             self.unwatch_awaited();
@@ -265,6 +267,12 @@ impl Tcp {
             let sweep = links.sweep(&mut self.statistics);
             moved |= self.judge_link(sweep);
         }
+        moved | self.sweep_sockets()
+    }
+
+    /// Serves every connection that has something, awaited or not.
+    fn sweep_sockets(&mut self) -> bool {
+        let mut moved = false;
         for index in self.poller.wait(Duration::ZERO) {
             moved |= self.service(index, QUOTA);
         }

@@ -26,9 +26,9 @@ impl Tcp {
 
     /// Whether it is time to look at what is not awaited. Where all peers are neighbours, sockets say who has died, and carry
     /// puts and gets, each of which has its connection looked at for a while: the others are looked at seldom while this rank
-    /// is busy, but once in a tick however long its turns take, and at once when it sleeps.
+    /// is busy, and at once when it sleeps.
     #[inline]
-    pub(super) fn is_sweep_due(&mut self) -> bool {
+    pub(super) fn is_sweep_due(&self) -> bool {
         let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
         let every = match &self.links {
             None if is_all_seen && !self.poller.has_processes() => return false,
@@ -37,13 +37,19 @@ impl Tcp {
             Some(links) if links.count() + 1 >= self.connections.len() && self.awaited.is_empty() => SWEEP_LINKED_EVERY,
             _ => SWEEP_EVERY,
         };
-        self.turns.is_multiple_of(every) || self.turns.is_multiple_of(TURNS_PER_LOOK) && self.is_new_tick()
+        self.turns.is_multiple_of(every)
     }
 
+    /// Whether it is time to look at the sockets of neighbours at least, where so many turns would be too seldom: a turn may
+    /// take milliseconds where processors are scarce.
     #[inline]
-    fn is_new_tick(&mut self) -> bool {
+    pub(super) fn is_look_due(&mut self) -> bool {
+        let is_linked = self.links.as_ref().is_some_and(|links| links.count() + 1 >= self.connections.len());
+        if !is_linked || !self.turns.is_multiple_of(TURNS_PER_LOOK) {
+            return false;
+        }
         let now = tick();
-        std::mem::replace(&mut self.swept_in, now) != now
+        std::mem::replace(&mut self.looked_in, now) != now
     }
 
     /// What a turn of the links has come to; closes the transport when a neighbour has written what can't be.
