@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::connect_mesh;
 use super::identity::Identity;
+use super::interface::LOOPBACK;
 use super::master::Master;
 use super::rendezvous::Rendezvous;
+use super::reserve::reserve;
 use crate::{Error, Rank, Result};
 
 /// Longer than any test takes: who waits for it fails.
@@ -13,12 +15,10 @@ const FOREVER: Duration = Duration::from_secs(100_000);
 
 /// Three ranks meet; then rank 2 says one thing in an exchange, and goes.
 fn leave_after<T>(last_words: &[u8], join: impl Fn(&Identity, &mut Rendezvous) -> Result<T> + Sync) {
-    let holder = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    holder.set_reuse_port(true).unwrap();
-    holder.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let port = holder.local_addr().unwrap().as_socket().unwrap().port();
+    let (_held, address) = reserve(LOOPBACK).unwrap();
     let meet = |rank| {
-        let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port });
+        let mut identity =
+            Identity::new(Rank(rank), 3, Master { host: address.ip().to_string(), port: address.port() });
         identity.port_reserved = true;
         identity.join_timeout = FOREVER;
         let rendezvous = Rendezvous::join(&identity).unwrap();
