@@ -19,7 +19,7 @@ fn gift(rank: u32) -> Gift {
     Gift::of(&OwnSegment::new(Rank(rank), Layout::new(3)).unwrap(), &Bell::new().unwrap()).unwrap()
 }
 
-/// Every rank of three gives, while `disturb` does its worst to the door of rank 0.
+/// Every rank of three gives, the last once `disturb` has done its worst to the door of rank 0, which stands open so long.
 fn exchange(
     keys: [&[u8]; 3],
     patience: Duration,
@@ -27,26 +27,19 @@ fn exchange(
 ) -> Vec<Result<Vec<(Rank, Gift)>>> {
     let doors: Vec<_> = (0..3).map(door).collect();
     let names: Vec<_> = doors.iter().map(|(name, _)| *name).collect();
+    let give = |rank: u32| {
+        let others = (0..3u32).filter(|other| *other != rank);
+        let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
+        let (party, deadline) = (party(rank, keys[rank as usize]), Deadline::after(patience));
+        doors[rank as usize].1.exchange(&party, &neighbours, &gift(rank), deadline, &mut || Ok(()))
+    };
     std::thread::scope(|scope| {
-        scope.spawn(|| disturb(&names[0]));
-        let ranks: Vec<_> = (0..3u32)
-            .map(|rank| {
-                let (names, doors) = (&names, &doors);
-                scope.spawn(move || {
-                    let others = (0..3u32).filter(|other| *other != rank);
-                    let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
-                    let party = party(rank, keys[rank as usize]);
-                    doors[rank as usize].1.exchange(
-                        &party,
-                        &neighbours,
-                        &gift(rank),
-                        Deadline::after(patience),
-                        &mut || Ok(()),
-                    )
-                })
-            })
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        let disturbing = scope.spawn(|| disturb(&names[0]));
+        let give = &give;
+        let early = [0, 1].map(|rank| scope.spawn(move || give(rank)));
+        disturbing.join().unwrap();
+        let last = give(2);
+        early.into_iter().map(|rank| rank.join().unwrap()).chain([last]).collect()
     })
 }
 
