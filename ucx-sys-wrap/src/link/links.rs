@@ -189,11 +189,9 @@ impl Links {
     }
 
     /// The peer has left in good order. Says whether somebody still waited for it.
-    pub(crate) fn finish(&mut self, peer: Rank) -> bool {
-        let Some(Some(link)) = self.links.get_mut(peer.index()) else { return false };
-        let is_missed = link.has_operations();
-        link.finish();
-        is_missed
+    pub(crate) fn finish(&mut self, peer: Rank, counts: &mut Statistics) -> bool {
+        let link = self.links.get_mut(peer.index()).and_then(Option::as_mut);
+        link.is_some_and(|link| link.finish(counts))
     }
 
     /// Ends every operation with `error`; nothing is read or written any more.

@@ -190,12 +190,14 @@ impl Link {
         self.is_open && !self.sender.is_idle()
     }
 
-    /// The neighbour has left in good order: ends what still waits for it. What it sent before can still be received.
-    fn finish(&mut self) {
+    /// The neighbour has left in good order: ends what still waits for it, and says whether anything did. What it sent
+    /// before can still be received.
+    fn finish(&mut self, counts: &mut Statistics) -> bool {
         let error = self.lost();
         self.is_open = false;
-        self.receiver.finish(&error);
+        let is_missed = self.receiver.finish(&error, counts) | self.sender.has_operations();
         self.sender.end_all(&error);
+        is_missed
     }
 
     /// Ends every operation with `error`, at once; nothing more is read or written.

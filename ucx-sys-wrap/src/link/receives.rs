@@ -24,6 +24,8 @@ pub(super) struct Receives {
     unexpected: VecDeque<Unexpected>,
     /// Posted receives that have not ended.
     pending: usize,
+    /// Receives posted so far.
+    posted: u64,
     offers: usize,
     /// Those of the last turn.
     new_offers: usize,
@@ -31,6 +33,8 @@ pub(super) struct Receives {
 }
 
 struct Receive {
+    /// Which of all that were posted.
+    number: u64,
     envelope: Envelope,
     parts: RecvParts,
     state: State,
@@ -79,6 +83,7 @@ impl Receives {
             waiting: VecDeque::new(),
             unexpected: VecDeque::new(),
             pending: 0,
+            posted: 0,
             offers: 0,
             new_offers: 0,
             next_number: 0,
@@ -97,16 +102,18 @@ impl Receives {
     #[inline]
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         self.pending += 1;
+        self.posted += 1;
         if let Some(key) = self.free.pop()
             && let Some(place) = self.operations.get_mut(key)
         {
             // Field by field, which spares a copy of the whole.
+            place.number = self.posted;
             place.envelope = envelope;
             place.parts = parts;
             place.state = State::Pending;
             return key;
         }
-        self.operations.push(Receive { envelope, parts, state: State::Pending });
+        self.operations.push(Receive { number: self.posted, envelope, parts, state: State::Pending });
         self.operations.len() - 1
     }
 
@@ -125,7 +132,7 @@ impl Receives {
     #[inline]
     pub(super) fn check(&self, key: usize, head: &Head) -> Result<()> {
         match self.operations.get(key) {
-            Some(Receive { envelope, parts, state: State::Pending | State::Ended(_) }) => {
+            Some(Receive { envelope, parts, state: State::Pending | State::Ended(_), .. }) => {
                 check_message(self.peer, envelope.signature, parts, head.signature, head.lengths())
             }
             _ => Err(Error::Canceled),
@@ -277,6 +284,14 @@ impl Receives {
         self.offers -= usize::from(matches!(taken.body, Body::Offer(_) | Body::NewOffer(_)));
         self.new_offers -= usize::from(matches!(taken.body, Body::NewOffer(_)));
         Some(taken)
+    }
+
+    /// The pending ones of these receives with their tags, in the order of posting.
+    pub(super) fn in_order(&self, mut keys: Vec<usize>) -> impl Iterator<Item = (usize, Tag)> + use<> {
+        let receive = |key: &usize| self.operations.get(*key).filter(|receive| matches!(receive.state, State::Pending));
+        keys.sort_unstable_by_key(|key| receive(key).map(|receive| receive.number));
+        let pending: Vec<_> = keys.iter().filter_map(|key| Some((*key, receive(key)?.envelope.tag))).collect();
+        pending.into_iter()
     }
 
     /// Forgets what nobody can get any more: offers, and messages of which only a part has come.

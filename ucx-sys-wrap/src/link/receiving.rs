@@ -1,5 +1,6 @@
 //! What a neighbour sends: cells in their order, matched with receives, and their payload.
 
+mod ending;
 mod offers;
 mod reads;
 mod short;
@@ -133,21 +134,6 @@ impl Receiver {
     #[inline]
     pub(super) fn has_operations(&self) -> bool {
         self.receives.has_operations()
-    }
-
-    /// The neighbour has left: what it sent whole can still be received.
-    pub(super) fn finish(&mut self, error: &Error) {
-        self.receives.end_all(error);
-        self.receives.forget_incomplete();
-        self.streams.clear();
-        self.reads.clear();
-    }
-
-    pub(super) fn close(&mut self, error: &Error) {
-        self.receives.end_all(error);
-        self.receives.forget_all();
-        self.streams.clear();
-        self.reads.clear();
     }
 
     /// Whether offers are here that have waited for a turn, or that are being read.

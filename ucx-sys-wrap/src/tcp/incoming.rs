@@ -168,6 +168,11 @@ impl Incoming {
         self.ledger.answer(number, header, receive);
     }
 
+    /// The receives that were granted to offers, whose messages come no more.
+    pub(super) fn forget_granted(&mut self) -> Vec<usize> {
+        self.ledger.forget_granted()
+    }
+
     /// Sends the rest of the arriving message to a receive that is posted now.
     pub(super) fn redirect(&mut self, receive: usize) {
         if let Some(arriving) = &mut self.arriving {

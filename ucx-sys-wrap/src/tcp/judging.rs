@@ -22,11 +22,13 @@ impl Tcp {
                 }
             }
             Verdict::Farewell(Farewell::Bye) => {
-                let is_missed = connection.has_operations();
                 self.poller.remove(connection);
-                connection.finish();
+                let mut is_missed = connection.finish(&mut self.statistics);
                 self.drain_link(peer);
-                if self.links.as_mut().is_some_and(|links| links.finish(peer)) || is_missed {
+                if let Some(links) = &mut self.links {
+                    is_missed |= links.finish(peer, &mut self.statistics);
+                }
+                if is_missed {
                     self.lose(peer);
                 }
             }

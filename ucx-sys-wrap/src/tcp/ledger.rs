@@ -124,6 +124,12 @@ impl Ledger {
         }
     }
 
+    /// Forgets the offers; the receives that they were granted to.
+    pub(super) fn forget_granted(&mut self) -> Vec<usize> {
+        let receive = |(_, offer)| if let Offer::Granted(granted) = offer { granted.receive } else { None };
+        self.offers.drain().filter_map(receive).collect()
+    }
+
     /// Whether there is a frame to send to the peer.
     #[inline]
     pub(super) fn has_replies(&self) -> bool {

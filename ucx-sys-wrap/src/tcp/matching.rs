@@ -27,10 +27,14 @@ pub(super) struct Receives {
     unexpected: VecDeque<(Header, Body)>,
     /// Posted receives that have not ended.
     pending: usize,
+    /// Receives posted so far.
+    posted: u64,
 }
 
 /// A posted receive, until its parts are given back.
 struct Receive {
+    /// Which of all that were posted.
+    number: u64,
     envelope: Envelope,
     parts: RecvParts,
     /// `None` while it goes on.
@@ -50,7 +54,14 @@ pub(super) enum Body {
 
 impl Receives {
     pub(super) fn new(peer: Rank) -> Self {
-        Self { peer, operations: Slab::new(), waiting: VecDeque::new(), unexpected: VecDeque::new(), pending: 0 }
+        Self {
+            peer,
+            operations: Slab::new(),
+            waiting: VecDeque::new(),
+            unexpected: VecDeque::new(),
+            pending: 0,
+            posted: 0,
+        }
     }
 
     /// Gives a whole message to the receive that was posted first of those that wait, if it may have it.
@@ -58,7 +69,7 @@ impl Receives {
     pub(super) fn deliver_first(&mut self, header: &Header, payload: &[u8], statistics: &mut Statistics) -> bool {
         let Some(&(tag, key)) = self.waiting.front() else { return false };
         let Some(receive) = self.operations.get_mut(key) else { return false };
-        let Receive { envelope, parts, outcome } = receive;
+        let Receive { envelope, parts, outcome, .. } = receive;
         let lengths = &header.lengths;
         if tag != header.tag || envelope.signature != header.signature || parts.len() != lengths.len() {
             return false;
@@ -98,7 +109,8 @@ impl Receives {
     /// Books a receive whose message is arriving.
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         self.pending += 1;
-        self.operations.insert(Receive { envelope, parts, outcome: None })
+        self.posted += 1;
+        self.operations.insert(Receive { number: self.posted, envelope, parts, outcome: None })
     }
 
     /// Takes the first waiting receive of `tag`.
@@ -127,7 +139,7 @@ impl Receives {
     /// Whether the message of `header` may be received by the posted receive.
     pub(super) fn check(&self, key: usize, header: &Header) -> Result<()> {
         match self.operations.get(key) {
-            Some(Receive { envelope, parts, outcome: None }) => {
+            Some(Receive { envelope, parts, outcome: None, .. }) => {
                 check_message(self.peer, envelope.signature, parts, header.signature, &header.lengths)
             }
             _ => Err(Error::Canceled),
@@ -167,6 +179,14 @@ impl Receives {
             receive.outcome.get_or_insert_with(|| Err(error.clone()));
         }
         self.pending = 0;
+    }
+
+    /// The pending ones of these receives with their tags, in the order of posting.
+    pub(super) fn in_order(&self, mut keys: Vec<usize>) -> impl Iterator<Item = (usize, Tag)> + use<> {
+        let receive = |key: &usize| self.operations.get(*key).filter(|receive| receive.outcome.is_none());
+        keys.sort_unstable_by_key(|key| receive(key).map(|receive| receive.number));
+        let pending: Vec<_> = keys.iter().filter_map(|key| Some((*key, receive(key)?.envelope.tag))).collect();
+        pending.into_iter()
     }
 
     /// Forgets the messages that nobody has received.

@@ -146,7 +146,8 @@ impl Ucx {
             self.close_for(Some(cause), cause.into());
             return true;
         }
-        let is_missed = self.links.as_mut().is_some_and(|links| links.finish(lost));
+        let statistics = &mut self.engine.inbox().statistics;
+        let is_missed = self.links.as_mut().is_some_and(|links| links.finish(lost, statistics));
         let is_waited_for = is_missed || self.waits().any(|(peer, _)| peer == lost);
         if matches!(news, Some(News::Gone(_))) && !is_waited_for {
             if !self.gone.contains(&lost) {

@@ -166,3 +166,35 @@ fn a_canceled_receive_that_has_granted_discards_the_data() {
         assert_eq!(next.bytes(), [b"next"]);
     }
 }
+
+/// Who waits for what a rank has offered, taken back and left behind is given what that rank has sent.
+#[test]
+fn what_was_taken_back_before_leaving_is_passed_over() {
+    let makes = [|| world(2), || neighbours(2, true), || neighbours(2, false)];
+    for (make, size) in makes.iter().flat_map(|make| [MAX_EAGER_BYTES + 1, 20 << 20].map(|size| (make, size))) {
+        let mut transports = make();
+        let tag = envelope(0, 0);
+        let mut receives: Vec<_> = (0..2).map(|_| Receiving::post(&mut transports[1], 0, tag, &[size])).collect();
+        let mut own = vec![transports.remove(0)];
+        let mut taken_back: Vec<_> =
+            (0..3).map(|seed| Sending::post(&mut own[0], 1, tag, &[&pattern(seed, size)])).collect();
+        turn(&mut own, 10);
+        for sending in &mut taken_back {
+            assert!(matches!(sending.cancel(&mut own[0]), Err(Error::Canceled)));
+        }
+        for text in [b"one", b"two", b"six"] {
+            let mut sending = Sending::post(&mut own[0], 1, tag, &[text]);
+            turn_until(&mut own, |own| sending.test(&mut own[0]).is_some());
+            sending.test(&mut own[0]).unwrap().unwrap();
+        }
+        // It has left before the other looks at anything.
+        drop(own);
+        receives.push(Receiving::post(&mut transports[0], 0, tag, &[size]));
+        for (receiving, text) in receives.iter_mut().zip([b"one", b"two", b"six"]) {
+            receive(&mut transports, 0, receiving).unwrap();
+            assert_eq!(receiving.bytes(), [text], "of messages of {size} bytes");
+        }
+        let mut more = Receiving::post(&mut transports[0], 0, tag, &[size]);
+        assert_lost(receive(&mut transports, 0, &mut more), 0);
+    }
+}

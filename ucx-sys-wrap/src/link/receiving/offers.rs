@@ -147,14 +147,7 @@ impl Receiver {
     ) -> Posted<usize, RecvDone> {
         let checked = check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths());
         if checked.is_ok() {
-            let mut start = 0;
-            for mut place in places(&mut parts, &head, 0, bytes.len()) {
-                // A copy: the message came before its receive was posted.
-                let length = place.len();
-                place.copy_from_slice(&bytes[start..start + length]);
-                start += length;
-            }
-            count_copy(bytes.len(), counts);
+            copy_kept(places(&mut parts, &head, 0, bytes.len()), &bytes, counts);
         }
         let kept = number.map(Target::Kept);
         if let Some(stream) = self.streams.iter_mut().find(|stream| Some(stream.target) == kept) {
@@ -204,6 +197,18 @@ impl Receiver {
             None => Posted::Pending(key),
         }
     }
+}
+
+/// Copies the bytes of a message that was kept to their places.
+pub(super) fn copy_kept(places: Places<'_>, bytes: &[u8], counts: &mut Statistics) {
+    let mut start = 0;
+    for mut place in places {
+        // A copy: the message came before its receive was posted.
+        let length = place.len();
+        place.copy_from_slice(&bytes[start..start + length]);
+        start += length;
+    }
+    count_copy(bytes.len(), counts);
 }
 
 /// Reads an offered message to the heap.

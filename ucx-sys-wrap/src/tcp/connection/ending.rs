@@ -2,18 +2,34 @@
 
 use super::Connection;
 use crate::tcp::frame::Frame;
+use crate::tcp::incoming::Found;
 use crate::tcp::outgoing::Written;
 use crate::{Error, Failure, Rank, Statistics};
 
 impl Connection {
-    /// The peer has said bye: ends what still waits for it. What it sent before can still be received.
-    pub(in crate::tcp) fn finish(&mut self) {
+    /// The peer has said bye: ends what still waits for it, and says whether anything did. What it sent before can still be
+    /// received.
+    ///
+    /// A receive that waits for a message that was offered, and whose send was then taken back, gets the next one of its tag.
+    pub(in crate::tcp) fn finish(&mut self, statistics: &mut Statistics) -> bool {
         let error = self.lost();
-        self.receives.end_all(&error);
         self.receives.forget_offers();
+        for (key, tag) in self.receives.in_order(self.incoming.forget_granted()) {
+            if let Found::Whole(header, bytes) = self.incoming.find(tag, &mut self.receives) {
+                let checked = self.receives.check(key, &header);
+                if checked.is_ok() {
+                    self.receives.scatter(key, &header, 0, &bytes, statistics);
+                    statistics.messages_received += 1;
+                }
+                self.receives.end(key, checked.map(|()| (header.mark, header.lengths)));
+            }
+        }
+        let is_missed = self.has_operations();
+        self.receives.end_all(&error);
         self.outgoing.drop_all(&error);
         self.incoming.accesses.end_all(&error, &mut self.outgoing);
         self.wire = None;
+        is_missed
     }
 
     /// Queues the good-bye of a transport that is closed in good order.
