@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::link::Links;
 use crate::transport::Transport;
 
-/// How long a transport that is dropped goes on writing what is queued.
+/// How long a transport that is dropped goes on writing what is queued, and one that has failed waits for the kernel too.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a transport that is dropped in good order waits for peers to make room for what the kernel has not sent.
@@ -44,18 +44,17 @@ impl Tcp {
             self.watch_all();
             self.poller.wait(Duration::from_millis(10));
         }
-        if self.closed.is_none() {
-            self.linger();
-        }
+        // Nobody who fails waits longer for peers that may have failed as well.
+        let until = if self.closed.is_none() { Instant::now() + LINGER_PATIENCE } else { start + FLUSH_PATIENCE };
+        self.linger(until);
     }
 
-    /// Waits until the kernel has sent what was written, and throws away what comes.
-    pub(super) fn linger(&mut self) {
-        let start = Instant::now();
+    /// Waits until the kernel has sent what was written, the last word among it, and throws away what comes.
+    fn linger(&mut self, until: Instant) {
         loop {
             let mut unsent = self.connections.iter_mut().flatten().filter_map(Connection::linger);
             let Some(first) = unsent.next() else { return };
-            if start.elapsed() > LINGER_PATIENCE {
+            if Instant::now() > until {
                 tracing::warn!(rank = %first, "a peer has not read what was sent to it: it may lose the end");
                 return;
             }

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::time::Duration;
+
+use socket2::SockRef;
 use ucx_sys_wrap::tcp::MAX_EAGER_BYTES;
 use ucx_sys_wrap::{Error, Failure, Rank, Transport};
 
@@ -183,6 +185,34 @@ fn an_abort_is_told_to_all() {
         assert!(matches!(result, Err(Error::Aborted { rank: Rank(1) })), "{result:?}");
         assert_eq!(transports[rank].failure(), Some(Failure::Aborted(Rank(1))));
     }
+}
+
+/// Behind megabytes that the kernel still has to send, to a peer that goes on sending: a socket closed before would drop them.
+#[test]
+fn a_cause_is_told_behind_what_the_kernel_has_not_sent() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let mut own = transports.pop().unwrap();
+    let mut socket = strangers[0][0].take().unwrap();
+    SockRef::from(&socket).set_recv_buffer_size(32 << 10).unwrap();
+    let _stuck = stuff(&mut own, 1);
+    own.fail(Failure::Aborted(Rank(0)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(own));
+        let (mut last, mut piece) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            // Some of these come when nobody is there to read them any more.
+            let _ = socket.write_all(&[0]);
+            match socket.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => {
+                    last.extend_from_slice(&piece[..count]);
+                    last.drain(..last.len().saturating_sub(HEADER_BYTES as usize));
+                }
+                Err(error) => panic!("{error}: the end of what was sent is lost"),
+            }
+        }
+        assert_eq!(last[..8], control(4, 0, 0)[..8], "the last frame says who has aborted");
+    });
 }
 
 #[test]
