@@ -81,6 +81,37 @@ impl Contestant for OfJob {
     }
 }
 
+/// Several jobs that are alike, which take turns: some connections are slow for as long as they live, and some memory lies badly.
+pub struct Alike {
+    jobs: Vec<OfJob>,
+    turn: usize,
+}
+
+impl Alike {
+    /// As many as make a median of turns a median of connections.
+    const JOBS: usize = 5;
+
+    /// Jobs that `start` starts.
+    ///
+    /// # Errors
+    /// When one does not start.
+    pub fn start(start: impl Fn() -> Result<OfJob>) -> Result<Self> {
+        let jobs = (0..Self::JOBS).map(|_| start()).collect::<Result<_>>()?;
+        Ok(Self { jobs, turn: 0 })
+    }
+}
+
+impl Contestant for Alike {
+    fn name(&self) -> &str {
+        self.jobs.first().map_or("", OfJob::name)
+    }
+
+    fn measure(&mut self, order: &Order) -> Result<f64> {
+        self.turn = (self.turn + 1) % self.jobs.len();
+        self.jobs[self.turn].measure(order)
+    }
+}
+
 /// `ucx_perftest` over one wire.
 pub struct PerftestOver(pub Perftest, pub Wire);
 

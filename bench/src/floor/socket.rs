@@ -83,7 +83,7 @@ impl End {
                     .collect::<Result<_>>()?
             }
             What::Bandwidth => {
-                let mut places: Vec<PageAligned> = (0..stream_depth(order.bytes)).map(|_| memory(2)).collect();
+                let mut places: Vec<PageAligned> = (0..stream_depth("tcp", order.bytes)).map(|_| memory(2)).collect();
                 self.stream(&out, &mut places, order.warmup + 1)?;
                 let start = Instant::now();
                 self.stream(&out, &mut places, order.iterations)?;

@@ -3,7 +3,7 @@
 use super::{Stage, Tell, bare_sockets, ours_tcp, ours_ucx, ours_ucx_here, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
-use crate::compare::pairs::{Contestant, OfJob, PerftestOver, compare};
+use crate::compare::pairs::{Alike, Contestant, OfJob, PerftestOver, compare};
 use crate::floor::Patience;
 use crate::job::Job;
 use crate::order::{Order, What};
@@ -21,7 +21,7 @@ pub(super) fn ucx(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
         (Wire::Tcp, || ours_ucx(Wire::Tcp, 2, true)),
     ];
     for (wire, start) in ours {
-        let mut ours = OfJob::mean(start()?);
+        let mut ours = Alike::start(|| Ok(OfJob::mean(start()?)))?;
         let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(PerftestOver(perftest.clone(), wire))];
         for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
             let bar = match (what, wire, bytes) {
@@ -40,8 +40,9 @@ pub(super) fn ucx(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
 }
 
 pub(super) fn tcp(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
-    let mut ours = OfJob::median(ours_tcp(2, true)?);
-    let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(OfJob::median(bare_sockets(2, Patience::Poll)?))];
+    let mut ours = Alike::start(|| Ok(OfJob::median(ours_tcp(2, true)?)))?;
+    let bare = Alike::start(|| Ok(OfJob::median(bare_sockets(2, Patience::Poll)?)))?;
+    let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(bare)];
     for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
         let bar = Bar::Ratio(if what == What::Latency { 1.10 } else { 1.0 / 0.95 });
         for comparison in compare(&subject(what, Wire::Tcp, bytes), what, &mut ours, &mut theirs, stage.effort)? {

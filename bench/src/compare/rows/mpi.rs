@@ -4,7 +4,7 @@ use super::messages::STREAMED;
 use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx_here, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
-use crate::compare::pairs::{Comparison, Contestant, OfJob, compare};
+use crate::compare::pairs::{Alike, Comparison, Contestant, OfJob, compare};
 use crate::floor::MemoryCopy;
 use crate::job::Job;
 use crate::order::What;
@@ -23,13 +23,13 @@ pub(super) fn bandwidth(stage: &Stage, tell: Tell<'_>) -> Result<()> {
 fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     for wire in [Wire::Shm, Wire::Tcp] {
         let mut theirs = start(stage, wire, |_| true);
-        let ours: Vec<Job> = match wire {
-            Wire::Shm if stage.ucx => vec![ours_ucx_here(2, false)?, ours_host(2, false)?],
-            Wire::Shm => vec![ours_host(2, false)?],
-            Wire::Tcp => vec![ours_tcp(2, false)?],
+        let ours: &[fn() -> Result<Job>] = match wire {
+            Wire::Shm if stage.ucx => &[|| ours_ucx_here(2, false), || ours_host(2, false)],
+            Wire::Shm => &[|| ours_host(2, false)],
+            Wire::Tcp => &[|| ours_tcp(2, false)],
         };
         for job in ours {
-            let mut ours = OfJob::median(job);
+            let mut ours = Alike::start(|| Ok(OfJob::median(job()?)))?;
             for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
                 let subject = subject(what, wire, bytes);
                 let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
@@ -49,7 +49,7 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
 /// A collective of two ranks of one host over the better Open MPI.
 pub(super) fn collective(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let mut theirs = start(stage, Wire::Shm, Mpi::is_open);
-    let mut ours = OfJob::median(ours_host(2, false)?);
+    let mut ours = Alike::start(|| Ok(OfJob::median(ours_host(2, false)?)))?;
     for &bytes in stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == What::AllReduce || bytes >= 1 << 20) {
         let subject = subject(what, Wire::Shm, bytes);
         let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
@@ -86,8 +86,8 @@ fn start(stage: &Stage, wire: Wire, wanted: impl Fn(&Mpi) -> bool) -> Vec<Box<dy
     let mut started: Vec<Box<dyn Contestant>> = Vec::new();
     for mpi in stage.mpis.iter().filter(|mpi| wanted(mpi)) {
         for setting in mpi.settings(wire) {
-            match mpi.start(&setting, 2) {
-                Ok(job) => started.push(Box::new(OfJob::median(job))),
+            match Alike::start(|| Ok(OfJob::median(mpi.start(&setting, 2)?))) {
+                Ok(jobs) => started.push(Box::new(jobs)),
                 Err(error) => eprintln!("left out: {error}"),
             }
         }
