@@ -6,7 +6,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use brevity::transport::tcp::MAX_EAGER_BYTES;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{mean, median};
@@ -22,11 +21,11 @@ pub const WINDOW: usize = 64;
 /// than this falls out of the processor's cache, so that memory would be measured. `ucx_perftest` receives everything into one place.
 const POSTED_BYTES: usize = 512 << 10;
 
-/// How many messages the receiver of a stream of them has posted: on our `tcp` two of those that are offered before they are sent,
-/// or the sockets would run empty from the end of one to the answer to the next.
+/// How many messages the receiver of a stream of them has posted: on our `tcp` four at least, or the sockets would run empty from the
+/// end of one message to the receive of the next, or to the answer to its offer.
 #[must_use]
 pub fn stream_depth(transport: &str, bytes: usize) -> usize {
-    let fewest = if transport == "tcp" && bytes > MAX_EAGER_BYTES { 2 } else { 1 };
+    let fewest = if transport == "tcp" { 4 } else { 1 };
     (POSTED_BYTES / bytes.max(1)).clamp(fewest, WINDOW)
 }
 
