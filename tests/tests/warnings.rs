@@ -64,6 +64,51 @@ fn a_limit_of_file_sizes() {
     assert_eq!(said(&ranks, "ulimit -f"), [1, 0, 0], "{ranks:?}");
 }
 
+/// Ranks over tcp that may have so many files open.
+fn with_few_files(ranks: u32, limit: u32) -> Vec<Ended> {
+    run_ranks(ranks, PATIENCE, |_| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit}; exec \"$0\" tell"), RANK]);
+        command.envs([("BREVITY_TRANSPORT", "tcp"), ("BREVITY_JOIN_TIMEOUT", "20")]);
+        command
+    })
+}
+
+/// Enough for connections, and not for memory beside them.
+#[test]
+fn too_few_files_to_share_memory() {
+    let ranks = with_few_files(12, 46);
+    assert_eq!(said(&ranks, "the ranks of this host share no memory").iter().sum::<usize>(), 1, "{ranks:?}");
+    assert_eq!(said(&ranks, "ulimit -n").iter().sum::<usize>(), 1, "{ranks:?}");
+}
+
+/// Not even enough for connections: each rank says what is missing, and none that others could not be reached.
+#[test]
+fn too_few_files_to_connect() {
+    let ranks = with_few_files(12, 24);
+    for ended in &ranks {
+        assert!(ended.status.is_some_and(|status| !status.success()), "{ranks:?}");
+        assert!(ended.stderr.contains("can't connect to 11 ranks: "), "{ranks:?}");
+        assert!(ended.stderr.contains("24 are allowed (raise the limit with ulimit -n)"), "{ranks:?}");
+        assert!(!ended.stderr.contains("did not join"), "{ranks:?}");
+    }
+}
+
+/// Rank 0 is called by all the others.
+#[test]
+fn too_few_files_to_be_called() {
+    let ranks = run_ranks(12, PATIENCE, |rank| {
+        let mut command = Command::new("sh");
+        let limit = if rank == 0 { "ulimit -n 12" } else { "true" };
+        command.args(["-c", &format!("{limit}; exec \"$0\" tell"), RANK]);
+        command.envs([("BREVITY_TRANSPORT", "tcp"), ("BREVITY_JOIN_TIMEOUT", "3")]);
+        command
+    });
+    assert!(ranks.iter().all(|ended| ended.status.is_some_and(|status| !status.success())), "{ranks:?}");
+    assert!(ranks[0].stderr.contains("can't be called by 11 ranks: "), "{ranks:?}");
+    assert!(ranks[0].stderr.contains("ulimit -n"), "{ranks:?}");
+}
+
 /// Where nothing can be written to standard error (a terminal that is gone, a full disk) the work goes on.
 #[test]
 fn nobody_who_listens() {

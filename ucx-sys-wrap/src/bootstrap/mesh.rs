@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::call::Call;
 use super::channel::Channel;
 use super::deadline::Deadline;
+use super::descriptors;
 use super::identity::Identity;
 use super::lobby::Lobby;
 use super::proof::{Opening, Party, Purpose};
@@ -18,6 +19,9 @@ use crate::{Error, Rank, Result};
 
 /// Ranks that one rank reports as unreachable; the bound keeps its report within a blob.
 const MAX_REPORTED: usize = 1024;
+
+/// Open files of a mesh that are no connections: what listens, and what watches them.
+const BESIDE_CONNECTIONS: usize = 2;
 
 /// Connects every two ranks: as many lanes to each rank as [`Identity::streams`] says, none to this rank itself, encrypted
 /// if [`Identity::encrypt`] says so. All ranks must have the same of both.
@@ -36,7 +40,13 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
         return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
     }
     let party = rendezvous.party().clone();
-    let lobby = rendezvous.own_address(identity).and_then(|address| listen(address, &party));
+    let others = identity.world_size.saturating_sub(1) as usize;
+    let lobby = descriptors::check(
+        &format!("can't connect to {others} ranks"),
+        others * usize::from(identity.streams) + BESIDE_CONNECTIONS,
+    )
+    .and_then(|()| rendezvous.own_address(identity))
+    .and_then(|address| listen(address, &party));
     let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, address)| address.to_string());
     let addresses = rendezvous.exchange(mine.as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));

@@ -28,6 +28,7 @@ mod channel;
 mod choice;
 mod conversation;
 mod deadline;
+mod descriptors;
 mod environment;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;

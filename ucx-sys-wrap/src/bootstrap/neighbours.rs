@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadline::Deadline;
+use super::descriptors;
 use super::host::{Card, neighbours, processes, tells_finding};
 use super::identity::Identity;
 use super::passing::Door;
@@ -14,6 +15,10 @@ use crate::{Error, Rank, Result};
 
 /// How long the ranks of a host wait for each other, which have all just met.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Open files that sharing memory takes: of each neighbour, its segment and its bell; of this rank, its own, and a call.
+const OF_NEIGHBOUR: usize = 2;
+const OF_NEIGHBOURHOOD: usize = 5;
 
 /// What a rank says of its part in a neighbourhood: it is ready or has it, or else has to do without.
 const YES: u8 = 1;
@@ -69,7 +74,13 @@ fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendez
     // Nobody waits at the door of a rank that has nothing to give.
     let prepared = door.and_then(|door| {
         let nothing = ranks.is_empty();
-        if nothing { Ok(None) } else { prepare(identity.rank, ranks.len()).map(|prepared| Some((door, prepared))) }
+        if nothing {
+            return Ok(None);
+        }
+        let others = ranks.len().saturating_sub(1);
+        let action = format!("can't share memory with {others} ranks");
+        descriptors::check(&action, others * OF_NEIGHBOUR + OF_NEIGHBOURHOOD)?;
+        prepare(identity.rank, ranks.len()).map(|prepared| Some((door, prepared)))
     });
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
         // All ranks of the job say all words, also those that have nothing to say.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::call::resolve;
 use super::channel::{Channel, farewell, wait_for};
 use super::deadline::Deadline;
+use super::descriptors;
 use super::identity::{Identity, Published, key_needed};
 use super::interface::LOOPBACK;
 use super::lobby::{Lobby, any_address};
@@ -25,6 +26,9 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// How long the others get to read the last words.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What listens while the ranks call, besides their connections.
+const LISTENERS: usize = 2;
 
 /// The connections to all other ranks; seat 0 stays empty.
 pub(super) struct Root {
@@ -49,6 +53,8 @@ struct Assembly {
 impl Root {
     /// Listens until all other ranks have joined. Gives the deadline back, as early as that of the most impatient rank.
     pub(super) fn join(identity: &Identity, party: &Arc<Party>, deadline: Deadline) -> Result<(Self, Deadline)> {
+        let others = identity.world_size.saturating_sub(1);
+        descriptors::check(&format!("can't be called by {others} ranks"), others as usize + LISTENERS)?;
         let lobby = listen(identity, party, &deadline)?;
         let seats = (0..identity.world_size).map(|_| None).collect();
         let root = Self { seats, master: identity.master.to_string() };
