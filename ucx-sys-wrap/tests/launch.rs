@@ -2,7 +2,7 @@
 //! its own is needed, it is this test program, told by a variable what to do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write, stderr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -59,7 +59,9 @@ fn part() {
             die_with_parent();
             assert!(is_launched());
             let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-            eprintln!("processes {} {}", std::process::id(), child.id());
+            // At once: the other rank writes to the same pipe.
+            let line = format!("processes {} {}\n", std::process::id(), child.id());
+            stderr().write_all(line.as_bytes()).unwrap();
             child.wait().unwrap();
         }
         "guard" => guard(),
