@@ -10,6 +10,7 @@
 //! | 12 | round inside the call | after 2^12 rounds; messages of one tag arrive in order, so a wrapped round still finds its own message |
 //! | 2 | kind, for the transport's own use | never |
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -100,8 +101,8 @@ const fn field(value: u32, width: u32) -> u64 {
 
 /// Takes out of a queue what is the first of a tag: nearly always the first of all.
 ///
-/// This is all that the matching of the transports has in common: what they keep of a receive and of an early message is
-/// what each has to write, on its hot path.
+/// This, and [`Posted`], is all that the matching of the transports has in common: what they keep of a receive and of an early
+/// message is what each has to write, on its hot path.
 #[inline]
 pub(crate) fn take_first<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<T> {
     if queue.front().is_some_and(|(first, _)| *first == tag) {
@@ -111,9 +112,49 @@ pub(crate) fn take_first<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<
     queue.remove(position).map(|(_, value)| value)
 }
 
+/// A posted receive that has not ended: its key, which of all that were posted it is, from 1 on, and its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Posted {
+    pub(crate) key: usize,
+    pub(crate) number: u64,
+    pub(crate) tag: Tag,
+}
+
+/// Of the receives `cut`, whose messages come no more, those that may have later ones of their tags, in the order of posting.
+///
+/// `pending` are all that have not ended, `posted` is the number of the last. Where one that was posted after it has ended, a
+/// receive may not: that may have had a later message already.
+pub(crate) fn may_have_later(cut: &[usize], pending: impl Iterator<Item = Posted>, posted: u64) -> Vec<Posted> {
+    let mut pending: Vec<Posted> = pending.collect();
+    pending.sort_unstable_by_key(|receive| Reverse(receive.number));
+    let without_a_gap =
+        pending.iter().zip((0..=posted).rev()).take_while(|(receive, number)| receive.number == *number);
+    let mut found: Vec<Posted> =
+        without_a_gap.map(|(receive, _)| *receive).filter(|receive| cut.contains(&receive.key)).collect();
+    found.reverse();
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_receive_has_a_later_message_than_one_that_was_posted_after_it() {
+        let tag = Tag(7);
+        // By keys that are used again, in the order of keys.
+        let pending = [(0, 9), (3, 6), (5, 8), (8, 7)].map(|(key, number)| Posted { key, number, tag });
+        let found = |cut: &[usize], posted| {
+            may_have_later(cut, pending.into_iter(), posted).iter().map(|receive| receive.number).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[0, 5, 3], 9), [6, 8, 9]);
+        assert_eq!(found(&[8], 9), [7]);
+        // The tenth has ended.
+        assert!(found(&[0, 3, 5, 8], 10).is_empty());
+        let gap = pending.into_iter().filter(|receive| receive.number != 8);
+        assert_eq!(may_have_later(&[0, 3, 8], gap, 9), [pending[0]]);
+        assert!(may_have_later(&[1], [].into_iter(), 0).is_empty());
+    }
 
     #[test]
     fn fields_come_back() {

@@ -108,8 +108,7 @@ pub trait Transport: Send + sealed::Sealed {
         self.test_recv(id).map(|done| done.result)
     }
 
-    /// Asks a send to end early. The peer still gets the whole message or none of it, and then the next one of the tag, also
-    /// where this rank leaves in between. The send must still be tested.
+    /// Asks a send to end early. The peer still gets the whole message or none of it. The send must still be tested.
     fn cancel_send(&mut self, id: SendId);
 
     /// Asks a receive to end early; a message that was matched is consumed. The receive must still be tested.

@@ -16,9 +16,10 @@ use crate::{Error, Rank, Result};
 /// How long the ranks of a host wait for each other, which have all just met.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Open files that sharing memory takes: of each neighbour, its segment and its bell; of this rank, its own, and a call.
-const OF_NEIGHBOUR: usize = 2;
-const OF_NEIGHBOURHOOD: usize = 5;
+/// Open files that sharing memory takes: of each neighbour, its segment and its bell, and while it calls, its connection twice; of
+/// this rank, its segment, its bell's two ends, a copy of what it gives, and a call.
+const OF_NEIGHBOUR: usize = 4;
+const OF_NEIGHBOURHOOD: usize = 6;
 
 /// What a rank says of its part in a neighbourhood: it is ready or has it, or else has to do without.
 const YES: u8 = 1;

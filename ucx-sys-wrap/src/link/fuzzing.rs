@@ -210,7 +210,10 @@ impl Bench {
 
     /// Whatever has come: what has ended well fits its place, and every operation ends when the link is closed.
     fn finish(mut self) {
-        self.link.close(&Error::Closed);
+        match self.receives.len() % 3 {
+            0 => self.link.close(&Error::Closed),
+            way => _ = self.link.finish(way == 1, &mut self.statistics),
+        }
         for (_, posted) in &self.receives {
             if let Some(Posted::Pending(key)) = posted {
                 let Some(done) = self.link.receiver.test(*key) else { panic!("a receive goes on") };

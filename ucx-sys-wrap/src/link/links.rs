@@ -188,10 +188,10 @@ impl Links {
         Ok(())
     }
 
-    /// The peer has left in good order. Says whether somebody still waited for it.
-    pub(crate) fn finish(&mut self, peer: Rank, counts: &mut Statistics) -> bool {
+    /// The peer is gone; `has_left` says whether in good order. Says whether somebody still waited for it.
+    pub(crate) fn finish(&mut self, peer: Rank, has_left: bool, counts: &mut Statistics) -> bool {
         let link = self.links.get_mut(peer.index()).and_then(Option::as_mut);
-        link.is_some_and(|link| link.finish(counts))
+        link.is_some_and(|link| link.finish(has_left, counts))
     }
 
     /// Ends every operation with `error`; nothing is read or written any more.

@@ -39,6 +39,8 @@
 //! the neighbour.
 
 mod cell;
+#[cfg(test)]
+mod ending_tests;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod links;
@@ -190,12 +192,12 @@ impl Link {
         self.is_open && !self.sender.is_idle()
     }
 
-    /// The neighbour has left in good order: ends what still waits for it, and says whether anything did. What it sent
-    /// before can still be received.
-    fn finish(&mut self, counts: &mut Statistics) -> bool {
+    /// The neighbour is gone, as who has left in good order or otherwise: ends what still waits for it, and says whether anything
+    /// did. What it sent before can still be received.
+    fn finish(&mut self, has_left: bool, counts: &mut Statistics) -> bool {
         let error = self.lost();
         self.is_open = false;
-        let is_missed = self.receiver.finish(&error, counts) | self.sender.has_operations();
+        let is_missed = self.receiver.finish(&error, has_left, counts) | self.sender.has_operations();
         self.sender.end_all(&error);
         is_missed
     }

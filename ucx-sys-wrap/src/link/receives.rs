@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::ops::ControlFlow;
 
 use super::cell::{Head, Place};
-use crate::tag::take_first;
+use crate::tag::{Posted, may_have_later, take_first};
 use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 use arrayvec::ArrayVec;
@@ -286,12 +286,12 @@ impl Receives {
         Some(taken)
     }
 
-    /// The pending ones of these receives with their tags, in the order of posting.
-    pub(super) fn in_order(&self, mut keys: Vec<usize>) -> impl Iterator<Item = (usize, Tag)> + use<> {
-        let receive = |key: &usize| self.operations.get(*key).filter(|receive| matches!(receive.state, State::Pending));
-        keys.sort_unstable_by_key(|key| receive(key).map(|receive| receive.number));
-        let pending: Vec<_> = keys.iter().filter_map(|key| Some((*key, receive(key)?.envelope.tag))).collect();
-        pending.into_iter()
+    /// Of these receives, whose messages come no more, those that may have later ones of their tags.
+    pub(super) fn may_have_later(&self, cut: &[usize]) -> Vec<Posted> {
+        let pending = self.operations.iter().enumerate().filter(|(_, receive)| matches!(receive.state, State::Pending));
+        let posted =
+            |(key, receive): (usize, &Receive)| Posted { key, number: receive.number, tag: receive.envelope.tag };
+        may_have_later(cut, pending.map(posted), self.posted)
     }
 
     /// Forgets what nobody can get any more: offers, and messages of which only a part has come.

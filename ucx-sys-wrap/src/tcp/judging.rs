@@ -26,7 +26,7 @@ impl Tcp {
                 let mut is_missed = connection.finish(&mut self.statistics);
                 self.drain_link(peer);
                 if let Some(links) = &mut self.links {
-                    is_missed |= links.finish(peer, &mut self.statistics);
+                    is_missed |= links.finish(peer, true, &mut self.statistics);
                 }
                 if is_missed {
                     self.lose(peer);

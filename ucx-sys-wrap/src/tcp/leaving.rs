@@ -51,9 +51,14 @@ impl Tcp {
 
     /// Waits until the kernel has sent what was written, the last word among it, and throws away what comes.
     fn linger(&mut self, until: Instant) {
+        // Who is lost reads nothing more.
+        let lost = match self.failure() {
+            Some(Failure::PeerLost(rank)) => Some(rank),
+            _ => None,
+        };
         loop {
             let mut unsent = self.connections.iter_mut().flatten().filter_map(Connection::linger);
-            let Some(first) = unsent.next() else { return };
+            let Some(first) = unsent.find(|rank| Some(*rank) != lost) else { return };
             if Instant::now() > until {
                 tracing::warn!(rank = %first, "a peer has not read what was sent to it: it may lose the end");
                 return;

@@ -11,7 +11,7 @@ use slab::Slab;
 
 use super::frame::Header;
 use super::sizes::Sizes;
-use crate::tag::take_first;
+use crate::tag::{Posted, may_have_later, take_first};
 use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Statistics, Tag};
 
@@ -181,12 +181,12 @@ impl Receives {
         self.pending = 0;
     }
 
-    /// The pending ones of these receives with their tags, in the order of posting.
-    pub(super) fn in_order(&self, mut keys: Vec<usize>) -> impl Iterator<Item = (usize, Tag)> + use<> {
-        let receive = |key: &usize| self.operations.get(*key).filter(|receive| receive.outcome.is_none());
-        keys.sort_unstable_by_key(|key| receive(key).map(|receive| receive.number));
-        let pending: Vec<_> = keys.iter().filter_map(|key| Some((*key, receive(key)?.envelope.tag))).collect();
-        pending.into_iter()
+    /// Of these receives, whose messages come no more, those that may have later ones of their tags.
+    pub(super) fn may_have_later(&self, cut: &[usize]) -> Vec<Posted> {
+        let pending = self.operations.iter().filter(|(_, receive)| receive.outcome.is_none());
+        let posted =
+            |(key, receive): (usize, &Receive)| Posted { key, number: receive.number, tag: receive.envelope.tag };
+        may_have_later(cut, pending.map(posted), self.posted)
     }
 
     /// Forgets the messages that nobody has received.

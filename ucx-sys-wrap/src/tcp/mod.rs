@@ -13,8 +13,8 @@
 //!
 //! **Failure.** A connection that ends without bye or failure means that its peer has died: the transport fails, and
 //! the cause is sent to all peers, which pass it on, so that every rank names the rank that died. A rank that says bye
-//! has left in good order: what it sent can still be received and the others go on, but who then waits for it, or sends
-//! to it, fails with [`Error::PeerLost`] and tells all. A peer that sends what is no frame closes the transport with
+//! has left in good order: what it sent can still be received, what it has taken back is passed over, and the others go on, but who
+//! then waits for it, or sends to it, fails with [`Error::PeerLost`] and tells all. A peer that sends what is no frame closes the transport with
 //! [`Error::Protocol`]; the others are told that it is lost.
 //!
 //! **Neighbours.** Messages between ranks of one host that share memory go through that memory, see `link`; their
@@ -95,7 +95,8 @@ const MANY: usize = 8;
 ///
 /// Dropped, it writes what is queued for at most a second and says bye. It then waits, for ten seconds at most, until the
 /// kernel has sent everything: a socket that is closed before that loses what is left when its peer sends something. A
-/// message whose send has ended therefore arrives, unless the peer reads nothing for so long. A copy of it that is dropped in
+/// message whose send has ended therefore arrives, unless the peer reads nothing for so long. One that has failed waits a second
+/// at most, for its last word to arrive. A copy of it that is dropped in
 /// a forked child does nothing of this.
 pub struct Tcp {
     owner: Owner,

@@ -135,7 +135,9 @@ impl Ucx {
             Some(News::Died(peer) | News::Gone(peer)) => peer,
         };
         // Whoever failed before it went has written why.
-        let cause = match self.read_word(lost) {
+        let word = self.read_word(lost);
+        let has_left = matches!(word, Some(News::Gone(_)));
+        let cause = match word {
             Some(News::Failed(cause)) => cause,
             _ => Failure::PeerLost(lost),
         };
@@ -147,7 +149,7 @@ impl Ucx {
             return true;
         }
         let statistics = &mut self.engine.inbox().statistics;
-        let is_missed = self.links.as_mut().is_some_and(|links| links.finish(lost, statistics));
+        let is_missed = self.links.as_mut().is_some_and(|links| links.finish(lost, has_left, statistics));
         let is_waited_for = is_missed || self.waits().any(|(peer, _)| peer == lost);
         if matches!(news, Some(News::Gone(_))) && !is_waited_for {
             if !self.gone.contains(&lost) {

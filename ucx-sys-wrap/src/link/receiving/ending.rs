@@ -3,13 +3,15 @@
 use super::super::receives::{Body, Unexpected};
 use super::offers::copy_kept;
 use super::{Receiver, Target};
+use crate::tag::Posted;
 use crate::{Error, Statistics};
 
 impl Receiver {
-    /// The neighbour has left: what it sent whole can still be received. Says whether a receive waited for more.
+    /// The neighbour is gone: what it sent whole can still be received. Says whether a receive waited for more.
     ///
-    /// A receive that waits for the rest of a message whose send was taken back gets the next one of its tag.
-    pub(in super::super) fn finish(&mut self, error: &Error, counts: &mut Statistics) -> bool {
+    /// If it has left in good order, a receive that waits for the rest of a message whose send was taken back gets the next one
+    /// of its tag, unless a receive that was posted later may have had that.
+    pub(in super::super) fn finish(&mut self, error: &Error, has_left: bool, counts: &mut Statistics) -> bool {
         self.receives.forget_incomplete();
         let granted = self.granted.drain().filter_map(|(_, (_, receive))| receive);
         let read = self.reads.drain(..).filter_map(|reading| reading.receive);
@@ -17,8 +19,8 @@ impl Receiver {
             Target::Posted(key) => Some(key),
             Target::Kept(_) | Target::Discarded => None,
         });
-        let cut = granted.chain(read).chain(streamed).collect();
-        for (key, tag) in self.receives.in_order(cut) {
+        let cut: Vec<usize> = granted.chain(read).chain(streamed).filter(|_| has_left).collect();
+        for Posted { key, tag, .. } in self.receives.may_have_later(&cut) {
             let Some(Unexpected { head, body: Body::Bytes(_, bytes) | Body::Fetched(bytes) }) =
                 self.receives.take_unexpected(tag)
             else {

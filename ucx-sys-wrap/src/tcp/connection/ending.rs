@@ -1,6 +1,7 @@
 //! How a connection ends: in good order, with a cause that the peer is told, or at once.
 
 use super::Connection;
+use crate::tag::Posted;
 use crate::tcp::frame::Frame;
 use crate::tcp::incoming::Found;
 use crate::tcp::outgoing::Written;
@@ -10,11 +11,12 @@ impl Connection {
     /// The peer has said bye: ends what still waits for it, and says whether anything did. What it sent before can still be
     /// received.
     ///
-    /// A receive that waits for a message that was offered, and whose send was then taken back, gets the next one of its tag.
+    /// A receive that waits for a message that was offered, and whose send was then taken back, gets the next one of its tag,
+    /// unless a receive that was posted later may have had that.
     pub(in crate::tcp) fn finish(&mut self, statistics: &mut Statistics) -> bool {
         let error = self.lost();
         self.receives.forget_offers();
-        for (key, tag) in self.receives.in_order(self.incoming.forget_granted()) {
+        for Posted { key, tag, .. } in self.receives.may_have_later(&self.incoming.forget_granted()) {
             if let Found::Whole(header, bytes) = self.incoming.find(tag, &mut self.receives) {
                 let checked = self.receives.check(key, &header);
                 if checked.is_ok() {
