@@ -51,15 +51,21 @@ enum Processes {
 struct Group(Child);
 
 impl Job {
-    /// Starts ranks of ours over `transport`, with more variables in their environment. Where they `poll`, the transport
-    /// alone is measured ([`Waiting::Polls`](crate::p2p::Waiting::Polls)).
+    /// Starts ranks of ours over `transport`, with more arguments for each (see [`seat::serve`](crate::seat::serve)) and more
+    /// variables in their environment.
     ///
     /// # Errors
     /// When they can't be started or do not call.
-    pub fn ours(name: &str, ranks: u32, transport: Choice, poll: bool, variables: &[(&str, &str)]) -> Result<Self> {
+    pub fn ours(
+        name: &str,
+        ranks: u32,
+        transport: Choice,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         Self::start(name, ranks, |socket, _| {
-            let poll = poll.then(|| OsString::from("--poll"));
-            let arguments = ["rank".into(), socket.as_os_str().to_owned()].into_iter().chain(poll);
+            let place = ["rank".into(), socket.as_os_str().to_owned()];
+            let arguments = place.into_iter().chain(arguments.iter().map(OsString::from));
             let launch = Launch::new(own_program()?, arguments).ranks(ranks).transport(transport);
             let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
             Ok(Processes::Ours(launch.spawn()?))

@@ -31,6 +31,8 @@ enum Action {
         socket: PathBuf,
         #[arg(long = "poll")]
         polls: bool,
+        #[arg(long, default_value_t = 1)]
+        posted: usize,
     },
     /// An end of a pair of bare sockets that waits for orders at a socket.
     #[command(hide = true)]
@@ -58,7 +60,7 @@ fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
-        Action::Rank { socket, polls } => seat::serve(&socket, polls).map(|()| true),
+        Action::Rank { socket, polls, posted } => seat::serve(&socket, polls, posted).map(|()| true),
         Action::Floor { socket, rank, ranks, yielding } => {
             let patience = if yielding { Patience::Yield } else { Patience::Poll };
             floor::serve(&socket, (rank, ranks), patience).map(|()| true)

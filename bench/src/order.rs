@@ -21,12 +21,14 @@ pub const WINDOW: usize = 64;
 /// than this falls out of the processor's cache, so that memory would be measured. `ucx_perftest` receives everything into one place.
 const POSTED_BYTES: usize = 512 << 10;
 
-/// How many messages the receiver of a stream of them has posted: on our `tcp` four at least, or the sockets would run empty from the
-/// end of one message to the receive of the next, or to the answer to its offer.
+/// How many messages are posted at least over sockets, or these would run empty from the end of one message to the receive of the
+/// next, or to the answer to its offer.
+pub const POSTED_OVER_SOCKETS: usize = 4;
+
+/// How many messages the receiver of a stream of them has posted, at least `fewest`.
 #[must_use]
-pub fn stream_depth(transport: &str, bytes: usize) -> usize {
-    let fewest = if transport == "tcp" { 4 } else { 1 };
-    (POSTED_BYTES / bytes.max(1)).clamp(fewest, WINDOW)
+pub fn stream_depth(fewest: usize, bytes: usize) -> usize {
+    (POSTED_BYTES / bytes.max(1)).clamp(fewest.clamp(1, WINDOW), WINDOW)
 }
 
 /// What is measured.
@@ -68,6 +70,8 @@ pub struct Order {
     pub most_samples: usize,
     /// Other salts, other bytes in the messages; not part of the line.
     pub salt: usize,
+    /// How many messages the receiver of a stream has posted at least; not part of the line.
+    pub fewest_posted: usize,
 }
 
 /// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no samples.
@@ -125,7 +129,7 @@ impl Order {
     pub fn new(what: What, bytes: usize, iterations: usize, warmup: usize) -> Self {
         let streams = matches!(what, What::Bandwidth | What::Bibandwidth);
         let most_samples = if streams { 1 } else { MOST_SAMPLES };
-        Self { what, bytes, iterations, warmup, most_samples, salt: 0 }
+        Self { what, bytes, iterations, warmup, most_samples, salt: 0, fewest_posted: 1 }
     }
 
     /// The same with as many iterations as fill `microseconds` when one takes `each`, within `bounds`.

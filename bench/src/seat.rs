@@ -52,16 +52,17 @@ impl Line {
 }
 
 /// Joins the job that the environment describes and does what the conductor at `socket` tells. Where it `polls`, messages are
-/// measured with the transport alone, else with the engine's way of waiting.
+/// measured with the transport alone, else with the engine's way of waiting. Of a stream that it receives, at least `posted`
+/// messages are posted.
 ///
 /// # Errors
 /// When joining, a measurement or the line fails.
-pub fn serve(socket: &Path, polls: bool) -> Result<()> {
+pub fn serve(socket: &Path, polls: bool, posted: usize) -> Result<()> {
     launch::die_with_parent();
     let group = Group::from_env()?;
     // After the group has counted its processors.
     processor::pin_rank(group.rank(), group.world_size());
-    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, order))
+    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, &Order { fewest_posted: posted, ..*order }))
 }
 
 fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {

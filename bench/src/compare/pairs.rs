@@ -25,6 +25,9 @@ pub trait Contestant {
     /// # Errors
     /// When it can't be measured, or its results are wrong.
     fn measure(&mut self, order: &Order) -> Result<f64>;
+
+    /// Another turn begins.
+    fn advance(&mut self) {}
 }
 
 /// Which figure of a slice counts.
@@ -107,8 +110,12 @@ impl Contestant for Alike {
     }
 
     fn measure(&mut self, order: &Order) -> Result<f64> {
-        self.turn = (self.turn + 1) % self.jobs.len();
-        self.jobs[self.turn].measure(order)
+        let index = self.turn % self.jobs.len();
+        self.jobs[index].measure(order)
+    }
+
+    fn advance(&mut self) {
+        self.turn += 1;
     }
 }
 
@@ -261,6 +268,8 @@ pub fn compare(
     });
     let mut turns = vec![(Vec::new(), 0); theirs.len()];
     for _ in 0..effort.pairs {
+        ours.advance();
+        theirs.iter_mut().for_each(|contestant| contestant.advance());
         for ((contestant, order), (taken, repeated)) in theirs.iter_mut().zip(&orders).zip(&mut turns) {
             let (turn, repeats) = take_turn(ours, &own_order, &mut **contestant, order)?;
             taken.push(turn);

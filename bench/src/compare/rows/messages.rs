@@ -65,8 +65,10 @@ pub(super) fn parts(stage: &Stage, tell: Tell<'_>) -> Result<()> {
         if which != 1 && !stage.ucx {
             continue;
         }
-        let mut ours = OfJob { instead: Some(What::Parts), ..OfJob::median(job(which)?) };
-        let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(Contiguous(OfJob::median(job(which)?)))];
+        let parts = || Ok(OfJob { instead: Some(What::Parts), ..OfJob::median(job(which)?) });
+        let mut ours = Alike::start(parts)?;
+        let contiguous = Contiguous(Alike::start(|| Ok(OfJob::median(job(which)?)))?);
+        let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(contiguous)];
         let subject = subject(What::Parts, wire, PARTS_BYTES);
         for comparison in compare(&subject, What::Latency, &mut ours, &mut theirs, stage.effort)? {
             tell(comparison.judged(Bar::Ratio(bar)))?;
@@ -76,7 +78,7 @@ pub(super) fn parts(stage: &Stage, tell: Tell<'_>) -> Result<()> {
 }
 
 /// The same transport with one contiguous message.
-struct Contiguous(OfJob);
+struct Contiguous(Alike);
 
 impl Contestant for Contiguous {
     fn name(&self) -> &'static str {
@@ -85,5 +87,9 @@ impl Contestant for Contiguous {
 
     fn measure(&mut self, order: &Order) -> Result<f64> {
         self.0.measure(order)
+    }
+
+    fn advance(&mut self) {
+        self.0.advance();
     }
 }

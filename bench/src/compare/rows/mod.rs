@@ -14,7 +14,7 @@ use super::pairs::{Comparison, Effort, Subject};
 use crate::Result;
 use crate::floor::Patience;
 use crate::job::{Job, own_program};
-use crate::order::What;
+use crate::order::{POSTED_OVER_SOCKETS, What};
 use crate::peers::{Mpi, Perftest, Wire};
 
 /// No memory of ours is shared: sockets, or UCX's own shared memory, also between ranks of one host.
@@ -127,24 +127,30 @@ impl Row {
     }
 }
 
+/// What tells a rank how it waits: where it polls, the transport alone is measured.
+fn polling(poll: bool) -> &'static [&'static str] {
+    if poll { &["--poll"] } else { &[] }
+}
+
 /// The `ucx` transport with nothing but UCX, held to one wire.
 fn ours_ucx(wire: Wire, ranks: u32, poll: bool) -> Result<Job> {
     let variables = [("UCX_TLS", wire.ucx_tls()), NOT_SHARED];
-    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, poll, &variables)
+    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, polling(poll), &variables)
 }
 
 /// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks share.
 fn ours_ucx_here(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("ucx", ranks, Choice::Ucx, poll, &[SHARED])
+    Job::ours("ucx", ranks, Choice::Ucx, polling(poll), &[SHARED])
 }
 
 fn ours_tcp(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("tcp", ranks, Choice::Tcp, poll, &[NOT_SHARED])
+    let posted = format!("--posted={POSTED_OVER_SOCKETS}");
+    Job::ours("tcp", ranks, Choice::Tcp, &[polling(poll), &[&*posted]].concat(), &[NOT_SHARED])
 }
 
 /// Our own shared memory.
 fn ours_host(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("host", ranks, Choice::Tcp, poll, &[SHARED])
+    Job::ours("host", ranks, Choice::Tcp, polling(poll), &[SHARED])
 }
 
 fn bare_sockets(ranks: u32, patience: Patience) -> Result<Job> {
