@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use socket2::SockRef;
-use ucx_sys_wrap::tcp::MAX_EAGER_BYTES;
+use ucx_sys_wrap::tcp::{MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{Error, Failure, Rank, Transport};
 
 use super::world::*;
@@ -190,10 +190,12 @@ fn an_abort_is_told_to_all() {
 /// Behind megabytes that the kernel still has to send, to a peer that goes on sending: a socket closed before would drop them.
 #[test]
 fn a_cause_is_told_behind_what_the_kernel_has_not_sent() {
-    let (mut transports, mut strangers) = world_with_strangers(1, 2);
-    let mut own = transports.pop().unwrap();
-    let mut socket = strangers[0][0].take().unwrap();
+    let mut rows = mesh(2);
+    let mut socket = rows[1][0].take().unwrap();
+    // Enough that something is left, and little to read in the second that is waited.
     SockRef::from(&socket).set_recv_buffer_size(32 << 10).unwrap();
+    SockRef::from(rows[0][1].as_ref().unwrap()).set_send_buffer_size(1 << 20).unwrap();
+    let mut own = Tcp::new(Rank(0), 2, rows.remove(0)).unwrap();
     let _stuck = stuff(&mut own, 1);
     own.fail(Failure::Aborted(Rank(0)));
     std::thread::scope(|scope| {
