@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use brevity_bench::compare::{self, P2pArguments};
 use brevity_bench::floor::{self, Patience};
+use brevity_bench::order::Over;
 use brevity_bench::{Result, seat};
 use clap::{Parser, Subcommand};
 
@@ -31,8 +32,8 @@ enum Action {
         socket: PathBuf,
         #[arg(long = "poll")]
         polls: bool,
-        #[arg(long, default_value_t = 1)]
-        posted: usize,
+        #[arg(long, value_enum, default_value_t)]
+        over: Over,
     },
     /// An end of a pair of bare sockets that waits for orders at a socket.
     #[command(hide = true)]
@@ -60,7 +61,7 @@ fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
-        Action::Rank { socket, polls, posted } => seat::serve(&socket, polls, posted).map(|()| true),
+        Action::Rank { socket, polls, over } => seat::serve(&socket, polls, over).map(|()| true),
         Action::Floor { socket, rank, ranks, yielding } => {
             let patience = if yielding { Patience::Yield } else { Patience::Poll };
             floor::serve(&socket, (rank, ranks), patience).map(|()| true)

@@ -17,18 +17,31 @@ pub const MOST_SAMPLES: usize = 100;
 /// Messages that are on their way at once where bandwidth is measured.
 pub const WINDOW: usize = 64;
 
-/// The most that the receiver of a stream has posted, in bytes, or else one message: no two receives share memory, and more
-/// than this falls out of the processor's cache, so that memory would be measured. `ucx_perftest` receives everything into one place.
-const POSTED_BYTES: usize = 512 << 10;
+/// What a stream goes over, which says how much its receiver has posted. No two receives share memory, and what falls out of the
+/// processor's cache would measure memory; where little is posted, a wire runs empty from the end of one message to the receive
+/// of the next, or to the answer to its offer. `ucx_perftest` receives everything into one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Over {
+    /// Memory: 512 KiB, or else one message.
+    #[default]
+    Memory,
+    /// Sockets of ours: 512 KiB, and four messages at least.
+    Sockets,
+    /// UCX's tcp, which asks for every message when its receive is posted: 4 MiB, or else one message.
+    UcxTcp,
+}
 
-/// How many messages are posted at least over sockets, or these would run empty from the end of one message to the receive of the
-/// next, or to the answer to its offer.
-pub const POSTED_OVER_SOCKETS: usize = 4;
-
-/// How many messages the receiver of a stream of them has posted, at least `fewest`.
-#[must_use]
-pub fn stream_depth(fewest: usize, bytes: usize) -> usize {
-    (POSTED_BYTES / bytes.max(1)).clamp(fewest.clamp(1, WINDOW), WINDOW)
+impl Over {
+    /// How many messages the receiver of a stream of them has posted.
+    #[must_use]
+    pub fn depth(self, bytes: usize) -> usize {
+        let (posted, fewest) = match self {
+            Self::Memory => (512 << 10, 1),
+            Self::Sockets => (512 << 10, 4),
+            Self::UcxTcp => (4 << 20, 1),
+        };
+        (posted / bytes.max(1)).clamp(fewest, WINDOW)
+    }
 }
 
 /// What is measured.
@@ -70,8 +83,8 @@ pub struct Order {
     pub most_samples: usize,
     /// Other salts, other bytes in the messages; not part of the line.
     pub salt: usize,
-    /// How many messages the receiver of a stream has posted at least; not part of the line.
-    pub fewest_posted: usize,
+    /// What streams go over; not part of the line.
+    pub over: Over,
 }
 
 /// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no samples.
@@ -129,7 +142,7 @@ impl Order {
     pub fn new(what: What, bytes: usize, iterations: usize, warmup: usize) -> Self {
         let streams = matches!(what, What::Bandwidth | What::Bibandwidth);
         let most_samples = if streams { 1 } else { MOST_SAMPLES };
-        Self { what, bytes, iterations, warmup, most_samples, salt: 0, fewest_posted: 1 }
+        Self { what, bytes, iterations, warmup, most_samples, salt: 0, over: Over::Memory }
     }
 
     /// The same with as many iterations as fill `microseconds` when one takes `each`, within `bounds`.

@@ -8,7 +8,7 @@ use brevity::collectives::engine::Engine;
 use brevity::transport::Rank;
 use brevity::{Group, Reduction, launch};
 
-use crate::order::{Answer, Order, What};
+use crate::order::{Answer, Order, Over, What};
 use crate::p2p::Waiting;
 use crate::{Error, Result, collective, p2p, processor};
 
@@ -52,17 +52,17 @@ impl Line {
 }
 
 /// Joins the job that the environment describes and does what the conductor at `socket` tells. Where it `polls`, messages are
-/// measured with the transport alone, else with the engine's way of waiting. Of a stream that it receives, at least `posted`
-/// messages are posted.
+/// measured with the transport alone, else with the engine's way of waiting. Streams go `over` what decides how much
+/// is posted.
 ///
 /// # Errors
 /// When joining, a measurement or the line fails.
-pub fn serve(socket: &Path, polls: bool, posted: usize) -> Result<()> {
+pub fn serve(socket: &Path, polls: bool, over: Over) -> Result<()> {
     launch::die_with_parent();
     let group = Group::from_env()?;
     // After the group has counted its processors.
     processor::pin_rank(group.rank(), group.world_size());
-    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, &Order { fewest_posted: posted, ..*order }))
+    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, &Order { over, ..*order }))
 }
 
 fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::compare::Contestant;
 use crate::memory::PageAligned;
-use crate::order::{Order, stream_depth};
+use crate::order::{Order, Over};
 use crate::{Error, Result};
 
 /// `memcpy` by one processor, from one message to as many in turn as a receiver of a stream has posted.
@@ -19,7 +19,7 @@ impl Contestant for MemoryCopy {
     fn measure(&mut self, order: &Order) -> Result<f64> {
         let from = PageAligned::new(order.bytes, |_| 1);
         let mut places: Vec<PageAligned> =
-            (0..stream_depth(order.fewest_posted, order.bytes)).map(|_| PageAligned::new(order.bytes, |_| 0)).collect();
+            (0..Over::Memory.depth(order.bytes)).map(|_| PageAligned::new(order.bytes, |_| 0)).collect();
         let mut copy = |count| {
             let depth = places.len();
             (0..count).for_each(|index| black_box(&mut places[index % depth]).copy_from_slice(black_box(&from)));

@@ -9,7 +9,7 @@ use std::{fs, hint, thread};
 use brevity::launch;
 
 use crate::memory::PageAligned;
-use crate::order::{Order, POSTED_OVER_SOCKETS, What, stream_depth};
+use crate::order::{Order, Over, What};
 use crate::seat::Line;
 use crate::{Error, Result, processor};
 
@@ -83,8 +83,7 @@ impl End {
                     .collect::<Result<_>>()?
             }
             What::Bandwidth => {
-                let mut places: Vec<PageAligned> =
-                    (0..stream_depth(POSTED_OVER_SOCKETS, order.bytes)).map(|_| memory(2)).collect();
+                let mut places: Vec<PageAligned> = (0..Over::Sockets.depth(order.bytes)).map(|_| memory(2)).collect();
                 self.stream(&out, &mut places, order.warmup + 1)?;
                 let start = Instant::now();
                 self.stream(&out, &mut places, order.iterations)?;

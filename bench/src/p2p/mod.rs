@@ -175,7 +175,7 @@ mod tests {
         for what in [What::Latency, What::Parts, What::Bandwidth, What::Bibandwidth, What::Put, What::Get] {
             for (bytes, iterations, warmup) in [(16, 1, 0), (1000, 130, 70), (100_000, 5, 1)] {
                 let order =
-                    Order { what, bytes, iterations, warmup, most_samples: MOST_SAMPLES, salt: 3, fewest_posted: 1 };
+                    Order { most_samples: MOST_SAMPLES, salt: 3, ..Order::new(what, bytes, iterations, warmup) };
                 let times = on_two_ranks(&order).into_iter().collect::<Result<Vec<_>>>().unwrap();
                 assert_eq!(times[0].len(), order.batches().count(), "{order}");
                 assert!(times[0].iter().all(|&time| time > 0.0) && times[1].is_empty(), "{order}: {times:?}");
@@ -188,15 +188,7 @@ mod tests {
         let world = local::world(2);
         let group = Group::new(world.into_iter().next().map(Box::new).unwrap(), Settings::default());
         let pair = Pair { waiting: Waiting::Polls(group.engine()), own: Rank(0), peer: Rank(1), salt: 0 };
-        let order = Order {
-            what: What::Latency,
-            bytes: 9,
-            iterations: 1,
-            warmup: 0,
-            most_samples: 1,
-            salt: 0,
-            fewest_posted: 1,
-        };
+        let order = Order::new(What::Latency, 9, 1, 0);
         let mut bytes: Vec<u8> = (0..9).map(|index| pattern(Rank(1), 0, index)).collect();
         pair.check(&order, Rank(1), &bytes).unwrap();
         assert!(pair.untouched(9).iter().zip(&bytes).all(|(untouched, expected)| untouched != expected));
@@ -206,15 +198,7 @@ mod tests {
 
     #[test]
     fn a_message_too_short_for_its_parts_is_refused() {
-        let order = Order {
-            what: What::Parts,
-            bytes: 15,
-            iterations: 1,
-            warmup: 0,
-            most_samples: 1,
-            salt: 0,
-            fewest_posted: 1,
-        };
+        let order = Order::new(What::Parts, 15, 1, 0);
         assert!(on_two_ranks(&order).iter().all(|outcome| matches!(outcome, Err(Error::Arguments(_)))));
     }
 }

@@ -7,14 +7,14 @@ use brevity::transport::buffer::Comm;
 
 use super::{Lap, MESSAGE, Pair};
 use crate::memory::PageAligned;
-use crate::order::{Order, WINDOW, stream_depth};
+use crate::order::{Order, WINDOW};
 use crate::{Error, Result};
 
 /// Streams where this rank sends, receives, or both.
 pub(super) fn run(pair: &Pair<'_>, (sends, receives): (bool, bool), order: &Order) -> Result<Vec<f64>> {
     let out = sends.then(|| pair.own_bytes(order.bytes));
     let total = order.warmup + order.iterations;
-    let depth = if receives { stream_depth(order.fewest_posted, order.bytes).min(total) } else { 0 };
+    let depth = if receives { order.over.depth(order.bytes).min(total) } else { 0 };
     let mut memory: Vec<PageAligned> = (0..depth).map(|_| pair.untouched(order.bytes)).collect();
     let times = pair.waiting.run(async |comm| {
         let mut places: Places<'_> = memory.iter_mut().map(|place| &mut place[..]).collect();

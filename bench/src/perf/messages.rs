@@ -4,7 +4,7 @@ use brevity::Group;
 use brevity::transport::Rank;
 
 use super::{Benchmark, Case, Measured};
-use crate::order::{Order, POSTED_OVER_SOCKETS, WINDOW, What};
+use crate::order::{Order, Over, WINDOW, What};
 use crate::p2p::{self, Waiting};
 use crate::{Error, Result};
 
@@ -21,7 +21,7 @@ pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: b
         warmup: case.warmup * at_a_time,
         most_samples: case.iterations,
         salt: 0,
-        fewest_posted: if group.engine().port().name() == "tcp" { POSTED_OVER_SOCKETS } else { 1 },
+        over: if group.engine().port().name() == "tcp" { Over::Sockets } else { Over::Memory },
     };
     let one = |salt| Order { iterations: at_a_time, warmup: 0, most_samples: 1, salt, ..order };
     let check = |iterations: usize| {

@@ -14,7 +14,7 @@ use super::pairs::{Comparison, Effort, Subject};
 use crate::Result;
 use crate::floor::Patience;
 use crate::job::{Job, own_program};
-use crate::order::{POSTED_OVER_SOCKETS, What};
+use crate::order::What;
 use crate::peers::{Mpi, Perftest, Wire};
 
 /// No memory of ours is shared: sockets, or UCX's own shared memory, also between ranks of one host.
@@ -135,7 +135,8 @@ fn polling(poll: bool) -> &'static [&'static str] {
 /// The `ucx` transport with nothing but UCX, held to one wire.
 fn ours_ucx(wire: Wire, ranks: u32, poll: bool) -> Result<Job> {
     let variables = [("UCX_TLS", wire.ucx_tls()), NOT_SHARED];
-    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, polling(poll), &variables)
+    let over = if wire == Wire::Tcp { "--over=ucx-tcp" } else { "--over=memory" };
+    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, &[polling(poll), &[over]].concat(), &variables)
 }
 
 /// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks share.
@@ -144,8 +145,7 @@ fn ours_ucx_here(ranks: u32, poll: bool) -> Result<Job> {
 }
 
 fn ours_tcp(ranks: u32, poll: bool) -> Result<Job> {
-    let posted = format!("--posted={POSTED_OVER_SOCKETS}");
-    Job::ours("tcp", ranks, Choice::Tcp, &[polling(poll), &[&*posted]].concat(), &[NOT_SHARED])
+    Job::ours("tcp", ranks, Choice::Tcp, &[polling(poll), &["--over=sockets"]].concat(), &[NOT_SHARED])
 }
 
 /// Our own shared memory.
