@@ -21,6 +21,7 @@ pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: b
         warmup: case.warmup * at_a_time,
         most_samples: case.iterations,
         salt: 0,
+        // Also where ranks of one host share memory: the name of the transport does not say so.
         over: if group.engine().port().name() == "tcp" { Over::Sockets } else { Over::Memory },
     };
     let one = |salt| Order { iterations: at_a_time, warmup: 0, most_samples: 1, salt, ..order };

@@ -1,4 +1,4 @@
-//! How receives end when the neighbour has left, or when all is over.
+//! How receives end when the neighbour is gone, or when all is over.
 
 use super::super::receives::{Body, Unexpected};
 use super::offers::copy_kept;
