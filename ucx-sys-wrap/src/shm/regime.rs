@@ -1,8 +1,11 @@
-//! Whether stores into slots go through the caches or past them.
+//! Whether lines that another processor has are slow to get, and what goes round them is faster.
 //!
 //! A line that another processor has read costs an ordinary store some nanoseconds, or, on some machines and for minutes
 //! at a time, some tens of them: there stores past the caches are faster, though whoever reads must then go to memory.
 //! Nobody can tell in advance, so this measures, each rank for itself: the order of bytes does not depend on it.
+//!
+//! Lent memory is slow to copy at the same times and in the same measure, where the sender has written it last. Then it is copied
+//! into slots past the caches by the sender, whose lines it is.
 //!
 //! A write is slow as well while what it reads lies in no cache, as after a pause: then it is no faster past them. So a few
 //! writes past the caches are timed before more follow.
@@ -41,9 +44,9 @@ pub(super) struct Regime {
 }
 
 impl Regime {
-    /// Whether to write past the caches.
+    /// Whether to take the other way: past the caches, or through slots.
     #[inline]
-    pub(super) fn streams(&self) -> bool {
+    pub(super) fn is_slow(&self) -> bool {
         self.streams_left > 0
     }
 
@@ -51,16 +54,24 @@ impl Regime {
     #[inline]
     pub(super) fn time(&mut self, bytes: usize, write: impl FnOnce(bool)) {
         if bytes < TELLING_BYTES {
-            write(self.streams());
-        } else if self.streams() && self.trials_left == 0 {
+            write(self.is_slow());
+        } else if self.is_slow() && self.trials_left == 0 {
             write(true);
             self.has_streamed();
         } else {
             let start = Instant::now();
-            let streams = self.streams();
-            write(streams);
-            let price = price_of_a_line(bytes, start.elapsed());
-            if streams { self.has_tried(price) } else { self.has_stored(price) }
+            write(self.is_slow());
+            self.learn(bytes, start.elapsed());
+        }
+    }
+
+    /// Learns from how long `bytes` bytes took, by the way that [`is_slow`](Self::is_slow) says.
+    pub(super) fn learn(&mut self, bytes: usize, took: Duration) {
+        let price = price_of_a_line(bytes, took);
+        match (self.is_slow(), self.trials_left) {
+            (false, _) => self.has_stored(price),
+            (true, 0) => self.has_streamed(),
+            (true, _) => self.has_tried(price),
         }
     }
 
@@ -94,7 +105,7 @@ impl Regime {
             self.slow_writes = 0;
             self.streams_left = PATIENCE;
             (self.trials_left, self.trial_price) = (TRIALS, u128::MAX);
-            tracing::debug!(price, "stores into shared memory are slow: trying to go past the caches");
+            tracing::debug!(price, "lines of another processor are slow: trying to go round them");
         }
     }
 }
@@ -114,14 +125,14 @@ mod tests {
 
     fn store(regime: &mut Regime, prices: &[u128]) {
         for price in prices {
-            assert!(!regime.streams());
+            assert!(!regime.is_slow());
             regime.has_stored(*price);
         }
     }
 
     fn try_all(regime: &mut Regime, price: u128) {
         for _ in 0..TRIALS {
-            assert!(regime.streams());
+            assert!(regime.is_slow());
             regime.has_tried(price);
         }
     }
@@ -131,7 +142,7 @@ mod tests {
         let mut regime = Regime::default();
         store(&mut regime, &[SLOW, SLOW, FAST, SLOW, SLOW, SLOW]);
         try_all(&mut regime, FAST);
-        assert!(regime.streams());
+        assert!(regime.is_slow());
     }
 
     /// What is read first lies in no cache, on either way.
@@ -141,7 +152,7 @@ mod tests {
         store(&mut regime, &[SLOW; 3]);
         try_all(&mut regime, SLOW / 2 + 1);
         store(&mut regime, &[SLOW, SLOW, FAST, SLOW, SLOW, SLOW]);
-        assert!(regime.streams(), "it is tried again");
+        assert!(regime.is_slow(), "it is tried again");
     }
 
     #[test]
@@ -150,15 +161,15 @@ mod tests {
         store(&mut regime, &[SLOW; 3]);
         try_all(&mut regime, FAST);
         for _ in TRIALS..PATIENCE {
-            assert!(regime.streams());
+            assert!(regime.is_slow());
             regime.time(BYTES, |streams| assert!(streams));
         }
         store(&mut regime, &[SLOW]);
-        assert!(regime.streams(), "still slow");
+        assert!(regime.is_slow(), "still slow");
         try_all(&mut regime, FAST);
         (TRIALS..PATIENCE).for_each(|_| regime.has_streamed());
         store(&mut regime, &[FAST, SLOW]);
-        assert!(!regime.streams(), "fast again");
+        assert!(!regime.is_slow(), "fast again");
     }
 
     #[test]
@@ -167,7 +178,7 @@ mod tests {
         for _ in 0..10 {
             regime.time(TELLING_BYTES - 1, |_| std::thread::sleep(Duration::from_micros(50)));
         }
-        assert!(!regime.streams());
+        assert!(!regime.is_slow());
     }
 
     #[test]

@@ -8,15 +8,18 @@
 //! | bytes of the slots | what |
 //! | --- | --- |
 //! | 0..64 | the last step that the rank has finished |
+//! | 64..72 | not zero once the rank has taken back what it lent |
 //! | 128.. | for each slot 768 bytes of control |
 //! | 4096.. | what the rank's last calls were, a line each ([`Records`](super::Records)) |
 //! | 8192.. | for each slot [`CHUNK_BYTES`] of bytes |
 //!
 //! Control: word 0 is twice the step, and one more if there is a mark; words 1 and 2 are the signature, then up to
-//! [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published.
+//! [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published; at 648 the
+//! step whose bytes are not in the slot but [lent](Slots::lend).
 //!
 //! Nothing that a peer writes is trusted: it can be wrong numbers, and a step from the future is an error.
 
+mod lending;
 mod reducing;
 
 use std::sync::Arc;
@@ -28,6 +31,9 @@ use super::neighbourhood::Neighbourhood;
 use super::regime::Regime;
 use super::words::{load_words, store_words, word_of};
 use crate::{Error, Mark, Rank, Result, Signature};
+use lending::Pipes;
+
+pub use lending::LENT_DEPTH;
 
 /// Steps that may be under way at once.
 pub const DEPTH: u64 = 4;
@@ -86,6 +92,11 @@ pub struct Slots {
     is_touched: bool,
     /// Whether something was published that sleepers have not been woken for.
     is_quiet: bool,
+    pipes: Box<[Pipes]>,
+    /// Whether memory that is lent is slow to copy.
+    loans: Regime,
+    /// Whether bytes are lent that others may still read.
+    is_lending: bool,
 }
 
 impl Slots {
@@ -103,6 +114,9 @@ impl Slots {
             is_unfenced: false,
             is_touched: false,
             is_quiet: true,
+            loans: Regime::default(),
+            pipes: (0..places).map(|_| Pipes::default()).collect(),
+            is_lending: false,
             neighbourhood: Arc::clone(neighbourhood),
         }
     }
@@ -257,7 +271,7 @@ impl Slots {
         if !self.is_touched {
             self.touch();
         }
-        self.is_unfenced |= self.regime.streams();
+        self.is_unfenced |= self.regime.is_slow();
         self.regime.time(bytes.len(), |streams| blocks::write(&self.own, at, bytes, streams));
     }
 
@@ -290,7 +304,7 @@ impl Slots {
         let (place, step, offset) = from;
         check_chunk(offset, read.len());
         let Some(peer) = &self.peers[place] else { panic!("a rank reads its own slots") };
-        let streams = self.regime.streams();
+        let streams = self.regime.is_slow();
         self.is_unfenced |= streams;
         blocks::exchange((&self.own, into.chunk() + to, bytes), (peer, step.chunk() + offset, read), streams);
     }
