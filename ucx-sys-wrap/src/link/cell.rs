@@ -13,7 +13,8 @@
 //! be read (or 64), the serial number that it then holds, zero, and three addresses.
 //!
 //! A message is short when it has one part, and signature and mark of the last message, long or offer before it (zeros
-//! before the first): so up to 48 bytes lie in the line of the stamp. Of an offer that is short all lies there: tag, length,
+//! before the first): so up to 48 bytes lie in the line of the stamp. If it does not fit its cell, it is *middling* up to 8 KiB: the cell says
+//! its tag, and its bytes in the extra bits, and all of them lie in the ring already. Of an offer that is short all lies there: tag, length,
 //! number, word, serial number and address.
 
 use std::ops::Range;
@@ -30,6 +31,9 @@ pub(super) const INLINE_BYTES: usize = FIRST_BYTES + CELL_BYTES - 64;
 
 /// Payload of a short message in the first line.
 pub(super) const SHORT_FIRST_BYTES: usize = 48;
+
+/// The longest message that lies in the ring as a whole.
+pub(super) const MIDDLING_BYTES: usize = 8 << 10;
 
 /// A line, as words.
 pub(super) type Line = [u64; 8];
@@ -51,6 +55,8 @@ pub(super) enum Kind {
     Short = 9,
     /// Likewise an offer.
     ShortOffer = 10,
+    /// A message like a short one, whose payload lies in the ring as a whole.
+    Middling = 11,
 }
 
 /// What a message says about itself.
@@ -91,6 +97,7 @@ impl Kind {
             8 => Self::Refusal,
             9 => Self::Short,
             10 => Self::ShortOffer,
+            11 => Self::Middling,
             _ => return None,
         })
     }
@@ -118,7 +125,7 @@ pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 
 pub(super) fn read_stamp(stamp: u64) -> Result<(Kind, u16), String> {
     match Kind::decode((stamp >> 32) as u8) {
         Some(kind) => Ok((kind, (stamp >> 48) as u16)),
-        None => Err(format!("a cell of kind {}, expected 1 to 10", (stamp >> 32) as u8)),
+        None => Err(format!("a cell of kind {}, expected 1 to 11", (stamp >> 32) as u8)),
     }
 }
 
@@ -324,6 +331,7 @@ mod tests {
         assert_eq!(Place::decode(&place.line()), Ok(place));
         assert_eq!(Kind::decode(0), None);
         assert_eq!(Kind::decode(10), Some(Kind::ShortOffer));
-        assert_eq!(Kind::decode(11), None);
+        assert_eq!(Kind::decode(11), Some(Kind::Middling));
+        assert_eq!(Kind::decode(12), None);
     }
 }

@@ -80,7 +80,7 @@ impl Bench {
         Some(())
     }
 
-    /// The cell of a message, short, long or offered at length or shortly, that is right but for its lengths.
+    /// The cell of a message, short, middling, long or offered at length or shortly, that is right but for its lengths.
     fn write_message(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (kind, round, parts, extra) = (bytes.byte()?, bytes.byte()?, bytes.byte()?, bytes.byte()?);
         let mut lengths = [0u64; 3];
@@ -101,7 +101,7 @@ impl Bench {
             }
         }
         if kind.is_multiple_of(7) {
-            self.publish(9, 1, tail[0] & 0xffff, [tag.0, 1, 2, 3, 4, 5, 6]);
+            self.publish(if extra % 2 == 0 { 9 } else { 11 }, 1, tail[0] & 0xffff, [tag.0, 1, 2, 3, 4, 5, 6]);
             return Some(());
         }
         if kind.is_multiple_of(5) {

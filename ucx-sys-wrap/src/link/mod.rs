@@ -16,7 +16,8 @@
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
 //!    itself what the one before has said. One copy in, one copy out.
-//! 2. From 6 KiB on, where the kernel allows it, the message is offered with its address and the receiver reads it from
+//!    Up to 8 KiB lie in the ring as a whole, where they have one part and likewise say nothing new: as much work, and the same copies.
+//! 2. From 6 KiB on otherwise, where the kernel allows it, the message is offered with its address and the receiver reads it from
 //!    the sender's memory. One copy. What is longer than 1 MiB is read up to 8 MiB, if it lies on huge pages and goes to such, as far as
 //!    can be told, and in pieces, one a turn, with other messages in between. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read
 //!    to the heap, as far as the credit goes.

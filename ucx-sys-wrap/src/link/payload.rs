@@ -85,21 +85,33 @@ impl RingWriter {
     pub(super) fn write(&mut self, position: u64, payload: &Payload, start: usize, end: usize) {
         let is_timed = !self.is_streaming && self.left <= TIMED && end - start >= LEAST_TIMED;
         let begun = is_timed.then(Instant::now);
-        let mut offset = (position % self.ring.bytes() as u64) as usize;
-        payload.stretches(start, end, |mut stretch| {
-            while !stretch.is_empty() {
-                let (now, later) = stretch.split_at(stretch.len().min(self.ring.bytes() - offset));
-                if self.is_streaming {
-                    self.ring.stream(offset, now);
-                } else {
-                    blocks::write(&self.ring, offset, now, false);
-                }
-                offset = (offset + now.len()) % self.ring.bytes();
-                stretch = later;
-            }
+        let mut position = position;
+        payload.stretches(start, end, |stretch| {
+            self.write_stretch(position, stretch);
+            position += stretch.len() as u64;
         });
         if end - start >= LEAST_TIMED {
             self.learn(begun.map(|begun| begun.elapsed().as_nanos() as u64 / ((end - start) / LINE_BYTES) as u64));
+        }
+    }
+
+    /// Asks for the lines of the first block of a stretch that will be written at `position`.
+    #[inline]
+    pub(super) fn ask_to_write(&self, position: u64, bytes: usize) {
+        blocks::ask_to_write(&self.ring, (position % self.ring.bytes() as u64) as usize, bytes);
+    }
+
+    /// Copies `bytes`, of which there are not more than the ring has, to `position`.
+    #[inline]
+    pub(super) fn write_stretch(&self, position: u64, bytes: &[u8]) {
+        let offset = (position % self.ring.bytes() as u64) as usize;
+        let (now, later) = bytes.split_at(bytes.len().min(self.ring.bytes() - offset));
+        for (offset, bytes) in [(offset, now), (0, later)] {
+            if self.is_streaming && !bytes.is_empty() {
+                self.ring.stream(offset, bytes);
+            } else {
+                blocks::write(&self.ring, offset, bytes, false);
+            }
         }
     }
 
@@ -119,6 +131,12 @@ impl RingWriter {
         }
         self.cheapest = u64::MAX;
     }
+}
+
+/// Asks for the lines of the first block of what will be read at `position` of a neighbour's ring.
+#[inline]
+pub(super) fn ask_for_ring(ring: &PeerArea, position: u64, bytes: usize) {
+    blocks::ask_to_read(ring, (position % ring.bytes() as u64) as usize, bytes);
 }
 
 /// Copies `into.len()` bytes at `position` of a neighbour's ring, which counts on.

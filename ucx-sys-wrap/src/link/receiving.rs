@@ -200,6 +200,7 @@ impl Receiver {
         match kind {
             Kind::Message => self.take_message(at, line, counts),
             Kind::Short => self.take_short(at, usize::from(extra), counts),
+            Kind::Middling => self.take_middling(at, usize::from(extra), counts),
             Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
             Kind::Piece => self.take_piece(line[1], counts),
             Kind::Offer => self.take_offer(at, line, sender, counts),

@@ -44,7 +44,7 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
     let mut another = words(0, [8, 0, 0]);
     another[0] = foreign;
     type Case = (u64, u64, u64, [u64; 7]);
-    let cases: [Case; 19] = [
+    let cases: [Case; 22] = [
         (0, 1, 0, words(0, [8, 0, 0])),
         (10, 1, 0, words(0, [8, 0, 0])),
         (255, 1, 0, words(0, [8, 0, 0])),
@@ -63,6 +63,9 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
         (4, 1, 0, words(0, [1 << 41, 0, 0])),
         (9, 1, 8, another),
         (9, 1, 529, words(0, [0; 3])),
+        (11, 1, 528, words(0, [0; 3])),
+        (11, 1, 8193, words(0, [0; 3])),
+        (11, 1, 1000, another),
         (9, 1, u64::from(u16::MAX), words(0, [0; 3])),
     ];
     for (case, (kind, parts, extra, line)) in cases.into_iter().enumerate() {
@@ -120,7 +123,7 @@ fn garbage_of_a_neighbour_is_an_error_or_nothing() {
         for position in 0..40 {
             let mut line: [u64; 7] = std::array::from_fn(|_| next() >> (next() % 64));
             line[0] = if next() % 4 > 0 { envelope(1, next() as u32 % 3).tag.0 } else { line[0] };
-            write_cell(&block, position, next() % 10, next() % 4, next() % 20, line);
+            write_cell(&block, position, next() % 12, next() % 4, next() % 20, line);
             if next() % 8 == 0 {
                 block.word(next() as usize % 3 * 8 + 128).store(next() % 200, Ordering::Release);
             }
@@ -168,10 +171,30 @@ fn a_short_message_has_signature_and_mark_of_the_last_that_said_them() {
     assert!(matches!(result, Err(Error::Mismatch { found, .. }) if found == zeros), "{result:?}");
 }
 
+/// The ring holds as many bytes as the cell says, and those of the next message begin in a line of their own.
+#[test]
+fn a_middling_message_lies_in_the_ring() {
+    let (mut transports, _strangers, block, _world) = with_stranger();
+    let ring = block.area(49152..block.bytes());
+    let sent = [pattern(3, 1000), pattern(4, 529)];
+    ring.write(0, &sent[0]);
+    ring.write(1024, &sent[1]);
+    let lengths = [8, 1000, 529];
+    let mut receives = lengths.map(|bytes| Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes]));
+    let said = words(0, [8, 1, 2]);
+    write_cell(&block, 0, 1, 1, 0, said);
+    write_cell(&block, 1, 11, 1, 1000, [said[0], 0, 0, 0, 0, 0, 0]);
+    write_cell(&block, 2, 11, 1, 529, [said[0], 0, 0, 0, 0, 0, 0]);
+    for receiving in &mut receives {
+        receive(&mut transports, 0, receiving).unwrap();
+    }
+    assert_eq!([receives[1].bytes(), receives[2].bytes()].concat(), sent);
+}
+
 /// Whatever the messages before have said, each arrives as it was sent.
 #[test]
 fn signatures_and_marks_arrive_in_any_order_of_lengths() {
-    let sizes = [0, 1, 7, 8, 9, 47, 48, 49, 100, 512, 528, 529, 7000, 100_000];
+    let sizes = [0, 1, 7, 8, 9, 47, 48, 49, 100, 512, 528, 529, 7000, 8192, 8193, 100_000];
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut next = move |below: usize| {
         state ^= state << 13;

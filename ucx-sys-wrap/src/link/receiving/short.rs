@@ -1,23 +1,55 @@
-//! Short messages: they lie in their cells, and say of themselves only what differs from the one before.
+//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells or, as a
+//! whole, in the ring.
 
-use super::super::cell::{Head, INLINE_BYTES, SHORT_FIRST_BYTES};
+use super::super::cell::{Head, INLINE_BYTES, MIDDLING_BYTES, SHORT_FIRST_BYTES};
+use super::super::payload::{ask_for_ring, read_ring};
 use super::super::receives::Delivery;
 use super::{HEADER_BYTES, Receiver, count_copy};
 use crate::limits::cost;
 use crate::shm::{LINE_BYTES, PeerArea, load_words};
-use crate::{Error, Result, Statistics, Tag};
+use crate::{Result, Statistics, Tag};
+
+/// Where the payload of a message lies.
+#[derive(Clone, Copy)]
+enum Source {
+    /// In the cell at this offset.
+    Cell(usize),
+    /// In the ring, from this position on.
+    Ring(u64),
+}
 
 impl Receiver {
     /// A short message of so many bytes, by its word.
     #[inline]
     pub(super) fn take_short(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
+        if bytes > INLINE_BYTES {
+            return Err(self.refusal(format!("a short message of {bytes} bytes, expected at most {INLINE_BYTES}")));
+        }
+        self.take_like_the_last(at, bytes, Source::Cell(at), counts)
+    }
+
+    /// A middling message of so many bytes, likewise.
+    pub(super) fn take_middling(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
+        if bytes <= INLINE_BYTES || bytes > MIDDLING_BYTES {
+            let expected = format!("expected {} to {MIDDLING_BYTES}", INLINE_BYTES + 1);
+            return Err(self.refusal(format!("a middling message of {bytes} bytes, {expected}")));
+        }
+        let source = Source::Ring(self.ring_taken);
+        ask_for_ring(&self.ring, self.ring_taken, bytes);
+        self.ring_taken += bytes.next_multiple_of(LINE_BYTES) as u64;
+        self.take_like_the_last(at, bytes, source, counts)
+    }
+
+    /// A message of one part that has signature and mark of the last one that said them.
+    #[inline(always)]
+    fn take_like_the_last(&mut self, at: usize, bytes: usize, source: Source, counts: &mut Statistics) -> Result<()> {
         let tag = Tag(self.cells.load(at + 8));
-        if tag.source() != self.peer || bytes > INLINE_BYTES {
-            return Err(self.short_refusal(tag, bytes));
+        if tag.source() != self.peer {
+            return Err(self.refusal(format!("a message of {bytes} bytes with the tag of rank {}", tag.source())));
         }
         self.receive_eager(bytes)?;
         let (signature, mark) = self.last;
-        let fill = |place: &mut [u8]| read_short(&self.cells, at, place);
+        let fill = |place: &mut [u8]| read_payload(&self.cells, &self.ring, source, place);
         let delivery = self.receives.deliver((tag, signature, mark), bytes, fill);
         counts.bytes_received += HEADER_BYTES + bytes as u64;
         match delivery {
@@ -27,7 +59,7 @@ impl Receiver {
             }
             Delivery::Refused => {}
             Delivery::Unexpected => {
-                self.keep_short(Head { tag, signature, mark, parts: 1, lengths: [bytes, 0, 0] }, at, counts);
+                self.keep(Head { tag, signature, mark, parts: 1, lengths: [bytes, 0, 0] }, source, counts);
                 return Ok(());
             }
         }
@@ -37,27 +69,25 @@ impl Receiver {
 
     /// Keeps a message whose receive is not posted yet.
     #[cold]
-    fn keep_short(&mut self, head: Head, at: usize, counts: &mut Statistics) {
-        let bytes = head.bytes().min(INLINE_BYTES);
-        let mut kept = [0; INLINE_BYTES];
-        read_short(&self.cells, at, &mut kept[..bytes]);
-        count_copy(bytes, counts);
-        self.receives.keep(head, kept[..bytes].to_vec());
-    }
-
-    #[cold]
-    fn short_refusal(&self, tag: Tag, bytes: usize) -> Error {
-        let source = tag.source();
-        self.refusal(format!("a short message of {bytes} bytes with the tag of rank {source}"))
+    fn keep(&mut self, head: Head, source: Source, counts: &mut Statistics) {
+        let mut kept = vec![0; head.bytes()];
+        read_payload(&self.cells, &self.ring, source, &mut kept);
+        count_copy(kept.len(), counts);
+        self.receives.keep(head, kept);
     }
 }
 
-/// Copies the payload of a short message's cell.
+/// Copies the payload of a message.
 #[inline]
-fn read_short(cells: &PeerArea, at: usize, into: &mut [u8]) {
-    let (now, later) = into.split_at_mut(into.len().min(SHORT_FIRST_BYTES));
-    load_words(&cells.line(at)[2..], now);
-    if !later.is_empty() {
-        cells.read_block(at + LINE_BYTES, later);
+fn read_payload(cells: &PeerArea, ring: &PeerArea, source: Source, into: &mut [u8]) {
+    match source {
+        Source::Cell(at) => {
+            let (now, later) = into.split_at_mut(into.len().min(SHORT_FIRST_BYTES));
+            load_words(&cells.line(at)[2..], now);
+            if !later.is_empty() {
+                cells.read_block(at + LINE_BYTES, later);
+            }
+        }
+        Source::Ring(position) => read_ring(ring, position, into),
     }
 }

@@ -6,12 +6,23 @@ use super::Sender;
 use crate::Result;
 use crate::limits::CREDIT_BYTES;
 use crate::limits::cost;
+use crate::shm::LINE_BYTES;
 
 impl Sender {
     /// Whether there is a cell, by what is known or by a new look.
     #[inline]
     pub(super) fn has_cell(&mut self) -> bool {
         let has = |sender: &Self| sender.position - sender.cells_taken < CELLS;
+        has(self) || (self.read_acknowledgements().is_ok() && has(self))
+    }
+
+    /// Whether the ring has room for so many bytes, by what is known or by a new look.
+    #[inline]
+    pub(super) fn has_ring(&mut self, bytes: usize) -> bool {
+        let has = |sender: &Self| {
+            let used = sender.ring_written - sender.ring_taken;
+            used + bytes.next_multiple_of(LINE_BYTES) as u64 <= sender.ring.bytes() as u64
+        };
         has(self) || (self.read_acknowledgements().is_ok() && has(self))
     }
 

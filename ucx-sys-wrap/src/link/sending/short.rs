@@ -1,23 +1,27 @@
-//! Short messages: they lie in their cells, and say of themselves only what differs from the one before.
+//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells or, as a
+//! whole, in the ring.
 
 use std::sync::atomic::Ordering;
 
-use super::super::cell::{INLINE_BYTES, Kind, SHORT_FIRST_BYTES, offset_of, stamp};
+use super::super::cell::{INLINE_BYTES, Kind, MIDDLING_BYTES, SHORT_FIRST_BYTES, offset_of, stamp};
 use super::Sender;
 use crate::limits::cost;
 use crate::shm::{LINE_BYTES, blocks, store_words};
 use crate::transport::SendParts;
-use crate::{Envelope, Statistics};
+use crate::{Envelope, Statistics, Tag};
 
 impl Sender {
-    /// Writes a message that may be short and finds room; says whether it was one.
+    /// Writes a message that may be short or middling and finds room; says whether it was one.
     #[inline]
     pub(super) fn send_short(&mut self, envelope: &Envelope, parts: &SendParts, counts: &mut Statistics) -> bool {
         let [part] = &parts[..] else { return false };
         let bytes = part.bytes();
-        let is_short = bytes.len() <= INLINE_BYTES && (envelope.signature, envelope.mark) == self.last;
-        if !is_short || !self.queue.is_empty() || !self.has_credit(bytes.len()) || !self.has_cell() {
+        let may_be = bytes.len() <= MIDDLING_BYTES && (envelope.signature, envelope.mark) == self.last;
+        if !may_be || !self.queue.is_empty() || !self.has_credit(bytes.len()) || !self.has_cell() {
             return false;
+        }
+        if bytes.len() > INLINE_BYTES {
+            return self.send_middling(envelope.tag, bytes, counts);
         }
         let at = offset_of(self.position);
         // A copy: the message goes to the neighbour through the cell.
@@ -25,18 +29,38 @@ impl Sender {
         if !later.is_empty() {
             self.cells.write_block(at + LINE_BYTES, later);
         }
-        let line = self.cells.line(at);
-        line[1].store(envelope.tag.0, Ordering::Relaxed);
-        store_words(&line[2..], now);
-        line[0].store(stamp(self.position, Kind::Short, 1, bytes.len() as u16), Ordering::Release);
+        store_words(&self.cells.line(at)[2..], now);
+        self.publish_short(Kind::Short, envelope.tag, bytes.len(), counts);
+        blocks::demote(&self.cells, at, LINE_BYTES + later.len());
+        true
+    }
+
+    /// Writes a middling message, if the ring has room for it; says so.
+    fn send_middling(&mut self, tag: Tag, bytes: &[u8], counts: &mut Statistics) -> bool {
+        if !self.has_ring(bytes.len()) {
+            return false;
+        }
+        blocks::ask_to_write(&self.cells, offset_of(self.position), LINE_BYTES);
+        self.ring.ask_to_write(self.ring_written, bytes.len());
+        // A copy: the message goes to the neighbour through the ring.
+        self.ring.write_stretch(self.ring_written, bytes);
+        self.ring_written += bytes.len().next_multiple_of(LINE_BYTES) as u64;
+        self.publish_short(Kind::Middling, tag, bytes.len(), counts);
+        true
+    }
+
+    /// Writes the words of the next cell's line that say what it is.
+    #[inline]
+    fn publish_short(&mut self, kind: Kind, tag: Tag, bytes: usize, counts: &mut Statistics) {
+        let line = self.cells.line(offset_of(self.position));
+        line[1].store(tag.0, Ordering::Relaxed);
+        line[0].store(stamp(self.position, kind, 1, bytes as u16), Ordering::Release);
         // From here on the neighbour is at work; nothing below keeps it waiting.
         self.position += 1;
         self.neighbourhood.wake(self.place);
-        self.eager_sent += cost(bytes.len());
-        counts.copies += u64::from(!bytes.is_empty());
-        counts.bytes_copied += bytes.len() as u64;
-        counts.bytes_sent += (LINE_BYTES + bytes.len()) as u64;
-        blocks::demote(&self.cells, at, LINE_BYTES + later.len());
-        true
+        self.eager_sent += cost(bytes);
+        counts.copies += u64::from(bytes > 0);
+        counts.bytes_copied += bytes as u64;
+        counts.bytes_sent += (LINE_BYTES + bytes) as u64;
     }
 }
