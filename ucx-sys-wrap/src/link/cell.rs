@@ -1,10 +1,10 @@
 //! Cells: nine lines with a stamp in the first word, which is written last.
 //!
-//! | word of the first line | message | short | long | offer | piece | others |
+//! | word of the first line | message | short | long | offer | piece, in the ring or piped | others |
 //! | --- | --- | --- | --- | --- | --- | --- |
 //! | 0 | stamp: 32 bits of the cell's number plus one, 8 bits of kind, 8 of the number of parts, 16 extra | extra: bytes | extra: lines of its first piece, already in the ring | as message | as message | as message |
 //! | 1 | tag | tag | tag | tag | bytes | number of the offer |
-//! | 2, 3 | signature | the first 48 bytes | signature | signature | | |
+//! | 2, 3 | signature | the first 48 bytes | signature | signature | if piped: number of the offer | |
 //! | 4 | mark | | mark | mark | | |
 //! | 5 | three lengths of 16 bits | | length | length | | |
 //! | 6, 7 | the first 16 bytes | | lengths | lengths | | |
@@ -57,6 +57,10 @@ pub(super) enum Kind {
     ShortOffer = 10,
     /// A message like a short one, whose payload lies in the ring as a whole.
     Middling = 11,
+    /// The message is to be put into the pipes.
+    Pipe = 12,
+    /// The next bytes of a message are in a pipe.
+    Piped = 13,
 }
 
 /// What a message says about itself.
@@ -98,6 +102,8 @@ impl Kind {
             9 => Self::Short,
             10 => Self::ShortOffer,
             11 => Self::Middling,
+            12 => Self::Pipe,
+            13 => Self::Piped,
             _ => return None,
         })
     }
@@ -125,7 +131,7 @@ pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 
 pub(super) fn read_stamp(stamp: u64) -> Result<(Kind, u16), String> {
     match Kind::decode((stamp >> 32) as u8) {
         Some(kind) => Ok((kind, (stamp >> 48) as u16)),
-        None => Err(format!("a cell of kind {}, expected 1 to 11", (stamp >> 32) as u8)),
+        None => Err(format!("a cell of kind {}, expected 1 to 13", (stamp >> 32) as u8)),
     }
 }
 
@@ -332,6 +338,7 @@ mod tests {
         assert_eq!(Kind::decode(0), None);
         assert_eq!(Kind::decode(10), Some(Kind::ShortOffer));
         assert_eq!(Kind::decode(11), Some(Kind::Middling));
-        assert_eq!(Kind::decode(12), None);
+        assert_eq!(Kind::decode(13), Some(Kind::Piped));
+        assert_eq!(Kind::decode(14), None);
     }
 }

@@ -7,23 +7,26 @@
 //! | --- | --- |
 //! | 0..8 | not zero while this rank sleeps and has something to send that finds no room |
 //! | 8..16 | not zero if this rank can read the neighbour's memory |
-//! | 128..152 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking |
+//! | 128..160 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, pieces out of pipes |
 //! | 256..768 | 64 words: the serial number of a message whose memory may be read, or one that is over; else zero |
+//! | 1088..1104 | which descriptors the [pipes](crate::shm) are that the neighbour puts long messages into |
 //! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
 //! | 49152.. | the ring of payload, a power of two |
 //!
-//! A message takes one of four ways:
+//! A message takes one of these ways:
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
 //!    itself what the one before has said. One copy in, one copy out.
 //!    Up to 8 KiB lie in the ring as a whole, where they have one part and likewise say nothing new: as much work, and the same copies.
 //! 2. From 6 KiB on otherwise, where the kernel allows it, the message is offered with its address and the receiver reads it from
-//!    the sender's memory. One copy. What is longer than 1 MiB is read up to 8 MiB, if it lies on huge pages and goes to such, as far as
-//!    can be told, and in pieces, one a turn, with other messages in between. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read
+//!    the sender's memory. One copy. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read
 //!    to the heap, as far as the credit goes.
 //! 3. Else up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by
 //!    a cell. One copy in, one copy out.
-//! 4. Anything else is offered, and goes through the ring when a receive is posted.
+//! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it takes one of three ways, of which
+//!    [`Ways`](receiving) finds out the fastest: it is read, in pieces, one a turn, with other messages in between; or the sender puts references to its pages into
+//!    pipes, 128 KiB at a time, from which the receiver copies, one copy as well; or it goes through the ring.
+//! 5. Anything else is offered, and goes through the ring when a receive is posted.
 //!
 //! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
 //! message at a time go through the ring; cells of others come between them. The credits are those of the sockets.
@@ -31,8 +34,8 @@
 //! Memory is read only while there is a cell for the answer: whoever has received the message may take no more turns, and its
 //! sender waits for that. Without one, the message comes through the ring, which its receiver waits for.
 //!
-//! A sender that ends a message early whose memory may be read takes the word away *before* it gives the memory back. A
-//! receiver looks at the word after each piece that it has read: if it is gone, it asks for the whole message through the
+//! A sender that ends a message early whose memory may be read, or lies in pipes, takes the word away *before* it gives the memory back. A
+//! receiver looks at the word after each piece that it has read, and after the last out of a pipe: if it is gone, it asks for the whole message through the
 //! ring, and gets the copy that the sender has made.
 //!
 //! Nothing that a neighbour writes is believed: positions are counted here, lengths are checked against what is left of
@@ -52,7 +55,6 @@ mod sending;
 
 use std::sync::Arc;
 
-use crate::buffer::HUGE_PAGE_BYTES;
 use crate::shm::Neighbourhood;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
 use crate::{Envelope, Error, Rank, Result, Statistics};
@@ -67,6 +69,8 @@ const CAN_READ_AT: usize = 8;
 const CELLS_TAKEN_AT: usize = 128;
 const RING_TAKEN_AT: usize = 136;
 const EAGER_TAKEN_AT: usize = 144;
+const PIECES_TAKEN_AT: usize = 152;
+const PIPES_AT: usize = 1088;
 const OPEN_AT: usize = 256;
 const CELLS_AT: usize = 4096;
 
@@ -76,27 +80,13 @@ const OPEN_MESSAGES: usize = 64;
 /// Messages of so many bytes and more may be read from the sender's memory.
 const LEAST_OPEN: usize = 6 << 10;
 
-/// And of so many at most: beyond that one processor takes longer to read than two take to pass it through the ring (16 MiB
-/// in 2.4 ms and in 1.7).
-const MOST_OPEN: usize = 8 << 20;
-
-/// Of what is read, so many bytes lie on ordinary pages at most, and so many go to such ones: the kernel looks pages up one
-/// by one. Measured on two cores: 4 MiB in 293 us between huge pages, in 360 to 410 between small ones, in 330 and more between
-/// either and in 308 to 319 through the ring; 1 MiB between small ones in 51 us, in 74 through the ring.
-const MOST_ON_SMALL_PAGES: usize = 1 << 20;
-
-/// How many bytes of these stretches lie on ordinary pages. Nothing says so cheaply: what begins where a huge page does lies
-/// on such ones mostly, as buffers of a [`Pool`](crate::buffer::Pool) do.
-fn on_small_pages<'a>(stretches: impl Iterator<Item = &'a [u8]>) -> usize {
-    let is_on_small_pages = |stretch: &&[u8]| !stretch.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES);
-    stretches.filter(is_on_small_pages).map(<[u8]>::len).sum()
-}
-
 /// What the neighbour says about what was sent to it.
 #[derive(Clone, Copy, Debug)]
 enum News {
     /// A receive waits for this offer.
     Granted(u32),
+    /// A receive waits for this offer, in pipes.
+    Piped(u32),
     /// This offer was read from this rank's memory.
     Read(u32),
     /// This offer is not wanted.

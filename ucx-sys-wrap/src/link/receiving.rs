@@ -2,9 +2,11 @@
 
 mod ending;
 mod offers;
+mod piping;
 mod reads;
 mod short;
 mod streams;
+mod ways;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,11 +17,12 @@ use super::receives::Receives;
 use super::sending::Sender;
 use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
 use crate::limits::{CREDIT_BYTES, cost};
-use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
+use crate::shm::{Attempt, LINE_BYTES, Neighbourhood, Outlet, OwnArea, PeerArea};
 use crate::transport::RecvDone;
 use crate::{Error, Mark, Rank, Result, Signature, Statistics};
 use reads::{PIECE_BYTES, Reading};
 use streams::Stream;
+use ways::{Trial, Ways};
 
 /// Bytes that a message is counted for besides its payload.
 const HEADER_BYTES: u64 = LINE_BYTES as u64;
@@ -44,14 +47,28 @@ pub(super) struct Receiver {
     fetched: usize,
     /// Long messages, the first of which is arriving.
     streams: VecDeque<Stream>,
-    granted: HashMap<u32, (Head, Option<usize>)>,
+    granted: HashMap<u32, Granted>,
     /// Messages that are read from the sender's memory piece by piece, the first of them now.
     reads: VecDeque<Reading>,
+    /// Messages that come out of pipes, one after another; pieces that have.
+    piped: VecDeque<Reading>,
+    outlet: Attempt<Outlet>,
+    pieces_taken: u64,
+    ways: Ways,
     /// What is read in one turn, at most, in bytes.
     pub(super) piece_bytes: usize,
     receives: Receives,
     /// Signature and mark of the last message that said them, which a short one has too.
     last: (Signature, Mark),
+}
+
+/// An offer whose bytes were asked for, through the ring.
+struct Granted {
+    head: Head,
+    /// `None` once its receive has been canceled.
+    receive: Option<usize>,
+    /// What it says about the ring, if that was chosen.
+    trial: Option<Trial>,
 }
 
 /// Where a message goes.
@@ -93,6 +110,10 @@ impl Receiver {
             streams: VecDeque::new(),
             granted: HashMap::new(),
             reads: VecDeque::new(),
+            piped: VecDeque::new(),
+            outlet: Attempt::Untried,
+            pieces_taken: 0,
+            ways: Ways::default(),
             piece_bytes: PIECE_BYTES,
             receives: Receives::new(peer),
             last: Default::default(),
@@ -121,8 +142,8 @@ impl Receiver {
                 stream.target = Target::Discarded;
             }
         }
-        let granted = self.granted.values_mut().map(|(_, receive)| receive);
-        let read = self.reads.iter_mut().map(|reading| &mut reading.receive);
+        let granted = self.granted.values_mut().map(|granted| &mut granted.receive);
+        let read = self.reads.iter_mut().chain(&mut self.piped).map(|reading| &mut reading.receive);
         for receive in granted.chain(read) {
             if *receive == Some(key) {
                 *receive = None;
@@ -182,10 +203,15 @@ impl Receiver {
         self.acknowledged.word(CELLS_TAKEN_AT).store(self.position, Ordering::Release);
         // Who finds no room has filled all cells or most of the ring: such a number comes before they are empty.
         if self.position.is_multiple_of(8) {
-            fence(Ordering::SeqCst);
-            if self.theirs.load(STARVING_AT) != 0 {
-                self.neighbourhood.wake(self.place);
-            }
+            self.wake_who_starves();
+        }
+    }
+
+    /// Wakes the neighbour if it sleeps because it finds no room.
+    fn wake_who_starves(&self) {
+        fence(Ordering::SeqCst);
+        if self.theirs.load(STARVING_AT) != 0 {
+            self.neighbourhood.wake(self.place);
         }
     }
 
@@ -208,6 +234,8 @@ impl Receiver {
             Kind::Data => self.take_data(line[1], counts),
             // No quota stops these: there is at most one for each offer.
             Kind::Grant => sender.hear(News::Granted(self.number(line[1])?), counts),
+            Kind::Pipe => sender.hear(News::Piped(self.number(line[1])?), counts),
+            Kind::Piped => self.take_piped((line[1], line[2]), sender, counts),
             Kind::Read => sender.hear(News::Read(self.number(line[1])?), counts),
             Kind::Refusal => sender.hear(News::Refused(self.number(line[1])?), counts),
         }

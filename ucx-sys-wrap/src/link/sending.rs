@@ -2,6 +2,7 @@
 
 mod offers;
 mod pieces;
+mod piping;
 mod room;
 mod short;
 
@@ -13,11 +14,12 @@ use slab::Slab;
 
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
-use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, MOST_ON_SMALL_PAGES, MOST_OPEN, STARVING_AT, on_small_pages};
+use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, STARVING_AT};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
-use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
+use crate::shm::{Attempt, Inlet, LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
+use piping::Piping;
 
 /// Cells that pieces leave to messages.
 const CELLS_FOR_HEADS: u64 = 16;
@@ -43,6 +45,11 @@ pub(super) struct Sender {
     /// Messages whose header is written and whose payload goes through the ring, one after another.
     streams: VecDeque<Stream>,
     offers: Slab<Offer>,
+    /// Offers that go through pipes, one after another; pieces put there, and taken out by the neighbour.
+    piping: VecDeque<Piping>,
+    inlet: Attempt<Inlet>,
+    pieces_put: u64,
+    pieces_taken: u64,
     /// Which words say that a message may be read, one bit each.
     open: u64,
     serial: u64,
@@ -91,6 +98,10 @@ impl Reply {
         Self { kind: Kind::Grant, number }
     }
 
+    pub(super) fn pipe(number: u32) -> Self {
+        Self { kind: Kind::Pipe, number }
+    }
+
     pub(super) fn read(number: u32) -> Self {
         Self { kind: Kind::Read, number }
     }
@@ -126,6 +137,10 @@ impl Sender {
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             offers: Slab::new(),
+            piping: VecDeque::new(),
+            inlet: Attempt::Untried,
+            pieces_put: 0,
+            pieces_taken: 0,
             open: 0,
             serial: 0,
             operations: Slab::new(),
@@ -215,7 +230,7 @@ impl Sender {
     /// Whether nothing waits for room.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.streams.is_empty()
+        self.queue.is_empty() && self.streams.is_empty() && self.piping.is_empty()
     }
 
     #[inline]
@@ -233,9 +248,7 @@ impl Sender {
     fn post_long(&mut self, head: Head, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
         let bytes = head.bytes();
         let operation = self.begin();
-        let is_soon = on_small_pages(parts.iter().map(|part| part.bytes())) <= MOST_ON_SMALL_PAGES;
-        let is_open =
-            (LEAST_OPEN..=MOST_OPEN).contains(&bytes) && is_soon && self.open != u64::MAX && self.may_be_read();
+        let is_open = bytes >= LEAST_OPEN && self.open != u64::MAX && self.may_be_read();
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
         if !is_open && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) {
             self.eager_sent += cost(bytes);
@@ -267,7 +280,13 @@ impl Sender {
         {
             self.write_queued(queued, counts);
         }
-        while self.position - self.cells_taken < CELLS - CELLS_FOR_HEADS && self.write_piece(counts) {}
+        while self.has_cell_for_piece() && self.write_piece(counts) {}
+        while self.has_cell_for_piece() && self.pipe_piece() {}
+    }
+
+    /// Whether there is a cell besides those that are left to messages.
+    fn has_cell_for_piece(&self) -> bool {
+        self.position - self.cells_taken < CELLS - CELLS_FOR_HEADS
     }
 
     fn write_queued(&mut self, queued: Queued, counts: &mut Statistics) {

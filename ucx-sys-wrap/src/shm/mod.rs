@@ -51,6 +51,7 @@ pub(crate) use mapping::Mapping;
 pub(crate) use neighbourhood::Gift;
 pub use neighbourhood::Neighbourhood;
 pub use pipes::PIPED_BYTES;
+pub(crate) use pipes::{Attempt, Inlet, Outlet, PIPES};
 pub use records::Records;
 pub use segment::{OwnSegment, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, LENT_DEPTH, Slots, Step};

@@ -9,16 +9,18 @@
 //! sender asks for it in each call.
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{FileType, fstat};
 use rustix::io::{Errno, read};
 use rustix::pipe::{IoSliceRaw, PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, vmsplice};
 
+use super::neighbourhood::Neighbourhood;
 use super::process::Process;
 use crate::{Error, Result};
 
 /// Pipes from one rank to another, which take turns: the kernel lets one process at a time into each.
-pub(super) const PIPES: usize = 2;
+pub(crate) const PIPES: usize = 2;
 
 /// The most that goes into a pipe at once, in bytes. It may begin and end within a page.
 pub const PIPED_BYTES: usize = 128 << 10;
@@ -30,10 +32,20 @@ const ROOM_BYTES: usize = 2 * PIPED_BYTES;
 pub(super) type Words = [u64; PIPES];
 
 /// The receiver's side.
-pub(super) struct Outlet([Ends; PIPES]);
+pub(crate) struct Outlet([Ends; PIPES]);
 
 /// The sender's side.
-pub(super) struct Inlet([Ends; PIPES]);
+pub(crate) struct Inlet([Ends; PIPES]);
+
+/// A side that is there once it is needed, if the system allows it.
+#[derive(Default)]
+pub(crate) enum Attempt<T> {
+    /// Not needed so far, or not yet made by the neighbour.
+    #[default]
+    Untried,
+    Open(T),
+    Barred,
+}
 
 struct Ends {
     out: OwnedFd,
@@ -62,7 +74,7 @@ impl Outlet {
     }
 
     /// Copies what the sender has put into the pipe `index` to all of `into`; says whether it was as much.
-    pub(super) fn read(&self, index: usize, mut into: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, index: usize, mut into: &mut [u8]) -> bool {
         let out = &self.0[index % PIPES].out;
         while !into.is_empty() {
             match read(out, &mut *into) {
@@ -90,7 +102,7 @@ impl Inlet {
     /// the receiver has copied it: whatever is written there meanwhile is what it gets.
     ///
     /// Where it failed, the pipe may hold a part: it can't be used any more.
-    pub(super) fn put(&self, index: usize, mut bytes: &[u8]) -> bool {
+    pub(crate) fn put(&self, index: usize, mut bytes: &[u8]) -> bool {
         let into = &self.0[index % PIPES].into;
         while !bytes.is_empty() {
             // SAFETY: the memory is only read, through references to its pages, which the kernel keeps for as long as they lie in the pipe,
@@ -103,6 +115,54 @@ impl Inlet {
             }
         }
         true
+    }
+}
+
+impl<T> Attempt<T> {
+    pub(crate) fn get(&self) -> Option<&T> {
+        match self {
+            Self::Open(side) => Some(side),
+            Self::Untried | Self::Barred => None,
+        }
+    }
+
+    /// It can't be used any more.
+    pub(crate) fn bar(&mut self) {
+        *self = Self::Barred;
+    }
+}
+
+impl Attempt<Outlet> {
+    /// Makes pipes for the rank at `place`, unless that was tried, and says so in the words at `at` of the block for it. Costs four descriptors.
+    pub(crate) fn invite(&mut self, neighbourhood: &Neighbourhood, place: usize, at: usize) -> Option<&Outlet> {
+        if let (Self::Untried, Some(block)) = (&self, neighbourhood.own_block(place)) {
+            *self = match Outlet::new() {
+                Ok(pipes) => {
+                    for (index, word) in pipes.words().into_iter().enumerate() {
+                        block.word(at + 8 * index).store(word, Ordering::Release);
+                    }
+                    Self::Open(pipes)
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "what comes from a neighbour is copied twice");
+                    Self::Barred
+                }
+            };
+        }
+        self.get()
+    }
+}
+
+impl Attempt<Inlet> {
+    /// The pipes that the rank at `place` has made, if it has said so in the words at `at` of its block.
+    pub(crate) fn find(&mut self, neighbourhood: &Neighbourhood, place: usize, at: usize) -> Option<&Inlet> {
+        if let (Self::Untried, Some(block)) = (&self, neighbourhood.peer_block(place)) {
+            let words: Words = std::array::from_fn(|index| block.load(at + 8 * index));
+            if !words.contains(&0) {
+                *self = neighbourhood.inlet(place, words).map_or(Self::Barred, Self::Open);
+            }
+        }
+        self.get()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use ucx_sys_wrap::shm::{Neighbourhood, OwnArea};
+use ucx_sys_wrap::shm::{Neighbourhood, OwnArea, PeerArea};
 use ucx_sys_wrap::tcp::{MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag, Transport};
 
@@ -44,7 +44,7 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
     let mut another = words(0, [8, 0, 0]);
     another[0] = foreign;
     type Case = (u64, u64, u64, [u64; 7]);
-    let cases: [Case; 22] = [
+    let cases: [Case; 26] = [
         (0, 1, 0, words(0, [8, 0, 0])),
         (10, 1, 0, words(0, [8, 0, 0])),
         (255, 1, 0, words(0, [8, 0, 0])),
@@ -63,6 +63,10 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
         (4, 1, 0, words(0, [1 << 41, 0, 0])),
         (9, 1, 8, another),
         (9, 1, 529, words(0, [0; 3])),
+        (12, 0, 0, [u64::MAX, 0, 0, 0, 0, 0, 0]),
+        (12, 0, 0, [0; 7]),
+        (13, 0, 0, [1, 0, 0, 0, 0, 0, 0]),
+        (13, 0, 0, [u64::MAX; 7]),
         (11, 1, 528, words(0, [0; 3])),
         (11, 1, 8193, words(0, [0; 3])),
         (11, 1, 1000, another),
@@ -91,7 +95,7 @@ fn pieces_are_bounded_by_their_message_and_the_ring() {
 
 #[test]
 fn false_acknowledgements_close_the_transport() {
-    for (at, value) in [(128, 1 << 40), (136, 64), (144, u64::MAX)] {
+    for (at, value) in [(128, 1 << 40), (136, 64), (144, u64::MAX), (152, 1)] {
         let (mut transports, _strangers, block, _world) = with_stranger();
         block.word(at).store(value, Ordering::Release);
         // More than the cells hold, so that the acknowledgements are looked at.
@@ -123,7 +127,7 @@ fn garbage_of_a_neighbour_is_an_error_or_nothing() {
         for position in 0..40 {
             let mut line: [u64; 7] = std::array::from_fn(|_| next() >> (next() % 64));
             line[0] = if next() % 4 > 0 { envelope(1, next() as u32 % 3).tag.0 } else { line[0] };
-            write_cell(&block, position, next() % 12, next() % 4, next() % 20, line);
+            write_cell(&block, position, next() % 14, next() % 4, next() % 20, line);
             if next() % 8 == 0 {
                 block.word(next() as usize % 3 * 8 + 128).store(next() % 200, Ordering::Release);
             }
@@ -189,6 +193,57 @@ fn a_middling_message_lies_in_the_ring() {
         receive(&mut transports, 0, receiving).unwrap();
     }
     assert_eq!([receives[1].bytes(), receives[2].bytes()].concat(), sent);
+}
+
+/// What kind of cell a rank has written at `position` for the neighbour that has this block.
+fn kind_at(block: &PeerArea, position: u64) -> u64 {
+    let stamp = block.load(CELLS_AT + (position % 64) as usize * CELL_BYTES);
+    if stamp as u32 == position as u32 + 1 { stamp >> 32 & 0xff } else { 0 }
+}
+
+/// Pipes that are none, and none at all.
+#[test]
+fn who_can_not_put_into_pipes_sends_through_the_ring() {
+    for word in [0, 7, u64::MAX, 0x4000_0000_4000_0000] {
+        let (mut transports, _strangers, block, world) = with_stranger();
+        let seen = world[1].peer_block(0).unwrap();
+        block.word(8).store(1, Ordering::Release);
+        let _sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 3 << 20)]);
+        assert_eq!(kind_at(&seen, 0), 4, "an offer");
+        for at in [1088, 1096] {
+            block.word(at).store(word, Ordering::Release);
+        }
+        write_cell(&block, 0, 12, 0, 0, [0; 7]);
+        turn(&mut transports, 3);
+        assert_eq!([1, 2].map(|position| kind_at(&seen, position)), [7, 3], "{word:#x}: data, and a piece in the ring");
+    }
+}
+
+/// Who was asked for pipes may send through the ring all the same: it can't do otherwise.
+#[test]
+fn what_comes_through_the_ring_after_all_arrives() {
+    const PIECE: usize = 64 << 10;
+    let (mut transports, _strangers, block, world) = with_stranger();
+    let seen = world[1].peer_block(0).unwrap();
+    let sent = pattern(3, (1 << 20) + PIECE);
+    let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[sent.len()]);
+    block.word(256).store(5, Ordering::Release);
+    let place = [3, 0, 5, 0, 0x1008, 0, 0, 0];
+    for (word, value) in block.line(CELLS_AT + 64).iter().zip(place) {
+        word.store(value, Ordering::Relaxed);
+    }
+    write_cell(&block, 0, 4, 1, 0, words(0, [sent.len() as u64, 0, 0]));
+    turn(&mut transports, 1);
+    assert_eq!(kind_at(&seen, 0), 12, "it asks for pipes");
+    write_cell(&block, 1, 7, 0, 0, [3, 0, 0, 0, 0, 0, 0]);
+    let ring = block.area(49152..block.bytes());
+    for (index, piece) in sent.chunks(PIECE).enumerate() {
+        ring.write(index * PIECE % ring.bytes(), piece);
+        write_cell(&block, index as u64 + 2, 3, 0, 0, [PIECE as u64, 0, 0, 0, 0, 0, 0]);
+        turn(&mut transports, 1);
+    }
+    receive(&mut transports, 0, &mut receiving).unwrap();
+    assert!(receiving.bytes() == [sent]);
 }
 
 /// Whatever the messages before have said, each arrives as it was sent.

@@ -13,8 +13,8 @@ impl Receiver {
     /// of its tag, unless a receive that was posted later may have had that.
     pub(in super::super) fn finish(&mut self, error: &Error, has_left: bool, counts: &mut Statistics) -> bool {
         self.receives.forget_incomplete();
-        let granted = self.granted.drain().filter_map(|(_, (_, receive))| receive);
-        let read = self.reads.drain(..).filter_map(|reading| reading.receive);
+        let granted = self.granted.drain().filter_map(|(_, granted)| granted.receive);
+        let read = self.reads.drain(..).chain(self.piped.drain(..)).filter_map(|reading| reading.receive);
         let streamed = self.streams.drain(..).filter_map(|stream| match stream.target {
             Target::Posted(key) => Some(key),
             Target::Kept(_) | Target::Discarded => None,
@@ -44,5 +44,6 @@ impl Receiver {
         self.receives.forget_all();
         self.streams.clear();
         self.reads.clear();
+        self.piped.clear();
     }
 }

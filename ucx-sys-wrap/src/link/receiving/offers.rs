@@ -9,7 +9,7 @@ use super::super::cell::{Head, Kind, Line, Place};
 use super::super::receives::{Body, Places, Unexpected, places};
 use super::super::sending::{Reply, Sender};
 use super::super::{LEAST_OPEN, OPEN_AT, OPEN_MESSAGES};
-use super::{HEADER_BYTES, Receiver, Target, count_copy};
+use super::{Granted, HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea, blocks};
 use crate::transport::{Posted, RecvDone, RecvParts, check_message};
@@ -77,6 +77,7 @@ impl Receiver {
                     &mut places,
                 );
                 drop(places);
+                counts.bytes_received += if is_read { head.bytes() as u64 } else { 0 };
                 self.settle(is_read, key, (head, place), sender, counts);
             }
             Target::Discarded => sender.answer(Reply::refusal(place.number), counts),
@@ -124,15 +125,13 @@ impl Receiver {
         counts: &mut Statistics,
     ) {
         if is_read {
-            let bytes = head.bytes();
-            counts.bytes_received += bytes as u64;
             counts.messages_received += 1;
             // The one copy there is: from the sender's memory to the receiver's.
-            count_copy(bytes, counts);
+            count_copy(head.bytes(), counts);
             self.receives.end(key, Ok(head.arrival()));
             sender.answer(Reply::read(place.number), counts);
         } else {
-            self.granted.insert(place.number, (head, Some(key)));
+            self.granted.insert(place.number, Granted { head, receive: Some(key), trial: None });
             sender.answer(Reply::grant(place.number), counts);
         }
     }
@@ -191,6 +190,7 @@ impl Receiver {
         let is_read = read_memory(may_read, &self.neighbourhood, neighbour, (&head, &place), bytes, &mut into);
         drop(into);
         let key = self.receives.post_matched(envelope, parts);
+        counts.bytes_received += if is_read { head.bytes() as u64 } else { 0 };
         self.settle(is_read, key, (head, place), sender, counts);
         match self.receives.take_ended(key) {
             Some(done) => Posted::Done(done),

@@ -2,7 +2,8 @@
 
 use super::super::cell::{Head, INLINE_BYTES, Kind, Line};
 use super::super::payload::read_ring;
-use super::{HEADER_BYTES, Receiver, Target, count_copy};
+use super::ways::Trial;
+use super::{Granted, HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{MAX_EAGER_BYTES, cost};
 use crate::shm::LINE_BYTES;
 use crate::{Result, Statistics};
@@ -14,6 +15,7 @@ pub(super) struct Stream {
     received: usize,
     pub(super) target: Target,
     is_eager: bool,
+    trial: Option<Trial>,
 }
 
 impl Receiver {
@@ -31,7 +33,7 @@ impl Receiver {
             Target::Kept(_) => Target::Kept(self.receives.keep(head, Vec::new())),
             target => target,
         };
-        self.streams.push_back(Stream { head, bytes, received: 0, target, is_eager: true });
+        self.streams.push_back(Stream { head, bytes, received: 0, target, is_eager: true, trial: None });
         if first == 0 {
             return Ok(());
         }
@@ -51,11 +53,12 @@ impl Receiver {
 
     pub(super) fn take_data(&mut self, number: u64, counts: &mut Statistics) -> Result<()> {
         let number = self.number(number)?;
-        let Some((head, receive)) = self.granted.remove(&number) else {
+        let granted = self.granted.remove(&number).or_else(|| self.give_up_pipes(number));
+        let Some(Granted { head, receive, trial }) = granted else {
             return Err(self.refusal(format!("data for offer {number}, which was not granted")));
         };
         let target = receive.map_or(Target::Discarded, Target::Posted);
-        let stream = Stream { head, bytes: head.bytes(), received: 0, target, is_eager: false };
+        let stream = Stream { head, bytes: head.bytes(), received: 0, target, is_eager: false, trial };
         if stream.bytes == 0 {
             self.finish_stream(stream, counts);
         } else {
@@ -112,6 +115,9 @@ impl Receiver {
         }
         if let Target::Posted(key) = stream.target {
             counts.messages_received += 1;
+            if let Some(trial) = stream.trial {
+                self.ways.learn(trial);
+            }
             self.receives.end(key, Ok(stream.head.arrival()));
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use super::{CONTROL_BYTES, Header, SECOND_AT, Slots, Step};
-use crate::shm::pipes::{Inlet, Outlet, PIPES};
+use crate::shm::{Attempt, Inlet, Outlet, PIPES};
 use crate::{Error, Result};
 
 /// Steps that may be lent at once.
@@ -23,39 +23,15 @@ const PIPES_AT: usize = 1024;
 /// What two ranks lend each other through.
 #[derive(Default)]
 pub(super) struct Pipes {
-    inlet: Way<Inlet>,
-    outlet: Way<Outlet>,
-}
-
-/// One direction of it.
-#[derive(Default)]
-enum Way<T> {
-    /// Not needed so far, or not yet offered by the neighbour.
-    #[default]
-    Untried,
-    Open(T),
-    Barred,
+    inlet: Attempt<Inlet>,
+    outlet: Attempt<Outlet>,
 }
 
 impl Slots {
     /// Offers the rank at `place` to lend to this one from now on. Costs four descriptors; where the system does not give them, it stays as it
     /// was.
     pub fn invite(&mut self, place: usize) {
-        let outlet = &mut self.pipes[place].outlet;
-        if !matches!(outlet, Way::Untried) {
-            return;
-        }
-        *outlet = Way::Barred;
-        let Some(block) = self.neighbourhood.own_block(place) else { return };
-        match Outlet::new() {
-            Ok(pipes) => {
-                for (index, word) in pipes.words().into_iter().enumerate() {
-                    block.word(PIPES_AT + 8 * index).store(word, Ordering::Release);
-                }
-                *outlet = Way::Open(pipes);
-            }
-            Err(error) => tracing::debug!(%error, "what is broadcast here is copied twice"),
-        }
+        self.pipes[place].outlet.invite(&self.neighbourhood, place, PIPES_AT);
     }
 
     /// Whether lending is faster than copying into slots, as far as is known.
@@ -79,16 +55,13 @@ impl Slots {
         assert!(bytes.len() <= crate::shm::PIPED_BYTES, "{} bytes lent at once", bytes.len());
         let own = self.own_place();
         for place in (0..self.places()).filter(|place| *place != own) {
-            self.find_inlet(place);
-            if !matches!(self.pipes[place].inlet, Way::Open(_)) {
+            if self.pipes[place].inlet.find(&self.neighbourhood, place, PIPES_AT).is_none() {
                 return false;
             }
         }
         for pipes in &mut self.pipes {
-            if let Way::Open(inlet) = &pipes.inlet
-                && !inlet.put(step.number() as usize, bytes)
-            {
-                pipes.inlet = Way::Barred;
+            if pipes.inlet.get().is_some_and(|inlet| !inlet.put(step.number() as usize, bytes)) {
+                pipes.inlet.bar();
                 return false;
             }
         }
@@ -116,10 +89,8 @@ impl Slots {
     /// # Errors
     /// [`Error::Protocol`] when it is not as much as `into` is long.
     pub fn read_lent(&mut self, place: usize, step: Step, into: &mut [u8]) -> Result<bool> {
-        let is_read = match &self.pipes[place].outlet {
-            Way::Open(outlet) => outlet.read(step.number() as usize, into),
-            Way::Untried | Way::Barred => false,
-        };
+        let outlet = self.pipes[place].outlet.get();
+        let is_read = outlet.is_some_and(|outlet| outlet.read(step.number() as usize, into));
         if !is_read {
             let what = format!("fewer than {} bytes lent for step {}", into.len(), step.0);
             return Err(Error::Protocol { rank: self.rank_at(place), what });
@@ -146,21 +117,5 @@ impl Slots {
             self.own.word(TAKEN_BACK_AT).store(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
-    }
-
-    fn find_inlet(&mut self, place: usize) {
-        let inlet = &mut self.pipes[place].inlet;
-        if !matches!(inlet, Way::Untried) {
-            return;
-        }
-        let Some(block) = self.neighbourhood.peer_block(place) else { return };
-        let words = std::array::from_fn(|index| block.load(PIPES_AT + 8 * index));
-        if words.contains(&0) {
-            return;
-        }
-        *inlet = match self.neighbourhood.inlet(place, words) {
-            Some(pipes) => Way::Open(pipes),
-            None => Way::Barred,
-        };
     }
 }
