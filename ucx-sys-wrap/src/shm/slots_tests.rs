@@ -160,7 +160,7 @@ fn lend([writer, reader]: &mut [Slots; 2], bytes: &[u8]) -> Option<Vec<u8>> {
 #[test]
 fn lent_bytes_arrive_from_the_second_time_on() {
     let (mut slots, _) = pair();
-    let all: Vec<u8> = (0..PIPED_BYTES as u32 + 64).map(|index| (index * 31 >> 3) as u8).collect();
+    let all: Vec<u8> = (0..PIPED_BYTES as u32 + 64).map(|index| ((index * 31) >> 3) as u8).collect();
     assert_eq!(lend(&mut slots, &all[..10]), None, "not invited");
     slots[1].invite(0);
     for (start, bytes) in [(0, 1), (5, 4096), (17, PIPED_BYTES), (63, 65_537), (0, 0), (1, PIPED_BYTES - 1)] {
@@ -220,7 +220,7 @@ fn a_pipe_whose_receiver_has_gone_is_not_broken() {
 fn what_is_no_pipe_is_not_lent_through() {
     let null = std::fs::File::open("/dev/null").unwrap();
     let null = u64::from(null.as_raw_fd().cast_unsigned()) + 1;
-    let said = [u64::MAX, 5, 7 << 32, (1 << 31 | 1 << 63) + 1, 0x4000_0000_4000_0000, null << 32 | null];
+    let said = [u64::MAX, 5, 7 << 32, ((1 << 31) | (1 << 63)) + 1, 0x4000_0000_4000_0000, null << 32 | null];
     for word in said {
         let world = Neighbourhood::in_process(2).unwrap();
         let mut slots = [0, 1].map(|rank: usize| Slots::new(&world[rank]));
