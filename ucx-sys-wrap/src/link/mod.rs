@@ -9,7 +9,8 @@
 //! | 8..16 | not zero if this rank can read the neighbour's memory |
 //! | 128..160 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, pieces out of pipes |
 //! | 256..768 | 64 words: the serial number of a message whose memory may be read, or one that is over; else zero |
-//! | 1088..1104 | which descriptors the [pipes](crate::shm) are that the neighbour puts long messages into |
+//! | 1024..1040 | which descriptors the [pipes](crate::shm) are that the neighbour lends through |
+//! | 1088..1104 | which descriptors the [pipes](crate::shm) are that it puts long messages into |
 //! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
 //! | 49152.. | the ring of payload, a power of two |
 //!
@@ -85,8 +86,6 @@ const LEAST_OPEN: usize = 6 << 10;
 enum News {
     /// A receive waits for this offer.
     Granted(u32),
-    /// A receive waits for this offer, in pipes.
-    Piped(u32),
     /// This offer was read from this rank's memory.
     Read(u32),
     /// This offer is not wanted.
@@ -160,6 +159,7 @@ impl Link {
         }
         if self.receiver.has_offers() {
             moved |= self.receiver.read_on(&mut self.sender, counts);
+            moved |= self.receiver.end_piped(&mut self.sender, counts);
         }
         if !self.sender.is_idle() || self.sender.is_starving() {
             moved |= self.sender.pump(counts)?;
@@ -170,7 +170,8 @@ impl Link {
     /// Whether something waits here: an operation, or something to send.
     #[inline]
     fn is_awaited(&self) -> bool {
-        self.is_open && (self.has_operations() || !self.sender.is_idle() || self.receiver.has_offers())
+        let is_needed = self.has_operations() || !self.sender.is_idle();
+        self.is_open && (is_needed || self.receiver.has_offers() || self.receiver.is_piping())
     }
 
     #[inline]
@@ -180,7 +181,7 @@ impl Link {
 
     /// Whether something still has to be written.
     fn has_queued(&self) -> bool {
-        self.is_open && !self.sender.is_idle()
+        self.is_open && self.sender.has_queued()
     }
 
     /// The neighbour is gone, as who has left in good order or otherwise: ends what still waits for it, and says whether anything

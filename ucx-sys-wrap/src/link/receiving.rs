@@ -157,10 +157,10 @@ impl Receiver {
         self.receives.has_operations()
     }
 
-    /// Whether offers are here that have waited for a turn, or that are being read.
+    /// Whether offers are here that have waited for a turn, that are being read, or that came out of pipes and are not answered.
     #[inline]
     pub(super) fn has_offers(&self) -> bool {
-        self.receives.has_new_offers() || !self.reads.is_empty()
+        self.receives.has_new_offers() || !self.reads.is_empty() || self.has_whole_piped()
     }
 
     /// Whether a cell is there to be taken.
@@ -232,9 +232,9 @@ impl Receiver {
             Kind::Offer => self.take_offer(at, line, sender, counts),
             Kind::ShortOffer => self.take_short_offer(line, sender, counts),
             Kind::Data => self.take_data(line[1], counts),
-            // No quota stops these: there is at most one for each offer.
+            // No quota stops these: there are at most two for each offer.
             Kind::Grant => sender.hear(News::Granted(self.number(line[1])?), counts),
-            Kind::Pipe => sender.hear(News::Piped(self.number(line[1])?), counts),
+            Kind::Pipe => sender.begin_piping(self.number(line[1])?, counts),
             Kind::Piped => self.take_piped((line[1], line[2]), sender, counts),
             Kind::Read => sender.hear(News::Read(self.number(line[1])?), counts),
             Kind::Refusal => sender.hear(News::Refused(self.number(line[1])?), counts),

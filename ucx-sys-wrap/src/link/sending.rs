@@ -91,6 +91,8 @@ struct Offer {
     /// The word that says that it may be read, and what it holds then.
     word: Option<(usize, u64)>,
     is_written: bool,
+    /// Whether it was asked for in pipes.
+    is_piped: bool,
 }
 
 impl Reply {
@@ -233,6 +235,14 @@ impl Sender {
         self.queue.is_empty() && self.streams.is_empty() && self.piping.is_empty()
     }
 
+    /// Whether something waits for room that somebody will need.
+    pub(super) fn has_queued(&self) -> bool {
+        let is_needed = |piping: &Piping| {
+            self.offers.get(piping.number as usize).is_some_and(|offer| offer.message.operation.is_some())
+        };
+        !self.queue.is_empty() || !self.streams.is_empty() || self.piping.iter().any(is_needed)
+    }
+
     #[inline]
     pub(super) fn has_operations(&self) -> bool {
         self.pending > 0
@@ -258,7 +268,7 @@ impl Sender {
             self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
             let word = is_open.then(|| self.open_word());
-            let number = self.offers.insert(Offer { message, word, is_written: false }) as u32;
+            let number = self.offers.insert(Offer { message, word, is_written: false, is_piped: false }) as u32;
             self.queue.push_back(Queued::Offer(head, number));
         }
         self.flush(counts);

@@ -3,7 +3,7 @@
 //! A *step* is something that all ranks of the host do in the same order: each may publish bytes in its own slot of the
 //! step, each reads what others have published, and each says when it has finished the step. Steps are numbered from 1,
 //! and step `s` uses slot `s mod` [`DEPTH`]; so a rank may publish in step `s` once all others have finished step
-//! `s - DEPTH`. A step is cheap: no system call, no lock, and no line that two ranks write.
+//! `s - DEPTH`. A step is cheap: no lock, no line that two ranks write, and no system call unless its bytes are lent.
 //!
 //! | bytes of the slots | what |
 //! | --- | --- |

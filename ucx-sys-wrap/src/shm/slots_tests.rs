@@ -218,9 +218,23 @@ fn a_pipe_whose_receiver_has_gone_is_not_broken() {
 
 #[test]
 fn what_is_no_pipe_is_not_lent_through() {
+    let number = |descriptor: &dyn AsRawFd| u64::from(descriptor.as_raw_fd().cast_unsigned()) + 1;
     let null = std::fs::File::open("/dev/null").unwrap();
-    let null = u64::from(null.as_raw_fd().cast_unsigned()) + 1;
-    let said = [u64::MAX, 5, 7 << 32, ((1 << 31) | (1 << 63)) + 1, 0x4000_0000_4000_0000, null << 32 | null];
+    let (out, into) = std::io::pipe().unwrap();
+    let (other_out, other_into) = std::io::pipe().unwrap();
+    let said = [
+        u64::MAX,
+        5,
+        7 << 32,
+        ((1 << 31) | (1 << 63)) + 1,
+        0x4000_0000_4000_0000,
+        number(&null) << 32 | number(&null),
+        // What is read there would be written into the memory that is lent.
+        number(&into) << 32 | number(&out),
+        number(&out) << 32 | number(&other_out),
+        number(&other_into) << 32 | number(&into),
+        number(&out) << 32 | number(&other_into),
+    ];
     for word in said {
         let world = Neighbourhood::in_process(2).unwrap();
         let mut slots = [0, 1].map(|rank: usize| Slots::new(&world[rank]));
@@ -229,5 +243,29 @@ fn what_is_no_pipe_is_not_lent_through() {
         assert_eq!(lend(&mut slots, &[1; 100]), None, "{word:#x}");
         slots[1].invite(0);
         assert_eq!(lend(&mut slots, &[1; 100]), None, "it is not asked again");
+    }
+}
+
+#[test]
+fn who_closes_its_pipes_says_so_before() {
+    let world = Neighbourhood::in_process(2).unwrap();
+    let [mut writer, mut reader] = [0, 1].map(|rank: usize| Slots::new(&world[rank]));
+    let word = || world[0].peer_block(1).unwrap().load(1024);
+    reader.invite(0);
+    assert_ne!(word(), 0);
+    drop(reader);
+    assert_eq!(word(), 0);
+    let step = writer.take_steps(1);
+    assert!(!writer.lend(step, &[1; 100]));
+}
+
+#[test]
+fn many_ranks_have_no_pipes() {
+    for (ranks, has) in [(8, true), (9, false)] {
+        let world = Neighbourhood::in_process(ranks).unwrap();
+        Slots::new(&world[1]).invite(0);
+        let mut slots = Slots::new(&world[1]);
+        slots.invite(0);
+        assert_eq!(world[0].peer_block(1).unwrap().load(1024) != 0, has, "{ranks} ranks");
     }
 }

@@ -18,14 +18,18 @@ impl Receiver {
         counts: &mut Statistics,
     ) -> Result<()> {
         let number = self.number(number)?;
-        let Some(reading) = self.piped.front_mut().filter(|reading| reading.place.number == number) else {
+        // One that is whole may still wait to be answered.
+        let next = self.piped.iter_mut().find(|reading| reading.done < reading.head.bytes());
+        let Some(reading) = next.filter(|reading| reading.place.number == number) else {
             return Err(self.refusal(format!("a piece of offer {number} in a pipe, which was not asked for")));
         };
-        let (start, left) = (reading.done, reading.head.bytes() - reading.done);
-        let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| (1..=left.min(PIPED_BYTES)).contains(bytes))
-        else {
-            return Err(self.refusal(format!("a piece of {bytes} bytes in a pipe, expected 1 to {left}")));
+        let (start, most) = (reading.done, PIPED_BYTES.min(reading.head.bytes() - reading.done));
+        let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| (1..=most).contains(bytes)) else {
+            return Err(self.refusal(format!("a piece of {bytes} bytes in a pipe, expected 1 to {most}")));
         };
+        if start == 0 {
+            reading.trial.begin();
+        }
         reading.done += bytes;
         let (head, receive) = (reading.head, reading.receive);
         let index = self.pieces_taken as usize;
@@ -44,11 +48,7 @@ impl Receiver {
         self.pieces_taken += 1;
         self.acknowledged.word(PIECES_TAKEN_AT).store(self.pieces_taken, Ordering::Release);
         self.wake_who_starves();
-        if bytes == left
-            && let Some(reading) = self.piped.pop_front()
-        {
-            self.end_piped(reading, sender, counts);
-        }
+        self.end_piped(sender, counts);
         Ok(())
     }
 
@@ -60,16 +60,34 @@ impl Receiver {
         Some(Granted { head, receive, trial: None })
     }
 
-    /// All of a message has come out of the pipes.
-    fn end_piped(&mut self, reading: Reading, sender: &mut Sender, counts: &mut Statistics) {
-        let Reading { head, place, receive, trial, .. } = reading;
-        let Some(key) = receive else { return sender.answer(Reply::refusal(place.number), counts) };
+    /// Whether all of a message has come out of the pipes, which can't be answered yet.
+    pub(super) fn has_whole_piped(&self) -> bool {
+        self.piped.front().is_some_and(|reading| reading.done == reading.head.bytes())
+    }
+
+    /// Whether a message comes out of pipes.
+    pub(in super::super) fn is_piping(&self) -> bool {
+        !self.piped.is_empty()
+    }
+
+    /// Ends the first of these messages, if all of it has come and it can be answered: whoever has received it may take no more turns.
+    /// Says whether it has.
+    pub(in super::super) fn end_piped(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
+        if !self.has_whole_piped() || !sender.can_answer() {
+            return false;
+        }
+        let Some(Reading { head, place, receive, trial, .. }) = self.piped.pop_front() else { return false };
+        let Some(key) = receive else {
+            sender.answer(Reply::refusal(place.number), counts);
+            return true;
+        };
         // The sender takes the word away before it lets go of the memory.
         fence(Ordering::SeqCst);
-        let is_whole = self.theirs.load(OPEN_AT + 8 * place.word) == place.serial && sender.can_answer();
+        let is_whole = self.theirs.load(OPEN_AT + 8 * place.word) == place.serial;
         if is_whole {
             self.ways.learn(trial);
         }
         self.settle(is_whole, key, (head, place), sender, counts);
+        true
     }
 }

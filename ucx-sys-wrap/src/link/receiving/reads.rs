@@ -18,6 +18,7 @@ pub(super) const PIECE_BYTES: usize = 4 << 20;
 const LONG_BYTES: usize = 1 << 20;
 
 /// A message of which `done` bytes are read, from memory or from pipes.
+#[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub(super) head: Head,
     pub(super) place: Place,
@@ -49,8 +50,10 @@ impl Receiver {
         let on_small_pages = on_small_pages(into.iter().map(|place| (place.as_ptr().addr(), place.len())));
         let class = Class::new(head.bytes(), on_small_pages.max(self::on_small_pages(theirs)));
         drop(into);
-        let has_pipes = self.outlet.invite(&self.neighbourhood, self.place, PIPES_AT).is_some();
-        let trial = self.ways.choose(class, head.bytes(), has_pipes);
+        let mut trial = self.ways.choose(class, head.bytes(), self.outlet.may_be_open());
+        if trial.way == Way::Pipe && self.outlet.invite(&self.neighbourhood, self.place, PIPES_AT).is_none() {
+            trial = self.ways.choose(class, head.bytes(), false);
+        }
         let reading = Reading { head, place, done: 0, receive: Some(key), trial };
         match trial.way {
             Way::Read => self.reads.push_back(reading),
@@ -67,7 +70,11 @@ impl Receiver {
 
     /// Reads the next piece of the first of these messages, unless it could not be answered. Says whether anything moved.
     pub(in super::super) fn read_on(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
-        let Some(&Reading { head, place, done, receive, trial }) = self.reads.front() else { return false };
+        let Some(reading) = self.reads.front_mut() else { return false };
+        if reading.done == 0 {
+            reading.trial.begin();
+        }
+        let Reading { head, place, done, receive, trial } = *reading;
         let Some(key) = receive else {
             self.reads.pop_front();
             sender.answer(Reply::refusal(place.number), counts);

@@ -77,6 +77,9 @@ impl Receiver {
             return Err(self.refusal(format!("a piece of {count} bytes, expected 1 to {left}")));
         }
         let (start, end) = (stream.received, stream.received + count);
+        if let Some(trial) = stream.trial.as_mut().filter(|_| start == 0) {
+            trial.begin();
+        }
         let (head, target) = (stream.head, stream.target);
         stream.received = end;
         match target {

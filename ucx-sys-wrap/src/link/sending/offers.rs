@@ -11,10 +11,7 @@ use crate::{Error, Result, Statistics};
 impl Sender {
     /// Takes up what the neighbour says about an offer.
     pub(in super::super) fn hear(&mut self, news: News, counts: &mut Statistics) -> Result<()> {
-        if let News::Piped(number) = news {
-            return self.begin_piping(number, counts);
-        }
-        let (News::Granted(number) | News::Piped(number) | News::Read(number) | News::Refused(number)) = news;
+        let (News::Granted(number) | News::Read(number) | News::Refused(number)) = news;
         let is_written = self.offers.get(number as usize).is_some_and(|offer| offer.is_written);
         let Some(offer) = is_written.then(|| self.offers.try_remove(number as usize)).flatten() else {
             return Err(self.refusal(format!("an answer to offer {number}, which is none")));
@@ -30,7 +27,7 @@ impl Sender {
                 counts.bytes_sent += offer.message.bytes as u64;
                 self.end(offer.message, Ok(()));
             }
-            News::Granted(_) | News::Piped(_) => {
+            News::Granted(_) => {
                 self.queue.push_back(Queued::Data(number, offer.message));
                 // At once: while anything is queued, what is offered here can't be read.
                 self.flush(counts);

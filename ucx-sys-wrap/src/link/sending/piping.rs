@@ -14,10 +14,11 @@ pub(super) struct Piping {
 
 impl Sender {
     /// The neighbour waits for an offer, in pipes.
-    pub(super) fn begin_piping(&mut self, number: u32, counts: &mut Statistics) -> Result<()> {
-        let offer = self.offers.get(number as usize).filter(|offer| offer.is_written && offer.message.bytes > 0);
-        if offer.is_none() || self.piping.iter().any(|piping| piping.number == number) {
-            return Err(self.refusal(format!("a place in pipes for offer {number}, which is none")));
+    pub(in super::super) fn begin_piping(&mut self, number: u32, counts: &mut Statistics) -> Result<()> {
+        let offer = self.offers.get_mut(number as usize);
+        match offer.filter(|offer| offer.is_written && !offer.is_piped && offer.message.bytes > 0) {
+            Some(offer) => offer.is_piped = true,
+            None => return Err(self.refusal(format!("a place in pipes for offer {number}, which waits for none"))),
         }
         self.inlet.find(&self.neighbourhood, self.place, PIPES_AT);
         self.piping.push_back(Piping { number, done: 0 });
