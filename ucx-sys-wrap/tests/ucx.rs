@@ -13,6 +13,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use brevity_testing::{Wire, ucx_is_here};
+use ucx_sys_wrap::bootstrap::rdma_devices;
 use ucx_sys_wrap::buffer::{Comm, Port, scope};
 use ucx_sys_wrap::ucx::{self, Options, Ucx};
 use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag};
@@ -51,6 +52,35 @@ fn ranks_with_other_settings_are_refused_by_all() {
             assert!(error.contains("expected UCX_TLS=tcp,self UCX_RNDV_SCHEME=get_zcopy"), "{error}");
         }
     });
+}
+
+/// Where nothing is gained by keeping registrations, UCX leaves the C library's functions alone: it writes over their
+/// first bytes, while other threads may be in them.
+#[test]
+fn the_c_library_is_left_alone_until_registrations_are_kept() {
+    unsafe extern "C" {
+        fn munmap();
+        fn brk();
+    }
+    let first_bytes = || {
+        [munmap, brk].map(|function: unsafe extern "C" fn()| {
+            // SAFETY: a function's code can be read, and these are longer than 8 bytes.
+            unsafe { (function as *const [u8; 8]).read_unaligned() }
+        })
+    };
+    let before = first_bytes();
+    let registers = ["/dev/knem", "/dev/xpmem"].iter().any(|device| std::path::Path::new(device).exists());
+    if !ucx_is_here() || registers || !rdma_devices().is_empty() {
+        return;
+    }
+    let connect = |settings| {
+        let mut exchange = |own: &[u8]| Ok(vec![own.to_vec()]);
+        Ucx::connect(Rank(0), 1, &mut exchange, &Options { settings, ..Options::default() }).unwrap()
+    };
+    let _alone = connect(Vec::new());
+    assert_eq!(first_bytes(), before);
+    let _keeping = connect(vec![("RCACHE_ENABLE".into(), "try".into())]);
+    assert_ne!(first_bytes(), before, "what users ask for is done, and this test sees it");
 }
 
 /// The same through a port, on all wires.

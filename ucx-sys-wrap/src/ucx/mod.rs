@@ -245,7 +245,8 @@ impl Prepared {
         }
         let ucp = library::load().map_err(|error| unavailable(error.to_string()))?;
         let _inside = exiting::enter_to_make()?;
-        let tuning = Tuning::decide(settings, |name| std::env::var(name).ok(), ucp.version());
+        let environment = |name: &str| std::env::var(name).ok();
+        let tuning = Tuning::decide(settings, environment, ucp.version(), tuning::registers_memory());
         if !tuning.is_quiet && rank == Rank(0) {
             tracing::warn!("{}", tuning::NOT_QUIET);
         }

@@ -1,14 +1,18 @@
 //! Which UCX settings are changed, and what the user's settings mean for our promises.
 
 use std::ffi::CString;
+use std::path::Path;
 
 use brevity_ucx_sys::ucp_config_t;
 
 use super::engine::check;
+use crate::bootstrap::rdma_devices;
 use crate::{Error, Result};
 use brevity_ucx_sys::Ucp;
 
 const SCHEME: &str = "RNDV_SCHEME";
+
+const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 
 /// What users hear who choose a rendezvous by which peers write our memory.
 pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
@@ -16,6 +20,14 @@ pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a fa
 
 /// Names in `UCX_TLS` that bring shared-memory lanes.
 const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cma", "xpmem"];
+
+/// Modules of the kernel through which UCX reads memory that it has registered.
+const REGISTERING_MODULES: [&str; 2] = ["/dev/knem", "/dev/xpmem"];
+
+/// Whether registering memory costs anything on this host: it has a device for RDMA or a module of the kernel for it.
+pub(super) fn registers_memory() -> bool {
+    !rdma_devices().is_empty() || REGISTERING_MODULES.iter().any(|device| Path::new(device).exists())
+}
 
 /// What is set, and what follows.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,15 +41,20 @@ pub(super) struct Tuning {
 }
 
 impl Tuning {
-    /// Decides, given the caller's settings (without `UCX_`), the environment and the library's version.
+    /// Decides, given the caller's settings (without `UCX_`), the environment, the library's version and whether
+    /// registering memory costs anything here.
     ///
     /// Where there are shared-memory lanes, rendezvous is by `get_zcopy`: the receiver fetches, so that destroying its
     /// worker ends it. Under `put_zcopy` the sender goes on writing. Without shared memory only our own worker writes
     /// what arrived on its sockets, and from 1.19 on `put_zcopy` is four times as fast on tcp as the default.
+    ///
+    /// Registrations are kept only where they cost something: for the cache UCX replaces the C library's `munmap`, `brk`
+    /// and their like in a process whose threads may be using them, and sets the end of the heap without its lock.
     pub(super) fn decide(
         given: &[(String, String)],
         environment: impl Fn(&str) -> Option<String>,
         version: (u32, u32, u32),
+        registers_memory: bool,
     ) -> Self {
         let chosen = |name: &str| {
             let given = given.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
@@ -52,6 +69,9 @@ impl Tuning {
             None if shares_memory => settings.push((SCHEME.into(), "get_zcopy".into())),
             None if (version.0, version.1) >= (1, 19) => settings.push((SCHEME.into(), "put_zcopy".into())),
             None => {}
+        }
+        if !registers_memory && chosen(REGISTRATION_CACHE).is_none() {
+            settings.push((REGISTRATION_CACHE.into(), "n".into()));
         }
         let made = settings.iter().rev().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         let scheme = made.or_else(|| chosen(SCHEME)).unwrap_or_else(|| "auto".into());
@@ -102,7 +122,7 @@ mod tests {
     ) -> (Option<String>, bool) {
         let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let look = |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
-        let tuning = Tuning::decide(&given, look, version);
+        let tuning = Tuning::decide(&given, look, version, false);
         let scheme = tuning.settings.iter().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         (scheme, tuning.is_quiet)
     }
@@ -122,11 +142,25 @@ mod tests {
     }
 
     #[test]
+    fn registrations_are_kept_where_they_cost_something_or_the_user_says_so() {
+        let cache = |given: &[(&str, &str)], environment: &'static str, registers| {
+            let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            let look = |name: &str| (name == environment).then(|| "y".to_string());
+            let settings = Tuning::decide(&given, look, NEW, registers).settings;
+            let values = settings.into_iter().filter(|(name, _)| name == REGISTRATION_CACHE).map(|(_, value)| value);
+            values.collect::<Vec<_>>()
+        };
+        assert_eq!(cache(&[], "", false), ["n"]);
+        assert!(cache(&[], "", true).is_empty() && cache(&[], "UCX_RCACHE_ENABLE", false).is_empty());
+        assert_eq!(cache(&[("RCACHE_ENABLE", "try")], "", false), ["try"]);
+    }
+
+    #[test]
     fn what_ranks_must_have_alike_is_what_holds() {
         let agreed = |environment: &[(&str, &str)], version| {
             let look =
                 |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
-            Tuning::decide(&[], look, version).agreed
+            Tuning::decide(&[], look, version, true).agreed
         };
         assert_eq!(agreed(&[], OLD), "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
         assert_eq!(agreed(&[("UCX_TLS", "tcp")], OLD), "UCX_TLS=tcp UCX_RNDV_SCHEME=auto");

@@ -37,6 +37,7 @@
 
 #[allow(missing_docs, non_camel_case_types, dead_code, clippy::undocumented_unsafe_blocks)]
 mod bindings;
+mod hooks;
 mod inline;
 mod load;
 mod signals;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use crate::hooks;
 use crate::signals::Kept;
 use crate::table::{Ucp, lookup};
 use crate::{UCP_API_MAJOR, UCP_API_MINOR};
@@ -66,8 +67,8 @@ impl Ucp {
     /// Loads UCX from `path`, or else `libucp.so.0` from where the dynamic linker looks.
     ///
     /// The library stays loaded for the life of the process, also when this fails later on: UCX
-    /// patches the allocator's functions, installs exit handlers and starts threads, all of which would run into
-    /// unmapped code. Its signal handlers are taken out again, unless `UCX_HANDLE_ERRORS` or `UCX_DEBUG_SIGNO` is set. So function pointers and strings of it never dangle.
+    /// patches the C library's `munmap` and the like (in a process that has threads not before a cache of registrations
+    /// asks for it), installs exit handlers and starts threads, all of which would run into unmapped code. Its signal handlers are taken out again, unless `UCX_HANDLE_ERRORS` or `UCX_DEBUG_SIGNO` is set. So function pointers and strings of it never dangle.
     /// Loading it again is cheap and gives the same library. Allocates; not for the hot path.
     ///
     /// # Errors
@@ -82,6 +83,8 @@ impl Ucp {
     pub unsafe fn load(path: Option<&Path>) -> Result<Self, LoadError> {
         let looked_for = path.unwrap_or(Path::new(DEFAULT_NAME));
         let signals = Kept::now();
+        // SAFETY: the caller vouches for this UCX.
+        unsafe { hooks::defer(looked_for) };
         // SAFETY: the caller vouches for the file.
         let library = unsafe { Library::open(Some(looked_for), RTLD_NOW | RTLD_LOCAL) };
         signals.restore();
