@@ -99,6 +99,25 @@ fn who_gives_up_takes_back_what_it_has_lent() {
     assert!(matches!(error, Error::Timeout { rank: Rank(1), .. }), "{error}");
 }
 
+/// Each rank comes late in turn, so that the others have published by every way, and go on waiting by the slow path.
+#[test]
+fn who_comes_late_is_reduced_too() {
+    for world_size in 2..5 {
+        on_host(world_size, Settings::default(), move |group| {
+            for (turn, count) in [1, 16, 100, 1000, 5000, 40_000].repeat(4).into_iter().enumerate() {
+                let value = |rank: u32, index: usize| (rank as usize * 7 + index % 31 + turn) as f32;
+                let mut data: Vec<f32> = (0..count).map(|index| value(group.rank(), index)).collect();
+                if turn as u32 / 6 % world_size == group.rank() {
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+                group.all_reduce(&mut data, Reduction::Sum).unwrap();
+                let sum = |index| (0..world_size).map(|rank| value(rank, index)).sum::<f32>();
+                assert_eq!((0..count).find(|&index| data[index] != sum(index)), None, "turn {turn}, {count} elements");
+            }
+        });
+    }
+}
+
 fn reduce_all<T: Element>(value: fn(u32, usize) -> T, combine: fn(T, T) -> T, reduction: Reduction) {
     for count in [3, 100, 3000, 100_000] {
         let results = on_host(4, Settings::default(), move |group| {

@@ -38,7 +38,7 @@ const LONG_BYTES: usize = 16 << 20;
 pub(crate) enum Rest {
     /// Everything.
     All,
-    /// This rank has published its vector in the line of this step.
+    /// This rank has published its vector in this step.
     Published(Step),
 }
 
@@ -54,8 +54,8 @@ pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], red
     }
 }
 
-/// Does an [`all_reduce`] of a short vector if the others come soon, without anything that waiting needs; says what is
-/// left else.
+/// Does an [`all_reduce`] that every rank does for itself if the others come soon, without anything that waiting needs;
+/// says what is left else.
 #[inline]
 pub(crate) fn at_once<T: Element>(
     call: &mut HostCall<'_>,
@@ -64,9 +64,11 @@ pub(crate) fn at_once<T: Element>(
 ) -> ControlFlow<Result<()>, Rest> {
     let bytes = size_of_val(data);
     if bytes <= SHORT_BYTES {
-        lines_at_once::<T, SHORT_BYTES>(call, data, reduction)
+        in_a_step_at_once(call, data, reduction, publish_line, reduce_lines::<T, SHORT_BYTES>)
     } else if bytes <= INLINE_BYTES {
-        lines_at_once::<T, INLINE_BYTES>(call, data, reduction)
+        in_a_step_at_once(call, data, reduction, publish_line, reduce_lines::<T, INLINE_BYTES>)
+    } else if is_for_all(call, bytes) {
+        in_a_step_at_once(call, data, reduction, publish_slot, reduce_slots)
     } else {
         ControlFlow::Continue(Rest::All)
     }
@@ -80,11 +82,10 @@ pub(crate) async fn all_reduce_rest<T: Element>(
     rest: Rest,
 ) -> Result<()> {
     let bytes = size_of_val(data);
-    let others = call.world_size() as usize - 1;
     if bytes <= INLINE_BYTES {
-        by_lines(call, data, reduction, rest).await?;
-    } else if bytes * others <= ALL_BY_ALL_BYTES {
-        all_by_all(call, data, reduction).await?;
+        in_a_step(call, data, reduction, rest, publish_line, reduce_lines::<T, INLINE_BYTES>).await?;
+    } else if is_for_all(call, bytes) {
+        in_a_step(call, data, reduction, rest, publish_slot, reduce_slots).await?;
     } else {
         by_slices(call, data, reduction).await?;
     }
@@ -92,18 +93,27 @@ pub(crate) async fn all_reduce_rest<T: Element>(
     Ok(())
 }
 
-/// The line of each rank's flag, `N` bytes or less, if all come soon.
-fn lines_at_once<T: Element, const N: usize>(
+/// Whether every rank reduces all of the vector for itself.
+#[inline]
+fn is_for_all(call: &HostCall<'_>, bytes: usize) -> bool {
+    bytes * (call.world_size() as usize - 1) <= ALL_BY_ALL_BYTES
+}
+
+/// Every rank publishes its vector in one step and reduces all of them, if all come soon.
+#[inline]
+fn in_a_step_at_once<T: Element>(
     call: &mut HostCall<'_>,
     data: &mut [T],
     reduction: Reduction,
+    publish: impl FnOnce(&mut HostCall<'_>, Step, &[T]),
+    reduce: impl FnOnce(&mut HostCall<'_>, Step, &mut [T], Reduction),
 ) -> ControlFlow<Result<()>, Rest> {
     let step = call.slots().next_step();
     if call.slots().in_the_way(step).is_some() {
         return ControlFlow::Continue(Rest::All);
     }
     let step = call.take_steps(1);
-    publish_line(call, step, data);
+    publish(call, step, data);
     for place in 0..call.slots().places() {
         if place != call.slots().own_place() {
             match call.is_soon_published(place, step, size_of_val(data)) {
@@ -113,19 +123,26 @@ fn lines_at_once<T: Element, const N: usize>(
             }
         }
     }
-    reduce_lines::<T, N>(call, step, data, reduction);
+    reduce(call, step, data, reduction);
     call.finish();
     ControlFlow::Break(Ok(()))
 }
 
-/// One line a rank.
-async fn by_lines<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction, rest: Rest) -> Result<()> {
+/// The same, however long it takes.
+async fn in_a_step<T: Element>(
+    call: &mut HostCall<'_>,
+    data: &mut [T],
+    reduction: Reduction,
+    rest: Rest,
+    publish: impl FnOnce(&mut HostCall<'_>, Step, &[T]),
+    reduce: impl FnOnce(&mut HostCall<'_>, Step, &mut [T], Reduction),
+) -> Result<()> {
     let step = match rest {
         Rest::Published(step) => step,
         Rest::All => {
             let step = call.take_steps(1);
             call.until_free(step).await?;
-            publish_line(call, step, data);
+            publish(call, step, data);
             step
         }
     };
@@ -135,10 +152,11 @@ async fn by_lines<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction
             call.slots().has_come_to(place, step);
         }
     }
-    reduce_lines::<T, INLINE_BYTES>(call, step, data, reduction);
+    reduce(call, step, data, reduction);
     Ok(())
 }
 
+/// Publishes a vector in the line of this rank's flag.
 #[inline]
 fn publish_line<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
     let header = call.header();
@@ -171,19 +189,21 @@ fn reduce_lines<T: Element, const N: usize>(call: &mut HostCall<'_>, step: Step,
     divide(data, reduction, world_size);
 }
 
-/// Every rank reads everything.
-async fn all_by_all<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+/// Publishes a vector in this rank's slot.
+#[inline]
+fn publish_slot<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
     let header = call.header();
-    let step = call.take_steps(1);
-    call.until_free(step).await?;
     call.slots().write(step, 0, bytemuck::cast_slice(data));
     call.slots().publish(step, header);
-    until_all_published(call, step).await?;
+}
+
+/// Reduces the slots of all ranks, which have come.
+#[inline]
+fn reduce_slots<T: Element>(call: &mut HostCall<'_>, step: Step, data: &mut [T], reduction: Reduction) {
     let world_size = call.world_size();
     let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
     call.slots().reduce((step, 0), data, false, combine, |block| divide(block, reduction, world_size));
     call.slots().acknowledge(step);
-    Ok(())
 }
 
 /// Chunks, of which every rank reduces a slice.
