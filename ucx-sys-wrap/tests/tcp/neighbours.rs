@@ -5,17 +5,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use ucx_sys_wrap::shm::{Neighbourhood, OwnArea, PeerArea};
+use ucx_sys_wrap::shm::{Neighbourhood, OwnArea};
 use ucx_sys_wrap::tcp::{MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag, Transport};
 
 use super::world::*;
 
-const CELLS_AT: usize = 4096;
-const CELL_BYTES: usize = 576;
+pub(crate) const CELLS_AT: usize = 4096;
+pub(crate) const CELL_BYTES: usize = 576;
 
 /// Rank 0 as a transport, and what rank 1, a stranger, writes for it.
-fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbourhood>>) {
+pub(crate) fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbourhood>>) {
     let (mut transports, strangers) = world_with_strangers(1, 2);
     let neighbourhoods = Neighbourhood::in_process(2).unwrap();
     transports[0].share_memory(&neighbourhoods[0], true).unwrap();
@@ -24,7 +24,7 @@ fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbourhood>>) {
 }
 
 /// Writes the first line of the cell at `position`, as the transport does.
-fn write_cell(block: &OwnArea, position: u64, kind: u64, parts: u64, extra: u64, words: [u64; 7]) {
+pub(crate) fn write_cell(block: &OwnArea, position: u64, kind: u64, parts: u64, extra: u64, words: [u64; 7]) {
     let line = block.line(CELLS_AT + (position % 64) as usize * CELL_BYTES);
     for (word, value) in line[1..].iter().zip(words) {
         word.store(value, Ordering::Relaxed);
@@ -32,7 +32,7 @@ fn write_cell(block: &OwnArea, position: u64, kind: u64, parts: u64, extra: u64,
     line[0].store((position + 1) | kind << 32 | parts << 40 | extra << 48, Ordering::Release);
 }
 
-fn words(round: u32, lengths: [u64; 3]) -> [u64; 7] {
+pub(crate) fn words(round: u32, lengths: [u64; 3]) -> [u64; 7] {
     let envelope = envelope(1, round);
     let half = u64::from_le_bytes([7; 8]);
     [envelope.tag.0, half, half, 0, lengths[0], lengths[1], lengths[2]]
@@ -193,57 +193,6 @@ fn a_middling_message_lies_in_the_ring() {
         receive(&mut transports, 0, receiving).unwrap();
     }
     assert_eq!([receives[1].bytes(), receives[2].bytes()].concat(), sent);
-}
-
-/// What kind of cell a rank has written at `position` for the neighbour that has this block.
-fn kind_at(block: &PeerArea, position: u64) -> u64 {
-    let stamp = block.load(CELLS_AT + (position % 64) as usize * CELL_BYTES);
-    if stamp as u32 == position as u32 + 1 { stamp >> 32 & 0xff } else { 0 }
-}
-
-/// Pipes that are none, and none at all.
-#[test]
-fn who_can_not_put_into_pipes_sends_through_the_ring() {
-    for word in [0, 7, u64::MAX, 0x4000_0000_4000_0000] {
-        let (mut transports, _strangers, block, world) = with_stranger();
-        let seen = world[1].peer_block(0).unwrap();
-        block.word(8).store(1, Ordering::Release);
-        let _sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 3 << 20)]);
-        assert_eq!(kind_at(&seen, 0), 4, "an offer");
-        for at in [1088, 1096] {
-            block.word(at).store(word, Ordering::Release);
-        }
-        write_cell(&block, 0, 12, 0, 0, [0; 7]);
-        turn(&mut transports, 3);
-        assert_eq!([1, 2].map(|position| kind_at(&seen, position)), [7, 3], "{word:#x}: data, and a piece in the ring");
-    }
-}
-
-/// Who was asked for pipes may send through the ring all the same: it can't do otherwise.
-#[test]
-fn what_comes_through_the_ring_after_all_arrives() {
-    const PIECE: usize = 64 << 10;
-    let (mut transports, _strangers, block, world) = with_stranger();
-    let seen = world[1].peer_block(0).unwrap();
-    let sent = pattern(3, (1 << 20) + PIECE);
-    let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[sent.len()]);
-    block.word(256).store(5, Ordering::Release);
-    let place = [3, 0, 5, 0, 0x1008, 0, 0, 0];
-    for (word, value) in block.line(CELLS_AT + 64).iter().zip(place) {
-        word.store(value, Ordering::Relaxed);
-    }
-    write_cell(&block, 0, 4, 1, 0, words(0, [sent.len() as u64, 0, 0]));
-    turn(&mut transports, 1);
-    assert_eq!(kind_at(&seen, 0), 12, "it asks for pipes");
-    write_cell(&block, 1, 7, 0, 0, [3, 0, 0, 0, 0, 0, 0]);
-    let ring = block.area(49152..block.bytes());
-    for (index, piece) in sent.chunks(PIECE).enumerate() {
-        ring.write(index * PIECE % ring.bytes(), piece);
-        write_cell(&block, index as u64 + 2, 3, 0, 0, [PIECE as u64, 0, 0, 0, 0, 0, 0]);
-        turn(&mut transports, 1);
-    }
-    receive(&mut transports, 0, &mut receiving).unwrap();
-    assert!(receiving.bytes() == [sent]);
 }
 
 /// Whatever the messages before have said, each arrives as it was sent.

@@ -1,4 +1,4 @@
-//! Long messages that a neighbour reads from their sender's memory, in pieces of which each turn reads one, or gets through pipes.
+//! Long messages that a neighbour reads from their sender's memory, in pieces of which each turn reads one.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ucx_sys_wrap::tcp::Tcp;
@@ -44,31 +44,6 @@ fn long_messages_on_huge_pages_are_copied_by_the_receiver_alone() {
     }
 }
 
-/// The sender looks small pages up for the receiver, which copies them.
-#[test]
-fn long_messages_on_small_pages_come_through_pipes() {
-    for lengths in [&[3 * MIB][..], &[MIB + 1], &[16, 2 * MIB, MIB + 1], &[3 * MIB, 0, 5]] {
-        for is_posted in [true, false] {
-            for (is_sender_pooled, is_receiver_pooled) in [(false, false), (false, true), (true, false)] {
-                let mut transports = neighbours(2, true);
-                let post = if is_receiver_pooled { Receiving::post_pooled } else { Receiving::post };
-                let early = is_posted.then(|| post(&mut transports[1], 0, envelope(0, 0), lengths));
-                let parts: Vec<_> = lengths.iter().enumerate().map(|(seed, length)| pattern(seed, *length)).collect();
-                let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-                let send = if is_sender_pooled { Sending::post_pooled } else { Sending::post };
-                let mut sending = send(&mut transports[0], 1, envelope(0, 0), &slices);
-                turn(&mut transports, if is_posted { 0 } else { 100 });
-                let mut receiving = early.unwrap_or_else(|| post(&mut transports[1], 0, envelope(0, 0), lengths));
-                receive(&mut transports, 1, &mut receiving).unwrap();
-                assert!(receiving.bytes() == parts, "{lengths:?}");
-                turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
-                let copied = [0, 1].map(|rank| transports[rank].statistics()).map(|it| (it.copies, it.bytes_copied));
-                assert_eq!(copied, [(0, 0), (1, lengths.iter().sum::<usize>() as u64)], "{lengths:?}");
-            }
-        }
-    }
-}
-
 /// Every way is taken in the course of many messages; all arrive, in their order.
 #[test]
 fn long_messages_arrive_by_every_way() {
@@ -85,76 +60,6 @@ fn long_messages_arrive_by_every_way() {
         ways[usize::from(transports[0].statistics().bytes_copied > before)] += 1;
     }
     assert!(ways[0] > 0 && ways[1] > 0, "{ways:?}: by the receiver's copy alone, and through the ring");
-}
-
-/// A message of forty pieces that come through pipes, of which `turns` turns of both ranks have passed.
-fn begun_in_pipes(turns: usize) -> (Vec<Tcp>, Sending, Receiving, Vec<u8>) {
-    let mut transports = neighbours(2, true);
-    let bytes = pattern(1, 5 * MIB + 77);
-    let receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
-    let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
-    turn(&mut transports, turns);
-    assert!(sending.test(&mut transports[0]).is_none(), "it is not yet there");
-    (transports, sending, receiving, bytes)
-}
-
-#[test]
-fn what_is_withdrawn_while_it_is_in_pipes_arrives_whole() {
-    for turns in 0..8 {
-        let (mut transports, mut sending, mut receiving, bytes) = begun_in_pipes(turns);
-        assert!(matches!(sending.cancel(&mut transports[0]), Err(Error::Canceled)));
-        drop(sending);
-        let _other = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(2, bytes.len())]);
-        receive(&mut transports, 1, &mut receiving).unwrap();
-        assert!(receiving.bytes() == [bytes], "after {turns} turns");
-    }
-}
-
-#[test]
-fn a_receive_that_is_canceled_while_its_message_is_in_pipes_gets_no_more() {
-    for turns in 1..8 {
-        let (mut transports, mut sending, mut first, bytes) = begun_in_pipes(turns);
-        assert!(matches!(first.cancel(&mut transports[1]), Err(Error::Canceled)));
-        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
-        assert_eq!(transports[1].statistics().messages_received, 0);
-        // The pipes are empty, and the next one goes through them.
-        let mut second = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[bytes.len()]);
-        let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&bytes]);
-        receive(&mut transports, 1, &mut second).unwrap();
-        assert!(second.bytes() == [&bytes[..]]);
-        turn_until(&mut transports, |transports| behind.test(&mut transports[0]).is_some());
-        assert_eq!(transports[0].statistics().bytes_copied, 0);
-    }
-}
-
-#[test]
-fn a_receive_whose_sender_leaves_while_its_message_is_in_pipes_ends() {
-    for turns in 0..8 {
-        let (mut transports, sending, mut receiving, _) = begun_in_pipes(turns);
-        drop(transports.remove(0));
-        assert_lost(receive(&mut transports, 0, &mut receiving), 0);
-        drop(sending);
-    }
-}
-
-/// Two at a time, and small ones between them.
-#[test]
-fn messages_in_pipes_come_one_after_the_other_and_small_ones_between() {
-    let (mut transports, mut first, mut early, bytes) = begun_in_pipes(2);
-    let other = pattern(5, 3 * MIB + 1);
-    let mut late = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[other.len()]);
-    let mut small = Receiving::post(&mut transports[1], 0, envelope(0, 2), &[5]);
-    let mut second = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&other]);
-    let mut third = Sending::post(&mut transports[0], 1, envelope(0, 2), &[b"small"]);
-    third.test(&mut transports[0]).expect("it lies in its cell").unwrap();
-    receive(&mut transports, 1, &mut small).unwrap();
-    assert!(early.test(&mut transports[1]).is_none(), "the small one came first");
-    receive(&mut transports, 1, &mut early).unwrap();
-    receive(&mut transports, 1, &mut late).unwrap();
-    assert!(early.bytes() == [bytes] && late.bytes() == [other]);
-    for sending in [&mut first, &mut second] {
-        turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
-    }
 }
 
 /// A sender may take its memory back at any time: the message then comes whole by another way, whatever was read before.
