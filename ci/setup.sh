@@ -2,10 +2,10 @@
 # Installs what the checks and tests need beyond the Rust toolchain. Sourced; says what is missing where it can't.
 # What users need is less: the library itself needs nothing but cargo.
 
-# What tests use: UCX to test its transport; gcc, g++, make, cmake and pkg-config for the C ABI; clang for bindgen;
-# ip for network namespaces, in which links are cut, libpmix-dev to compare the bindings with; and the launchers that
-# start ranks in tests.
-brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev make cmake clang pkg-config iproute2 libpmix-dev openmpi-bin mpich slurm-wlm)
+# What tests use: UCX to test its transport; gcc, g++, make, cmake, pkg-config and valgrind for the C ABI; clang for
+# bindgen; ip for network namespaces, in which links are cut, libpmix-dev to compare the bindings with; and the launchers
+# that start ranks in tests.
+brevity_packages=(libucx0 libucx-dev gcc g++ libc6-dev make cmake clang pkg-config valgrind iproute2 libpmix-dev openmpi-bin mpich slurm-wlm)
 
 brevity_missing() {
     local package

@@ -4,8 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/setup.sh
 
-# UCX and CMake are installed above: a test that does not find one must fail.
-export BREVITY_REQUIRE_UCX=1 BREVITY_REQUIRE_CMAKE=1
+# UCX, CMake and valgrind are installed above: a test that does not find one must fail.
+export BREVITY_REQUIRE_UCX=1 BREVITY_REQUIRE_CMAKE=1 BREVITY_REQUIRE_VALGRIND=1
 
 # So are the launchers; but only root can run Slurm's daemons, make the network namespaces between which links are cut, and
 # listen to what others send.

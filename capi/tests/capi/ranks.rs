@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use brevity::launch::Launch;
-use brevity_testing::ucx_is_here;
+use brevity_testing::{is_required, ucx_is_here};
 use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::stage::{DEADLINE, Stage, source};
@@ -57,6 +57,22 @@ fn succeeds(name: &str, worlds: &[u32], arguments: &[&str]) {
 #[test]
 fn dense_collectives_agree_with_a_serial_oracle() {
     succeeds("dense.c", &[1, 3, 4], &[]);
+}
+
+/// Users look for their own mistakes so. Valgrind has no vDSO, and none of what AVX-512 adds.
+#[test]
+fn programs_run_under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        assert!(!is_required("BREVITY_REQUIRE_VALGRIND"), "no valgrind, and BREVITY_REQUIRE_VALGRIND is set");
+        eprintln!("skipped: no valgrind");
+        return;
+    }
+    let stage = Stage::new();
+    for name in ["dense.c", "exchange.c"] {
+        let program = stage.compile_plain(name);
+        let arguments = ["--quiet", "--error-exitcode=99", program.to_str().unwrap()];
+        launch(&stage, Path::new("valgrind"), &arguments, 2);
+    }
 }
 
 #[test]
