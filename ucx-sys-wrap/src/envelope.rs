@@ -13,6 +13,21 @@ pub const MAX_PARTS: usize = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signature(pub [u8; 16]);
 
+impl Signature {
+    /// As two words, little-endian.
+    #[inline]
+    pub(crate) fn words(self) -> [u64; 2] {
+        let whole = u128::from_le_bytes(self.0);
+        [whole as u64, (whole >> 64) as u64]
+    }
+
+    /// From its two words.
+    #[inline]
+    pub(crate) fn from_words([low, high]: [u64; 2]) -> Self {
+        Self((u128::from(low) | u128::from(high) << 64).to_le_bytes())
+    }
+}
+
 /// A word that spreads with the messages of a call: a rank sends the largest that it has set or received.
 ///
 /// In a collective whose result depends on every rank, every rank ends with the largest mark that any rank set, without

@@ -53,7 +53,7 @@ impl Group {
             shared: &shared,
             spins: self.0.engine.spins(),
         };
-        if let Some(mut call) = HostCall::begin_at_once(&mut ticket, around, &place) {
+        if let Some(mut call) = HostCall::begin_at_once(&mut ticket, &around, &place) {
             return match at_once(&mut call, data) {
                 ControlFlow::Break(result) => result,
                 ControlFlow::Continue(rest) => {
@@ -63,7 +63,7 @@ impl Group {
             };
         }
         self.0.engine.run_without_scope(identity.timeout, &expired, async {
-            let mut call = HostCall::begin(&mut ticket, around, &place).await?;
+            let mut call = HostCall::begin(&mut ticket, &around, &place).await?;
             match at_once(&mut call, data) {
                 ControlFlow::Break(result) => result,
                 ControlFlow::Continue(rest) => body(&mut call, data, rest).await,
@@ -100,7 +100,7 @@ impl Group {
                     shared: &shared,
                     spins: 0,
                 };
-                let mut call = HostCall::begin(&mut ticket, around, &place).await?;
+                let mut call = HostCall::begin(&mut ticket, &around, &place).await?;
                 body(&mut call, data).await
             })
         })

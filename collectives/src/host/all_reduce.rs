@@ -168,23 +168,7 @@ fn publish_line<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
 fn reduce_lines<T: Element, const N: usize>(call: &mut HostCall<'_>, step: Step, data: &mut [T], reduction: Reduction) {
     let world_size = call.world_size();
     let slots = call.slots();
-    let own = slots.own_place();
-    let (mut held, mut theirs) = (Line([0; N]), Line([0; N]));
-    let bytes = size_of_val(data);
-    let held: &mut [T] = bytemuck::cast_slice_mut(&mut held.0[..bytes]);
-    let theirs: &mut [T] = bytemuck::cast_slice_mut(&mut theirs.0[..bytes]);
-    if own > 0 {
-        held.copy_from_slice(data);
-        slots.read_inline(0, step, bytemuck::cast_slice_mut(data));
-    }
-    for place in 1..slots.places() {
-        if place == own {
-            T::combine(reduction, data, held);
-        } else {
-            slots.read_inline(place, step, bytemuck::cast_slice_mut(theirs));
-            T::combine(reduction, data, theirs);
-        }
-    }
+    slots.reduce_inline::<T, N>(step, data, |into, from| T::combine(reduction, into, from));
     slots.acknowledge(step);
     divide(data, reduction, world_size);
 }
@@ -286,11 +270,6 @@ fn divide<T: Element>(block: &mut [T], reduction: Reduction, world_size: u32) {
         T::divide(block, world_size);
     }
 }
-
-/// Bytes of one line, aligned for every element type.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line<const N: usize>([u8; N]);
 
 /// How a vector is cut into chunks and those into slices; all in elements.
 struct Chunks {

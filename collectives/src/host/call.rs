@@ -29,7 +29,7 @@ const LONG_TIME: Duration = Duration::from_millis(5);
 /// group, unless it ends because the group goes.
 pub struct HostCall<'a> {
     slots: &'a mut Slots,
-    around: Surroundings<'a>,
+    around: &'a Surroundings<'a>,
     place: &'a Place,
     /// The number of the call's first step.
     first: u64,
@@ -52,7 +52,6 @@ impl Wait {
 }
 
 /// What a call over slots needs besides them.
-#[derive(Clone, Copy)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) port: &'a Port,
     pub(crate) expiry: &'a dyn Expiry,
@@ -89,7 +88,7 @@ impl<'a> HostCall<'a> {
     #[inline]
     pub(crate) fn begin_at_once<Q: Hold<Slots>>(
         ticket: &'a mut Ticket<Slots, Q>,
-        around: Surroundings<'a>,
+        around: &'a Surroundings<'a>,
         place: &'a Place,
     ) -> Option<Self> {
         let slots = ticket.thing().filter(|_| !around.course.is_closed.load(Ordering::Relaxed))?;
@@ -103,7 +102,7 @@ impl<'a> HostCall<'a> {
     #[inline]
     pub(crate) async fn begin<Q: Hold<Slots>>(
         ticket: &'a mut Ticket<Slots, Q>,
-        around: Surroundings<'a>,
+        around: &'a Surroundings<'a>,
         place: &'a Place,
     ) -> Result<Self> {
         poll_fn(|_| match around.end(place, around.port.rank(), 0) {
@@ -176,7 +175,7 @@ impl<'a> HostCall<'a> {
     ///
     /// # Errors
     /// When it is a part of another call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is_soon_published(&mut self, place: usize, step: Step, bytes: usize) -> Result<bool> {
         for look in 0..=self.around.spins {
             self.slots.ask_for_inline(place, step, bytes);
@@ -278,7 +277,7 @@ impl<'a> HostCall<'a> {
         wait: &mut Wait,
         look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
     ) -> Result<Option<R>> {
-        let Surroundings { port, expiry, records, outer, shared, .. } = self.around;
+        let Surroundings { port, expiry, records, outer, shared, .. } = *self.around;
         let rank = self.slots.rank_at(place);
         // The engine closes the group for a call whose time is over, once the others had theirs.
         self.is_whole |= expiry.has_expired();

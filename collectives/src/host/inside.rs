@@ -108,7 +108,7 @@ impl Loan<'_> {
     /// As [`Claim::borrow`].
     pub(crate) async fn begin(&mut self) -> Result<HostCall<'_>> {
         let ticket = self.ticket.as_mut().unwrap_or_else(|| unreachable!("it goes back when the loan is dropped"));
-        HostCall::begin(ticket, self.claim.around, self.claim.place).await
+        HostCall::begin(ticket, &self.claim.around, self.claim.place).await
     }
 }
 

@@ -29,8 +29,8 @@ pub(super) const CELL_BYTES: usize = 576;
 pub(super) const FIRST_BYTES: usize = 16;
 pub(super) const INLINE_BYTES: usize = FIRST_BYTES + CELL_BYTES - 64;
 
-/// Payload of a short message in the first line.
-pub(super) const SHORT_FIRST_BYTES: usize = 48;
+/// Where the payload of a short message begins in its cell.
+pub(super) const SHORT_AT: usize = 16;
 
 /// The longest message that lies in the ring as a whole.
 pub(super) const MIDDLING_BYTES: usize = 8 << 10;
@@ -167,15 +167,16 @@ impl Head {
     #[inline]
     pub(super) fn inline_line(&self, first: [u8; FIRST_BYTES]) -> Line {
         let [a, b, c] = self.lengths.map(|length| length as u64 & 0xffff);
-        let (low, high) = halves(first);
-        let (left, right) = halves(self.signature.0);
+        let whole = u128::from_le_bytes(first);
+        let (low, high) = (whole as u64, (whole >> 64) as u64);
+        let [left, right] = self.signature.words();
         [0, self.tag.0, left, right, self.mark.0, a | b << 16 | c << 32, low, high]
     }
 
     /// The first line of a long message or an offer.
     pub(super) fn long_line(&self) -> Line {
         let [a, b, c] = self.lengths.map(|length| length as u64);
-        let (left, right) = halves(self.signature.0);
+        let [left, right] = self.signature.words();
         [0, self.tag.0, left, right, self.mark.0, a, b, c]
     }
 
@@ -192,7 +193,7 @@ impl Head {
         peer: Rank,
     ) -> Result<(Self, Place), String> {
         let [_, tag, length, number, word, serial, address, _] = *line;
-        let (left, right) = halves(signature.0);
+        let [left, right] = signature.words();
         let long = [1 << 40, tag, left, right, mark.0, length, 0, 0];
         let place = [number, word, serial, 0, address, 0, 0, 0];
         Ok((Self::decode(&long, Kind::Offer, peer)?, Place::decode(&place)?))
@@ -218,9 +219,7 @@ impl Head {
         if sum.is_none_or(|sum| sum > most) {
             return Err(format!("a message of {lengths:?} bytes, expected at most {most}"));
         }
-        let mut signature = Signature::default();
-        signature.0[..8].copy_from_slice(&line[2].to_le_bytes());
-        signature.0[8..].copy_from_slice(&line[3].to_le_bytes());
+        let signature = Signature::from_words([line[2], line[3]]);
         Ok(Self { tag, signature, mark: Mark(line[4]), parts, lengths: lengths.map(|length| length as usize) })
     }
 }
@@ -254,12 +253,6 @@ impl Place {
         }
         Ok(Self { number, word: word as usize, serial, addresses: [a, b, c].map(|address| address as usize) })
     }
-}
-
-#[inline]
-fn halves(bytes: [u8; 16]) -> (u64, u64) {
-    let whole = u128::from_le_bytes(bytes);
-    (whole as u64, (whole >> 64) as u64)
 }
 
 #[cfg(test)]

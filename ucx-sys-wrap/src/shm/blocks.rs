@@ -12,11 +12,6 @@ use super::copying;
 /// for at once.
 pub(super) const BLOCK_BYTES: usize = 512;
 
-/// Memory of one block, aligned for every element type.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-pub(super) struct Block(pub(super) [u8; BLOCK_BYTES]);
-
 /// Copies `bytes` to `at`; with `streams` past the caches, and then [`fence`] must follow before they are published.
 #[inline]
 pub(crate) fn write(own: &OwnArea, at: usize, bytes: &[u8], streams: bool) {

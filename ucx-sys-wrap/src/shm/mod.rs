@@ -39,7 +39,6 @@ mod slots;
 #[cfg(test)]
 mod slots_tests;
 mod turnstile;
-mod words;
 
 pub use area::{LINE_BYTES, OwnArea, PeerArea};
 pub use bell::Bell;
@@ -56,4 +55,3 @@ pub use records::Records;
 pub use segment::{OwnSegment, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, LENT_DEPTH, Slots, Step};
 pub use turnstile::{Hold, Ticket, Turnstile};
-pub(crate) use words::{load_words, store_words};

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::neighbourhood::Neighbourhood;
 use super::slots::RECORDS_AT;
-use super::words::word_of;
 use crate::Signature;
 
 /// Calls that are remembered.
@@ -34,12 +33,13 @@ impl Records {
 
     /// Says what this rank's call number `number` is. Costs four stores.
     #[inline]
-    pub fn record(&self, number: u32, Signature(signature): Signature) {
+    pub fn record(&self, number: u32, signature: Signature) {
+        let [low, high] = signature.words();
         let line = self.own.line(line_of(number));
         // A reader that sees a part of this does not see the number that it looks for.
         line[0].store(0, Ordering::Release);
-        line[1].store(word_of(&signature[..8]), Ordering::Release);
-        line[2].store(word_of(&signature[8..]), Ordering::Release);
+        line[1].store(low, Ordering::Release);
+        line[2].store(high, Ordering::Release);
         line[0].store(u64::from(number) + 1, Ordering::Release);
     }
 
@@ -52,10 +52,8 @@ impl Records {
         if peer.load(at) != expected {
             return None;
         }
-        let mut signature = [0; 16];
-        signature[..8].copy_from_slice(&peer.load(at + 8).to_ne_bytes());
-        signature[8..].copy_from_slice(&peer.load(at + 16).to_ne_bytes());
-        (peer.load(at) == expected).then_some(Signature(signature))
+        let signature = Signature::from_words([peer.load(at + 8), peer.load(at + 16)]);
+        (peer.load(at) == expected).then_some(signature)
     }
 }
 

@@ -29,7 +29,6 @@ use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::blocks;
 use super::neighbourhood::Neighbourhood;
 use super::regime::Regime;
-use super::words::{load_words, store_words, word_of};
 use crate::{Error, Mark, Rank, Result, Signature};
 use lending::Pipes;
 
@@ -56,8 +55,8 @@ const CHUNKS_AT: usize = 8192;
 /// Bytes that the system gives at once, at least.
 const PAGE_BYTES: usize = 4096;
 
-/// Words of payload in a slot's first line.
-const FIRST_LINE_WORDS: usize = LINE_BYTES / 8 - PAYLOAD_AT / 8;
+/// Payload in the line of a slot's flag, in bytes.
+const FIRST_BYTES: usize = LINE_BYTES - PAYLOAD_AT;
 
 /// The number of a step, the same on all ranks of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -184,27 +183,21 @@ impl Slots {
     /// When there are more.
     #[inline]
     pub fn publish_inline(&mut self, step: Step, header: Header, bytes: &[u8]) {
-        assert!(bytes.len() <= INLINE_BYTES, "{} bytes in a line, expected at most {INLINE_BYTES}", bytes.len());
+        check_inline(bytes.len());
         self.count(bytes.len());
-        let control = step.control();
-        let (first, rest) = bytes.split_at(bytes.len().min(FIRST_LINE_WORDS * 8));
-        store_words(&self.own.line(control)[PAYLOAD_AT / 8..], first);
-        if rest.len() <= LINE_BYTES {
-            store_words(self.own.line(control + LINE_BYTES), rest);
-        } else {
-            self.own.write_block(control + LINE_BYTES, rest);
-        }
+        self.own.write_block(step.control() + PAYLOAD_AT, bytes);
         self.publish(step, header);
     }
 
     /// Publishes the step: what was written to its slot is seen by whoever sees this.
     #[inline]
-    pub fn publish(&mut self, step: Step, Header { signature: Signature(signature), mark }: Header) {
+    pub fn publish(&mut self, step: Step, Header { signature, mark }: Header) {
         self.fence();
         let control = step.control();
         let line = self.own.line(control);
-        line[1].store(word_of(&signature[..8]), Ordering::Relaxed);
-        line[2].store(word_of(&signature[8..]), Ordering::Relaxed);
+        let [low, high] = signature.words();
+        line[1].store(low, Ordering::Relaxed);
+        line[2].store(high, Ordering::Relaxed);
         let is_marked = mark != Mark::NONE;
         if is_marked {
             self.own.word(control + MARK_AT).store(mark.0, Ordering::Relaxed);
@@ -217,7 +210,7 @@ impl Slots {
     /// is one line: more would keep the writer from its lines.
     #[inline]
     pub fn ask_for_inline(&self, place: usize, step: Step, bytes: usize) {
-        let rest = bytes.saturating_sub(FIRST_LINE_WORDS * 8);
+        let rest = bytes.saturating_sub(FIRST_BYTES);
         if rest <= LINE_BYTES {
             blocks::ask_to_read(self.peer(place), step.control() + LINE_BYTES, rest);
         }
@@ -227,7 +220,7 @@ impl Slots {
     ///
     /// # Errors
     /// [`Error::Protocol`] when the slot holds a later step, which can't be: this one is not finished.
-    #[inline]
+    #[inline(always)]
     pub fn published(&self, place: usize, step: Step) -> Result<Option<Header>> {
         let peer = self.peer(place);
         let control = step.control();
@@ -236,11 +229,9 @@ impl Slots {
             return if found >> 1 < step.0 { Ok(None) } else { Err(self.beyond(place, found >> 1, step)) };
         }
         let line = peer.line(control);
-        let mut signature = [0; 16];
-        signature[..8].copy_from_slice(&line[1].to_ne_bytes());
-        signature[8..].copy_from_slice(&line[2].to_ne_bytes());
+        let signature = Signature::from_words([line[1], line[2]]);
         let mark = if found & 1 == 0 { Mark::NONE } else { Mark(peer.load(control + MARK_AT)) };
-        Ok(Some(Header { signature: Signature(signature), mark }))
+        Ok(Some(Header { signature, mark }))
     }
 
     /// Copies what was published by [`publish_inline`](Self::publish_inline) to `into`.
@@ -249,15 +240,8 @@ impl Slots {
     /// When `into` is longer than [`INLINE_BYTES`].
     #[inline]
     pub fn read_inline(&self, place: usize, step: Step, into: &mut [u8]) {
-        assert!(into.len() <= INLINE_BYTES, "{} bytes of a line, expected at most {INLINE_BYTES}", into.len());
-        let (peer, control) = (self.peer(place), step.control());
-        let (first, rest) = into.split_at_mut(into.len().min(FIRST_LINE_WORDS * 8));
-        load_words(&peer.line(control)[PAYLOAD_AT / 8..], first);
-        if rest.len() > LINE_BYTES {
-            peer.read_block(control + LINE_BYTES, rest);
-        } else if !rest.is_empty() {
-            load_words(&peer.line(control + LINE_BYTES), rest);
-        }
+        check_inline(into.len());
+        self.peer(place).read_block(step.control() + PAYLOAD_AT, into);
     }
 
     /// Copies `bytes` into this rank's slot of the step, from `offset` on, to be published later.
@@ -417,6 +401,11 @@ impl Step {
     const fn chunk(self) -> usize {
         CHUNKS_AT + (self.0 % DEPTH) as usize * CHUNK_BYTES
     }
+}
+
+#[inline]
+fn check_inline(bytes: usize) {
+    assert!(bytes <= INLINE_BYTES, "{bytes} bytes in a line, expected at most {INLINE_BYTES}");
 }
 
 fn check_chunk(offset: usize, bytes: usize) {

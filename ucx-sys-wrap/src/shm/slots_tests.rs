@@ -90,10 +90,10 @@ fn reductions_are_in_the_order_of_places() {
         slots.write(steps[0], 64, bytemuck::cast_slice(&vector(place)));
         slots.publish(steps[0], header(0));
     }
-    // Not commutative, so that the order shows.
+    // Not associative, so that the order shows.
     let combine = |into: &mut [u32], from: &[u32]| {
         for (into, from) in into.iter_mut().zip(from) {
-            *into = into.wrapping_mul(31).wrapping_add(*from);
+            *into = into.wrapping_add(*from).wrapping_mul(31);
         }
     };
     let mut expected = vector(0);

@@ -1,12 +1,12 @@
 //! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells or, as a
 //! whole, in the ring.
 
-use super::super::cell::{Head, INLINE_BYTES, MIDDLING_BYTES, SHORT_FIRST_BYTES};
+use super::super::cell::{Head, INLINE_BYTES, MIDDLING_BYTES, SHORT_AT};
 use super::super::payload::{ask_for_ring, read_ring};
 use super::super::receives::Delivery;
 use super::{HEADER_BYTES, Receiver, count_copy};
 use crate::limits::cost;
-use crate::shm::{LINE_BYTES, PeerArea, load_words};
+use crate::shm::{LINE_BYTES, PeerArea};
 use crate::{Result, Statistics, Tag};
 
 /// Where the payload of a message lies.
@@ -81,13 +81,7 @@ impl Receiver {
 #[inline]
 fn read_payload(cells: &PeerArea, ring: &PeerArea, source: Source, into: &mut [u8]) {
     match source {
-        Source::Cell(at) => {
-            let (now, later) = into.split_at_mut(into.len().min(SHORT_FIRST_BYTES));
-            load_words(&cells.line(at)[2..], now);
-            if !later.is_empty() {
-                cells.read_block(at + LINE_BYTES, later);
-            }
-        }
+        Source::Cell(at) => cells.read_block(at + SHORT_AT, into),
         Source::Ring(position) => read_ring(ring, position, into),
     }
 }

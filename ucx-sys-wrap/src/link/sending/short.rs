@@ -3,10 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::cell::{INLINE_BYTES, Kind, MIDDLING_BYTES, SHORT_FIRST_BYTES, offset_of, stamp};
+use super::super::cell::{INLINE_BYTES, Kind, MIDDLING_BYTES, SHORT_AT, offset_of, stamp};
 use super::Sender;
 use crate::limits::cost;
-use crate::shm::{LINE_BYTES, blocks, store_words};
+use crate::shm::{LINE_BYTES, blocks};
 use crate::transport::SendParts;
 use crate::{Envelope, Statistics, Tag};
 
@@ -25,13 +25,9 @@ impl Sender {
         }
         let at = offset_of(self.position);
         // A copy: the message goes to the neighbour through the cell.
-        let (now, later) = bytes.split_at(bytes.len().min(SHORT_FIRST_BYTES));
-        if !later.is_empty() {
-            self.cells.write_block(at + LINE_BYTES, later);
-        }
-        store_words(&self.cells.line(at)[2..], now);
+        self.cells.write_block(at + SHORT_AT, bytes);
         self.publish_short(Kind::Short, envelope.tag, bytes.len(), counts);
-        blocks::demote(&self.cells, at, LINE_BYTES + later.len());
+        blocks::demote(&self.cells, at, LINE_BYTES.max(SHORT_AT + bytes.len()));
         true
     }
 

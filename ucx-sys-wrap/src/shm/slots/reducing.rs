@@ -2,13 +2,57 @@
 
 use bytemuck::Pod;
 
-use super::{Slots, Step, check_chunk};
-use crate::shm::blocks::{self, BLOCK_BYTES, Block};
+use super::{PAYLOAD_AT, Slots, Step, check_chunk, check_inline};
+use crate::shm::PeerArea;
+use crate::shm::blocks::{self, BLOCK_BYTES};
+
+/// Memory of one block, aligned for every element type.
+#[repr(align(64))]
+struct Block<const BYTES: usize>([u8; BYTES]);
+
+/// What a rank works with while it reduces a block: what it has read of another, and its own part, where that comes later.
+struct Desk<const BYTES: usize> {
+    theirs: Block<BYTES>,
+    own: Option<Block<BYTES>>,
+}
+
+impl<const BYTES: usize> Block<BYTES> {
+    #[inline]
+    fn new() -> Self {
+        Self([0; BYTES])
+    }
+}
+
+impl<const BYTES: usize> Desk<BYTES> {
+    /// For the rank at a place. The first two are interchangeable: a reduction is commutative, if not associative.
+    #[inline]
+    fn new(own_place: usize) -> Self {
+        Self { theirs: Block::new(), own: (own_place > 1).then(Block::new) }
+    }
+}
 
 impl Slots {
+    /// Reduces over all ranks what was published by [`publish_inline`](Self::publish_inline), of up to `N` bytes, otherwise as
+    /// [`reduce`](Self::reduce).
+    ///
+    /// # Panics
+    /// When `own` is longer than `N` bytes or [`INLINE_BYTES`](super::INLINE_BYTES).
+    #[inline]
+    pub fn reduce_inline<T: Pod, const N: usize>(
+        &mut self,
+        step: Step,
+        own: &mut [T],
+        combine: impl Fn(&mut [T], &[T]),
+    ) {
+        check_inline(size_of_val(own));
+        let at = step.control() + PAYLOAD_AT;
+        self.fold(own, &mut Desk::<N>::new(self.own_place()), combine, |peer, into| peer.read_block(at, into));
+    }
+
     /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the others' lie in
-    /// their slots of the step, from `offset` on. `combine` puts the second into the first; `finish` has the last word.
-    /// Works a block at a time, so that what is read is still near when it is combined.
+    /// their slots of the step, from `offset` on. `combine` puts the second into the first, and it makes no difference which
+    /// of them is which; `finish` has the last word. Works a block at a time, so that what is read is still near when it
+    /// is combined.
     ///
     /// With `publishing`, the result goes to this rank's slot too, at the same offset.
     ///
@@ -27,9 +71,7 @@ impl Slots {
             self.count(size_of_val(own));
         }
         let mut at = step.chunk() + offset;
-        let place = self.own_place();
-        let (mut held, mut theirs) = (Block([0; BLOCK_BYTES]), Block([0; BLOCK_BYTES]));
-        let (held, theirs) = (bytemuck::cast_slice_mut(&mut held.0), bytemuck::cast_slice_mut(&mut theirs.0));
+        let mut desk = Desk::<BLOCK_BYTES>::new(self.own_place());
         let streams = self.regime.is_slow();
         self.is_unfenced |= publishing && streams;
         let mut left = size_of_val(own);
@@ -42,8 +84,7 @@ impl Slots {
             if publishing && !streams {
                 blocks::ask_to_write(&self.own, at + bytes, left);
             }
-            let count = block.len();
-            self.fold(place, at, block, (&mut held[..count], &mut theirs[..count]), &combine);
+            self.fold(block, &mut desk, &combine, |peer, into| peer.read_block(at, into));
             finish(block);
             if publishing {
                 let block = bytemuck::cast_slice(block);
@@ -55,25 +96,30 @@ impl Slots {
 
     /// Reduces one block in the order of places.
     #[inline]
-    fn fold<T: Pod>(
+    fn fold<T: Pod, const N: usize>(
         &self,
-        own_place: usize,
-        at: usize,
-        own: &mut [T],
-        (held, theirs): (&mut [T], &mut [T]),
-        combine: &impl Fn(&mut [T], &[T]),
+        block: &mut [T],
+        desk: &mut Desk<N>,
+        combine: impl Fn(&mut [T], &[T]),
+        read: impl Fn(&PeerArea, &mut [u8]),
     ) {
-        if own_place > 0 {
-            held.copy_from_slice(own);
-            self.peer(0).read_block(at, bytemuck::cast_slice_mut(own));
+        let bytes = size_of_val(block);
+        let theirs = &mut desk.theirs.0[..bytes];
+        let mut own = desk.own.as_mut().map(|own| &mut own.0[..bytes]);
+        if let (Some(own), Some(first)) = (&mut own, &self.peers[0]) {
+            own.copy_from_slice(bytemuck::cast_slice(block));
+            read(first, bytemuck::cast_slice_mut(block));
         }
-        for peer in self.peers.iter().skip(1) {
-            match peer {
-                None => combine(own, held),
-                Some(peer) => {
-                    peer.read_block(at, bytemuck::cast_slice_mut(theirs));
-                    combine(own, theirs);
+        let others = self.peers.iter().skip(usize::from(own.is_some()));
+        for peer in others {
+            match (peer, &own) {
+                (Some(peer), _) => {
+                    read(peer, theirs);
+                    combine(block, bytemuck::cast_slice(theirs));
                 }
+                (None, Some(own)) => combine(block, bytemuck::cast_slice(own)),
+                // It is there from the beginning.
+                (None, None) => {}
             }
         }
     }
