@@ -191,7 +191,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
 
     /// Posts a receive whose parts are as long as their places.
     pub fn recv<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> Receiving<'_, 'env, B> {
-        Receiving(self.recv_up_to(from, round, buffer))
+        let (leaf, expected) = self.comm.recv_with_room(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
+        Receiving { up_to: ReceivingUpTo { leaf, place: &self.place, shared: self.shared, from }, expected }
     }
 
     /// Posts a receive whose parts are at most as long as their places; resolves with their lengths in bytes.
@@ -248,22 +249,24 @@ impl<'env, B: RecvBuffer + 'env> Future for ReceivingUpTo<'_, 'env, B> {
 
 /// A message of a known size awaited; see [`Call::recv`].
 #[must_use = "a receive that is dropped is canceled"]
-pub struct Receiving<'a, 'env, B: RecvBuffer + 'env>(ReceivingUpTo<'a, 'env, B>);
+pub struct Receiving<'a, 'env, B: RecvBuffer + 'env> {
+    up_to: ReceivingUpTo<'a, 'env, B>,
+    expected: Lengths,
+}
 
 impl<'env, B: RecvBuffer + 'env> Future for Receiving<'_, 'env, B> {
     type Output = Result<B>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<B>> {
-        let (buffer, lengths) = match ready!(Pin::new(&mut self.0).poll(context)) {
+        let (buffer, lengths) = match ready!(Pin::new(&mut self.up_to).poll(context)) {
             Ok(arrived) => arrived,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let expected = self.0.leaf.lent();
-        Poll::Ready(if lengths == *expected {
+        Poll::Ready(if lengths == self.expected {
             Ok(buffer)
         } else {
-            let what = format!("parts of {lengths:?} bytes, expected {expected:?}");
-            Err(self.0.shared.refuse(self.0.from, what))
+            let what = format!("parts of {lengths:?} bytes, expected {:?}", self.expected);
+            Err(self.up_to.shared.refuse(self.up_to.from, what))
         })
     }
 }

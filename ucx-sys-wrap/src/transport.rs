@@ -91,6 +91,13 @@ pub trait Transport: Send + sealed::Sealed {
     /// Posts a message to `to`. A zero-length part is a part; a message may have none.
     fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone>;
 
+    /// Sends a message of one part, if it can be on its way when this returns; says whether it is. Else nothing has happened,
+    /// and it is to be [posted](Self::post_send). Spares short messages the passing of leases to and fro.
+    fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
+        let _ = (to, envelope, part);
+        false
+    }
+
     /// Posts a receive of the next message from `from` with the tag of `envelope`.
     ///
     /// The message must have the same number of parts, none longer than its place, and the same signature; else the

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::lease::{ReadLease, WriteLease};
+use super::lease::WriteLease;
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{Inner, Inside, OperationId, Orphan, Port, ScopeState};
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
@@ -154,39 +154,58 @@ impl<'env> Comm<'env> {
         let mut parts = SendParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
         unsafe { B::lend(&raw, &mut parts) };
-        let lent = lengths(parts.iter().map(ReadLease::len));
         let inner = self.port.enter();
-        let posted = match inner.transport.borrow_mut().post_send(to, envelope, parts) {
-            Posted::Done(done) => Posted::Done(done.result),
-            Posted::Pending(id) => Posted::Pending(id),
+        let mut transport = inner.transport.borrow_mut();
+        let is_sent = matches!(&parts[..], [part] if transport.send_at_once(to, &envelope, part.bytes()));
+        let posted = if is_sent {
+            Posted::Done(Ok(()))
+        } else {
+            match transport.post_send(to, envelope, parts) {
+                Posted::Done(done) => Posted::Done(done.result),
+                Posted::Pending(id) => Posted::Pending(id),
+            }
         };
-        Leaf::new(self, &inner, (to, envelope.tag), lent, raw, posted)
+        drop(transport);
+        Leaf::new(self, &inner, (to, envelope.tag), raw, posted)
     }
 
     /// Posts a receive of the next message from `from` with the envelope's tag.
     ///
     /// The buffer comes back with what arrived; each part is at most as long as its place.
     pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
+        self.post_recv(from, envelope, buffer, |_| ()).0
+    }
+
+    /// As [`recv`](Self::recv), with the bytes that the buffer has for each part.
+    pub fn recv_with_room<B: RecvBuffer + 'env>(
+        &self,
+        from: Rank,
+        envelope: Envelope,
+        buffer: B,
+    ) -> (Recv<'_, 'env, B>, Lengths) {
+        self.post_recv(from, envelope, buffer, |parts| parts.iter().map(WriteLease::len).collect())
+    }
+
+    #[inline]
+    fn post_recv<B: RecvBuffer + 'env, N>(
+        &self,
+        from: Rank,
+        envelope: Envelope,
+        buffer: B,
+        note: impl FnOnce(&RecvParts) -> N,
+    ) -> (Recv<'_, 'env, B>, N) {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
         unsafe { B::lend(&mut raw, &mut parts) };
-        let lent = lengths(parts.iter().map(WriteLease::len));
+        let noted = note(&parts);
         let inner = self.port.enter();
         let posted = match inner.transport.borrow_mut().post_recv(from, envelope, parts) {
             Posted::Done(done) => Posted::Done(done.result),
             Posted::Pending(id) => Posted::Pending(id),
         };
-        Leaf::new(self, &inner, (from, envelope.tag), lent, raw, posted)
+        (Leaf::new(self, &inner, (from, envelope.tag), raw, posted), noted)
     }
-}
-
-/// Bytes of each part; there are never more than fit.
-#[inline]
-pub(super) fn lengths(parts: impl Iterator<Item = usize>) -> Lengths {
-    let mut lengths = Lengths::new();
-    parts.for_each(|bytes| _ = lengths.try_push(bytes));
-    lengths
 }
 
 /// Ends what is left in a scope when its stack frame is left, by return or by panic.
@@ -213,7 +232,6 @@ pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     comm: &'comm Comm<'env>,
     peer: Rank,
     tag: Tag,
-    lent: Lengths,
     state: State<Id>,
     /// The buffer, until it is given back.
     raw: Option<B::Raw>,
@@ -231,7 +249,6 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         comm: &'comm Comm<'env>,
         inner: &Inner,
         (peer, tag): (Rank, Tag),
-        lent: Lengths,
         raw: B::Raw,
         posted: Posted<Id, Result<Id::Outcome>>,
     ) -> Self {
@@ -242,13 +259,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
                 State::Pending(id)
             }
         };
-        Self { comm, peer, tag, lent, state, raw: Some(raw) }
-    }
-
-    /// Bytes that the buffer has for each part.
-    #[must_use]
-    pub fn lent(&self) -> &Lengths {
-        &self.lent
+        Self { comm, peer, tag, state, raw: Some(raw) }
     }
 
     /// Asks the transport about an operation that is pending. `Some` when it is over or out of time.

@@ -6,8 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::comm::{Comm, Direction, Leaf, lengths};
-use super::lease::{ReadLease, WriteLease};
+use super::comm::{Comm, Direction, Leaf};
 use super::memory::{RecvBuffer, SendBuffer};
 use super::port::{OperationId, Port};
 use crate::one_sided::{GetId, PutId, RegionKey, Remote, get_bytes, put_bytes};
@@ -75,14 +74,13 @@ impl<'env> Comm<'env> {
         let mut parts = SendParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&raw, &mut parts) };
-        let lent = lengths(parts.iter().map(ReadLease::len));
         let (key, offset) = (&to.remote.key, offset as u64);
         let inner = self.port().enter();
         let posted = match self.check(to).and_then(|()| key.check(offset, put_bytes(&parts))) {
             Err(error) => Posted::Done(Err(error)),
             Ok(()) => inner.transport.borrow_mut().one_sided().post_put(&to.remote, offset, parts),
         };
-        Leaf::new(self, &inner, (key.owner, tag(key.owner)), lent, raw, posted)
+        Leaf::new(self, &inner, (key.owner, tag(key.owner)), raw, posted)
     }
 
     /// Fills a buffer's parts, one after another, from a peer's region from byte `offset` on.
@@ -94,14 +92,13 @@ impl<'env> Comm<'env> {
         let mut parts = RecvParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
         unsafe { B::lend(&mut raw, &mut parts) };
-        let lent = lengths(parts.iter().map(WriteLease::len));
         let (key, offset) = (&from.remote.key, offset as u64);
         let inner = self.port().enter();
         let posted = match self.check(from).and_then(|()| key.check(offset, get_bytes(&parts))) {
             Err(error) => Posted::Done(Err(error)),
             Ok(()) => inner.transport.borrow_mut().one_sided().post_get(&from.remote, offset, parts),
         };
-        Leaf::new(self, &inner, (key.owner, tag(key.owner)), lent, raw, posted)
+        Leaf::new(self, &inner, (key.owner, tag(key.owner)), raw, posted)
     }
 
     /// Resolves when all puts to `to` that were posted before have reached its memory: a message that is sent then finds
@@ -112,7 +109,7 @@ impl<'env> Comm<'env> {
     pub fn flush(&self, to: Rank) -> Flush<'_, 'env> {
         let inner = self.port().enter();
         let posted = inner.transport.borrow_mut().one_sided().post_flush(to);
-        Flush(Leaf::new(self, &inner, (to, tag(to)), Default::default(), (), posted))
+        Flush(Leaf::new(self, &inner, (to, tag(to)), (), posted))
     }
 
     /// A region can only be accessed through the port that it was opened at.

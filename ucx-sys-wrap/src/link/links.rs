@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Link;
 use crate::shm::Neighbourhood;
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, join, split};
-use crate::{Envelope, Error, Rank, Result, Statistics};
+use crate::{Arrival, Envelope, Error, Rank, Result, Statistics};
 
 /// How much is taken from a link in one turn, in bytes.
 const QUOTA: usize = 1 << 20;
@@ -77,6 +77,15 @@ impl Links {
         }
     }
 
+    /// Sends a message of one part, if the peer has a link and the message can be on its way at once; says whether it is.
+    #[inline]
+    pub(crate) fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8], counts: &mut Statistics) -> bool {
+        match self.links.get_mut(to.index()) {
+            Some(Some(link)) => link.send_at_once(envelope, part, counts),
+            _ => false,
+        }
+    }
+
     /// Posts a receive from a peer that has a link.
     #[inline]
     pub(crate) fn post_recv(
@@ -107,6 +116,13 @@ impl Links {
     pub(crate) fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
         let (index, key) = split(id.0);
         self.links.get_mut(index)?.as_mut()?.receiver.test(key)
+    }
+
+    /// As [`test_recv`](Self::test_recv), without the leases.
+    #[inline]
+    pub(crate) fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
+        let (index, key) = split(id.0);
+        self.links.get_mut(index)?.as_mut()?.receiver.outcome(key)
     }
 
     pub(crate) fn cancel_send(&mut self, id: SendId, counts: &mut Statistics) {

@@ -122,6 +122,14 @@ impl Link {
         self.sender.post(envelope, parts, counts)
     }
 
+    /// Sends a message of one part if it can be on its way at once.
+    #[inline]
+    fn send_at_once(&mut self, envelope: &Envelope, part: &[u8], counts: &mut Statistics) -> bool {
+        let is_sent = self.is_open && self.sender.send_short(envelope, part, counts);
+        counts.messages_sent += u64::from(is_sent);
+        is_sent
+    }
+
     fn post_recv(&mut self, envelope: Envelope, parts: RecvParts, counts: &mut Statistics) -> Posted<usize, RecvDone> {
         self.receiver.post(envelope, parts, self.is_open, &mut self.sender, counts)
     }

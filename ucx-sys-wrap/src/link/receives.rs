@@ -183,9 +183,20 @@ impl Receives {
             return None;
         }
         let parts = std::mem::take(&mut receive.parts);
+        self.take_outcome(key).map(|result| RecvDone { parts, result })
+    }
+
+    /// As [`take_ended`](Self::take_ended), without the leases.
+    #[inline]
+    pub(super) fn take_outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
+        let receive = self.operations.get_mut(key)?;
+        if !matches!(receive.state, State::Ended(_)) {
+            return None;
+        }
         let State::Ended(result) = std::mem::replace(&mut receive.state, State::Free) else { return None };
+        receive.parts.clear();
         self.free.push(key);
-        Some(RecvDone { parts, result })
+        Some(result)
     }
 
     pub(super) fn cancel(&mut self, key: usize) {

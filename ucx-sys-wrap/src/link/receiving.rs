@@ -19,7 +19,7 @@ use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TA
 use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{Attempt, LINE_BYTES, Neighbourhood, Outlet, OwnArea, PeerArea};
 use crate::transport::RecvDone;
-use crate::{Error, Mark, Rank, Result, Signature, Statistics};
+use crate::{Arrival, Error, Mark, Rank, Result, Signature, Statistics};
 use reads::{PIECE_BYTES, Reading};
 use streams::Stream;
 use ways::{Trial, Ways};
@@ -122,6 +122,11 @@ impl Receiver {
 
     pub(super) fn test(&mut self, key: usize) -> Option<RecvDone> {
         self.receives.take_ended(key)
+    }
+
+    #[inline]
+    pub(super) fn outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
+        self.receives.take_outcome(key)
     }
 
     /// Bytes of memory that kept messages hold.

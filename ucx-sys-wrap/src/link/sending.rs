@@ -161,7 +161,7 @@ impl Sender {
         parts: SendParts,
         counts: &mut Statistics,
     ) -> Posted<usize, SendDone> {
-        if self.send_short(&envelope, &parts, counts) {
+        if matches!(&parts[..], [part] if self.send_short(&envelope, part.bytes(), counts)) {
             return Posted::Done(SendDone { parts, result: Ok(()) });
         }
         self.post_other(envelope, parts, counts)

@@ -11,7 +11,7 @@ use crate::link::Links;
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, join, split,
 };
-use crate::{Envelope, Error, Failure, OneSided, Rank, Result};
+use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
 impl crate::transport::sealed::Sealed for Tcp {}
 
@@ -59,6 +59,13 @@ impl Transport for Tcp {
         }
     }
 
+    #[inline]
+    fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
+        debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
+        let links = self.links.as_mut().filter(|_| self.closed.is_none());
+        links.is_some_and(|links| links.send_at_once(to, envelope, part, &mut self.statistics))
+    }
+
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
         if self.closed.is_none()
             && let Some(links) = &mut self.links
@@ -99,6 +106,14 @@ impl Transport for Tcp {
         match self.links_of(index) {
             Some(links) => links.test_recv(id),
             None => self.connections.get_mut(index)?.as_mut()?.test_recv(key),
+        }
+    }
+
+    fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
+        let (index, key) = split(id.0);
+        match self.links_of(index) {
+            Some(links) => links.recv_outcome(id),
+            None => self.connections.get_mut(index)?.as_mut()?.test_recv(key).map(|done| done.result),
         }
     }
 

@@ -74,6 +74,13 @@ impl Ucx {
         }
     }
 
+    /// Sends a message of one part to a neighbour, if it can be on its way at once; says whether it is.
+    #[inline]
+    pub(super) fn send_linked_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
+        let Some(links) = &mut self.links else { return false };
+        links.send_at_once(to, envelope, part, &mut self.engine.inbox().statistics)
+    }
+
     /// Posts a receive from a neighbour.
     #[inline]
     pub(super) fn post_recv_linked(

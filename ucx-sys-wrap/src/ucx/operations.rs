@@ -43,6 +43,12 @@ impl Transport for Ucx {
         posted
     }
 
+    #[inline]
+    fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
+        debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
+        self.closed.is_none() && self.send_linked_at_once(to, envelope, part)
+    }
+
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
         if let Err(error) = self.check_open(from) {
             return Posted::Done(RecvDone { parts, result: Err(error) });
@@ -76,16 +82,17 @@ impl Transport for Ucx {
     }
 
     fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
-        if linked(id.0).is_none() {
-            let inbox = self.engine.inbox();
-            let incoming = inbox.receive(id.0)?;
-            if incoming.is_waiting() {
-                return None;
-            }
-            if let Some(arrival) = incoming.plain() {
-                inbox.receives.free(id.0);
-                return Some(Ok(arrival));
-            }
+        if let Some((links, number)) = self.linked(id.0) {
+            return links.recv_outcome(RecvId(number));
+        }
+        let inbox = self.engine.inbox();
+        let incoming = inbox.receive(id.0)?;
+        if incoming.is_waiting() {
+            return None;
+        }
+        if let Some(arrival) = incoming.plain() {
+            inbox.receives.free(id.0);
+            return Some(Ok(arrival));
         }
         self.test_recv(id).map(|done| done.result)
     }

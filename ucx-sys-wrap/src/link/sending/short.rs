@@ -7,15 +7,12 @@ use super::super::cell::{INLINE_BYTES, Kind, MIDDLING_BYTES, SHORT_AT, offset_of
 use super::Sender;
 use crate::limits::cost;
 use crate::shm::{LINE_BYTES, blocks};
-use crate::transport::SendParts;
 use crate::{Envelope, Statistics, Tag};
 
 impl Sender {
-    /// Writes a message that may be short or middling and finds room; says whether it was one.
+    /// Writes a message of one part that may be short or middling and finds room; says whether it was one.
     #[inline]
-    pub(super) fn send_short(&mut self, envelope: &Envelope, parts: &SendParts, counts: &mut Statistics) -> bool {
-        let [part] = &parts[..] else { return false };
-        let bytes = part.bytes();
+    pub(in super::super) fn send_short(&mut self, envelope: &Envelope, bytes: &[u8], counts: &mut Statistics) -> bool {
         let may_be = bytes.len() <= MIDDLING_BYTES && (envelope.signature, envelope.mark) == self.last;
         if !may_be || !self.queue.is_empty() || !self.has_credit(bytes.len()) || !self.has_cell() {
             return false;
