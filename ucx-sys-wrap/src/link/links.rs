@@ -52,6 +52,14 @@ impl Links {
         self.neighbourhood.bell()
     }
 
+    /// What has become of a receive, if its peer has a link: else it is not for the links to say.
+    #[inline]
+    pub(crate) fn recv_outcome(&mut self, id: RecvId) -> Option<Option<Result<Arrival>>> {
+        let (index, key) = split(id.0);
+        let link = self.links.get_mut(index)?.as_mut()?;
+        Some(link.receiver.outcome(key))
+    }
+
     #[inline]
     pub(crate) fn has(&self, peer: Rank) -> bool {
         matches!(self.links.get(peer.index()), Some(Some(_)))
@@ -116,13 +124,6 @@ impl Links {
     pub(crate) fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
         let (index, key) = split(id.0);
         self.links.get_mut(index)?.as_mut()?.receiver.test(key)
-    }
-
-    /// As [`test_recv`](Self::test_recv), without the leases.
-    #[inline]
-    pub(crate) fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
-        let (index, key) = split(id.0);
-        self.links.get_mut(index)?.as_mut()?.receiver.outcome(key)
     }
 
     pub(crate) fn cancel_send(&mut self, id: SendId, counts: &mut Statistics) {

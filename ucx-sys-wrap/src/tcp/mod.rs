@@ -87,6 +87,7 @@ const SWEEP_LINKED_EVERY: u32 = 1024;
 
 /// Where all peers share memory, it is asked every so many turns whether a tick has passed since their sockets were looked at.
 const TURNS_PER_LOOK: u32 = 4;
+const _: () = assert!(SWEEP_EVERY.is_multiple_of(TURNS_PER_LOOK) && SWEEP_LINKED_EVERY.is_multiple_of(TURNS_PER_LOOK));
 
 /// From so many awaited connections on, the kernel is asked which of them have something.
 const MANY: usize = 8;
@@ -242,13 +243,8 @@ impl Tcp {
             moved |= self.judge_link(turn);
         }
         self.turns = self.turns.wrapping_add(1);
-        if self.sweep_next || is_many || self.is_sweep_due() {
-            moved |= self.sweep();
-        } else if self.is_look_due() {
-            moved |= self.sweep_sockets();
-        }
-        if self.turns.is_multiple_of(SWEEP_EVERY) {
-            self.unwatch_awaited();
+        if self.sweep_next || is_many || self.turns.is_multiple_of(TURNS_PER_LOOK) {
+            moved |= self.look_about(is_many);
         }
         if !(self.ended.is_empty() && self.poller.ended.is_empty()) {
             moved |= self.settle_ended();
@@ -256,6 +252,19 @@ impl Tcp {
         if !self.suspects.is_empty() {
             self.judge();
             moved = true;
+        }
+        moved
+    }
+
+    /// Looks at what is not awaited, if it is time.
+    fn look_about(&mut self, is_many: bool) -> bool {
+        let moved = if self.sweep_next || is_many || self.is_sweep_due() {
+            self.sweep()
+        } else {
+            self.is_look_due() && self.sweep_sockets()
+        };
+        if self.turns.is_multiple_of(SWEEP_EVERY) {
+            self.unwatch_awaited();
         }
         moved
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{SWEEP_EVERY, SWEEP_LINKED_EVERY, TURNS_PER_LOOK, Tcp};
+use super::{SWEEP_EVERY, SWEEP_LINKED_EVERY, Tcp};
 use crate::link::Links;
 use crate::shm::Neighbourhood;
 use crate::tick::tick;
@@ -40,12 +40,12 @@ impl Tcp {
         self.turns.is_multiple_of(every)
     }
 
-    /// Whether it is time to look at the sockets of neighbours at least, where so many turns would be too seldom: a turn may
+    /// In some turns: whether it is time to look at the sockets of neighbours at least, where so many turns would be too seldom: a turn may
     /// take milliseconds where processors are scarce.
     #[inline]
     pub(super) fn is_look_due(&mut self) -> bool {
         let is_linked = self.links.as_ref().is_some_and(|links| links.count() + 1 >= self.connections.len());
-        if !is_linked || !self.turns.is_multiple_of(TURNS_PER_LOOK) {
+        if !is_linked {
             return false;
         }
         let now = tick();

@@ -110,11 +110,11 @@ impl Transport for Tcp {
     }
 
     fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
-        let (index, key) = split(id.0);
-        match self.links_of(index) {
-            Some(links) => links.recv_outcome(id),
-            None => self.connections.get_mut(index)?.as_mut()?.test_recv(key).map(|done| done.result),
+        if let Some(outcome) = self.links.as_mut().and_then(|links| links.recv_outcome(id)) {
+            return outcome;
         }
+        let (index, key) = split(id.0);
+        self.connections.get_mut(index)?.as_mut()?.test_recv(key).map(|done| done.result)
     }
 
     fn cancel_send(&mut self, id: SendId) {

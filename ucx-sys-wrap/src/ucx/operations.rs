@@ -83,7 +83,7 @@ impl Transport for Ucx {
 
     fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
         if let Some((links, number)) = self.linked(id.0) {
-            return links.recv_outcome(RecvId(number));
+            return links.recv_outcome(RecvId(number))?;
         }
         let inbox = self.engine.inbox();
         let incoming = inbox.receive(id.0)?;
