@@ -19,7 +19,7 @@ pub type RecvParts = ArrayVec<WriteLease, MAX_PARTS>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SendId(pub u64);
 
-/// A posted receive, until [`Transport::test_recv`] has given its parts back.
+/// A posted receive, until [`Transport::test_recv`] or [`Transport::recv_outcome`] has given its parts back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecvId(pub u64);
 
@@ -72,7 +72,7 @@ pub struct Statistics {
 
 /// Tagged messages between this rank and its peers, first in first out per peer and tag.
 ///
-/// A transport is entered by one thread at a time. Memory reaches it as leases, which it gives back when the operation
+/// A transport is entered by one thread at a time. Memory that it keeps reaches it as leases, which it gives back when the operation
 /// has ended; giving a lease back is the promise that nothing reads or writes that memory any more. An operation is
 /// pending until its `test` returns `Some`, whatever happens in between: cancel, failure and [`abandon`](Self::abandon)
 /// only make that come sooner. Because memory safety rests on that promise, only this crate implements transports.
@@ -92,7 +92,8 @@ pub trait Transport: Send + sealed::Sealed {
     fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone>;
 
     /// Sends a message of one part, if it can be on its way when this returns; says whether it is. Else nothing has happened,
-    /// and it is to be [posted](Self::post_send). Spares short messages the passing of leases to and fro.
+    /// and it is to be [posted](Self::post_send), which tries once more. Spares short messages the passing of leases to and
+    /// fro: nothing of `part` is kept.
     fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
         let _ = (to, envelope, part);
         false

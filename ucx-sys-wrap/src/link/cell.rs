@@ -31,6 +31,7 @@ pub(super) const INLINE_BYTES: usize = FIRST_BYTES + CELL_BYTES - 64;
 
 /// Where the payload of a short message begins in its cell.
 pub(super) const SHORT_AT: usize = 16;
+const _: () = assert!(SHORT_AT + INLINE_BYTES <= CELL_BYTES);
 
 /// The longest message that lies in the ring as a whole.
 pub(super) const MIDDLING_BYTES: usize = 8 << 10;

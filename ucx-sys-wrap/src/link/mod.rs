@@ -44,8 +44,6 @@
 //! the neighbour.
 
 mod cell;
-#[cfg(test)]
-mod ending_tests;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod links;
@@ -53,6 +51,8 @@ mod payload;
 mod receives;
 mod receiving;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

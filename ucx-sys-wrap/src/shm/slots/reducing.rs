@@ -11,7 +11,7 @@ use crate::shm::blocks::{self, BLOCK_BYTES};
 struct Block<const BYTES: usize>([u8; BYTES]);
 
 /// What a rank works with while it reduces a block: what it has read of another, and its own part, where that comes later.
-struct Desk<const BYTES: usize> {
+struct Scratch<const BYTES: usize> {
     theirs: Block<BYTES>,
     own: Option<Block<BYTES>>,
 }
@@ -23,7 +23,7 @@ impl<const BYTES: usize> Block<BYTES> {
     }
 }
 
-impl<const BYTES: usize> Desk<BYTES> {
+impl<const BYTES: usize> Scratch<BYTES> {
     /// For the rank at a place. The first two are interchangeable: a reduction is commutative, if not associative.
     #[inline]
     fn new(own_place: usize) -> Self {
@@ -38,26 +38,21 @@ impl Slots {
     /// # Panics
     /// When `own` is longer than `N` bytes or [`INLINE_BYTES`](super::INLINE_BYTES).
     #[inline]
-    pub fn reduce_inline<T: Pod, const N: usize>(
-        &mut self,
-        step: Step,
-        own: &mut [T],
-        combine: impl Fn(&mut [T], &[T]),
-    ) {
+    pub fn reduce_inline<T: Pod, const N: usize>(&self, step: Step, own: &mut [T], combine: impl Fn(&mut [T], &[T])) {
         check_inline(size_of_val(own));
         let at = step.control() + PAYLOAD_AT;
-        self.fold(own, &mut Desk::<N>::new(self.own_place()), combine, |peer, into| peer.read_block(at, into));
+        self.fold(own, &mut Scratch::<N>::new(self.own_place()), combine, |peer, into| peer.read_block(at, into));
     }
 
     /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the others' lie in
     /// their slots of the step, from `offset` on. `combine` puts the second into the first, and it makes no difference which
-    /// of them is which; `finish` has the last word. Works a block at a time, so that what is read is still near when it
+    /// of them is which, but for which NaN comes of two; `finish` has the last word. Works a block at a time, so that what is read is still near when it
     /// is combined.
     ///
     /// With `publishing`, the result goes to this rank's slot too, at the same offset.
     ///
     /// # Panics
-    /// When `own` is longer than the slot, or the size of an element does not divide 512 bytes.
+    /// When `own` is longer than the slot, or an element than 512 bytes; or when elements have no bytes.
     pub fn reduce<T: Pod>(
         &mut self,
         (step, offset): (Step, usize),
@@ -71,7 +66,7 @@ impl Slots {
             self.count(size_of_val(own));
         }
         let mut at = step.chunk() + offset;
-        let mut desk = Desk::<BLOCK_BYTES>::new(self.own_place());
+        let mut scratch = Scratch::<BLOCK_BYTES>::new(self.own_place());
         let streams = self.regime.is_slow();
         self.is_unfenced |= publishing && streams;
         let mut left = size_of_val(own);
@@ -84,7 +79,7 @@ impl Slots {
             if publishing && !streams {
                 blocks::ask_to_write(&self.own, at + bytes, left);
             }
-            self.fold(block, &mut desk, &combine, |peer, into| peer.read_block(at, into));
+            self.fold(block, &mut scratch, &combine, |peer, into| peer.read_block(at, into));
             finish(block);
             if publishing {
                 let block = bytemuck::cast_slice(block);
@@ -99,13 +94,13 @@ impl Slots {
     fn fold<T: Pod, const N: usize>(
         &self,
         block: &mut [T],
-        desk: &mut Desk<N>,
+        scratch: &mut Scratch<N>,
         combine: impl Fn(&mut [T], &[T]),
         read: impl Fn(&PeerArea, &mut [u8]),
     ) {
         let bytes = size_of_val(block);
-        let theirs = &mut desk.theirs.0[..bytes];
-        let mut own = desk.own.as_mut().map(|own| &mut own.0[..bytes]);
+        let theirs = &mut scratch.theirs.0[..bytes];
+        let mut own = scratch.own.as_mut().map(|own| &mut own.0[..bytes]);
         if let (Some(own), Some(first)) = (&mut own, &self.peers[0]) {
             own.copy_from_slice(bytemuck::cast_slice(block));
             read(first, bytemuck::cast_slice_mut(block));
@@ -118,7 +113,7 @@ impl Slots {
                     combine(block, bytemuck::cast_slice(theirs));
                 }
                 (None, Some(own)) => combine(block, bytemuck::cast_slice(own)),
-                // It is there from the beginning.
+                // This rank's part is in the block already.
                 (None, None) => {}
             }
         }

@@ -1,0 +1,119 @@
+//! Two links that face each other: what is sent at once, and neighbours that are gone in the middle of a message.
+
+use super::cell::{CELLS, MIDDLING_BYTES};
+use super::*;
+use crate::buffer::testing::{lend_to_receive, lend_to_send};
+use crate::buffer::{Buffer, RawVec};
+use crate::limits::MAX_EAGER_BYTES;
+use crate::{Mark, Signature, Tag};
+
+/// Two ranks' links to each other, and what is counted.
+struct Pair {
+    links: [Link; 2],
+    counts: Statistics,
+    _world: Vec<Arc<Neighbourhood>>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let world = Neighbourhood::in_process(2).unwrap();
+        let links = [0, 1].map(|rank: usize| Link::new(&world[rank], 1 - rank, false).unwrap());
+        Self { links, counts: Statistics::default(), _world: world }
+    }
+
+    /// Posts a message of rank 1.
+    fn send(&mut self, bytes: Vec<u8>) -> RawVec<u8> {
+        let memory = bytes.into_raw();
+        let mut parts = SendParts::new();
+        lend_to_send::<Vec<u8>>(&memory, &mut parts);
+        let _ = self.links[1].post_send(envelope(), parts, &mut self.counts);
+        memory
+    }
+
+    /// Posts a receive of rank 0 for so many bytes.
+    fn receive(&mut self, bytes: usize) -> (RawVec<u8>, usize) {
+        let mut memory = vec![0u8; bytes].into_raw();
+        let mut parts = RecvParts::new();
+        lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
+        match self.links[0].post_recv(envelope(), parts, &mut self.counts) {
+            Posted::Pending(key) => (memory, key),
+            Posted::Done(done) => panic!("{done:?}"),
+        }
+    }
+
+    fn send_at_once(&mut self, envelope: Envelope, bytes: &[u8]) -> bool {
+        self.links[1].send_at_once(&envelope, bytes, &mut self.counts)
+    }
+
+    fn poll(&mut self, rank: usize) {
+        self.links[rank].poll(usize::MAX, &mut self.counts).unwrap();
+    }
+}
+
+fn envelope() -> Envelope {
+    Envelope { tag: Tag::new(Rank(1), 0, 0, 0), signature: Signature::default(), mark: Mark::NONE }
+}
+
+#[test]
+fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind() {
+    let mut pair = Pair::new();
+    let other = Envelope { signature: Signature([1; 16]), ..envelope() };
+    assert!(!pair.send_at_once(other, &[0; 8]), "its signature must be said");
+    assert!(!pair.send_at_once(envelope(), &[0; MIDDLING_BYTES + 1]), "it is too long");
+    assert_eq!(pair.counts, Statistics::default());
+    for number in 0..CELLS {
+        assert!(pair.send_at_once(envelope(), &[number as u8; 8]));
+    }
+    let full = pair.counts;
+    assert!(!pair.send_at_once(envelope(), &[0; 8]), "no cell is free");
+    assert_eq!((pair.counts, full.messages_sent), (full, CELLS));
+
+    let receives: Vec<_> = (0..CELLS).map(|_| pair.receive(8)).collect();
+    pair.poll(0);
+    let receiver = &mut pair.links[0].receiver;
+    for (number, (_, key)) in receives.iter().enumerate() {
+        if number % 2 == 0 {
+            let mut done = receiver.test(*key).unwrap();
+            assert_eq!((done.result.unwrap().lengths[0], done.parts[0].bytes_mut()), (8, &mut [number as u8; 8][..]));
+        } else {
+            assert_eq!(receiver.outcome(*key).unwrap().unwrap().lengths[0], 8);
+        }
+        assert!(receiver.outcome(*key).is_none(), "it was given back already");
+    }
+    // There is room again, and the keys are used once more.
+    assert!(pair.send_at_once(envelope(), &[7; 8]));
+    let (_memory, key) = pair.receive(8);
+    assert!(receives.iter().any(|(_, used)| *used == key));
+    pair.poll(0);
+    assert_eq!(pair.links[0].receiver.test(key).unwrap().parts[0].bytes_mut(), [7; 8]);
+
+    pair.links[1].close(&Error::Closed);
+    let closed = pair.counts;
+    assert!(!pair.send_at_once(envelope(), &[0; 8]) && pair.counts == closed);
+}
+
+/// Who has left in good order has taken the message back; who has died has not, and nothing is received in its place.
+#[test]
+fn only_who_has_left_is_taken_to_have_taken_back_what_is_cut() {
+    for has_left in [true, false] {
+        let mut pair = Pair::new();
+        let mut place = vec![0u8; 2 * MAX_EAGER_BYTES].into_raw();
+        let mut parts = RecvParts::new();
+        lend_to_receive::<Vec<u8>>(&mut place, &mut parts);
+        let Posted::Pending(key) = pair.links[0].post_recv(envelope(), parts, &mut pair.counts) else { panic!() };
+        let _cut = pair.send(vec![1; 2 * MAX_EAGER_BYTES]);
+        let _whole = pair.send(vec![2; 8]);
+        // The first is offered, asked for, and comes in part; the second lies in a cell.
+        [0, 1, 0].into_iter().for_each(|rank| pair.poll(rank));
+        assert!(pair.links[0].receiver.test(key).is_none(), "it is there already");
+        assert_eq!(pair.links[0].finish(has_left, &mut pair.counts), !has_left);
+        let mut done = pair.links[0].receiver.test(key).unwrap();
+        match done.result {
+            Ok(arrival) => {
+                assert!(has_left);
+                assert_eq!(done.parts[0].bytes_mut()[..arrival.lengths[0]], [2; 8]);
+            }
+            Err(error) => assert!(!has_left && matches!(error, Error::PeerLost { rank: Rank(1) }), "{error}"),
+        }
+    }
+}
