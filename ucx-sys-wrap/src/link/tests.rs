@@ -97,10 +97,7 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
 fn only_who_has_left_is_taken_to_have_taken_back_what_is_cut() {
     for has_left in [true, false] {
         let mut pair = Pair::new();
-        let mut place = vec![0u8; 2 * MAX_EAGER_BYTES].into_raw();
-        let mut parts = RecvParts::new();
-        lend_to_receive::<Vec<u8>>(&mut place, &mut parts);
-        let Posted::Pending(key) = pair.links[0].post_recv(envelope(), parts, &mut pair.counts) else { panic!() };
+        let (_place, key) = pair.receive(2 * MAX_EAGER_BYTES);
         let _cut = pair.send(vec![1; 2 * MAX_EAGER_BYTES]);
         let _whole = pair.send(vec![2; 8]);
         // The first is offered, asked for, and comes in part; the second lies in a cell.

@@ -56,6 +56,7 @@ const CHUNKS_AT: usize = 8192;
 const PAGE_BYTES: usize = 4096;
 
 const _: () = assert!(PAYLOAD_AT + INLINE_BYTES <= MARK_AT);
+
 /// Payload in the line of a slot's flag, in bytes.
 const FIRST_BYTES: usize = LINE_BYTES - PAYLOAD_AT;
 

@@ -3,7 +3,6 @@
 use bytemuck::Pod;
 
 use super::{PAYLOAD_AT, Slots, Step, check_chunk, check_inline};
-use crate::shm::PeerArea;
 use crate::shm::blocks::{self, BLOCK_BYTES};
 
 /// Memory of one block, aligned for every element type.
@@ -41,7 +40,7 @@ impl Slots {
     pub fn reduce_inline<T: Pod, const N: usize>(&self, step: Step, own: &mut [T], combine: impl Fn(&mut [T], &[T])) {
         check_inline(size_of_val(own));
         let at = step.control() + PAYLOAD_AT;
-        self.fold(own, &mut Scratch::<N>::new(self.own_place()), combine, |peer, into| peer.read_block(at, into));
+        self.fold(at, own, &mut Scratch::<N>::new(self.own_place()), combine);
     }
 
     /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the others' lie in
@@ -79,7 +78,7 @@ impl Slots {
             if publishing && !streams {
                 blocks::ask_to_write(&self.own, at + bytes, left);
             }
-            self.fold(block, &mut scratch, &combine, |peer, into| peer.read_block(at, into));
+            self.fold(at, block, &mut scratch, &combine);
             finish(block);
             if publishing {
                 let block = bytemuck::cast_slice(block);
@@ -93,23 +92,23 @@ impl Slots {
     #[inline]
     fn fold<T: Pod, const N: usize>(
         &self,
+        at: usize,
         block: &mut [T],
         scratch: &mut Scratch<N>,
         combine: impl Fn(&mut [T], &[T]),
-        read: impl Fn(&PeerArea, &mut [u8]),
     ) {
         let bytes = size_of_val(block);
         let theirs = &mut scratch.theirs.0[..bytes];
         let mut own = scratch.own.as_mut().map(|own| &mut own.0[..bytes]);
         if let (Some(own), Some(first)) = (&mut own, &self.peers[0]) {
             own.copy_from_slice(bytemuck::cast_slice(block));
-            read(first, bytemuck::cast_slice_mut(block));
+            first.read_block(at, bytemuck::cast_slice_mut(block));
         }
         let others = self.peers.iter().skip(usize::from(own.is_some()));
         for peer in others {
             match (peer, &own) {
                 (Some(peer), _) => {
-                    read(peer, theirs);
+                    peer.read_block(at, theirs);
                     combine(block, bytemuck::cast_slice(theirs));
                 }
                 (None, Some(own)) => combine(block, bytemuck::cast_slice(own)),
