@@ -226,6 +226,13 @@ impl RegionMemory {
         self.0.pointer()
     }
 
+    /// Where so many bytes lie, of memory that is [open to the outside](Self::open_to_the_outside), for those who touch them by
+    /// raw pointers alone; `None` unless they are there.
+    pub(crate) fn outside(&self, offset: usize, length: usize) -> Option<NonNull<u8>> {
+        debug_assert!(self.0.is_reached_from_outside().load(Ordering::Relaxed), "there may be references");
+        NonNull::new(self.place(offset, length)?)
+    }
+
     /// Copies bytes in. Does nothing unless they fit.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         if let Some(place) = self.place(offset, from.len()) {
@@ -296,19 +303,22 @@ mod tests {
     use super::super::memory::Buffer;
     use super::*;
 
-    fn memory(length: usize) -> RegionMemory {
-        let mut raw = vec![0u8; length].into_raw();
-        let mut parts = RecvParts::new();
-        // SAFETY: `raw` is kept with the pointer.
-        unsafe { <Vec<u8> as RecvBuffer>::lend(&mut raw, &mut parts) };
-        let pointer = parts[0].pointer();
-        let is_reached_from_outside = AtomicBool::new(false);
-        RegionMemory(Arc::new(Shared { pointer, length, raw: Mutex::new(raw), is_reached_from_outside }))
+    impl RegionMemory {
+        /// Memory that nobody else has.
+        pub(crate) fn of_zeroes(length: usize) -> Self {
+            let mut raw = vec![0u8; length].into_raw();
+            let mut parts = RecvParts::new();
+            // SAFETY: `raw` is kept with the pointer.
+            unsafe { <Vec<u8> as RecvBuffer>::lend(&mut raw, &mut parts) };
+            let pointer = parts[0].pointer();
+            let is_reached_from_outside = AtomicBool::new(false);
+            Self(Arc::new(Shared { pointer, length, raw: Mutex::new(raw), is_reached_from_outside }))
+        }
     }
 
     #[test]
     fn copies_stay_inside() {
-        let memory = memory(8);
+        let memory = RegionMemory::of_zeroes(8);
         memory.write(2, &[1, 2, 3]);
         memory.write(6, &[9, 9, 9]);
         memory.write(usize::MAX, &[9, 9]);
@@ -323,7 +333,7 @@ mod tests {
 
     #[test]
     fn nobody_has_a_reference_to_what_is_reached_from_outside() {
-        let memory = memory(8);
+        let memory = RegionMemory::of_zeroes(8);
         assert_eq!(memory.with(0, 8, |bytes| bytes.len()), Some(8));
         memory.open_to_the_outside();
         assert_eq!(memory.with(0, 8, |bytes| bytes.len()), None);

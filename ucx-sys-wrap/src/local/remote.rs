@@ -3,53 +3,14 @@
 //! A region is found, and the bytes are copied, under the table's lock for readers; a region is taken out of the table
 //! under its lock for writers. So nobody copies any more once it is out.
 
-use std::collections::HashMap;
-
 use parking_lot::RwLock;
 
 use super::Local;
 use super::matching::count_copy;
 use crate::buffer::RegionMemory;
-use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Remote, get_bytes, put_bytes};
+use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Regions, Remote, get_bytes, put_bytes};
 use crate::transport::{Posted, RecvParts, SendParts, check_peer};
-use crate::{Error, Rank, Result};
-
-/// The registered memory of one rank.
-#[derive(Default)]
-pub(crate) struct Regions {
-    by_number: HashMap<u64, (RegionKey, RegionMemory)>,
-    registered: u64,
-}
-
-impl Regions {
-    /// Adds a region of `owner`.
-    pub(crate) fn add(&mut self, owner: Rank, memory: RegionMemory) -> Result<RegionKey> {
-        let key = RegionKey::new(owner, self.registered, memory.len())?;
-        self.registered += 1;
-        self.by_number.insert(key.number, (key.clone(), memory));
-        Ok(key)
-    }
-
-    /// Takes a region out.
-    pub(crate) fn remove(&mut self, key: &RegionKey) {
-        self.by_number.remove(&key.number);
-    }
-
-    /// The memory for an access of `bytes` bytes at `offset`, with the offset as this machine counts.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchRegion`] for a key that names no region here, [`Error::OutOfRegion`] for an access outside of it.
-    pub(crate) fn find(&self, key: &RegionKey, offset: u64, bytes: u64) -> Result<(&RegionMemory, usize)> {
-        let missing = Error::NoSuchRegion { rank: key.owner };
-        let (own, memory) = self.by_number.get(&key.number).ok_or(missing.clone())?;
-        if own.nonce != key.nonce {
-            return Err(missing);
-        }
-        own.check(offset, bytes)?;
-        let offset = usize::try_from(offset).map_err(|_| missing)?;
-        Ok((memory, offset))
-    }
-}
+use crate::{Rank, Result};
 
 /// The regions of all ranks of a world.
 pub(super) type Tables = Box<[RwLock<Regions>]>;

@@ -11,8 +11,7 @@ use super::network::{Cargo, Event, Network};
 use crate::buffer::RegionMemory;
 use crate::local::ledger::Ledger;
 use crate::local::matching::{HEADER_BYTES, count_copy};
-use crate::local::remote::Regions;
-use crate::one_sided::{GetId, OneSided, PutId, PutOrder, RegionKey, Remote, get_bytes, put_bytes};
+use crate::one_sided::{GetId, OneSided, PutId, PutOrder, RegionKey, Regions, Remote, get_bytes, put_bytes};
 use crate::transport::{Posted, RecvParts, SendParts, check_peer};
 use crate::{Error, Failure, Rank, Result};
 

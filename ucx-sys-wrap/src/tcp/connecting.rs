@@ -10,7 +10,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::connection::Connection;
 use super::poller::Poller;
 use super::wire::{Lane, Wire};
-use crate::local::remote::Regions;
+use crate::one_sided::Regions;
 use crate::{Error, Rank, Result};
 
 /// How long a peer is silent before the kernel asks it for a sign of life, how often it asks, and how often it gets no answer

@@ -68,7 +68,7 @@ pub use frame::SEGMENT_BYTES;
 pub use wire::{Lane, MAX_LANES};
 
 use crate::link::Links;
-use crate::local::remote::Regions;
+use crate::one_sided::Regions;
 use crate::transport::{Statistics, check_peer};
 use crate::{Error, Failure, Owner, Rank, Result};
 use connecting::connect;

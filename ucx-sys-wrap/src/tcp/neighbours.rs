@@ -79,9 +79,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::one_sided::frame::Place;
     use crate::tcp::frame::HEADER_BYTES;
     use crate::tcp::remote::RemoteFrame;
-    use crate::tcp::remote::frame::Place;
     use crate::transport::Transport;
 
     /// A rank that shares memory with a stranger, and the stranger's end of their socket.

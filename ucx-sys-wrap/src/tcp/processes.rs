@@ -79,9 +79,9 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::one_sided::frame::Place;
     use crate::process::ProcessName;
     use crate::tcp::remote::RemoteFrame;
-    use crate::tcp::remote::frame::Place;
     use crate::transport::Transport;
     use crate::{Failure, Rank};
 

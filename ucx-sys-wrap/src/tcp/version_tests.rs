@@ -3,10 +3,11 @@
 use sha2::{Digest, Sha256};
 
 use super::frame::{Frame, Header, SEGMENT_BYTES, encode};
-use super::remote::frame::{Outcome, PIECE_BYTES, Place, RemoteFrame};
+use super::remote::PIECE_BYTES;
 use super::sizes::Sizes;
 use crate::bootstrap::WIRE_VERSION;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, cost};
+use crate::one_sided::frame::{Outcome, Place, RemoteFrame};
 use crate::{Failure, Mark, Rank, Signature, Tag};
 
 fn frames() -> Vec<Frame> {

@@ -2,8 +2,9 @@
 //!
 //! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and its minor number, process and
 //! descriptor of the rank's word, 4 bytes each; the token, 16; the run of the rank's kernel, 16, zeros where it is not known;
-//! the control address: 16 bytes of IPv6 (or IPv4 mapped to it) and 4 of port; the length of the settings, 4, and the
-//! settings that ranks must have alike; then UCX's worker address to the end.
+//! the control address: 16 bytes of IPv6 (or IPv4 mapped to it) and 4 of port; the length of the settings, 4; whether the rank
+//! has hardware by which other hosts reach its memory, 4; the settings that ranks must have alike; then UCX's worker
+//! address to the end.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -12,14 +13,14 @@ use crate::boot::Boot;
 use crate::{Error, Rank, Result};
 
 /// The version of this transport's wire format; ranks compare it when they join.
-pub const WIRE_VERSION: u32 = 7;
+pub const WIRE_VERSION: u32 = 8;
 
 /// More than any worker address has.
 const MAX_ADDRESS_BYTES: usize = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"brvu";
 pub(super) const VERSION_AT: usize = MAGIC.len();
-const FIXED_BYTES: usize = 80;
+const FIXED_BYTES: usize = 84;
 
 /// Longer settings are cut: users do not write them.
 const MAX_SETTINGS_BYTES: usize = 1024;
@@ -35,6 +36,8 @@ pub(super) struct Card {
     /// `None` where it is not known.
     pub(super) boot: Option<Boot>,
     pub(super) control: SocketAddr,
+    /// Whether hardware reaches its memory from other hosts.
+    pub(super) has_rdma: bool,
     /// What all ranks must have alike; see [`Tuning`](super::tuning::Tuning).
     pub(super) settings: String,
     /// UCX's worker address.
@@ -63,6 +66,7 @@ impl Card {
         bytes.extend_from_slice(&u32::from(self.control.port()).to_le_bytes());
         let settings = self.settings.get(..self.settings.len().min(MAX_SETTINGS_BYTES)).unwrap_or_default();
         bytes.extend_from_slice(&(settings.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&u32::from(self.has_rdma).to_le_bytes());
         bytes.extend_from_slice(settings.as_bytes());
         bytes.extend_from_slice(&self.worker);
         bytes
@@ -97,6 +101,11 @@ impl Card {
             return no_card();
         };
         let Ok(settings) = std::str::from_utf8(settings) else { return no_card() };
+        let has_rdma = match number(80) {
+            0 => false,
+            1 => true,
+            _ => return no_card(),
+        };
         if worker.is_empty() || worker.len() > MAX_ADDRESS_BYTES {
             return no_card();
         }
@@ -112,6 +121,7 @@ impl Card {
             token: field(24),
             boot: Some(field(40)).filter(|boot| *boot != Boot::default()),
             control,
+            has_rdma,
             settings: settings.to_owned(),
             worker: worker.to_vec(),
         })
@@ -130,6 +140,7 @@ mod tests {
             token: *b"0123456789abcdef",
             boot: Some([8; 16]),
             control: control.parse().unwrap(),
+            has_rdma: false,
             settings: "UCX_TLS=all".into(),
             worker: vec![1, 2, 3],
         }
@@ -138,8 +149,8 @@ mod tests {
     #[test]
     fn cards_come_back() {
         for control in ["127.0.0.1:4000", "[::1]:65535"] {
-            for boot in [Some([8; 16]), None] {
-                let card = Card { boot, ..card(control) };
+            for (boot, has_rdma) in [(Some([8; 16]), false), (None, true)] {
+                let card = Card { boot, has_rdma, ..card(control) };
                 assert_eq!(Card::decode(&card.encode(), Rank(1), (1, 13)).unwrap(), card);
             }
         }
@@ -163,10 +174,11 @@ mod tests {
             Card::decode(&bytes, Rank(1), (1, 13)).expect_err("a card that is wrong").to_string()
         };
         assert!(refusal(|bytes| bytes.truncate(76)).contains("76 bytes that are no UCX address"));
-        assert!(refusal(|bytes| bytes.truncate(80 + 11)).contains("no UCX address"), "settings, and nothing more");
+        assert!(refusal(|bytes| bytes.truncate(84 + 11)).contains("no UCX address"), "settings, and nothing more");
         assert!(refusal(|bytes| bytes[76] = 200).contains("no UCX address"), "settings longer than the card");
         assert!(refusal(|bytes| bytes[79] = 200).contains("no UCX address"));
-        assert!(refusal(|bytes| bytes[86] = 0xff).contains("no UCX address"), "no text");
+        assert!(refusal(|bytes| bytes[80] = 2).contains("no UCX address"), "neither yes nor no");
+        assert!(refusal(|bytes| bytes[90] = 0xff).contains("no UCX address"), "no text");
         assert!(refusal(|bytes| bytes.resize(70 << 10, 0)).contains("no UCX address"));
         assert!(refusal(|bytes| bytes[0] = 0).contains("no UCX address"));
         let other = format!("wire version of ucx: rank 1 has 99, expected {WIRE_VERSION}");

@@ -1,20 +1,23 @@
 //! What UCX's handlers reach: the inbox, and what it takes to fetch a payload that is offered.
 
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 
 use brevity_ucx_sys::*;
 
 use super::engine::take_down;
-use super::flight::{Flights, fetch_ended};
+use super::flight::{Flight, Flights, fetch_ended};
 use super::inbox::{Inbox, Job};
 use super::payload::Offer;
+use super::requests::Requests;
 use crate::Rank;
 
-/// The inbox of a worker, and the flights of its operations.
+/// The inbox of a worker, what is asked of memory, and the flights of its operations.
 ///
 /// Invariants: it lies on the heap at a fixed address and is freed after the worker. `worker` is null or lives.
 pub(super) struct Desk {
+    pub(super) own: Rank,
     pub(super) inbox: Inbox,
+    pub(super) requests: Requests,
     pub(super) flights: Flights,
     ucp: &'static Ucp,
     pub(super) worker: ucp_worker_h,
@@ -25,8 +28,8 @@ pub(super) struct Desk {
 impl Desk {
     /// A desk without a worker.
     pub(super) fn new(ucp: &'static Ucp, own: Rank, world_size: u32) -> Self {
-        let (inbox, flights) = (Inbox::new(own, world_size), Flights::new());
-        Self { inbox, flights, ucp, worker: null_mut(), is_leaving: false }
+        let (inbox, requests) = (Inbox::new(own, world_size), Requests::new(own, world_size));
+        Self { own, inbox, requests, flights: Flights::new(), ucp, worker: null_mut(), is_leaving: false }
     }
 
     /// Begins to fetch what is due to be fetched next: in the handler that it has been offered to, and not a turn later.
@@ -42,30 +45,42 @@ impl Desk {
 
     /// Begins to fetch an offered payload to a part of a receive; gives the offer back if the receive is over.
     pub(super) fn fetch(&mut self, number: u64, part: usize, offer: Offer) -> Option<Offer> {
-        let Offer { pointer, bytes } = offer;
-        let Some(incoming) = self.inbox.receive(number) else { return Some(offer) };
-        let Some(place) = incoming.place(part, bytes).map(<[u8]>::as_mut_ptr) else { return Some(offer) };
+        let bytes = offer.bytes;
+        let place = self.inbox.receive(number).and_then(|incoming| incoming.place(part, bytes));
+        let Some(place) = place.map(|place| NonNull::from(place).cast()) else { return Some(offer) };
+        // SAFETY: whoever made the lease keeps the place, of so many bytes, until it is given back, when the flight is reaped.
+        let flight = unsafe { self.fetch_to(place, offer) };
+        if let Some(incoming) = self.inbox.receive(number) {
+            incoming.comes(Some((flight, bytes)));
+        }
+        None
+    }
+
+    /// Begins to fetch an offered payload.
+    ///
+    /// # Safety
+    /// As many bytes at `place` are valid, and nobody has a reference to them, until the flight is reaped.
+    pub(super) unsafe fn fetch_to(&mut self, place: NonNull<u8>, Offer { pointer, bytes }: Offer) -> Flight {
         let flight = self.flights.take();
         let record = flight.record();
         record.begin();
         if self.worker.is_null() {
             record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
-        } else {
-            let mut param = ucp_request_param_t {
-                // Not completed without a callback: then there is one way to learn the length.
-                op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-                user_data: flight.user_data(),
-                ..Default::default()
-            };
-            param.cb.recv_am = Some(fetch_ended);
-            // SAFETY: the worker lives; the offer is used once, in its handler, which UCX allows, or after it; whoever made the
-            // lease keeps the place, of so many bytes, until it is given back, when the flight is reaped; the record outlives
-            // the worker. The call runs no handler: those run in progress, and there is no endpoint to this rank.
-            let request =
-                unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), place.cast(), bytes, &param) };
-            take_down(record, request);
+            return flight;
         }
-        incoming.comes(Some((flight, bytes)));
-        None
+        let mut param = ucp_request_param_t {
+            // Not completed without a callback: then there is one way to learn the length.
+            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+            user_data: flight.user_data(),
+            ..Default::default()
+        };
+        param.cb.recv_am = Some(fetch_ended);
+        let place = place.as_ptr().cast();
+        // SAFETY: the worker lives; the offer is used once, in its handler, which UCX allows, or after it; the caller keeps the
+        // place; the record outlives the worker. The call runs no handler: those run in progress, and there is no endpoint
+        // to this rank.
+        let request = unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), place, bytes, &param) };
+        take_down(record, request);
+        flight
     }
 }

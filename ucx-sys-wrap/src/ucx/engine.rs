@@ -15,6 +15,7 @@ use super::handler::set_handlers;
 use super::inbox::Inbox;
 use super::library::Quiet;
 use super::payload::Offer;
+use super::requests::Requests;
 use super::tuning::Tuning;
 use crate::{Error, Rank, Result};
 
@@ -172,6 +173,19 @@ impl Engine {
         &mut self.desk().inbox
     }
 
+    /// What is asked of memory, in both directions.
+    #[inline]
+    pub(super) fn requests(&mut self) -> &mut Requests {
+        &mut self.desk().requests
+    }
+
+    /// The same, to look at.
+    #[inline]
+    pub(super) fn seen_requests(&self) -> &Requests {
+        // SAFETY: as in `seen_inbox`.
+        unsafe { &self.desk.as_ref().requests }
+    }
+
     /// The records of operations.
     #[inline]
     pub(super) fn flights(&mut self) -> &mut Flights {
@@ -183,6 +197,12 @@ impl Engine {
         // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that makes progress, and with it the
         // handlers that use the desk, can run meanwhile.
         unsafe { self.desk.as_mut() }
+    }
+
+    /// Whether no receive is posted, nothing is asked of memory, and nothing is to be done.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.seen_inbox().is_idle() && self.seen_requests().is_idle()
     }
 
     /// The same, to look at.
@@ -369,7 +389,9 @@ impl Engine {
             | ucs_status_t::UCS_ERR_REJECTED
             | ucs_status_t::UCS_ERR_NOT_CONNECTED
             | ucs_status_t::UCS_ERR_CONNECTION_RESET
-            | ucs_status_t::UCS_ERR_ENDPOINT_TIMEOUT => Error::PeerLost { rank: peer },
+            | ucs_status_t::UCS_ERR_ENDPOINT_TIMEOUT
+            // What is under way when an endpoint fails; nothing is canceled by this rank.
+            | ucs_status_t::UCS_ERR_CANCELED => Error::PeerLost { rank: peer },
             _ => Error::Ucx { call, status: self.ucp.status_text(status).to_owned() },
         }
     }

@@ -76,6 +76,11 @@ impl Flight {
     pub(super) fn is_over(&self) -> bool {
         self.record().state.get() == State::Over
     }
+
+    /// Whether it has, and did what it should.
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.is_over() && self.record().status.get() == ucs_status_t::UCS_OK
+    }
 }
 
 /// The callback of a send.

@@ -18,6 +18,9 @@ pub(super) const WORD: u32 = 2;
 /// A greeting: 4 bytes of the sender's rank and 1 of the time, 0 or 1.
 pub(super) const GREETING: u32 = 3;
 
+/// A put or get, or what has become of one: a [`RemoteFrame`](crate::one_sided::frame::RemoteFrame).
+pub(super) const ACCESS: u32 = 4;
+
 /// How much is asked for before it is copied: what is copied by then has brought the rest.
 #[cfg(target_arch = "x86_64")]
 const PREFETCHED_BYTES: usize = 1024;
@@ -39,8 +42,13 @@ pub(super) fn note(from: Rank, time: u8) -> [u8; NOTE_BYTES] {
 /// The worker lives, and is the desk's. The desk lives as long as the worker makes progress, and nobody else has a
 /// reference to it during calls that make progress.
 pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, desk: NonNull<Desk>) -> Result<()> {
-    let handlers: [ucp_am_recv_callback_t; 4] =
-        [Some(arrived::<MESSAGE>), Some(arrived::<PIECE>), Some(arrived::<WORD>), Some(arrived::<GREETING>)];
+    let handlers: [ucp_am_recv_callback_t; 5] = [
+        Some(arrived::<MESSAGE>),
+        Some(arrived::<PIECE>),
+        Some(arrived::<WORD>),
+        Some(arrived::<GREETING>),
+        Some(arrived::<ACCESS>),
+    ];
     for (id, cb) in (0..).zip(handlers) {
         let param = ucp_am_handler_param_t {
             field_mask: UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
@@ -102,6 +110,11 @@ unsafe fn arrived_any<const ID: u32>(
         (MESSAGE, _) => inbox.message(header, payload),
         (PIECE, _) => inbox.piece(header, payload),
         (WORD, _) => inbox.word(header),
+        (ACCESS, _) => {
+            if let Err((from, what)) = desk.requests.take_up(header, payload, &mut inbox.statistics) {
+                inbox.refuse(from, what);
+            }
+        }
         (GREETING, [a, b, c, d, time]) => inbox.greeting(Rank(u32::from_le_bytes([*a, *b, *c, *d])), *time),
         _ => inbox.greeting(Rank(u32::MAX), u8::MAX),
     }

@@ -35,6 +35,7 @@ mod closing_tests;
 mod control;
 mod desk;
 mod engine;
+mod errands;
 pub(crate) mod exiting;
 mod flight;
 mod flow;
@@ -55,11 +56,15 @@ mod liveness;
 mod mapping;
 mod neighbours;
 mod notice;
+mod one_sided;
 mod operations;
 mod payload;
 mod peer_process;
 mod receiving;
 mod remote;
+mod requests;
+#[cfg(test)]
+mod requests_tests;
 mod sending;
 mod spread;
 mod table;
@@ -84,6 +89,7 @@ pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
 use crate::boot;
+use crate::bootstrap::rdma_devices;
 use crate::link::Links;
 use crate::transport::Transport;
 use crate::{Error, Failure, MAX_WORLD_SIZE, Owner, Rank, Result};
@@ -185,6 +191,10 @@ pub struct Ucx {
     word: OwnWord,
     /// The words of peers of this host.
     words: Vec<Option<PeerWord>>,
+    /// Whose memory UCX's puts and gets reach by themselves; other owners are asked.
+    is_reached: Vec<bool>,
+    /// Whether peers may reach the memory of this rank so.
+    is_open: bool,
     /// UCX's descriptor and that of `liveness`.
     epoll: Arc<OwnedFd>,
     /// Whether tearing UCX down ends all access to memory.
@@ -246,7 +256,8 @@ impl Prepared {
         let ucp = library::load().map_err(|error| unavailable(error.to_string()))?;
         let _inside = exiting::enter_to_make()?;
         let environment = |name: &str| std::env::var(name).ok();
-        let tuning = Tuning::decide(settings, environment, ucp.version(), tuning::registers_memory());
+        let (registers, has_device) = (tuning::registers_memory(), !rdma_devices().is_empty());
+        let tuning = Tuning::decide(settings, environment, ucp.version(), registers, has_device);
         if !tuning.is_quiet && rank == Rank(0) {
             tracing::warn!("{}", tuning::NOT_QUIET);
         }
@@ -282,13 +293,14 @@ impl Prepared {
             token,
             boot: boot::own(),
             control: liveness.address()?,
+            has_rdma: tuning.has_rdma,
             settings: tuning.agreed.clone(),
             worker: engine.address()?,
         };
         drop(inside);
         let cards = meeting.exchange(&own.encode())?;
         let _inside = exiting::enter_to_make()?;
-        let words = meet(rank, world_size, &cards, ucx_version, &mut engine, &mut liveness)
+        let (words, is_reached) = meet((rank, &tuning), world_size, &cards, ucx_version, &mut engine, &mut liveness)
             // A peer that has died meanwhile is the better reason.
             .map_err(|error| meeting.check().err().unwrap_or(error))?;
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
@@ -305,6 +317,8 @@ impl Prepared {
             liveness,
             word,
             words,
+            is_reached,
+            is_open: tuning.reaches_here || tuning.has_rdma,
             epoll,
             can_be_quiet: tuning.is_quiet,
             closed: None,
@@ -334,15 +348,16 @@ impl Ucx {
     }
 }
 
-/// Makes the endpoint to every peer, and opens the words of those that are on this host.
+/// Makes the endpoint to every peer, and opens the words of those that are on this host. Gives these, and whose memory UCX's
+/// puts and gets reach by themselves.
 fn meet(
-    rank: Rank,
+    (rank, tuning): (Rank, &Tuning),
     world_size: u32,
     cards: &[Vec<u8>],
     ucx_version: (u32, u32),
     engine: &mut Engine,
     liveness: &mut Liveness,
-) -> Result<Vec<Option<PeerWord>>> {
+) -> Result<(Vec<Option<PeerWord>>, Vec<bool>)> {
     if cards.len() != world_size as usize {
         let why = format!("the exchange gave {} addresses, expected {world_size}", cards.len());
         return Err(Error::Unavailable { name: "ucx", why });
@@ -352,19 +367,22 @@ fn meet(
         ranks.zip(cards).map(|(peer, bytes)| Card::decode(bytes, peer, ucx_version)).collect::<Result<_>>()?;
     agree(&cards)?;
     let own = cards.get(rank.index());
-    let mut words = Vec::with_capacity(cards.len());
+    let (mut words, mut is_reached) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
     for (peer, card) in Rank::all(world_size).zip(&cards) {
         if peer == rank {
             liveness.add_peer(None);
             words.push(None);
+            is_reached.push(false);
             continue;
         }
         engine.connect(peer, &card.worker)?;
         liveness.add_peer(Some((card.control, card.token)));
         let is_here = own.is_some_and(|own| own.shares_host_with(card));
-        words.push(is_here.then(|| PeerWord::open(card.process, card.word, &card.token)).flatten());
+        let word = is_here.then(|| PeerWord::open(card.process, card.word, &card.token)).flatten();
+        is_reached.push(word.is_some() && tuning.reaches_here || tuning.has_rdma && card.has_rdma);
+        words.push(word);
     }
-    Ok(words)
+    Ok((words, is_reached))
 }
 
 /// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be understood, or may

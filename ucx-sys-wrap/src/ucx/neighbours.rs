@@ -136,7 +136,7 @@ impl Ucx {
             || self.may_have_slept
             || self.busy_turns > 0
             || self.turns.is_multiple_of(TURNS_PER_IDLE_UCX)
-            || !(self.sends.is_empty() && self.accesses.is_empty() && self.engine.seen_inbox().is_idle())
+            || !(self.sends.is_empty() && self.accesses.is_empty() && self.engine.is_idle())
     }
 
     /// Tells the neighbours that this rank is about to sleep. Says whether it must not, because something has moved.

@@ -151,9 +151,8 @@ impl Sends {
 
     /// Once UCX is torn down: every send that had not ended before has ended with `error`.
     pub(super) fn end_all(&mut self, error: &Error) {
-        let is_sent = |flight: &Flight| flight.is_over() && flight.record().status.get() == ucs_status_t::UCS_OK;
         for outgoing in self.operations.iter_mut() {
-            if outgoing.result.is_ok() && !outgoing.flights.iter().all(is_sent) {
+            if outgoing.result.is_ok() && !outgoing.flights.iter().all(Flight::has_succeeded) {
                 outgoing.result = Err(error.clone());
             }
         }

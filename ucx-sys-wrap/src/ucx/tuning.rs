@@ -18,6 +18,9 @@ const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
                                     peers may still write its memory; unset it";
 
+/// Names in `UCX_TLS` that bring no lanes of hardware for RDMA, apart from those of shared memory.
+const WITHOUT_RDMA: [&str; 8] = ["tcp", "self", "cuda", "cuda_copy", "cuda_ipc", "rocm", "rocm_copy", "rocm_ipc"];
+
 /// Names in `UCX_TLS` that bring shared-memory lanes.
 const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cma", "xpmem"];
 
@@ -36,13 +39,17 @@ pub(super) struct Tuning {
     settings: Vec<(String, String)>,
     /// Whether nothing writes our memory any more once the worker is destroyed.
     pub(super) is_quiet: bool,
+    /// Whether UCX's puts and gets reach the memory of ranks of this host other than by messages.
+    pub(super) reaches_here: bool,
+    /// Whether they reach that of other hosts so, by hardware.
+    pub(super) has_rdma: bool,
     /// What all ranks must have alike, as users write it.
     pub(super) agreed: String,
 }
 
 impl Tuning {
-    /// Decides, given the caller's settings (without `UCX_`), the environment, the library's version and whether
-    /// registering memory costs anything here.
+    /// Decides, given the caller's settings (without `UCX_`), the environment, the library's version, whether
+    /// registering memory costs anything here, and whether there is a device for RDMA.
     ///
     /// Where there are shared-memory lanes, rendezvous is by `get_zcopy`: the receiver fetches, so that destroying its
     /// worker ends it. Under `put_zcopy` the sender goes on writing. Without shared memory only our own worker writes
@@ -55,15 +62,16 @@ impl Tuning {
         environment: impl Fn(&str) -> Option<String>,
         version: (u32, u32, u32),
         registers_memory: bool,
+        has_device: bool,
     ) -> Self {
         let chosen = |name: &str| {
             let given = given.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
             given.or_else(|| environment(&format!("UCX_{name}")))
         };
-        let shares_memory = shares_memory(&chosen("TLS").unwrap_or_else(|| "all".into()));
+        let transports = chosen("TLS").unwrap_or_else(|| "all".into());
+        let (shares_memory, has_rdma) = (shares_memory(&transports), has_device && uses_hardware(&transports));
         let mut settings = given.to_vec();
         let mut is_quiet = true;
-        let transports = chosen("TLS").unwrap_or_else(|| "all".into());
         match chosen(SCHEME) {
             Some(scheme) => is_quiet = !shares_memory || scheme == "get_zcopy",
             None if shares_memory => settings.push((SCHEME.into(), "get_zcopy".into())),
@@ -76,7 +84,7 @@ impl Tuning {
         let made = settings.iter().rev().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         let scheme = made.or_else(|| chosen(SCHEME)).unwrap_or_else(|| "auto".into());
         let agreed = format!("UCX_TLS={transports} UCX_{SCHEME}={scheme}");
-        Self { settings, is_quiet, agreed }
+        Self { settings, is_quiet, reaches_here: shares_memory || has_rdma, has_rdma, agreed }
     }
 
     /// Makes the settings.
@@ -99,13 +107,21 @@ impl Tuning {
 
 /// Whether a value of `UCX_TLS` allows shared-memory lanes.
 fn shares_memory(transports: &str) -> bool {
-    if transports.starts_with('^') {
-        return true;
-    }
-    transports.split(',').any(|name| {
-        let name = name.trim().trim_start_matches('\\');
-        name.starts_with("knem") || SHARED_MEMORY.contains(&name)
-    })
+    transports.starts_with('^') || names(transports).any(brings_shared_memory)
+}
+
+/// Whether a value of `UCX_TLS` allows lanes of hardware for RDMA, where there is such.
+fn uses_hardware(transports: &str) -> bool {
+    let brings_rdma = |name: &str| name == "all" || !brings_shared_memory(name) && !WITHOUT_RDMA.contains(&name);
+    transports.starts_with('^') || names(transports).any(brings_rdma)
+}
+
+fn names(transports: &str) -> impl Iterator<Item = &str> {
+    transports.split(',').map(|name| name.trim().trim_start_matches('\\'))
+}
+
+fn brings_shared_memory(name: &str) -> bool {
+    name.starts_with("knem") || SHARED_MEMORY.contains(&name)
 }
 
 #[cfg(test)]
@@ -122,7 +138,7 @@ mod tests {
     ) -> (Option<String>, bool) {
         let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let look = |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
-        let tuning = Tuning::decide(&given, look, version, false);
+        let tuning = Tuning::decide(&given, look, version, false, false);
         let scheme = tuning.settings.iter().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         (scheme, tuning.is_quiet)
     }
@@ -142,11 +158,34 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_reached_without_messages_where_it_is_shared_or_hardware_does_it() {
+        let reach = |transports: &str, has_device| {
+            let look = |name: &str| (name == "UCX_TLS").then(|| transports.to_string());
+            let tuning = Tuning::decide(&[], look, NEW, has_device, has_device);
+            (tuning.reaches_here, tuning.has_rdma)
+        };
+        for (transports, has_device, expected) in [
+            ("tcp,self", false, (false, false)),
+            ("tcp,self", true, (false, false)),
+            ("tcp,\\cuda_copy", true, (false, false)),
+            ("all", false, (true, false)),
+            ("^rc", false, (true, false)),
+            ("tcp,sm,self", true, (true, false)),
+            ("rc,tcp", true, (true, true)),
+            ("rc,tcp", false, (false, false)),
+            ("all", true, (true, true)),
+            ("^shm", true, (true, true)),
+        ] {
+            assert_eq!(reach(transports, has_device), expected, "{transports}, device: {has_device}");
+        }
+    }
+
+    #[test]
     fn registrations_are_kept_where_they_cost_something_or_the_user_says_so() {
         let cache = |given: &[(&str, &str)], environment: &'static str, registers| {
             let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
             let look = |name: &str| (name == environment).then(|| "y".to_string());
-            let settings = Tuning::decide(&given, look, NEW, registers).settings;
+            let settings = Tuning::decide(&given, look, NEW, registers, false).settings;
             let values = settings.into_iter().filter(|(name, _)| name == REGISTRATION_CACHE).map(|(_, value)| value);
             values.collect::<Vec<_>>()
         };
@@ -160,7 +199,7 @@ mod tests {
         let agreed = |environment: &[(&str, &str)], version| {
             let look =
                 |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
-            Tuning::decide(&[], look, version, true).agreed
+            Tuning::decide(&[], look, version, true, false).agreed
         };
         assert_eq!(agreed(&[], OLD), "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
         assert_eq!(agreed(&[("UCX_TLS", "tcp")], OLD), "UCX_TLS=tcp UCX_RNDV_SCHEME=auto");

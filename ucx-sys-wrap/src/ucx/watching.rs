@@ -20,7 +20,7 @@ impl Ucx {
     /// Does what the handlers have left to do. Says whether there was anything.
     #[inline]
     pub(super) fn settle(&mut self) -> bool {
-        let worked = self.receives.work(&mut self.engine);
+        let worked = self.receives.work(&mut self.engine) | self.engine.run_errands();
         self.judge_violation();
         worked
     }
@@ -59,17 +59,16 @@ impl Ucx {
             return false;
         }
         let rounds = if about_to_sleep { 0 } else { LONG_ROUNDS };
-        self.waited.clear();
+        let mut waited = std::mem::take(&mut self.waited);
+        waited.clear();
         let long = |(_, posted_in): &(Rank, u32)| self.round.wrapping_sub(*posted_in) >= rounds;
-        let waits = self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits());
-        self.waited.extend(waits.filter(long).map(|(peer, _)| peer));
+        waited.extend(self.waits().filter(long).map(|(peer, _)| peer));
         let linked = || self.links.iter().flat_map(Links::waits);
-        self.waited.extend(linked().filter(|peer| about_to_sleep || self.waited_on_links.contains(peer)));
+        waited.extend(linked().filter(|peer| about_to_sleep || self.waited_on_links.contains(peer)));
         self.waited_on_links.clear();
         self.waited_on_links.extend(linked());
-        self.waited.sort_unstable();
-        self.waited.dedup();
-        let waited = std::mem::take(&mut self.waited);
+        waited.sort_unstable();
+        waited.dedup();
         for peer in &waited {
             let news = self.read_word(*peer).or_else(|| self.liveness.watch(*peer));
             self.take_news(news);
@@ -81,7 +80,8 @@ impl Ucx {
 
     /// The peers of operations on UCX that are not over, each with the look before which it was posted.
     fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
-        self.sends.waits().chain(self.engine.seen_inbox().waits()).chain(self.accesses.waits())
+        let (receives, requests) = (self.engine.seen_inbox().waits(), self.engine.seen_requests().waits());
+        self.sends.waits().chain(receives).chain(requests).chain(self.accesses.waits())
     }
 
     /// Watches a peer that is waited for without an operation; says whether it has left.
@@ -242,6 +242,7 @@ impl Ucx {
         self.receives.end_all(&mut self.engine, error);
         self.sends.end_all(error);
         self.accesses.end_all(error);
+        self.engine.close_requests(error);
     }
 
     /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.

@@ -245,19 +245,22 @@ pub fn forged_keys(port: &Arc<Port>) {
     }
 }
 
-/// After a region is gone its key names nothing, another region works, and the buffer is its owner's again.
+/// After a region is gone its key names nothing, another region works, and the buffer is its owner's again: unless peers reach
+/// it by themselves, over `ucx`.
 pub fn unregistered(port: &Arc<Port>) {
-    for drops in [true, false] {
+    for drops in [false, true] {
         let sequence = 1 + 10 * u32::from(drops);
+        // Whether a third region's memory is given back says whether peers have to ask.
+        let asks = gives_back(port, sequence + 3);
+        assert!(asks || port.name() == "ucx");
         let (first, second) = (share(port, sequence, vec![3; 1000]), share(port, sequence + 1, vec![UNTOUCHED; 1000]));
         match (first, second) {
             (Ok(first), Ok(second)) => {
                 meet(port, sequence + 2, 0);
-                let is_ucx = port.name() == "ucx";
                 if drops {
                     drop(first);
                 } else {
-                    assert_eq!(first.unregister(), (!is_ucx).then(|| vec![3; 1000]));
+                    assert_eq!(first.unregister(), asks.then(|| vec![3; 1000]));
                 }
                 meet(port, sequence + 2, 1);
                 meet(port, sequence + 2, 2);
@@ -267,13 +270,11 @@ pub fn unregistered(port: &Arc<Port>) {
                 meet(port, sequence + 2, 0);
                 meet(port, sequence + 2, 1);
                 block(port, async |comm| {
-                    if port.name() != "ucx" {
-                        for length in [0, 8, 1000] {
-                            let put = comm.put(&first, 0, vec![9u8; length]).await.map(|_| ());
-                            let get = comm.get(&first, 0, vec![9u8; length]).await.map(|_| ());
-                            for result in [put, get] {
-                                assert!(matches!(result, Err(Error::NoSuchRegion { rank: B })), "{result:?}");
-                            }
+                    for length in [0, 8, 1000].into_iter().filter(|_| asks) {
+                        let put = comm.put(&first, 0, vec![9u8; length]).await.map(|_| ());
+                        let get = comm.get(&first, 0, vec![9u8; length]).await.map(|_| ());
+                        for result in [put, get] {
+                            assert!(matches!(result, Err(Error::NoSuchRegion { rank: B })), "{result:?}");
                         }
                     }
                     comm.put(&second, 0, vec![7u8; 2]).await.unwrap();
@@ -283,6 +284,20 @@ pub fn unregistered(port: &Arc<Port>) {
             }
             _ => unreachable!("both are the owner's or the peer's"),
         }
+    }
+}
+
+/// Whether B gets the memory of a region back, as it tells A.
+fn gives_back(port: &Arc<Port>, sequence: u32) -> bool {
+    match share(port, sequence, vec![5; 10]) {
+        Ok(region) => {
+            let is_back = region.unregister().is_some();
+            block(port, async |comm| {
+                comm.send(A, envelope(B, sequence, 99), vec![u8::from(is_back)]).await.map(drop).unwrap()
+            });
+            is_back
+        }
+        Err(_) => block(port, async |comm| comm.recv(B, envelope(B, sequence, 99), vec![0u8]).await.unwrap().0 == [1]),
     }
 }
 

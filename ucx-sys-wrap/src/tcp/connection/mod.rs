@@ -12,7 +12,7 @@ use super::matching::Receives;
 use super::outgoing::{Outgoing, Written};
 use super::remote::Accesses;
 use super::wire::Wire;
-use crate::local::remote::Regions;
+use crate::one_sided::Regions;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
 use crate::{Envelope, Error, Rank, RegionKey, Result, Statistics};
 use parking_lot::Mutex;

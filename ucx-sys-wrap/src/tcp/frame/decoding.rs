@@ -4,7 +4,7 @@ use super::{
     ABORTED, CREDIT, DATA, Frame, GRANT, HEADER_BYTES, Header, LOST, MESSAGE, OFFER, REFUSAL, TIMED_OUT, encode,
 };
 use crate::limits::MAX_MESSAGE_BYTES;
-use crate::tcp::remote::{ENDED, PUT, RemoteFrame};
+use crate::tcp::remote::{ENDED, PIECE_BYTES, PUT, RemoteFrame};
 use crate::tcp::sizes::Sizes;
 use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
@@ -52,7 +52,7 @@ pub(in super::super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_siz
         MESSAGE => decode_message(bytes, peer, tag).map(Frame::Message),
         OFFER if word(bytes, 0) >> 16 & 0xffff != 0 => refuse(without_meaning(bytes)),
         OFFER => decode_message(bytes, peer, tag).map(|header| Frame::Offer(number_of(bytes), header)),
-        PUT..=ENDED => RemoteFrame::decode(bytes, peer).map(Frame::Remote),
+        PUT..=ENDED => RemoteFrame::decode(bytes, peer, PIECE_BYTES as u64).map(Frame::Remote),
         _ => decode_control(bytes, peer, world_size),
     }
 }

@@ -3,9 +3,9 @@
 use std::io::IoSliceMut;
 
 use super::Accesses;
-use super::frame::{Outcome, RemoteFrame};
 use super::requests::{Kind, Operation};
 use crate::buffer::RegionMemory;
+use crate::one_sided::frame::{Outcome, RemoteFrame};
 use crate::tcp::matching::Places;
 use crate::tcp::wire::Wire;
 use crate::transport::{RecvParts, Statistics};

@@ -5,7 +5,6 @@
 //! of the region's memory, one frame at a time, as fast as the requester reads: what is kept for a peer stays bounded.
 //! Both are checked against the key and the bounds of the region before a byte is moved.
 
-pub(super) mod frame;
 mod landing;
 mod requests;
 mod serving;
@@ -16,8 +15,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use slab::Slab;
 
-use frame::Outcome;
-pub(super) use frame::{ENDED, PUT, RemoteFrame};
 use landing::Landing;
 use requests::Operation;
 use serving::Served;
@@ -25,10 +22,14 @@ use serving::Served;
 use super::outgoing::Outgoing;
 use super::sizes::HEADER_BYTES;
 use super::wire::Wire;
-use crate::local::remote::Regions;
-use crate::one_sided::PutOrder;
+use crate::one_sided::frame::Outcome;
+pub(super) use crate::one_sided::frame::{ENDED, PUT, RemoteFrame};
+use crate::one_sided::{PutOrder, Regions};
 use crate::transport::{SendParts, Statistics};
 use crate::{Error, Rank, Result};
+
+/// The most payload that a frame of a put or get has, in bytes: messages get in between.
+pub(super) const PIECE_BYTES: usize = 512 << 10;
 
 /// Frames that wait for their answer, at most; more are held back, and more of a peer's are not taken.
 const MAX_REQUESTS: usize = 1 << 14;

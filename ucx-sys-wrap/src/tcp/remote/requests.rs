@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::Accesses;
-use super::frame::{Outcome, PIECE_BYTES, Place, RemoteFrame};
 use super::landing::Landing;
+use super::{Accesses, PIECE_BYTES};
 use crate::buffer::ReadLease;
+use crate::one_sided::frame::{Extent, Outcome, Place, RemoteFrame};
 use crate::one_sided::{RegionKey, get_bytes};
 use crate::tcp::outgoing::Outgoing;
 use crate::tcp::sizes::HEADER_BYTES;
@@ -32,9 +32,6 @@ pub(super) enum Kind {
     Flush(u64),
 }
 
-/// Where an operation begins, its bytes, and those of the region as the key has it.
-type Extent = (u64, u64, u64);
-
 impl Accesses {
     pub(in crate::tcp) fn post_put(&mut self, key: &RegionKey, offset: u64, parts: SendParts) -> usize {
         let mut rest: VecDeque<_> = parts.into_iter().collect();
@@ -44,13 +41,14 @@ impl Accesses {
         }
         let order = self.order.begin();
         let bytes = rest.iter().map(|part| part.len() as u64).sum();
-        self.post(Kind::Put { rest, place: place(key, offset), order }, (offset, bytes, key.length))
+        let extent = Extent { offset, bytes, region_bytes: key.length };
+        self.post(Kind::Put { rest, place: Place::of(key, offset), order }, extent)
     }
 
     pub(in crate::tcp) fn post_get(&mut self, key: &RegionKey, offset: u64, parts: RecvParts) -> usize {
         let wanted = get_bytes(&parts);
-        let kind = Kind::Get { parts, received: 0, wanted, place: place(key, offset) };
-        self.post(kind, (offset, wanted, key.length))
+        let kind = Kind::Get { parts, received: 0, wanted, place: Place::of(key, offset) };
+        self.post(kind, Extent { offset, bytes: wanted, region_bytes: key.length })
     }
 
     pub(in crate::tcp) fn post_flush(&mut self) -> Posted<usize, Result<()>> {
@@ -60,7 +58,7 @@ impl Accesses {
         }
         self.pending += 1;
         self.flushes += 1;
-        Posted::Pending(self.operations.insert(Operation::new(Kind::Flush(before), (0, 0, 0))))
+        Posted::Pending(self.operations.insert(Operation::new(Kind::Flush(before), Extent::default())))
     }
 
     pub(in crate::tcp) fn test(&mut self, number: usize, outgoing: &mut Outgoing) -> Option<Result<()>> {
@@ -156,14 +154,7 @@ impl Accesses {
         let Some(operation) = self.operations.get_mut(number).filter(is_asked) else {
             return self.refuse(format!("the end of operation {number}, which is none"));
         };
-        let result = match outcome {
-            Outcome::Done => Ok(()),
-            Outcome::NoSuchRegion => Err(Error::NoSuchRegion { rank: self.peer }),
-            Outcome::OutOfRegion => {
-                let (offset, bytes, region_bytes) = operation.extent;
-                Err(Error::OutOfRegion { rank: self.peer, offset, bytes, region_bytes })
-            }
-        };
+        let result = outcome.result(self.peer, operation.extent);
         let is_last = operation.unanswered == 1 && !operation.has_more();
         self.answered(number);
         if result.is_err() {
@@ -232,8 +223,4 @@ impl Operation {
     fn has_more(&self) -> bool {
         matches!(&self.kind, Kind::Put { rest, .. } if !rest.is_empty())
     }
-}
-
-fn place(key: &RegionKey, offset: u64) -> Place {
-    Place { region: key.number, nonce: key.nonce, offset }
 }

@@ -1,14 +1,13 @@
 //! What the peer wants of this rank's memory.
 
-use super::frame::{Outcome, PIECE_BYTES, Place, RemoteFrame};
 use super::landing::Landing;
-use super::{Accesses, MAX_REQUESTS};
+use super::{Accesses, MAX_REQUESTS, PIECE_BYTES};
 use crate::buffer::RegionMemory;
-use crate::one_sided::RegionKey;
+use crate::one_sided::frame::{Outcome, Place, RemoteFrame};
 use crate::tcp::outgoing::Outgoing;
 use crate::tcp::sizes::HEADER_BYTES;
 use crate::tcp::wire::Wire;
-use crate::{Error, Result, Statistics};
+use crate::{Result, Statistics};
 
 /// A get of the peer.
 pub(super) struct Served {
@@ -53,13 +52,7 @@ impl Accesses {
         if self.answers.len() + self.served.len() > MAX_REQUESTS {
             return self.refuse(format!("more than {MAX_REQUESTS} puts and gets without reading the answers"));
         }
-        let key =
-            RegionKey { owner: self.own, number: place.region, nonce: place.nonce, length: 0, native: Vec::new() };
-        Ok(match self.regions.lock().find(&key, place.offset, length) {
-            Ok((memory, offset)) => Ok((memory.clone(), offset)),
-            Err(Error::OutOfRegion { .. }) => Err(Outcome::OutOfRegion),
-            Err(_) => Err(Outcome::NoSuchRegion),
-        })
+        Ok(self.regions.lock().look_up(self.own, place, length))
     }
 
     /// Touches a region no more; who asked for it is told.

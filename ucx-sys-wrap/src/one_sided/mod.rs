@@ -1,7 +1,12 @@
 //! What every transport does on memory that a rank has registered: peers write and read it without its taking part.
 
+pub(crate) mod frame;
+mod regions;
+
 use std::collections::BTreeSet;
 use std::fmt;
+
+pub(crate) use regions::Regions;
 
 use crate::buffer::{ReadLease, RegionMemory};
 use crate::transport::{Posted, RecvParts, SendParts};

@@ -1,4 +1,5 @@
-//! The frames of puts and gets.
+//! What ranks tell each other of puts and gets that the owner of the memory carries out: on `tcp` the header of a frame, on
+//! `ucx` that of a message.
 //!
 //! | bytes | put (10) | get (11) | bytes (12) | ended (13) |
 //! | --- | --- | --- | --- | --- |
@@ -9,28 +10,27 @@
 //! | 8..16 | tag, source only | same | same | same |
 //! | 16..32 | random bytes of the key | same | 0 | 0 |
 //! | 32..40 | offset | offset | 0 | 0 |
-//! | 40..48 | bytes that follow, at most [`PIECE_BYTES`] | bytes wanted | bytes that follow, at most [`PIECE_BYTES`] | 0 |
+//! | 40..48 | bytes that follow | bytes wanted | bytes that follow | 0 |
 //! | 48..56 | number of the region | same | 0 | 0 |
 //! | 56..64 | 0 | 0 | 0 | 0 |
 //!
-//! A long put is several frames of one number, each answered by *ended*. A get is answered by *bytes*, in order, until all
-//! have come, or by *ended* when they can't be had.
+//! Each frame of a put is answered by *ended*. A get is answered by *bytes*, in order, until all have come, or by *ended* when
+//! they can't be had. How many bytes follow a frame at most is up to the transport.
 
+use super::{Nonce, RegionKey};
 use crate::limits::MAX_MESSAGE_BYTES;
-use crate::one_sided::Nonce;
-use crate::tcp::sizes::HEADER_BYTES;
 use crate::{Error, Rank, Result, Tag};
 
-/// The most payload that a frame of a put or get has, in bytes: messages get in between.
-pub(in crate::tcp) const PIECE_BYTES: usize = 512 << 10;
+/// Bytes of a frame.
+pub(crate) const FRAME_BYTES: usize = 64;
 
-pub(in crate::tcp) const PUT: u8 = 10;
+pub(crate) const PUT: u8 = 10;
 const GET: u8 = 11;
 const BYTES: u8 = 12;
-pub(in crate::tcp) const ENDED: u8 = 13;
+pub(crate) const ENDED: u8 = 13;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum RemoteFrame {
+pub(crate) enum RemoteFrame {
     /// These bytes, which follow, are for the receiver's memory.
     Put(u32, Place, usize),
     /// So many bytes of the receiver's memory are wanted.
@@ -43,29 +43,55 @@ pub(in crate::tcp) enum RemoteFrame {
 
 /// Where in the receiver's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) struct Place {
-    pub(in crate::tcp) region: u64,
-    pub(in crate::tcp) nonce: Nonce,
-    pub(in crate::tcp) offset: u64,
+pub(crate) struct Place {
+    pub(crate) region: u64,
+    pub(crate) nonce: Nonce,
+    pub(crate) offset: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum Outcome {
+pub(crate) enum Outcome {
     Done,
     NoSuchRegion,
     OutOfRegion,
 }
 
+/// What an operation is for: where it begins, its bytes, and those of the region as the key has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) region_bytes: u64,
+}
+
+impl Place {
+    /// The place behind `offset` bytes of the region.
+    pub(crate) fn of(key: &RegionKey, offset: u64) -> Self {
+        Self { region: key.number, nonce: key.nonce, offset }
+    }
+}
+
+impl Outcome {
+    /// What it means for an operation on memory of `rank`.
+    pub(crate) fn result(self, rank: Rank, Extent { offset, bytes, region_bytes }: Extent) -> Result<()> {
+        match self {
+            Self::Done => Ok(()),
+            Self::NoSuchRegion => Err(Error::NoSuchRegion { rank }),
+            Self::OutOfRegion => Err(Error::OutOfRegion { rank, offset, bytes, region_bytes }),
+        }
+    }
+}
+
 impl RemoteFrame {
     /// The bytes of the frame as `source` sends it.
-    pub(in crate::tcp) fn encode(&self, source: Rank) -> [u8; HEADER_BYTES] {
+    pub(crate) fn encode(&self, source: Rank) -> [u8; FRAME_BYTES] {
         let (kind, number, place, length) = match self {
             Self::Put(number, place, length) => (PUT, number, Some(place), *length as u64),
             Self::Get(number, place, length) => (GET, number, Some(place), *length),
             Self::Bytes(number, length) => (BYTES, number, None, *length as u64),
             Self::Ended(number, _) => (ENDED, number, None, 0),
         };
-        let mut bytes = [0; HEADER_BYTES];
+        let mut bytes = [0; FRAME_BYTES];
         bytes[0] = kind;
         if let Self::Ended(_, outcome) = self {
             bytes[1] = *outcome as u8;
@@ -81,15 +107,15 @@ impl RemoteFrame {
         bytes
     }
 
-    /// The frame that `peer` sent as `bytes`, whose kind is one of these four.
+    /// The frame that `peer` sent as `bytes`, whose kind is one of these four, where at most `most_bytes` follow one.
     ///
     /// # Errors
     /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make.
-    pub(in crate::tcp) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank) -> Result<Self> {
+    pub(crate) fn decode(bytes: &[u8; FRAME_BYTES], peer: Rank, most_bytes: u64) -> Result<Self> {
         let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
         let number = |at: usize| bytemuck::pod_read_unaligned::<u64>(&bytes[at..at + 8]).to_le();
         let (operation, length) = ((number(0) >> 32) as u32, number(40));
-        let most = if bytes[0] == GET { MAX_MESSAGE_BYTES } else { PIECE_BYTES as u64 };
+        let most = if bytes[0] == GET { MAX_MESSAGE_BYTES } else { most_bytes };
         if length > most {
             return refuse(format!("a put or get of {length} bytes, expected at most {most}"));
         }
@@ -117,6 +143,12 @@ mod tests {
 
     use super::*;
 
+    const MOST_BYTES: usize = 512 << 10;
+
+    fn decode(bytes: &[u8; FRAME_BYTES], peer: Rank) -> Result<RemoteFrame> {
+        RemoteFrame::decode(bytes, peer, MOST_BYTES as u64)
+    }
+
     const PLACE: Place = Place { region: 5, nonce: [9; 16], offset: 1 << 33 };
 
     #[test]
@@ -134,34 +166,34 @@ mod tests {
     #[test]
     fn frames_come_back() {
         for frame in [
-            RemoteFrame::Put(u32::MAX, PLACE, PIECE_BYTES),
+            RemoteFrame::Put(u32::MAX, PLACE, MOST_BYTES),
             RemoteFrame::Get(1, PLACE, MAX_MESSAGE_BYTES),
             RemoteFrame::Bytes(2, 0),
             RemoteFrame::Ended(3, Outcome::Done),
             RemoteFrame::Ended(3, Outcome::NoSuchRegion),
             RemoteFrame::Ended(3, Outcome::OutOfRegion),
         ] {
-            assert_eq!(RemoteFrame::decode(&frame.encode(Rank(3)), Rank(3)).unwrap(), frame);
+            assert_eq!(decode(&frame.encode(Rank(3)), Rank(3)).unwrap(), frame);
         }
     }
 
     #[test]
     fn what_is_too_long_or_has_no_meaning_is_refused() {
-        let put = RemoteFrame::Put(1, PLACE, PIECE_BYTES).encode(Rank(3));
+        let put = RemoteFrame::Put(1, PLACE, MOST_BYTES).encode(Rank(3));
         for (at, value) in [(40, 1u8), (47, 1), (1, 1), (2, 1), (15, 0x80), (56, 1)] {
             let mut bytes = put;
             bytes[at] |= value;
-            assert!(matches!(RemoteFrame::decode(&bytes, Rank(3)), Err(Error::Protocol { .. })), "{at}");
+            assert!(matches!(decode(&bytes, Rank(3)), Err(Error::Protocol { .. })), "{at}");
         }
         let mut ended = RemoteFrame::Ended(1, Outcome::Done).encode(Rank(3));
         ended[1] = 3;
-        assert!(RemoteFrame::decode(&ended, Rank(3)).is_err());
+        assert!(decode(&ended, Rank(3)).is_err());
     }
 
     proptest! {
         #[test]
         fn what_decodes_encodes_to_the_same_bytes(
-            mut bytes in any::<[u8; HEADER_BYTES]>(),
+            mut bytes in any::<[u8; FRAME_BYTES]>(),
             kind in PUT..=ENDED,
             outcome in 0u8..4,
             sparse in any::<bool>(),
@@ -174,7 +206,7 @@ mod tests {
                 bytes[42..].fill(0);
             }
             let peer = Tag(u64::from_le_bytes(bytes[8..16].try_into().unwrap())).source();
-            if let Ok(frame) = RemoteFrame::decode(&bytes, peer) {
+            if let Ok(frame) = decode(&bytes, peer) {
                 prop_assert_eq!(frame.encode(peer), bytes);
             }
         }

@@ -1,0 +1,106 @@
+//! What puts and gets between ranks that only sockets join have for UCX to do.
+
+use std::ptr::NonNull;
+
+use brevity_ucx_sys::ucs_status_t;
+
+use super::engine::{Engine, Manner};
+use super::handler::ACCESS;
+use super::requests::{Bytes, Carried, EndedRequest, Errand};
+use super::{AT_ONCE_BYTES, NO_BYTES};
+use crate::one_sided::frame::{FRAME_BYTES, Outcome, RemoteFrame};
+use crate::{Error, Rank, Result};
+
+impl Engine {
+    /// Does what is to be done. Says whether there was anything.
+    #[inline]
+    pub(super) fn run_errands(&mut self) -> bool {
+        self.requests().has_errands() && self.run_all()
+    }
+
+    #[inline(never)]
+    fn run_all(&mut self) -> bool {
+        let mut did_anything = self.end_carried();
+        while let Some(errand) = self.requests().next_errand() {
+            did_anything = true;
+            match errand {
+                Errand::Send { to, frame, bytes } => self.send_frame(to, &frame, bytes),
+                Errand::Fetch { offer, into, answer } => {
+                    let target = self.requests().target(&into).filter(|(_, length)| *length == offer.bytes);
+                    match target.and_then(|(start, _)| NonNull::new(start)) {
+                        Some(start) => {
+                            // SAFETY: so many bytes, which are kept with the flight until it is reaped: a region's, which are
+                            // not reached but by raw pointers, or a part's, whose lease nobody else has.
+                            let flight = unsafe { self.desk().fetch_to(start, offer) };
+                            self.requests().keep(flight, into, answer);
+                        }
+                        None => self.release(offer),
+                    }
+                }
+                Errand::Release(offer) => self.release(offer),
+            }
+        }
+        did_anything
+    }
+
+    /// The outcome of an operation that is over.
+    pub(super) fn take_ended_request(&mut self, number: usize) -> Option<(Rank, Result<()>)> {
+        let EndedRequest { peer, mut result, is_canceled, call, flights } = self.requests().take_ended(number)?;
+        for (flight, expected) in flights {
+            let (status, bytes) = self.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
+            self.flights().put(flight);
+            if result.is_err() {
+                continue;
+            }
+            if status != ucs_status_t::UCS_OK {
+                result = Err(self.error(peer, call, status));
+            } else if bytes != expected {
+                let what = format!("{bytes} bytes for a get of {expected}");
+                result = Err(Error::Protocol { rank: peer, what });
+            }
+        }
+        let canceled = if is_canceled { Err(Error::Canceled) } else { Ok(()) };
+        Some((peer, result.and(canceled)))
+    }
+
+    /// Ends what the requests have begun: operations with `error`, and once UCX is torn down its work for peers.
+    pub(super) fn close_requests(&mut self, error: &Error) {
+        let is_quiet = self.is_quiet();
+        self.requests().close(error, is_quiet);
+        self.end_carried();
+    }
+
+    fn send_frame(&mut self, to: Rank, frame: &RemoteFrame, bytes: Bytes) {
+        let own = self.desk().own;
+        let payload = self.requests().source(&bytes).unwrap_or(NO_BYTES);
+        let mut flight = self.flights().take();
+        // SAFETY: just taken: it is in no use.
+        let room = unsafe { flight.header_mut() };
+        room[..FRAME_BYTES].copy_from_slice(&frame.encode(own));
+        let manner = if payload.1 <= AT_ONCE_BYTES { Manner::Any } else { Manner::Offer };
+        // SAFETY: the bytes are kept with the flight until it is reaped; those of a region may change, and whatever they are
+        // is sent.
+        unsafe { self.send(to, (ACCESS, manner), FRAME_BYTES, payload, &flight) };
+        self.requests().keep(flight, bytes, None);
+    }
+
+    /// Lets go of the memory that UCX has done with, and tells peers whose bytes have come. Says whether there was any.
+    fn end_carried(&mut self) -> bool {
+        let is_quiet = self.is_quiet();
+        let mut carried = std::mem::take(&mut self.requests().carried);
+        let before = carried.len();
+        for Carried { flight, bytes, answer } in carried.extract_if(.., |carried| is_quiet || carried.flight.is_over())
+        {
+            let outcome = self.reap(&flight);
+            self.flights().put(flight);
+            drop(bytes);
+            // Whoever is not told has gone.
+            if let (Some((to, number)), Some((ucs_status_t::UCS_OK, _))) = (answer, outcome) {
+                self.requests().answer(to, number, Outcome::Done);
+            }
+        }
+        let is_less = carried.len() < before;
+        self.requests().carried = carried;
+        is_less
+    }
+}

@@ -1,0 +1,383 @@
+//! Two ranks that ask each other for memory, without UCX: what it would carry is carried here.
+
+use std::ptr::NonNull;
+
+use brevity_ucx_sys::ucs_status_t;
+use proptest::prelude::*;
+
+use super::flight::Flights;
+use super::payload::{Offer, Payload};
+use super::requests::{Errand, MAX_REQUESTS, Requests};
+use crate::buffer::testing::{lend_to_receive, lent_to_send};
+use crate::buffer::{Buffer, RegionMemory};
+use crate::one_sided::RegionKey;
+use crate::one_sided::frame::{FRAME_BYTES, Outcome, Place, RemoteFrame};
+use crate::transport::{RecvParts, Statistics};
+use crate::{Error, Rank};
+
+const VISITOR: Rank = Rank(0);
+const OWNER: Rank = Rank(1);
+
+/// Payloads from here on are offered.
+const OFFERED_BYTES: usize = 100;
+
+/// The first of the owner's regions; what peers write must not get around it.
+const REGION_BYTES: usize = 300;
+
+struct Pair {
+    ranks: [Requests; 2],
+    /// Freed after `ranks`, whose flights they made.
+    flights: Flights,
+    /// What is offered and not yet fetched or released.
+    offered: Vec<Box<[u8]>>,
+    statistics: Statistics,
+    violation: Option<(Rank, String)>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let ranks = [VISITOR, OWNER].map(|rank| Requests::new(rank, 2));
+        let (flights, offered, statistics) = (Flights::new(), Vec::new(), Statistics::default());
+        Self { ranks, flights, offered, statistics, violation: None }
+    }
+
+    fn expose(&mut self, length: usize) -> (RegionMemory, RegionKey) {
+        let memory = RegionMemory::of_zeroes(length);
+        memory.open_to_the_outside();
+        let key = self.ranks[1].regions.add(OWNER, memory.clone()).unwrap();
+        (memory, key)
+    }
+
+    /// Does what `rank` has for UCX to do, and brings what it sends. Says whether there was anything.
+    fn carry(&mut self, rank: usize) -> bool {
+        self.end_carried(rank);
+        let Some(errand) = self.ranks[rank].next_errand() else { return false };
+        match errand {
+            Errand::Send { to, frame, bytes } => {
+                let (start, length) = self.ranks[rank].source(&bytes).unwrap_or((NonNull::dangling().as_ptr(), 0));
+                // SAFETY: memory that the errand, or the operation of its part, keeps.
+                let sent = unsafe { std::slice::from_raw_parts(start, length) }.to_vec();
+                let flight = self.flights.take();
+                flight.record().end(ucs_status_t::UCS_OK, 0);
+                self.ranks[rank].keep(flight, bytes, None);
+                self.bring(to, &frame.encode(Rank(rank as u32)), &sent);
+            }
+            Errand::Fetch { offer, into, answer } => {
+                let (place, length) = self.ranks[rank].target(&into).expect("the memory that it is for");
+                assert_eq!(length, offer.bytes);
+                let bytes = self.take_back(offer);
+                // SAFETY: memory that the errand, or the operation of its part, keeps, of so many bytes.
+                unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), length) };
+                let flight = self.flights.take();
+                flight.record().end(ucs_status_t::UCS_OK, length);
+                self.ranks[rank].keep(flight, into, answer);
+            }
+            Errand::Release(offer) => drop(self.take_back(offer)),
+        }
+        true
+    }
+
+    fn end_carried(&mut self, rank: usize) {
+        for carried in std::mem::take(&mut self.ranks[rank].carried) {
+            self.flights.put(carried.flight);
+            if let Some((to, number)) = carried.answer {
+                self.ranks[rank].answer(to, number, Outcome::Done);
+            }
+        }
+    }
+
+    fn bring(&mut self, to: Rank, header: &[u8], bytes: &[u8]) {
+        let payload = if bytes.len() < OFFERED_BYTES {
+            Payload::Here(bytes)
+        } else {
+            self.offered.push(bytes.into());
+            let pointer = NonNull::from(self.offered.last_mut().unwrap().as_mut()).cast();
+            Payload::Offered(Offer { pointer, bytes: bytes.len() })
+        };
+        if let Err(violation) = self.ranks[to.index()].take_up(header, payload, &mut self.statistics) {
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    fn take_back(&mut self, offer: Offer) -> Box<[u8]> {
+        let start = offer.pointer.as_ptr().cast::<u8>().cast_const();
+        let position = self.offered.iter().position(|bytes| bytes.as_ptr() == start).expect("an offer, used once");
+        self.offered.swap_remove(position)
+    }
+
+    fn settle(&mut self) {
+        while self.carry(0) | self.carry(1) {}
+    }
+
+    /// How an operation of the visitor has ended.
+    fn end(&mut self, number: usize) -> Option<Result<(), String>> {
+        let ended = self.ranks[0].take_ended(number)?;
+        for (flight, expected) in ended.flights {
+            assert_eq!(flight.record().bytes.get(), expected);
+            self.flights.put(flight);
+        }
+        Some(ended.result.map_err(|error| error.to_string()))
+    }
+
+    fn put(&mut self, key: &RegionKey, offset: u64, buffers: &[Vec<u8>]) -> usize {
+        self.ranks[0].begin_put(key, offset, lent_to_send(buffers), 0)
+    }
+}
+
+fn failed(error: &Error) -> Option<Result<(), String>> {
+    Some(Err(error.to_string()))
+}
+
+fn read(memory: &RegionMemory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0, &mut bytes);
+    bytes
+}
+
+#[test]
+fn parts_are_put_and_got_one_behind_the_other_short_and_long() {
+    for lengths in [[3, 5, 2], [0, 7, 0], [150, 10, 120], [0, 0, 0]] {
+        let mut pair = Pair::new();
+        let (memory, key) = pair.expose(REGION_BYTES);
+        let buffers: Vec<Vec<u8>> = (1..).zip(lengths).map(|(value, length)| vec![value; length]).collect();
+        let put = pair.put(&key, 9, &buffers);
+        assert_eq!(pair.ranks[0].waits().collect::<Vec<_>>(), [(OWNER, 0)]);
+        let flush = pair.ranks[0].begin_flush(OWNER, 0);
+        assert!(pair.end(put).is_none() && pair.end(flush).is_none());
+        pair.settle();
+        assert_eq!((pair.end(put), pair.end(flush)), (Some(Ok(())), Some(Ok(()))));
+        let sent = buffers.concat();
+        let expected = [vec![0; 9], sent.clone(), vec![0; REGION_BYTES - 9 - sent.len()]].concat();
+        assert_eq!(read(&memory), expected, "{lengths:?}");
+
+        let mut places = lengths.map(|length| vec![9u8; length]);
+        let mut parts = RecvParts::new();
+        let mut raws: Vec<_> = places.iter_mut().map(|place| place.as_mut_slice().into_raw()).collect();
+        raws.iter_mut().for_each(|raw| lend_to_receive::<&mut [u8]>(raw, &mut parts));
+        let get = pair.ranks[0].begin_get(&key, 9, parts, 0);
+        pair.settle();
+        assert_eq!(pair.end(get), Some(Ok(())));
+        assert_eq!(places.concat(), sent, "{lengths:?}");
+        assert!(pair.violation.is_none() && pair.offered.is_empty());
+        assert!(pair.ranks.iter().all(Requests::is_idle));
+        let copied: usize = lengths.iter().filter(|length| **length < OFFERED_BYTES).sum();
+        assert_eq!(pair.statistics.bytes_copied, 2 * copied as u64, "what is long is not copied");
+    }
+}
+
+#[test]
+fn what_is_not_inside_or_names_no_region_is_refused_and_nothing_is_written() {
+    for length in [8, 200] {
+        let mut pair = Pair::new();
+        let (memory, key) = pair.expose(REGION_BYTES);
+        let guess = RegionKey { nonce: [7; 16], ..key.clone() };
+        let longer = RegionKey { length: 1 << 40, ..key.clone() };
+        let bytes = [vec![1u8; length]];
+        let guessed = pair.put(&guess, 0, &bytes);
+        let outside = pair.put(&longer, REGION_BYTES as u64 - 4, &bytes);
+        pair.settle();
+        assert_eq!(pair.end(guessed), failed(&Error::NoSuchRegion { rank: OWNER }));
+        let expected = Error::OutOfRegion {
+            rank: OWNER,
+            offset: REGION_BYTES as u64 - 4,
+            bytes: length as u64,
+            region_bytes: 1 << 40,
+        };
+        assert_eq!(pair.end(outside), failed(&expected));
+        assert_eq!(read(&memory), [0; REGION_BYTES]);
+        let flush = pair.ranks[0].begin_flush(OWNER, 0);
+        assert_eq!(pair.end(flush), Some(Ok(())), "what was refused is not waited for");
+        assert!(pair.offered.is_empty(), "the offer was given back");
+    }
+}
+
+#[test]
+fn a_region_that_ends_is_not_touched_by_what_has_come_and_is_kept_for_what_goes_on() {
+    let mut pair = Pair::new();
+    let (memory, key) = pair.expose(REGION_BYTES);
+    let bytes = [vec![1u8; 200]];
+    let put = pair.put(&key, 0, &bytes);
+    assert!(pair.carry(0), "the offer is made");
+    assert!(pair.ranks[1].conceal(&key), "nothing was begun");
+    pair.settle();
+    assert_eq!(pair.end(put), failed(&Error::NoSuchRegion { rank: OWNER }));
+    assert_eq!(read(&memory), [0; REGION_BYTES]);
+
+    let (_, key) = pair.expose(REGION_BYTES);
+    let put = pair.put(&key, 0, &bytes);
+    assert!(pair.carry(0) && pair.carry(1), "it is being fetched");
+    assert!(!pair.ranks[1].conceal(&key));
+    pair.settle();
+    assert_eq!(pair.end(put), Some(Ok(())));
+}
+
+#[test]
+fn more_than_a_peer_takes_is_held_back() {
+    let mut pair = Pair::new();
+    let (_, key) = pair.expose(REGION_BYTES);
+    let bytes = [vec![1u8; 1]];
+    let puts: Vec<usize> = (0..MAX_REQUESTS + 10).map(|_| pair.put(&key, 0, &bytes)).collect();
+    while pair.carry(0) {}
+    let has_come = |errand: &Errand| matches!(errand, Errand::Send { .. });
+    let answers = std::iter::from_fn(|| pair.ranks[1].next_errand()).filter(has_come).count();
+    assert_eq!(answers, MAX_REQUESTS);
+    assert!(pair.violation.is_none());
+    pair.ranks[0].close(&Error::Closed, true);
+    for put in puts {
+        assert_eq!(pair.end(put), failed(&Error::Closed));
+    }
+}
+
+#[test]
+fn what_a_closed_rank_had_begun_has_ended_and_what_comes_later_is_not_taken() {
+    let mut pair = Pair::new();
+    let (_, key) = pair.expose(REGION_BYTES);
+    let bytes = [vec![1u8; 200]];
+    let (done, put) = (pair.put(&key, 0, &bytes), pair.put(&key, 0, &bytes));
+    while pair.end(done).is_none() {
+        assert!(pair.carry(0) | pair.carry(1));
+        if pair.ranks[0].waits().count() == 1 {
+            break;
+        }
+    }
+    let flush = pair.ranks[0].begin_flush(OWNER, 0);
+    pair.ranks[0].close(&Error::PeerLost { rank: OWNER }, true);
+    for operation in [put, flush] {
+        assert_eq!(pair.end(operation), failed(&Error::PeerLost { rank: OWNER }));
+    }
+    pair.settle();
+    assert!(pair.violation.is_none(), "late answers are nobody's fault");
+}
+
+#[test]
+fn a_canceled_operation_ends_with_its_answer_and_a_flush_at_once() {
+    let mut pair = Pair::new();
+    let (_, key) = pair.expose(REGION_BYTES);
+    let bytes = [vec![1u8; 8]];
+    let put = pair.put(&key, 0, &bytes);
+    let flush = pair.ranks[0].begin_flush(OWNER, 0);
+    pair.ranks[0].cancel(put);
+    pair.ranks[0].cancel(flush);
+    assert!(pair.end(put).is_none());
+    assert_eq!(pair.end(flush), failed(&Error::Canceled));
+    pair.settle();
+    assert!(pair.ranks[0].take_ended(put).is_some_and(|ended| ended.is_canceled));
+}
+
+#[test]
+fn answers_that_nobody_has_asked_for_are_refused() {
+    let place = Place { region: 0, nonce: [0; 16], offset: 0 };
+    let frames = [
+        RemoteFrame::Bytes(0, 8),
+        RemoteFrame::Ended(0, Outcome::Done),
+        RemoteFrame::Ended(3, Outcome::NoSuchRegion),
+        RemoteFrame::Ended(u32::MAX, Outcome::Done),
+        RemoteFrame::Put(0, place, 8),
+        RemoteFrame::Get(0, place, 8),
+    ];
+    for frame in &frames[..4] {
+        let mut pair = Pair::new();
+        let bytes = if matches!(frame, RemoteFrame::Bytes(..)) { 8 } else { 0 };
+        pair.bring(VISITOR, &frame.encode(OWNER), &[1; 8][..bytes]);
+        assert_eq!(pair.violation.map(|(rank, _)| rank), Some(OWNER), "{frame:?}");
+    }
+    for frame in frames {
+        let [own, peer, stranger] = [VISITOR, OWNER, Rank(2)].map(|rank| frame.encode(rank));
+        for (header, bytes) in [(&peer[..63], 8), (&own, 8), (&stranger, 8), (&peer, 9)] {
+            let mut pair = Pair::new();
+            pair.bring(VISITOR, header, &[1; 9][..bytes]);
+            assert!(pair.violation.is_some(), "{frame:?}");
+        }
+    }
+    // An answer that comes twice.
+    let mut pair = Pair::new();
+    let (_, key) = pair.expose(REGION_BYTES);
+    let mut place = vec![0u8; 200];
+    let (mut raw, mut parts) = (place.as_mut_slice().into_raw(), RecvParts::new());
+    lend_to_receive::<&mut [u8]>(&mut raw, &mut parts);
+    let get = pair.ranks[0].begin_get(&key, 0, parts, 0);
+    assert!(pair.carry(0));
+    for _ in 0..2 {
+        pair.bring(VISITOR, &RemoteFrame::Bytes(0, 200).encode(OWNER), &[1; 200]);
+    }
+    assert!(pair.violation.is_some());
+    while pair.carry(0) {}
+    assert_eq!(pair.end(get), Some(Ok(())));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u64, usize),
+    Carry(usize),
+    Frame(RemoteFrame, usize),
+    Change(usize, u8),
+    Conceal,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let number = 0u32..20;
+    let frame = (0u8..4, number, 0u64..400, 0usize..400, 0u8..3, any::<bool>()).prop_map(
+        |(kind, number, offset, length, outcome, is_right)| {
+            let place = Place { region: 0, nonce: [u8::from(is_right); 16], offset };
+            let frame = match kind {
+                0 => RemoteFrame::Put(number, place, length),
+                1 => RemoteFrame::Get(number, place, length as u64),
+                2 => RemoteFrame::Bytes(number, length),
+                _ => RemoteFrame::Ended(
+                    number,
+                    [Outcome::Done, Outcome::NoSuchRegion, Outcome::OutOfRegion][usize::from(outcome)],
+                ),
+            };
+            Step::Frame(frame, if kind % 2 == 0 { length } else { 0 })
+        },
+    );
+    prop_oneof![
+        (0u64..300, 0usize..200).prop_map(|(offset, length)| Step::Put(offset, length)),
+        (0usize..2).prop_map(Step::Carry),
+        frame,
+        (0usize..FRAME_BYTES, 1u8..).prop_map(|(at, change)| Step::Change(at, change)),
+        Just(Step::Conceal),
+    ]
+}
+
+proptest! {
+    /// Whatever the peer says, in whatever order: nothing but the region is written, and everything ends.
+    #[test]
+    fn whatever_a_peer_says_does_no_harm(steps in proptest::collection::vec(step(), 0..60)) {
+        let mut pair = Pair::new();
+        let (_, mut key) = pair.expose(REGION_BYTES);
+        let (memory, other) = pair.expose(REGION_BYTES);
+        let buffers: Vec<Vec<u8>> = (0..200).map(|length| vec![1; length]).collect();
+        let mut operations = Vec::new();
+        for step in steps {
+            match step {
+                Step::Put(offset, length) => {
+                    key.nonce[0] ^= u8::from(length % 7 == 0);
+                    operations.push(pair.put(&key, offset, &buffers[length..=length]));
+                }
+                Step::Carry(rank) => drop(pair.carry(rank)),
+                Step::Frame(frame, bytes) => {
+                    pair.bring(VISITOR, &frame.encode(OWNER), &vec![2; bytes]);
+                    let right = match frame {
+                        RemoteFrame::Put(number, place, length) => RemoteFrame::Put(number, Place { nonce: key.nonce, ..place }, length),
+                        frame => frame,
+                    };
+                    pair.bring(OWNER, &right.encode(VISITOR), &vec![2; bytes]);
+                }
+                Step::Change(at, change) => {
+                    let mut header = RemoteFrame::Put(1, Place::of(&key, 5), 8).encode(VISITOR);
+                    header[at] ^= change;
+                    pair.bring(OWNER, &header, &[3; 8]);
+                }
+                Step::Conceal => drop(pair.ranks[1].conceal(&key)),
+            }
+        }
+        pair.settle();
+        prop_assert_eq!(read(&memory), [0; REGION_BYTES]);
+        prop_assert!(pair.ranks[1].conceal(&other));
+        pair.ranks[0].close(&Error::Closed, true);
+        for operation in operations {
+            prop_assert!(pair.end(operation).is_some());
+        }
+    }
+}
