@@ -23,11 +23,12 @@ use crate::{Error, Result};
 /// [`write`](Self::write) and [`read`](Self::read), and what order that has with a peer's puts and gets is for messages
 /// to say (the peer flushes, sends a message, and this rank then reads). An access that meets a peer's may be torn.
 ///
-/// **When peers may still access it.** On `local`, `sim` and `tcp` peers' accesses are carried out here, so
-/// [`unregister`](Self::unregister) gives the buffer back, and a peer's later access fails with
-/// [`Error::NoSuchRegion`]. On `ucx` peers (and RDMA hardware) reach the memory by themselves and can't be kept from it:
-/// the transport then keeps the memory until the process ends, and never uses it for anything else. So register long-lived
-/// memory, once, or [`allocate`](Self::allocate) it. On all transports a region is unregistered when it is dropped.
+/// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` where nothing but sockets join the ranks, peers'
+/// accesses are carried out here, so [`unregister`](Self::unregister) gives the buffer back (on `ucx` unless a peer's bytes
+/// are on the way there), and a peer's later access fails with [`Error::NoSuchRegion`]. Elsewhere on `ucx` peers (and RDMA
+/// hardware) reach the memory by themselves and can't be kept from it: the transport then keeps the memory until the process
+/// ends, and never uses it for anything else. So register long-lived memory, once, or [`allocate`](Self::allocate) it. On all
+/// transports a region is unregistered when it is dropped.
 ///
 /// ```
 /// use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion, scope};

@@ -64,11 +64,11 @@ impl<'env> Comm<'env> {
     ///
     /// Puts are in no order with each other, nor with messages. One that fails or is dropped may have written any part of
     /// its bytes, or may yet. Whether the peer must make progress meanwhile is up to the transport: on `local` and on
-    /// shared memory under `ucx` it need not.
+    /// shared memory or RDMA under `ucx` it need not.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]; a `ucx` peer does not check, so that only
-    /// the key's length is, here. What sends fail with.
+    /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]; memory that `ucx` reaches without its owner nobody checks there, so
+    /// that only the key's length is, here. What sends fail with.
     pub fn put<B: SendBuffer + 'env>(&self, to: &RemoteRegion, offset: usize, buffer: B) -> Put<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
