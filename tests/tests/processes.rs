@@ -43,23 +43,34 @@ fn every_collective_over_ucx() {
     }
 }
 
-/// A rank is killed while all of them exchange gradients without pause: the others say which.
-fn kill_one(transport: Choice, mode: &str) {
-    let job = Launch::new(RANK, [mode]).ranks(4).transport(transport).spawn().unwrap();
+/// Four ranks that go on for ever; sends rank 2 a signal once all are in the middle of it. Gives how they end, and their
+/// processes.
+fn strike(launch: Launch, signal: &str) -> (Outcome, Vec<u32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let job = launch.ranks(4).env("READY_FOLDER", folder.path()).spawn().unwrap();
     let processes = job.process_ids();
-    let victim = processes[2].to_string();
     let waiter = std::thread::spawn(move || job.wait().unwrap());
-    // Long enough for the ranks to have joined and to be in the middle of it.
-    sleep(Duration::from_millis(1500));
-    assert!(!waiter.is_finished(), "the ranks ended by themselves");
-    let killed = Instant::now();
-    assert!(Command::new("kill").args(["-9", &victim]).status().unwrap().success());
-    while !waiter.is_finished() {
-        assert!(killed.elapsed() < PATIENCE, "survivors hang");
+    let start = Instant::now();
+    while !(0..4).all(|rank| folder.path().join(rank.to_string()).exists()) {
+        assert!(!waiter.is_finished(), "the ranks ended by themselves");
+        assert!(start.elapsed() < PATIENCE, "the ranks do not begin");
         sleep(Duration::from_millis(5));
     }
-    println!("all had ended {:?} after the kill", killed.elapsed());
-    let Outcome { endings, first_failure } = waiter.join().unwrap();
+    sleep(Duration::from_millis(100));
+    let struck = Instant::now();
+    assert!(Command::new("kill").args([signal, &processes[2].to_string()]).status().unwrap().success());
+    while !waiter.is_finished() {
+        assert!(struck.elapsed() < PATIENCE, "the others hang");
+        sleep(Duration::from_millis(5));
+    }
+    println!("all had ended {:?} after {signal}", struck.elapsed());
+    (waiter.join().unwrap(), processes)
+}
+
+/// A rank is killed while all of them exchange gradients without pause: the others say which.
+fn kill_one(transport: Choice, mode: &str) {
+    let (outcome, processes) = strike(Launch::new(RANK, [mode]).transport(transport), "-9");
+    let Outcome { endings, first_failure } = outcome;
     let lost = Ending::Exited(i32::from(LOST_STATUS));
     assert_eq!(endings, [lost, lost, Ending::Killed(9), lost]);
     assert!(first_failure.is_some());
@@ -84,19 +95,8 @@ fn a_killed_rank_is_named_by_all_others_over_ucx() {
 
 /// A rank is stopped in the middle of an all-reduce over shared memory: the others' deadline ends it.
 fn stop_one(transport: Choice) {
-    let launch = Launch::new(RANK, ["all-reduce-for-ever"]).ranks(4).transport(transport);
-    let job = launch.env("BREVITY_TIMEOUT", "2").spawn().unwrap();
-    let victim = job.process_ids()[2].to_string();
-    let waiter = std::thread::spawn(move || job.wait().unwrap());
-    sleep(Duration::from_millis(1500));
-    assert!(!waiter.is_finished(), "the ranks ended by themselves");
-    assert!(Command::new("kill").args(["-STOP", &victim]).status().unwrap().success());
-    let stopped = Instant::now();
-    while !waiter.is_finished() {
-        assert!(stopped.elapsed() < PATIENCE, "the others hang");
-        sleep(Duration::from_millis(5));
-    }
-    let Outcome { endings, .. } = waiter.join().unwrap();
+    let launch = Launch::new(RANK, ["all-reduce-for-ever"]).transport(transport).env("BREVITY_TIMEOUT", "2");
+    let (Outcome { endings, .. }, _) = strike(launch, "-STOP");
     let timeout = Ending::Exited(i32::from(TIMEOUT_STATUS));
     assert_eq!((endings[0], endings[1], endings[3]), (timeout, timeout, timeout));
 }

@@ -1,6 +1,8 @@
 //! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank all-reduce-for-ever`, `rank
 //! lose-one` (rank 2 kills itself in the middle of it), `rank tell`; or their launcher: `rank launch-for-ever`.
 //!
+//! Whoever goes on for ever writes a file, named by its rank, to the folder `READY_FOLDER` when it is in the middle of it.
+//!
 //! Ends with status 0 when everything was as it must be; else says why and ends with another.
 #![forbid(unsafe_code)]
 
@@ -10,6 +12,9 @@ use brevity::collectives::Error as Collective;
 use brevity::{Error, GradientExchange, Group, Policy, Reduction, launch};
 use brevity_tests::suite::{self, COUNTS};
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS, oracle};
+
+/// After so many steps a rank has met all others, more than once.
+const STEPS_TO_BE_READY: u32 = 3;
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("launch-for-ever") {
@@ -81,8 +86,19 @@ fn run_suite(group: &Group) -> brevity::Result<()> {
 /// In chunks, so that a rank is stopped in the middle of a call.
 fn all_reduce_for_ever(group: &Group) -> brevity::Result<()> {
     let mut data = vec![0.0f32; 1 << 20];
-    loop {
+    for step in 0.. {
+        if step == STEPS_TO_BE_READY {
+            say_ready(group);
+        }
         group.all_reduce(&mut data, Reduction::Sum)?;
+    }
+    Ok(())
+}
+
+fn say_ready(group: &Group) {
+    if let Some(folder) = std::env::var_os("READY_FOLDER") {
+        let file = std::path::Path::new(&folder).join(group.rank().to_string());
+        std::fs::write(file, "").unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
@@ -96,13 +112,15 @@ fn exchange(group: &Group, last_step: Option<u32>) -> brevity::Result<()> {
         .tensor("projection", [300, 200], Policy::low_rank(2))
         .tensor("bias", [300], Policy::dense())
         .build()?;
-    let mut step = 0;
-    loop {
+    for step in 0.. {
+        if step == STEPS_TO_BE_READY {
+            say_ready(group);
+        }
         let vector = |count| oracle::vector(group.rank() + step, count);
         exchange.average(&mut [vector(60_000), vector(60_000), vector(300)])?;
-        step += 1;
-        if group.rank() == 2 && Some(step) == last_step {
+        if group.rank() == 2 && Some(step + 1) == last_step {
             let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
         }
     }
+    Ok(())
 }
