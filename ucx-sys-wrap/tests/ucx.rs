@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use brevity_testing::{Wire, ucx_is_here};
 use ucx_sys_wrap::bootstrap::rdma_devices;
-use ucx_sys_wrap::buffer::{Comm, Port, scope};
+use ucx_sys_wrap::buffer::{Comm, Port, Region, scope};
 use ucx_sys_wrap::ucx::{self, Options, Ucx};
 use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag};
 
@@ -52,6 +52,17 @@ fn ranks_with_other_settings_are_refused_by_all() {
             assert!(error.contains("expected UCX_TLS=tcp,self UCX_RNDV_SCHEME=get_zcopy"), "{error}");
         }
     });
+}
+
+/// UCX reaches a peer's memory by itself through shared memory alone, here; elsewhere the owner is asked.
+#[test]
+fn memory_comes_back_where_peers_have_to_ask_for_it() {
+    for wire in WIRES.into_iter().filter(|_| ucx_is_here()) {
+        let ports: Vec<_> = wire.world(2).into_iter().map(Port::new).collect();
+        let region = Region::register(&ports[1], vec![7u8; 100]).unwrap();
+        let comes_back = matches!(wire, Wire::UcxTcp | Wire::UcxNeighbours).then(|| vec![7u8; 100]);
+        assert_eq!(region.unregister(), comes_back, "{wire:?}");
+    }
 }
 
 /// Where nothing is gained by keeping registrations, UCX leaves the C library's functions alone: it writes over their

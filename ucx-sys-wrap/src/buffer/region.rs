@@ -23,9 +23,9 @@ use crate::{Error, Result};
 /// [`write`](Self::write) and [`read`](Self::read), and what order that has with a peer's puts and gets is for messages
 /// to say (the peer flushes, sends a message, and this rank then reads). An access that meets a peer's may be torn.
 ///
-/// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` where nothing but sockets join the ranks, peers'
-/// accesses are carried out here, so [`unregister`](Self::unregister) gives the buffer back (on `ucx` unless a peer's bytes
-/// are on the way there), and a peer's later access fails with [`Error::NoSuchRegion`]. Elsewhere on `ucx` peers (and RDMA
+/// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` where nothing but sockets join this rank and all
+/// others, peers' accesses are carried out here, so [`unregister`](Self::unregister) gives the buffer back (on `ucx` unless
+/// UCX is just moving bytes to or from it), and a peer's later access fails with [`Error::NoSuchRegion`]. Elsewhere on `ucx` peers (and RDMA
 /// hardware) reach the memory by themselves and can't be kept from it: the transport then keeps the memory until the process
 /// ends, and never uses it for anything else. So register long-lived memory, once, or [`allocate`](Self::allocate) it. On all
 /// transports a region is unregistered when it is dropped.
@@ -60,15 +60,15 @@ pub struct Region<B: RecvBuffer + 'static> {
 }
 
 /// A region's memory as a transport has it: it copies in and out, and nothing else touches the bytes meanwhile but
-/// peers that reach them by themselves.
+/// what reaches them from outside: peers, or UCX on their behalf.
 #[derive(Clone)]
 pub struct RegionMemory(Arc<dyn Shareable>);
 
 /// A buffer that several hold and nobody has a reference to.
 ///
 /// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes for as long as `raw` lives, which
-/// is as long as this. Threads of this process touch the bytes only while they hold the lock of `raw`. References to
-/// the bytes are made under the lock, and never once `is_reached_from_outside` was set.
+/// is as long as this. Threads of this process touch the bytes only while they hold the lock of `raw`, but by raw pointers, as
+/// peers do, once `is_reached_from_outside` is set. References to the bytes are made under the lock, and never after that.
 struct Shared<R> {
     pointer: NonNull<u8>,
     length: usize,
@@ -92,7 +92,7 @@ trait Shareable: Send + Sync {
 }
 
 impl<B: RecvBuffer + 'static> Region<B> {
-    /// Registers a buffer. Its pages become resident on `ucx`, where registering takes microseconds and more.
+    /// Registers a buffer. Where `ucx` lets peers reach it, its pages become resident, which takes microseconds and more.
     ///
     /// # Errors
     /// [`Error::Unavailable`] for a buffer of no or several parts, and for memory that can't be registered; the
@@ -149,7 +149,7 @@ impl<B: RecvBuffer + 'static> Region<B> {
     }
 
     /// Ends all access and gives the buffer back; `None` when peers can't be kept from it (see [`Region`]). A put that
-    /// is arriving ends with an error at the peer, and part of it may be in the buffer.
+    /// is arriving may end with an error at the peer, and part of it may be in the buffer.
     #[must_use]
     pub fn unregister(mut self) -> Option<B> {
         let raw = self.end()?.raw.into_inner();
@@ -179,7 +179,7 @@ impl Region<PoolBuffer<u8>> {
     /// Registers `length` bytes of zeroes where peers reach them best: memory that `ucx` shares between processes, which
     /// peers of this host then write and read by themselves; else memory of the pool.
     ///
-    /// `ucx` keeps the memory when the region is dropped, and uses it for later regions.
+    /// `ucx` keeps such memory when the region is dropped, and uses it for later regions.
     ///
     /// # Errors
     /// [`Error::System`] without memory; else as for [`register`](Self::register).

@@ -146,7 +146,7 @@ pub struct Remote {
 /// has ended touches its caller's memory no more, and until then it does not end, whatever is done.
 ///
 /// A region's own memory is another matter: peers touch it whenever they like. It reaches a transport as
-/// [`RegionMemory`], which nothing but copies in and out.
+/// [`RegionMemory`], to which nobody has a reference while others may reach it.
 pub trait OneSided {
     /// Lets peers that hold the key access `memory` from now on.
     ///

@@ -199,17 +199,17 @@ impl Engine {
         unsafe { self.desk.as_mut() }
     }
 
-    /// Whether no receive is posted, nothing is asked of memory, and nothing is to be done.
-    #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        self.seen_inbox().is_idle() && self.seen_requests().is_idle()
-    }
-
     /// The same, to look at.
     #[inline]
     pub(super) fn seen_inbox(&self) -> &Inbox {
         // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut self`.
         unsafe { &self.desk.as_ref().inbox }
+    }
+
+    /// Whether no receive is posted, nothing is asked of memory, and nothing is to be done.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.seen_inbox().is_idle() && self.seen_requests().is_idle()
     }
 
     /// Begins to send `header_bytes` of the flight's header and a payload to handler `id`; the flight says when it is

@@ -6,36 +6,40 @@ use brevity_ucx_sys::ucs_status_t;
 
 use super::engine::{Engine, Manner};
 use super::handler::ACCESS;
-use super::requests::{Bytes, Carried, EndedRequest, Errand};
+use super::requests::{Bytes, Carried, EndedRequest, Errand, Then};
 use super::{AT_ONCE_BYTES, NO_BYTES};
 use crate::one_sided::frame::{FRAME_BYTES, Outcome, RemoteFrame};
 use crate::{Error, Rank, Result};
 
 impl Engine {
-    /// Does what is to be done. Says whether there was anything.
+    /// Does what is to be done, and looks at what has been. Says whether there was anything.
     #[inline]
     pub(super) fn run_errands(&mut self) -> bool {
-        self.requests().has_errands() && self.run_all()
+        self.requests().has_errands() && self.end_carried() | self.do_errands()
     }
 
+    /// Does what is to be done.
     #[inline(never)]
-    fn run_all(&mut self) -> bool {
-        let mut did_anything = self.end_carried();
+    pub(super) fn do_errands(&mut self) -> bool {
+        let mut did_anything = false;
         while let Some(errand) = self.requests().next_errand() {
             did_anything = true;
             match errand {
                 Errand::Send { to, frame, bytes } => self.send_frame(to, &frame, bytes),
                 Errand::Fetch { offer, into, answer } => {
-                    let target = self.requests().target(&into).filter(|(_, length)| *length == offer.bytes);
-                    match target.and_then(|(start, _)| NonNull::new(start)) {
-                        Some(start) => {
-                            // SAFETY: so many bytes, which are kept with the flight until it is reaped: a region's, which are
-                            // not reached but by raw pointers, or a part's, whose lease nobody else has.
-                            let flight = unsafe { self.desk().fetch_to(start, offer) };
-                            self.requests().keep(flight, into, answer);
-                        }
-                        None => self.release(offer),
-                    }
+                    let (bytes, target) = (offer.bytes, self.requests().target(&into));
+                    let place =
+                        target.filter(|(_, length)| *length == bytes).and_then(|(start, _)| NonNull::new(start));
+                    let Some(place) = place else {
+                        // Nobody waits for it any more.
+                        self.release(offer);
+                        continue;
+                    };
+                    // SAFETY: so many bytes, which are kept with the flight until it is reaped: a region's, which are
+                    // not reached but by raw pointers, or a part's, whose lease nobody else has.
+                    let flight = unsafe { self.desk().fetch_to(place, offer) };
+                    let then = answer.map_or(Then::Served(self.desk().own), |(to, number)| Then::Answer(to, number));
+                    self.requests().keep(flight, into, bytes, then);
                 }
                 Errand::Release(offer) => self.release(offer),
             }
@@ -45,29 +49,28 @@ impl Engine {
 
     /// The outcome of an operation that is over.
     pub(super) fn take_ended_request(&mut self, number: usize) -> Option<(Rank, Result<()>)> {
-        let EndedRequest { peer, mut result, is_canceled, call, flights } = self.requests().take_ended(number)?;
+        let EndedRequest { peer, mut result, flights } = self.requests().take_ended(number)?;
         for (flight, expected) in flights {
             let (status, bytes) = self.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
             self.flights().put(flight);
-            if result.is_err() {
-                continue;
-            }
+            // Only a fetch brings bytes.
+            let call = if expected > 0 { "ucp_am_recv_data_nbx" } else { "ucp_am_send_nbx" };
             if status != ucs_status_t::UCS_OK {
-                result = Err(self.error(peer, call, status));
+                result = result.and(Err(self.error(peer, call, status)));
             } else if bytes != expected {
                 let what = format!("{bytes} bytes for a get of {expected}");
-                result = Err(Error::Protocol { rank: peer, what });
+                result = result.and(Err(Error::Protocol { rank: peer, what }));
             }
         }
-        let canceled = if is_canceled { Err(Error::Canceled) } else { Ok(()) };
-        Some((peer, result.and(canceled)))
+        Some((peer, result))
     }
 
-    /// Ends what the requests have begun: operations with `error`, and once UCX is torn down its work for peers.
-    pub(super) fn close_requests(&mut self, error: &Error) {
-        let is_quiet = self.is_quiet();
-        self.requests().close(error, is_quiet);
-        self.end_carried();
+    /// Ends what the requests have begun: operations with `error`, and its work for peers, once UCX is torn down.
+    pub(super) fn close_requests(&mut self, error: &Error, is_torn_down: bool) {
+        self.requests().close(error, is_torn_down);
+        if is_torn_down {
+            self.end_carried();
+        }
     }
 
     fn send_frame(&mut self, to: Rank, frame: &RemoteFrame, bytes: Bytes) {
@@ -81,7 +84,7 @@ impl Engine {
         // SAFETY: the bytes are kept with the flight until it is reaped; those of a region may change, and whatever they are
         // is sent.
         unsafe { self.send(to, (ACCESS, manner), FRAME_BYTES, payload, &flight) };
-        self.requests().keep(flight, bytes, None);
+        self.requests().keep(flight, bytes, 0, Then::Served(to));
     }
 
     /// Lets go of the memory that UCX has done with, and tells peers whose bytes have come. Says whether there was any.
@@ -89,14 +92,18 @@ impl Engine {
         let is_quiet = self.is_quiet();
         let mut carried = std::mem::take(&mut self.requests().carried);
         let before = carried.len();
-        for Carried { flight, bytes, answer } in carried.extract_if(.., |carried| is_quiet || carried.flight.is_over())
-        {
+        for Carried { flight, bytes, then } in carried.extract_if(.., |carried| is_quiet || carried.flight.is_over()) {
             let outcome = self.reap(&flight);
             self.flights().put(flight);
             drop(bytes);
-            // Whoever is not told has gone.
-            if let (Some((to, number)), Some((ucs_status_t::UCS_OK, _))) = (answer, outcome) {
-                self.requests().answer(to, number, Outcome::Done);
+            let (Then::Answer(peer, _) | Then::Served(peer)) = then;
+            let is_done = matches!(outcome, Some((ucs_status_t::UCS_OK, _)));
+            match then {
+                Then::Answer(to, number) if is_done => self.requests().answer(to, number, Outcome::Done),
+                _ => self.requests().end_served(peer),
+            }
+            if !is_done && !is_quiet {
+                self.requests().unanswered.push(peer);
             }
         }
         let is_less = carried.len() < before;

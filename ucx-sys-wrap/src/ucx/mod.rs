@@ -57,14 +57,14 @@ mod mapping;
 mod neighbours;
 mod notice;
 mod one_sided;
+#[cfg(test)]
+mod one_sided_tests;
 mod operations;
 mod payload;
 mod peer_process;
 mod receiving;
 mod remote;
 mod requests;
-#[cfg(test)]
-mod requests_tests;
 mod sending;
 mod spread;
 mod table;
@@ -212,6 +212,8 @@ pub struct Ucx {
     links: Option<Links>,
     /// The neighbours that operations on links waited for at the last look.
     waited_on_links: Vec<Rank>,
+    /// Peers to whom an answer could not be sent, each with the time by which it has gone or is lost.
+    unanswered: Vec<(Rank, Duration)>,
     /// Peers that are waited for; scratch of `look`.
     waited: Vec<Rank>,
     may_have_slept: bool,
@@ -256,8 +258,8 @@ impl Prepared {
         let ucp = library::load().map_err(|error| unavailable(error.to_string()))?;
         let _inside = exiting::enter_to_make()?;
         let environment = |name: &str| std::env::var(name).ok();
-        let (registers, has_device) = (tuning::registers_memory(), !rdma_devices().is_empty());
-        let tuning = Tuning::decide(settings, environment, ucp.version(), registers, has_device);
+        let registers = tuning::registers_memory();
+        let tuning = Tuning::decide(settings, environment, ucp.version(), registers, &rdma_devices());
         if !tuning.is_quiet && rank == Rank(0) {
             tracing::warn!("{}", tuning::NOT_QUIET);
         }
@@ -300,9 +302,10 @@ impl Prepared {
         drop(inside);
         let cards = meeting.exchange(&own.encode())?;
         let _inside = exiting::enter_to_make()?;
-        let (words, is_reached) = meet((rank, &tuning), world_size, &cards, ucx_version, &mut engine, &mut liveness)
-            // A peer that has died meanwhile is the better reason.
-            .map_err(|error| meeting.check().err().unwrap_or(error))?;
+        let Neighbours { words, is_reached, is_open } =
+            meet((rank, &tuning), world_size, &cards, ucx_version, &mut engine, &mut liveness)
+                // A peer that has died meanwhile is the better reason.
+                .map_err(|error| meeting.check().err().unwrap_or(error))?;
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
         greeting::greet(rank, &mut engine, meeting, options.join_timeout)?;
         Ok(Ucx {
@@ -318,7 +321,7 @@ impl Prepared {
             word,
             words,
             is_reached,
-            is_open: tuning.reaches_here || tuning.has_rdma,
+            is_open,
             epoll,
             can_be_quiet: tuning.is_quiet,
             closed: None,
@@ -329,6 +332,7 @@ impl Prepared {
             gone: Vec::new(),
             links: None,
             waited_on_links: Vec::new(),
+            unanswered: Vec::new(),
             waited: Vec::new(),
             may_have_slept: false,
             has_moved: false,
@@ -348,8 +352,17 @@ impl Ucx {
     }
 }
 
-/// Makes the endpoint to every peer, and opens the words of those that are on this host. Gives these, and whose memory UCX's
-/// puts and gets reach by themselves.
+/// What a rank knows of its peers' memory.
+struct Neighbours {
+    /// The words of peers of this host.
+    words: Vec<Option<PeerWord>>,
+    /// Whose memory UCX's puts and gets reach by themselves.
+    is_reached: Vec<bool>,
+    /// Whether any peer may reach the memory of this rank so: whoever does, both say that it can.
+    is_open: bool,
+}
+
+/// Makes the endpoint to every peer, and opens the words of those that are on this host.
 fn meet(
     (rank, tuning): (Rank, &Tuning),
     world_size: u32,
@@ -357,7 +370,7 @@ fn meet(
     ucx_version: (u32, u32),
     engine: &mut Engine,
     liveness: &mut Liveness,
-) -> Result<(Vec<Option<PeerWord>>, Vec<bool>)> {
+) -> Result<Neighbours> {
     if cards.len() != world_size as usize {
         let why = format!("the exchange gave {} addresses, expected {world_size}", cards.len());
         return Err(Error::Unavailable { name: "ucx", why });
@@ -368,6 +381,7 @@ fn meet(
     agree(&cards)?;
     let own = cards.get(rank.index());
     let (mut words, mut is_reached) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
+    let mut is_open = false;
     for (peer, card) in Rank::all(world_size).zip(&cards) {
         if peer == rank {
             liveness.add_peer(None);
@@ -379,10 +393,12 @@ fn meet(
         liveness.add_peer(Some((card.control, card.token)));
         let is_here = own.is_some_and(|own| own.shares_host_with(card));
         let word = is_here.then(|| PeerWord::open(card.process, card.word, &card.token)).flatten();
-        is_reached.push(word.is_some() && tuning.reaches_here || tuning.has_rdma && card.has_rdma);
+        let (by_memory, by_hardware) = (is_here && tuning.reaches_here, tuning.has_rdma && card.has_rdma);
+        is_reached.push(by_memory && word.is_some() || by_hardware);
+        is_open |= by_memory || by_hardware;
         words.push(word);
     }
-    Ok((words, is_reached))
+    Ok(Neighbours { words, is_reached, is_open })
 }
 
 /// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be understood, or may

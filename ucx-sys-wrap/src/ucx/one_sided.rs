@@ -6,7 +6,7 @@
 //! **What is promised.** An operation's own buffer is touched by this rank's worker and nobody else, so tearing UCX down
 //! ends all access to it, as with messages. A region's memory is reached by peers that UCX lets reach it, whether this rank is
 //! torn down or not, so it is kept until the process ends and is never used for anything else
-//! ([`Region`](crate::buffer::Region)); where all peers have to ask, it is given back. On the wire a key holds, after
+//! ([`Region`](crate::buffer::Region)); where no peer can, it is given back. On the wire a key holds, after
 //! what every key holds: the address, 8 bytes; the HMAC-SHA256 of all the rest under the owner's token, 32 bytes; UCX's
 //! packed key, if its memory can be reached. UCX reads a packed key without a length and trusts it, so only one that a rank of
 //! this job has made gets so far.
@@ -69,9 +69,11 @@ impl OneSided for Ucx {
 
     /// Peers that reach the memory by themselves can't be kept from it.
     fn conceal(&mut self, key: &RegionKey) -> bool {
+        if !self.owner.is_here() {
+            return false;
+        }
         self.engine.run_errands();
         let is_idle = self.engine.requests().conceal(key);
-        self.engine.run_errands();
         !self.accesses.conceal(&self.engine, key.number) && is_idle
     }
 
@@ -83,6 +85,9 @@ impl OneSided for Ucx {
         proof(&token, key).verify_slice(&fixed[8..]).map_err(|_| refuse())?;
         let mut unpacked = None;
         if key.length > 0 && self.is_reached[key.owner.index()] {
+            if packed.is_empty() {
+                return Err(refuse());
+            }
             // SAFETY: the HMAC under the owner's token, which the ranks of this job alone know, covers the bytes.
             unpacked = Some(unsafe { self.engine.unpack(key.owner, packed) }?);
         }
@@ -103,7 +108,7 @@ impl OneSided for Ucx {
                 self.ask(number)
             }
         };
-        number(posted, PutId)
+        with_id(posted, PutId)
     }
 
     fn post_get(&mut self, remote: &Remote, offset: u64, parts: RecvParts) -> Posted<GetId, Result<()>> {
@@ -115,7 +120,7 @@ impl OneSided for Ucx {
                 self.ask(number)
             }
         };
-        number(posted, GetId)
+        with_id(posted, GetId)
     }
 
     fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>> {
@@ -127,7 +132,7 @@ impl OneSided for Ucx {
                 self.ask(number)
             }
         };
-        number(posted, PutId)
+        with_id(posted, PutId)
     }
 
     fn test_put(&mut self, id: PutId) -> Option<Result<()>> {
@@ -152,7 +157,7 @@ impl OneSided for Ucx {
 impl Ucx {
     /// Asks the peer for what has just begun.
     fn ask(&mut self, number: usize) -> Posted<u64, Result<()>> {
-        self.engine.run_errands();
+        self.engine.do_errands();
         match self.test_asked(number) {
             Some(result) => Posted::Done(result),
             None => Posted::Pending(number as u64 | ASKED),
@@ -191,8 +196,8 @@ impl Ucx {
     }
 }
 
-/// A put's or get's id from its number.
-fn number<Id>(posted: Posted<u64, Result<()>>, id: impl FnOnce(u64) -> Id) -> Posted<Id, Result<()>> {
+/// With an id for the number.
+fn with_id<Id>(posted: Posted<u64, Result<()>>, id: impl FnOnce(u64) -> Id) -> Posted<Id, Result<()>> {
     match posted {
         Posted::Done(result) => Posted::Done(result),
         Posted::Pending(number) => Posted::Pending(id(number)),

@@ -18,8 +18,8 @@ const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
                                     peers may still write its memory; unset it";
 
-/// Names in `UCX_TLS` that bring no lanes of hardware for RDMA, apart from those of shared memory.
-const WITHOUT_RDMA: [&str; 8] = ["tcp", "self", "cuda", "cuda_copy", "cuda_ipc", "rocm", "rocm_copy", "rocm_ipc"];
+/// What names in `UCX_TLS` begin with that bring no lanes to other hosts by hardware for RDMA, apart from those of shared memory.
+const WITHOUT_RDMA: [&str; 7] = ["tcp", "self", "cuda", "rocm", "gdr", "ze_", "gaudi"];
 
 /// Names in `UCX_TLS` that bring shared-memory lanes.
 const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cma", "xpmem"];
@@ -39,7 +39,8 @@ pub(super) struct Tuning {
     settings: Vec<(String, String)>,
     /// Whether nothing writes our memory any more once the worker is destroyed.
     pub(super) is_quiet: bool,
-    /// Whether UCX's puts and gets reach the memory of ranks of this host other than by messages.
+    /// Whether UCX's puts and gets reach the memory of ranks of this host other than by messages. Where it is in doubt they do
+    /// not: ranks can always ask each other.
     pub(super) reaches_here: bool,
     /// Whether they reach that of other hosts so, by hardware.
     pub(super) has_rdma: bool,
@@ -62,14 +63,16 @@ impl Tuning {
         environment: impl Fn(&str) -> Option<String>,
         version: (u32, u32, u32),
         registers_memory: bool,
-        has_device: bool,
+        devices: &[String],
     ) -> Self {
         let chosen = |name: &str| {
             let given = given.iter().rev().find(|(given, _)| given == name).map(|(_, value)| value.clone());
             given.or_else(|| environment(&format!("UCX_{name}")))
         };
         let transports = chosen("TLS").unwrap_or_else(|| "all".into());
-        let (shares_memory, has_rdma) = (shares_memory(&transports), has_device && uses_hardware(&transports));
+        let networks = chosen("NET_DEVICES").unwrap_or_else(|| "all".into());
+        let has_rdma = uses_hardware(&transports) && devices.iter().any(|device| uses_device(&networks, device));
+        let (shares_memory, reaches_here) = (shares_memory(&transports), reaches_here(&transports));
         let mut settings = given.to_vec();
         let mut is_quiet = true;
         match chosen(SCHEME) {
@@ -84,7 +87,7 @@ impl Tuning {
         let made = settings.iter().rev().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         let scheme = made.or_else(|| chosen(SCHEME)).unwrap_or_else(|| "auto".into());
         let agreed = format!("UCX_TLS={transports} UCX_{SCHEME}={scheme}");
-        Self { settings, is_quiet, reaches_here: shares_memory || has_rdma, has_rdma, agreed }
+        Self { settings, is_quiet, reaches_here, has_rdma, agreed }
     }
 
     /// Makes the settings.
@@ -110,14 +113,30 @@ fn shares_memory(transports: &str) -> bool {
     transports.starts_with('^') || names(transports).any(brings_shared_memory)
 }
 
-/// Whether a value of `UCX_TLS` allows lanes of hardware for RDMA, where there is such.
-fn uses_hardware(transports: &str) -> bool {
-    let brings_rdma = |name: &str| name == "all" || !brings_shared_memory(name) && !WITHOUT_RDMA.contains(&name);
-    transports.starts_with('^') || names(transports).any(brings_rdma)
+/// Whether it does for sure.
+fn reaches_here(transports: &str) -> bool {
+    match transports.strip_prefix('^') {
+        Some(without) => !names(without).any(brings_shared_memory),
+        None => names(transports).any(brings_shared_memory),
+    }
 }
 
-fn names(transports: &str) -> impl Iterator<Item = &str> {
-    transports.split(',').map(|name| name.trim().trim_start_matches('\\'))
+/// Whether a value of `UCX_TLS` allows lanes of hardware for RDMA, where there is such, for sure.
+fn uses_hardware(transports: &str) -> bool {
+    let is_other = |name: &str| brings_shared_memory(name) || WITHOUT_RDMA.iter().any(|start| name.starts_with(start));
+    match transports.strip_prefix('^') {
+        Some(without) => names(without).all(is_other),
+        None => names(transports).any(|name| name == "all" || !is_other(name)),
+    }
+}
+
+/// Whether a value of `UCX_NET_DEVICES` allows a device for RDMA, for sure.
+fn uses_device(networks: &str, device: &str) -> bool {
+    networks == "all" || names(networks).any(|name| name.split(':').next() == Some(device))
+}
+
+fn names(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(|name| name.trim().trim_start_matches('\\'))
 }
 
 fn brings_shared_memory(name: &str) -> bool {
@@ -138,7 +157,7 @@ mod tests {
     ) -> (Option<String>, bool) {
         let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         let look = |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
-        let tuning = Tuning::decide(&given, look, version, false, false);
+        let tuning = Tuning::decide(&given, look, version, false, &[]);
         let scheme = tuning.settings.iter().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         (scheme, tuning.is_quiet)
     }
@@ -159,22 +178,35 @@ mod tests {
 
     #[test]
     fn memory_is_reached_without_messages_where_it_is_shared_or_hardware_does_it() {
-        let reach = |transports: &str, has_device| {
-            let look = |name: &str| (name == "UCX_TLS").then(|| transports.to_string());
-            let tuning = Tuning::decide(&[], look, NEW, has_device, has_device);
+        let reach_by = |transports: &str, networks: Option<&str>, has_device| {
+            let look = |name: &str| match name {
+                "UCX_TLS" => Some(transports.to_string()),
+                "UCX_NET_DEVICES" => networks.map(str::to_string),
+                _ => None,
+            };
+            let devices = if has_device { vec!["mlx5_0".to_string()] } else { vec![] };
+            let tuning = Tuning::decide(&[], look, NEW, has_device, &devices);
             (tuning.reaches_here, tuning.has_rdma)
         };
+        let reach = |transports: &str, has_device| reach_by(transports, None, has_device);
+        for (networks, expected) in [("all", true), ("eth0,mlx5_0:1", true), ("mlx5_0", true), ("eth0", false)] {
+            assert_eq!(reach_by("all", Some(networks), true), (true, expected), "{networks}");
+        }
         for (transports, has_device, expected) in [
             ("tcp,self", false, (false, false)),
             ("tcp,self", true, (false, false)),
-            ("tcp,\\cuda_copy", true, (false, false)),
+            ("tcp,\\cuda_copy,gdr_copy", true, (false, false)),
             ("all", false, (true, false)),
             ("^rc", false, (true, false)),
+            ("^rc", true, (true, false)),
+            ("^sm", true, (false, true)),
+            ("^posix,cuda", true, (false, true)),
+            ("^cuda", true, (true, true)),
             ("tcp,sm,self", true, (true, false)),
-            ("rc,tcp", true, (true, true)),
+            ("rc,tcp", true, (false, true)),
             ("rc,tcp", false, (false, false)),
             ("all", true, (true, true)),
-            ("^shm", true, (true, true)),
+            ("^shm", true, (false, true)),
         ] {
             assert_eq!(reach(transports, has_device), expected, "{transports}, device: {has_device}");
         }
@@ -185,7 +217,7 @@ mod tests {
         let cache = |given: &[(&str, &str)], environment: &'static str, registers| {
             let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
             let look = |name: &str| (name == environment).then(|| "y".to_string());
-            let settings = Tuning::decide(&given, look, NEW, registers, false).settings;
+            let settings = Tuning::decide(&given, look, NEW, registers, &[]).settings;
             let values = settings.into_iter().filter(|(name, _)| name == REGISTRATION_CACHE).map(|(_, value)| value);
             values.collect::<Vec<_>>()
         };
@@ -199,7 +231,7 @@ mod tests {
         let agreed = |environment: &[(&str, &str)], version| {
             let look =
                 |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
-            Tuning::decide(&[], look, version, true, false).agreed
+            Tuning::decide(&[], look, version, true, &[]).agreed
         };
         assert_eq!(agreed(&[], OLD), "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
         assert_eq!(agreed(&[("UCX_TLS", "tcp")], OLD), "UCX_TLS=tcp UCX_RNDV_SCHEME=auto");

@@ -16,6 +16,9 @@ const LONG_ROUNDS: u32 = 2;
 const SETTLED_HERE: Duration = Duration::from_millis(2);
 const SETTLED_FAR: Duration = Duration::from_millis(50);
 
+/// How long a peer to whom nothing can be sent may take to have left in good order.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+
 impl Ucx {
     /// Does what the handlers have left to do. Says whether there was anything.
     #[inline]
@@ -75,7 +78,26 @@ impl Ucx {
         }
         self.waited = waited;
         let news = self.liveness.look();
-        self.take_news(news) | self.give_back_withdrawn()
+        self.take_news(news) | self.give_back_withdrawn() | self.look_after_unanswered()
+    }
+
+    /// Closes for a peer that waits for an answer which could not be sent: it is there, but can't be reached. Says whether
+    /// there was one.
+    fn look_after_unanswered(&mut self) -> bool {
+        let now = self.now();
+        let new = std::mem::take(&mut self.engine.requests().unanswered);
+        self.unanswered.extend(new.into_iter().map(|peer| (peer, now + GONE_WITHIN)));
+        for (peer, end) in std::mem::take(&mut self.unanswered) {
+            if self.closed.is_some() {
+                return true;
+            }
+            match self.watch_peer(peer) {
+                true => {}
+                false if now < end => self.unanswered.push((peer, end)),
+                false => self.close_for_peer(peer, Error::PeerLost { rank: peer }),
+            }
+        }
+        false
     }
 
     /// The peers of operations on UCX that are not over, each with the look before which it was posted.
@@ -242,7 +264,8 @@ impl Ucx {
         self.receives.end_all(&mut self.engine, error);
         self.sends.end_all(error);
         self.accesses.end_all(error);
-        self.engine.close_requests(error);
+        let is_torn_down = self.engine.is_quiet() && !self.receives.are_left_open;
+        self.engine.close_requests(error, is_torn_down);
     }
 
     /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.

@@ -414,7 +414,7 @@ pub fn peer_dropped(port: &Arc<Port>) {
             let get = comm.get(&remote, 0, vec![0u8; LENGTH]);
             let flush = comm.flush(B);
             for result in [put.await.map(|_| ()), get.await.map(|_| ()), flush.await] {
-                // A `ucx` peer's memory is there for as long as its process.
+                // Memory that peers reach by themselves is there for as long as its process.
                 let is_gone = matches!(result, Err(Error::PeerLost { rank: B } | Error::NoSuchRegion { rank: B }));
                 assert!(is_gone || result.is_ok(), "{result:?}");
             }

@@ -5,14 +5,14 @@ use std::ptr::NonNull;
 use brevity_ucx_sys::ucs_status_t;
 use proptest::prelude::*;
 
-use super::flight::Flights;
-use super::payload::{Offer, Payload};
-use super::requests::{Errand, MAX_REQUESTS, Requests};
+use super::{Errand, MAX_REQUESTS, MAX_SERVED, Requests, Then};
 use crate::buffer::testing::{lend_to_receive, lent_to_send};
 use crate::buffer::{Buffer, RegionMemory};
 use crate::one_sided::RegionKey;
 use crate::one_sided::frame::{FRAME_BYTES, Outcome, Place, RemoteFrame};
 use crate::transport::{RecvParts, Statistics};
+use crate::ucx::flight::Flights;
+use crate::ucx::payload::{Offer, Payload};
 use crate::{Error, Rank};
 
 const VISITOR: Rank = Rank(0);
@@ -59,18 +59,20 @@ impl Pair {
                 let sent = unsafe { std::slice::from_raw_parts(start, length) }.to_vec();
                 let flight = self.flights.take();
                 flight.record().end(ucs_status_t::UCS_OK, 0);
-                self.ranks[rank].keep(flight, bytes, None);
+                self.ranks[rank].keep(flight, bytes, 0, Then::Served(to));
                 self.bring(to, &frame.encode(Rank(rank as u32)), &sent);
             }
             Errand::Fetch { offer, into, answer } => {
-                let (place, length) = self.ranks[rank].target(&into).expect("the memory that it is for");
-                assert_eq!(length, offer.bytes);
+                let target = self.ranks[rank].target(&into);
                 let bytes = self.take_back(offer);
+                let Some((place, length)) = target else { return true };
+                assert_eq!(length, bytes.len());
                 // SAFETY: memory that the errand, or the operation of its part, keeps, of so many bytes.
                 unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), length) };
                 let flight = self.flights.take();
                 flight.record().end(ucs_status_t::UCS_OK, length);
-                self.ranks[rank].keep(flight, into, answer);
+                let then = answer.map_or(Then::Served(OWNER), |(to, number)| Then::Answer(to, number));
+                self.ranks[rank].keep(flight, into, length, then);
             }
             Errand::Release(offer) => drop(self.take_back(offer)),
         }
@@ -80,8 +82,9 @@ impl Pair {
     fn end_carried(&mut self, rank: usize) {
         for carried in std::mem::take(&mut self.ranks[rank].carried) {
             self.flights.put(carried.flight);
-            if let Some((to, number)) = carried.answer {
-                self.ranks[rank].answer(to, number, Outcome::Done);
+            match carried.then {
+                Then::Answer(to, number) => self.ranks[rank].answer(to, number, Outcome::Done),
+                Then::Served(peer) => self.ranks[rank].end_served(peer),
             }
         }
     }
@@ -117,6 +120,13 @@ impl Pair {
             self.flights.put(flight);
         }
         Some(ended.result.map_err(|error| error.to_string()))
+    }
+
+    /// A get into `place`, which the caller keeps.
+    fn get(&mut self, key: &RegionKey, offset: u64, place: &mut [u8]) -> usize {
+        let (mut raw, mut parts) = (place.into_raw(), RecvParts::new());
+        lend_to_receive::<&mut [u8]>(&mut raw, &mut parts);
+        self.ranks[0].begin_get(key, offset, parts, 0)
     }
 
     fn put(&mut self, key: &RegionKey, offset: u64, buffers: &[Vec<u8>]) -> usize {
@@ -196,19 +206,29 @@ fn a_region_that_ends_is_not_touched_by_what_has_come_and_is_kept_for_what_goes_
     let mut pair = Pair::new();
     let (memory, key) = pair.expose(REGION_BYTES);
     let bytes = [vec![1u8; 200]];
-    let put = pair.put(&key, 0, &bytes);
-    assert!(pair.carry(0), "the offer is made");
     assert!(pair.ranks[1].conceal(&key), "nothing was begun");
+    let late = pair.put(&key, 0, &bytes);
     pair.settle();
-    assert_eq!(pair.end(put), failed(&Error::NoSuchRegion { rank: OWNER }));
+    assert_eq!(pair.end(late), failed(&Error::NoSuchRegion { rank: OWNER }));
     assert_eq!(read(&memory), [0; REGION_BYTES]);
 
     let (_, key) = pair.expose(REGION_BYTES);
     let put = pair.put(&key, 0, &bytes);
-    assert!(pair.carry(0) && pair.carry(1), "it is being fetched");
-    assert!(!pair.ranks[1].conceal(&key));
+    assert!(pair.carry(0));
+    assert!(!pair.ranks[1].conceal(&key), "it is about to be fetched");
+    assert!(pair.carry(1));
+    assert!(!pair.ranks[1].conceal(&key), "it is being fetched");
     pair.settle();
     assert_eq!(pair.end(put), Some(Ok(())));
+    assert!(pair.ranks[1].conceal(&key));
+
+    let (_, key) = pair.expose(REGION_BYTES);
+    let mut place = vec![0; 8];
+    let get = pair.get(&key, 0, &mut place);
+    assert!(pair.carry(0) && pair.carry(1));
+    assert!(!pair.ranks[1].conceal(&key), "it is being sent");
+    pair.settle();
+    assert_eq!(pair.end(get), Some(Ok(())));
 }
 
 #[test]
@@ -226,6 +246,62 @@ fn more_than_a_peer_takes_is_held_back() {
     for put in puts {
         assert_eq!(pair.end(put), failed(&Error::Closed));
     }
+}
+
+#[test]
+fn what_is_held_back_is_asked_for_as_answers_come_and_in_the_end_all_is_done() {
+    let mut pair = Pair::new();
+    let (_, key) = pair.expose(REGION_BYTES);
+    let bytes = [vec![1u8; 1]];
+    let puts: Vec<usize> = (0..MAX_REQUESTS + 10).map(|_| pair.put(&key, 0, &bytes)).collect();
+    let (canceled, others) = puts.split_last().unwrap();
+    pair.ranks[0].cancel(*canceled);
+    assert_eq!(pair.end(*canceled), failed(&Error::Canceled), "it was not asked for");
+    let flush = pair.ranks[0].begin_flush(OWNER, 0);
+    pair.settle();
+    for put in others.iter().chain([&flush]) {
+        assert_eq!(pair.end(*put), Some(Ok(())));
+    }
+    assert!(pair.violation.is_none() && pair.ranks.iter().all(Requests::is_idle));
+}
+
+#[test]
+fn who_asks_without_end_is_named() {
+    let mut pair = Pair::new();
+    let (_, key) = pair.expose(REGION_BYTES);
+    let header = RemoteFrame::Put(0, Place::of(&key, 0), 1).encode(VISITOR);
+    for _ in 0..MAX_SERVED {
+        pair.bring(OWNER, &header, &[1]);
+    }
+    assert!(pair.violation.is_none());
+    pair.bring(OWNER, &header, &[1]);
+    assert_eq!(pair.violation.map(|(rank, _)| rank), Some(VISITOR));
+}
+
+#[test]
+fn what_ucx_could_not_send_fails_and_is_not_waited_for() {
+    let mut pair = Pair::new();
+    let (_, key) = pair.expose(REGION_BYTES);
+    let mut place = vec![0; 8];
+    let get = pair.get(&key, 0, &mut place);
+    let Some(Errand::Send { to, bytes, .. }) = pair.ranks[0].next_errand() else { panic!("a request") };
+    let flight = pair.flights.take();
+    flight.record().begin();
+    pair.ranks[0].keep(flight, bytes, 0, Then::Served(to));
+    assert!(pair.ranks[0].take_ended(get).is_none());
+    pair.ranks[0].close(&Error::Closed, false);
+    assert!(pair.ranks[0].take_ended(get).is_none(), "UCX still has it");
+    pair.ranks[0].close(&Error::Closed, true);
+    assert_eq!(pair.end(get), failed(&Error::Closed));
+
+    let mut pair = Pair::new();
+    let get = pair.get(&key, 0, &mut place);
+    let Some(Errand::Send { to, bytes, .. }) = pair.ranks[0].next_errand() else { panic!("a request") };
+    let flight = pair.flights.take();
+    flight.record().end(ucs_status_t::UCS_ERR_CONNECTION_RESET, 0);
+    pair.ranks[0].keep(flight, bytes, 0, Then::Served(to));
+    let ended = pair.ranks[0].take_ended(get).expect("what failed is over");
+    assert_eq!(ended.flights[0].0.record().status.get(), ucs_status_t::UCS_ERR_CONNECTION_RESET);
 }
 
 #[test]
@@ -250,18 +326,33 @@ fn what_a_closed_rank_had_begun_has_ended_and_what_comes_later_is_not_taken() {
 }
 
 #[test]
-fn a_canceled_operation_ends_with_its_answer_and_a_flush_at_once() {
-    let mut pair = Pair::new();
-    let (_, key) = pair.expose(REGION_BYTES);
-    let bytes = [vec![1u8; 8]];
-    let put = pair.put(&key, 0, &bytes);
-    let flush = pair.ranks[0].begin_flush(OWNER, 0);
-    pair.ranks[0].cancel(put);
-    pair.ranks[0].cancel(flush);
-    assert!(pair.end(put).is_none());
-    assert_eq!(pair.end(flush), failed(&Error::Canceled));
-    pair.settle();
-    assert!(pair.ranks[0].take_ended(put).is_some_and(|ended| ended.is_canceled));
+fn a_canceled_operation_ends_once_ucx_has_done_with_its_memory_and_late_answers_find_nothing() {
+    for length in [8, 200] {
+        let mut pair = Pair::new();
+        let (memory, key) = pair.expose(REGION_BYTES);
+        let bytes = [vec![1u8; length]];
+        let mut place = vec![9; length];
+        let put = pair.put(&key, 0, &bytes);
+        let get = pair.get(&key, 0, &mut place);
+        let flush = pair.ranks[0].begin_flush(OWNER, 0);
+        while pair.carry(0) {}
+        for operation in [put, get, flush] {
+            assert!(pair.end(operation).is_none());
+            pair.ranks[0].cancel(operation);
+            pair.ranks[0].cancel(operation);
+            assert_eq!(pair.end(operation), failed(&Error::Canceled));
+            assert!(pair.end(operation).is_none(), "told once");
+        }
+        assert_eq!(pair.ranks[0].waits().count(), 0);
+        let flush = pair.ranks[0].begin_flush(OWNER, 0);
+        assert!(pair.end(flush).is_none(), "the put is still on its way");
+        pair.settle();
+        assert_eq!(pair.end(flush), Some(Ok(())));
+        assert_eq!(place, vec![9; length], "nothing is written that was given back");
+        assert_eq!(read(&memory)[..length], bytes[0]);
+        assert!(pair.violation.is_none() && pair.offered.is_empty());
+        assert!(pair.ranks.iter().all(Requests::is_idle), "nothing is left of it");
+    }
 }
 
 #[test]
@@ -293,9 +384,7 @@ fn answers_that_nobody_has_asked_for_are_refused() {
     let mut pair = Pair::new();
     let (_, key) = pair.expose(REGION_BYTES);
     let mut place = vec![0u8; 200];
-    let (mut raw, mut parts) = (place.as_mut_slice().into_raw(), RecvParts::new());
-    lend_to_receive::<&mut [u8]>(&mut raw, &mut parts);
-    let get = pair.ranks[0].begin_get(&key, 0, parts, 0);
+    let get = pair.get(&key, 0, &mut place);
     assert!(pair.carry(0));
     for _ in 0..2 {
         pair.bring(VISITOR, &RemoteFrame::Bytes(0, 200).encode(OWNER), &[1; 200]);
@@ -308,6 +397,8 @@ fn answers_that_nobody_has_asked_for_are_refused() {
 #[derive(Clone, Debug)]
 enum Step {
     Put(u64, usize),
+    Get(u64, usize),
+    Cancel(usize),
     Carry(usize),
     Frame(RemoteFrame, usize),
     Change(usize, u8),
@@ -333,6 +424,8 @@ fn step() -> impl Strategy<Value = Step> {
     );
     prop_oneof![
         (0u64..300, 0usize..200).prop_map(|(offset, length)| Step::Put(offset, length)),
+        (0u64..300, 0usize..200).prop_map(|(offset, length)| Step::Get(offset, length)),
+        (0usize..20).prop_map(Step::Cancel),
         (0usize..2).prop_map(Step::Carry),
         frame,
         (0usize..FRAME_BYTES, 1u8..).prop_map(|(at, change)| Step::Change(at, change)),
@@ -348,6 +441,7 @@ proptest! {
         let (_, mut key) = pair.expose(REGION_BYTES);
         let (memory, other) = pair.expose(REGION_BYTES);
         let buffers: Vec<Vec<u8>> = (0..200).map(|length| vec![1; length]).collect();
+        let mut places = Vec::new();
         let mut operations = Vec::new();
         for step in steps {
             match step {
@@ -355,6 +449,12 @@ proptest! {
                     key.nonce[0] ^= u8::from(length % 7 == 0);
                     operations.push(pair.put(&key, offset, &buffers[length..=length]));
                 }
+                Step::Get(offset, length) => {
+                    let mut place = vec![0; length];
+                    operations.push(pair.get(&key, offset, &mut place));
+                    places.push(place);
+                }
+                Step::Cancel(index) => operations.get(index).into_iter().for_each(|number| pair.ranks[0].cancel(*number)),
                 Step::Carry(rank) => drop(pair.carry(rank)),
                 Step::Frame(frame, bytes) => {
                     pair.bring(VISITOR, &frame.encode(OWNER), &vec![2; bytes]);
