@@ -2,7 +2,7 @@
 //! whole, in the ring.
 
 use super::super::cell::{Head, INLINE_BYTES, MIDDLING_BYTES, SHORT_AT};
-use super::super::payload::{ask_for_ring, read_ring};
+use super::super::payload::read_little;
 use super::super::receives::Delivery;
 use super::{HEADER_BYTES, Receiver, count_copy};
 use crate::limits::cost;
@@ -35,7 +35,6 @@ impl Receiver {
             return Err(self.refusal(format!("a middling message of {bytes} bytes, {expected}")));
         }
         let source = Source::Ring(self.ring_taken);
-        ask_for_ring(&self.ring, self.ring_taken, bytes);
         self.ring_taken += bytes.next_multiple_of(LINE_BYTES) as u64;
         self.take_like_the_last(at, bytes, source, counts)
     }
@@ -82,6 +81,6 @@ impl Receiver {
 fn read_payload(cells: &PeerArea, ring: &PeerArea, source: Source, into: &mut [u8]) {
     match source {
         Source::Cell(at) => cells.read_block(at + SHORT_AT, into),
-        Source::Ring(position) => read_ring(ring, position, into),
+        Source::Ring(position) => read_little(ring, position, into),
     }
 }

@@ -34,9 +34,8 @@ impl Sender {
             return false;
         }
         blocks::ask_to_write(&self.cells, offset_of(self.position), LINE_BYTES);
-        self.ring.ask_to_write(self.ring_written, bytes.len());
         // A copy: the message goes to the neighbour through the ring.
-        self.ring.write_stretch(self.ring_written, bytes);
+        self.ring.write_little(self.ring_written, bytes);
         self.ring_written += bytes.len().next_multiple_of(LINE_BYTES) as u64;
         self.publish_short(Kind::Middling, tag, bytes.len(), counts);
         true
