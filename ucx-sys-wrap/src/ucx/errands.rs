@@ -47,22 +47,27 @@ impl Engine {
         did_anything
     }
 
-    /// The outcome of an operation that is over.
-    pub(super) fn take_ended_request(&mut self, number: usize) -> Option<(Rank, Result<()>)> {
-        let EndedRequest { peer, mut result, flights } = self.requests().take_ended(number)?;
+    /// The outcome of an operation that is over, and whether bytes were fetched for it.
+    pub(super) fn take_ended_request(&mut self, number: usize) -> Option<(Rank, Result<()>, bool)> {
+        let EndedRequest { peer, mut result, is_canceled, flights } = self.requests().take_ended(number)?;
+        let is_fetched = flights.iter().any(|(_, expected)| *expected > 0);
         for (flight, expected) in flights {
             let (status, bytes) = self.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
             self.flights().put(flight);
             // Only a fetch brings bytes.
             let call = if expected > 0 { "ucp_am_recv_data_nbx" } else { "ucp_am_send_nbx" };
+            let is_refused = matches!(result, Err(Error::NoSuchRegion { .. } | Error::OutOfRegion { .. }));
             if status != ucs_status_t::UCS_OK {
-                result = result.and(Err(self.error(peer, call, status)));
+                // What was not sent is worse than what was refused.
+                let failure = Err(self.error(peer, call, status));
+                result = if is_refused { failure } else { result.and(failure) };
             } else if bytes != expected {
                 let what = format!("{bytes} bytes for a get of {expected}");
                 result = result.and(Err(Error::Protocol { rank: peer, what }));
             }
         }
-        Some((peer, result))
+        let canceled = if is_canceled { Err(Error::Canceled) } else { Ok(()) };
+        Some((peer, result.and(canceled), is_fetched))
     }
 
     /// Ends what the requests have begun: operations with `error`, and its work for peers, once UCX is torn down.
@@ -89,10 +94,12 @@ impl Engine {
 
     /// Lets go of the memory that UCX has done with, and tells peers whose bytes have come. Says whether there was any.
     fn end_carried(&mut self) -> bool {
-        let is_quiet = self.is_quiet();
+        let is_torn_down = self.requests().is_torn_down;
         let mut carried = std::mem::take(&mut self.requests().carried);
         let before = carried.len();
-        for Carried { flight, bytes, then } in carried.extract_if(.., |carried| is_quiet || carried.flight.is_over()) {
+        for Carried { flight, bytes, then } in
+            carried.extract_if(.., |carried| is_torn_down || carried.flight.is_over())
+        {
             let outcome = self.reap(&flight);
             self.flights().put(flight);
             drop(bytes);
@@ -102,7 +109,7 @@ impl Engine {
                 Then::Answer(to, number) if is_done => self.requests().answer(to, number, Outcome::Done),
                 _ => self.requests().end_served(peer),
             }
-            if !is_done && !is_quiet {
+            if !is_done && !is_torn_down && !self.requests().unanswered.contains(&peer) {
                 self.requests().unanswered.push(peer);
             }
         }

@@ -165,7 +165,13 @@ impl Ucx {
     }
 
     fn test_asked(&mut self, number: usize) -> Option<Result<()>> {
-        let (peer, result) = self.engine.take_ended_request(number)?;
+        let (peer, mut result, is_fetched) = self.engine.take_ended_request(number)?;
+        if is_fetched
+            && result.is_ok()
+            && let Some(error) = self.has_taken_back(peer)
+        {
+            result = Err(error);
+        }
         Some(self.judge_access(peer, result))
     }
 

@@ -19,7 +19,7 @@ pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a fa
                                     peers may still write its memory; unset it";
 
 /// What names in `UCX_TLS` begin with that bring no lanes to other hosts by hardware for RDMA, apart from those of shared memory.
-const WITHOUT_RDMA: [&str; 7] = ["tcp", "self", "cuda", "rocm", "gdr", "ze_", "gaudi"];
+const WITHOUT_RDMA: [&str; 8] = ["tcp", "self", "ud", "cuda", "rocm", "gdr", "ze_", "gaudi"];
 
 /// Names in `UCX_TLS` that bring shared-memory lanes.
 const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cma", "xpmem"];
@@ -203,7 +203,8 @@ mod tests {
             ("^posix,cuda", true, (false, true)),
             ("^cuda", true, (true, true)),
             ("tcp,sm,self", true, (true, false)),
-            ("rc,tcp", true, (false, true)),
+            ("rc,ud,tcp", true, (false, true)),
+            ("ud_x,self", true, (false, false)),
             ("rc,tcp", false, (false, false)),
             ("all", true, (true, true)),
             ("^shm", true, (false, true)),

@@ -16,8 +16,8 @@ const LONG_ROUNDS: u32 = 2;
 const SETTLED_HERE: Duration = Duration::from_millis(2);
 const SETTLED_FAR: Duration = Duration::from_millis(50);
 
-/// How long a peer to whom nothing can be sent may take to have left in good order.
-const GONE_WITHIN: Duration = Duration::from_secs(1);
+/// How long a peer to whom nothing can be sent may take to have left in good order: it sends what is queued first.
+const GONE_WITHIN: Duration = FLUSH_PATIENCE.saturating_mul(5);
 
 impl Ucx {
     /// Does what the handlers have left to do. Says whether there was anything.
@@ -86,7 +86,11 @@ impl Ucx {
     fn look_after_unanswered(&mut self) -> bool {
         let now = self.now();
         let new = std::mem::take(&mut self.engine.requests().unanswered);
-        self.unanswered.extend(new.into_iter().map(|peer| (peer, now + GONE_WITHIN)));
+        for peer in new {
+            if !self.unanswered.iter().any(|(known, _)| *known == peer) {
+                self.unanswered.push((peer, now + GONE_WITHIN));
+            }
+        }
         for (peer, end) in std::mem::take(&mut self.unanswered) {
             if self.closed.is_some() {
                 return true;
@@ -206,7 +210,9 @@ impl Ucx {
     /// there any more.
     pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
         let awaits_neighbours = self.links.iter().any(|links| links.waits().next().is_some());
-        let is_under_way = awaits_neighbours || self.waits().next().is_some();
+        // What peers have asked for counts where they may write it themselves.
+        let serves = !self.can_be_quiet && !self.engine.seen_requests().carried.is_empty();
+        let is_under_way = awaits_neighbours || serves || self.waits().next().is_some();
         if !is_library_there {
             self.engine.forget();
         } else if self.closed.is_none() && !is_under_way {

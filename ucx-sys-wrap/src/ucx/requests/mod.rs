@@ -55,6 +55,8 @@ pub(super) struct Requests {
     /// Peers to whom an answer could not be sent: they have gone, or will wait for it in vain.
     pub(super) unanswered: Vec<Rank>,
     is_closed: bool,
+    /// Whether UCX is torn down: it has nothing in its hands any more.
+    pub(super) is_torn_down: bool,
 }
 
 #[derive(Default)]
@@ -120,6 +122,7 @@ pub(super) enum Then {
 pub(super) struct EndedRequest {
     pub(super) peer: Rank,
     pub(super) result: Result<()>,
+    pub(super) is_canceled: bool,
     pub(super) flights: request::Flights,
 }
 
@@ -135,6 +138,7 @@ impl Requests {
             carried: Vec::new(),
             unanswered: Vec::new(),
             is_closed: false,
+            is_torn_down: false,
         }
     }
 
@@ -197,13 +201,13 @@ impl Requests {
     /// Takes the end of an operation that is over.
     pub(super) fn take_ended(&mut self, number: usize) -> Option<EndedRequest> {
         let request = self.operations.get_mut(number).filter(|request| !request.is_left)?;
-        let peer = request.peer;
+        let (peer, is_canceled) = (request.peer, request.is_canceled);
         if !request.is_over(&self.peers[peer.index()].order) {
             return None;
         }
         let (result, flights) = request.leave();
         self.forget(number);
-        Some(EndedRequest { peer, result, flights })
+        Some(EndedRequest { peer, result, is_canceled, flights })
     }
 
     /// The peers of operations that are not over, each with the round that it was posted in.
@@ -327,7 +331,7 @@ impl Requests {
     /// Ends every operation with `error`, once UCX does not use its memory any more: at once if it is torn down. Nothing more
     /// is taken, or asked for.
     pub(super) fn close(&mut self, error: &Error, is_torn_down: bool) {
-        self.is_closed = true;
+        (self.is_closed, self.is_torn_down) = (true, is_torn_down);
         self.errands.clear();
         self.unasked.clear();
         self.operations.retain(|_, request| !request.is_left);

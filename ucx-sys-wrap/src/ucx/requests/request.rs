@@ -7,7 +7,7 @@ use crate::buffer::ReadLease;
 use crate::one_sided::PutOrder;
 use crate::one_sided::frame::{Extent, Place};
 use crate::transport::{RecvParts, SendParts};
-use crate::{Error, MAX_PARTS, Rank, Result};
+use crate::{MAX_PARTS, Rank, Result};
 
 /// UCX's work for one operation, each with the bytes that are to come: what is sent for each part, and what is fetched.
 pub(in crate::ucx) type Flights = ArrayVec<(Flight, usize), { 2 * MAX_PARTS }>;
@@ -88,8 +88,6 @@ impl Request {
             Kind::Get(parts) => parts.clear(),
             Kind::Flush(_) => {}
         }
-        let result = std::mem::replace(&mut self.result, Ok(()));
-        let canceled = if self.is_canceled { Err(Error::Canceled) } else { Ok(()) };
-        (result.and(canceled), std::mem::take(&mut self.flights))
+        (std::mem::replace(&mut self.result, Ok(())), std::mem::take(&mut self.flights))
     }
 }

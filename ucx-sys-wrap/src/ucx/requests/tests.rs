@@ -119,7 +119,8 @@ impl Pair {
             assert_eq!(flight.record().bytes.get(), expected);
             self.flights.put(flight);
         }
-        Some(ended.result.map_err(|error| error.to_string()))
+        let canceled = if ended.is_canceled { Err(Error::Canceled) } else { Ok(()) };
+        Some(ended.result.and(canceled).map_err(|error| error.to_string()))
     }
 
     /// A get into `place`, which the caller keeps.
