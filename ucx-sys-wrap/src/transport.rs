@@ -50,6 +50,17 @@ pub enum Posted<Id, Done> {
     Pending(Id),
 }
 
+impl<Id, Done> Posted<Id, Done> {
+    /// The same, with `f` of what has ended.
+    #[inline]
+    pub fn map<T>(self, f: impl FnOnce(Done) -> T) -> Posted<Id, T> {
+        match self {
+            Self::Done(done) => Posted::Done(f(done)),
+            Self::Pending(id) => Posted::Pending(id),
+        }
+    }
+}
+
 /// What a transport has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -91,12 +102,10 @@ pub trait Transport: Send + sealed::Sealed {
     /// Posts a message to `to`. A zero-length part is a part; a message may have none.
     fn post_send(&mut self, to: Rank, envelope: Envelope, parts: SendParts) -> Posted<SendId, SendDone>;
 
-    /// Sends a message of one part, if it can be on its way when this returns; says whether it is. Else nothing has happened,
-    /// and it is to be [posted](Self::post_send), which tries once more. Spares short messages the passing of leases to and
-    /// fro: nothing of `part` is kept.
-    fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
-        let _ = (to, envelope, part);
-        false
+    /// As [`post_send`](Self::post_send) of a message of one part, for who has no use for the lease: it is given back all the
+    /// same. Spares short messages the passing of leases to and fro.
+    fn send_one(&mut self, to: Rank, envelope: &Envelope, part: ReadLease) -> Posted<SendId, Result<()>> {
+        self.post_send(to, *envelope, one(part)).map(|done| done.result)
     }
 
     /// Posts a receive of the next message from `from` with the tag of `envelope`.
@@ -167,6 +176,14 @@ pub trait Transport: Send + sealed::Sealed {
 
     /// Puts and gets on registered memory.
     fn one_sided(&mut self) -> &mut dyn OneSided;
+}
+
+/// The only part of a message.
+#[inline]
+pub(crate) fn one(part: ReadLease) -> SendParts {
+    let mut parts = SendParts::new();
+    parts.push(part);
+    parts
 }
 
 /// Refuses a peer that is not one.

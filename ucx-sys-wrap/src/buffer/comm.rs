@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::lease::WriteLease;
+use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
-use super::port::{Inner, Inside, OperationId, Orphan, Port, ScopeState};
+use super::port::{Inner, Inside, OperationId, Orphan, Port};
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
 use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 
@@ -149,29 +149,49 @@ impl<'env> Comm<'env> {
     }
 
     /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
+    #[inline]
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
         unsafe { B::lend(&raw, &mut parts) };
-        let inner = self.port.enter();
-        let mut transport = inner.transport.borrow_mut();
-        let is_sent = matches!(&parts[..], [part] if transport.send_at_once(to, &envelope, part.bytes()));
-        let posted = if is_sent {
-            Posted::Done(Ok(()))
-        } else {
-            match transport.post_send(to, envelope, parts) {
-                Posted::Done(done) => Posted::Done(done.result),
-                Posted::Pending(id) => Posted::Pending(id),
-            }
+        let alone = if parts.len() == 1 { parts.pop() } else { None };
+        let state = match alone {
+            Some(part) => self.send_one(to, &envelope, part),
+            None => self.send_parts(to, &envelope, parts),
         };
-        drop(transport);
-        Leaf::new(self, &inner, (to, envelope.tag), raw, posted)
+        Leaf::new(self, (to, envelope.tag), raw, state)
+    }
+
+    fn send_one(&self, to: Rank, envelope: &Envelope, part: ReadLease) -> State<SendId> {
+        let inner = self.port.enter();
+        let posted = inner.transport.borrow_mut().send_one(to, envelope, part);
+        self.note(&inner, posted)
+    }
+
+    fn send_parts(&self, to: Rank, envelope: &Envelope, parts: SendParts) -> State<SendId> {
+        let inner = self.port.enter();
+        let posted = inner.transport.borrow_mut().post_send(to, *envelope, parts).map(|done| done.result);
+        self.note(&inner, posted)
+    }
+
+    /// Notes an operation that goes on in the scope's book.
+    #[inline]
+    pub(super) fn note<Id: Direction>(&self, inner: &Inner, posted: Posted<Id, Result<Id::Outcome>>) -> State<Id> {
+        match posted {
+            Posted::Done(Ok(outcome)) => State::Done(outcome),
+            Posted::Done(Err(error)) => State::failed(error),
+            Posted::Pending(id) => {
+                inner.scopes.borrow_mut()[self.scope].began(id.operation());
+                State::Pending(id)
+            }
+        }
     }
 
     /// Posts a receive of the next message from `from` with the envelope's tag.
     ///
     /// The buffer comes back with what arrived; each part is at most as long as its place.
+    #[inline]
     pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
         self.post_recv(from, envelope, buffer, |_| ()).0
     }
@@ -184,6 +204,12 @@ impl<'env> Comm<'env> {
         buffer: B,
     ) -> (Recv<'_, 'env, B>, Lengths) {
         self.post_recv(from, envelope, buffer, |parts| parts.iter().map(WriteLease::len).collect())
+    }
+
+    fn recv_parts(&self, from: Rank, envelope: &Envelope, parts: RecvParts) -> State<RecvId> {
+        let inner = self.port.enter();
+        let posted = inner.transport.borrow_mut().post_recv(from, *envelope, parts).map(|done| done.result);
+        self.note(&inner, posted)
     }
 
     #[inline]
@@ -199,12 +225,8 @@ impl<'env> Comm<'env> {
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
         unsafe { B::lend(&mut raw, &mut parts) };
         let noted = note(&parts);
-        let inner = self.port.enter();
-        let posted = match inner.transport.borrow_mut().post_recv(from, envelope, parts) {
-            Posted::Done(done) => Posted::Done(done.result),
-            Posted::Pending(id) => Posted::Pending(id),
-        };
-        (Leaf::new(self, &inner, (from, envelope.tag), raw, posted), noted)
+        let state = self.recv_parts(from, &envelope, parts);
+        (Leaf::new(self, (from, envelope.tag), raw, state), noted)
     }
 }
 
@@ -237,43 +259,27 @@ pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     raw: Option<B::Raw>,
 }
 
-enum State<Id: Direction> {
+/// What has become of an operation.
+pub(super) enum State<Id: Direction> {
     Pending(Id),
-    Done(Result<Id::Outcome>),
+    Done(Id::Outcome),
+    /// Boxed: every state would have room for an error, and be copied with it.
+    Failed(Box<Error>),
     Taken,
+}
+
+impl<Id: Direction> State<Id> {
+    #[cold]
+    #[inline(never)]
+    fn failed(error: Error) -> Self {
+        Self::Failed(Box::new(error))
+    }
 }
 
 impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
     #[inline]
-    pub(super) fn new(
-        comm: &'comm Comm<'env>,
-        inner: &Inner,
-        (peer, tag): (Rank, Tag),
-        raw: B::Raw,
-        posted: Posted<Id, Result<Id::Outcome>>,
-    ) -> Self {
-        let state = match posted {
-            Posted::Done(result) => State::Done(result),
-            Posted::Pending(id) => {
-                inner.scopes.borrow_mut()[comm.scope].began(id.operation());
-                State::Pending(id)
-            }
-        };
+    pub(super) fn new(comm: &'comm Comm<'env>, (peer, tag): (Rank, Tag), raw: B::Raw, state: State<Id>) -> Self {
         Self { comm, peer, tag, state, raw: Some(raw) }
-    }
-
-    /// Asks the transport about an operation that is pending. `Some` when it is over or out of time.
-    #[inline(always)]
-    fn advance(&self, id: Id) -> Option<Result<Id::Outcome>> {
-        let inner = self.comm.port.enter();
-        let mut transport = inner.transport.borrow_mut();
-        let mut ended = id.test(&mut **transport);
-        match &ended {
-            Some(Ok(_)) => inner.scopes.borrow_mut()[self.comm.scope].ended(id.operation()),
-            None if !self.comm.has_expired() => {}
-            _ => ended = self.fail(id, &mut inner.scopes.borrow_mut()[self.comm.scope], &mut **transport, ended),
-        }
-        ended
     }
 
     /// Cancels an operation that nobody waits for any more; its buffer is the scope's until it is over.
@@ -293,28 +299,39 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
 
     /// Ends an operation that has failed, or whose time is over if it can be canceled.
     #[cold]
-    fn fail(
-        &self,
-        id: Id,
-        scope: &mut ScopeState,
-        transport: &mut dyn Transport,
-        mut ended: Option<Result<Id::Outcome>>,
-    ) -> Option<Result<Id::Outcome>> {
+    fn fail(&mut self, inner: &Inner, id: Id, mut ended: Option<Result<Id::Outcome>>) {
+        let mut transport = inner.transport.borrow_mut();
         if ended.is_none() {
-            id.cancel(transport);
-            ended = id.test(transport);
+            id.cancel(&mut **transport);
+            ended = id.test(&mut **transport);
         }
-        let result = ended?;
-        scope.ended(id.operation());
-        Some(result.map_err(|error| {
-            let is_out_of_time = match error {
-                Error::Canceled => self.comm.has_expired(),
-                // Closed with the whole transport, for this call or for another that waited too long.
-                Error::Aborted { .. } => matches!(transport.failure(), Some(Failure::TimedOut(_))),
-                _ => false,
-            };
-            if is_out_of_time { Error::Timeout { rank: self.peer, tag: self.tag } } else { error }
-        }))
+        let Some(result) = ended else { return };
+        inner.scopes.borrow_mut()[self.comm.scope].ended(id.operation());
+        let error = match result {
+            Ok(outcome) => {
+                self.state = State::Done(outcome);
+                return;
+            }
+            Err(error) => error,
+        };
+        let is_out_of_time = match error {
+            Error::Canceled => self.comm.has_expired(),
+            // Closed with the whole transport, for this call or for another that waited too long.
+            Error::Aborted { .. } => matches!(transport.failure(), Some(Failure::TimedOut(_))),
+            _ => false,
+        };
+        let error = if is_out_of_time { Error::Timeout { rank: self.peer, tag: self.tag } } else { error };
+        self.state = State::failed(error);
+    }
+
+    /// Gives the buffer back with the outcome of an operation that has ended.
+    #[inline(always)]
+    fn resolve(&mut self, outcome: Id::Outcome) -> Poll<Result<(B, Id::Outcome)>> {
+        self.state = State::Taken;
+        let Some(raw) = self.raw.take() else { unreachable!("the buffer of an operation stays until it is over") };
+        // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
+        let buffer = unsafe { B::from_raw(raw) };
+        Poll::Ready(Ok((buffer, outcome)))
     }
 }
 
@@ -324,23 +341,31 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
     // Always: what has arrived would be copied once more, on the way of every message.
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = match self.state {
-            State::Pending(id) => match self.advance(id) {
-                None => return Poll::Pending,
-                Some(result) => {
-                    self.state = State::Taken;
-                    result
+        if let State::Pending(id) = self.state {
+            let comm = self.comm;
+            let inner = comm.port.enter();
+            let ended = id.test(&mut **inner.transport.borrow_mut());
+            match ended {
+                None if !comm.has_expired() => return Poll::Pending,
+                Some(Ok(outcome)) => {
+                    inner.scopes.borrow_mut()[comm.scope].ended(id.operation());
+                    return self.resolve(outcome);
                 }
-            },
-            _ => match std::mem::replace(&mut self.state, State::Taken) {
-                State::Done(result) => result,
-                _ => unreachable!("an operation is not polled after it has resolved"),
-            },
-        };
-        let Some(raw) = self.raw.take() else { unreachable!("the buffer of an operation stays until it is over") };
-        // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
-        let buffer = unsafe { B::from_raw(raw) };
-        Poll::Ready(result.map(|outcome| (buffer, outcome)))
+                ended => self.fail(&inner, id, ended),
+            }
+        }
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Done(outcome) => self.resolve(outcome),
+            State::Failed(error) => {
+                self.raw = None;
+                Poll::Ready(Err(*error))
+            }
+            State::Pending(id) => {
+                self.state = State::Pending(id);
+                Poll::Pending
+            }
+            State::Taken => unreachable!("an operation is not polled after it has resolved"),
+        }
     }
 }
 

@@ -80,7 +80,7 @@ impl<'env> Comm<'env> {
             Err(error) => Posted::Done(Err(error)),
             Ok(()) => inner.transport.borrow_mut().one_sided().post_put(&to.remote, offset, parts),
         };
-        Leaf::new(self, &inner, (key.owner, tag(key.owner)), raw, posted)
+        Leaf::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
     }
 
     /// Fills a buffer's parts, one after another, from a peer's region from byte `offset` on.
@@ -98,7 +98,7 @@ impl<'env> Comm<'env> {
             Err(error) => Posted::Done(Err(error)),
             Ok(()) => inner.transport.borrow_mut().one_sided().post_get(&from.remote, offset, parts),
         };
-        Leaf::new(self, &inner, (key.owner, tag(key.owner)), raw, posted)
+        Leaf::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
     }
 
     /// Resolves when all puts to `to` that were posted before have reached its memory: a message that is sent then finds
@@ -109,7 +109,7 @@ impl<'env> Comm<'env> {
     pub fn flush(&self, to: Rank) -> Flush<'_, 'env> {
         let inner = self.port().enter();
         let posted = inner.transport.borrow_mut().one_sided().post_flush(to);
-        Flush(Leaf::new(self, &inner, (to, tag(to)), (), posted))
+        Flush(Leaf::new(self, (to, tag(to)), (), self.note(&inner, posted)))
     }
 
     /// A region can only be accessed through the port that it was opened at.

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::{Closed, Tcp};
+use crate::buffer::ReadLease;
 use crate::limits::check_length;
 use crate::link::Links;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, join, split,
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, join, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -60,10 +61,14 @@ impl Transport for Tcp {
     }
 
     #[inline]
-    fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
+    fn send_one(&mut self, to: Rank, envelope: &Envelope, part: ReadLease) -> Posted<SendId, Result<()>> {
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
-        let links = self.links.as_mut().filter(|_| self.closed.is_none());
-        links.is_some_and(|links| links.send_at_once(to, envelope, part, &mut self.statistics))
+        if let Some(links) = self.links.as_mut().filter(|_| self.closed.is_none())
+            && links.send_at_once(to, envelope, part.bytes(), &mut self.statistics)
+        {
+            return Posted::Done(Ok(()));
+        }
+        self.post_send(to, *envelope, one(part)).map(|done| done.result)
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {

@@ -42,6 +42,8 @@ pub(super) struct Engine {
     /// Whether memory was allocated by the context, which then is never cleaned up.
     pub(super) has_allocated: Cell<bool>,
     desk: NonNull<Desk>,
+    /// How a message is sent at once or not at all.
+    short: ucp_request_param_t,
     /// Whether every endpoint is connected.
     pub(super) is_connected: bool,
 }
@@ -63,6 +65,7 @@ impl Engine {
             context: null_mut(),
             has_allocated: Cell::new(false),
             desk: NonNull::from(Box::leak(Box::new(Desk::new(ucp, own, world_size)))),
+            short: ucp_request_param_t { op_attr_mask: UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL, ..Default::default() },
             is_connected: false,
         };
         engine.make_context(tuning)?;
@@ -250,6 +253,27 @@ impl Engine {
         let request =
             unsafe { self.ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, bytes.cast(), length, &param) };
         take_down(record, request);
+    }
+
+    /// Sends a header and a payload to handler `id`, if UCX can do that before this returns; says whether it has. Else nothing
+    /// has happened.
+    #[inline]
+    pub(super) fn send_short(&mut self, to: Rank, id: u32, header: &[u8], payload: &[u8]) -> bool {
+        let Some(endpoint) = self.endpoints.get(to.index()).filter(|endpoint| !endpoint.is_null()) else {
+            return false;
+        };
+        let (start, bytes) = (payload.as_ptr().cast(), payload.len());
+        // SAFETY: the endpoint lives as the worker does. UCX copies header and payload before it returns, or refuses.
+        let status = unsafe {
+            self.ucp.ucp_am_send_nbx(*endpoint, id, header.as_ptr().cast(), header.len(), start, bytes, &self.short)
+        };
+        status.is_null()
+    }
+
+    /// Whether `peer` can be sent to.
+    #[inline]
+    pub(super) fn has_endpoint(&self, peer: Rank) -> bool {
+        self.endpoints.get(peer.index()).is_some_and(|endpoint| !endpoint.is_null())
     }
 
     /// Begins to flush what is queued for `to`.

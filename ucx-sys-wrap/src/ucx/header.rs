@@ -268,11 +268,10 @@ impl Plain {
     const FLAGS: u8 = 1;
 
     #[inline]
-    pub(super) fn encode(self, room: &mut [u8; MAX_HEADER_BYTES]) {
-        let [low, high] = self.serial.to_le_bytes();
-        room[..8].copy_from_slice(&self.tag.0.to_le_bytes());
-        let flags = Self::FLAGS | if self.is_counted { COUNTED } else { 0 };
-        room[8..FIXED_BYTES].copy_from_slice(&[flags, self.consumed, low, high]);
+    pub(super) fn encode(self) -> [u8; FIXED_BYTES] {
+        let ([low, high], flags) = (self.serial.to_le_bytes(), Self::FLAGS | if self.is_counted { COUNTED } else { 0 });
+        let [first, second] = bytemuck::cast::<_, [u32; 2]>(self.tag.0.to_le_bytes());
+        bytemuck::cast([first, second, bytemuck::cast([flags, self.consumed, low, high])])
     }
 
     /// `None` for any other header.

@@ -57,14 +57,12 @@ fn the_bytes_are_these() {
 fn a_plain_header_is_a_header() {
     for is_counted in [false, true] {
         let plain = Plain { tag: TAG, is_counted, consumed: 0x77, serial: 0x0b0a };
-        let mut room = [0xee; MAX_HEADER_BYTES];
-        plain.encode(&mut room);
-        let bytes = &room[..FIXED_BYTES];
+        let bytes = &plain.encode();
         assert_eq!(Plain::decode(bytes), Some(plain));
         let header = Header { is_signed: false, is_counted, signature: Signature::default(), ..header(0, false, &[5]) };
         assert_eq!(Header::decode(bytes, 5).unwrap().0, header);
         assert_eq!(encoded(&header), bytes);
-        for wrong in [&bytes[1..], &room[..FIXED_BYTES + 1], &[]] {
+        for wrong in [&bytes[1..], &[bytes.as_slice(), &[0]].concat(), &[]] {
             assert_eq!(Plain::decode(wrong), None);
         }
         for bit in (0..8).filter(|bit| *bit != 4) {

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use proptest::prelude::*;
 
 use super::flow::{CREDIT_BYTES, Word};
-use super::header::{FIXED_BYTES, Header, MAX_HEADER_BYTES, PieceHeader, Plain};
+use super::header::{Header, MAX_HEADER_BYTES, PieceHeader, Plain};
 use super::inbox::{Inbox, Job};
 use super::notice::Withdrawal;
 use super::payload::{Offer, Payload};
@@ -174,9 +174,8 @@ fn what_is_no_word_is_refused() {
 
 /// A message like `send`'s that does not say its signature.
 fn send_unsigned(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
-    let mut room = [0; MAX_HEADER_BYTES];
-    Plain { tag: tag(round), is_counted: true, consumed: 0, serial }.encode(&mut room);
-    inbox.message(&room[..FIXED_BYTES], Payload::Here(bytes));
+    let plain = Plain { tag: tag(round), is_counted: true, consumed: 0, serial };
+    inbox.message(&plain.encode(), Payload::Here(bytes));
 }
 
 #[test]
@@ -243,9 +242,8 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         let payload = if *is_offered { offer(*bytes) } else { Payload::Here(&content) };
         match is_plain && serial > 0 {
             true => {
-                let mut room = [0; MAX_HEADER_BYTES];
-                Plain { tag: tag(7), is_counted: false, consumed: 0, serial }.encode(&mut room);
-                inbox.message(&room[..FIXED_BYTES], payload);
+                let plain = Plain { tag: tag(7), is_counted: false, consumed: 0, serial };
+                inbox.message(&plain.encode(), payload);
             }
             false => inbox.message(&header(7, serial, std::slice::from_ref(&content), 0), payload),
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::incoming::{Ended, Finished};
 use super::neighbours::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
+use crate::buffer::ReadLease;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer, one,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -44,9 +45,23 @@ impl Transport for Ucx {
     }
 
     #[inline]
-    fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
+    fn send_one(&mut self, to: Rank, envelope: &Envelope, part: ReadLease) -> Posted<SendId, Result<()>> {
         debug_assert_eq!(envelope.tag.source(), self.rank, "a tag names the rank that sends");
-        self.closed.is_none() && self.send_linked_at_once(to, envelope, part)
+        if self.closed.is_none() && self.send_linked_at_once(to, envelope, part.bytes()) {
+            return Posted::Done(Ok(()));
+        }
+        if self.closed.is_some() || self.is_linked(to) || !self.engine.has_endpoint(to) {
+            return self.post_send(to, *envelope, one(part)).map(|done| done.result);
+        }
+        let means = (&mut self.engine, &mut self.bounces);
+        match self.sends.post_one(means, to, envelope, part, self.round) {
+            Posted::Done(Ok(())) => Posted::Done(Ok(())),
+            Posted::Done(mut result) => {
+                self.judge_send(to, &mut result);
+                Posted::Done(result)
+            }
+            pending => pending,
+        }
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {

@@ -14,8 +14,9 @@ use super::incoming::count_copy;
 use super::notice::Withdrawal;
 use super::table::Table;
 use super::{AT_ONCE_BYTES, PACKED_BYTES};
+use crate::buffer::ReadLease;
 use crate::limits::MAX_MESSAGE_BYTES;
-use crate::transport::{Posted, SendDone, SendId, SendParts};
+use crate::transport::{Posted, SendDone, SendId, SendParts, one};
 use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result};
 
 /// What a message without a payload offers.
@@ -52,32 +53,42 @@ impl Sends {
         self.operations.is_empty()
     }
 
-    /// Sends a message and its pieces, each at once if it is small and there is credit, or as an offer.
+    /// As [`post`](Self::post) of one part, for who has no use for the lease.
     #[inline]
-    pub(super) fn post(
+    pub(super) fn post_one(
         &mut self,
         (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
         to: Rank,
         envelope: &Envelope,
-        parts: SendParts,
+        part: ReadLease,
         posted_in: u32,
-    ) -> Posted<SendId, SendDone> {
-        let Some((flight, serial)) = send_plain(engine, to, envelope, &parts) else {
-            return self.post_any((engine, bounces), to, envelope, parts, posted_in);
-        };
-        if let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight) {
-            engine.flights().put(flight);
-            return Posted::Done(SendDone { parts, result: Ok(()) });
+    ) -> Posted<SendId, Result<()>> {
+        let means = (engine, bounces);
+        match send_plain(means.0, to, envelope, &part) {
+            Some(Plainly::Sent) => Posted::Done(Ok(())),
+            Some(Plainly::Begun(flight, serial)) => {
+                let message = Withdrawal { tag: envelope.tag, serial };
+                self.keep_one(means, flight, Outgoing::new(to, message, one(part), None, posted_in))
+            }
+            None => self.post(means, to, envelope, one(part), posted_in).map(|done| done.result),
         }
-        let message = Withdrawal { tag: envelope.tag, serial };
-        let mut outgoing = Outgoing::new(to, message, parts, None, posted_in);
-        outgoing.fly(engine, flight);
-        self.keep((engine, bounces), outgoing)
     }
 
-    /// Sends a message of any kind.
+    /// Keeps a send of one part until it is tested, unless it is over already.
     #[inline(never)]
-    fn post_any(
+    fn keep_one(
+        &mut self,
+        means: (&mut Engine, &mut Bounces<PACKED_BYTES>),
+        flight: Flight,
+        mut outgoing: Outgoing,
+    ) -> Posted<SendId, Result<()>> {
+        outgoing.fly(means.0, flight);
+        self.keep(means, outgoing).map(|done| done.result)
+    }
+
+    /// Sends a message and its pieces, each at once if it is small and there is credit, or as an offer.
+    #[inline(never)]
+    pub(super) fn post(
         &mut self,
         (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
         to: Rank,
@@ -167,11 +178,17 @@ impl Sends {
     }
 }
 
-/// Sends what nearly every message is: one part, with a [`Plain`] header, at once or as an offer. Gives the message's number
-/// with the flight; `None`, and nothing has happened, if it is anything else.
+/// What has become of a plain message.
+enum Plainly {
+    Sent,
+    /// UCX works on it, or has refused it; with its number.
+    Begun(Flight, u32),
+}
+
+/// Sends what nearly every message of one part is: with a [`Plain`] header, at once or as an offer. `None`, and nothing has
+/// happened, if it is anything else.
 #[inline]
-fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, parts: &SendParts) -> Option<(Flight, u32)> {
-    let [part] = parts.as_slice() else { return None };
+fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLease) -> Option<Plainly> {
     let (bytes, inbox) = (part.len(), engine.inbox());
     let flow = inbox.flow(to)?;
     let is_plain = envelope.mark == Mark::NONE && envelope.signature == flow.sent_signature;
@@ -187,14 +204,23 @@ fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, parts: &SendPa
     let plain = Plain { tag: envelope.tag, is_counted, consumed: flow.tell(), serial: serial as u16 };
     inbox.statistics.messages_sent += 1;
     inbox.statistics.bytes_sent += (FIXED_BYTES + bytes) as u64;
+    let header = plain.encode();
+    if is_counted && engine.send_short(to, MESSAGE, &header, part.bytes()) {
+        return Some(Plainly::Sent);
+    }
     let mut flight = engine.flights().take();
     // SAFETY: just taken: it is in no use.
-    plain.encode(unsafe { flight.header_mut() });
+    let room = unsafe { flight.header_mut() };
+    room[..FIXED_BYTES].copy_from_slice(&header);
     let manner = if is_counted { Manner::Any } else { Manner::Offer };
     let payload = (part.bytes().as_ptr(), bytes);
     // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is reaped.
     unsafe { engine.send(to, (MESSAGE, manner), FIXED_BYTES, payload, &flight) };
-    Some((flight, serial))
+    if let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight) {
+        engine.flights().put(flight);
+        return Some(Plainly::Sent);
+    }
+    Some(Plainly::Begun(flight, serial))
 }
 
 /// How the payload of a message is sent, and where it lies.
