@@ -14,6 +14,16 @@ const SCHEME: &str = "RNDV_SCHEME";
 
 const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 
+/// The slots of UCX's shared memory, which every rank has for what others send it: 128 of them, each with room for a message of
+/// [`AT_ONCE_BYTES`](super::AT_ONCE_BYTES), which then is copied in and out as a whole. By default there are 64 of 128 bytes, and
+/// what is longer goes in pieces, through buffers that are half as many here as by default. Lines of memory that the
+/// receiver has in its cache are slow to write again; 4 MiB are more than the cache of a processor.
+const SLOTS: [(&str, &str); 3] = [("MM_FIFO_ELEM_SIZE", "32832"), ("MM_FIFO_SIZE", "128"), ("MM_RX_BUFS_GROW", "256")];
+
+/// What ranks that share memory must have alike, for UCX does not compare it: each of these of each of those.
+const ALIKE: [&str; 2] = ["FIFO_ELEM_SIZE", "FIFO_SIZE"];
+const SHARED_BY: [&str; 4] = ["MM", "POSIX", "SYSV", "XPMEM"];
+
 /// What users hear who choose a rendezvous by which peers write our memory.
 pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
                                     peers may still write its memory; unset it";
@@ -81,12 +91,22 @@ impl Tuning {
             None if (version.0, version.1) >= (1, 19) => settings.push((SCHEME.into(), "put_zcopy".into())),
             None => {}
         }
+        for (name, value) in SLOTS {
+            if shares_memory && chosen(name).is_none() {
+                settings.push((name.into(), value.into()));
+            }
+        }
         if !registers_memory && chosen(REGISTRATION_CACHE).is_none() {
             settings.push((REGISTRATION_CACHE.into(), "n".into()));
         }
         let made = settings.iter().rev().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         let scheme = made.or_else(|| chosen(SCHEME)).unwrap_or_else(|| "auto".into());
-        let agreed = format!("UCX_TLS={transports} UCX_{SCHEME}={scheme}");
+        let mut agreed = format!("UCX_TLS={transports} UCX_{SCHEME}={scheme}");
+        for name in SHARED_BY.iter().flat_map(|by| ALIKE.map(|name| format!("{by}_{name}"))) {
+            if let Some(value) = chosen(&name) {
+                agreed += &format!(" UCX_{name}={value}");
+            }
+        }
         Self { settings, is_quiet, reaches_here, has_rdma, agreed }
     }
 
@@ -146,6 +166,7 @@ fn brings_shared_memory(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ucx::AT_ONCE_BYTES;
 
     const OLD: (u32, u32, u32) = (1, 13, 1);
     const NEW: (u32, u32, u32) = (1, 19, 0);
@@ -239,6 +260,26 @@ mod tests {
         assert_eq!(agreed(&[("UCX_TLS", "tcp")], NEW), "UCX_TLS=tcp UCX_RNDV_SCHEME=put_zcopy");
         let both = [("UCX_TLS", "tcp"), ("UCX_RNDV_SCHEME", "am")];
         assert_eq!(agreed(&both, NEW), "UCX_TLS=tcp UCX_RNDV_SCHEME=am");
+    }
+
+    #[test]
+    fn slots_have_room_for_what_is_sent_at_once_unless_the_user_says_otherwise() {
+        let decide = |environment: &'static [(&str, &str)]| {
+            let look =
+                |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+            let tuning = Tuning::decide(&[], look, NEW, true, &[]);
+            let settings = tuning.settings.into_iter().filter(|(name, _)| name.starts_with("MM_"));
+            (settings.collect::<Vec<_>>(), tuning.agreed)
+        };
+        let (all, agreed) = decide(&[]);
+        assert_eq!(all, SLOTS.map(|(name, value)| (name.to_string(), value.to_string())));
+        assert_eq!(agreed, "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
+        let bytes: usize = all[0].1.parse().unwrap();
+        assert!(bytes >= AT_ONCE_BYTES + 64 && !bytes.is_multiple_of(4096), "{bytes}");
+        assert!(decide(&[("UCX_TLS", "tcp")]).0.is_empty());
+        let (left, agreed) = decide(&[("UCX_MM_FIFO_SIZE", "32"), ("UCX_POSIX_FIFO_ELEM_SIZE", "256")]);
+        assert_eq!(left, [all[0].clone(), all[2].clone()]);
+        assert_eq!(agreed, "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy UCX_MM_FIFO_SIZE=32 UCX_POSIX_FIFO_ELEM_SIZE=256");
     }
 
     #[test]
