@@ -177,7 +177,7 @@ fn reduce_lines<T: Element, const N: usize>(call: &mut HostCall<'_>, step: Step,
 #[inline]
 fn publish_slot<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
     let header = call.header();
-    call.slots().write(step, 0, bytemuck::cast_slice(data));
+    call.slots().write(step, step.place_for(size_of_val(data)), bytemuck::cast_slice(data));
     call.slots().publish(step, header);
 }
 
@@ -186,7 +186,8 @@ fn publish_slot<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
 fn reduce_slots<T: Element>(call: &mut HostCall<'_>, step: Step, data: &mut [T], reduction: Reduction) {
     let world_size = call.world_size();
     let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
-    call.slots().reduce((step, 0), data, false, combine, |block| divide(block, reduction, world_size));
+    let place = step.place_for(size_of_val(data));
+    call.slots().reduce((step, place), data, false, combine, |block| divide(block, reduction, world_size));
     call.slots().acknowledge(step);
 }
 

@@ -396,6 +396,16 @@ impl Step {
         self.0
     }
 
+    /// Where to put up to so many bytes in the slot: further on in each step, so that they are written over lines that no
+    /// other processor has in its cache any more. The same on all ranks.
+    #[inline]
+    #[must_use]
+    pub const fn place_for(self, bytes: usize) -> usize {
+        let room = if bytes > CHUNK_BYTES { CHUNK_BYTES } else { bytes.next_multiple_of(LINE_BYTES) };
+        let rooms = CHUNK_BYTES / if room == 0 { LINE_BYTES } else { room };
+        (self.0 / DEPTH % rooms as u64) as usize * room
+    }
+
     const fn control(self) -> usize {
         CONTROL_AT + (self.0 % DEPTH) as usize * CONTROL_BYTES
     }

@@ -269,3 +269,20 @@ fn many_ranks_have_no_pipes() {
         assert_eq!(world[0].peer_block(1).unwrap().load(1024) != 0, has, "{ranks} ranks");
     }
 }
+
+#[test]
+fn a_place_in_a_slot_moves_on_with_its_steps_and_stays_inside() {
+    let world = Neighbourhood::in_process(1).unwrap();
+    let mut slots = Slots::new(&world[0]);
+    for bytes in [1, 64, 65, 4096, 100_000, CHUNK_BYTES / 2 + 1, CHUNK_BYTES] {
+        let places: Vec<_> = (0..3000).map(|_| slots.take_steps(1).place_for(bytes)).collect();
+        let mut different = places.clone();
+        different.sort_unstable();
+        different.dedup();
+        let rooms = CHUNK_BYTES / bytes.next_multiple_of(64);
+        // Four steps one after another have slots of their own.
+        assert!(different.len() == rooms || different.len() >= 750 && rooms > 750, "{bytes}: {}", different.len());
+        assert!(different.iter().all(|place| place.is_multiple_of(64) && place + bytes <= CHUNK_BYTES), "{bytes}");
+        assert!(different.windows(2).all(|pair| pair[1] - pair[0] >= bytes), "{bytes}");
+    }
+}
