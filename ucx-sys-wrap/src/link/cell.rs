@@ -13,7 +13,7 @@
 //! be read (or 64), the serial number that it then holds, zero, and three addresses.
 //!
 //! A message is short when it has one part, and signature and mark of the last message, long or offer before it (zeros
-//! before the first): so up to 48 bytes lie in the line of the stamp. If it does not fit its cell, it is *middling* up to 8 KiB: the cell says
+//! before the first): so up to 48 bytes lie in the line of the stamp. If it does not fit its cell, it is *middling* up to 32 KiB: the cell says
 //! its tag, and its bytes in the extra bits, and all of them lie in the ring already. Of an offer that is short all lies there: tag, length,
 //! number, word, serial number and address.
 
@@ -34,7 +34,7 @@ pub(super) const SHORT_AT: usize = 16;
 const _: () = assert!(SHORT_AT + INLINE_BYTES <= CELL_BYTES);
 
 /// The longest message that lies in the ring as a whole.
-pub(super) const MIDDLING_BYTES: usize = 8 << 10;
+pub(super) const MIDDLING_BYTES: usize = 32 << 10;
 
 /// A line, as words.
 pub(super) type Line = [u64; 8];

@@ -18,16 +18,19 @@
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
 //!    itself what the one before has said. One copy in, one copy out.
-//!    Up to 8 KiB lie in the ring as a whole, where they have one part and likewise say nothing new: as much work, and the same copies.
-//! 2. From 6 KiB on otherwise, where the kernel allows it, the message is offered with its address and the receiver reads it from
+//!    Up to 32 KiB lie in the ring as a whole, where they have one part and likewise say nothing new: as much work, and the same copies.
+//! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by
+//!    a cell. One copy in, one copy out. Above 8 KiB this and the ring as a whole are only for messages to a neighbour that has received all
+//!    before: another copy is due for one that is not expected.
+//! 3. From 6 KiB on otherwise, where the kernel allows it, the message is offered with its address and the receiver reads it from
 //!    the sender's memory. One copy. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read
 //!    to the heap, as far as the credit goes.
-//! 3. Else up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by
-//!    a cell. One copy in, one copy out.
 //! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it takes one of three ways, of which
 //!    [`Ways`](receiving) finds out the fastest: it is read, in pieces, one a turn, with other messages in between; or the sender puts references to its pages into
 //!    pipes, 128 KiB at a time, from which the receiver copies, one copy as well; or it goes through the ring.
 //! 5. Anything else is offered, and goes through the ring when a receive is posted.
+//!
+//! The ring of few ranks is larger than the cache of a processor: a line that the neighbour still has there is slow to write again.
 //!
 //! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
 //! message at a time go through the ring; cells of others come between them. The credits are those of the sockets.

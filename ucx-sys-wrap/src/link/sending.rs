@@ -15,7 +15,7 @@ use slab::Slab;
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
 use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, STARVING_AT};
-use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
+use crate::limits::{MAX_OFFERS, cost};
 use crate::shm::{Attempt, Inlet, LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
@@ -258,15 +258,15 @@ impl Sender {
     fn post_long(&mut self, head: Head, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
         let bytes = head.bytes();
         let operation = self.begin();
-        let is_open = bytes >= LEAST_OPEN && self.open != u64::MAX && self.may_be_read();
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
-        if !is_open && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) {
+        if self.may_be_eager(bytes) {
             self.eager_sent += cost(bytes);
             self.queue.push_back(Queued::Message(head, message));
         } else if self.offers.len() >= MAX_OFFERS {
             let why = format!("rank {} has not received {MAX_OFFERS} messages: let it catch up", self.peer);
             self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
+            let is_open = bytes >= LEAST_OPEN && self.open != u64::MAX && self.may_be_read();
             let word = is_open.then(|| self.open_word());
             let number = self.offers.insert(Offer { message, word, is_written: false, is_piped: false }) as u32;
             self.queue.push_back(Queued::Offer(head, number));

@@ -97,8 +97,8 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
 fn only_who_has_left_is_taken_to_have_taken_back_what_is_cut() {
     for has_left in [true, false] {
         let mut pair = Pair::new();
-        let (_place, key) = pair.receive(2 * MAX_EAGER_BYTES);
-        let _cut = pair.send(vec![1; 2 * MAX_EAGER_BYTES]);
+        let (_place, key) = pair.receive(4 * MAX_EAGER_BYTES);
+        let _cut = pair.send(vec![1; 4 * MAX_EAGER_BYTES]);
         let _whole = pair.send(vec![2; 8]);
         // The first is offered, asked for, and comes in part; the second lies in a cell.
         [0, 1, 0].into_iter().for_each(|rank| pair.poll(rank));

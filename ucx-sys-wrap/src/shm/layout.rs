@@ -22,15 +22,16 @@ pub(super) const MARK_AT: usize = 40;
 pub(super) const SLEEP_AT: usize = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
-pub(super) const VERSION: u64 = 6;
+pub(super) const VERSION: u64 = 7;
 
 /// Bytes of the fixed part of a block: small messages and acknowledgements.
 const BLOCK_FIXED_BYTES: usize = 48 << 10;
 
-/// Bytes that one rank spends on the rings of payload to all its neighbours, if they get the least of all.
-const RINGS_BYTES: usize = 4 << 20;
+/// Bytes that one rank spends on the rings of payload to all its neighbours, unless they get the least or the most of all. The most is
+/// what the second cache of a processor has, or twice as much.
+const RINGS_BYTES: usize = 8 << 20;
 const LEAST_RING_BYTES: usize = 64 << 10;
-const MOST_RING_BYTES: usize = 512 << 10;
+const MOST_RING_BYTES: usize = 2 << 20;
 
 /// Where things lie in every segment of a host with this many ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +106,8 @@ mod tests {
     #[test]
     fn few_ranks_get_large_rings() {
         assert_eq!(Layout::new(2).ring_bytes(), MOST_RING_BYTES);
-        assert_eq!(Layout::new(8).ring_bytes(), MOST_RING_BYTES);
-        assert_eq!(Layout::new(9).ring_bytes(), MOST_RING_BYTES / 2);
+        assert_eq!(Layout::new(4).ring_bytes(), MOST_RING_BYTES);
+        assert_eq!(Layout::new(5).ring_bytes(), MOST_RING_BYTES / 2);
         assert_eq!(Layout::new(MAX_NEIGHBOURS).ring_bytes(), LEAST_RING_BYTES);
     }
 }

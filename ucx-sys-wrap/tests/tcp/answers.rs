@@ -20,6 +20,15 @@ fn use_up(transports: &mut [Tcp], count: usize, receives: bool) {
     }
 }
 
+/// Sends some KiB from rank 1 to rank 0, behind a message that is not received, so that they are offered.
+fn offer(transports: &mut [Tcp], bytes: &[u8]) -> Sending {
+    Sending::post(&mut transports[1], 0, envelope(1, 2), &[&[0; 8]])
+        .test(&mut transports[1])
+        .expect("it has a cell")
+        .unwrap();
+    Sending::post(&mut transports[1], 0, envelope(1, 0), &[bytes])
+}
+
 /// Whoever has received a message may never turn again: that its sender's memory is read is said at once, also where all
 /// cells that were known to be free are used up.
 #[test]
@@ -30,7 +39,7 @@ fn an_answer_does_not_wait_for_another_turn() {
         let bytes = pattern(1, 100_000);
         // Something else is awaited, so that the link is looked at in every turn.
         let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
-        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&bytes]);
+        let mut sending = offer(&mut transports, &bytes);
         turn(&mut transports[..1], 1);
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes.len()]);
         receiving.test(&mut transports[0]).expect("it lies there to be read").unwrap();
@@ -46,7 +55,7 @@ fn refused(cells: usize, are_taken: bool) -> (Vec<Tcp>, Sending, Receiving) {
     let mut transports = neighbours(2, true);
     use_up(&mut transports, cells, are_taken);
     let other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
-    let sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
+    let sending = offer(&mut transports, &pattern(1, 100_000));
     turn(&mut transports[..1], 1);
     let another = Envelope { signature: Signature([8; 16]), ..envelope(1, 0) };
     let result = Receiving::post(&mut transports[0], 1, another, &[100_000]).test(&mut transports[0]);
@@ -88,7 +97,7 @@ fn a_receive_ends_only_when_its_sender_was_told() {
         use_up(&mut transports, CELLS, false);
         let bytes = pattern(1, 100_000);
         let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
-        let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&bytes]);
+        let mut sending = offer(&mut transports, &bytes);
         // A message that nobody has asked for is read to the heap in a later turn.
         turn(&mut transports[..1], if is_late { 5 } else { 1 });
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes.len()]);
@@ -108,7 +117,7 @@ fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
     let mut transports = neighbours(2, true);
     use_up(&mut transports, CELLS, false);
     let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
-    let mut sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[&pattern(1, 100_000)]);
+    let mut sending = offer(&mut transports, &pattern(1, 100_000));
     turn(&mut transports[..1], 5);
     let bell = (0..100).find_map(|_| transports[0].arm()).expect("nothing moves: it can sleep");
     let rings = || poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;

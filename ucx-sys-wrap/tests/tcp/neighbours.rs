@@ -68,7 +68,7 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
         (13, 0, 0, [1, 0, 0, 0, 0, 0, 0]),
         (13, 0, 0, [u64::MAX; 7]),
         (11, 1, 528, words(0, [0; 3])),
-        (11, 1, 8193, words(0, [0; 3])),
+        (11, 1, 32_769, words(0, [0; 3])),
         (11, 1, 1000, another),
         (9, 1, u64::from(u16::MAX), words(0, [0; 3])),
     ];
@@ -198,7 +198,7 @@ fn a_middling_message_lies_in_the_ring() {
 /// Whatever the messages before have said, each arrives as it was sent.
 #[test]
 fn signatures_and_marks_arrive_in_any_order_of_lengths() {
-    let sizes = [0, 1, 7, 8, 9, 47, 48, 49, 100, 512, 528, 529, 7000, 8192, 8193, 100_000];
+    let sizes = [0, 1, 7, 8, 9, 47, 48, 49, 100, 512, 528, 529, 7000, 8192, 8193, 32_768, 32_769, 100_000];
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut next = move |below: usize| {
         state ^= state << 13;
@@ -250,6 +250,9 @@ fn what_nobody_asks_for_is_read_a_turn_later() {
     let bytes = pattern(1, 100_000);
     // Something else is awaited, so that the link is looked at in every turn.
     let _other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
+    // Behind a message that is not received, it is offered.
+    let ahead = Sending::post(&mut transports[0], 1, envelope(0, 2), &[&[0; 8]]).test(&mut transports[0]);
+    ahead.expect("it lies in its cell").unwrap();
     let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
     turn(&mut transports[1..], 1);
     turn(&mut transports[..1], 1);

@@ -4,9 +4,11 @@ use super::super::cell::CELLS;
 use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, PIECES_TAKEN_AT, RING_TAKEN_AT};
 use super::Sender;
 use crate::Result;
-use crate::limits::CREDIT_BYTES;
-use crate::limits::cost;
+use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
 use crate::shm::LINE_BYTES;
+
+/// Messages of so many bytes and fewer are not worth an offer.
+const LIKELY_BYTES: usize = 8 << 10;
 
 impl Sender {
     /// Whether there is a cell, by what is known or by a new look.
@@ -31,6 +33,19 @@ impl Sender {
     pub(super) fn has_credit(&mut self, bytes: usize) -> bool {
         let has = |sender: &Self| sender.eager_sent - sender.eager_taken + cost(bytes) <= CREDIT_BYTES;
         has(self) || (self.read_acknowledgements().is_ok() && has(self))
+    }
+
+    /// Whether so many bytes may be sent without asking, and are likely to be expected: they are few, or the neighbour has received
+    /// all before them. What is not expected it copies once more, and what is offered not.
+    #[inline]
+    pub(super) fn may_be_eager(&mut self, bytes: usize) -> bool {
+        bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) && (bytes <= LIKELY_BYTES || self.has_caught_up())
+    }
+
+    /// Whether the neighbour has received all messages.
+    fn has_caught_up(&mut self) -> bool {
+        let has = |sender: &Self| sender.eager_sent == sender.eager_taken;
+        self.offers.is_empty() && (has(self) || (self.read_acknowledgements().is_ok() && has(self)))
     }
 
     /// Looks at what the neighbour has taken.
