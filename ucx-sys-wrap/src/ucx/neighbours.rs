@@ -31,7 +31,7 @@ impl Ucx {
     /// hosts, and for puts and gets. Must be called before anything is posted, by all of them.
     ///
     /// `may_read` says whether messages may be read from the memory of another process, where the system allows it:
-    /// messages of 6 KiB to 1 MiB are faster so.
+    /// long messages, and those that come before their receive, are faster so.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't be watched.
