@@ -149,11 +149,16 @@ fn start<T: Element>(group: &Group, pool: &Pool, own: Vec<T>, root: u32) -> Star
 
 /// Copies and bytes copied at each rank by a broadcast of [`LARGE`] elements from rank 0, with all receives posted.
 fn copied(world: Vec<Box<dyn Transport>>) -> Vec<(u64, u64)> {
+    copied_of(LARGE, world)
+}
+
+/// The same for so many elements.
+fn copied_of(elements: usize, world: Vec<Box<dyn Transport>>) -> Vec<(u64, u64)> {
     let posted = Arc::new(Barrier::new(world.len()));
     on_transports(world, move |group| {
         let before = group.statistics();
         let pool = Pool::new();
-        let own = oracle::vector(group.rank(), LARGE);
+        let own = oracle::vector(group.rank(), elements);
         let shared = if group.rank() == 0 {
             posted.wait();
             start(group, &pool, own, 0).wait().1
@@ -162,7 +167,7 @@ fn copied(world: Vec<Box<dyn Transport>>) -> Vec<(u64, u64)> {
             posted.wait();
             started.wait().1
         };
-        assert_eq!(shared.unwrap()[..], oracle::vector(0, LARGE));
+        assert_eq!(shared.unwrap()[..], oracle::vector(0, elements));
         assert_eq!(pool.statistics().taken, 1, "one buffer for all that is received and sent");
         let after = group.statistics();
         // Nobody leaves while others still send.
@@ -188,13 +193,14 @@ fn between_threads_only_receivers_copy() {
     }
 }
 
-/// Who may read its parent's memory copies from there, once, and what it passes on is read by its children.
+/// Who may read its parent's memory copies from there, once, and what it passes on is read by its children: more than 1 MiB,
+/// which is not expected through the ring.
 #[test]
 fn over_links_only_receivers_copy() {
     for world_size in WORLD_SIZES {
-        let mut expected = vec![(1, LARGE_BYTES); world_size as usize];
+        let mut expected = vec![(1, 3 * LARGE_BYTES); world_size as usize];
         expected[0] = (0, 0);
-        assert_eq!(copied(on_neighbours(world_size, true)), expected);
+        assert_eq!(copied_of(3 * LARGE, on_neighbours(world_size, true)), expected);
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Links {
 
 impl Links {
     /// Links of rank `own` to all its neighbours, in a world of `world_size`. `may_read` says whether messages may be read
-    /// from the memory of another process, where the system allows it: messages of 6 KiB and more are faster so.
+    /// from the memory of another process, where the system allows it: long messages, and those that come before their receive, are faster so.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::NoSuchPeer`] when a neighbour is outside

@@ -20,9 +20,9 @@
 //!    itself what the one before has said. One copy in, one copy out.
 //!    Up to 32 KiB lie in the ring as a whole, where they have one part and likewise say nothing new: as much work, and the same copies.
 //! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by
-//!    a cell. One copy in, one copy out. Above 8 KiB this and the ring as a whole are only for messages to a neighbour that has received all
-//!    before: another copy is due for one that is not expected.
-//! 3. From 6 KiB on otherwise, where the kernel allows it, the message is offered with its address and the receiver reads it from
+//!    a cell. One copy in, one copy out. Above 8 KiB this and the ring as a whole are only for messages that could not be read otherwise, or to a neighbour that has
+//!    received all before: another copy is due for one that is not expected.
+//! 3. Otherwise, from 8 KiB on (and from 6 KiB on without credit), where the kernel allows it, the message is offered with its address and the receiver reads it from
 //!    the sender's memory. One copy. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read
 //!    to the heap, as far as the credit goes.
 //! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it takes one of three ways, of which

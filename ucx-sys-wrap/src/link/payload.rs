@@ -87,7 +87,9 @@ impl RingWriter {
         let begun = is_timed.then(Instant::now);
         let mut position = position;
         payload.stretches(start, end, |stretch| {
-            self.copy(position, stretch, |ring, offset, bytes| blocks::write(ring, offset, bytes, false));
+            self.copy(position, stretch, self.is_streaming, |ring, offset, bytes| {
+                blocks::write(ring, offset, bytes, false)
+            });
             position += stretch.len() as u64;
         });
         if end - start >= LEAST_TIMED {
@@ -95,19 +97,19 @@ impl RingWriter {
         }
     }
 
-    /// Copies a few KiB to `position`. No lines are asked for ahead: on an EPYC that takes longer than it spares.
+    /// Copies up to 32 KiB to `position`, never past the caches: nothing is learned from it. No lines are asked for ahead: on an EPYC that takes longer than it spares.
     #[inline]
     pub(super) fn write_little(&self, position: u64, bytes: &[u8]) {
-        self.copy(position, bytes, OwnArea::write_wide);
+        self.copy(position, bytes, false, OwnArea::write_wide);
     }
 
     /// Copies `bytes`, of which there are not more than the ring has, to `position`: past the caches, or by `copy`.
     #[inline]
-    fn copy(&self, position: u64, bytes: &[u8], copy: impl Fn(&OwnArea, usize, &[u8])) {
+    fn copy(&self, position: u64, bytes: &[u8], streams: bool, copy: impl Fn(&OwnArea, usize, &[u8])) {
         let offset = (position % self.ring.bytes() as u64) as usize;
         let (now, later) = bytes.split_at(bytes.len().min(self.ring.bytes() - offset));
         for (offset, bytes) in [(offset, now), (0, later)] {
-            if self.is_streaming && !bytes.is_empty() {
+            if streams && !bytes.is_empty() {
                 self.ring.stream(offset, bytes);
             } else {
                 copy(&self.ring, offset, bytes);
@@ -139,7 +141,7 @@ pub(super) fn read_ring(ring: &PeerArea, position: u64, into: &mut [u8]) {
     copy_out(ring, position, into, blocks::read);
 }
 
-/// As [`read_ring`], for a few KiB.
+/// As [`read_ring`], for up to 32 KiB.
 #[inline]
 pub(super) fn read_little(ring: &PeerArea, position: u64, into: &mut [u8]) {
     copy_out(ring, position, into, PeerArea::read_wide);

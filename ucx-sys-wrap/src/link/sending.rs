@@ -14,7 +14,7 @@ use slab::Slab;
 
 use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
 use super::payload::{Payload, RingWriter};
-use super::{CAN_READ_AT, CELLS_AT, LEAST_OPEN, STARVING_AT};
+use super::{CAN_READ_AT, CELLS_AT, STARVING_AT};
 use crate::limits::{MAX_OFFERS, cost};
 use crate::shm::{Attempt, Inlet, LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -266,8 +266,7 @@ impl Sender {
             let why = format!("rank {} has not received {MAX_OFFERS} messages: let it catch up", self.peer);
             self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
-            let is_open = bytes >= LEAST_OPEN && self.open != u64::MAX && self.may_be_read();
-            let word = is_open.then(|| self.open_word());
+            let word = self.may_be_open(bytes).then(|| self.open_word());
             let number = self.offers.insert(Offer { message, word, is_written: false, is_piped: false }) as u32;
             self.queue.push_back(Queued::Offer(head, number));
         }

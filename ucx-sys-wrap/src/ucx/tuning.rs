@@ -15,10 +15,10 @@ const SCHEME: &str = "RNDV_SCHEME";
 const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 
 /// The slots of UCX's shared memory, which every rank has for what others send it: 128 of them, each with room for a message of
-/// [`AT_ONCE_BYTES`](super::AT_ONCE_BYTES), which then is copied in and out as a whole. By default there are 64 of 128 bytes, and
+/// [`AT_ONCE_BYTES`](super::AT_ONCE_BYTES), which then is copied in and out as a whole. UCX 1.13 has 64 of 128 bytes, and
 /// what is longer goes in pieces, through buffers that are half as many here as by default. Lines of memory that the
 /// receiver has in its cache are slow to write again; 4 MiB are more than the cache of a processor.
-const SLOTS: [(&str, &str); 3] = [("MM_FIFO_ELEM_SIZE", "32832"), ("MM_FIFO_SIZE", "128"), ("MM_RX_BUFS_GROW", "256")];
+const SLOTS: [(&str, &str); 3] = [("FIFO_ELEM_SIZE", "32832"), ("FIFO_SIZE", "128"), ("RX_BUFS_GROW", "256")];
 
 /// What ranks that share memory must have alike, for UCX does not compare it: each of these of each of those.
 const ALIKE: [&str; 2] = ["FIFO_ELEM_SIZE", "FIFO_SIZE"];
@@ -92,8 +92,9 @@ impl Tuning {
             None => {}
         }
         for (name, value) in SLOTS {
-            if shares_memory && chosen(name).is_none() {
-                settings.push((name.into(), value.into()));
+            let is_chosen = SHARED_BY.iter().any(|by| chosen(&format!("{by}_{name}")).is_some());
+            if shares_memory && !is_chosen {
+                settings.push((format!("MM_{name}"), value.into()));
             }
         }
         if !registers_memory && chosen(REGISTRATION_CACHE).is_none() {
@@ -103,7 +104,7 @@ impl Tuning {
         let scheme = made.or_else(|| chosen(SCHEME)).unwrap_or_else(|| "auto".into());
         let mut agreed = format!("UCX_TLS={transports} UCX_{SCHEME}={scheme}");
         for name in SHARED_BY.iter().flat_map(|by| ALIKE.map(|name| format!("{by}_{name}"))) {
-            if let Some(value) = chosen(&name) {
+            if let Some(value) = chosen(&name).filter(|_| shares_memory) {
                 agreed += &format!(" UCX_{name}={value}");
             }
         }
@@ -272,13 +273,14 @@ mod tests {
             (settings.collect::<Vec<_>>(), tuning.agreed)
         };
         let (all, agreed) = decide(&[]);
-        assert_eq!(all, SLOTS.map(|(name, value)| (name.to_string(), value.to_string())));
+        assert_eq!(all, SLOTS.map(|(name, value)| (format!("MM_{name}"), value.to_string())));
         assert_eq!(agreed, "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
         let bytes: usize = all[0].1.parse().unwrap();
         assert!(bytes >= AT_ONCE_BYTES + 64 && !bytes.is_multiple_of(4096), "{bytes}");
-        assert!(decide(&[("UCX_TLS", "tcp")]).0.is_empty());
+        let tcp = decide(&[("UCX_TLS", "tcp"), ("UCX_MM_FIFO_SIZE", "32")]);
+        assert_eq!(tcp, (vec![], "UCX_TLS=tcp UCX_RNDV_SCHEME=put_zcopy".into()));
         let (left, agreed) = decide(&[("UCX_MM_FIFO_SIZE", "32"), ("UCX_POSIX_FIFO_ELEM_SIZE", "256")]);
-        assert_eq!(left, [all[0].clone(), all[2].clone()]);
+        assert_eq!(left, [all[2].clone()]);
         assert_eq!(agreed, "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy UCX_MM_FIFO_SIZE=32 UCX_POSIX_FIFO_ELEM_SIZE=256");
     }
 

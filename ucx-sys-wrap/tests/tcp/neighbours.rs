@@ -243,6 +243,24 @@ fn signatures_and_marks_arrive_in_any_order_of_lengths() {
     }
 }
 
+/// Who can't read gets everything without asking, as far as the credit goes: sends end though nothing is received.
+#[test]
+fn what_nobody_can_read_waits_for_no_receive() {
+    for (may_read, bytes, count) in [(false, 100_000, 3), (true, 16 << 10, 100)] {
+        let mut transports = neighbours(2, may_read);
+        let payload = pattern(1, bytes);
+        let mut sends: Vec<_> =
+            (0..count).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&payload])).collect();
+        let _other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
+        turn_until(&mut transports, |transports| sends.iter_mut().all(|it| it.test(&mut transports[0]).is_some()));
+        for _ in 0..count {
+            let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes]);
+            receive(&mut transports, 1, &mut receiving).unwrap();
+            assert!(receiving.bytes() == [payload.clone()]);
+        }
+    }
+}
+
 /// A send of a message that may be read ends, whether or not its receive is ever posted, and whoever sleeps.
 #[test]
 fn what_nobody_asks_for_is_read_a_turn_later() {

@@ -1,7 +1,7 @@
 //! Room: what the neighbour has taken of what was sent to it.
 
 use super::super::cell::CELLS;
-use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, PIECES_TAKEN_AT, RING_TAKEN_AT};
+use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, PIECES_TAKEN_AT, RING_TAKEN_AT};
 use super::Sender;
 use crate::Result;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
@@ -35,17 +35,24 @@ impl Sender {
         has(self) || (self.read_acknowledgements().is_ok() && has(self))
     }
 
-    /// Whether so many bytes may be sent without asking, and are likely to be expected: they are few, or the neighbour has received
-    /// all before them. What is not expected it copies once more, and what is offered not.
+    /// Whether so many bytes may be sent without asking, and had better be: they are few, or likely to be expected, or can't be
+    /// read where they lie. What is not expected the neighbour copies once more, and what it may read not.
     #[inline]
     pub(super) fn may_be_eager(&mut self, bytes: usize) -> bool {
-        bytes <= MAX_EAGER_BYTES && self.has_credit(bytes) && (bytes <= LIKELY_BYTES || self.has_caught_up())
+        let is_better = bytes <= LIKELY_BYTES || self.has_caught_up() || !self.may_be_open(bytes);
+        is_better && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes)
     }
 
-    /// Whether the neighbour has received all messages.
+    /// Whether the neighbour could read a message of so many bytes that is offered.
+    pub(super) fn may_be_open(&self, bytes: usize) -> bool {
+        bytes >= LEAST_OPEN && self.open != u64::MAX && self.may_be_read()
+    }
+
+    /// Whether nothing that was sent is known to wait.
     fn has_caught_up(&mut self) -> bool {
         let has = |sender: &Self| sender.eager_sent == sender.eager_taken;
-        self.offers.is_empty() && (has(self) || (self.read_acknowledgements().is_ok() && has(self)))
+        let is_idle = self.queue.is_empty() && self.streams.is_empty() && self.offers.is_empty();
+        is_idle && (has(self) || (self.read_acknowledgements().is_ok() && has(self)))
     }
 
     /// Looks at what the neighbour has taken.

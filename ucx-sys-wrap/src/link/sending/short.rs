@@ -30,7 +30,8 @@ impl Sender {
 
     /// Writes a middling message, if the ring has room for it; says so.
     fn send_middling(&mut self, tag: Tag, bytes: &[u8], counts: &mut Statistics) -> bool {
-        if !self.has_ring(bytes.len()) {
+        // An eighth of the ring at most: where there is no room, eight cells are to be taken, with which the neighbour wakes who starves.
+        if bytes.len() > self.ring.bytes() / 8 || !self.has_ring(bytes.len()) {
             return false;
         }
         blocks::ask_to_write(&self.cells, offset_of(self.position), LINE_BYTES);
