@@ -73,7 +73,7 @@ unsafe extern "C" fn arrived<const ID: u32>(
     bytes: usize,
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
-    prefetch(header.cast(), data.cast(), bytes);
+    prefetch(data.cast(), bytes);
     // SAFETY: the desk that `set_handlers` was given, which lives and which nobody else has now.
     let desk = unsafe { &mut *desk.cast::<Desk>() };
     // SAFETY: UCX passes so many bytes, valid during this call.
@@ -127,12 +127,10 @@ unsafe fn arrived_any<const ID: u32>(
 /// Asks for the lines of memory that are about to be copied: they lie in the cache of the sender's processor, and come while
 /// the header is read.
 #[inline]
-fn prefetch(header: *const u8, start: *const u8, bytes: usize) {
+fn prefetch(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint: nothing is read, whatever lies there.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(header.cast()) };
         let (mut at, end) = (0, bytes.min(PREFETCHED_BYTES));
         while at < end {
             // SAFETY: a hint: nothing is read, whatever lies there.
