@@ -14,7 +14,7 @@
 //!
 //! A message is short when it has one part, and signature and mark of the last message, long or offer before it (zeros
 //! before the first): so up to 48 bytes lie in the line of the stamp. If it does not fit its cell, it is *middling* up to 32 KiB: the cell says
-//! its tag, and its bytes in the extra bits, and all of them lie in the ring already. Of an offer that is short all lies there: tag, length,
+//! its tag, and its bytes in the extra bits, and all of them lie in the ring already, or in the pocket. Of an offer that is short all lies there: tag, length,
 //! number, word, serial number and address.
 
 use std::ops::Range;
@@ -35,6 +35,10 @@ const _: () = assert!(SHORT_AT + INLINE_BYTES <= CELL_BYTES);
 
 /// The longest message that lies in the ring as a whole.
 pub(super) const MIDDLING_BYTES: usize = 32 << 10;
+
+/// The pocket, and the longest message that lies there.
+pub(super) const POCKET_BYTES: usize = 8 << 10;
+pub(super) const POCKETED_BYTES: usize = 2 << 10;
 
 /// A line, as words.
 pub(super) type Line = [u64; 8];
@@ -62,6 +66,8 @@ pub(super) enum Kind {
     Pipe = 12,
     /// The next bytes of a message are in a pipe.
     Piped = 13,
+    /// A message like a short one, whose payload lies in the pocket.
+    Pocketed = 14,
 }
 
 /// What a message says about itself.
@@ -105,6 +111,7 @@ impl Kind {
             11 => Self::Middling,
             12 => Self::Pipe,
             13 => Self::Piped,
+            14 => Self::Pocketed,
             _ => return None,
         })
     }
@@ -132,7 +139,7 @@ pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 
 pub(super) fn read_stamp(stamp: u64) -> Result<(Kind, u16), String> {
     match Kind::decode((stamp >> 32) as u8) {
         Some(kind) => Ok((kind, (stamp >> 48) as u16)),
-        None => Err(format!("a cell of kind {}, expected 1 to 13", (stamp >> 32) as u8)),
+        None => Err(format!("a cell of kind {}, expected 1 to 14", (stamp >> 32) as u8)),
     }
 }
 
@@ -333,6 +340,7 @@ mod tests {
         assert_eq!(Kind::decode(10), Some(Kind::ShortOffer));
         assert_eq!(Kind::decode(11), Some(Kind::Middling));
         assert_eq!(Kind::decode(13), Some(Kind::Piped));
-        assert_eq!(Kind::decode(14), None);
+        assert_eq!(Kind::decode(14), Some(Kind::Pocketed));
+        assert_eq!(Kind::decode(15), None);
     }
 }

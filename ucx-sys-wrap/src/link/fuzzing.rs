@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cell::{CELL_BYTES, CELLS, offset_of};
-use super::{CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, Link, OPEN_AT, RING_TAKEN_AT};
+use super::{CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, Link, OPEN_AT, POCKET_TAKEN_AT, RING_TAKEN_AT};
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
 use crate::fuzzing::Bytes;
@@ -101,7 +101,7 @@ impl Bench {
             }
         }
         if kind.is_multiple_of(7) {
-            self.publish(if extra % 2 == 0 { 9 } else { 11 }, 1, tail[0] & 0xffff, [tag.0, 1, 2, 3, 4, 5, 6]);
+            self.publish([9, 11, 14][usize::from(extra % 3)], 1, tail[0] & 0xffff, [tag.0, 1, 2, 3, 4, 5, 6]);
             return Some(());
         }
         if kind.is_multiple_of(5) {
@@ -149,7 +149,8 @@ impl Bench {
             0 => CELLS_TAKEN_AT,
             1 => RING_TAKEN_AT,
             2 => EAGER_TAKEN_AT,
-            _ => OPEN_AT + which / 4 % 64 * 8,
+            _ if which / 4 % 65 == 64 => POCKET_TAKEN_AT,
+            _ => OPEN_AT + which / 4 % 65 * 8,
         };
         self.theirs.word(at).store(value, Ordering::Release);
         Some(())

@@ -1,24 +1,26 @@
 //! Messages between two ranks of one host, over the memory that they share.
 //!
 //! What a rank sends to a neighbour, it writes into its own segment, and what it has taken of the neighbour's, it
-//! acknowledges there too: in the [block](crate::shm::Layout::block) for that neighbour.
+//! acknowledges there too: in the [block](crate::shm::Neighbourhood::own_block) for that neighbour.
 //!
 //! | bytes of a block | what |
 //! | --- | --- |
 //! | 0..8 | not zero while this rank sleeps and has something to send that finds no room |
 //! | 8..16 | not zero if this rank can read the neighbour's memory |
-//! | 128..160 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, pieces out of pipes |
+//! | 128..168 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, pieces out of pipes, bytes of the pocket |
 //! | 256..768 | 64 words: the serial number of a message whose memory may be read, or one that is over; else zero |
 //! | 1024..1040 | which descriptors the [pipes](crate::shm) are that the neighbour lends through |
 //! | 1088..1104 | which descriptors the [pipes](crate::shm) are that it puts long messages into |
 //! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
+//! | 40960..49152 | the pocket, a small ring of payload |
 //! | 49152.. | the ring of payload, a power of two |
 //!
 //! A message takes one of these ways:
 //!
 //! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
 //!    itself what the one before has said. One copy in, one copy out.
-//!    Up to 32 KiB lie in the ring as a whole, where they have one part and likewise say nothing new: as much work, and the same copies.
+//!    Where it has one part and likewise says nothing new, 257 bytes to 2 KiB lie in the pocket, and up to 32 KiB in the ring as a whole: as
+//!    much work, and the same copies. What finds the pocket full lies in a cell or in the ring.
 //! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by
 //!    a cell. One copy in, one copy out. Above 8 KiB this and the ring as a whole are only for messages that could not be read otherwise, or to a neighbour that has
 //!    received all before: another copy is due for one that is not expected.
@@ -30,7 +32,8 @@
 //!    pipes, 128 KiB at a time, from which the receiver copies, one copy as well; or it goes through the ring.
 //! 5. Anything else is offered, and goes through the ring when a receive is posted.
 //!
-//! The ring of few ranks is larger than the cache of a processor: a line that the neighbour still has there is slow to write again.
+//! The ring of few ranks is larger than the second cache of a processor: a line that the neighbour still has there is slow to write again.
+//! Faster than either is what lies in the first caches of both, as the pocket does.
 //!
 //! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
 //! message at a time go through the ring; cells of others come between them. The credits are those of the sockets.
@@ -74,9 +77,11 @@ const CELLS_TAKEN_AT: usize = 128;
 const RING_TAKEN_AT: usize = 136;
 const EAGER_TAKEN_AT: usize = 144;
 const PIECES_TAKEN_AT: usize = 152;
+const POCKET_TAKEN_AT: usize = 160;
 const PIPES_AT: usize = 1088;
 const OPEN_AT: usize = 256;
 const CELLS_AT: usize = 4096;
+const POCKET_AT: usize = 40960;
 
 /// Messages whose memory may be read at the same time.
 const OPEN_MESSAGES: usize = 64;

@@ -12,10 +12,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, is_stamped, offset_of, read_stamp};
+use super::cell::{
+    CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, POCKET_BYTES, is_stamped, offset_of, read_stamp,
+};
 use super::receives::Receives;
 use super::sending::Sender;
-use super::{CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, RING_TAKEN_AT, STARVING_AT};
+use super::{
+    CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, POCKET_AT, POCKET_TAKEN_AT, RING_TAKEN_AT, STARVING_AT,
+};
 use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{Attempt, LINE_BYTES, Neighbourhood, Outlet, OwnArea, PeerArea};
 use crate::transport::RecvDone;
@@ -35,12 +39,14 @@ pub(super) struct Receiver {
     theirs: PeerArea,
     cells: PeerArea,
     ring: PeerArea,
+    pocket: PeerArea,
     /// What this rank acknowledges, in its own block.
     acknowledged: OwnArea,
     may_read: bool,
-    /// Cells taken, bytes of the ring taken, and bytes of payload that came without asking, so far.
+    /// Cells taken, bytes of the ring and of the pocket taken, and bytes of payload that came without asking, so far.
     position: u64,
     ring_taken: u64,
+    pocket_taken: u64,
     eager_received: u64,
     eager_taken: u64,
     /// Bytes on the heap that were read from the sender's memory.
@@ -99,11 +105,13 @@ impl Receiver {
             neighbourhood: Arc::clone(neighbourhood),
             cells: theirs.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
             ring: theirs.area(theirs.bytes() - ring_bytes..theirs.bytes()),
+            pocket: theirs.area(POCKET_AT..POCKET_AT + POCKET_BYTES),
             theirs: theirs.clone(),
             acknowledged: own,
             may_read,
             position: 0,
             ring_taken: 0,
+            pocket_taken: 0,
             eager_received: 0,
             eager_taken: 0,
             fetched: 0,
@@ -185,12 +193,14 @@ impl Receiver {
                 return Ok(());
             }
             let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
-            if kind == Kind::Short {
-                self.take_short(at, usize::from(extra), counts)?;
-            } else {
-                let mut line = self.cells.line(at);
-                line[0] = stamp;
-                self.take_cell((kind, extra), at, &line, sender, counts)?;
+            match kind {
+                Kind::Short => self.take_short(at, usize::from(extra), counts)?,
+                Kind::Pocketed => self.take_pocketed(at, usize::from(extra), counts)?,
+                _ => {
+                    let mut line = self.cells.line(at);
+                    line[0] = stamp;
+                    self.take_cell((kind, extra), at, &line, sender, counts)?;
+                }
             }
             self.position += 1;
             self.acknowledge();
@@ -205,6 +215,7 @@ impl Receiver {
     fn acknowledge(&self) {
         self.acknowledged.word(EAGER_TAKEN_AT).store(self.eager_taken, Ordering::Release);
         self.acknowledged.word(RING_TAKEN_AT).store(self.ring_taken, Ordering::Release);
+        self.acknowledged.word(POCKET_TAKEN_AT).store(self.pocket_taken, Ordering::Release);
         self.acknowledged.word(CELLS_TAKEN_AT).store(self.position, Ordering::Release);
         // Who finds no room has filled all cells or most of the ring: such a number comes before they are empty.
         if self.position.is_multiple_of(8) {
@@ -231,6 +242,7 @@ impl Receiver {
         match kind {
             Kind::Message => self.take_message(at, line, counts),
             Kind::Short => self.take_short(at, usize::from(extra), counts),
+            Kind::Pocketed => self.take_pocketed(at, usize::from(extra), counts),
             Kind::Middling => self.take_middling(at, usize::from(extra), counts),
             Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
             Kind::Piece => self.take_piece(line[1], counts),

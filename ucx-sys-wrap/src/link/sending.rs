@@ -12,9 +12,11 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
-use super::cell::{CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, Place, offset_of, stamp};
+use super::cell::{
+    CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, POCKET_BYTES, Place, offset_of, stamp,
+};
 use super::payload::{Payload, RingWriter};
-use super::{CAN_READ_AT, CELLS_AT, STARVING_AT};
+use super::{CAN_READ_AT, CELLS_AT, POCKET_AT, STARVING_AT};
 use crate::limits::{MAX_OFFERS, cost};
 use crate::shm::{Attempt, Inlet, LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -31,6 +33,7 @@ pub(super) struct Sender {
     block: OwnArea,
     cells: OwnArea,
     ring: RingWriter,
+    pocket: RingWriter,
     /// What the neighbour writes: its acknowledgements.
     theirs: PeerArea,
     /// Cells written, bytes of the ring written, bytes sent without asking; and what of it is acknowledged.
@@ -38,6 +41,10 @@ pub(super) struct Sender {
     cells_taken: u64,
     ring_written: u64,
     ring_taken: u64,
+    pocket_written: u64,
+    pocket_taken: u64,
+    /// Up to this cell the pocket is taken to be full, if it was.
+    pocket_full_until: u64,
     eager_sent: u64,
     eager_taken: u64,
     /// Cells that wait for room, in the order of posting.
@@ -128,12 +135,16 @@ impl Sender {
             neighbourhood: Arc::clone(neighbourhood),
             cells: block.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
             ring: RingWriter::new(block.area(block.bytes() - ring_bytes..block.bytes())),
+            pocket: RingWriter::new(block.area(POCKET_AT..POCKET_AT + POCKET_BYTES)),
             block,
             theirs,
             position: 0,
             cells_taken: 0,
             ring_written: 0,
             ring_taken: 0,
+            pocket_written: 0,
+            pocket_taken: 0,
+            pocket_full_until: 0,
             eager_sent: 0,
             eager_taken: 0,
             queue: VecDeque::new(),

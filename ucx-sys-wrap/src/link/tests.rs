@@ -1,6 +1,6 @@
 //! Two links that face each other: what is sent at once, and neighbours that are gone in the middle of a message.
 
-use super::cell::{CELLS, MIDDLING_BYTES};
+use super::cell::{CELLS, INLINE_BYTES, MIDDLING_BYTES, POCKETED_BYTES};
 use super::*;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
@@ -90,6 +90,26 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
     pair.links[1].close(&Error::Closed);
     let closed = pair.counts;
     assert!(!pair.send_at_once(envelope(), &[0; 8]) && pair.counts == closed);
+}
+
+/// Lengths on either side of what a cell, the pocket and the ring are for, in an order that mixes them.
+#[test]
+fn what_finds_the_pocket_full_goes_elsewhere_and_arrives_in_order() {
+    let lengths = [256, 257, 1024, INLINE_BYTES, POCKETED_BYTES, POCKETED_BYTES + 1, INLINE_BYTES + 1, 5000];
+    let mut pair = Pair::new();
+    for turn in 0..5u8 {
+        let sent: Vec<usize> = lengths.iter().cycle().take(CELLS as usize).copied().collect();
+        for (number, length) in sent.iter().enumerate() {
+            assert!(pair.send_at_once(envelope(), &vec![number as u8 ^ turn; *length]), "{number}");
+        }
+        let receives: Vec<_> = sent.iter().map(|length| pair.receive(*length)).collect();
+        pair.poll(0);
+        for (number, (_, key)) in receives.iter().enumerate() {
+            let mut done = pair.links[0].receiver.test(*key).unwrap();
+            assert_eq!(done.result.unwrap().lengths[0], sent[number]);
+            assert!(done.parts[0].bytes_mut().iter().all(|byte| *byte == number as u8 ^ turn), "{number}");
+        }
+    }
 }
 
 /// Who has left in good order has taken the message back; who has died has not, and nothing is received in its place.

@@ -1,7 +1,7 @@
-//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells or, as a
-//! whole, in the ring.
+//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells, in the pocket
+//! or, as a whole, in the ring.
 
-use super::super::cell::{Head, INLINE_BYTES, MIDDLING_BYTES, SHORT_AT};
+use super::super::cell::{Head, INLINE_BYTES, MIDDLING_BYTES, POCKETED_BYTES, SHORT_AT};
 use super::super::payload::read_little;
 use super::super::receives::Delivery;
 use super::{HEADER_BYTES, Receiver, count_copy};
@@ -14,6 +14,8 @@ use crate::{Result, Statistics, Tag};
 enum Source {
     /// In the cell at this offset.
     Cell(usize),
+    /// In the pocket, from this position on.
+    Pocket(u64),
     /// In the ring, from this position on.
     Ring(u64),
 }
@@ -26,6 +28,17 @@ impl Receiver {
             return Err(self.refusal(format!("a short message of {bytes} bytes, expected at most {INLINE_BYTES}")));
         }
         self.take_like_the_last(at, bytes, Source::Cell(at), counts)
+    }
+
+    /// A message of so many bytes in the pocket, likewise.
+    #[inline]
+    pub(super) fn take_pocketed(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
+        if bytes > POCKETED_BYTES {
+            return Err(self.refusal(format!("{bytes} bytes in the pocket, expected at most {POCKETED_BYTES}")));
+        }
+        let source = Source::Pocket(self.pocket_taken);
+        self.pocket_taken += bytes.next_multiple_of(LINE_BYTES) as u64;
+        self.take_like_the_last(at, bytes, source, counts)
     }
 
     /// A middling message of so many bytes, likewise.
@@ -48,7 +61,8 @@ impl Receiver {
         }
         self.receive_eager(bytes)?;
         let (signature, mark) = self.last;
-        let fill = |place: &mut [u8]| read_payload(&self.cells, &self.ring, source, place);
+        let (cells, ring, pocket) = (&self.cells, &self.ring, &self.pocket);
+        let fill = |place: &mut [u8]| source.read((cells, ring, pocket), place);
         let delivery = self.receives.deliver((tag, signature, mark), bytes, fill);
         counts.bytes_received += HEADER_BYTES + bytes as u64;
         match delivery {
@@ -70,17 +84,20 @@ impl Receiver {
     #[cold]
     fn keep(&mut self, head: Head, source: Source, counts: &mut Statistics) {
         let mut kept = vec![0; head.bytes()];
-        read_payload(&self.cells, &self.ring, source, &mut kept);
+        source.read((&self.cells, &self.ring, &self.pocket), &mut kept);
         count_copy(kept.len(), counts);
         self.receives.keep(head, kept);
     }
 }
 
-/// Copies the payload of a message.
-#[inline]
-fn read_payload(cells: &PeerArea, ring: &PeerArea, source: Source, into: &mut [u8]) {
-    match source {
-        Source::Cell(at) => cells.read_block(at + SHORT_AT, into),
-        Source::Ring(position) => read_little(ring, position, into),
+impl Source {
+    /// Copies the payload of a message.
+    #[inline]
+    fn read(self, (cells, ring, pocket): (&PeerArea, &PeerArea, &PeerArea), into: &mut [u8]) {
+        match self {
+            Self::Cell(at) => cells.read_block(at + SHORT_AT, into),
+            Self::Pocket(position) => read_little(pocket, position, into),
+            Self::Ring(position) => read_little(ring, position, into),
+        }
     }
 }

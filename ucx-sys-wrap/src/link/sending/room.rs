@@ -1,7 +1,7 @@
 //! Room: what the neighbour has taken of what was sent to it.
 
-use super::super::cell::CELLS;
-use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, PIECES_TAKEN_AT, RING_TAKEN_AT};
+use super::super::cell::{CELLS, POCKET_BYTES, POCKETED_BYTES};
+use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, PIECES_TAKEN_AT, POCKET_TAKEN_AT, RING_TAKEN_AT};
 use super::Sender;
 use crate::Result;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
@@ -9,6 +9,9 @@ use crate::shm::LINE_BYTES;
 
 /// Messages of so many bytes and fewer are not worth an offer.
 const LIKELY_BYTES: usize = 8 << 10;
+
+/// Cells that are written before a pocket that was full is looked at again.
+const CELLS_TO_WAIT: u64 = 16;
 
 impl Sender {
     /// Whether there is a cell, by what is known or by a new look.
@@ -26,6 +29,27 @@ impl Sender {
             used + bytes.next_multiple_of(LINE_BYTES) as u64 <= sender.ring.bytes() as u64
         };
         has(self) || (self.read_acknowledgements().is_ok() && has(self))
+    }
+
+    /// Whether a message of so many bytes may lie in the pocket, and finds room there, by what is known or by a new look. There are
+    /// other places, so nobody looks again and again.
+    #[inline]
+    pub(super) fn has_pocket(&mut self, bytes: usize) -> bool {
+        let has = |sender: &Self| {
+            let used = sender.pocket_written - sender.pocket_taken;
+            used + bytes.next_multiple_of(LINE_BYTES) as u64 <= POCKET_BYTES as u64
+        };
+        if bytes > POCKETED_BYTES || has(self) {
+            return bytes <= POCKETED_BYTES;
+        }
+        if self.position < self.pocket_full_until {
+            return false;
+        }
+        let has_room = self.read_acknowledgements().is_ok() && has(self);
+        if !has_room {
+            self.pocket_full_until = self.position + CELLS_TO_WAIT;
+        }
+        has_room
     }
 
     /// Whether so many bytes may be sent without asking, by what is known or by a new look.
@@ -61,18 +85,21 @@ impl Sender {
         let ring = self.theirs.load(RING_TAKEN_AT);
         let eager = self.theirs.load(EAGER_TAKEN_AT);
         let pieces = self.theirs.load(PIECES_TAKEN_AT);
+        let pocket = self.theirs.load(POCKET_TAKEN_AT);
         let is_true = (self.cells_taken..=self.position).contains(&cells)
             && (self.ring_taken..=self.ring_written).contains(&ring)
             && (self.eager_taken..=self.eager_sent).contains(&eager)
-            && (self.pieces_taken..=self.pieces_put).contains(&pieces);
+            && (self.pieces_taken..=self.pieces_put).contains(&pieces)
+            && (self.pocket_taken..=self.pocket_written).contains(&pocket);
         if !is_true {
             let what = format!(
-                "acknowledgements of {cells} cells, {ring} and {eager} bytes and {pieces} pieces, of {}, {}, {} and {} sent",
-                self.position, self.ring_written, self.eager_sent, self.pieces_put
+                "acknowledgements of {cells} cells, {ring}, {pocket} and {eager} bytes and {pieces} pieces, of {}, {}, {}, {} and {} sent",
+                self.position, self.ring_written, self.pocket_written, self.eager_sent, self.pieces_put
             );
             return Err(self.refusal(what));
         }
-        (self.cells_taken, self.ring_taken, self.eager_taken, self.pieces_taken) = (cells, ring, eager, pieces);
+        (self.cells_taken, self.eager_taken, self.pieces_taken) = (cells, eager, pieces);
+        (self.ring_taken, self.pocket_taken) = (ring, pocket);
         Ok(())
     }
 }

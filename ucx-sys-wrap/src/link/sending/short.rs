@@ -1,5 +1,5 @@
-//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells or, as a
-//! whole, in the ring.
+//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells, in the pocket
+//! or, as a whole, in the ring.
 
 use std::sync::atomic::Ordering;
 
@@ -9,6 +9,10 @@ use crate::limits::cost;
 use crate::shm::{LINE_BYTES, blocks};
 use crate::{Envelope, Statistics, Tag};
 
+/// What is longer than so many bytes lies in the pocket rather than in a cell: all cells together are larger than the first cache of a
+/// processor.
+const LEAST_POCKETED: usize = 256;
+
 impl Sender {
     /// Writes a message of one part that may be short or middling and finds room; says whether it was one.
     #[inline]
@@ -16,6 +20,10 @@ impl Sender {
         let may_be = bytes.len() <= MIDDLING_BYTES && (envelope.signature, envelope.mark) == self.last;
         if !may_be || !self.queue.is_empty() || !self.may_be_eager(bytes.len()) || !self.has_cell() {
             return false;
+        }
+        if bytes.len() > LEAST_POCKETED && self.has_pocket(bytes.len()) {
+            self.send_pocketed(envelope.tag, bytes, counts);
+            return true;
         }
         if bytes.len() > INLINE_BYTES {
             return self.send_middling(envelope.tag, bytes, counts);
@@ -26,6 +34,14 @@ impl Sender {
         self.publish_short(Kind::Short, envelope.tag, bytes.len(), counts);
         blocks::demote(&self.cells, at, LINE_BYTES.max(SHORT_AT + bytes.len()));
         true
+    }
+
+    /// Writes a message into the pocket, which has room for it.
+    fn send_pocketed(&mut self, tag: Tag, bytes: &[u8], counts: &mut Statistics) {
+        // A copy: the message goes to the neighbour through the pocket.
+        self.pocket.write_little(self.pocket_written, bytes);
+        self.pocket_written += bytes.len().next_multiple_of(LINE_BYTES) as u64;
+        self.publish_short(Kind::Pocketed, tag, bytes.len(), counts);
     }
 
     /// Writes a middling message, if the ring has room for it; says so.
