@@ -81,4 +81,4 @@ pub use variables::{SWITCH, switch};
 /// same, and each says it in the first bytes that it sends. Goes up with every change of what is sent; tests hold a digest
 /// of it beside the version. What goes through UCX and through shared memory has a version of its own beside it, which is
 /// compared when ranks exchange their cards and when they map each other's segments.
-pub const WIRE_VERSION: u32 = 9;
+pub const WIRE_VERSION: u32 = 10;

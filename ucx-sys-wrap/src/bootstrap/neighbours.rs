@@ -10,16 +10,16 @@ use super::identity::Identity;
 use super::passing::Door;
 use super::rendezvous::Rendezvous;
 use crate::process::PeerProcess;
-use crate::shm::{Bell, Gift, Neighbourhood, OwnSegment};
+use crate::shm::{Neighbourhood, Prepared};
 use crate::{Error, Rank, Result};
 
 /// How long the ranks of a host wait for each other, which have all just met.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Open files that sharing memory takes: of each neighbour, its segment and its bell, and while it calls, its connection twice; of
-/// this rank, its segment, its bell's two ends, a copy of what it gives, and a call.
-const OF_NEIGHBOUR: usize = 4;
-const OF_NEIGHBOURHOOD: usize = 6;
+/// Open files that sharing memory takes: of each neighbour, the block for it, its segment, its block and its bell, and while it calls,
+/// its connection twice; of this rank, its segment, its bell's two ends, and a call.
+const OF_NEIGHBOUR: usize = 6;
+const OF_NEIGHBOURHOOD: usize = 4;
 
 /// What a rank says of its part in a neighbourhood: it is ready or has it, or else has to do without.
 const YES: u8 = 1;
@@ -51,8 +51,8 @@ pub(super) fn meet_host(identity: &Identity, rendezvous: &mut Rendezvous) -> Res
     meet_within(PATIENCE, Neighbourhood::prepare, identity, rendezvous)
 }
 
-/// Makes what a rank gives, in a neighbourhood of so many.
-type Prepare = fn(Rank, usize) -> Result<(OwnSegment, Bell)>;
+/// Makes what a rank gives, in a neighbourhood of these.
+type Prepare = fn(Rank, &[Rank]) -> Result<Prepared>;
 
 /// As [`meet_host`]; the ranks of a host that are ready wait for each other for so long.
 fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Host> {
@@ -81,7 +81,7 @@ fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendez
         let others = ranks.len().saturating_sub(1);
         let action = format!("can't share memory with {others} ranks");
         descriptors::check(&action, others * OF_NEIGHBOUR + OF_NEIGHBOURHOOD)?;
-        prepare(identity.rank, ranks.len()).map(|prepared| Some((door, prepared)))
+        prepare(identity.rank, &ranks).map(|prepared| Some((door, prepared)))
     });
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
         // All ranks of the job say all words, also those that have nothing to say.
@@ -115,17 +115,16 @@ fn meet(
     door: &Door,
     ranks: &[Rank],
     cards: &[Card],
-    prepared: (OwnSegment, Bell),
+    prepared: Prepared,
 ) -> Result<Neighbourhood> {
     let others = ranks.iter().filter(|rank| **rank != identity.rank);
     let doors = others.filter_map(|rank| Some((*rank, cards.get(rank.index())?.door)));
-    let gift = Gift::of(&prepared.0, &prepared.1)?;
     // Half of what is left, for a neighbour that does not come is no reason not to join.
     let left = rendezvous.deadline().remaining();
     let deadline = Deadline::after(patience.min(left / 2));
     let (party, doors) = (rendezvous.party().clone(), doors.collect::<Vec<_>>());
-    let gifts = door.exchange(&party, &doors, &gift, deadline, &mut || rendezvous.check())?;
-    Neighbourhood::new(identity.rank, ranks.to_vec(), prepared, gifts)
+    let gifts = door.exchange(&party, &doors, &|rank| prepared.gift(rank), deadline, &mut || rendezvous.check())?;
+    Neighbourhood::new(prepared, gifts)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ use super::deadline::Deadline;
 use super::host::DOOR_BYTES;
 use super::key::hex;
 use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, prove, verify};
-use crate::shm::{Credentials, Gift};
+use crate::shm::{Credentials, GIVEN, Gift};
 use crate::{Error, Rank, Result};
 
 /// Callers that are heard at the same time; more are turned away, and neighbours call again.
@@ -51,6 +51,9 @@ const GLANCE: Duration = Duration::from_millis(20);
 
 /// The byte of the caller's gift.
 const GIFT: u8 = 1;
+
+/// What this rank gives to a neighbour.
+type Give<'give> = &'give (dyn Fn(Rank) -> Result<[BorrowedFd<'give>; GIVEN]> + Sync);
 
 /// Where this rank waits for its neighbours.
 pub(super) struct Door {
@@ -71,7 +74,7 @@ impl Door {
         Ok(Self { listener, user: geteuid().as_raw() })
     }
 
-    /// Gives `own` to every neighbour and gets theirs. `neighbours` are the other ranks of the host with their doors.
+    /// Gives every neighbour what is for it, and gets theirs. `neighbours` are the other ranks of the host with their doors.
     ///
     /// Blocks until all have given, the deadline has passed, or `check` says in between that it is all in vain; all
     /// neighbours must call it.
@@ -83,7 +86,7 @@ impl Door {
         &self,
         party: &Party,
         neighbours: &[(Rank, [u8; DOOR_BYTES])],
-        own: &Gift,
+        give: Give<'_>,
         deadline: Deadline,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Vec<(Rank, Gift)>> {
@@ -98,7 +101,7 @@ impl Door {
             let caller = Builder::new().spawn_scoped(scope, move || {
                 for (rank, door) in called {
                     let is_over = || deadline.passed() || in_vain.load(Ordering::Relaxed);
-                    if let Some(gift) = self.call_until(party, (*rank, door), own, deadline, &is_over) {
+                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, &is_over) {
                         let _ = calling.send((*rank, gift));
                     }
                 }
@@ -114,7 +117,7 @@ impl Door {
                     {
                         heard.lock().insert(number, copy);
                         let answering = Builder::new().spawn_scoped(scope, move || {
-                            match answer(party, stream, own, deadline) {
+                            match answer(party, stream, give, deadline) {
                                 Ok(gift) => drop(report.send(gift)),
                                 Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
                             }
@@ -163,12 +166,12 @@ impl Door {
         &self,
         party: &Party,
         (peer, door): (Rank, &[u8; DOOR_BYTES]),
-        own: &Gift,
+        give: Give<'_>,
         deadline: Deadline,
         is_over: &dyn Fn() -> bool,
     ) -> Option<Gift> {
         loop {
-            match self.call(party, peer, door, own, deadline) {
+            match self.call(party, (peer, door), give, deadline) {
                 Ok(gift) => return Some(gift),
                 Err(error) => tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet"),
             }
@@ -179,7 +182,13 @@ impl Door {
         }
     }
 
-    fn call(&self, party: &Party, peer: Rank, door: &[u8; DOOR_BYTES], own: &Gift, deadline: Deadline) -> Result<Gift> {
+    fn call(
+        &self,
+        party: &Party,
+        (peer, door): (Rank, &[u8; DOOR_BYTES]),
+        give: Give<'_>,
+        deadline: Deadline,
+    ) -> Result<Gift> {
         let failed = |error| Error::system(format!("can't talk to rank {peer} on this host"), error);
         let stream = UnixStream::connect_addr(&address(door).map_err(failed)?).map_err(failed)?;
         self.check_user(&stream)?;
@@ -199,7 +208,7 @@ impl Door {
         if !verify(&party.key, Role::Answerer, &caller, &answerer, &proof) {
             return Err(stranger());
         }
-        line.write_gift(&[GIFT], own)?;
+        line.write_gift(&[GIFT], &give(peer)?)?;
         Ok(gift)
     }
 
@@ -228,7 +237,7 @@ fn collect(reports: &Receiver<(Rank, Gift)>, neighbours: &[(Rank, [u8; DOOR_BYTE
     }
 }
 
-fn answer(party: &Party, stream: UnixStream, own: &Gift, deadline: Deadline) -> Result<(Rank, Gift)> {
+fn answer(party: &Party, stream: UnixStream, give: Give<'_>, deadline: Deadline) -> Result<(Rank, Gift)> {
     let mut line = Line::new(stream, deadline)?;
     let theirs = line.read_opening()?;
     let is_caller = theirs.purpose == Purpose::Passing && theirs.role == Role::Caller && theirs.peer == party.rank;
@@ -243,7 +252,8 @@ fn answer(party: &Party, stream: UnixStream, own: &Gift, deadline: Deadline) -> 
     if !verify(&party.key, Role::Caller, &caller, &answerer, &proof) {
         return Err(stranger());
     }
-    line.write_gift(&prove(&party.key, Role::Answerer, &caller, &answerer), own)?;
+    let own = give(Rank(theirs.rank))?;
+    line.write_gift(&prove(&party.key, Role::Answerer, &caller, &answerer), &own)?;
     let gift = line.read_gift(&mut [0])?;
     Ok((Rank(theirs.rank), gift))
 }
@@ -273,13 +283,12 @@ impl Line {
         Opening::decode(&bytes).ok_or_else(stranger)
     }
 
-    /// Sends bytes and with them the two descriptors.
-    fn write_gift(&mut self, bytes: &[u8], gift: &Gift) -> Result<()> {
-        let descriptors = [gift.segment.as_fd(), gift.cord.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    /// Sends bytes and with them the descriptors.
+    fn write_gift(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>; GIVEN]) -> Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-            return Err(failed(std::io::Error::other("no room for two descriptors")));
+        if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(failed(std::io::Error::other("no room for descriptors")));
         }
         // A signal interrupts it even where its handler asks for a restart: the socket has a timeout.
         let sent = retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL));
@@ -289,9 +298,9 @@ impl Line {
         }
     }
 
-    /// Receives bytes and the two descriptors that came with them; others are closed.
+    /// Receives bytes and the descriptors that came with them; others are closed.
     fn read_gift(&mut self, bytes: &mut [u8]) -> Result<Gift> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let places = &mut [IoSliceMut::new(bytes)];
         let received = retry_on_intr(|| recvmsg(&self.0, places, &mut ancillary, RecvFlags::CMSG_CLOEXEC));
@@ -303,9 +312,9 @@ impl Line {
             }
         }
         self.read(&mut bytes[count..])?;
-        let [segment, cord] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| stranger())?;
+        let descriptors = descriptors.try_into().map_err(|_| stranger())?;
         let Credentials { process, .. } = Credentials::of_peer(self.0.as_fd()).map_err(failed)?;
-        Ok(Gift { segment, cord, process })
+        Ok(Gift { descriptors, process })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Doors, the callers that belong there and those that do not.
 
 use super::*;
-use crate::shm::{Bell, Cord, Layout, OwnSegment, PeerSegment};
+use crate::shm::{Cord, Layout, Neighbourhood, PeerSegment, Prepared};
 
 const KEY: &[u8] = b"correct horse battery";
 
@@ -15,8 +15,8 @@ fn door(rank: u32) -> ([u8; DOOR_BYTES], Door) {
     (name, Door::open(&name).unwrap())
 }
 
-fn gift(rank: u32) -> Gift {
-    Gift::of(&OwnSegment::new(Rank(rank), Layout::new(3)).unwrap(), &Bell::new().unwrap()).unwrap()
+fn prepared(rank: u32) -> Prepared {
+    Neighbourhood::prepare(Rank(rank), &[Rank(0), Rank(1), Rank(2)]).unwrap()
 }
 
 /// Every rank of three gives, the last once `disturb` has done its worst to the door of rank 0, which stands open so long.
@@ -31,7 +31,8 @@ fn exchange(
         let others = (0..3u32).filter(|other| *other != rank);
         let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
         let (party, deadline) = (party(rank, keys[rank as usize]), Deadline::after(patience));
-        doors[rank as usize].1.exchange(&party, &neighbours, &gift(rank), deadline, &mut || Ok(()))
+        let own = prepared(rank);
+        doors[rank as usize].1.exchange(&party, &neighbours, &|to| own.gift(to), deadline, &mut || Ok(()))
     };
     std::thread::scope(|scope| {
         let disturbing = scope.spawn(|| disturb(&names[0]));
@@ -50,8 +51,9 @@ fn assert_all_given(results: Vec<Result<Vec<(Rank, Gift)>>>) {
         let givers: Vec<usize> = gifts.iter().map(|(giver, _)| giver.index()).collect();
         assert_eq!(givers, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
         for (giver, gift) in gifts {
-            PeerSegment::new(giver, &gift.segment, Layout::new(3)).unwrap();
-            Cord::received(giver, gift.cord).unwrap();
+            let [segment, _, cord] = gift.descriptors;
+            PeerSegment::new(giver, &segment, Layout::new(3)).unwrap();
+            Cord::received(giver, cord).unwrap();
         }
     }
 }
@@ -103,7 +105,8 @@ fn callers_that_have_gone_cost_no_descriptors() {
             // While the door is still open.
             (sockets(&name), deadline.passed())
         });
-        let missing = door.exchange(&party(0, KEY), &nobody, &gift(0), deadline, &mut || Ok(()));
+        let own = prepared(0);
+        let missing = door.exchange(&party(0, KEY), &nobody, &|to| own.gift(to), deadline, &mut || Ok(()));
         assert!(matches!(missing, Err(Error::MissingRanks { .. })));
         assert_eq!(left.join().unwrap(), (1, false), "sockets of callers that have gone, and whether they stay");
     });
@@ -131,7 +134,8 @@ fn nothing_is_said_at_a_door_of_another_user() {
     let ((name, theirs), (_, mut own)) = (door(0), door(1));
     own.user = somebody();
     let deadline = Deadline::after(Duration::from_secs(20));
-    let refused = own.call(&party(1, KEY), Rank(0), &name, &gift(1), deadline).map(drop);
+    let prepared = prepared(1);
+    let refused = own.call(&party(1, KEY), (Rank(0), &name), &|to| prepared.gift(to), deadline).map(drop);
     let Err(Error::Unauthenticated { who }) = &refused else { panic!("{refused:?}") };
     assert_eq!(*who, format!("a process of user {}", geteuid().as_raw()));
     let (mut heard, _) = theirs.accept().unwrap();
@@ -149,14 +153,17 @@ fn a_door_without_the_key_gets_nothing() {
         let ((name, impostor), (_, caller)) = (door(0), door(1));
         let deadline = Deadline::after(Duration::from_secs(20));
         std::thread::scope(|scope| {
-            let calling = scope.spawn(|| caller.call(&party(1, KEY), Rank(0), &name, &gift(1), deadline).map(drop));
+            let calling = scope.spawn(|| {
+                let own = prepared(1);
+                caller.call(&party(1, KEY), (Rank(0), &name), &|to| own.gift(to), deadline).map(drop)
+            });
             let (stream, _) = std::iter::repeat_with(|| impostor.accept()).flatten().next().unwrap();
             let mut line = Line::new(stream, deadline).unwrap();
             let theirs = line.read_opening().unwrap();
             let mine = party(0, b"").opening(Purpose::Passing, Role::Answerer, 1).unwrap();
             line.write(&mine.encode()).unwrap();
             line.read(&mut [0; PROOF_BYTES]).unwrap();
-            line.write_gift(&forge(&theirs.encode(), &mine.encode()), &gift(0)).unwrap();
+            line.write_gift(&forge(&theirs.encode(), &mine.encode()), &prepared(0).gift(Rank(1)).unwrap()).unwrap();
             let refused = calling.join().unwrap();
             assert!(matches!(refused, Err(Error::Unauthenticated { .. })), "{refused:?}");
             assert!(line.read_gift(&mut [0]).is_err(), "the caller's memory was given");

@@ -11,13 +11,14 @@ use super::mapping::Mapping;
 /// Bytes that processors move between their caches at once.
 pub const LINE_BYTES: usize = 64;
 
-/// A stretch of this rank's segment. This process alone writes it; peers read it at any time.
+/// A stretch of what this rank writes and its peers read at any time. Of a segment it is the only writer; into a block the neighbour
+/// could write, so nothing that is read there is believed.
 ///
 /// Offsets are from the start of the stretch. An access outside it is a mistake of this program, and panics.
 #[derive(Clone)]
 pub struct OwnArea(pub(super) Area);
 
-/// A stretch of a peer's segment, to read; it may change at any time.
+/// A stretch of what a peer writes, to read; it may change at any time.
 ///
 /// Offsets are from the start of the stretch. An access outside it is a mistake of this program, and panics: no offset
 /// may come from a peer unchecked.
@@ -68,8 +69,8 @@ impl OwnArea {
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.0.pointer(offset, bytes.len());
-        // SAFETY: `pointer` has checked that this many bytes are there; they are writable, because only the segment that
-        // this process has made has own areas. Private memory can't overlap it, as no reference to shared bytes exists.
+        // SAFETY: `pointer` has checked that this many bytes are there; they are writable, because only what this process
+        // has made has own areas. Private memory can't overlap it, as no reference to shared bytes exists.
         unsafe { copying::copy(bytes.as_ptr(), to, bytes.len()) };
     }
 

@@ -1,4 +1,4 @@
-//! Where things lie in a segment.
+//! Where things lie in what a rank shares.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(super) const MARK_AT: usize = 40;
 pub(super) const SLEEP_AT: usize = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
-pub(super) const VERSION: u64 = 7;
+pub(super) const VERSION: u64 = 8;
 
 /// Bytes of the fixed part of a block: small messages and acknowledgements.
 const BLOCK_FIXED_BYTES: usize = 48 << 10;
@@ -33,10 +33,9 @@ const RINGS_BYTES: usize = 8 << 20;
 const LEAST_RING_BYTES: usize = 64 << 10;
 const MOST_RING_BYTES: usize = 2 << 20;
 
-/// Where things lie in every segment of a host with this many ranks.
+/// Where things lie in the segments and blocks of a host with so many ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    ranks: usize,
     ring_bytes: usize,
 }
 
@@ -46,13 +45,13 @@ impl Layout {
     pub fn new(ranks: usize) -> Self {
         let share = RINGS_BYTES / ranks.max(1);
         let share = if share.is_power_of_two() { share } else { share.next_power_of_two() / 2 };
-        Self { ranks, ring_bytes: share.clamp(LEAST_RING_BYTES, MOST_RING_BYTES) }
+        Self { ring_bytes: share.clamp(LEAST_RING_BYTES, MOST_RING_BYTES) }
     }
 
     /// Bytes of a segment.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        HEADER_BYTES + SLOTS_BYTES + self.ranks * self.block_bytes()
+        HEADER_BYTES + SLOTS_BYTES
     }
 
     /// The slots.
@@ -61,24 +60,15 @@ impl Layout {
         HEADER_BYTES..HEADER_BYTES + SLOTS_BYTES
     }
 
-    /// What the segment's rank tells the rank at `place` among those of the host.
-    ///
-    /// # Panics
-    /// When there is no such place.
-    #[must_use]
-    pub fn block(&self, place: usize) -> Range<usize> {
-        assert!(place < self.ranks, "place {place} of {}", self.ranks);
-        let start = HEADER_BYTES + SLOTS_BYTES + place * self.block_bytes();
-        start..start + self.block_bytes()
-    }
-
     /// Bytes at the end of a block for the payload of larger messages, a power of two.
     #[must_use]
     pub fn ring_bytes(&self) -> usize {
         self.ring_bytes
     }
 
-    fn block_bytes(&self) -> usize {
+    /// Bytes of a block: what one rank tells one other.
+    #[must_use]
+    pub fn block_bytes(&self) -> usize {
         BLOCK_FIXED_BYTES + self.ring_bytes
     }
 }
@@ -88,18 +78,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps_and_everything_is_aligned() {
+    fn everything_is_aligned() {
         for ranks in 1..=MAX_NEIGHBOURS {
             let layout = Layout::new(ranks);
             assert!(layout.ring_bytes().is_power_of_two());
-            assert!(layout.slots().start >= SLEEP_AT + 128);
-            let mut end = layout.slots().end;
-            for place in 0..ranks {
-                let block = layout.block(place);
-                assert!(block.start == end && block.start.is_multiple_of(4096) && block.len() > layout.ring_bytes());
-                end = block.end;
-            }
-            assert_eq!(end, layout.bytes());
+            assert!(layout.slots().start >= SLEEP_AT + 128 && layout.slots().end == layout.bytes());
+            assert!(layout.block_bytes().is_multiple_of(4096) && layout.block_bytes() > layout.ring_bytes());
         }
     }
 

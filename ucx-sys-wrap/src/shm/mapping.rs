@@ -10,8 +10,7 @@ use crate::{Error, Result};
 /// Pages that are shared with other processes.
 ///
 /// Invariants: `bytes` bytes at `start` are mapped, readable, and writable if they were mapped so, until this is dropped,
-/// and the file behind them can't shrink. Other processes may write them at any time, unless the file is this process's
-/// own.
+/// and the file behind them can't shrink. Other processes may write them at any time.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,

@@ -1,18 +1,21 @@
-//! Memory that the ranks of one host share: one segment a rank, which only that rank writes.
+//! Memory that the ranks of one host share: one segment a rank, which only that rank writes, and a block each way between any two.
 //!
 //! A [`Neighbourhood`] is the ranks of one host: this rank's [`OwnSegment`], mapped writable, the peers'
 //! [`PeerSegment`]s, mapped read-only, and a bell a rank to wake it when it sleeps. What two ranks tell each other,
-//! acknowledgements included, each writes into its own segment.
+//! acknowledgements included, each writes into the block that it has made for the other.
 //!
 //! | bytes of a segment | what |
 //! | --- | --- |
 //! | 0..4096 | header page: magic, version, rank, bytes of the segment, what its process is known by, and the word that says whether the rank sleeps |
 //! | 4096..4096 + [`SLOTS_BYTES`] | slots, for collectives inside the host |
-//! | then, one block for each rank of the host | what this rank sends to that one, and what it has taken from it |
+//!
+//! A block has what its rank sends to that one neighbour, and what it has taken from it; see `link/mod.rs`.
 //!
 //! **Trust.** A segment is a memfd, sealed against shrinking, growing, further seals and every mapping that writes, made
-//! by its rank, which maps it before it seals it. It is given to a peer only after both have proven that they hold the
-//! job's key. Who gets one checks that it is a memfd of the kernel's ordinary memory, its seals and its size before it is
+//! by its rank, which maps it before it seals it. A block is not sealed against writing: its neighbour maps it writable, because
+//! it reads faster so, and writes nothing. No third rank has it, and its rank believes nothing that lies there. Both are given to
+//! a peer only after both have proven that they hold the job's key. Who gets one checks that it is a memfd of the kernel's
+//! ordinary memory, its seals and its size before it is
 //! mapped, so that no peer can take pages away under a reader. A peer can still write what it likes, whenever it likes:
 //! its bytes are loaded as atomics, or copied by code that assumes nothing of them, and every length among them is
 //! checked before it is used. Reading a process's memory is asked of the kernel, which checks every address.
@@ -47,8 +50,8 @@ pub(crate) use bell::Cord;
 pub(crate) use credentials::Credentials;
 pub use layout::{Layout, SLOTS_BYTES};
 pub(crate) use mapping::Mapping;
-pub(crate) use neighbourhood::Gift;
 pub use neighbourhood::Neighbourhood;
+pub(crate) use neighbourhood::{GIVEN, Gift, Prepared};
 pub use pipes::PIPED_BYTES;
 pub(crate) use pipes::{Attempt, Inlet, Outlet, PIPES};
 pub use records::Records;

@@ -11,10 +11,10 @@ use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
 use super::pipes::{Inlet, Words};
 use super::process::Process;
-use super::segment::{OwnSegment, PeerSegment};
+use super::segment::{OwnBlock, OwnSegment, PeerSegment, peer_block};
 use crate::{Error, Rank, Result};
 
-/// The ranks of this rank's host, its own segment and the segments of the others.
+/// The ranks of this rank's host, its own segment and the segments of the others, and a block each way between it and each of them.
 ///
 /// Ranks of the host are numbered by *places*, from 0, in the order of ranks.
 ///
@@ -37,6 +37,8 @@ pub struct Neighbourhood {
 /// What another rank of the host has given to this one.
 struct Neighbour {
     segment: PeerSegment,
+    own_block: OwnArea,
+    peer_block: PeerArea,
     cord: Cord,
     sleep: PeerArea,
     /// Its process, if this one can read its memory.
@@ -45,53 +47,62 @@ struct Neighbour {
     woken: AtomicU64,
 }
 
-/// What a rank gives to its neighbours: its segment, and what they ring its bell by.
+/// What a rank has made for its neighbours.
+pub(crate) struct Prepared {
+    own: Rank,
+    ranks: Box<[Rank]>,
+    segment: OwnSegment,
+    bell: Bell,
+    /// By place; none for itself.
+    blocks: Box<[Option<OwnBlock>]>,
+}
+
+/// What a rank has been given by a neighbour.
 pub(crate) struct Gift {
-    pub(crate) segment: OwnedFd,
-    pub(crate) cord: OwnedFd,
+    /// Its segment, its block for this rank, and what its bell is rung by.
+    pub(crate) descriptors: [OwnedFd; GIVEN],
     /// The process that gave it, by the word of the kernel; `None` if it is not visible from here.
     pub(crate) process: Option<i32>,
 }
+
+/// Descriptors that a rank gives to a neighbour.
+pub(crate) const GIVEN: usize = 3;
 
 impl Neighbourhood {
     /// The most ranks of one host that share memory.
     pub const MAX_RANKS: usize = MAX_NEIGHBOURS;
 
-    /// The segment and the bell of `own`, to be given to its neighbours and to [`new`](Self::new).
+    /// What `own` gives to the other `ranks` of its host, which rise and contain it.
     ///
     /// # Errors
     /// As [`OwnSegment::new`] and [`Bell::new`].
-    pub(crate) fn prepare(own: Rank, ranks: usize) -> Result<(OwnSegment, Bell)> {
-        Ok((OwnSegment::new(own, Layout::new(ranks))?, Bell::new()?))
+    pub(crate) fn prepare(own: Rank, ranks: &[Rank]) -> Result<Prepared> {
+        let layout = Layout::new(ranks.len());
+        let block = |rank: &Rank| (*rank != own).then(|| OwnBlock::new(layout)).transpose();
+        let blocks = ranks.iter().map(block).collect::<Result<_>>()?;
+        Ok(Prepared { own, ranks: ranks.into(), segment: OwnSegment::new(own, layout)?, bell: Bell::new()?, blocks })
     }
 
-    /// Puts together what was prepared and what the neighbours have given. `ranks` rise and contain `own`; there is a
-    /// gift of each other.
+    /// Puts together what was prepared and what the neighbours have given, one gift of each.
     ///
     /// # Errors
     /// As [`PeerSegment::new`]; [`Error::Protocol`] when what it was given is no cord of a bell; [`Error::Unavailable`] when a gift is missing.
-    pub(crate) fn new(
-        own: Rank,
-        ranks: Vec<Rank>,
-        (segment, bell): (OwnSegment, Bell),
-        gifts: Vec<(Rank, Gift)>,
-    ) -> Result<Self> {
+    pub(crate) fn new(prepared: Prepared, gifts: Vec<(Rank, Gift)>) -> Result<Self> {
+        let Prepared { own, ranks, segment, bell, blocks } = prepared;
         let layout = Layout::new(ranks.len());
-        let missing = |rank: Rank| Error::Unavailable {
-            name: "shared memory",
-            why: format!("rank {rank} has given none to rank {own}"),
-        };
+        let missing = |rank: Rank| missing(own, rank);
         let own_place = ranks.binary_search(&own).map_err(|_| missing(own))?;
         let mut neighbours: Vec<Option<Neighbour>> = ranks.iter().map(|_| None).collect();
         for (rank, gift) in gifts {
             let place = ranks.binary_search(&rank).map_err(|_| missing(rank))?;
-            neighbours[place] = Some(Neighbour::new(rank, gift, layout)?);
+            let block = blocks.get(place).and_then(Option::as_ref).ok_or_else(|| missing(rank))?;
+            neighbours[place] = Some(Neighbour::new(rank, gift, block, layout)?);
         }
         if let Some(place) = (0..ranks.len()).find(|&place| place != own_place && neighbours[place].is_none()) {
             return Err(missing(ranks[place]));
         }
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
-        Ok(Self { ranks: ranks.into(), own_place, layout, segment, bell, sleep, neighbours: neighbours.into() })
+        Ok(Self { ranks, own_place, layout, segment, bell, sleep, neighbours: neighbours.into() })
     }
 
     /// The neighbourhoods of `world_size` ranks that are threads of this process, in the order of ranks.
@@ -104,20 +115,16 @@ impl Neighbourhood {
             return Err(Error::Unavailable { name: "shared memory", why });
         }
         let ranks: Vec<Rank> = Rank::all(world_size).collect();
-        let prepare = |&rank: &Rank| Self::prepare(rank, ranks.len());
+        let prepare = |&rank: &Rank| Self::prepare(rank, &ranks);
         let prepared = ranks.iter().map(prepare).collect::<Result<Vec<_>>>()?;
+        let own_process = i32::try_from(std::process::id()).ok();
         let gifts_for = |own: Rank| {
-            let others = ranks.iter().zip(&prepared).filter(move |(rank, _)| **rank != own);
-            let own_process = i32::try_from(std::process::id()).ok();
-            let gift = |(rank, (segment, bell)): (&Rank, &(OwnSegment, Bell))| {
-                let gift = Gift::of(segment, bell)?;
-                Ok((*rank, Gift { process: own_process, ..gift }))
-            };
+            let others = prepared.iter().filter(move |prepared| prepared.own != own);
+            let gift = |prepared: &Prepared| Ok((prepared.own, prepared.copy_for(own, own_process)?));
             others.map(gift).collect::<Result<Vec<_>>>()
         };
         let gifts = ranks.iter().map(|own| gifts_for(*own)).collect::<Result<Vec<_>>>()?;
-        let all = ranks.iter().zip(prepared).zip(gifts);
-        all.map(|((own, prepared), gifts)| Self::new(*own, ranks.clone(), prepared, gifts).map(Arc::new)).collect()
+        prepared.into_iter().zip(gifts).map(|(prepared, gifts)| Self::new(prepared, gifts).map(Arc::new)).collect()
     }
 
     /// The ranks of this host, rising; this rank is one of them.
@@ -159,14 +166,13 @@ impl Neighbourhood {
     /// The block that this rank writes for the rank at `place`; `None` at this rank's own place, or when there is none.
     #[must_use]
     pub fn own_block(&self, place: usize) -> Option<OwnArea> {
-        self.neighbour(place)?;
-        Some(self.segment.area(self.layout.block(place)))
+        Some(self.neighbour(place)?.own_block.clone())
     }
 
     /// The block that the rank at `place` writes for this rank; `None` likewise.
     #[must_use]
     pub fn peer_block(&self, place: usize) -> Option<PeerArea> {
-        Some(self.neighbour(place)?.segment.area(self.layout.block(self.own_place)))
+        Some(self.neighbour(place)?.peer_block.clone())
     }
 
     /// Whether this rank can read the memory of the rank at `place`, by the system's leave.
@@ -243,22 +249,40 @@ impl Neighbour {
         }
     }
 
-    fn new(rank: Rank, gift: Gift, layout: Layout) -> Result<Self> {
-        let segment = PeerSegment::new(rank, &gift.segment, layout)?;
+    fn new(rank: Rank, gift: Gift, block: &OwnBlock, layout: Layout) -> Result<Self> {
+        let [segment, theirs, cord] = gift.descriptors;
+        let segment = PeerSegment::new(rank, &segment, layout)?;
+        let (own_block, peer_block) = (block.area(), peer_block(rank, &theirs, layout)?);
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
         let process = gift.process.and_then(|number| Process::probe(number, &segment));
-        Ok(Self { segment, cord: Cord::received(rank, gift.cord)?, sleep, process, woken: AtomicU64::new(0) })
+        let cord = Cord::received(rank, cord)?;
+        Ok(Self { segment, own_block, peer_block, cord, sleep, process, woken: AtomicU64::new(0) })
     }
 }
 
-impl Gift {
-    /// Copies of the descriptors of what a rank has prepared.
-    pub(crate) fn of(segment: &OwnSegment, bell: &Bell) -> Result<Self> {
+impl Prepared {
+    /// The descriptors that are for `rank`, as in [`Gift`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when that is no neighbour.
+    pub(crate) fn gift(&self, rank: Rank) -> Result<[BorrowedFd<'_>; GIVEN]> {
+        let place = self.ranks.binary_search(&rank).ok();
+        let block = place.and_then(|place| self.blocks.get(place)?.as_ref()).ok_or_else(|| missing(rank, self.own))?;
+        Ok([self.segment.descriptor(), block.descriptor(), self.bell.cord()])
+    }
+
+    /// The gift for a rank of this process.
+    fn copy_for(&self, rank: Rank, process: Option<i32>) -> Result<Gift> {
         let copy = |descriptor: BorrowedFd<'_>| {
             descriptor.try_clone_to_owned().map_err(|error| Error::system("can't copy a descriptor", error))
         };
-        Ok(Self { segment: copy(segment.descriptor())?, cord: copy(bell.cord())?, process: None })
+        let [segment, block, cord] = self.gift(rank)?;
+        Ok(Gift { descriptors: [copy(segment)?, copy(block)?, copy(cord)?], process })
     }
+}
+
+fn missing(own: Rank, rank: Rank) -> Error {
+    Error::Unavailable { name: "shared memory", why: format!("rank {rank} has given none to rank {own}") }
 }
 
 #[cfg(test)]
@@ -357,8 +381,9 @@ mod tests {
 
     #[test]
     fn missing_gifts_are_named() {
-        let prepared = Neighbourhood::prepare(Rank(0), 2).unwrap();
-        let error = Neighbourhood::new(Rank(0), vec![Rank(0), Rank(4)], prepared, Vec::new()).err().unwrap();
+        let prepared = Neighbourhood::prepare(Rank(0), &[Rank(0), Rank(4)]).unwrap();
+        assert!(prepared.gift(Rank(0)).is_err() && prepared.gift(Rank(1)).is_err() && prepared.gift(Rank(4)).is_ok());
+        let error = Neighbourhood::new(prepared, Vec::new()).err().unwrap();
         assert!(error.to_string().contains("rank 4 has given none to rank 0"), "{error}");
         assert!(Neighbourhood::in_process(257).is_err());
     }
