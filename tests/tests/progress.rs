@@ -340,7 +340,12 @@ fn the_thread_is_idle_with_nothing_pending_and_ends_with_its_group() {
         // Neither handles nor pending calls keep a thread.
         let pending = start_seen(&groups[0]);
         drop(groups);
-        assert_eq!(switches().len(), 0, "{between:?}");
+        // The kernel lists a thread a moment longer than joining it takes.
+        let dropped = Instant::now();
+        while !switches().is_empty() {
+            assert!(dropped.elapsed() < PATIENCE, "{between:?}: a thread outlived its group");
+            sleep(Duration::from_millis(1));
+        }
         drop((calls, pending));
     }
 }
@@ -350,5 +355,6 @@ fn switches() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let mine = tasks.filter(|task| read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "brv-progress"));
     let count = |status: String| status.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned();
-    mine.map(|task| count(read_to_string(task.join("status")).unwrap())).collect()
+    // One that ends meanwhile has no status.
+    mine.filter_map(|task| Some(count(read_to_string(task.join("status")).ok()?))).collect()
 }
