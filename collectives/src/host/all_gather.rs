@@ -28,7 +28,7 @@ pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> R
         call.finish();
         return Ok(());
     }
-    let chunk = if length < LONG_BYTES { CHUNK_BYTES } else { LONG_CHUNK_BYTES };
+    let chunk = if length < LONG_BYTES { CHUNK_BYTES } else { LONG_CHUNK_BYTES }.min(length);
     let count = length.div_ceil(chunk);
     let first = call.take_steps(count);
     let header = call.header();
@@ -48,13 +48,13 @@ pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> R
             match unwritten.take() {
                 Some((to, range)) => {
                     let (bytes, into) = apart(bytes, range, piece(place, index));
-                    call.slots().exchange((to, 0, bytes), (place, step, 0), into);
+                    call.slots().exchange((to, to.place_for(chunk), bytes), (place, step, step.place_for(chunk)), into);
                 }
-                None => call.slots().read(place, step, 0, &mut bytes[piece(place, index)]),
+                None => call.slots().read(place, step, step.place_for(chunk), &mut bytes[piece(place, index)]),
             }
         }
         if let Some((step, range)) = unwritten {
-            call.slots().write(step, 0, &bytes[range]);
+            call.slots().write(step, step.place_for(chunk), &bytes[range]);
         }
         if let Some((step, _)) = out {
             call.slots().publish(step, header);

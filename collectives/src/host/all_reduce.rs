@@ -222,7 +222,8 @@ async fn by_slices<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reductio
             until_all_published(call, step).await?;
             let (at, range) = chunks.slice(chunk, own);
             let finish = |block: &mut [T]| divide(block, reduction, world_size);
-            call.slots().reduce((step, at * size_of::<T>()), &mut data[range], true, combine, finish);
+            let at = chunks.place(step) + at * size_of::<T>();
+            call.slots().reduce((step, at), &mut data[range], true, combine, finish);
             call.slots().publish_second(step);
         }
     }
@@ -240,18 +241,18 @@ fn move_slices<T: Element>(
 ) {
     let out = out.map(|(step, chunk)| (step, chunks.slice(chunk, place)));
     let back = back.map(|(step, chunk)| (step, chunks.slice(chunk, place)));
-    let bytes = |elements: usize| elements * size_of::<T>();
+    let bytes = |step: Step, elements: usize| chunks.place(step) + elements * size_of::<T>();
     match (out, back) {
         (Some((to, (at, out))), Some((from, (start, back)))) => {
             let (out, back) = apart(data, out, back);
-            let out = (to, bytes(at), bytemuck::cast_slice(out));
-            call.slots().exchange(out, (place, from, bytes(start)), bytemuck::cast_slice_mut(back));
+            let out = (to, bytes(to, at), bytemuck::cast_slice(out));
+            call.slots().exchange(out, (place, from, bytes(from, start)), bytemuck::cast_slice_mut(back));
         }
         (Some((step, (at, range))), None) => {
-            call.slots().write(step, bytes(at), bytemuck::cast_slice(&data[range]));
+            call.slots().write(step, bytes(step, at), bytemuck::cast_slice(&data[range]));
         }
         (None, Some((step, (at, range)))) => {
-            call.slots().read(place, step, bytes(at), bytemuck::cast_slice_mut(&mut data[range]));
+            call.slots().read(place, step, bytes(step, at), bytemuck::cast_slice_mut(&mut data[range]));
         }
         (None, None) => {}
     }
@@ -272,10 +273,11 @@ fn divide<T: Element>(block: &mut [T], reduction: Reduction, world_size: u32) {
     }
 }
 
-/// How a vector is cut into chunks and those into slices; all in elements.
+/// How a vector is cut into chunks and those into slices; in elements, where nothing else is said.
 struct Chunks {
     length: usize,
     chunk: usize,
+    chunk_bytes: usize,
     ranks: usize,
     line: usize,
 }
@@ -283,16 +285,21 @@ struct Chunks {
 impl Chunks {
     fn new<T>(length: usize, ranks: usize) -> Self {
         let bytes = length * size_of::<T>();
-        let chunk = if bytes < LONG_BYTES {
+        let chunk_bytes = if bytes < LONG_BYTES {
             (bytes / USUAL_CHUNKS).next_power_of_two().clamp(LEAST_CHUNK_BYTES, USUAL_CHUNK_BYTES)
         } else {
             CHUNK_BYTES
         };
-        Self { length, chunk: chunk / size_of::<T>(), ranks, line: 64 / size_of::<T>() }
+        Self { length, chunk: chunk_bytes / size_of::<T>(), chunk_bytes, ranks, line: 64 / size_of::<T>() }
     }
 
     fn count(&self) -> usize {
         self.length.div_ceil(self.chunk)
+    }
+
+    /// Where the chunk of `step` begins in its slot, in bytes.
+    fn place(&self, step: Step) -> usize {
+        step.place_for(self.chunk_bytes)
     }
 
     /// The slice of `chunk` that the rank at `place` reduces: where it begins in the chunk, and where it lies in the

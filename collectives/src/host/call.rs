@@ -216,19 +216,6 @@ impl<'a> HostCall<'a> {
         self.is_whole = true;
     }
 
-    /// Copies what the rank at `place` has lent for `step`. A call in which it was taken back ends with what ended it there.
-    ///
-    /// # Errors
-    /// As [`until_free`](Self::until_free).
-    #[inline]
-    pub async fn read_lent(&mut self, place: usize, step: Step, into: &mut [u8]) -> Result<()> {
-        let is_read = self.slots.read_lent(place, step, into);
-        if is_read.map_err(|error| self.around.shared.error(self.place, error))? {
-            return Ok(());
-        }
-        self.until(place, step, |_| Ok(None)).await
-    }
-
     #[inline]
     async fn until<R>(
         &mut self,
@@ -331,7 +318,6 @@ impl Surroundings<'_> {
 
 impl Drop for HostCall<'_> {
     fn drop(&mut self) {
-        self.slots.take_back();
         // Who leaves with the group is lost to the others, and has not aborted.
         if !self.is_whole && !self.around.course.has_ended.load(Ordering::Relaxed) {
             self.around.port.abort();

@@ -24,7 +24,7 @@ use crate::{Error, Result};
 pub(crate) const PIPES: usize = 2;
 
 /// The most that goes into a pipe at once, in bytes. It may begin and end within a page.
-pub const PIPED_BYTES: usize = 128 << 10;
+pub(crate) const PIPED_BYTES: usize = 128 << 10;
 
 /// What a pipe is asked to hold: twice as many pages.
 const ROOM_BYTES: usize = 2 * PIPED_BYTES;

@@ -4,9 +4,6 @@
 //! at a time, some tens of them: there stores past the caches are faster, though whoever reads must then go to memory.
 //! Nobody can tell in advance, so this measures, each rank for itself: the order of bytes does not depend on it.
 //!
-//! Lent memory is slow to copy at the same times and in the same measure, where the sender has written it last. Then it is copied
-//! into slots past the caches by the sender, whose lines it is.
-//!
 //! A write is slow as well while what it reads lies in no cache, as after a pause: then it is no faster past them. So a few
 //! writes past the caches are timed before more follow.
 
@@ -44,7 +41,7 @@ pub(super) struct Regime {
 }
 
 impl Regime {
-    /// Whether to take the other way: past the caches, or through slots.
+    /// Whether to write past the caches.
     #[inline]
     pub(super) fn is_slow(&self) -> bool {
         self.streams_left > 0
@@ -61,17 +58,12 @@ impl Regime {
         } else {
             let start = Instant::now();
             write(self.is_slow());
-            self.learn(bytes, start.elapsed());
-        }
-    }
-
-    /// Learns from how long `bytes` bytes took, by the way that [`is_slow`](Self::is_slow) says.
-    pub(super) fn learn(&mut self, bytes: usize, took: Duration) {
-        let price = price_of_a_line(bytes, took);
-        match (self.is_slow(), self.trials_left) {
-            (false, _) => self.has_stored(price),
-            (true, 0) => self.has_streamed(),
-            (true, _) => self.has_tried(price),
+            let price = price_of_a_line(bytes, start.elapsed());
+            if self.is_slow() {
+                self.has_tried(price);
+            } else {
+                self.has_stored(price);
+            }
         }
     }
 

@@ -3,23 +3,20 @@
 //! A *step* is something that all ranks of the host do in the same order: each may publish bytes in its own slot of the
 //! step, each reads what others have published, and each says when it has finished the step. Steps are numbered from 1,
 //! and step `s` uses slot `s mod` [`DEPTH`]; so a rank may publish in step `s` once all others have finished step
-//! `s - DEPTH`. A step is cheap: no lock, no line that two ranks write, and no system call unless its bytes are lent.
+//! `s - DEPTH`. A step is cheap: no lock, no line that two ranks write, and no system call.
 //!
 //! | bytes of the slots | what |
 //! | --- | --- |
 //! | 0..64 | the last step that the rank has finished |
-//! | 64..72 | not zero once the rank has taken back what it lent |
 //! | 128.. | for each slot 768 bytes of control |
 //! | 4096.. | what the rank's last calls were, a line each ([`Records`](super::Records)) |
 //! | 8192.. | for each slot [`CHUNK_BYTES`] of bytes |
 //!
 //! Control: word 0 is twice the step, and one more if there is a mark; words 1 and 2 are the signature, then up to
-//! [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published; at 648 the
-//! step whose bytes are not in the slot but [lent](Slots::lend).
+//! [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published.
 //!
 //! Nothing that a peer writes is trusted: it can be wrong numbers, and a step from the future is an error.
 
-mod lending;
 mod reducing;
 
 use std::sync::Arc;
@@ -30,9 +27,6 @@ use super::blocks;
 use super::neighbourhood::Neighbourhood;
 use super::regime::Regime;
 use crate::{Error, Mark, Rank, Result, Signature};
-use lending::Pipes;
-
-pub use lending::LENT_DEPTH;
 
 /// Steps that may be under way at once.
 pub const DEPTH: u64 = 4;
@@ -93,11 +87,6 @@ pub struct Slots {
     is_touched: bool,
     /// Whether something was published that sleepers have not been woken for.
     is_quiet: bool,
-    pipes: Box<[Pipes]>,
-    /// Whether memory that is lent is slow to copy.
-    loans: Regime,
-    /// Whether bytes are lent that others may still read.
-    is_lending: bool,
 }
 
 impl Slots {
@@ -115,9 +104,6 @@ impl Slots {
             is_unfenced: false,
             is_touched: false,
             is_quiet: true,
-            loans: Regime::default(),
-            pipes: (0..places).map(|_| Pipes::default()).collect(),
-            is_lending: false,
             neighbourhood: Arc::clone(neighbourhood),
         }
     }

@@ -1,10 +1,9 @@
 //! Slots between threads that each have their own mapping.
 
-use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
 use super::slots::*;
-use super::{Neighbourhood, OwnArea, PIPED_BYTES};
+use super::{Neighbourhood, OwnArea};
 use crate::{Error, Mark, Rank, Signature};
 
 fn pair() -> ([Slots; 2], [OwnArea; 2]) {
@@ -137,137 +136,6 @@ fn what_does_not_fit_is_a_mistake_of_the_caller() {
     assert!(refused(|slots, step| slots.read(1, step, usize::MAX, &mut [0])));
     assert!(refused(|slots, step| slots.read(0, step, 0, &mut [0])));
     assert!(refused(|slots, step| slots.read(2, step, 0, &mut [0])));
-}
-
-/// Lends `bytes` for one step, which the reader copies to a place that does not begin where a page does.
-fn lend([writer, reader]: &mut [Slots; 2], bytes: &[u8]) -> Option<Vec<u8>> {
-    let (step, _) = (writer.take_steps(1), reader.take_steps(1));
-    if !writer.lend(step, bytes) {
-        writer.publish(step, header(1));
-        assert!(!reader.is_lent(0, step));
-        reader.acknowledge(step);
-        return None;
-    }
-    writer.publish_lent(step, header(1));
-    assert!(reader.published(0, step).unwrap().is_some() && reader.is_lent(0, step));
-    let mut found = vec![0; bytes.len() + 3];
-    assert!(reader.read_lent(0, step, &mut found[3..]).unwrap());
-    writer.acknowledge(step);
-    reader.acknowledge(step);
-    Some(found.split_off(3))
-}
-
-#[test]
-fn lent_bytes_arrive_from_the_second_time_on() {
-    let (mut slots, _) = pair();
-    let all: Vec<u8> = (0..PIPED_BYTES as u32 + 64).map(|index| ((index * 31) >> 3) as u8).collect();
-    assert_eq!(lend(&mut slots, &all[..10]), None, "not invited");
-    slots[1].invite(0);
-    for (start, bytes) in [(0, 1), (5, 4096), (17, PIPED_BYTES), (63, 65_537), (0, 0), (1, PIPED_BYTES - 1)] {
-        let piece = &all[start..start + bytes];
-        assert_eq!(lend(&mut slots, piece).as_deref(), Some(piece), "{bytes} bytes from {start} on");
-    }
-    assert!(slots[0].is_lending() && !slots[1].is_lending());
-    slots[0].end_loan();
-    slots[0].take_back();
-    assert!(lend(&mut slots, &all[..10]).is_some(), "there was nothing to be taken back");
-}
-
-/// The memory may have changed: what is copied from it afterwards is not to be taken for what was lent.
-#[test]
-fn what_was_taken_back_is_not_read() {
-    let ([mut writer, mut reader], _) = pair();
-    reader.invite(0);
-    let (step, _) = (writer.take_steps(1), reader.take_steps(1));
-    let mut memory = vec![1; 10_000];
-    assert!(writer.lend(step, &memory));
-    writer.publish_lent(step, header(1));
-    writer.take_back();
-    memory.fill(2);
-    assert!(!reader.read_lent(0, step, &mut vec![0; 10_000]).unwrap());
-}
-
-#[test]
-fn fewer_bytes_than_a_step_has_are_an_error() {
-    let ([mut writer, mut reader], _) = pair();
-    let step = writer.take_steps(1);
-    let is_refused = |result: crate::Result<bool>| matches!(result, Err(Error::Protocol { rank: Rank(0), .. }));
-    assert!(is_refused(reader.read_lent(0, step, &mut [0; 8])), "it has not invited anybody");
-    reader.invite(0);
-    assert!(is_refused(reader.read_lent(0, step, &mut [0; 8])));
-    assert!(writer.lend(step, &[1; 7]));
-    assert!(is_refused(reader.read_lent(0, step, &mut [0; 8])));
-}
-
-/// It would end a process that does not ignore the signal.
-#[test]
-fn a_pipe_whose_receiver_has_gone_is_not_broken() {
-    let (mut slots, _) = pair();
-    slots[1].invite(0);
-    assert!(lend(&mut slots, &[1; 100]).is_some());
-    let [mut writer, reader] = slots;
-    drop(reader);
-    let steps = writer.take_steps(1000);
-    for later in 0..LENT_DEPTH {
-        assert!(writer.lend(steps.plus(later), &[2; 100]));
-    }
-    let memory = vec![3; PIPED_BYTES];
-    let is_full = (LENT_DEPTH..100).any(|later| !writer.lend(steps.plus(later), &memory));
-    assert!(is_full, "nobody takes anything out, and nobody waits");
-}
-
-#[test]
-fn what_is_no_pipe_is_not_lent_through() {
-    let number = |descriptor: &dyn AsRawFd| u64::from(descriptor.as_raw_fd().cast_unsigned()) + 1;
-    let null = std::fs::File::open("/dev/null").unwrap();
-    let (out, into) = std::io::pipe().unwrap();
-    let (other_out, other_into) = std::io::pipe().unwrap();
-    let said = [
-        u64::MAX,
-        5,
-        7 << 32,
-        ((1 << 31) | (1 << 63)) + 1,
-        0x4000_0000_4000_0000,
-        number(&null) << 32 | number(&null),
-        // What is read there would be written into the memory that is lent.
-        number(&into) << 32 | number(&out),
-        number(&out) << 32 | number(&other_out),
-        number(&other_into) << 32 | number(&into),
-        number(&out) << 32 | number(&other_into),
-    ];
-    for word in said {
-        let world = Neighbourhood::in_process(2).unwrap();
-        let mut slots = [0, 1].map(|rank: usize| Slots::new(&world[rank]));
-        let block = world[1].own_block(0).unwrap();
-        (0..LENT_DEPTH as usize).for_each(|index| block.word(1024 + 8 * index).store(word, Ordering::Release));
-        assert_eq!(lend(&mut slots, &[1; 100]), None, "{word:#x}");
-        slots[1].invite(0);
-        assert_eq!(lend(&mut slots, &[1; 100]), None, "it is not asked again");
-    }
-}
-
-#[test]
-fn who_closes_its_pipes_says_so_before() {
-    let world = Neighbourhood::in_process(2).unwrap();
-    let [mut writer, mut reader] = [0, 1].map(|rank: usize| Slots::new(&world[rank]));
-    let word = || world[0].peer_block(1).unwrap().load(1024);
-    reader.invite(0);
-    assert_ne!(word(), 0);
-    drop(reader);
-    assert_eq!(word(), 0);
-    let step = writer.take_steps(1);
-    assert!(!writer.lend(step, &[1; 100]));
-}
-
-#[test]
-fn many_ranks_have_no_pipes() {
-    for (ranks, has) in [(8, true), (9, false)] {
-        let world = Neighbourhood::in_process(ranks).unwrap();
-        Slots::new(&world[1]).invite(0);
-        let mut slots = Slots::new(&world[1]);
-        slots.invite(0);
-        assert_eq!(world[0].peer_block(1).unwrap().load(1024) != 0, has, "{ranks} ranks");
-    }
 }
 
 #[test]
