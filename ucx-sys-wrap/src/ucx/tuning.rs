@@ -20,6 +20,10 @@ const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 /// receiver has in its cache are slow to write again; 4 MiB are more than the cache of a processor.
 const SLOTS: [(&str, &str); 3] = [("FIFO_ELEM_SIZE", "32832"), ("FIFO_SIZE", "128"), ("RX_BUFS_GROW", "256")];
 
+/// From where on UCX hands a list of stretches to sockets as it is: below, it copies them into one piece ([`Manner::InOnePiece`](super::engine::Manner)).
+/// Contiguous bytes it never copies, and sends as they are up to here anyway.
+const GATHERED: (&str, &str) = ("ZCOPY_THRESH", "8k");
+
 /// What ranks that share memory must have alike, for UCX does not compare it: each of these of each of those.
 const ALIKE: [&str; 2] = ["FIFO_ELEM_SIZE", "FIFO_SIZE"];
 const SHARED_BY: [&str; 4] = ["MM", "POSIX", "SYSV", "XPMEM"];
@@ -54,6 +58,8 @@ pub(super) struct Tuning {
     pub(super) reaches_here: bool,
     /// Whether they reach that of other hosts so, by hardware.
     pub(super) has_rdma: bool,
+    /// Whether nothing but sockets joins ranks.
+    pub(super) has_sockets_only: bool,
     /// What all ranks must have alike, as users write it.
     pub(super) agreed: String,
 }
@@ -91,6 +97,10 @@ impl Tuning {
             None if (version.0, version.1) >= (1, 19) => settings.push((SCHEME.into(), "put_zcopy".into())),
             None => {}
         }
+        let has_sockets_only = !shares_memory && !has_rdma;
+        if has_sockets_only && chosen(GATHERED.0).is_none() {
+            settings.push((GATHERED.0.into(), GATHERED.1.into()));
+        }
         for (name, value) in SLOTS {
             let is_chosen = SHARED_BY.iter().any(|by| chosen(&format!("{by}_{name}")).is_some());
             if shares_memory && !is_chosen {
@@ -108,7 +118,7 @@ impl Tuning {
                 agreed += &format!(" UCX_{name}={value}");
             }
         }
-        Self { settings, is_quiet, reaches_here, has_rdma, agreed }
+        Self { settings, is_quiet, reaches_here, has_rdma, has_sockets_only, agreed }
     }
 
     /// Makes the settings.
@@ -282,6 +292,24 @@ mod tests {
         let (left, agreed) = decide(&[("UCX_MM_FIFO_SIZE", "32"), ("UCX_POSIX_FIFO_ELEM_SIZE", "256")]);
         assert_eq!(left, [all[2].clone()]);
         assert_eq!(agreed, "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy UCX_MM_FIFO_SIZE=32 UCX_POSIX_FIFO_ELEM_SIZE=256");
+    }
+
+    #[test]
+    fn only_where_there_are_sockets_alone_a_message_is_sent_in_one_piece() {
+        let decide = |transports: &'static str, threshold: Option<&str>, devices: &[String]| {
+            let look = |name: &str| match name {
+                "UCX_TLS" => Some(transports.to_string()),
+                "UCX_ZCOPY_THRESH" => threshold.map(str::to_string),
+                _ => None,
+            };
+            let tuning = Tuning::decide(&[], look, NEW, true, devices);
+            (tuning.has_sockets_only, tuning.settings.iter().any(|(name, _)| name == GATHERED.0))
+        };
+        assert_eq!(decide("tcp,self", None, &[]), (true, true));
+        assert_eq!(decide("tcp,self", Some("16k"), &[]), (true, false), "the user's threshold counts");
+        for (transports, devices) in [("all", vec![]), ("tcp,shm", vec![]), ("tcp,rc", vec!["mlx5_0".to_string()])] {
+            assert_eq!(decide(transports, None, &devices), (false, false), "{transports}");
+        }
     }
 
     #[test]
