@@ -34,9 +34,8 @@ pub fn on_host<R: Send + 'static>(
 ) -> Vec<R> {
     let neighbourhoods = Neighbourhood::in_process(world_size).unwrap_or_else(|error| panic!("{error}"));
     let ranks = local::world(world_size).into_iter().zip(neighbourhoods);
-    let groups = ranks.map(|(rank, neighbourhood)| {
-        Group::opened(Opened { transport: Box::new(rank), neighbourhood: Some(neighbourhood) }, settings)
-    });
+    let groups = ranks
+        .map(|(rank, neighbourhood)| Group::opened(Opened::in_process(Box::new(rank), Some(neighbourhood)), settings));
     on_groups(groups.collect(), body)
 }
 

@@ -53,7 +53,8 @@ impl Between {
         let transports = local::world(world_size).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
         let neighbourhoods = Neighbourhood::in_process(world_size).unwrap().into_iter();
         let neighbours = neighbourhoods.map(|all| matches!(self, Self::Slots).then_some(all));
-        let opened = transports.zip(neighbours).map(|(transport, neighbourhood)| Opened { transport, neighbourhood });
+        let opened =
+            transports.zip(neighbours).map(|(transport, neighbourhood)| Opened::in_process(transport, neighbourhood));
         opened.map(|opened| Group::opened(opened, Settings::default())).collect()
     }
 }

@@ -246,7 +246,7 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
         let groups: Vec<_> = neighbourhoods
             .map(|(rank, neighbourhood)| {
                 let transport = Box::new(worlds[rank].swap_remove(rank));
-                Group::opened(Opened { transport, neighbourhood: Some(neighbourhood) }, Settings::default())
+                Group::opened(Opened::in_process(transport, Some(neighbourhood)), Settings::default())
             })
             .collect();
         let pending = groups[0].start_all_reduce(vec![1.0f32; 100], Reduction::Sum);
@@ -265,7 +265,7 @@ fn who_has_waited_for_a_while_looks_whether_its_peer_is_there() {
     let ranks = local::world(2).into_iter().zip(Neighbourhood::in_process(2).unwrap());
     let mut groups: Vec<_> = ranks
         .map(|(rank, neighbourhood)| {
-            let opened = Opened { transport: Box::new(rank), neighbourhood: Some(neighbourhood) };
+            let opened = Opened::in_process(Box::new(rank), Some(neighbourhood));
             Group::opened(opened, Settings::default())
         })
         .collect();

@@ -60,7 +60,7 @@ fn over(world: World, settings: Settings) -> Vec<Group> {
 
 /// A group whose collectives use the memory that ranks share.
 fn beside(transport: Box<dyn Transport>, here: Arc<Neighbourhood>, settings: Settings) -> Group {
-    Group::opened(Opened { transport, neighbourhood: Some(here) }, settings)
+    Group::opened(Opened::in_process(transport, Some(here)), settings)
 }
 
 type Reduced = ((Vec<f32>, std::sync::mpsc::Sender<Result<()>>), ());

@@ -92,7 +92,7 @@ impl Pair {
             set.set(rank as usize % std::thread::available_parallelism().unwrap().get());
             rustix::thread::sched_setaffinity(None, &set).unwrap();
         }
-        let Opened { transport, neighbourhood } = open(&identity).unwrap();
+        let Opened { transport, neighbourhood, .. } = open(&identity).unwrap();
         let neighbourhood = neighbourhood.unwrap();
         let peer = Rank(rank ^ 1);
         let place = neighbourhood.place_of(peer).unwrap();

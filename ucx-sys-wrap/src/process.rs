@@ -57,12 +57,14 @@ impl ProcessName {
         Some(Self { namespace: (namespace.dev(), namespace.ino()), number, began: beginning(number)? })
     }
 
+    /// The number of the process, if it is to be seen from the process `own`.
+    pub(crate) fn number_for(&self, own: &Self) -> Option<Pid> {
+        if self.namespace == own.namespace { Pid::from_raw(i32::try_from(self.number).ok()?) } else { None }
+    }
+
     /// Opens the process, if it runs, is to be seen from the process `own`, and is another.
     pub(crate) fn open(&self, own: &Self) -> Option<PeerProcess> {
-        if self == own || self.namespace != own.namespace {
-            return None;
-        }
-        let number = Pid::from_raw(i32::try_from(self.number).ok()?)?;
+        let number = self.number_for(own).filter(|_| self != own)?;
         let process = pidfd_open(number, PidfdFlags::empty());
         let process = process.inspect_err(|error| tracing::debug!(%error, "can't watch the process of a peer")).ok()?;
         // The process that has this number now is the one that was opened, or has come after it: the peer's began before.

@@ -121,7 +121,10 @@ pub trait Transport: Send + sealed::Sealed {
     fn test_recv(&mut self, id: RecvId) -> Option<RecvDone>;
 
     /// As [`test_recv`](Self::test_recv), for who has no use for the leases: they are given back all the same.
-    fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
+    ///
+    /// It may look for the message up to `spins` times first. Who waits for nothing else sees a short message sooner so than by
+    /// taking turns.
+    fn recv_outcome(&mut self, id: RecvId, _spins: u32) -> Option<Result<Arrival>> {
         self.test_recv(id).map(|done| done.result)
     }
 

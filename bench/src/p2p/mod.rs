@@ -67,7 +67,7 @@ impl<'a> Waiting<'a> {
 
     fn run<'env, R>(&self, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
         match self {
-            Self::Polls(engine) => scope_in_turns(engine.port(), |_, _| (), body),
+            Self::Polls(engine) => scope_in_turns(engine.port(), engine.spins(), |_, _| (), body),
             Self::AsEngine(engine) => engine.run(TIMEOUT, body),
         }
     }

@@ -133,7 +133,7 @@ mod tests {
     /// The engine of rank 0, and a rank 1 that is there and does nothing.
     fn engine() -> (Arc<Engine>, Local) {
         let [own, peer] = <[Local; 2]>::try_from(local::world(2)).ok().unwrap();
-        (Engine::new(Port::new(Box::new(own)), None), peer)
+        (Engine::new(Port::new(Box::new(own)), None, false), peer)
     }
 
     /// A call that waits for a message that does not come.

@@ -108,18 +108,17 @@ trait Background: Send {
 }
 
 impl Engine {
-    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`.
+    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` says whether the ranks of its host
+    /// outnumber the processors that they may use.
     #[must_use]
-    pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>) -> Arc<Self> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let here = neighbourhood.as_ref().map_or(port.world_size() as usize, |all| all.ranks().len());
+    pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>, is_crowded: bool) -> Arc<Self> {
         Arc::new(Self {
             port,
             background: Mutex::default(),
             started: Mutex::default(),
             background_count: AtomicUsize::new(0),
             polled_by: AtomicUsize::new(0),
-            processor: Processor::new(here > processors),
+            processor: Processor::new(is_crowded),
             neighbourhood,
             course: Arc::default(),
             alarm: OnceLock::new(),
@@ -142,8 +141,9 @@ impl Engine {
         &self.course
     }
 
-    /// How often to look at a flag before anything else gets a turn.
-    pub(crate) fn spins(&self) -> u32 {
+    /// How often to look at a flag before anything else gets a turn: not at all where others want the processor.
+    #[must_use]
+    pub fn spins(&self) -> u32 {
         if self.processor.is_shared() { 0 } else { SPINS }
     }
 
@@ -161,6 +161,7 @@ impl Engine {
         let mut turns: Option<Turns> = None;
         let result = scope_in_turns(
             &self.port,
+            self.spins(),
             |comm, turn| {
                 // What a task does may wait for another thread, and who yields should be in nobody's way. A task that is
                 // started meanwhile is for the next turn.
@@ -298,7 +299,7 @@ mod tests {
     #[test]
     fn a_call_that_comes_further_over_shared_memory_does_not_sleep() {
         let alone = ucx_sys_wrap::local::world(1).into_iter().next().unwrap();
-        let engine = Engine::new(Port::new(Box::new(alone)), None);
+        let engine = Engine::new(Port::new(Box::new(alone)), None, false);
         let mut turns = Turns::new(&engine, Duration::from_secs(10));
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {

@@ -64,7 +64,7 @@ impl Group {
     /// As [`opened`](Self::opened).
     #[must_use]
     pub fn new(transport: Box<dyn Transport>, settings: Settings) -> Self {
-        Self::opened(Opened { transport, neighbourhood: None }, settings)
+        Self::opened(Opened::in_process(transport, None), settings)
     }
 
     /// The group of all ranks of a job that was joined.
@@ -80,9 +80,10 @@ impl Group {
     ///
     /// # Errors
     /// When the system has no thread left and the settings ask for one.
-    pub(crate) fn try_opened(Opened { transport, neighbourhood }: Opened, settings: Settings) -> Result<Self> {
+    pub(crate) fn try_opened(opened: Opened, settings: Settings) -> Result<Self> {
+        let Opened { transport, neighbourhood, is_crowded } = opened;
         let port = Port::new(transport);
-        let engine = Engine::new(Arc::clone(&port), neighbourhood.clone());
+        let engine = Engine::new(Arc::clone(&port), neighbourhood.clone(), is_crowded);
         let host = neighbourhood
             .as_ref()
             .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.course()))

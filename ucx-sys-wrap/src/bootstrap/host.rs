@@ -1,7 +1,10 @@
 //! Which ranks are on one host, and which processes they are.
 
+use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity};
 use sha2::{Digest, Sha256};
 
 use super::identity::Identity;
@@ -147,6 +150,32 @@ pub(super) fn processes(own: Rank, cards: &[Card]) -> Vec<Option<PeerProcess>> {
     cards.iter().map(open).collect()
 }
 
+/// Whether the ranks of the host of rank `own` outnumber the processors that they may use between them. Launchers keep ranks on
+/// processors of their own: what one may use says nothing of the others.
+pub(super) fn is_crowded(own: Rank, cards: &[Card]) -> bool {
+    let all = || cards.iter().filter_map(Card::process);
+    let Some((kernel, own)) = cards.get(own.index()).and_then(Card::process) else {
+        return outnumber_processors(cards.len(), []);
+    };
+    let here: Vec<&ProcessName> = all().filter(|(other, _)| *other == kernel).map(|(_, process)| process).collect();
+    outnumber_processors(here.len(), here.iter().filter_map(|process| process.number_for(own)))
+}
+
+/// Whether so many ranks outnumber the processors that this thread and these processes may use.
+pub(super) fn outnumber_processors(ranks: usize, processes: impl IntoIterator<Item = Pid>) -> bool {
+    let own = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = |process| {
+        let set = sched_getaffinity(process).unwrap_or_else(|_| CpuSet::new());
+        (0..CpuSet::MAX_CPU).filter(move |&processor| set.is_set(processor))
+    };
+    let mut all: HashSet<usize> = processors(None).collect();
+    // Less than may be used is time that all share.
+    if all.len() <= own {
+        all.extend(processes.into_iter().flat_map(|process| processors(Some(process))));
+    }
+    ranks > all.len().max(own)
+}
+
 /// Whether rank `own` is to tell what it has found: the first of its host that has found it, as far as hosts can be told.
 pub(super) fn tells_finding(own: Rank, cards: &[Card]) -> bool {
     let Some(card) = cards.get(own.index()) else { return false };
@@ -171,6 +200,7 @@ pub(super) fn sample() -> Card {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rustix::thread::sched_setaffinity;
 
     fn card(boot: u8, id: &str) -> Card {
         let host = Host { user: 7, network: (1, 2), boot: [boot; 16], id: id.into() };
@@ -179,6 +209,28 @@ mod tests {
 
     fn ranks(ranks: &[u32]) -> Option<Vec<Rank>> {
         Some(ranks.iter().copied().map(Rank).collect())
+    }
+
+    /// A launcher keeps each of two ranks on a processor of its own.
+    #[test]
+    fn ranks_that_are_kept_on_a_processor_each_are_no_crowd() {
+        let all = sched_getaffinity(None).unwrap();
+        let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&processor| all.is_set(processor)).collect();
+        let cards = |ranks: usize| vec![card(1, ""); ranks];
+        assert!(is_crowded(Rank(0), &cards(processors.len() + 1)));
+        let kept = std::thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(processors[0]);
+            sched_setaffinity(None, &one).unwrap();
+            // The others are where the process is.
+            assert!(!is_crowded(Rank(0), &cards(processors.len())));
+            assert!(is_crowded(Rank(0), &cards(processors.len() + 1)));
+            assert!(outnumber_processors(2, []), "nothing is known of the others");
+            let mut elsewhere = cards(processors.len() + 1);
+            elsewhere.iter_mut().skip(1).for_each(|card| card.host.as_mut().unwrap().boot = [2; 16]);
+            assert!(!is_crowded(Rank(0), &elsewhere), "alone on its host");
+        });
+        kept.join().unwrap();
     }
 
     #[test]

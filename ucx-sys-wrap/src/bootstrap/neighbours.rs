@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::deadline::Deadline;
 use super::descriptors;
-use super::host::{Card, neighbours, processes, tells_finding};
+use super::host::{Card, is_crowded, neighbours, processes, tells_finding};
 use super::identity::Identity;
 use super::passing::Door;
 use super::rendezvous::Rendezvous;
@@ -44,6 +44,7 @@ pub(super) struct Host {
     pub(super) neighbourhood: Option<Arc<Neighbourhood>>,
     /// By rank, of those that can be seen.
     pub(super) processes: Vec<Option<PeerProcess>>,
+    pub(super) is_crowded: bool,
 }
 
 /// As [`share_memory`], and opens the processes of the ranks of this host, whether or not they share memory.
@@ -70,7 +71,7 @@ fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendez
     if let Some(what) = identity.exposed_key.as_ref().filter(|_| tells_finding(identity.rank, &cards)) {
         tracing::warn!("{what}");
     }
-    let processes = processes(identity.rank, &cards);
+    let (processes, is_crowded) = (processes(identity.rank, &cards), is_crowded(identity.rank, &cards));
     let ranks = neighbours(identity.rank, &cards).unwrap_or_default();
     // Nobody waits at the door of a rank that has nothing to give.
     let prepared = door.and_then(|door| {
@@ -86,12 +87,12 @@ fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendez
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
         // All ranks of the job say all words, also those that have nothing to say.
         rendezvous.exchange(&[NO])?;
-        return Ok(Host { neighbourhood: None, processes });
+        return Ok(Host { neighbourhood: None, processes, is_crowded });
     };
     let mut meeting = |(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared);
     let made = prepared.map(&mut meeting);
     let made = together(identity.rank, rendezvous, &ranks, made.transpose())?;
-    Ok(Host { neighbourhood: made.flatten().map(Arc::new), processes })
+    Ok(Host { neighbourhood: made.flatten().map(Arc::new), processes, is_crowded })
 }
 
 /// What this rank has, if all ranks of its host have it; else `None`, and the first that has not says why.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::choice::{Agreed, Capability, Choice, Selected, choose, lacks_ucx};
 use super::deadline::Deadline;
+use super::host::outnumber_processors;
 use super::identity::Identity;
 use super::introduction::introduce;
 use super::mesh::connect_mesh;
@@ -22,6 +23,17 @@ pub struct Opened {
     pub transport: Box<dyn Transport>,
     /// What this rank shares with the others of its host, where it does.
     pub neighbourhood: Option<Arc<Neighbourhood>>,
+    /// Whether the ranks of this host outnumber the processors that they may use.
+    pub is_crowded: bool,
+}
+
+impl Opened {
+    /// A rank in a world whose ranks are all threads of this process.
+    #[must_use]
+    pub fn in_process(transport: Box<dyn Transport>, neighbourhood: Option<Arc<Neighbourhood>>) -> Self {
+        let is_crowded = outnumber_processors(transport.world_size() as usize, []);
+        Self { transport, neighbourhood, is_crowded }
+    }
 }
 
 /// Joins the job and opens the transport that all its ranks take; blocks until all ranks have, at most
@@ -33,7 +45,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     if identity.world_size <= 1 {
         let alone = local::world(1).into_iter().next();
         let alone = alone.unwrap_or_else(|| unreachable!("a world of one has one rank"));
-        return Ok(Opened { transport: Box::new(alone), neighbourhood: None });
+        return Ok(Opened::in_process(Box::new(alone), None));
     }
     let deadline = Deadline::after(identity.join_timeout);
     // Holds rank 0's port until all have joined.
@@ -43,7 +55,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let prepared = prepare_ucx(identity);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
     let identity = &Identity { encrypt: agreed.encrypt, streams: agreed.streams, ..identity.clone() };
-    let Host { neighbourhood, processes } = meet_host(identity, &mut rendezvous)?;
+    let Host { neighbourhood, processes, is_crowded } = meet_host(identity, &mut rendezvous)?;
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
         (Selected::Ucx, Ok(prepared)) => {
             let interface = rendezvous.own_address(identity)?;
@@ -71,7 +83,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             Box::new(tcp)
         }
     };
-    Ok(Opened { transport, neighbourhood })
+    Ok(Opened { transport, neighbourhood, is_crowded })
 }
 
 /// What this rank would take part in UCX with, or why it can't.

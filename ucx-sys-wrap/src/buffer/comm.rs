@@ -4,7 +4,7 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -23,8 +23,15 @@ pub struct Comm<'env> {
     scope: usize,
     /// Whether the deadline has passed. Here and not in the port's book: every poll asks.
     expired: AtomicBool,
+    /// How often an awaited receive that is alone in the scope looks for its message before it lets others have a turn.
+    spins: u32,
+    /// Awaited receives that may have looked, so far.
+    looks: AtomicU32,
     env: PhantomData<fn(&'env ()) -> &'env ()>,
 }
+
+/// In a row of messages that are there as soon as they are looked for, one of so many waits for a turn: others need turns too.
+const LOOKS_PER_TURN: u32 = 16;
 
 /// Runs `body` to its end on this thread, calling `between` after each poll that left it waiting.
 ///
@@ -36,7 +43,7 @@ pub fn scope<'env, R>(
     mut between: impl FnMut(&Comm<'env>),
     body: impl AsyncFnOnce(&Comm<'env>) -> R,
 ) -> R {
-    let comm = Comm::open(port);
+    let comm = Comm::open(port, 0);
     let drain = DrainOnExit(&comm);
     let result = {
         let mut future = std::pin::pin!(body(&comm));
@@ -58,12 +65,16 @@ pub fn scope<'env, R>(
 /// The transport stays entered for as long as no other thread wants to enter it, which saves what each operation would pay
 /// to enter it, and a change of hands of the lock every turn. Other threads can enter it between two turns, and a poll of
 /// `body` must not wait for one that does; nor may `between`, unless it has called [`Turn::leave`].
+///
+/// A receive that `body` awaits, and nothing else, looks for a short message up to `spins` times before `between` is called: some
+/// 100 where nobody else wants the processor, none where somebody does.
 pub fn scope_in_turns<'env, R>(
     port: &Arc<Port>,
+    spins: u32,
     mut between: impl FnMut(&Comm<'env>, &mut Turn<'_>),
     body: impl AsyncFnOnce(&Comm<'env>) -> R,
 ) -> R {
-    let comm = Comm::open(port);
+    let comm = Comm::open(port, spins);
     let drain = DrainOnExit(&comm);
     let result = {
         let mut future = std::pin::pin!(body(&comm));
@@ -116,8 +127,9 @@ impl Turn<'_> {
 }
 
 impl<'env> Comm<'env> {
-    pub(super) fn open(port: &Arc<Port>) -> Self {
-        Self { port: Arc::clone(port), scope: port.open_scope(), expired: AtomicBool::new(false), env: PhantomData }
+    pub(super) fn open(port: &Arc<Port>, spins: u32) -> Self {
+        let (expired, looks) = (AtomicBool::new(false), AtomicU32::new(0));
+        Self { port: Arc::clone(port), scope: port.open_scope(), expired, spins, looks, env: PhantomData }
     }
 
     pub(super) fn scope_key(&self) -> usize {
@@ -146,6 +158,18 @@ impl<'env> Comm<'env> {
     #[must_use]
     pub fn has_expired(&self) -> bool {
         self.expired.load(Ordering::Relaxed)
+    }
+
+    /// How often an operation that is awaited may look for its end: not where another is in flight.
+    #[inline]
+    fn spins(&self, inner: &Inner) -> u32 {
+        if self.spins == 0 || !inner.scopes.borrow()[self.scope].has_one_at_most() {
+            return 0;
+        }
+        // Threads that overwrite each other lose a count.
+        let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
+        self.looks.store(looks, Ordering::Relaxed);
+        if looks.is_multiple_of(LOOKS_PER_TURN) { 0 } else { self.spins }
     }
 
     /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
@@ -290,7 +314,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         let mut scopes = inner.scopes.borrow_mut();
         let mut transport = inner.transport.borrow_mut();
         id.cancel(&mut **transport);
-        if id.test(&mut **transport).is_some() {
+        if id.test(&mut **transport, 0).is_some() {
             scopes[self.comm.scope].ended(id.operation());
         } else {
             scopes[self.comm.scope].adopt(id.operation(), orphan(raw));
@@ -303,7 +327,7 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         let mut transport = inner.transport.borrow_mut();
         if ended.is_none() {
             id.cancel(&mut **transport);
-            ended = id.test(&mut **transport);
+            ended = id.test(&mut **transport, 0);
         }
         let Some(result) = ended else { return };
         inner.scopes.borrow_mut()[self.comm.scope].ended(id.operation());
@@ -344,7 +368,8 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
         if let State::Pending(id) = self.state {
             let comm = self.comm;
             let inner = comm.port.enter();
-            let ended = id.test(&mut **inner.transport.borrow_mut());
+            let spins = comm.spins(&inner);
+            let ended = id.test(&mut **inner.transport.borrow_mut(), spins);
             match ended {
                 None if !comm.has_expired() => return Poll::Pending,
                 Some(Ok(outcome)) => {
@@ -401,7 +426,7 @@ pub trait Direction: Copy {
     #[doc(hidden)]
     fn operation(self) -> OperationId;
     #[doc(hidden)]
-    fn test(self, transport: &mut dyn Transport) -> Option<Result<Self::Outcome>>;
+    fn test(self, transport: &mut dyn Transport, spins: u32) -> Option<Result<Self::Outcome>>;
     #[doc(hidden)]
     fn cancel(self, transport: &mut dyn Transport);
 }
@@ -413,7 +438,7 @@ impl Direction for SendId {
         OperationId::Send(self)
     }
 
-    fn test(self, transport: &mut dyn Transport) -> Option<Result<()>> {
+    fn test(self, transport: &mut dyn Transport, _: u32) -> Option<Result<()>> {
         transport.test_send(self).map(|done| done.result)
     }
 
@@ -429,8 +454,8 @@ impl Direction for RecvId {
         OperationId::Recv(self)
     }
 
-    fn test(self, transport: &mut dyn Transport) -> Option<Result<Arrival>> {
-        transport.recv_outcome(self)
+    fn test(self, transport: &mut dyn Transport, spins: u32) -> Option<Result<Arrival>> {
+        transport.recv_outcome(self, spins)
     }
 
     fn cancel(self, transport: &mut dyn Transport) {
@@ -459,7 +484,7 @@ mod tests {
                 assert_eq!(port.statistics().messages_sent, 0);
                 entered.store(true, Ordering::Release);
             });
-            scope_in_turns(&port, |_, turn| assert!(!turn.moved()), async move |_| looked.await);
+            scope_in_turns(&port, 0, |_, turn| assert!(!turn.moved()), async move |_| looked.await);
         });
     }
 }

@@ -309,6 +309,12 @@ impl IndexMut<usize> for Scopes {
 }
 
 impl ScopeState {
+    /// Whether one operation at most is in flight.
+    #[inline]
+    pub(super) fn has_one_at_most(&self) -> bool {
+        self.in_flight.len() <= 1
+    }
+
     #[inline]
     pub(super) fn began(&mut self, id: OperationId) {
         self.in_flight.push(InFlight { id, orphan: None });

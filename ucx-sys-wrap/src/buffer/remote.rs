@@ -151,7 +151,7 @@ impl Direction for PutId {
         OperationId::Put(self)
     }
 
-    fn test(self, transport: &mut dyn Transport) -> Option<Result<()>> {
+    fn test(self, transport: &mut dyn Transport, _: u32) -> Option<Result<()>> {
         transport.one_sided().test_put(self)
     }
 
@@ -167,7 +167,7 @@ impl Direction for GetId {
         OperationId::Get(self)
     }
 
-    fn test(self, transport: &mut dyn Transport) -> Option<Result<()>> {
+    fn test(self, transport: &mut dyn Transport, _: u32) -> Option<Result<()>> {
         transport.one_sided().test_get(self)
     }
 

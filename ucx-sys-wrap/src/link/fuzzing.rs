@@ -157,6 +157,9 @@ impl Bench {
     }
 
     fn poll(&mut self, quota: usize) -> Option<()> {
+        if quota.is_multiple_of(3) {
+            self.link.look_for_short(2, &mut self.statistics).ok()?;
+        }
         let moved = self.link.poll(quota + 1, &mut self.statistics);
         let kept = self.link.receiver.kept_bytes();
         assert!(kept as u64 <= CREDIT_BYTES, "{kept} bytes are kept");
@@ -182,7 +185,12 @@ impl Bench {
     }
 
     fn post_send(&mut self, round: u8, length: usize) {
-        let memory = vec![round; length].into_raw();
+        let message = vec![round; length];
+        let is_even = (length / 16).is_multiple_of(2);
+        if is_even && self.link.send_at_once(&envelope(Rank(0), round), &message, &mut self.statistics) {
+            return;
+        }
+        let memory = message.into_raw();
         let mut parts = SendParts::new();
         lend_to_send::<Vec<u8>>(&memory, &mut parts);
         let posted = self.link.post_send(envelope(Rank(0), round), parts, &mut self.statistics);

@@ -60,6 +60,22 @@ impl Links {
         Some(link.receiver.outcome(key))
     }
 
+    /// Looks up to `spins` times for a short message of the peer that a receive waits for, and takes it. Says whether there was one.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    #[inline]
+    pub(crate) fn look_for(
+        &mut self,
+        id: RecvId,
+        spins: u32,
+        counts: &mut Statistics,
+    ) -> std::result::Result<bool, (Rank, Error)> {
+        let (index, _) = split(id.0);
+        let Some(Some(link)) = self.links.get_mut(index) else { return Ok(false) };
+        link.look_for_short(spins, counts).map_err(|error| (Rank(index as u32), error))
+    }
+
     #[inline]
     pub(crate) fn has(&self, peer: Rank) -> bool {
         matches!(self.links.get(peer.index()), Some(Some(_)))

@@ -183,6 +183,14 @@ impl Link {
         Ok(moved)
     }
 
+    /// Looks up to `spins` times for a short message, and takes it. Says whether there was one.
+    #[inline]
+    fn look_for_short(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
+        // Whatever else there is to do is for the next turn.
+        let is_quiet = self.is_open && self.sender.is_idle() && !self.receiver.has_offers();
+        if is_quiet { self.receiver.look_for_plain(spins, counts) } else { Ok(false) }
+    }
+
     /// Whether something waits here: an operation, or something to send.
     #[inline]
     fn is_awaited(&self) -> bool {

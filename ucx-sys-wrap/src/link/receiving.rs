@@ -192,22 +192,49 @@ impl Receiver {
             if !is_stamped(stamp, self.position) {
                 return Ok(());
             }
-            let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
-            match kind {
-                Kind::Short => self.take_short(at, usize::from(extra), counts)?,
-                Kind::Pocketed => self.take_pocketed(at, usize::from(extra), counts)?,
-                _ => {
-                    let mut line = self.cells.line(at);
-                    line[0] = stamp;
-                    self.take_cell((kind, extra), at, &line, sender, counts)?;
-                }
+            if let Some(said) = self.take_plain(at, stamp, counts)? {
+                let mut line = self.cells.line(at);
+                line[0] = stamp;
+                self.take_cell(said, at, &line, sender, counts)?;
+                self.end_cell();
             }
-            self.position += 1;
-            self.acknowledge();
             if counts.bytes_received - before >= quota as u64 {
                 return Ok(());
             }
         }
+    }
+
+    /// Looks up to `spins` times for a cell, and takes it if it is a plain message. Says whether it has taken one.
+    #[inline]
+    pub(super) fn look_for_plain(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
+        let at = offset_of(self.position);
+        for _ in 0..spins {
+            let stamp = self.cells.load(at);
+            if is_stamped(stamp, self.position) {
+                return self.take_plain(at, stamp, counts).map(|left| left.is_none());
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes a cell if it is a short message, or one in the pocket; else gives its kind and the extra bits.
+    #[inline]
+    fn take_plain(&mut self, at: usize, stamp: u64, counts: &mut Statistics) -> Result<Option<(Kind, u16)>> {
+        let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
+        match kind {
+            Kind::Short => self.take_short(at, usize::from(extra), counts)?,
+            Kind::Pocketed => self.take_pocketed(at, usize::from(extra), counts)?,
+            _ => return Ok(Some((kind, extra))),
+        }
+        self.end_cell();
+        Ok(None)
+    }
+
+    /// The next cell was taken.
+    #[inline]
+    fn end_cell(&mut self) {
+        self.position += 1;
+        self.acknowledge();
     }
 
     /// Tells the neighbour what was taken, and wakes it now and then if it sleeps because it finds no room.

@@ -94,6 +94,39 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
 
 /// Lengths on either side of what a cell, the pocket and the ring are for, in an order that mixes them.
 #[test]
+fn what_is_looked_for_is_taken_if_it_is_short_and_left_for_a_turn_if_not() {
+    let mut pair = Pair::new();
+    let look = |pair: &mut Pair| pair.links[0].look_for_short(3, &mut pair.counts).unwrap();
+    let receives: Vec<_> = (0..4).map(|_| pair.receive(MIDDLING_BYTES)).collect();
+    assert!(!look(&mut pair), "nothing has come");
+    let other = Envelope { signature: Signature([1; 16]), ..envelope() };
+    let sent = [8, POCKETED_BYTES, MIDDLING_BYTES].map(|length| vec![length as u8; length]);
+    for bytes in &sent {
+        assert!(pair.send_at_once(envelope(), bytes));
+    }
+    assert!(look(&mut pair) && look(&mut pair), "one in a cell, one in the pocket");
+    assert!(!look(&mut pair), "one in the ring");
+    let ended = |pair: &mut Pair, number: usize| pair.links[0].receiver.test(receives[number].1);
+    for (number, bytes) in sent.iter().enumerate() {
+        if number == 2 {
+            assert!(ended(&mut pair, number).is_none());
+            pair.poll(0);
+        }
+        let mut done = ended(&mut pair, number).unwrap();
+        assert_eq!(done.result.unwrap().lengths[..], [bytes.len()]);
+        assert_eq!(done.parts[0].bytes_mut()[..bytes.len()], bytes[..]);
+    }
+    // What says its signature is for a turn too.
+    let said = vec![1u8; 8].into_raw();
+    let mut parts = SendParts::new();
+    lend_to_send::<Vec<u8>>(&said, &mut parts);
+    assert!(matches!(pair.links[1].post_send(other, parts, &mut pair.counts), Posted::Done(_)));
+    assert!(!look(&mut pair) && ended(&mut pair, 3).is_none());
+    pair.poll(0);
+    assert!(matches!(ended(&mut pair, 3).unwrap().result, Err(Error::Mismatch { .. })), "it has another");
+}
+
+#[test]
 fn what_finds_the_pocket_full_goes_elsewhere_and_arrives_in_order() {
     let lengths = [256, 257, 1024, INLINE_BYTES, POCKETED_BYTES, POCKETED_BYTES + 1, INLINE_BYTES + 1, 5000];
     let mut pair = Pair::new();

@@ -114,9 +114,15 @@ impl Transport for Tcp {
         }
     }
 
-    fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
-        if let Some(outcome) = self.links.as_mut().and_then(|links| links.recv_outcome(id)) {
-            return outcome;
+    fn recv_outcome(&mut self, id: RecvId, spins: u32) -> Option<Result<Arrival>> {
+        if let Some(links) = &mut self.links
+            && let Some(outcome) = links.recv_outcome(id)
+        {
+            if outcome.is_some() || spins == 0 {
+                return outcome;
+            }
+            let turn = links.look_for(id, spins, &mut self.statistics);
+            return if self.judge_link(turn) { self.links.as_mut()?.recv_outcome(id)? } else { None };
         }
         let (index, key) = split(id.0);
         self.connections.get_mut(index)?.as_mut()?.test_recv(key).map(|done| done.result)

@@ -105,6 +105,14 @@ impl Ucx {
         Some((self.links.as_mut()?, number))
     }
 
+    /// Looks up to `spins` times for a short message that a receive waits for. Says whether anything moved.
+    #[inline]
+    pub(super) fn look_for_linked(&mut self, id: RecvId, spins: u32) -> bool {
+        let Some(links) = &mut self.links else { return false };
+        let turn = links.look_for(id, spins, &mut self.engine.inbox().statistics);
+        self.judge_turn(turn)
+    }
+
     /// Polls the links. Says whether anything moved.
     #[inline]
     pub(super) fn turn_links(&mut self) -> bool {

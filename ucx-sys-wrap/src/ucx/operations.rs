@@ -13,6 +13,9 @@ use crate::transport::{
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
+/// A turn of UCX takes as long as so many looks at memory.
+const SPINS_PER_TURN: u32 = 8;
+
 impl crate::transport::sealed::Sealed for Ucx {}
 
 impl Transport for Ucx {
@@ -96,9 +99,19 @@ impl Transport for Ucx {
         Some(self.judge_recv(finished))
     }
 
-    fn recv_outcome(&mut self, id: RecvId) -> Option<Result<Arrival>> {
+    fn recv_outcome(&mut self, id: RecvId, spins: u32) -> Option<Result<Arrival>> {
         if let Some((links, number)) = self.linked(id.0) {
-            return links.recv_outcome(RecvId(number))?;
+            let outcome = links.recv_outcome(RecvId(number))?;
+            if outcome.is_some() || spins == 0 || !self.look_for_linked(RecvId(number), spins) {
+                return outcome;
+            }
+            return self.links.as_mut()?.recv_outcome(RecvId(number))?;
+        }
+        for _ in 0..spins / SPINS_PER_TURN {
+            if !self.engine.inbox().receive(id.0)?.is_waiting() {
+                break;
+            }
+            self.has_moved |= self.engine.progress() | self.settle();
         }
         let inbox = self.engine.inbox();
         let incoming = inbox.receive(id.0)?;
