@@ -147,6 +147,12 @@ impl Engine {
         if self.processor.is_shared() { 0 } else { SPINS }
     }
 
+    /// How often a receive may look for its message before anything else gets a turn: not at all where tasks want turns.
+    #[inline]
+    fn looks(&self) -> u32 {
+        if self.has_background() { 0 } else { self.spins() }
+    }
+
     /// The transport's door.
     #[must_use]
     pub fn port(&self) -> &Arc<Port> {
@@ -161,7 +167,7 @@ impl Engine {
         let mut turns: Option<Turns> = None;
         let result = scope_in_turns(
             &self.port,
-            self.spins(),
+            self.looks(),
             |comm, turn| {
                 // What a task does may wait for another thread, and who yields should be in nobody's way. A task that is
                 // started meanwhile is for the next turn.
@@ -172,6 +178,7 @@ impl Engine {
                 let moved = turn.moved() | (has_background && self.poll_background());
                 let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
                 turns.pause(moved, self, || comm.expire(), || turn.leave());
+                comm.set_spins(self.looks());
             },
             body,
         );

@@ -327,7 +327,7 @@ mod tests {
                     for place in 0..ranks {
                         let (at, range) = chunks.slice(chunk, place);
                         assert_eq!((range.start, at), (end, end - chunk * chunks.chunk));
-                        assert!((at + range.len()) * 4 <= CHUNK_BYTES);
+                        assert!((at + range.len()) * 4 <= chunks.chunk_bytes, "it goes beyond its place in the slot");
                         assert!(range.is_empty() || (at * 4).is_multiple_of(64));
                         end = range.end;
                     }

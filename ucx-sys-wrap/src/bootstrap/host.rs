@@ -73,10 +73,14 @@ impl Card {
         Ok(Self { is_wanted: identity.shared_memory, host, door, finding, process })
     }
 
-    /// The running kernel (its boot, and the name of the host), and the process there.
+    /// The running kernel: its boot, and the name of the host.
+    fn kernel(&self) -> Option<(&[u8], &str)> {
+        self.host.as_ref().map(|host| (&host.boot[..], &*host.id))
+    }
+
+    /// The running kernel, and the process there.
     fn process(&self) -> Option<((&[u8], &str), &ProcessName)> {
-        let host = self.host.as_ref()?;
-        Some(((&host.boot, &host.id), self.process.as_ref()?))
+        Some((self.kernel()?, self.process.as_ref()?))
     }
 
     /// From now on the card of a rank that shares memory with nobody.
@@ -153,27 +157,34 @@ pub(super) fn processes(own: Rank, cards: &[Card]) -> Vec<Option<PeerProcess>> {
 /// Whether the ranks of the host of rank `own` outnumber the processors that they may use between them. Launchers keep ranks on
 /// processors of their own: what one may use says nothing of the others.
 pub(super) fn is_crowded(own: Rank, cards: &[Card]) -> bool {
-    let all = || cards.iter().filter_map(Card::process);
-    let Some((kernel, own)) = cards.get(own.index()).and_then(Card::process) else {
-        return outnumber_processors(cards.len(), []);
-    };
-    let here: Vec<&ProcessName> = all().filter(|(other, _)| *other == kernel).map(|(_, process)| process).collect();
-    outnumber_processors(here.len(), here.iter().filter_map(|process| process.number_for(own)))
+    let own = cards.get(own.index());
+    let Some(kernel) = own.and_then(Card::kernel) else { return outnumber_processors(cards.len(), []) };
+    let here: Vec<&Card> = cards.iter().filter(|card| card.kernel() == Some(kernel)).collect();
+    let process = |card: &&Card| card.process?.number_for(own?.process.as_ref()?);
+    outnumber_processors(here.len(), here.iter().filter_map(process))
 }
 
 /// Whether so many ranks outnumber the processors that this thread and these processes may use.
 pub(super) fn outnumber_processors(ranks: usize, processes: impl IntoIterator<Item = Pid>) -> bool {
-    let own = std::thread::available_parallelism().map_or(1, usize::from);
-    let processors = |process| {
-        let set = sched_getaffinity(process).unwrap_or_else(|_| CpuSet::new());
-        (0..CpuSet::MAX_CPU).filter(move |&processor| set.is_set(processor))
-    };
-    let mut all: HashSet<usize> = processors(None).collect();
-    // Less than may be used is time that all share.
-    if all.len() <= own {
-        all.extend(processes.into_iter().flat_map(|process| processors(Some(process))));
+    let share = std::thread::available_parallelism().map_or(1, usize::from);
+    let others = processes.into_iter().flat_map(|process| processors(Some(process)));
+    outnumber(ranks, share, processors(None).collect(), others)
+}
+
+/// The processors that a process may use, or this thread.
+fn processors(process: Option<Pid>) -> impl Iterator<Item = usize> {
+    let set = sched_getaffinity(process).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(move |&processor| set.is_set(processor))
+}
+
+/// Whether so many ranks outnumber the processors of this one and of the others, of which this one gets the time of `share` at most.
+fn outnumber(ranks: usize, share: usize, own: HashSet<usize>, others: impl Iterator<Item = usize>) -> bool {
+    if own.len() > share {
+        // The system gives them less time than there are processors, all of them together.
+        return ranks > share;
     }
-    ranks > all.len().max(own)
+    let all: HashSet<usize> = own.into_iter().chain(others).collect();
+    ranks > all.len().max(share)
 }
 
 /// Whether rank `own` is to tell what it has found: the first of its host that has found it, as far as hosts can be told.
@@ -229,8 +240,23 @@ mod tests {
             let mut elsewhere = cards(processors.len() + 1);
             elsewhere.iter_mut().skip(1).for_each(|card| card.host.as_mut().unwrap().boot = [2; 16]);
             assert!(!is_crowded(Rank(0), &elsewhere), "alone on its host");
+            elsewhere[0].process = None;
+            assert!(!is_crowded(Rank(0), &elsewhere), "nor where it can't be named");
         });
         kept.join().unwrap();
+    }
+
+    /// A container has the time of two processors on a host of 64.
+    #[test]
+    fn a_share_of_time_counts_as_processors() {
+        let crowd = |ranks, share, own: u64, others: u64| {
+            outnumber(ranks, share, (0..own as usize).collect(), 0..others as usize)
+        };
+        assert!(crowd(8, 2, 64, 64));
+        assert!(!crowd(2, 2, 64, 64));
+        assert!(!crowd(8, 1, 1, 8), "each is kept on one of eight");
+        assert!(crowd(9, 1, 1, 8));
+        assert!(!crowd(8, 8, 0, 0), "nobody says what may be used");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Comm<'env> {
     /// Whether the deadline has passed. Here and not in the port's book: every poll asks.
     expired: AtomicBool,
     /// How often an awaited receive that is alone in the scope looks for its message before it lets others have a turn.
-    spins: u32,
+    spins: AtomicU32,
     /// Awaited receives that may have looked, so far.
     looks: AtomicU32,
     env: PhantomData<fn(&'env ()) -> &'env ()>,
@@ -66,8 +66,9 @@ pub fn scope<'env, R>(
 /// to enter it, and a change of hands of the lock every turn. Other threads can enter it between two turns, and a poll of
 /// `body` must not wait for one that does; nor may `between`, unless it has called [`Turn::leave`].
 ///
-/// A receive that `body` awaits, and nothing else, looks for a short message up to `spins` times before `between` is called: some
-/// 100 where nobody else wants the processor, none where somebody does.
+/// A receive that `body` awaits while no other operation is in flight looks for a short message up to `spins` times before
+/// `between` is called: some 100 where nobody else wants the processor, none where somebody does. `between` can change that
+/// ([`Comm::set_spins`]).
 pub fn scope_in_turns<'env, R>(
     port: &Arc<Port>,
     spins: u32,
@@ -128,7 +129,7 @@ impl Turn<'_> {
 
 impl<'env> Comm<'env> {
     pub(super) fn open(port: &Arc<Port>, spins: u32) -> Self {
-        let (expired, looks) = (AtomicBool::new(false), AtomicU32::new(0));
+        let (expired, spins, looks) = (AtomicBool::new(false), AtomicU32::new(spins), AtomicU32::new(0));
         Self { port: Arc::clone(port), scope: port.open_scope(), expired, spins, looks, env: PhantomData }
     }
 
@@ -160,16 +161,24 @@ impl<'env> Comm<'env> {
         self.expired.load(Ordering::Relaxed)
     }
 
-    /// How often an operation that is awaited may look for its end: not where another is in flight.
+    /// From now on an awaited receive that is alone in this scope looks so often for its message; see [`scope_in_turns`].
+    #[inline]
+    pub fn set_spins(&self, spins: u32) {
+        self.spins.store(spins, Ordering::Relaxed);
+    }
+
+    /// How often a receive that is awaited may look for its message: not where another operation is in flight, or another thread
+    /// wants to enter.
     #[inline]
     fn spins(&self, inner: &Inner) -> u32 {
-        if self.spins == 0 || !inner.scopes.borrow()[self.scope].has_one_at_most() {
+        let spins = self.spins.load(Ordering::Relaxed);
+        if spins == 0 || self.port.is_wanted() || !inner.scopes.borrow()[self.scope].has_one_at_most() {
             return 0;
         }
         // Threads that overwrite each other lose a count.
         let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
         self.looks.store(looks, Ordering::Relaxed);
-        if looks.is_multiple_of(LOOKS_PER_TURN) { 0 } else { self.spins }
+        if looks.is_multiple_of(LOOKS_PER_TURN) { 0 } else { spins }
     }
 
     /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
@@ -368,7 +377,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
         if let State::Pending(id) = self.state {
             let comm = self.comm;
             let inner = comm.port.enter();
-            let spins = comm.spins(&inner);
+            let spins = if Id::LOOKS { comm.spins(&inner) } else { 0 };
             let ended = id.test(&mut **inner.transport.borrow_mut(), spins);
             match ended {
                 None if !comm.has_expired() => return Poll::Pending,
@@ -423,6 +432,10 @@ pub trait Direction: Copy {
     /// What the operation reports when it has ended.
     type Outcome;
 
+    /// Whether it may look for its end by itself.
+    #[doc(hidden)]
+    const LOOKS: bool = false;
+
     #[doc(hidden)]
     fn operation(self) -> OperationId;
     #[doc(hidden)]
@@ -450,6 +463,8 @@ impl Direction for SendId {
 impl Direction for RecvId {
     type Outcome = Arrival;
 
+    const LOOKS: bool = true;
+
     fn operation(self) -> OperationId {
         OperationId::Recv(self)
     }
@@ -467,6 +482,25 @@ impl Direction for RecvId {
 mod tests {
     use super::*;
     use crate::local;
+
+    #[test]
+    fn nobody_looks_for_long_while_another_thread_wants_to_enter() {
+        let port = Port::new(Box::new(local::world(1).remove(0)));
+        let comm = Comm::open(&port, 2);
+        let inside = port.enter();
+        assert_eq!(comm.spins(&inside), 2);
+        std::thread::scope(|threads| {
+            threads.spawn(|| drop(port.enter()));
+            while !port.is_wanted() {
+                std::hint::spin_loop();
+            }
+            assert_eq!(comm.spins(&inside), 0);
+            drop(inside);
+        });
+        comm.set_spins(1);
+        assert_eq!(comm.spins(&port.enter()), 1);
+        port.close_scope(comm.scope);
+    }
 
     #[test]
     fn another_thread_enters_between_turns() {

@@ -158,7 +158,7 @@ impl Bench {
 
     fn poll(&mut self, quota: usize) -> Option<()> {
         if quota.is_multiple_of(3) {
-            self.link.look_for_short(2, &mut self.statistics).ok()?;
+            self.link.look_for_small(2, &mut self.statistics).ok()?;
         }
         let moved = self.link.poll(quota + 1, &mut self.statistics);
         let kept = self.link.receiver.kept_bytes();

@@ -67,13 +67,12 @@ impl Links {
     #[inline]
     pub(crate) fn look_for(
         &mut self,
-        id: RecvId,
+        peer: Rank,
         spins: u32,
         counts: &mut Statistics,
     ) -> std::result::Result<bool, (Rank, Error)> {
-        let (index, _) = split(id.0);
-        let Some(Some(link)) = self.links.get_mut(index) else { return Ok(false) };
-        link.look_for_short(spins, counts).map_err(|error| (Rank(index as u32), error))
+        let Some(Some(link)) = self.links.get_mut(peer.index()) else { return Ok(false) };
+        link.look_for_small(spins, counts).map_err(|error| (peer, error))
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Messages between two ranks of one host, over the memory that they share.
 //!
-//! What a rank sends to a neighbour, it writes into its own segment, and what it has taken of the neighbour's, it
-//! acknowledges there too: in the [block](crate::shm::Neighbourhood::own_block) for that neighbour.
+//! What a rank sends to a neighbour, it writes into the [block](crate::shm::Neighbourhood::own_block) that it has made for it,
+//! and what it has taken of the neighbour's, it acknowledges there too.
 //!
 //! | bytes of a block | what |
 //! | --- | --- |
@@ -9,8 +9,7 @@
 //! | 8..16 | not zero if this rank can read the neighbour's memory |
 //! | 128..168 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, pieces out of pipes, bytes of the pocket |
 //! | 256..768 | 64 words: the serial number of a message whose memory may be read, or one that is over; else zero |
-//! | 1024..1040 | which descriptors the [pipes](crate::shm) are that the neighbour lends through |
-//! | 1088..1104 | which descriptors the [pipes](crate::shm) are that it puts long messages into |
+//! | 1088..1104 | which descriptors the [pipes](crate::shm) are that the neighbour puts long messages into |
 //! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
 //! | 40960..49152 | the pocket, a small ring of payload |
 //! | 49152.. | the ring of payload, a power of two |
@@ -185,10 +184,10 @@ impl Link {
 
     /// Looks up to `spins` times for a short message, and takes it. Says whether there was one.
     #[inline]
-    fn look_for_short(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
+    fn look_for_small(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
         // Whatever else there is to do is for the next turn.
         let is_quiet = self.is_open && self.sender.is_idle() && !self.receiver.has_offers();
-        if is_quiet { self.receiver.look_for_plain(spins, counts) } else { Ok(false) }
+        if is_quiet { self.receiver.look_for_small(spins, counts) } else { Ok(false) }
     }
 
     /// Whether something waits here: an operation, or something to send.

@@ -192,7 +192,7 @@ impl Receiver {
             if !is_stamped(stamp, self.position) {
                 return Ok(());
             }
-            if let Some(said) = self.take_plain(at, stamp, counts)? {
+            if let Some(said) = self.take_small(at, stamp, counts)? {
                 let mut line = self.cells.line(at);
                 line[0] = stamp;
                 self.take_cell(said, at, &line, sender, counts)?;
@@ -206,12 +206,12 @@ impl Receiver {
 
     /// Looks up to `spins` times for a cell, and takes it if it is a plain message. Says whether it has taken one.
     #[inline]
-    pub(super) fn look_for_plain(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
+    pub(super) fn look_for_small(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
         let at = offset_of(self.position);
         for _ in 0..spins {
             let stamp = self.cells.load(at);
             if is_stamped(stamp, self.position) {
-                return self.take_plain(at, stamp, counts).map(|left| left.is_none());
+                return self.take_small(at, stamp, counts).map(|left| left.is_none());
             }
         }
         Ok(false)
@@ -219,7 +219,7 @@ impl Receiver {
 
     /// Takes a cell if it is a short message, or one in the pocket; else gives its kind and the extra bits.
     #[inline]
-    fn take_plain(&mut self, at: usize, stamp: u64, counts: &mut Statistics) -> Result<Option<(Kind, u16)>> {
+    fn take_small(&mut self, at: usize, stamp: u64, counts: &mut Statistics) -> Result<Option<(Kind, u16)>> {
         let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
         match kind {
             Kind::Short => self.take_short(at, usize::from(extra), counts)?,

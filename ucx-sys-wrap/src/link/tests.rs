@@ -96,7 +96,7 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
 #[test]
 fn what_is_looked_for_is_taken_if_it_is_short_and_left_for_a_turn_if_not() {
     let mut pair = Pair::new();
-    let look = |pair: &mut Pair| pair.links[0].look_for_short(3, &mut pair.counts).unwrap();
+    let look = |pair: &mut Pair| pair.links[0].look_for_small(3, &mut pair.counts).unwrap();
     let receives: Vec<_> = (0..4).map(|_| pair.receive(MIDDLING_BYTES)).collect();
     assert!(!look(&mut pair), "nothing has come");
     let other = Envelope { signature: Signature([1; 16]), ..envelope() };

@@ -1,4 +1,4 @@
-//! Stretches of segments: memory that another process reads or writes at the same time.
+//! Stretches of segments and blocks: memory that another process reads or writes at the same time.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -191,7 +191,7 @@ impl PeerArea {
 impl Area {
     pub(super) fn new(mapping: &Arc<Mapping>, range: Range<usize>) -> Self {
         let fits = range.start <= range.end && range.end <= mapping.bytes() && range.start.is_multiple_of(LINE_BYTES);
-        assert!(fits, "bytes {range:?} of a segment of {}", mapping.bytes());
+        assert!(fits, "bytes {range:?} of a mapping of {}", mapping.bytes());
         // SAFETY: just checked to lie in the mapping.
         let start = unsafe { mapping.start().add(range.start) };
         Self { start, bytes: range.len(), mapping: Arc::clone(mapping) }

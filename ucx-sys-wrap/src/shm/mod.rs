@@ -16,11 +16,12 @@
 //! it reads faster so, and writes nothing. No third rank has it, and its rank believes nothing that lies there. Both are given to
 //! a peer only after both have proven that they hold the job's key. Who gets one checks that it is a memfd of the kernel's
 //! ordinary memory, its seals and its size before it is
-//! mapped, so that no peer can take pages away under a reader. A peer can still write what it likes, whenever it likes:
+//! mapped, so that a reader's pages can't end: of a block, which may be written, its ranks can take pages out, which then read as
+//! zeroes. A peer can still write what it likes, whenever it likes:
 //! its bytes are loaded as atomics, or copied by code that assumes nothing of them, and every length among them is
 //! checked before it is used. Reading a process's memory is asked of the kernel, which checks every address.
 //!
-//! **Order.** A writer stores the bytes, then a word of its own segment with `Release`; a reader loads that word with
+//! **Order.** A writer stores the bytes, then a word of its own segment or block with `Release`; a reader loads that word with
 //! `Acquire`, then reads the bytes. Bytes stored past the caches ([`OwnArea::stream`]) are fenced before that call
 //! returns. A reader that has loaded the word sees all bytes that were stored before it.
 #![allow(unsafe_code)]

@@ -19,7 +19,7 @@ use crate::{Error, Rank, Result};
 /// Ranks of the host are numbered by *places*, from 0, in the order of ranks.
 ///
 /// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* looks once more for news
-/// in its neighbours' segments, and then waits for [`bell`](Self::bell) to be readable. A rank that has published
+/// in its neighbours' segments and blocks, and then waits for [`bell`](Self::bell) to be readable. A rank that has published
 /// something calls [`wake`](Self::wake). Between them no wake-up is lost: both have a full fence between their store and
 /// their load, so that either the sleeper sees the news or the publisher sees that it sleeps. A ring stays until somebody
 /// [`hear`](Self::hear)s it, who then looks at *all* that neighbours ring for, messages and slots: whoever looks only at a part
@@ -145,7 +145,7 @@ impl Neighbourhood {
         self.ranks.binary_search(&rank).ok()
     }
 
-    /// Where things lie in every segment of this host.
+    /// Where things lie in every segment and block of this host.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout

@@ -3,7 +3,7 @@
 //! Who reads another process's memory has its pages looked up on its own processor, one by one, between two copies. A pipe holds
 //! references to pages: so the sender looks them up, while the receiver copies those that it was given before.
 //!
-//! The receiver makes the pipes, and says in its segment which descriptors they are. The sender gets them from the kernel
+//! The receiver makes the pipes, and says in its block which descriptors they are. The sender gets them from the kernel
 //! (`pidfd_getfd`), which allows it where it allows to read that process's memory. It takes both ends: a pipe that nobody can read any
 //! more, as when the receiver has died, would end the sender by a signal. The sender asks in each call not to be blocked; the receiver reads no more
 //! than what is there, since who shares a descriptor shares its flags.
@@ -106,7 +106,7 @@ impl Outlet {
 }
 
 impl Drop for Outlet {
-    /// The numbers may be other descriptors' soon. A child that has come by a fork says nothing: the segment is its parent's too.
+    /// The numbers may be other descriptors' soon. A child that has come by a fork says nothing: the block is its parent's too.
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.say([0; PIPES]);

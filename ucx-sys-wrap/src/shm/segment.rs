@@ -14,7 +14,7 @@ use super::layout::{ADDRESS_AT, BYTES_AT, Layout, MAGIC, MAGIC_AT, MARK_AT, RANK
 use super::mapping::Mapping;
 use crate::{Error, Rank, Result};
 
-/// What a peer's segment must be sealed against, so that nobody can take it from under a reader or write it.
+/// What a peer's segment must be sealed against, so that nobody can make it shorter under a reader, or write it.
 const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
 
 /// What a block must be sealed against. Both its ranks may write it.

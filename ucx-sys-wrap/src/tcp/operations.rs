@@ -121,8 +121,13 @@ impl Transport for Tcp {
             if outcome.is_some() || spins == 0 {
                 return outcome;
             }
-            let turn = links.look_for(id, spins, &mut self.statistics);
-            return if self.judge_link(turn) { self.links.as_mut()?.recv_outcome(id)? } else { None };
+            let (index, _) = split(id.0);
+            let turn = links.look_for(Rank(index as u32), spins, &mut self.statistics);
+            if !self.judge_link(turn) {
+                return None;
+            }
+            self.has_moved = true;
+            return self.links.as_mut()?.recv_outcome(id)?;
         }
         let (index, key) = split(id.0);
         self.connections.get_mut(index)?.as_mut()?.test_recv(key).map(|done| done.result)

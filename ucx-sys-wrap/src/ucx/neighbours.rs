@@ -107,10 +107,12 @@ impl Ucx {
 
     /// Looks up to `spins` times for a short message that a receive waits for. Says whether anything moved.
     #[inline]
-    pub(super) fn look_for_linked(&mut self, id: RecvId, spins: u32) -> bool {
+    pub(super) fn look_for_linked(&mut self, peer: Rank, spins: u32) -> bool {
         let Some(links) = &mut self.links else { return false };
-        let turn = links.look_for(id, spins, &mut self.engine.inbox().statistics);
-        self.judge_turn(turn)
+        let turn = links.look_for(peer, spins, &mut self.engine.inbox().statistics);
+        let moved = self.judge_turn(turn);
+        self.has_moved |= moved;
+        moved
     }
 
     /// Polls the links. Says whether anything moved.
@@ -129,9 +131,12 @@ impl Ucx {
     /// Progresses UCX if it is due. Says whether anything moved.
     #[inline]
     pub(super) fn turn_ucx(&mut self) -> bool {
-        if !self.is_ucx_due() {
-            return false;
-        }
+        self.is_ucx_due() && self.progress_ucx()
+    }
+
+    /// Says whether anything moved.
+    #[inline]
+    pub(super) fn progress_ucx(&mut self) -> bool {
         let moved = self.engine.progress() | self.settle();
         self.busy_turns = if moved { BUSY_TURNS } else { self.busy_turns.saturating_sub(1) };
         moved

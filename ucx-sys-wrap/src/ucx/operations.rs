@@ -9,7 +9,7 @@ use super::neighbours::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
 use crate::buffer::ReadLease;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer, one,
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer, one, split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -102,16 +102,19 @@ impl Transport for Ucx {
     fn recv_outcome(&mut self, id: RecvId, spins: u32) -> Option<Result<Arrival>> {
         if let Some((links, number)) = self.linked(id.0) {
             let outcome = links.recv_outcome(RecvId(number))?;
-            if outcome.is_some() || spins == 0 || !self.look_for_linked(RecvId(number), spins) {
+            let (peer, _) = split(number);
+            if outcome.is_some() || spins == 0 || !self.look_for_linked(Rank(peer as u32), spins) {
                 return outcome;
             }
             return self.links.as_mut()?.recv_outcome(RecvId(number))?;
         }
-        for _ in 0..spins / SPINS_PER_TURN {
+        // Where sockets alone join ranks, each turn of UCX asks the system.
+        let turns = if self.engine.has_sockets_only { 0 } else { spins / SPINS_PER_TURN };
+        for _ in 0..turns {
             if !self.engine.inbox().receive(id.0)?.is_waiting() {
                 break;
             }
-            self.has_moved |= self.engine.progress() | self.settle();
+            self.has_moved |= self.progress_ucx();
         }
         let inbox = self.engine.inbox();
         let incoming = inbox.receive(id.0)?;

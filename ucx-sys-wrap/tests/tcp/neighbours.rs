@@ -128,6 +128,25 @@ fn who_awaits_a_message_and_nothing_else_sees_it_before_others_have_a_turn() {
 }
 
 #[test]
+fn who_looks_for_its_message_and_takes_anothers_lets_nobody_sleep_on_it() {
+    let (mut ranks, _strangers, block, _world) = with_stranger();
+    let mut receives = [0, 1, 2].map(|round| Receiving::post(&mut ranks[0], 1, envelope(1, round), &[8]));
+    write_cell(&block, 0, 1, 1, 0, words(0, [8, 0, 0]));
+    receive(&mut ranks, 0, &mut receives[0]).unwrap();
+    let start = Instant::now();
+    while ranks[0].arm().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(100), "something moves all the time");
+    }
+    write_cell(&block, 1, 9, 1, 8, words(1, [0; 3]));
+    let Posted::Pending(third) = receives[2].posted else { panic!("it has not come") };
+    assert!(ranks[0].recv_outcome(third, 100).is_none());
+    assert_eq!(ranks[0].statistics().messages_received, 2, "the message was not taken at once");
+    assert!(ranks[0].arm().is_none(), "another message has come");
+    assert!(receives[1].test(&mut ranks[0]).is_some());
+    assert!(ranks[0].arm().is_some());
+}
+
+#[test]
 fn pieces_are_bounded_by_their_message_and_the_ring() {
     for piece in [0, 1001 - 64, u64::MAX, 1 << 40] {
         let (mut transports, _strangers, block, _world) = with_stranger();
