@@ -28,7 +28,7 @@ const WAKE_TIME: Duration = Duration::from_millis(1);
 /// The longest sleep: another thread may have done the work that the descriptor announced.
 pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
-/// A turn with a yield that takes longer has let somebody else run.
+/// A yield that takes longer has let somebody else run.
 const LONG_YIELD: Duration = Duration::from_nanos(800);
 
 /// So many yields in a row that nobody has used show that nobody else wants the processor. The second is for ranks of a host
@@ -59,9 +59,11 @@ pub(super) struct Waiter {
     empty_turns: u32,
     /// Since the first look at the clock.
     since: Option<Instant>,
-    last_yield: Option<Instant>,
     /// Whether neighbours were told to ring; then everything is looked at once more before sleeping.
     is_armed: bool,
+    /// Yields that the clock was read for.
+    #[cfg(test)]
+    timed_yields: u32,
 }
 
 impl Processor {
@@ -96,7 +98,7 @@ impl Processor {
         yields.is_multiple_of(YIELDS_PER_LOOK)
     }
 
-    /// Takes note of how long a turn with a yield took, which stands for `count` of them. Threads that overwrite each other lose a
+    /// Takes note of how long a yield took, which stands for `count` of them. Threads that overwrite each other lose a
     /// count.
     fn learn(&self, took: Duration, count: u32) {
         let unused = if took > LONG_YIELD { 0 } else { self.unused.load(Ordering::Relaxed) + count };
@@ -106,7 +108,13 @@ impl Processor {
 
 impl Waiter {
     pub(super) fn new() -> Self {
-        Self { empty_turns: 0, since: None, last_yield: None, is_armed: false }
+        Self {
+            empty_turns: 0,
+            since: None,
+            is_armed: false,
+            #[cfg(test)]
+            timed_yields: 0,
+        }
     }
 
     /// Waits a little after a turn that `moved` something or not: even if it did where the processor is shared, because what
@@ -129,7 +137,6 @@ impl Waiter {
     fn give_way(&mut self, is_shared: bool, processor: &Processor) -> bool {
         let is_short = is_shared && processor.is_crowded && self.empty_turns <= SHORT_WAIT;
         if is_short && !processor.is_look_due() {
-            self.last_yield = None;
             yield_now();
             return false;
         }
@@ -138,17 +145,16 @@ impl Waiter {
 
     /// As [`give_way`](Self::give_way), with a look at the clock, for `count` yields.
     fn give_way_by_clock(&mut self, is_shared: bool, processor: &Processor, count: u32) -> bool {
-        // In a row of yields one look at the clock serves for the end of one turn and the beginning of the next.
-        let begun = self.last_yield.filter(|_| is_shared).unwrap_or_else(Instant::now);
+        let begun = Instant::now();
         let waited = begun - *self.since.get_or_insert(begun);
         if waited >= WAKE_TIME {
             return true;
         }
         if is_shared || waited >= processor.spin_time() {
             yield_now();
-            let ended = Instant::now();
-            processor.learn(ended - begun, count);
-            self.last_yield = Some(ended);
+            processor.learn(begun.elapsed(), count);
+            #[cfg(test)]
+            (self.timed_yields += 1);
         }
         false
     }
@@ -198,7 +204,7 @@ mod tests {
     fn a_call_spins_then_yields_then_sleeps() {
         let processor = Processor::new(false);
         let (mut waiter, begun) = (Waiter::new(), Instant::now());
-        while waiter.last_yield.is_none() {
+        while waiter.timed_yields == 0 {
             assert!(!waiter.pause(false, &processor));
         }
         assert!(begun.elapsed() >= SPIN_TIME);
@@ -212,6 +218,22 @@ mod tests {
         assert_eq!(crowded.short_yields.load(Ordering::Relaxed), 1, "at the first empty turn");
     }
 
+    /// A turn may take longer than a yield that somebody has used: it asks the system for each socket.
+    #[test]
+    fn a_long_turn_is_not_taken_for_a_used_yield() {
+        let processor = Processor::new(false);
+        processor.learn(USED, 1);
+        let start = Instant::now();
+        while processor.is_shared() {
+            assert!(start.elapsed() < Duration::from_secs(100), "no {UNUSED_YIELDS} yields in a row were unused");
+            let mut waiter = Waiter::new();
+            while processor.is_shared() && !waiter.pause(false, &processor) {
+                let turn = Instant::now();
+                while turn.elapsed() < 2 * LONG_YIELD {}
+            }
+        }
+    }
+
     #[test]
     fn short_waits_in_a_crowd_look_at_the_clock_now_and_then() {
         let crowded = Processor::new(true);
@@ -220,7 +242,7 @@ mod tests {
             // A call each, as the shortest are.
             let mut waiter = Waiter::new();
             assert!(!waiter.pause(true, &crowded));
-            looks += u32::from(waiter.last_yield.is_some());
+            looks += waiter.timed_yields;
         }
         assert_eq!(looks, 10);
         let mut waiter = Waiter::new();
