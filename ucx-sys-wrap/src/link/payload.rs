@@ -65,6 +65,9 @@ impl Payload {
 /// Copies into this rank's ring, the way that is faster now.
 pub(super) struct RingWriter {
     ring: OwnArea,
+    /// Bytes of ordinary copies that say nothing yet: once round the ring, whose lines lie in memory after stores past the caches, and
+    /// whose pages are not there at first.
+    untold: usize,
     /// Pieces until the next decision, and how they are copied.
     left: u32,
     is_streaming: bool,
@@ -74,7 +77,8 @@ pub(super) struct RingWriter {
 
 impl RingWriter {
     pub(super) fn new(ring: OwnArea) -> Self {
-        Self { ring, left: TIMED, is_streaming: false, cheapest: u64::MAX }
+        let untold = ring.bytes();
+        Self { ring, untold, left: TIMED, is_streaming: false, cheapest: u64::MAX }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -83,8 +87,7 @@ impl RingWriter {
 
     /// Copies bytes `start..end` of the payload to `position` of the ring, which counts on.
     pub(super) fn write(&mut self, position: u64, payload: &Payload, start: usize, end: usize) {
-        let is_timed = !self.is_streaming && self.left <= TIMED && end - start >= LEAST_TIMED;
-        let begun = is_timed.then(Instant::now);
+        let begun = self.begin(end - start);
         let mut position = position;
         payload.stretches(start, end, |stretch| {
             self.copy(position, stretch, self.is_streaming, |ring, offset, bytes| {
@@ -92,15 +95,35 @@ impl RingWriter {
             });
             position += stretch.len() as u64;
         });
-        if end - start >= LEAST_TIMED {
-            self.learn(begun.map(|begun| begun.elapsed().as_nanos() as u64 / ((end - start) / LINE_BYTES) as u64));
-        }
+        self.end(end - start, begun);
     }
 
-    /// Copies up to 32 KiB to `position`, never past the caches: nothing is learned from it. No lines are asked for ahead: on an EPYC that takes longer than it spares.
+    /// As [`write`](Self::write), for up to 32 KiB. No lines are asked for ahead: on an EPYC that takes longer than it spares.
     #[inline]
-    pub(super) fn write_little(&self, position: u64, bytes: &[u8]) {
-        self.copy(position, bytes, false, OwnArea::write_wide);
+    pub(super) fn write_little(&mut self, position: u64, bytes: &[u8]) {
+        if bytes.len() < LEAST_TIMED {
+            self.copy(position, bytes, false, OwnArea::write_wide);
+            return;
+        }
+        let begun = self.begin(bytes.len());
+        self.copy(position, bytes, self.is_streaming, OwnArea::write_wide);
+        self.end(bytes.len(), begun);
+    }
+
+    /// When a piece begins, if it is to be timed.
+    #[inline]
+    fn begin(&self, bytes: usize) -> Option<Instant> {
+        let is_telling = self.untold == 0 && bytes >= LEAST_TIMED;
+        (is_telling && !self.is_streaming && self.left <= TIMED).then(Instant::now)
+    }
+
+    /// A piece was copied.
+    fn end(&mut self, bytes: usize, begun: Option<Instant>) {
+        if !self.is_streaming && self.untold > 0 {
+            self.untold = self.untold.saturating_sub(bytes);
+        } else if bytes >= LEAST_TIMED {
+            self.learn(begun.map(|begun| begun.elapsed().as_nanos() as u64 / (bytes / LINE_BYTES) as u64));
+        }
     }
 
     /// Copies `bytes`, of which there are not more than the ring has, to `position`: past the caches, or by `copy`.
@@ -126,7 +149,7 @@ impl RingWriter {
         }
         if self.is_streaming {
             // Time ordinary copies again.
-            (self.is_streaming, self.left) = (false, TIMED);
+            (self.is_streaming, self.left, self.untold) = (false, TIMED, self.ring.bytes());
         } else {
             self.is_streaming = self.cheapest != u64::MAX && self.cheapest > SLOW_LINE;
             self.left = DECIDED;
@@ -172,6 +195,9 @@ mod tests {
             assert!(writer.is_streaming);
             writer.learn(None);
         }
+        // Too little to say anything.
+        writer.write_little(0, &[0; LEAST_TIMED - 1]);
+        assert_eq!(writer.left, TIMED);
         writer.learn(Some(100));
         writer.learn(Some(3));
         (0..TIMED - 2).for_each(|_| writer.learn(Some(50)));
@@ -196,6 +222,34 @@ mod tests {
                 read_little(&theirs, position, &mut found[1000..]);
                 assert_eq!(found[1000..], bytes[..3000], "at {position}");
             }
+        }
+    }
+
+    /// Pages that are not there yet, and lines that stores past the caches have sent to memory, are slow once.
+    #[test]
+    fn nothing_is_told_by_the_first_way_round_the_ring() {
+        let world = Neighbourhood::in_process(2).unwrap();
+        let mut writer = RingWriter::new(world[0].own_slots().area(0..4 * LEAST_TIMED));
+        let theirs = world[1].peer_slots(0).unwrap().area(0..4 * LEAST_TIMED);
+        let mut position = 0;
+        let mut write = |writer: &mut RingWriter, count: u32| {
+            for turn in 0..count {
+                let bytes = vec![turn as u8; LEAST_TIMED + 64 * (turn as usize % 8)];
+                writer.write_little(position, &bytes);
+                let mut found = vec![0; bytes.len()];
+                read_little(&theirs, position, &mut found);
+                assert_eq!(found, bytes);
+                position += bytes.len() as u64;
+            }
+        };
+        for _ in 0..2 {
+            write(&mut writer, 4);
+            assert!(!writer.is_streaming && writer.left == TIMED && writer.cheapest == u64::MAX);
+            write(&mut writer, TIMED);
+            assert_eq!(writer.left, DECIDED);
+            writer.is_streaming = true;
+            write(&mut writer, DECIDED);
+            assert!(!writer.is_streaming, "ordinary copies are timed again");
         }
     }
 
