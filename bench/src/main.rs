@@ -34,6 +34,8 @@ enum Action {
         polls: bool,
         #[arg(long, value_enum, default_value_t)]
         over: Over,
+        #[arg(long)]
+        unwritten: bool,
     },
     /// An end of a pair of bare sockets that waits for orders at a socket.
     #[command(hide = true)]
@@ -61,7 +63,7 @@ fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
-        Action::Rank { socket, polls, over } => seat::serve(&socket, polls, over).map(|()| true),
+        Action::Rank { socket, polls, over, unwritten } => seat::serve(&socket, polls, over, unwritten).map(|()| true),
         Action::Floor { socket, rank, ranks, yielding } => {
             let patience = if yielding { Patience::Yield } else { Patience::Poll };
             floor::serve(&socket, (rank, ranks), patience).map(|()| true)

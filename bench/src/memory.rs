@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use brevity::transport::buffer::{Pool, PoolBuffer};
 
-/// Bytes from the beginning of a page on, which were all written once; a buffer of a pool, as any program may have it.
+/// Bytes from the beginning of a page on; a buffer of a pool, as any program may have it.
 pub struct PageAligned(PoolBuffer<u8>);
 
 impl PageAligned {
@@ -19,6 +19,15 @@ impl PageAligned {
         let mut memory = Pool::new().take(bytes).unwrap_or_else(|error| panic!("{error}"));
         (0..).zip(memory.iter_mut()).for_each(|(index, place)| *place = byte(index));
         Self(memory)
+    }
+
+    /// So many zeroes that were never written: the kernel keeps one page for all of them, which no cache is too small for.
+    ///
+    /// # Panics
+    /// When the system has no memory.
+    #[must_use]
+    pub fn unwritten(bytes: usize) -> Self {
+        Self(Pool::new().take_zeroed(bytes).unwrap_or_else(|error| panic!("{error}")))
     }
 
     /// What can be lent to peers.
@@ -53,6 +62,7 @@ mod tests {
             assert!(bytes == 0 || memory.as_ptr().addr().is_multiple_of(4096));
             assert_eq!(memory.len(), bytes);
             assert!(memory.iter().enumerate().all(|(index, byte)| *byte == index as u8));
+            assert_eq!(PageAligned::unwritten(bytes)[..], vec![0; bytes]);
         }
     }
 }

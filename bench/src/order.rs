@@ -85,6 +85,9 @@ pub struct Order {
     pub salt: usize,
     /// What streams go over; not part of the line.
     pub over: Over,
+    /// Whether what is sent has never been written, so that the kernel reads one page of zeroes for all of it; not part of the line.
+    /// `ucx_perftest` sends such memory.
+    pub unwritten: bool,
 }
 
 /// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no samples.
@@ -142,7 +145,7 @@ impl Order {
     pub fn new(what: What, bytes: usize, iterations: usize, warmup: usize) -> Self {
         let streams = matches!(what, What::Bandwidth | What::Bibandwidth);
         let most_samples = if streams { 1 } else { MOST_SAMPLES };
-        Self { what, bytes, iterations, warmup, most_samples, salt: 0, over: Over::Memory }
+        Self { what, bytes, iterations, warmup, most_samples, salt: 0, over: Over::Memory, unwritten: false }
     }
 
     /// The same with as many iterations as fill `microseconds` when one takes `each`, within `bounds`.

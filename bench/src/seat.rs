@@ -53,16 +53,16 @@ impl Line {
 
 /// Joins the job that the environment describes and does what the conductor at `socket` tells. Where it `polls`, messages are
 /// measured with the transport alone, else with the engine's way of waiting. Streams go `over` what decides how much
-/// is posted.
+/// is posted. What is sent is `unwritten` memory, or else written.
 ///
 /// # Errors
 /// When joining, a measurement or the line fails.
-pub fn serve(socket: &Path, polls: bool, over: Over) -> Result<()> {
+pub fn serve(socket: &Path, polls: bool, over: Over, unwritten: bool) -> Result<()> {
     launch::die_with_parent();
     let group = Group::from_env()?;
     // After the group has counted its processors.
     processor::pin_rank(group.rank(), group.world_size());
-    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, &Order { over, ..*order }))
+    Line::dial(socket, group.rank())?.serve(|order| obey(&group, polls, &Order { over, unwritten, ..*order }))
 }
 
 fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
@@ -80,7 +80,7 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
         _ if !paired => Ok(Vec::new()),
         _ => {
             // The first run is for its bytes.
-            p2p::run(waiting, peer, &Order { iterations: 1, warmup: 0, salt: 1, ..*order })?;
+            p2p::run(waiting, peer, &Order { iterations: 1, warmup: 0, salt: 1, unwritten: false, ..*order })?;
             p2p::run(waiting, peer, order)
         }
     }

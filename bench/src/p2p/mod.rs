@@ -45,7 +45,7 @@ pub enum Waiting<'a> {
 /// # Errors
 /// When the transport fails or the bytes are wrong; [`Error::Arguments`] for what is not between two ranks.
 pub fn run(waiting: Waiting<'_>, peer: Rank, order: &Order) -> Result<Vec<f64>> {
-    let pair = Pair { waiting, own: waiting.port().rank(), peer, salt: order.salt };
+    let pair = Pair { waiting, own: waiting.port().rank(), peer, salt: order.salt, unwritten: order.unwritten };
     let times = match order.what {
         What::Latency => ping_pong::whole(&pair, order),
         What::Parts => ping_pong::parts(&pair, order),
@@ -80,6 +80,8 @@ struct Pair<'a> {
     peer: Rank,
     /// Other salts, other bytes.
     salt: usize,
+    /// Whether zeroes are sent from memory that was never written.
+    unwritten: bool,
 }
 
 impl Pair<'_> {
@@ -89,17 +91,26 @@ impl Pair<'_> {
 
     /// What this rank sends.
     fn own_bytes(&self, bytes: usize) -> PageAligned {
-        PageAligned::new(bytes, |index| pattern(self.own, self.salt, index))
+        if self.unwritten {
+            PageAligned::unwritten(bytes)
+        } else {
+            PageAligned::new(bytes, |index| self.byte(self.own, index))
+        }
     }
 
     /// What no message leaves as it is.
     fn untouched(&self, bytes: usize) -> PageAligned {
-        PageAligned::new(bytes, |index| !pattern(self.peer, self.salt, index))
+        PageAligned::new(bytes, |index| !self.byte(self.peer, index))
+    }
+
+    /// What `sender` sends at `index`.
+    fn byte(&self, sender: Rank, index: usize) -> u8 {
+        if self.unwritten { 0 } else { pattern(sender, self.salt, index) }
     }
 
     /// Compares what has come with what `sender` sends.
     fn check(&self, order: &Order, sender: Rank, found: &[u8]) -> Result<()> {
-        let expected = |index| pattern(sender, self.salt, index);
+        let expected = |index| self.byte(sender, index);
         let wrong = (0..found.len()).find(|&index| found[index] != expected(index));
         wrong.map_or(Ok(()), |index| {
             let (found, expected) = (found[index].to_string(), expected(index).to_string());
@@ -174,11 +185,13 @@ mod tests {
     fn everything_between_two_ranks_is_measured_and_right() {
         for what in [What::Latency, What::Parts, What::Bandwidth, What::Bibandwidth, What::Put, What::Get] {
             for (bytes, iterations, warmup) in [(16, 1, 0), (1000, 130, 70), (100_000, 5, 1)] {
-                let order =
-                    Order { most_samples: MOST_SAMPLES, salt: 3, ..Order::new(what, bytes, iterations, warmup) };
-                let times = on_two_ranks(&order).into_iter().collect::<Result<Vec<_>>>().unwrap();
-                assert_eq!(times[0].len(), order.batches().count(), "{order}");
-                assert!(times[0].iter().all(|&time| time > 0.0) && times[1].is_empty(), "{order}: {times:?}");
+                for unwritten in [false, true] {
+                    let order = Order::new(what, bytes, iterations, warmup);
+                    let order = Order { most_samples: MOST_SAMPLES, salt: 3, unwritten, ..order };
+                    let times = on_two_ranks(&order).into_iter().collect::<Result<Vec<_>>>().unwrap();
+                    assert_eq!(times[0].len(), order.batches().count(), "{order}");
+                    assert!(times[0].iter().all(|&time| time > 0.0) && times[1].is_empty(), "{order}: {times:?}");
+                }
             }
         }
     }
@@ -187,7 +200,8 @@ mod tests {
     fn wrong_bytes_are_found() {
         let world = local::world(2);
         let group = Group::new(world.into_iter().next().map(Box::new).unwrap(), Settings::default());
-        let pair = Pair { waiting: Waiting::Polls(group.engine()), own: Rank(0), peer: Rank(1), salt: 0 };
+        let pair =
+            Pair { waiting: Waiting::Polls(group.engine()), own: Rank(0), peer: Rank(1), salt: 0, unwritten: false };
         let order = Order::new(What::Latency, 9, 1, 0);
         let mut bytes: Vec<u8> = (0..9).map(|index| pattern(Rank(1), 0, index)).collect();
         pair.check(&order, Rank(1), &bytes).unwrap();

@@ -23,6 +23,7 @@ pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: b
         salt: 0,
         // Also where ranks of one host share memory: the name of the transport does not say so.
         over: if group.engine().port().name() == "tcp" { Over::Sockets } else { Over::Memory },
+        unwritten: false,
     };
     let one = |salt| Order { iterations: at_a_time, warmup: 0, most_samples: 1, salt, ..order };
     let check = |iterations: usize| {

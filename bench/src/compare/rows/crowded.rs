@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use super::{Stage, Tell, bare_sockets, ours_host, ours_tcp, ours_ucx_here};
+use super::{Like, Stage, Tell, bare_sockets, ours_host, ours_tcp, ours_ucx_here};
 use crate::Result;
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Contestant, Effort, OfJob, Subject, Turn, compare};
@@ -35,10 +35,10 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
         let effort = Effort { slice_us: stage.effort.slice_us * SLICE_FACTOR, pairs, ..stage.effort };
         let mut ours: Vec<(Wire, Job)> = Vec::new();
         if stage.ucx {
-            ours.push((Wire::Shm, ours_ucx_here(RANKS, false)?));
+            ours.push((Wire::Shm, ours_ucx_here(RANKS, Like::Calls)?));
         }
-        ours.push((Wire::Shm, ours_host(RANKS, false)?));
-        ours.push((Wire::Tcp, ours_tcp(RANKS, false)?));
+        ours.push((Wire::Shm, ours_host(RANKS, Like::Calls)?));
+        ours.push((Wire::Tcp, ours_tcp(RANKS, Like::Calls)?));
         for (wire, job) in ours {
             job.place(placement, &two)?;
             let theirs = floor(wire).and_then(|job| job.place(placement, &two).map(|()| job));

@@ -1,6 +1,6 @@
 //! A rank is killed: how long it takes until the calls of all others have ended.
 
-use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx, ours_ucx_here};
+use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx, ours_ucx_here};
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Comparison, Subject, Turn};
 use crate::job::Job;
@@ -18,13 +18,13 @@ const OVER_TCP_US: f64 = 1e6;
 pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     type Start = fn() -> Result<Job>;
     let mut ours: Vec<(Wire, f64, Start)> = vec![
-        (Wire::Shm, ON_ONE_HOST_US, || ours_host(RANKS, false)),
-        (Wire::Tcp, OVER_TCP_US, || ours_tcp(RANKS, false)),
+        (Wire::Shm, ON_ONE_HOST_US, || ours_host(RANKS, Like::Calls)),
+        (Wire::Tcp, OVER_TCP_US, || ours_tcp(RANKS, Like::Calls)),
     ];
     if stage.ucx {
-        ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx_here(RANKS, false)));
-        ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx(Wire::Shm, RANKS, false)));
-        ours.push((Wire::Tcp, OVER_TCP_US, || ours_ucx(Wire::Tcp, RANKS, false)));
+        ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx_here(RANKS, Like::Calls)));
+        ours.push((Wire::Shm, ON_ONE_HOST_US, || ours_ucx(Wire::Shm, RANKS, Like::Calls)));
+        ours.push((Wire::Tcp, OVER_TCP_US, || ours_ucx(Wire::Tcp, RANKS, Like::Calls)));
     }
     for (wire, allowed_us, start) in ours {
         let (mut turns, mut name) = (Vec::new(), String::new());

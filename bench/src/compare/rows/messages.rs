@@ -1,6 +1,6 @@
 //! Messages between two ranks, over what the wire allows at best.
 
-use super::{Stage, Tell, bare_sockets, ours_tcp, ours_ucx, ours_ucx_here, subject};
+use super::{Like, Stage, Tell, bare_sockets, ours_tcp, ours_ucx, ours_ucx_here, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Alike, Contestant, OfJob, PerftestOver, compare};
@@ -16,9 +16,9 @@ pub(super) fn ucx(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let Some(perftest) = stage.perftest.as_ref().filter(|_| stage.ucx) else { return Ok(()) };
     type Start = fn() -> Result<Job>;
     let ours: [(Wire, Start); 3] = [
-        (Wire::Shm, || ours_ucx_here(2, true)),
-        (Wire::Shm, || ours_ucx(Wire::Shm, 2, true)),
-        (Wire::Tcp, || ours_ucx(Wire::Tcp, 2, true)),
+        (Wire::Shm, || ours_ucx_here(2, Like::Perftest)),
+        (Wire::Shm, || ours_ucx(Wire::Shm, 2, Like::Perftest)),
+        (Wire::Tcp, || ours_ucx(Wire::Tcp, 2, Like::Perftest)),
     ];
     for (wire, start) in ours {
         let mut ours = Alike::start(|| Ok(OfJob::mean(start()?)))?;
@@ -40,7 +40,7 @@ pub(super) fn ucx(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
 }
 
 pub(super) fn tcp(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
-    let mut ours = Alike::start(|| Ok(OfJob::median(ours_tcp(2, true)?)))?;
+    let mut ours = Alike::start(|| Ok(OfJob::median(ours_tcp(2, Like::Loops)?)))?;
     let bare = Alike::start(|| Ok(OfJob::median(bare_sockets(2, Patience::Poll)?)))?;
     let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(bare)];
     for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
@@ -57,9 +57,9 @@ const PARTS_BYTES: usize = 16 + 2 * (400 << 10);
 
 pub(super) fn parts(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     let job = |which| match which {
-        0 => ours_ucx(Wire::Shm, 2, true),
-        1 => ours_tcp(2, true),
-        _ => ours_ucx(Wire::Tcp, 2, true),
+        0 => ours_ucx(Wire::Shm, 2, Like::Loops),
+        1 => ours_tcp(2, Like::Loops),
+        _ => ours_ucx(Wire::Tcp, 2, Like::Loops),
     };
     for (which, wire, bar) in [(0, Wire::Shm, 1.10), (1, Wire::Tcp, 1.15), (2, Wire::Tcp, 1.4)] {
         if which != 1 && !stage.ucx {

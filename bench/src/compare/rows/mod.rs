@@ -127,30 +127,47 @@ impl Row {
     }
 }
 
-/// What tells a rank how it waits: where it polls, the transport alone is measured.
-fn polling(poll: bool) -> &'static [&'static str] {
-    if poll { &["--poll"] } else { &[] }
+/// How ranks of ours are measured.
+#[derive(Clone, Copy)]
+enum Like {
+    /// Calls of a program: the engine waits for them.
+    Calls,
+    /// The transport alone, which is moved again and again.
+    Loops,
+    /// What `ucx_perftest` does: such a loop, which sends memory that was never written.
+    Perftest,
+}
+
+impl Like {
+    /// What tells a rank.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Calls => &[],
+            Self::Loops => &["--poll"],
+            Self::Perftest => &["--poll", "--unwritten"],
+        }
+    }
 }
 
 /// The `ucx` transport with nothing but UCX, held to one wire.
-fn ours_ucx(wire: Wire, ranks: u32, poll: bool) -> Result<Job> {
+fn ours_ucx(wire: Wire, ranks: u32, like: Like) -> Result<Job> {
     let variables = [("UCX_TLS", wire.ucx_tls()), NOT_SHARED];
     let over = if wire == Wire::Tcp { "--over=ucx-tcp" } else { "--over=memory" };
-    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, &[polling(poll), &[over]].concat(), &variables)
+    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, &[like.arguments(), &[over]].concat(), &variables)
 }
 
 /// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks share.
-fn ours_ucx_here(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("ucx", ranks, Choice::Ucx, polling(poll), &[SHARED])
+fn ours_ucx_here(ranks: u32, like: Like) -> Result<Job> {
+    Job::ours("ucx", ranks, Choice::Ucx, like.arguments(), &[SHARED])
 }
 
-fn ours_tcp(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("tcp", ranks, Choice::Tcp, &[polling(poll), &["--over=sockets"]].concat(), &[NOT_SHARED])
+fn ours_tcp(ranks: u32, like: Like) -> Result<Job> {
+    Job::ours("tcp", ranks, Choice::Tcp, &[like.arguments(), &["--over=sockets"]].concat(), &[NOT_SHARED])
 }
 
 /// Our own shared memory.
-fn ours_host(ranks: u32, poll: bool) -> Result<Job> {
-    Job::ours("host", ranks, Choice::Tcp, polling(poll), &[SHARED])
+fn ours_host(ranks: u32, like: Like) -> Result<Job> {
+    Job::ours("host", ranks, Choice::Tcp, like.arguments(), &[SHARED])
 }
 
 fn bare_sockets(ranks: u32, patience: Patience) -> Result<Job> {

@@ -1,7 +1,7 @@
 //! What MPI does too: latency on the same wire, and collectives inside one host.
 
 use super::messages::STREAMED;
-use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx_here, subject};
+use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx_here, subject};
 use crate::Result;
 use crate::compare::bar::Bar;
 use crate::compare::pairs::{Alike, Comparison, Contestant, OfJob, compare};
@@ -24,9 +24,9 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     for wire in [Wire::Shm, Wire::Tcp] {
         let mut theirs = start(stage, wire, |_| true);
         let ours: &[fn() -> Result<Job>] = match wire {
-            Wire::Shm if stage.ucx => &[|| ours_ucx_here(2, false), || ours_host(2, false)],
-            Wire::Shm => &[|| ours_host(2, false)],
-            Wire::Tcp => &[|| ours_tcp(2, false)],
+            Wire::Shm if stage.ucx => &[|| ours_ucx_here(2, Like::Calls), || ours_host(2, Like::Calls)],
+            Wire::Shm => &[|| ours_host(2, Like::Calls)],
+            Wire::Tcp => &[|| ours_tcp(2, Like::Calls)],
         };
         for job in ours {
             let mut ours = Alike::start(|| Ok(OfJob::median(job()?)))?;
@@ -49,7 +49,7 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
 /// A collective of two ranks of one host over the better Open MPI.
 pub(super) fn collective(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let mut theirs = start(stage, Wire::Shm, Mpi::is_open);
-    let mut ours = Alike::start(|| Ok(OfJob::median(ours_host(2, false)?)))?;
+    let mut ours = Alike::start(|| Ok(OfJob::median(ours_host(2, Like::Calls)?)))?;
     for &bytes in stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == What::AllReduce || bytes >= 1 << 20) {
         let subject = subject(what, Wire::Shm, bytes);
         let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;

@@ -1,7 +1,7 @@
 //! Puts and gets beside `ucx_perftest`, without a bar: what a put is differs. Ours ends when the word has come back that it has
 //! arrived; `ucp_put_lat` is half a round trip of two puts, each of which its target sees in memory.
 
-use super::{Stage, Tell, ours_host, ours_tcp, ours_ucx, subject};
+use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx, subject};
 use crate::Result;
 use crate::compare::pairs::{Contestant, OfJob, PerftestOver, compare};
 use crate::job::Job;
@@ -12,10 +12,10 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     let Some(perftest) = &stage.perftest else { return Ok(()) };
     type Start = fn() -> Result<Job>;
     let ours: [(bool, Wire, Start); 4] = [
-        (true, Wire::Shm, || ours_ucx(Wire::Shm, 2, true)),
-        (true, Wire::Tcp, || ours_ucx(Wire::Tcp, 2, true)),
-        (false, Wire::Shm, || ours_host(2, true)),
-        (false, Wire::Tcp, || ours_tcp(2, true)),
+        (true, Wire::Shm, || ours_ucx(Wire::Shm, 2, Like::Perftest)),
+        (true, Wire::Tcp, || ours_ucx(Wire::Tcp, 2, Like::Perftest)),
+        (false, Wire::Shm, || ours_host(2, Like::Perftest)),
+        (false, Wire::Tcp, || ours_tcp(2, Like::Perftest)),
     ];
     for (_, wire, start) in ours.into_iter().filter(|(needs_ucx, ..)| stage.ucx || !needs_ucx) {
         let mut ours = OfJob::mean(start()?);
