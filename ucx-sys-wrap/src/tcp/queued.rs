@@ -28,6 +28,8 @@ pub(super) struct Queued {
     pub(super) offer: Option<u32>,
     /// The number of the offer whose data this is.
     pub(super) data: Option<u32>,
+    /// Whether it is of a put or get.
+    pub(super) is_one_sided: bool,
 }
 
 pub(super) enum Payload {
@@ -39,7 +41,17 @@ pub(super) enum Payload {
 impl Queued {
     pub(super) fn new(header: [u8; HEADER_BYTES], payload: Payload) -> Self {
         let end = payload.len();
-        Self { header, payload, start: 0, end, operation: None, credit: 0, offer: None, data: None }
+        Self {
+            header,
+            payload,
+            start: 0,
+            end,
+            operation: None,
+            credit: 0,
+            offer: None,
+            data: None,
+            is_one_sided: false,
+        }
     }
 
     /// Bytes of this frame.
@@ -87,7 +99,8 @@ impl Queued {
         statistics.copies += rest.len() as u64;
         statistics.bytes_copied += copy.len() as u64;
         drop(rest);
-        let mut detached = Self { offer: self.offer, data: self.data, ..Self::new(self.header, Payload::Copied(copy)) };
+        let Self { offer, data, is_one_sided, .. } = *self;
+        let mut detached = Self { offer, data, is_one_sided, ..Self::new(self.header, Payload::Copied(copy)) };
         detached.end = self.end - start;
         std::mem::replace(self, detached)
     }

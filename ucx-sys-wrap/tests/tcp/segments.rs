@@ -69,6 +69,26 @@ fn large_messages_share_the_connection() {
 }
 
 #[test]
+fn puts_and_gets_do_not_wait_for_the_end_of_messages() {
+    let (mut transports, mut strangers) = world_with_strangers(1, 2);
+    let socket = strangers[0][0].as_mut().unwrap();
+    let size = 64 << 20;
+    let large = pattern(1, size);
+    let _sends = [0, 1].map(|round| Sending::post(&mut transports[0], 1, envelope(0, round), &[&large]));
+    socket.write_all(&[grant(1, 0), grant(1, 1)].concat()).unwrap();
+    turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > 1000);
+    turn(&mut transports, 1000);
+    // A get from a region that there is not, which is answered by a frame of kind 13.
+    let taken = transports[0].statistics().bytes_sent as usize;
+    socket.write_all(&control(11, 1, 7)).unwrap();
+    let found = frames(socket, &mut transports, 2 + 1 + 2 * size / SEGMENT_BYTES);
+    let (header, at) = *found.iter().find(|(header, _)| header[0] == 13).expect("the answer");
+    assert_eq!(header[4], 7);
+    // One piece of each message is before it, and what the socket takes while it is read.
+    assert!(at <= taken + size / 2, "it begins at {at}, {taken} bytes were taken before");
+}
+
+#[test]
 fn pieces_of_several_messages_find_their_places() {
     let (mut transports, mut strangers) = world_with_strangers(1, 2);
     let socket = strangers[0][0].as_mut().unwrap();

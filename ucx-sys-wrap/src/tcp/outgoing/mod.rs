@@ -36,6 +36,8 @@ pub(super) struct Outgoing {
     front_written: usize,
     /// Whether the wire holds the first byte of it that does not count as written.
     holds_a_byte: bool,
+    /// Frames of puts and gets that are queued.
+    one_sided: usize,
     /// Whether the last frame of this connection is queued.
     is_parting: bool,
     /// What was offered, by the number of the offer, which is taken until the peer has no more use for it.
@@ -67,6 +69,7 @@ impl Outgoing {
             queue: VecDeque::new(),
             front_written: 0,
             holds_a_byte: false,
+            one_sided: 0,
             is_parting: false,
             offers: Slab::new(),
             operations: Slab::new(),
@@ -112,9 +115,9 @@ impl Outgoing {
         Posted::Pending(operation)
     }
 
-    /// Sends a frame that takes no credit, now as far as the kernel takes it; gives the send that ends when the parts
-    /// are not needed any more, if they still are.
-    pub(super) fn post_frame(
+    /// Sends a frame of a put or get, now as far as the kernel takes it; gives the send that ends when the parts are not
+    /// needed any more, if they still are.
+    pub(super) fn post_one_sided(
         &mut self,
         wire: &mut Wire,
         header: [u8; HEADER_BYTES],
@@ -132,12 +135,12 @@ impl Outgoing {
             (self.front_written, self.holds_a_byte) = (written, wire.holds_a_byte());
         }
         let operation = (frame_bytes > HEADER_BYTES).then(|| self.begin());
-        self.queue.push_back(Queued { operation, ..Queued::new(header, Payload::Leased(parts)) });
+        self.push_one_sided(Queued { operation, ..Queued::new(header, Payload::Leased(parts)) });
         operation
     }
 
-    /// Sends a frame whose payload nobody waits for.
-    pub(super) fn push_copy(
+    /// Sends a frame of a get, whose payload nobody waits for.
+    pub(super) fn post_one_sided_copy(
         &mut self,
         wire: &mut Wire,
         header: [u8; HEADER_BYTES],
@@ -145,16 +148,21 @@ impl Outgoing {
         statistics: &mut Statistics,
     ) {
         let is_first = self.queue.is_empty();
-        self.queue.push_back(Queued::new(header, Payload::Copied(payload)));
+        self.push_one_sided(Queued::new(header, Payload::Copied(payload)));
         if is_first {
             // As above.
             self.flush(wire, 1, statistics);
         }
     }
 
-    /// Frames that wait to be written.
-    pub(super) fn queued(&self) -> usize {
-        self.queue.len()
+    fn push_one_sided(&mut self, frame: Queued) {
+        self.queue.push_back(Queued { is_one_sided: true, ..frame });
+        self.one_sided += 1;
+    }
+
+    /// Frames of puts and gets that wait to be written.
+    pub(super) fn one_sided_queued(&self) -> usize {
+        self.one_sided
     }
 
     /// Queues a frame without payload that nobody waits for.
@@ -234,6 +242,7 @@ impl Outgoing {
     pub(super) fn cancel_all(&mut self, error: &Error, statistics: &mut Statistics) {
         let keep = usize::from(!self.is_unwritten(0));
         for frame in self.queue.split_off(keep.min(self.queue.len())) {
+            self.one_sided -= usize::from(frame.is_one_sided);
             self.end(frame, Err(error.clone()));
         }
         if let Some(frame) = self.detach(0, true, statistics) {
@@ -244,7 +253,7 @@ impl Outgoing {
 
     /// Ends all sends and forgets what was queued, for a connection that is closed.
     pub(super) fn drop_all(&mut self, error: &Error) {
-        (self.front_written, self.holds_a_byte) = (0, false);
+        (self.front_written, self.holds_a_byte, self.one_sided) = (0, false, 0);
         for frame in std::mem::take(&mut self.queue) {
             self.end(frame, Err(error.clone()));
         }
@@ -315,6 +324,7 @@ impl Outgoing {
                     self.go_on(frame);
                     continue;
                 }
+                self.one_sided -= usize::from(frame.is_one_sided);
                 self.written(&frame);
                 self.end(frame, Ok(()));
             }

@@ -38,7 +38,8 @@ const MAX_REQUESTS: usize = 1 << 14;
 /// here waits for it. Turns take some 0.3 us then.
 const ATTENTIVE_TURNS: u32 = 1000;
 
-/// So many frames wait to be written before the next piece is made.
+/// So many frames of puts and gets wait to be written before the next one is made; messages do not count, of which there may
+/// always be some.
 const PIECES_QUEUED: usize = 2;
 
 /// The one-sided operations of one connection, in both directions.
@@ -117,9 +118,9 @@ impl Accesses {
     pub(super) fn pump(&mut self, outgoing: &mut Outgoing, wire: &mut Wire, quota: usize, statistics: &mut Statistics) {
         self.collect(outgoing);
         let mut sent = 0;
-        while sent < quota && outgoing.queued() < PIECES_QUEUED && self.has_unsent() {
+        while sent < quota && outgoing.one_sided_queued() < PIECES_QUEUED && self.has_unsent() {
             sent += if let Some(answer) = self.answers.pop_front() {
-                outgoing.post_frame(wire, answer.encode(self.own), SendParts::new(), statistics);
+                outgoing.post_one_sided(wire, answer.encode(self.own), SendParts::new(), statistics);
                 HEADER_BYTES
             } else if !self.served.is_empty() && (self.serves_next || !self.may_send()) {
                 self.serves_next = false;

@@ -126,7 +126,7 @@ impl Accesses {
         }
         let bytes = HEADER_BYTES + piece.as_ref().map_or(0, ReadLease::len);
         let parts = piece.into_iter().collect();
-        if let Some(send) = outgoing.post_frame(wire, frame.encode(self.own), parts, statistics) {
+        if let Some(send) = outgoing.post_one_sided(wire, frame.encode(self.own), parts, statistics) {
             self.writing.push_back((number, send));
         }
         bytes

@@ -39,7 +39,7 @@ impl Accesses {
         if served.rest == 0 {
             self.served.pop_front();
         }
-        outgoing.push_copy(wire, frame.encode(self.own), bytes, statistics);
+        outgoing.post_one_sided_copy(wire, frame.encode(self.own), bytes, statistics);
         HEADER_BYTES + length
     }
 
