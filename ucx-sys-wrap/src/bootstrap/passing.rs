@@ -13,12 +13,11 @@
 //! | 5 | caller | one byte, with its descriptors |
 
 use std::collections::HashMap;
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::Builder;
@@ -28,8 +27,8 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg, send, sendmsg, socket_with,
 };
 use rustix::process::geteuid;
 
@@ -42,6 +41,9 @@ use crate::{Error, Rank, Result};
 
 /// Callers that are heard at the same time; more are turned away, and neighbours call again.
 const MAX_HEARD: usize = 512;
+
+/// The number of the neighbour that is called, among those who are heard.
+const OWN_CALL: u64 = u64::MAX;
 
 /// How long a caller that says nothing is heard.
 const HEARING: Duration = Duration::from_secs(5);
@@ -69,9 +71,13 @@ impl Door {
     /// [`Error::System`] when the name is taken or the system refuses.
     pub(super) fn open(name: &[u8; DOOR_BYTES]) -> Result<Self> {
         let failed = |error| Error::system("can't listen for the ranks of this host", error);
-        let listener = UnixListener::bind_addr(&address(name).map_err(failed)?).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener, user: geteuid().as_raw() })
+        let listener = || {
+            let listener = socket()?;
+            bind(&listener, &address(name)?)?;
+            listen(&listener, MAX_HEARD as i32)?;
+            Ok::<_, std::io::Error>(listener.into())
+        };
+        Ok(Self { listener: listener().map_err(failed)?, user: geteuid().as_raw() })
     }
 
     /// Gives every neighbour what is for it, and gets theirs. `neighbours` are the other ranks of the host with their doors.
@@ -91,27 +97,33 @@ impl Door {
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Vec<(Rank, Gift)>> {
         let (report, reports) = channel();
-        // Those who are heard now, by their number, each with a second handle to end it with.
+        // Those who are heard now, by their number, and who is called, each with a second handle to end it with.
         let heard = Mutex::new(HashMap::new());
         let in_vain = AtomicBool::new(false);
         let mut gifts: Vec<(Rank, Gift)> = Vec::with_capacity(neighbours.len());
         std::thread::scope(|scope| -> Result<()> {
             let called = neighbours.iter().filter(|(rank, _)| rank.0 < party.rank);
-            let (calling, in_vain) = (report.clone(), &in_vain);
+            let (calling, in_vain, heard) = (report.clone(), &in_vain, &heard);
             let caller = Builder::new().spawn_scoped(scope, move || {
                 for (rank, door) in called {
                     let is_over = || deadline.passed() || in_vain.load(Ordering::Relaxed);
-                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, &is_over) {
+                    // Who is called when it is over ends with those who are heard: one of the two sees the other.
+                    let begin = |stream: &UnixStream| {
+                        heard.lock().insert(OWN_CALL, stream.try_clone().map_err(failed)?);
+                        if is_over() { Err(failed(ErrorKind::TimedOut.into())) } else { Ok(()) }
+                    };
+                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, (&begin, &is_over)) {
                         let _ = calling.send((*rank, gift));
                     }
+                    heard.lock().remove(&OWN_CALL);
                 }
             });
             caller.map_err(|error| Error::system("can't start a thread that calls the ranks of this host", error))?;
-            let mut numbers = 0u64..;
+            let mut numbers = 0..OWN_CALL;
             let mut checked = Ok(());
             while gifts.len() < neighbours.len() && !deadline.passed() && checked.is_ok() {
                 if let Some((stream, copy)) = self.accept() {
-                    let (report, heard) = (report.clone(), &heard);
+                    let report = report.clone();
                     if heard.lock().len() < MAX_HEARD
                         && let Some(number) = numbers.next()
                     {
@@ -168,10 +180,15 @@ impl Door {
         (peer, door): (Rank, &[u8; DOOR_BYTES]),
         give: Give<'_>,
         deadline: Deadline,
-        is_over: &dyn Fn() -> bool,
+        (begin, is_over): (&dyn Fn(&UnixStream) -> Result<()>, &dyn Fn() -> bool),
     ) -> Option<Gift> {
+        let call = || {
+            let stream = dial(door).map_err(failed)?;
+            begin(&stream)?;
+            self.call(party, peer, stream, give, deadline)
+        };
         loop {
-            match self.call(party, (peer, door), give, deadline) {
+            match call() {
                 Ok(gift) => return Some(gift),
                 Err(error) => tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet"),
             }
@@ -182,15 +199,7 @@ impl Door {
         }
     }
 
-    fn call(
-        &self,
-        party: &Party,
-        (peer, door): (Rank, &[u8; DOOR_BYTES]),
-        give: Give<'_>,
-        deadline: Deadline,
-    ) -> Result<Gift> {
-        let failed = |error| Error::system(format!("can't talk to rank {peer} on this host"), error);
-        let stream = UnixStream::connect_addr(&address(door).map_err(failed)?).map_err(failed)?;
+    fn call(&self, party: &Party, peer: Rank, stream: UnixStream, give: Give<'_>, deadline: Deadline) -> Result<Gift> {
         self.check_user(&stream)?;
         let mut line = Line::new(stream, deadline)?;
         let mine = party.opening(Purpose::Passing, Role::Caller, peer.0)?;
@@ -273,8 +282,12 @@ impl Line {
         self.0.read_exact(bytes).map_err(failed)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.0.write_all(bytes).map_err(failed)
+    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let sent = retry_on_intr(|| send(&self.0, bytes, SendFlags::NOSIGNAL));
+            bytes = &bytes[sent.map_err(|error| failed(error.into()))?..];
+        }
+        Ok(())
     }
 
     fn read_opening(&mut self) -> Result<Opening> {
@@ -318,8 +331,23 @@ impl Line {
     }
 }
 
-fn address(name: &[u8; DOOR_BYTES]) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("brevity-{}", hex(name)))
+/// A connection to a door; an error at once where as many wait there as the system lets wait.
+fn dial(name: &[u8; DOOR_BYTES]) -> std::io::Result<UnixStream> {
+    let caller = socket()?;
+    connect(&caller, &address(name)?)?;
+    let stream = UnixStream::from(caller);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// A socket that does not block.
+fn socket() -> std::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+fn address(name: &[u8; DOOR_BYTES]) -> std::io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("brevity-{}", hex(name)).as_bytes())?)
 }
 
 fn failed(error: std::io::Error) -> Error {

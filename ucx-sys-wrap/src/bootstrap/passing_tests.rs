@@ -1,5 +1,7 @@
 //! Doors, the callers that belong there and those that do not.
 
+use std::io::Write;
+
 use super::*;
 use crate::shm::{Cord, Layout, Neighbourhood, PeerSegment, Prepared};
 
@@ -66,7 +68,7 @@ fn every_rank_gets_what_the_others_give() {
 #[test]
 fn strangers_get_nothing_and_stop_nobody() {
     let results = exchange([KEY; 3], Duration::from_secs(20), |name| {
-        let connect = || UnixStream::connect_addr(&address(name).unwrap()).unwrap();
+        let connect = || dial(name).unwrap();
         let silent: Vec<_> = (0..20).map(|_| connect()).collect();
         let mut noisy = connect();
         noisy.write_all(&[7; 4 * OPENING_BYTES]).unwrap();
@@ -95,7 +97,7 @@ fn callers_that_have_gone_cost_no_descriptors() {
     std::thread::scope(|scope| {
         let left = scope.spawn(|| {
             for _ in 0..1000 {
-                if let Ok(mut stranger) = UnixStream::connect_addr(&address(&name).unwrap()) {
+                if let Ok(mut stranger) = dial(&name) {
                     let _ = stranger.write_all(&[7; OPENING_BYTES]);
                 }
             }
@@ -121,11 +123,11 @@ fn somebody() -> u32 {
 fn other_users_are_not_heard() {
     let (name, mut door) = door(0);
     door.user = somebody();
-    let mut caller = UnixStream::connect_addr(&address(&name).unwrap()).unwrap();
+    let mut caller = dial(&name).unwrap();
     assert!(door.accept().is_none());
     assert_eq!(caller.read(&mut [0]).unwrap(), 0, "the connection is closed");
     door.user = geteuid().as_raw();
-    let _caller = UnixStream::connect_addr(&address(&name).unwrap()).unwrap();
+    let _caller = dial(&name).unwrap();
     assert!(door.accept().is_some());
 }
 
@@ -135,7 +137,7 @@ fn nothing_is_said_at_a_door_of_another_user() {
     own.user = somebody();
     let deadline = Deadline::after(Duration::from_secs(20));
     let prepared = prepared(1);
-    let refused = own.call(&party(1, KEY), (Rank(0), &name), &|to| prepared.gift(to), deadline).map(drop);
+    let refused = own.call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| prepared.gift(to), deadline).map(drop);
     let Err(Error::Unauthenticated { who }) = &refused else { panic!("{refused:?}") };
     assert_eq!(*who, format!("a process of user {}", geteuid().as_raw()));
     let (mut heard, _) = theirs.accept().unwrap();
@@ -155,7 +157,7 @@ fn a_door_without_the_key_gets_nothing() {
         std::thread::scope(|scope| {
             let calling = scope.spawn(|| {
                 let own = prepared(1);
-                caller.call(&party(1, KEY), (Rank(0), &name), &|to| own.gift(to), deadline).map(drop)
+                caller.call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| own.gift(to), deadline).map(drop)
             });
             let (stream, _) = std::iter::repeat_with(|| impostor.accept()).flatten().next().unwrap();
             let mut line = Line::new(stream, deadline).unwrap();
@@ -169,6 +171,42 @@ fn a_door_without_the_key_gets_nothing() {
             assert!(line.read_gift(&mut [0]).is_err(), "the caller's memory was given");
         });
     }
+}
+
+/// What rank 1 hears whose neighbour has a door of this name.
+fn call_in_vain(name: [u8; DOOR_BYTES]) {
+    let ((_, door), own) = (door(1), prepared(1));
+    let deadline = Deadline::after(Duration::from_millis(400));
+    let result = door.exchange(&party(1, KEY), &[(Rank(0), name)], &|to| own.gift(to), deadline, &mut || Ok(()));
+    assert!(matches!(result, Err(Error::MissingRanks { missing, .. }) if missing == [Rank(0)]));
+}
+
+#[test]
+fn a_door_where_too_many_wait_holds_nobody_up() {
+    let mut name = [9; DOOR_BYTES];
+    super::super::key::fill_random(&mut name[1..]).unwrap();
+    let listener = socket().unwrap();
+    bind(&listener, &address(&name).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    let waiting: Vec<_> = std::iter::from_fn(|| dial(&name).ok()).take(100).collect();
+    assert!((1..100).contains(&waiting.len()), "{} wait", waiting.len());
+    call_in_vain(name);
+}
+
+#[test]
+fn a_neighbour_that_speaks_slowly_holds_nobody_up() {
+    let (name, slow) = door(0);
+    std::thread::scope(|scope| {
+        let calling = scope.spawn(|| call_in_vain(name));
+        let (mut stream, _) = std::iter::repeat_with(|| slow.accept()).flatten().next().unwrap();
+        // Each byte in time, all of them not.
+        let said = (0..OPENING_BYTES).take_while(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            stream.write_all(&[1]).is_ok()
+        });
+        assert!(said.count() < OPENING_BYTES, "it was heard to the end");
+        calling.join().unwrap();
+    });
 }
 
 #[test]

@@ -186,7 +186,8 @@ impl Receiver {
     #[inline]
     pub(super) fn take(&mut self, quota: usize, sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
         let before = counts.bytes_received;
-        loop {
+        // No more than there can be: a neighbour that goes on writing keeps nobody here.
+        for _ in 0..CELLS {
             let at = offset_of(self.position);
             let stamp = self.cells.load(at);
             if !is_stamped(stamp, self.position) {
@@ -202,6 +203,7 @@ impl Receiver {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Looks up to `spins` times for a cell, and takes it if it is a plain message. Says whether it has taken one.
