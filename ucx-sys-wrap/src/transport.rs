@@ -111,7 +111,7 @@ pub trait Transport: Send + sealed::Sealed {
     /// Posts a receive of the next message from `from` with the tag of `envelope`.
     ///
     /// The message must have the same number of parts, none longer than its place, and the same signature; else the
-    /// receive ends with an error and the message is consumed.
+    /// receive ends with an error and the message is consumed. What lies behind a shorter part is unspecified.
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone>;
 
     /// Asks whether a send has ended. After `Some`, the id is no longer valid.

@@ -223,7 +223,8 @@ impl<'env> Comm<'env> {
 
     /// Posts a receive of the next message from `from` with the envelope's tag.
     ///
-    /// The buffer comes back with what arrived; each part is at most as long as its place.
+    /// The buffer comes back with what arrived; each part is at most as long as its place. What lies behind a shorter part is
+    /// unspecified: bytes may have been read into it before it was known what they belong to.
     #[inline]
     pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
         self.post_recv(from, envelope, buffer, |_| ()).0

@@ -24,8 +24,9 @@ use crate::{Envelope, Error, Rank, Tag};
 /// So many withdrawals of messages that have not come are remembered.
 const MAX_WITHDRAWN: usize = 256;
 
-/// Messages that may have overtaken the next one of their sender.
-const MAX_AHEAD: u16 = 1 << 12;
+/// Messages that may have overtaken the next one of their sender: half of all numbers, so that it is known which come later. More
+/// than a sender's credit has.
+const MAX_AHEAD: u16 = 1 << 15;
 
 const MORE_THAN_SENT: &str = "word that more was consumed than was sent";
 

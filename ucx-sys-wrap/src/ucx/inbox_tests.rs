@@ -76,10 +76,10 @@ fn messages_that_overtake_others_wait_for_them() {
 fn many_messages_that_overtake_one_need_no_stack() {
     let take_all = || {
         let mut inbox = Inbox::new(OWN, 2);
-        for serial in (1..=4000).chain([0]) {
+        for serial in (1..=6000).chain([0]) {
             send(&mut inbox, 7, serial, &[serial as u8]);
         }
-        for serial in 0..=4000 {
+        for serial in 0..=6000 {
             let mut place = [0];
             assert!(matches!(post(&mut inbox, 7, &mut place), Err(Ok(1))));
             assert_eq!(place, [serial as u8]);
