@@ -112,7 +112,7 @@ impl Door {
                         heard.lock().insert(OWN_CALL, stream.try_clone().map_err(failed)?);
                         if is_over() { Err(failed(ErrorKind::TimedOut.into())) } else { Ok(()) }
                     };
-                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, (&begin, &is_over)) {
+                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, begin, is_over) {
                         let _ = calling.send((*rank, gift));
                     }
                     heard.lock().remove(&OWN_CALL);
@@ -180,7 +180,8 @@ impl Door {
         (peer, door): (Rank, &[u8; DOOR_BYTES]),
         give: Give<'_>,
         deadline: Deadline,
-        (begin, is_over): (&dyn Fn(&UnixStream) -> Result<()>, &dyn Fn() -> bool),
+        begin: impl Fn(&UnixStream) -> Result<()>,
+        is_over: impl Fn() -> bool,
     ) -> Option<Gift> {
         let call = || {
             let stream = dial(door).map_err(failed)?;
