@@ -26,6 +26,9 @@ use piping::Piping;
 /// Cells that pieces leave to messages.
 const CELLS_FOR_HEADS: u64 = 16;
 
+/// After so many cells a piece that waits comes before the next message.
+const CELLS_BEFORE_PIECE: u64 = 16;
+
 pub(super) struct Sender {
     peer: Rank,
     place: usize,
@@ -45,6 +48,8 @@ pub(super) struct Sender {
     pocket_taken: u64,
     /// Up to this cell the pocket is taken to be full, if it was.
     pocket_full_until: u64,
+    /// From this cell on a piece that waits comes before messages.
+    piece_due: u64,
     eager_sent: u64,
     eager_taken: u64,
     /// Cells that wait for room, in the order of posting.
@@ -145,6 +150,7 @@ impl Sender {
             pocket_written: 0,
             pocket_taken: 0,
             pocket_full_until: 0,
+            piece_due: 0,
             eager_sent: 0,
             eager_taken: 0,
             queue: VecDeque::new(),
@@ -182,7 +188,7 @@ impl Sender {
     fn post_other(&mut self, envelope: Envelope, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
         let head = Head::new(envelope, parts.iter().map(|part| part.len()));
         let bytes = head.bytes();
-        if bytes <= INLINE_BYTES && self.queue.is_empty() && self.has_credit(bytes) && self.has_cell() {
+        if bytes <= INLINE_BYTES && self.may_go_now() && self.has_credit(bytes) && self.has_cell() {
             self.eager_sent += cost(bytes);
             let payload = Payload::Leased(parts);
             self.write_message(&head, &payload, counts);
@@ -295,13 +301,40 @@ impl Sender {
 
     /// Writes what finds room, without looking for more of it.
     fn flush(&mut self, counts: &mut Statistics) {
-        while self.position - self.cells_taken < CELLS
-            && let Some(queued) = self.queue.pop_front()
-        {
+        while self.position - self.cells_taken < CELLS {
+            if self.is_piece_due() && (self.write_piece(counts) || self.pipe_piece()) {
+                continue;
+            }
+            let Some(queued) = self.queue.pop_front() else { break };
             self.write_queued(queued, counts);
         }
         while self.has_cell_for_piece() && self.write_piece(counts) {}
         while self.has_cell_for_piece() && self.pipe_piece() {}
+    }
+
+    /// Whether a message may be written before anything that waits.
+    #[inline]
+    fn may_go_now(&mut self) -> bool {
+        self.queue.is_empty() && !self.is_piece_due()
+    }
+
+    /// Whether so many messages have gone before a piece that waits that it comes before the next: small ones without end do not
+    /// keep a large one back.
+    #[inline]
+    fn is_piece_due(&mut self) -> bool {
+        if self.position < self.piece_due {
+            return false;
+        }
+        let waits = !(self.streams.is_empty() && self.piping.is_empty());
+        if !waits {
+            self.put_off_piece();
+        }
+        waits
+    }
+
+    #[inline]
+    fn put_off_piece(&mut self) {
+        self.piece_due = self.position + CELLS_BEFORE_PIECE;
     }
 
     /// Whether there is a cell besides those that are left to messages.

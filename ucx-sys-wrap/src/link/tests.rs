@@ -167,3 +167,41 @@ fn only_who_has_left_is_taken_to_have_taken_back_what_is_cut() {
         }
     }
 }
+
+/// The neighbour takes a message at a time, and there is always another that wants the place of it.
+#[test]
+fn small_messages_without_end_let_a_large_one_through() {
+    let mut pair = Pair::new();
+    let (_place, large) = pair.receive(4 * MAX_EAGER_BYTES);
+    let _large = pair.send(vec![1; 4 * MAX_EAGER_BYTES]);
+    // It is offered, and asked for.
+    pair.poll(0);
+    let small = Envelope { tag: Tag::new(Rank(1), 0, 1, 0), ..envelope() };
+    let pieces = 4 * MAX_EAGER_BYTES / (64 << 10);
+    let most = 20 * pieces;
+    let mut received = 0;
+    let mut queued = None;
+    while pair.links[0].receiver.test(large).is_none() {
+        assert!(received < most, "{received} small messages, and the large one is not through");
+        while queued.is_none() {
+            let memory = vec![2u8; 8].into_raw();
+            let mut parts = SendParts::new();
+            lend_to_send::<Vec<u8>>(&memory, &mut parts);
+            if let Posted::Pending(key) = pair.links[1].post_send(small, parts, &mut pair.counts) {
+                queued = Some((memory, key));
+            }
+        }
+        let mut memory = vec![0u8; 8].into_raw();
+        let mut parts = RecvParts::new();
+        lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
+        if let Posted::Pending(key) = pair.links[0].post_recv(small, parts, &mut pair.counts) {
+            while pair.links[0].receiver.outcome(key).is_none() {
+                pair.links[0].poll(1, &mut pair.counts).unwrap();
+                pair.poll(1);
+            }
+        }
+        received += 1;
+        queued = queued.take().filter(|(_, key)| pair.links[1].sender.test(*key).is_none());
+    }
+    assert!(received > pieces, "small ones came in between");
+}

@@ -48,6 +48,7 @@ impl Sender {
 
     /// The first message has sent `count` bytes more.
     fn advance(&mut self, count: usize) {
+        self.put_off_piece();
         if let Some(stream) = self.streams.front_mut() {
             stream.sent += count;
             if stream.sent == stream.bytes

@@ -53,6 +53,7 @@ impl Sender {
         self.pieces_put += 1;
         let is_last = done + bytes == offer.message.bytes;
         self.publish(Kind::Piped, 0, 0, [0, bytes as u64, u64::from(number), 0, 0, 0, 0, 0]);
+        self.put_off_piece();
         match self.piping.front_mut() {
             Some(piping) if !is_last => piping.done += bytes,
             _ => _ = self.piping.pop_front(),

@@ -18,7 +18,7 @@ impl Sender {
     #[inline]
     pub(in super::super) fn send_short(&mut self, envelope: &Envelope, bytes: &[u8], counts: &mut Statistics) -> bool {
         let may_be = bytes.len() <= MIDDLING_BYTES && (envelope.signature, envelope.mark) == self.last;
-        if !may_be || !self.queue.is_empty() || !self.may_be_eager(bytes.len()) || !self.has_cell() {
+        if !may_be || !self.may_go_now() || !self.may_be_eager(bytes.len()) || !self.has_cell() {
             return false;
         }
         if bytes.len() > LEAST_POCKETED && self.has_pocket(bytes.len()) {
