@@ -16,14 +16,18 @@ const MAX_CALLERS: usize = 128;
 /// A caller that has not proven itself by then is dropped.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// When all places are taken, a caller that has said nothing for this long makes room for the next.
+/// When all places are taken, a caller that has proven nothing for this long makes room for the next.
 const PATIENCE_WHEN_FULL: Duration = Duration::from_millis(200);
+
+/// The same for a caller that has said nothing. A rank speaks first: what it says is there when it is taken from a long queue, and is
+/// said again if it came too late.
+const SILENCE_WHEN_FULL: Duration = Duration::from_millis(5);
 
 /// Connections that wait with the system.
 const BACKLOG: i32 = 4096;
 
 /// How long the lobby may sleep when its listener failed or it waits to make room.
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY: Duration = SILENCE_WHEN_FULL;
 
 /// A listener and the callers that have not proven themselves yet.
 pub(super) struct Lobby {
@@ -135,7 +139,7 @@ impl Lobby {
         let oldest = self.callers.iter().enumerate().min_by_key(|(_, caller)| (caller.has_opening(), caller.since()));
         let Some((position, caller)) = oldest else { return false };
         let waited = Instant::now().saturating_duration_since(caller.since());
-        let expired = waited >= PATIENCE_WHEN_FULL;
+        let expired = waited >= if caller.has_opening() { PATIENCE_WHEN_FULL } else { SILENCE_WHEN_FULL };
         if expired {
             self.callers.remove(position);
         }

@@ -21,6 +21,15 @@ struct Strangers {
 
 impl Strangers {
     fn at(address: SocketAddr) -> Self {
+        Self::who_say(address, 200, rubbish)
+    }
+
+    /// As many at a time as the listener and the system keep together, and more; they say nothing at all.
+    fn silent_at(address: SocketAddr) -> Self {
+        Self::who_say(address, 5000, |_| b"")
+    }
+
+    fn who_say(address: SocketAddr, at_a_time: usize, what: fn(usize) -> &'static [u8]) -> Self {
         let done = Arc::new(AtomicBool::new(false));
         let stop = done.clone();
         let thread = thread::spawn(move || {
@@ -31,10 +40,10 @@ impl Strangers {
                     thread::sleep(Duration::from_millis(1));
                     continue;
                 };
-                let _ = stream.write_all(rubbish(connected));
+                let _ = stream.write_all(what(connected));
                 connected += 1;
                 open.push_back(stream);
-                if open.len() > 200 {
+                if open.len() > at_a_time {
                     open.pop_front();
                 }
             }
@@ -73,8 +82,19 @@ fn rubbish(number: usize) -> &'static [u8] {
 
 #[test]
 fn strangers_neither_stop_nor_delay_a_job() {
+    besieged(Strangers::at);
+}
+
+/// They take every place again as soon as it is free, and the queue of the system is full of them.
+#[test]
+fn silent_strangers_that_never_cease_neither_stop_nor_delay_a_job() {
+    raise_descriptor_limit();
+    besieged(Strangers::silent_at);
+}
+
+fn besieged(by: impl FnOnce(SocketAddr) -> Strangers) {
     let port = Port::reserve();
-    let strangers = Strangers::at(port.address());
+    let strangers = by(port.address());
     let body = |identity: &Identity, mut rendezvous: Rendezvous| {
         rendezvous.exchange(&[identity.rank.0 as u8])?;
         connect_mesh(identity, &mut rendezvous)?;
