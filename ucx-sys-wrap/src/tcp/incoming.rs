@@ -263,7 +263,18 @@ impl Incoming {
     }
 
     /// Consumes staged bytes, as far as they and the room go.
+    #[inline]
     fn digest(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> Result<Option<Farewell>> {
+        while self.arriving.is_none() && self.deliver_small(receives, statistics) {}
+        if self.arriving.is_none() && self.staging.staged().len() < HEADER_BYTES {
+            return Ok(None);
+        }
+        self.digest_others(receives, statistics)
+    }
+
+    /// Likewise, whatever it is.
+    #[inline(never)]
+    fn digest_others(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> Result<Option<Farewell>> {
         loop {
             if self.arriving.is_none() {
                 if self.deliver_small(receives, statistics) {

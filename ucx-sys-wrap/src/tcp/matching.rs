@@ -74,16 +74,13 @@ impl Receives {
         if tag != header.tag || envelope.signature != header.signature || parts.len() != lengths.len() {
             return false;
         }
-        if lengths.iter().zip(&*parts).any(|(length, part)| *length > part.len()) {
-            return false;
-        }
-        let mut rest = payload;
-        for (part, length) in parts.iter_mut().zip(lengths.iter().copied()).filter(|(_, length)| *length > 0) {
-            let (now, later) = rest.split_at(length);
+        if let [part] = &mut parts[..] {
+            let Some(place) = part.bytes_mut().get_mut(..payload.len()) else { return false };
             // A copy: a small message is read before it is known where it belongs.
-            part.bytes_mut()[..length].copy_from_slice(now);
-            statistics.copies += 1;
-            rest = later;
+            place.copy_from_slice(payload);
+            statistics.copies += u64::from(!payload.is_empty());
+        } else if !scatter_whole(parts, lengths, payload, statistics) {
+            return false;
         }
         statistics.bytes_copied += payload.len() as u64;
         statistics.messages_received += 1;
@@ -164,6 +161,14 @@ impl Receives {
         let receive = self.operations.remove(key);
         let result = receive.outcome?.map(|(mark, sizes)| Arrival { mark, lengths: sizes.into() });
         Some(RecvDone { parts: receive.parts, result })
+    }
+
+    /// As [`take_ended`](Self::take_ended), without the leases.
+    #[inline]
+    pub(super) fn take_outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
+        let outcome = self.operations.get_mut(key)?.outcome.take()?;
+        self.operations.remove(key);
+        Some(outcome.map(|(mark, sizes)| Arrival { mark, lengths: sizes.into() }))
     }
 
     /// Cancels a receive; its message, if one was matched, is the caller's to discard.
@@ -256,6 +261,22 @@ impl Receives {
         let capacity = |body: &Body| if let Body::Bytes(bytes) = body { bytes.capacity() } else { 0 };
         self.unexpected.iter().map(|(_, body)| capacity(body)).sum()
     }
+}
+
+/// Copies a whole message of these lengths into the parts, if they have room for it; says whether they have.
+fn scatter_whole(parts: &mut RecvParts, lengths: &Sizes, payload: &[u8], statistics: &mut Statistics) -> bool {
+    if lengths.iter().zip(&*parts).any(|(length, part)| *length > part.len()) {
+        return false;
+    }
+    let mut rest = payload;
+    for (part, length) in parts.iter_mut().zip(lengths.iter().copied()).filter(|(_, length)| *length > 0) {
+        let (now, later) = rest.split_at(length);
+        // A copy: as above.
+        part.bytes_mut()[..length].copy_from_slice(now);
+        statistics.copies += 1;
+        rest = later;
+    }
+    true
 }
 
 /// Copies `bytes`, which follow the first `received` bytes of the message, into the parts that they belong to.

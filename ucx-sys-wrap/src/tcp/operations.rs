@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::{Closed, Tcp};
 use crate::buffer::ReadLease;
-use crate::limits::check_length;
+use crate::limits::{MAX_MESSAGE_BYTES, check_length};
 use crate::link::Links;
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, join, one, split,
@@ -68,7 +68,23 @@ impl Transport for Tcp {
         {
             return Posted::Done(Ok(()));
         }
-        self.post_send(to, *envelope, one(part)).map(|done| done.result)
+        if self.links_of(to.index()).is_some() || part.len() as u64 > MAX_MESSAGE_BYTES {
+            return self.post_send(to, *envelope, one(part)).map(|done| done.result);
+        }
+        let posted = match self.connection(to) {
+            Ok((connection, statistics)) => connection.send_one(envelope, part, statistics),
+            Err(error) => return Posted::Done(Err(error)),
+        };
+        match posted {
+            Posted::Done(result) => {
+                self.judge_result(&result);
+                Posted::Done(result)
+            }
+            Posted::Pending(key) => {
+                self.list(to.index());
+                Posted::Pending(SendId(join(to, key)))
+            }
+        }
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
@@ -130,7 +146,7 @@ impl Transport for Tcp {
             return self.links.as_mut()?.recv_outcome(id)?;
         }
         let (index, key) = split(id.0);
-        self.connections.get_mut(index)?.as_mut()?.test_recv(key).map(|done| done.result)
+        self.connections.get_mut(index)?.as_mut()?.recv_outcome(key)
     }
 
     fn cancel_send(&mut self, id: SendId) {

@@ -15,6 +15,14 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
+    /// One part.
+    #[inline]
+    pub(super) fn one(bytes: usize) -> Self {
+        let mut sizes = Self { count: 1, ..Self::default() };
+        sizes.bytes[0] = bytes;
+        sizes
+    }
+
     /// Adds a part; one too many is dropped, and nobody adds that.
     #[inline]
     pub(super) fn push(&mut self, bytes: usize) {

@@ -12,9 +12,10 @@ use super::matching::Receives;
 use super::outgoing::{Outgoing, Written};
 use super::remote::Accesses;
 use super::wire::Wire;
+use crate::buffer::ReadLease;
 use crate::one_sided::Regions;
 use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
-use crate::{Envelope, Error, Rank, RegionKey, Result, Statistics};
+use crate::{Arrival, Envelope, Error, Rank, RegionKey, Result, Statistics};
 use parking_lot::Mutex;
 
 /// How many turns that write go by without a look for something to read, after a look that has found nothing.
@@ -92,6 +93,19 @@ impl Connection {
         self.outgoing.post(wire, Header { tag, signature, mark, lengths }, parts, statistics)
     }
 
+    /// As [`post_send`](Self::post_send) of a message of one part, for who has no use for the lease.
+    #[inline]
+    pub(super) fn send_one(
+        &mut self,
+        envelope: &Envelope,
+        part: ReadLease,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, Result<()>> {
+        let Some(wire) = &mut self.wire else { return Posted::Done(Err(self.lost())) };
+        statistics.messages_sent += 1;
+        self.outgoing.post_one(wire, envelope, part, statistics)
+    }
+
     pub(super) fn post_put(
         &mut self,
         key: &RegionKey,
@@ -150,6 +164,12 @@ impl Connection {
     #[inline]
     pub(super) fn test_recv(&mut self, key: usize) -> Option<RecvDone> {
         self.receives.take_ended(key)
+    }
+
+    /// As [`test_recv`](Self::test_recv), without the leases.
+    #[inline]
+    pub(super) fn recv_outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
+        self.receives.take_outcome(key)
     }
 
     pub(super) fn cancel_send(&mut self, key: usize, statistics: &mut Statistics) {

@@ -19,6 +19,18 @@ pub(in super::super) fn decode_small(bytes: &[u8; HEADER_BYTES], peer: Rank, lim
     if first as u8 != MESSAGE || part_count > MAX_PARTS || tag.source() != peer {
         return None;
     }
+    let lengths = if part_count == 1 && word(bytes, 40) <= limit && (word(bytes, 48) | word(bytes, 56)) == 0 {
+        Sizes::one(word(bytes, 40) as usize)
+    } else {
+        small_lengths(bytes, part_count, limit)?
+    };
+    let mut signature = Signature::default();
+    signature.0.copy_from_slice(&bytes[16..32]);
+    Some(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
+}
+
+/// How long the parts are, if there is nothing wrong about that.
+fn small_lengths(bytes: &[u8; HEADER_BYTES], part_count: usize, limit: u64) -> Option<Sizes> {
     let mut lengths = Sizes::default();
     for part in 0..MAX_PARTS {
         match word(bytes, 40 + 8 * part) {
@@ -27,9 +39,7 @@ pub(in super::super) fn decode_small(bytes: &[u8; HEADER_BYTES], peer: Rank, lim
             _ => return None,
         }
     }
-    let mut signature = Signature::default();
-    signature.0.copy_from_slice(&bytes[16..32]);
-    Some(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
+    Some(lengths)
 }
 
 /// The frame that `peer` sent as `bytes`, in a world of `world_size`.

@@ -17,8 +17,10 @@ use offers::Offered;
 
 use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};
 use super::wire::Wire;
-use crate::transport::{Posted, SendDone, SendParts};
-use crate::{Error, MAX_PARTS, Rank, Result, Statistics};
+use crate::buffer::ReadLease;
+use crate::tcp::sizes::Sizes;
+use crate::transport::{Posted, SendDone, SendParts, one};
+use crate::{Envelope, Error, MAX_PARTS, Rank, Result, Statistics};
 
 /// A message of up to so much payload is packed and sent from one place, in bytes.
 const PACKED_PAYLOAD: usize = 4096;
@@ -90,29 +92,59 @@ impl Outgoing {
         statistics: &mut Statistics,
     ) -> Posted<usize, SendDone> {
         let payload_bytes = header.payload_bytes();
-        let credit = cost(payload_bytes);
-        let is_beyond_credit = self.eager_sent - self.eager_received + credit > CREDIT_BYTES;
-        // Behind an offer of its tag a message comes before it can be received.
-        let is_behind_offers = payload_bytes > MAX_KEPT_BYTES && !self.offers.is_empty();
-        if payload_bytes > MAX_EAGER_BYTES || is_beyond_credit || is_behind_offers {
+        if !self.may_be_eager(payload_bytes) {
             return self.offer(wire, header, parts, statistics);
         }
-        self.eager_sent += credit;
+        self.eager_sent += cost(payload_bytes);
         let header = header.encode();
         let frame_bytes = HEADER_BYTES + payload_bytes;
-        if self.queue.is_empty() {
-            // An error is found again, and judged, when the queue is written.
-            let written = self.write_now(wire, &header, &parts, frame_bytes, statistics).unwrap_or(0);
-            statistics.bytes_sent += written as u64;
-            if written == frame_bytes {
-                return Posted::Done(SendDone { parts, result: Ok(()) });
-            }
-            (self.front_written, self.holds_a_byte) = (written, wire.holds_a_byte());
+        if self.queue.is_empty() && self.write_first(wire, &header, &parts, frame_bytes, statistics) {
+            return Posted::Done(SendDone { parts, result: Ok(()) });
         }
+        Posted::Pending(self.push_message(header, parts, payload_bytes))
+    }
+
+    /// As [`post`](Self::post) of a message of one part, for who has no use for the lease.
+    #[inline]
+    pub(super) fn post_one(
+        &mut self,
+        wire: &mut Wire,
+        envelope: &Envelope,
+        part: ReadLease,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, Result<()>> {
+        let (Envelope { tag, signature, mark }, payload_bytes) = (*envelope, part.len());
+        let header = Header { tag, signature, mark, lengths: Sizes::one(payload_bytes) };
+        if !self.may_be_eager(payload_bytes) {
+            return self.offer(wire, header, one(part), statistics).map(|done| done.result);
+        }
+        self.eager_sent += cost(payload_bytes);
+        let header = header.encode();
+        let frame_bytes = HEADER_BYTES + payload_bytes;
+        if self.queue.is_empty()
+            && self.write_first(wire, &header, std::slice::from_ref(&part), frame_bytes, statistics)
+        {
+            return Posted::Done(Ok(()));
+        }
+        Posted::Pending(self.push_message(header, one(part), payload_bytes))
+    }
+
+    /// Whether a message of so much payload may be sent without asking.
+    #[inline]
+    fn may_be_eager(&self, payload_bytes: usize) -> bool {
+        let has_credit = self.eager_sent - self.eager_received + cost(payload_bytes) <= CREDIT_BYTES;
+        // Behind an offer of its tag a message comes before it can be received.
+        let is_behind_offers = payload_bytes > MAX_KEPT_BYTES && !self.offers.is_empty();
+        payload_bytes <= MAX_EAGER_BYTES && has_credit && !is_behind_offers
+    }
+
+    /// Queues a message that was sent without asking, of which all may be left.
+    #[cold]
+    fn push_message(&mut self, header: [u8; HEADER_BYTES], parts: SendParts, payload_bytes: usize) -> usize {
         let operation = self.begin();
-        let payload = Payload::Leased(parts);
+        let (credit, payload) = (cost(payload_bytes), Payload::Leased(parts));
         self.queue.push_back(Queued { credit, operation: Some(operation), ..Queued::new(header, payload) });
-        Posted::Pending(operation)
+        operation
     }
 
     /// Sends a frame of a put or get, now as far as the kernel takes it; gives the send that ends when the parts are not
@@ -125,14 +157,8 @@ impl Outgoing {
         statistics: &mut Statistics,
     ) -> Option<usize> {
         let frame_bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
-        if self.queue.is_empty() {
-            // An error is found again, and judged, when the queue is written.
-            let written = self.write_now(wire, &header, &parts, frame_bytes, statistics).unwrap_or(0);
-            statistics.bytes_sent += written as u64;
-            if written == frame_bytes {
-                return None;
-            }
-            (self.front_written, self.holds_a_byte) = (written, wire.holds_a_byte());
+        if self.queue.is_empty() && self.write_first(wire, &header, &parts, frame_bytes, statistics) {
+            return None;
         }
         let operation = (frame_bytes > HEADER_BYTES).then(|| self.begin());
         self.push_one_sided(Queued { operation, ..Queued::new(header, Payload::Leased(parts)) });
@@ -269,12 +295,32 @@ impl Outgoing {
         self.operations.insert(None)
     }
 
+    /// Writes a frame before which nothing waits; says whether the kernel took all of it. What is left is to be queued.
+    #[inline]
+    fn write_first(
+        &mut self,
+        wire: &mut Wire,
+        header: &[u8; HEADER_BYTES],
+        parts: &[ReadLease],
+        frame_bytes: usize,
+        statistics: &mut Statistics,
+    ) -> bool {
+        // An error is found again, and judged, when the queue is written.
+        let written = self.write_now(wire, header, parts, frame_bytes, statistics).unwrap_or(0);
+        statistics.bytes_sent += written as u64;
+        if written == frame_bytes {
+            return true;
+        }
+        (self.front_written, self.holds_a_byte) = (written, wire.holds_a_byte());
+        false
+    }
+
     /// One system call for a whole message; gives the bytes that the kernel took.
     fn write_now(
         &mut self,
         wire: &mut Wire,
         header: &[u8; HEADER_BYTES],
-        parts: &SendParts,
+        parts: &[ReadLease],
         frame_bytes: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<usize> {
