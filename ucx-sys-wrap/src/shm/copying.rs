@@ -117,7 +117,10 @@ mod machine {
                 };
             }
         }
-        // SAFETY: `done` is at most `bytes`.
+        if done == bytes {
+            return;
+        }
+        // SAFETY: `done` is less than `bytes`.
         let (from, to) = unsafe { (from.add(done), to.add(done)) };
         // SAFETY: the rest of the caller's ranges.
         unsafe { copy_block(from, to, bytes - done) };
