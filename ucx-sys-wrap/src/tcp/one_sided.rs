@@ -3,7 +3,7 @@
 use super::Tcp;
 use crate::buffer::RegionMemory;
 use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Remote};
-use crate::transport::{Posted, RecvParts, SendParts, check_peer, join, split};
+use crate::transport::{Posted, RecvParts, SendParts, check_peer, split};
 use crate::{Rank, Result};
 
 impl OneSided for Tcp {
@@ -37,7 +37,7 @@ impl OneSided for Tcp {
             Ok((connection, statistics)) => connection.post_put(&remote.key, offset, parts, statistics),
             Err(error) => Posted::Done(Err(error)),
         };
-        self.posted(to, posted, PutId)
+        self.begun(to, posted, PutId, |result| result)
     }
 
     fn post_get(&mut self, remote: &Remote, offset: u64, parts: RecvParts) -> Posted<GetId, Result<()>> {
@@ -46,7 +46,7 @@ impl OneSided for Tcp {
             Ok((connection, statistics)) => connection.post_get(&remote.key, offset, parts, statistics),
             Err(error) => Posted::Done(Err(error)),
         };
-        self.posted(from, posted, GetId)
+        self.begun(from, posted, GetId, |result| result)
     }
 
     fn post_flush(&mut self, to: Rank) -> Posted<PutId, Result<()>> {
@@ -54,7 +54,7 @@ impl OneSided for Tcp {
             Ok((connection, _)) => connection.post_flush(),
             Err(error) => Posted::Done(Err(error)),
         };
-        self.posted(to, posted, PutId)
+        self.begun(to, posted, PutId, |result| result)
     }
 
     fn test_put(&mut self, id: PutId) -> Option<Result<()>> {
@@ -75,26 +75,6 @@ impl OneSided for Tcp {
 }
 
 impl Tcp {
-    fn posted<Id>(
-        &mut self,
-        peer: Rank,
-        posted: Posted<usize, Result<()>>,
-        id: impl FnOnce(u64) -> Id,
-    ) -> Posted<Id, Result<()>> {
-        match posted {
-            Posted::Done(result) => {
-                if self.closed.is_none() {
-                    self.judge_result(&result);
-                }
-                Posted::Done(result)
-            }
-            Posted::Pending(number) => {
-                self.list(peer.index());
-                Posted::Pending(id(join(peer, number)))
-            }
-        }
-    }
-
     fn test_access(&mut self, id: u64) -> Option<Result<()>> {
         let (index, number) = split(id);
         self.connections.get_mut(index)?.as_mut()?.test_access(number)

@@ -48,16 +48,7 @@ impl Transport for Tcp {
             Ok((connection, statistics)) => connection.post_send(envelope, parts, statistics),
             Err(error) => return Posted::Done(SendDone { parts, result: Err(error) }),
         };
-        match posted {
-            Posted::Done(done) => {
-                self.judge_result(&done.result);
-                Posted::Done(done)
-            }
-            Posted::Pending(key) => {
-                self.list(to.index());
-                Posted::Pending(SendId(join(to, key)))
-            }
-        }
+        self.begun(to, posted, SendId, |done| &done.result)
     }
 
     #[inline]
@@ -75,16 +66,7 @@ impl Transport for Tcp {
             Ok((connection, statistics)) => connection.send_one(envelope, part, statistics),
             Err(error) => return Posted::Done(Err(error)),
         };
-        match posted {
-            Posted::Done(result) => {
-                self.judge_result(&result);
-                Posted::Done(result)
-            }
-            Posted::Pending(key) => {
-                self.list(to.index());
-                Posted::Pending(SendId(join(to, key)))
-            }
-        }
+        self.begun(to, posted, SendId, |result| result)
     }
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
@@ -102,16 +84,7 @@ impl Transport for Tcp {
             Ok((connection, statistics)) => connection.post_recv(envelope, parts, statistics),
             Err(error) => return Posted::Done(RecvDone { parts, result: Err(error) }),
         };
-        match posted {
-            Posted::Done(done) => {
-                self.judge_result(&done.result);
-                Posted::Done(done)
-            }
-            Posted::Pending(key) => {
-                self.list(from.index());
-                Posted::Pending(RecvId(join(from, key)))
-            }
-        }
+        self.begun(from, posted, RecvId, |done| &done.result)
     }
 
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
@@ -235,6 +208,29 @@ impl Tcp {
     #[inline]
     fn links_of(&mut self, index: usize) -> Option<&mut Links> {
         self.links.as_mut().filter(|links| links.has(Rank(index as u32)))
+    }
+
+    /// An operation of a connection was posted: it is over, or the connection is polled from now on.
+    #[inline]
+    pub(super) fn begun<D, T, Id>(
+        &mut self,
+        peer: Rank,
+        posted: Posted<usize, D>,
+        id: impl FnOnce(u64) -> Id,
+        result: impl FnOnce(&D) -> &Result<T>,
+    ) -> Posted<Id, D> {
+        match posted {
+            Posted::Done(done) => {
+                if self.closed.is_none() {
+                    self.judge_result(result(&done));
+                }
+                Posted::Done(done)
+            }
+            Posted::Pending(key) => {
+                self.list(peer.index());
+                Posted::Pending(id(join(peer, key)))
+            }
+        }
     }
 
     /// Closes the transport when an operation has found that its peer has left.
