@@ -23,12 +23,6 @@ use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
 use piping::Piping;
 
-/// Cells that pieces leave to messages.
-const CELLS_FOR_HEADS: u64 = 16;
-
-/// After so many cells a piece that waits comes before the next message.
-const CELLS_BEFORE_PIECE: u64 = 16;
-
 pub(super) struct Sender {
     peer: Rank,
     place: usize,
@@ -310,36 +304,6 @@ impl Sender {
         }
         while self.has_cell_for_piece() && self.write_piece(counts) {}
         while self.has_cell_for_piece() && self.pipe_piece() {}
-    }
-
-    /// Whether a message may be written before anything that waits.
-    #[inline]
-    fn may_go_now(&mut self) -> bool {
-        self.queue.is_empty() && !self.is_piece_due()
-    }
-
-    /// Whether so many messages have gone before a piece that waits that it comes before the next: small ones without end do not
-    /// keep a large one back.
-    #[inline]
-    fn is_piece_due(&mut self) -> bool {
-        if self.position < self.piece_due {
-            return false;
-        }
-        let waits = !(self.streams.is_empty() && self.piping.is_empty());
-        if !waits {
-            self.put_off_piece();
-        }
-        waits
-    }
-
-    #[inline]
-    fn put_off_piece(&mut self) {
-        self.piece_due = self.position + CELLS_BEFORE_PIECE;
-    }
-
-    /// Whether there is a cell besides those that are left to messages.
-    fn has_cell_for_piece(&self) -> bool {
-        self.position - self.cells_taken < CELLS - CELLS_FOR_HEADS
     }
 
     fn write_queued(&mut self, queued: Queued, counts: &mut Statistics) {

@@ -1,6 +1,6 @@
 //! Pieces: a message that does not fit a cell goes through the ring piece by piece, each announced by a cell.
 
-use super::super::cell::{Head, Kind};
+use super::super::cell::{CELLS, Head, Kind};
 use super::{Sender, Stream};
 use crate::Statistics;
 use crate::shm::LINE_BYTES;
@@ -8,6 +8,12 @@ use crate::shm::LINE_BYTES;
 /// Bytes of a piece: about a quarter of its message, within these.
 const LEAST_PIECE: usize = 2 << 10;
 const MOST_PIECE: usize = 64 << 10;
+
+/// Cells that pieces leave to messages.
+const CELLS_FOR_HEADS: u64 = 16;
+
+/// After so many cells a piece that waits comes before the next message.
+const CELLS_BEFORE_PIECE: u64 = 16;
 
 impl Sender {
     /// The header of a message that goes through the ring, with its first piece if it is its turn.
@@ -57,5 +63,35 @@ impl Sender {
                 self.end(stream, Ok(()));
             }
         }
+    }
+
+    /// Whether a message may be written before anything that waits.
+    #[inline]
+    pub(super) fn may_go_now(&mut self) -> bool {
+        self.queue.is_empty() && !self.is_piece_due()
+    }
+
+    /// Whether so many messages have gone before a piece that waits that it comes before the next: small ones without end do not
+    /// keep a large one back.
+    #[inline]
+    pub(super) fn is_piece_due(&mut self) -> bool {
+        if self.position < self.piece_due {
+            return false;
+        }
+        let waits = !(self.streams.is_empty() && self.piping.is_empty());
+        if !waits {
+            self.put_off_piece();
+        }
+        waits
+    }
+
+    #[inline]
+    pub(super) fn put_off_piece(&mut self) {
+        self.piece_due = self.position + CELLS_BEFORE_PIECE;
+    }
+
+    /// Whether there is a cell besides those that are left to messages.
+    pub(super) fn has_cell_for_piece(&self) -> bool {
+        self.position - self.cells_taken < CELLS - CELLS_FOR_HEADS
     }
 }
