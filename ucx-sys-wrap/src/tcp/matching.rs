@@ -271,7 +271,7 @@ fn scatter_whole(parts: &mut RecvParts, lengths: &Sizes, payload: &[u8], statist
     let mut rest = payload;
     for (part, length) in parts.iter_mut().zip(lengths.iter().copied()).filter(|(_, length)| *length > 0) {
         let (now, later) = rest.split_at(length);
-        // A copy: as above.
+        // A copy: a small message was read before it was known where it belongs.
         part.bytes_mut()[..length].copy_from_slice(now);
         statistics.copies += 1;
         rest = later;

@@ -62,6 +62,16 @@ pub(super) enum Written {
     Broken,
 }
 
+/// How a message that might go without asking was sent.
+enum Eager {
+    /// The kernel has taken all of it.
+    Sent,
+    /// Its rest, or all of it, is to be queued behind this header.
+    Left([u8; HEADER_BYTES]),
+    /// It is to be offered.
+    Refused,
+}
+
 impl Outgoing {
     pub(super) fn new(own: Rank, peer: Rank) -> Self {
         Self {
@@ -91,17 +101,11 @@ impl Outgoing {
         parts: SendParts,
         statistics: &mut Statistics,
     ) -> Posted<usize, SendDone> {
-        let payload_bytes = header.payload_bytes();
-        if !self.may_be_eager(payload_bytes) {
-            return self.offer(wire, header, parts, statistics);
+        match self.post_eager(wire, &header, &parts, statistics) {
+            Eager::Sent => Posted::Done(SendDone { parts, result: Ok(()) }),
+            Eager::Left(header) => Posted::Pending(self.push_message(header, parts)),
+            Eager::Refused => self.offer(wire, header, parts, statistics),
         }
-        self.eager_sent += cost(payload_bytes);
-        let header = header.encode();
-        let frame_bytes = HEADER_BYTES + payload_bytes;
-        if self.queue.is_empty() && self.write_first(wire, &header, &parts, frame_bytes, statistics) {
-            return Posted::Done(SendDone { parts, result: Ok(()) });
-        }
-        Posted::Pending(self.push_message(header, parts, payload_bytes))
     }
 
     /// As [`post`](Self::post) of a message of one part, for who has no use for the lease.
@@ -113,20 +117,35 @@ impl Outgoing {
         part: ReadLease,
         statistics: &mut Statistics,
     ) -> Posted<usize, Result<()>> {
-        let (Envelope { tag, signature, mark }, payload_bytes) = (*envelope, part.len());
-        let header = Header { tag, signature, mark, lengths: Sizes::one(payload_bytes) };
+        let Envelope { tag, signature, mark } = *envelope;
+        let header = Header { tag, signature, mark, lengths: Sizes::one(part.len()) };
+        match self.post_eager(wire, &header, std::slice::from_ref(&part), statistics) {
+            Eager::Sent => Posted::Done(Ok(())),
+            Eager::Left(header) => Posted::Pending(self.push_message(header, one(part))),
+            Eager::Refused => self.offer(wire, header, one(part), statistics).map(|done| done.result),
+        }
+    }
+
+    /// Sends a message without asking, if that is allowed.
+    #[inline]
+    fn post_eager(
+        &mut self,
+        wire: &mut Wire,
+        header: &Header,
+        parts: &[ReadLease],
+        statistics: &mut Statistics,
+    ) -> Eager {
+        let payload_bytes = header.payload_bytes();
         if !self.may_be_eager(payload_bytes) {
-            return self.offer(wire, header, one(part), statistics).map(|done| done.result);
+            return Eager::Refused;
         }
         self.eager_sent += cost(payload_bytes);
         let header = header.encode();
         let frame_bytes = HEADER_BYTES + payload_bytes;
-        if self.queue.is_empty()
-            && self.write_first(wire, &header, std::slice::from_ref(&part), frame_bytes, statistics)
-        {
-            return Posted::Done(Ok(()));
+        if self.queue.is_empty() && self.write_first(wire, &header, parts, frame_bytes, statistics) {
+            return Eager::Sent;
         }
-        Posted::Pending(self.push_message(header, one(part), payload_bytes))
+        Eager::Left(header)
     }
 
     /// Whether a message of so much payload may be sent without asking.
@@ -140,9 +159,9 @@ impl Outgoing {
 
     /// Queues a message that was sent without asking, of which all may be left.
     #[cold]
-    fn push_message(&mut self, header: [u8; HEADER_BYTES], parts: SendParts, payload_bytes: usize) -> usize {
+    fn push_message(&mut self, header: [u8; HEADER_BYTES], parts: SendParts) -> usize {
         let operation = self.begin();
-        let (credit, payload) = (cost(payload_bytes), Payload::Leased(parts));
+        let (credit, payload) = (cost(parts.iter().map(|part| part.len()).sum()), Payload::Leased(parts));
         self.queue.push_back(Queued { credit, operation: Some(operation), ..Queued::new(header, payload) });
         operation
     }
@@ -295,7 +314,8 @@ impl Outgoing {
         self.operations.insert(None)
     }
 
-    /// Writes a frame before which nothing waits; says whether the kernel took all of it. What is left is to be queued.
+    /// Writes a frame before which nothing waits, in one system call; says whether the kernel took all of it. What is left is to be
+    /// queued.
     #[inline]
     fn write_first(
         &mut self,
@@ -305,8 +325,17 @@ impl Outgoing {
         frame_bytes: usize,
         statistics: &mut Statistics,
     ) -> bool {
+        let result = if frame_bytes > HEADER_BYTES + PACKED_PAYLOAD {
+            let mut slices = ArrayVec::<_, { 1 + MAX_PARTS }>::new();
+            slices.push(IoSlice::new(header));
+            slices.extend(parts.iter().map(|part| IoSlice::new(part.bytes())));
+            wire.write(&slices, statistics)
+        } else {
+            let end = self.pack(header, parts, statistics);
+            wire.write(&[IoSlice::new(&self.pack[..end])], statistics)
+        };
         // An error is found again, and judged, when the queue is written.
-        let written = self.write_now(wire, header, parts, frame_bytes, statistics).unwrap_or(0);
+        let written = result.unwrap_or(0);
         statistics.bytes_sent += written as u64;
         if written == frame_bytes {
             return true;
@@ -315,21 +344,9 @@ impl Outgoing {
         false
     }
 
-    /// One system call for a whole message; gives the bytes that the kernel took.
-    fn write_now(
-        &mut self,
-        wire: &mut Wire,
-        header: &[u8; HEADER_BYTES],
-        parts: &[ReadLease],
-        frame_bytes: usize,
-        statistics: &mut Statistics,
-    ) -> rustix::io::Result<usize> {
-        if frame_bytes > HEADER_BYTES + PACKED_PAYLOAD {
-            let mut slices = ArrayVec::<_, { 1 + MAX_PARTS }>::new();
-            slices.push(IoSlice::new(header));
-            slices.extend(parts.iter().map(|part| IoSlice::new(part.bytes())));
-            return wire.write(&slices, statistics);
-        }
+    /// Copies a small frame to one place; gives its bytes.
+    #[inline]
+    fn pack(&mut self, header: &[u8; HEADER_BYTES], parts: &[ReadLease], statistics: &mut Statistics) -> usize {
         self.pack[..HEADER_BYTES].copy_from_slice(header);
         let mut end = HEADER_BYTES;
         for part in parts.iter().filter(|part| !part.is_empty()) {
@@ -339,7 +356,7 @@ impl Outgoing {
             statistics.copies += 1;
         }
         statistics.bytes_copied += (end - HEADER_BYTES) as u64;
-        wire.write(&[IoSlice::new(&self.pack[..end])], statistics)
+        end
     }
 
     /// What is to be written next.
