@@ -26,7 +26,8 @@ pub fn all_reduce(group: &Group, order: &Order, reduction: Reduction) -> Result<
     timed(order, || Ok(group.all_reduce(&mut data, reduction)?))
 }
 
-/// The time of a broadcast, in microseconds, on each rank. The root goes round, so that no rank can run ahead.
+/// The time of a broadcast, in microseconds, on each rank. The root goes round, so that no rank can run
+/// ahead.
 ///
 /// # Errors
 /// When a rank is lost or the bytes are wrong.
@@ -51,7 +52,8 @@ pub fn broadcast(group: &Group, order: &Order) -> Result<Vec<f64>> {
     })
 }
 
-/// Waits in a barrier for a rank that does not come; when the error came, in microseconds since the system's epoch.
+/// Waits in a barrier for a rank that does not come; when the error came, in microseconds since the system's
+/// epoch.
 ///
 /// # Errors
 /// When the barrier ends in any other way than by the loss of that rank.
@@ -85,6 +87,13 @@ fn check(group: &Group, what: &'static str, found: &[f32], expected: impl Fn(usi
     let wrong = (0..found.len()).find(|&index| found[index] != expected(index));
     wrong.map_or(Ok(()), |index| {
         let (bytes, expected) = (size_of_val(found), expected(index).to_string());
-        Err(Error::Wrong { rank: group.rank(), what, bytes, index, found: found[index].to_string(), expected })
+        Err(Error::Wrong {
+            rank: group.rank(),
+            what,
+            bytes,
+            index,
+            found: found[index].to_string(),
+            expected,
+        })
     })
 }

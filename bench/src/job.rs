@@ -51,8 +51,8 @@ enum Processes {
 struct Group(Child);
 
 impl Job {
-    /// Starts ranks of ours over `transport`, with more arguments for each (see [`seat::serve`](crate::seat::serve)) and more
-    /// variables in their environment.
+    /// Starts ranks of ours over `transport`, with more arguments for each (see
+    /// [`seat::serve`](crate::seat::serve)) and more variables in their environment.
     ///
     /// # Errors
     /// When they can't be started or do not call.
@@ -72,11 +72,16 @@ impl Job {
         })
     }
 
-    /// Starts other programs, which are given the conductor's socket by `commands`; together they are `ranks` ranks.
+    /// Starts other programs, which are given the conductor's socket by `commands`; together they are `ranks`
+    /// ranks.
     ///
     /// # Errors
     /// When they can't be started or do not call.
-    pub fn theirs(name: &str, ranks: u32, commands: impl FnOnce(&Path) -> Result<Vec<Command>>) -> Result<Self> {
+    pub fn theirs(
+        name: &str,
+        ranks: u32,
+        commands: impl FnOnce(&Path) -> Result<Vec<Command>>,
+    ) -> Result<Self> {
         Self::start(name, ranks, |socket, log| {
             let failed = || Error::system(format!("can't start {name}"));
             let mut groups = Vec::new();
@@ -114,7 +119,8 @@ impl Job {
                     let mut line = BufReader::new(line);
                     let mut hello = String::new();
                     line.read_line(&mut hello).map_err(failed())?;
-                    let rank: Option<u32> = hello.strip_prefix("hello ").and_then(|rank| rank.trim().parse().ok());
+                    let rank: Option<u32> =
+                        hello.strip_prefix("hello ").and_then(|rank| rank.trim().parse().ok());
                     line.get_ref().set_read_timeout(Some(ANSWER)).map_err(failed())?;
                     lines.push((rank.ok_or(Error::Line { line: hello, expected: "hello RANK" })?, line));
                 }
@@ -128,13 +134,14 @@ impl Job {
         Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
 
-    /// Keeps the ranks where `placement` has them, until they are placed otherwise. The threads that they have started stay where
-    /// they are.
+    /// Keeps the ranks where `placement` has them, until they are placed otherwise. The threads that they
+    /// have started stay where they are.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn place(&self, placement: Placement, two: &TwoProcessors) -> Result<()> {
-        let placed = |(rank, line): (usize, &BufReader<UnixStream>)| two.place(placement, rank, line.get_ref());
+        let placed =
+            |(rank, line): (usize, &BufReader<UnixStream>)| two.place(placement, rank, line.get_ref());
         let all = self.lines.iter().enumerate().try_for_each(placed);
         all.map_err(Error::system(format!("can't place the ranks of {}", self.name)))
     }
@@ -155,8 +162,8 @@ impl Job {
         self.hear(everybody, order)
     }
 
-    /// Tells every rank but `victim` the same, kills that one when they have begun, and waits for the answers of the
-    /// others; the time of the death in microseconds since the system's epoch, and their answers.
+    /// Tells every rank but `victim` the same, kills that one when they have begun, and waits for the answers
+    /// of the others; the time of the death in microseconds since the system's epoch, and their answers.
     ///
     /// # Errors
     /// When a survivor has ended or does not answer in time, and when this job is not of ours.
@@ -170,7 +177,8 @@ impl Job {
         self.say(survivors.clone(), order)?;
         thread::sleep(BEGUN);
         let time = microseconds_since_epoch();
-        kill_process(process, Signal::KILL).map_err(|error| Error::system("can't kill a rank")(error.into()))?;
+        kill_process(process, Signal::KILL)
+            .map_err(|error| Error::system("can't kill a rank")(error.into()))?;
         Ok((time, self.hear(survivors, order)?))
     }
 
@@ -203,7 +211,10 @@ impl Job {
         let _ = File::open(self.log()).and_then(|mut file| file.read_to_string(&mut log));
         let last: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let told = last[last.len().saturating_sub(8)..].join(" | ");
-        Error::contestant(&self.name, if told.is_empty() { what.to_owned() } else { format!("{what}: {told}") })
+        Error::contestant(
+            &self.name,
+            if told.is_empty() { what.to_owned() } else { format!("{what}: {told}") },
+        )
     }
 
     fn log(&self) -> PathBuf {
@@ -224,7 +235,9 @@ impl Processes {
         match self {
             // A rank of ours that fails has told why; the others fail with it.
             Self::Ours(_) => false,
-            Self::Theirs(groups) => groups.iter_mut().any(|group| matches!(group.0.try_wait(), Ok(Some(_)) | Err(_))),
+            Self::Theirs(groups) => {
+                groups.iter_mut().any(|group| matches!(group.0.try_wait(), Ok(Some(_)) | Err(_)))
+            }
         }
     }
 }

@@ -63,7 +63,9 @@ fn run(action: Action) -> Result<bool> {
     match action {
         Action::P2p(arguments) => compare::p2p(&arguments),
         Action::Draw { file } => compare::redraw(&file).map(|()| true),
-        Action::Rank { socket, polls, over, unwritten } => seat::serve(&socket, polls, over, unwritten).map(|()| true),
+        Action::Rank { socket, polls, over, unwritten } => {
+            seat::serve(&socket, polls, over, unwritten).map(|()| true)
+        }
         Action::Floor { socket, rank, ranks, yielding } => {
             let patience = if yielding { Patience::Yield } else { Patience::Poll };
             floor::serve(&socket, (rank, ranks), patience).map(|()| true)

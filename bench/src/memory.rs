@@ -1,5 +1,5 @@
-//! Memory of messages: it begins where a page begins, and lies on huge pages from 2 MiB on, as that of the other programs does.
-//! Copies into it are faster than elsewhere.
+//! Memory of messages: it begins where a page begins, and lies on huge pages from 2 MiB on, as that of the
+//! other programs does. Copies into it are faster than elsewhere.
 
 use std::ops::{Deref, DerefMut};
 
@@ -21,7 +21,8 @@ impl PageAligned {
         Self(memory)
     }
 
-    /// So many zeroes that were never written: the kernel keeps one page for all of them, which no cache is too small for.
+    /// So many zeroes that were never written: the kernel keeps one page for all of them, which no cache is
+    /// too small for.
     ///
     /// # Panics
     /// When the system has no memory.

@@ -1,7 +1,7 @@
 //! What a measured process is told and what it answers: a line each.
 //!
-//! An order is `WHAT BYTES ITERATIONS WARMUP`; an answer is a line of JSON. Programs in C read and write the same lines
-//! (`bench/peers/mpi_p2p.c`).
+//! An order is `WHAT BYTES ITERATIONS WARMUP`; an answer is a line of JSON. Programs in C read and write the
+//! same lines (`bench/peers/mpi_p2p.c`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,9 +17,10 @@ pub const MOST_SAMPLES: usize = 100;
 /// Messages that are on their way at once where bandwidth is measured.
 pub const WINDOW: usize = 64;
 
-/// What a stream goes over, which says how much its receiver has posted. No two receives share memory, and what falls out of the
-/// processor's cache would measure memory; where little is posted, a wire runs empty from the end of one message to the receive
-/// of the next, or to the answer to its offer. `ucx_perftest` receives everything into one place.
+/// What a stream goes over, which says how much its receiver has posted. No two receives share memory, and
+/// what falls out of the processor's cache would measure memory; where little is posted, a wire runs empty
+/// from the end of one message to the receive of the next, or to the answer to its offer. `ucx_perftest`
+/// receives everything into one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Over {
     /// Memory: 512 KiB, or else one message.
@@ -63,8 +64,8 @@ pub enum What {
     AllReduce,
     /// One rank's vector to all; the root goes round, so that no rank runs ahead.
     Broadcast,
-    /// Waits for a rank that does not come, whose number is in place of the bytes; the time at which that ended, since
-    /// the system's epoch.
+    /// Waits for a rank that does not come, whose number is in place of the bytes; the time at which that
+    /// ended, since the system's epoch.
     Hang,
 }
 
@@ -85,12 +86,13 @@ pub struct Order {
     pub salt: usize,
     /// What streams go over; not part of the line.
     pub over: Over,
-    /// Whether what is sent has never been written, so that the kernel reads one page of zeroes for all of it; not part of the line.
-    /// `ucx_perftest` sends such memory.
+    /// Whether what is sent has never been written, so that the kernel reads one page of zeroes for all of
+    /// it; not part of the line. `ucx_perftest` sends such memory.
     pub unwritten: bool,
 }
 
-/// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no samples.
+/// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no
+/// samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Microseconds.
@@ -224,8 +226,15 @@ mod tests {
 
     #[test]
     fn orders_that_make_no_sense_are_refused() {
-        for line in ["", "latency", "latency 8 1", "latency 8 0 1", "latency -8 1 1", "dance 8 1 1", "latency 8 1 1 1"]
-        {
+        for line in [
+            "",
+            "latency",
+            "latency 8 1",
+            "latency 8 0 1",
+            "latency -8 1 1",
+            "dance 8 1 1",
+            "latency 8 1 1 1",
+        ] {
             assert!(line.parse::<Order>().is_err(), "{line}");
         }
     }

@@ -1,8 +1,8 @@
 //! Which regime the processor's caches are in.
 //!
-//! A store to a line that another core has read must first take the line back. On some machines that costs several times
-//! more for minutes at a time, and everything that goes through shared memory with it. Figures from two regimes must not
-//! be compared.
+//! A store to a line that another core has read must first take the line back. On some machines that costs
+//! several times more for minutes at a time, and everything that goes through shared memory with it. Figures
+//! from two regimes must not be compared.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

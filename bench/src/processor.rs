@@ -1,9 +1,9 @@
 //! A processor for each rank.
 //!
-//! Two processes that have just been woken may share a processor until the system moves one of them, which takes
-//! milliseconds: longer than a slice. So every process that is measured stays on one, ours and theirs alike, where there
-//! are enough of them. Where ranks outnumber processors, which of them share one decides more than anything else: there the
-//! conductor says it, by the same rule for both sides.
+//! Two processes that have just been woken may share a processor until the system moves one of them, which
+//! takes milliseconds: longer than a slice. So every process that is measured stays on one, ours and theirs
+//! alike, where there are enough of them. Where ranks outnumber processors, which of them share one decides
+//! more than anything else: there the conductor says it, by the same rule for both sides.
 
 use std::os::fd::AsFd;
 
@@ -64,7 +64,11 @@ impl TwoProcessors {
 
     fn set(&self, allows: [bool; 2]) -> CpuSet {
         let mut set = CpuSet::new();
-        self.two.iter().zip(allows).filter(|(_, allows)| *allows).for_each(|(processor, _)| set.set(*processor));
+        self.two
+            .iter()
+            .zip(allows)
+            .filter(|(_, allows)| *allows)
+            .for_each(|(processor, _)| set.set(*processor));
         set
     }
 }
@@ -83,8 +87,8 @@ pub fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
-/// Keeps the calling thread on the processor of `place`, counted round among those allowed. Does nothing when the system
-/// does not allow it: figures spread more then, and are no less right.
+/// Keeps the calling thread on the processor of `place`, counted round among those allowed. Does nothing when
+/// the system does not allow it: figures spread more then, and are no less right.
 pub fn pin(place: usize) {
     let processors = allowed();
     if processors.is_empty() {

@@ -83,7 +83,11 @@ pub fn prepare(folder: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Write`].
-pub fn keep(circumstances: &Circumstances, (folder, name): (&Path, &str), files: &[(&str, &str)]) -> Result<String> {
+pub fn keep(
+    circumstances: &Circumstances,
+    (folder, name): (&Path, &str),
+    files: &[(&str, &str)],
+) -> Result<String> {
     let day = circumstances.date.split('T').next().unwrap_or("today");
     prepare(folder)?;
     for (ending, text) in files {
@@ -153,8 +157,10 @@ fn commit() -> String {
     };
     let folder = sources.parent().and_then(Path::to_str).unwrap_or(".");
     let commit = said("git", &["-C", folder, "rev-parse", "--short=12", "HEAD"]);
-    let changes =
-        said("git", &["-C", folder, "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/bench/record"]);
+    let changes = said(
+        "git",
+        &["-C", folder, "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/bench/record"],
+    );
     let commit = format!("{commit} (of the present folder)");
     if changes == UNKNOWN { commit } else { format!("{commit}, changed since") }
 }
@@ -163,6 +169,7 @@ const UNKNOWN: &str = "unknown";
 
 /// The first line that a program prints.
 fn said(program: &str, arguments: &[&str]) -> String {
-    let text = find_program(Path::new(program)).map(|program| printed(&program, arguments)).unwrap_or_default();
+    let text =
+        find_program(Path::new(program)).map(|program| printed(&program, arguments)).unwrap_or_default();
     text.lines().next().unwrap_or(UNKNOWN).trim().to_owned()
 }

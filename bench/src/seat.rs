@@ -51,9 +51,9 @@ impl Line {
     }
 }
 
-/// Joins the job that the environment describes and does what the conductor at `socket` tells. Where it `polls`, messages are
-/// measured with the transport alone, else with the engine's way of waiting. Streams go `over` what decides how much
-/// is posted. What is sent is `unwritten` memory, or else written.
+/// Joins the job that the environment describes and does what the conductor at `socket` tells. Where it
+/// `polls`, messages are measured with the transport alone, else with the engine's way of waiting. Streams go
+/// `over` what decides how much is posted. What is sent is `unwritten` memory, or else written.
 ///
 /// # Errors
 /// When joining, a measurement or the line fails.
@@ -80,7 +80,11 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
         _ if !paired => Ok(Vec::new()),
         _ => {
             // The first run is for its bytes.
-            p2p::run(waiting, peer, &Order { iterations: 1, warmup: 0, salt: 1, unwritten: false, ..*order })?;
+            p2p::run(
+                waiting,
+                peer,
+                &Order { iterations: 1, warmup: 0, salt: 1, unwritten: false, ..*order },
+            )?;
             p2p::run(waiting, peer, order)
         }
     }

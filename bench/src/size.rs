@@ -25,7 +25,8 @@ impl SizeRange {
     /// The sizes to measure, rising; never none.
     pub fn sizes(self) -> impl Iterator<Item = usize> {
         let first = self.min.next_power_of_two();
-        std::iter::successors(Some(first), |size| size.checked_mul(2)).take_while(move |&size| size <= self.max)
+        std::iter::successors(Some(first), |size| size.checked_mul(2))
+            .take_while(move |&size| size <= self.max)
     }
 }
 
@@ -33,8 +34,11 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refuse =
-            || format!("{text:?} is no size: write a number from 1 to 16G, with K, M or G for 1024, 1024^2, 1024^3");
+        let refuse = || {
+            format!(
+                "{text:?} is no size: write a number from 1 to 16G, with K, M or G for 1024, 1024^2, 1024^3"
+            )
+        };
         let unit = |last: char| UNITS.iter().find(|(name, _)| last.eq_ignore_ascii_case(name));
         let (digits, shift) = match text.chars().last().and_then(unit) {
             Some(&(_, shift)) => (&text[..text.len() - 1], shift),
@@ -86,14 +90,33 @@ mod tests {
 
     #[test]
     fn suffixes_are_powers_of_1024() {
-        let cases =
-            [("1", 1), ("007", 7), ("64K", 65_536), ("64k", 65_536), ("4M", 4_194_304), ("16G", 17_179_869_184)];
+        let cases = [
+            ("1", 1),
+            ("007", 7),
+            ("64K", 65_536),
+            ("64k", 65_536),
+            ("4M", 4_194_304),
+            ("16G", 17_179_869_184),
+        ];
         for (text, size) in cases {
             assert_eq!(text.parse(), Ok(Size(size)), "{text}");
         }
-        for text in
-            ["", "K", "0", "0K", "-1", "+1", "1.5M", "1 K", "1KB", "4T", "17G", "99999999999999999999", "µ", "1µ"]
-        {
+        for text in [
+            "",
+            "K",
+            "0",
+            "0K",
+            "-1",
+            "+1",
+            "1.5M",
+            "1 K",
+            "1KB",
+            "4T",
+            "17G",
+            "99999999999999999999",
+            "µ",
+            "1µ",
+        ] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }

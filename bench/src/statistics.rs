@@ -43,8 +43,16 @@ impl Summary {
         let mut all = ranks.concat();
         all.sort_unstable_by(f64::total_cmp);
         let (&min, &max) = (all.first()?, all.last()?);
-        let slowest_rank = ranks.iter().filter(|times| !times.is_empty()).map(|times| mean(times)).fold(0.0, f64::max);
-        Some(Self { avg: mean(&all), min, max, p50: percentile(&all, 50), p99: percentile(&all, 99), slowest_rank })
+        let slowest_rank =
+            ranks.iter().filter(|times| !times.is_empty()).map(|times| mean(times)).fold(0.0, f64::max);
+        Some(Self {
+            avg: mean(&all),
+            min,
+            max,
+            p50: percentile(&all, 50),
+            p99: percentile(&all, 99),
+            slowest_rank,
+        })
     }
 }
 
@@ -62,22 +70,25 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// The narrowest interval between two of the values, as many from below as from above, that holds the true median
-    /// with a chance of at least 0.9; from the smallest to the largest value where none does. None of nothing.
+    /// The narrowest interval between two of the values, as many from below as from above, that holds the
+    /// true median with a chance of at least 0.9; from the smallest to the largest value where none does.
+    /// None of nothing.
     ///
     /// By order statistics: each independent value lies below the true median with a chance of one half.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
-        let outside = (0..sorted.len().div_ceil(2)).take_while(|&cut| coverage(sorted.len(), cut) >= 0.9).last();
+        let outside =
+            (0..sorted.len().div_ceil(2)).take_while(|&cut| coverage(sorted.len(), cut) >= 0.9).last();
         let cut = outside.unwrap_or(0);
         let (&low, &high) = (sorted.get(cut)?, sorted.get(sorted.len() - 1 - cut)?);
         Some(Self { median: median(&sorted), low, high, coverage: coverage(sorted.len(), cut) })
     }
 }
 
-/// The chance that the true median lies between the value at `cut` and its mirror image, of `count` sorted values.
+/// The chance that the true median lies between the value at `cut` and its mirror image, of `count` sorted
+/// values.
 fn coverage(count: usize, cut: usize) -> f64 {
     // P(at most `cut` of `count` fair coins show heads), term by term.
     let mut term = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
@@ -121,7 +132,11 @@ mod tests {
         ] {
             let values: Vec<f64> = (0..count).rev().map(f64::from).collect();
             let interval = Interval::of(&values).unwrap();
-            assert_eq!((interval.low, interval.high), (f64::from(cut), f64::from(count - 1 - cut)), "{count}");
+            assert_eq!(
+                (interval.low, interval.high),
+                (f64::from(cut), f64::from(count - 1 - cut)),
+                "{count}"
+            );
             assert!((interval.coverage - chance).abs() < 1e-12, "{count}: {interval:?}");
         }
         assert_eq!(Interval::of(&[]), None);

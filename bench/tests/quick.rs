@@ -50,7 +50,8 @@ fn assert_nobody_is_left(mark: &str) {
         let environment = fs::read(process.join("environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|variable| variable == entry.as_bytes())
     };
-    let left = || fs::read_dir("/proc").unwrap().flatten().filter(|process| bears_mark(&process.path())).count();
+    let left =
+        || fs::read_dir("/proc").unwrap().flatten().filter(|process| bears_mark(&process.path())).count();
     for _ in 0..100 {
         if left() == 0 {
             return;

@@ -9,9 +9,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank has a value that is not finite, handed in or summed up. The same error on every rank: nothing was applied, the step is not
-    /// in the residuals, and the group can be used on. Residuals are what they were to the rounding of the gradient that was
-    /// added and taken out again: what of an element is below half an ulp of that value is lost.
+    /// A rank has a value that is not finite, handed in or summed up. The same error on every rank: nothing
+    /// was applied, the step is not in the residuals, and the group can be used on. Residuals are what they
+    /// were to the rounding of the gradient that was added and taken out again: what of an element is below
+    /// half an ulp of that value is lost.
     #[error(
         "rank {rank} has a value or a sum that is not finite in tensor {tensor:?}: the step was left out on all ranks"
     )]
@@ -31,7 +32,9 @@ pub enum Error {
     },
 
     /// The gradients do not fit the tensors that the exchange was built for. Nothing was sent.
-    #[error("{what} has {found} elements, expected {expected}: hand in the tensors in the order of the builder")]
+    #[error(
+        "{what} has {found} elements, expected {expected}: hand in the tensors in the order of the builder"
+    )]
     Shape {
         /// Which argument: the list of gradients, or a tensor by name.
         what: String,
@@ -61,12 +64,13 @@ pub enum Error {
         tensor: String,
     },
 
-    /// The state of an exchange can't be saved, or not be loaded: it was cut off, damaged, or belongs to something else.
+    /// The state of an exchange can't be saved, or not be loaded: it was cut off, damaged, or belongs to
+    /// something else.
     #[error(transparent)]
     State(#[from] brevity_compress::Error),
 
-    /// A collective failed. After an exchange, what was handed in is in the residuals and goes out with the next
-    /// exchange that succeeds: do not hand it in again.
+    /// A collective failed. After an exchange, what was handed in is in the residuals and goes out with the
+    /// next exchange that succeeds: do not hand it in again.
     #[error(transparent)]
     Collective(#[from] Collective),
 }

@@ -1,7 +1,7 @@
 //! Brevity: the communication library that says less.
 //!
-//! Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with error
-//! feedback so that nothing is lost.
+//! Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with
+//! error feedback so that nothing is lost.
 //!
 //! ```no_run
 //! use brevity::{GradientExchange, Group, Policy};
@@ -18,8 +18,8 @@
 //! # Ok::<(), brevity::Error>(())
 //! ```
 //!
-//! Below that, everything is open: every collective on plain slices ([`Group`]), every compressor on plain vectors
-//! ([`compress`]), the transport by itself ([`transport`]).
+//! Below that, everything is open: every collective on plain slices ([`Group`]), every compressor on plain
+//! vectors ([`compress`]), the transport by itself ([`transport`]).
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,7 +1,7 @@
 //! Warnings of the library, on standard error.
 //!
-//! The library tells what it does as `tracing` events. Programs that collect these have their own subscriber; all others
-//! would never hear that something is not as they asked: [`to_stderr`] is for them.
+//! The library tells what it does as `tracing` events. Programs that collect these have their own subscriber;
+//! all others would never hear that something is not as they asked: [`to_stderr`] is for them.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ use tracing_subscriber::registry::LookupSpan;
 /// The variable that says how much is told: `off`, `error`, `warn` (unless set), `info`, `debug` or `trace`.
 pub const VARIABLE: &str = "BREVITY_LOG";
 
-/// Has this process tell warnings and errors of the library on standard error, one line each, or what `BREVITY_LOG` asks
-/// for. Does nothing where the process has a subscriber already.
+/// Has this process tell warnings and errors of the library on standard error, one line each, or what
+/// `BREVITY_LOG` asks for. Does nothing where the process has a subscriber already.
 pub fn to_stderr() {
     let asked = std::env::var(VARIABLE).unwrap_or_default();
     let level = match asked.as_str() {
@@ -48,7 +48,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, context: &FmtContext<'_, S, N>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let level = match *event.metadata().level() {
             tracing::Level::ERROR => "error",
             tracing::Level::WARN => "warning",

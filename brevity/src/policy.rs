@@ -60,11 +60,12 @@ impl Policy {
         Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Global(PutBack::Conserving) }))
     }
 
-    /// Factors of `rank` for the tensor as a matrix, its first dimension by the rest: PowerSGD. Vectors, and matrices
-    /// that would not shrink by a factor of 2, travel dense.
+    /// Factors of `rank` for the tensor as a matrix, its first dimension by the rest: PowerSGD. Vectors, and
+    /// matrices that would not shrink by a factor of 2, travel dense.
     ///
-    /// Where the first steps are to be dense, which can help while gradients change fast, begin with an exchange of
-    /// [`dense`](Self::dense) tensors and go over to this one: after a step that has succeeded a dense exchange keeps nothing that would have to come along.
+    /// Where the first steps are to be dense, which can help while gradients change fast, begin with an
+    /// exchange of [`dense`](Self::dense) tensors and go over to this one: after a step that has succeeded a
+    /// dense exchange keeps nothing that would have to come along.
     #[must_use]
     pub const fn low_rank(rank: usize) -> Self {
         Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
@@ -109,7 +110,8 @@ impl Policy {
                 Err(out_of_range("the number of elements", count as f64, "at most 2^32 with a sparse policy"))
             }
             Kind::Sparse(SparsePolicy { density, method }) => {
-                let density = Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
+                let density =
+                    Density::new(density).map_err(|_| out_of_range("density", density, DENSITIES))?;
                 Ok(Resolved::Sparse { k: density.entries(count), method })
             }
             Kind::LowRank { rank: 0, .. } => Err(out_of_range("rank", 0.0, "at least 1")),
@@ -160,20 +162,27 @@ mod tests {
         assert_eq!(policy.resolve("scalar", &[]).unwrap(), Resolved::Dense);
         assert_eq!(policy.resolve("small", &[4, 4]).unwrap(), Resolved::Dense);
         assert_eq!(policy.resolve("empty", &[0, 4]).unwrap(), Resolved::Dense);
-        assert_eq!(policy.resolve("conv", &[64, 3, 7, 7]).unwrap(), Resolved::LowRank { rows: 64, cols: 147, rank: 2 });
+        assert_eq!(
+            policy.resolve("conv", &[64, 3, 7, 7]).unwrap(),
+            Resolved::LowRank { rows: 64, cols: 147, rank: 2 }
+        );
     }
 
     #[test]
     fn densities_outside_their_range_are_refused() {
         for density in [0.0, -0.1, 1.5, f64::NAN] {
-            assert!(matches!(Policy::gtopk(density).resolve("t", &[8]), Err(Error::Policy { .. })), "{density}");
+            assert!(
+                matches!(Policy::gtopk(density).resolve("t", &[8]), Err(Error::Policy { .. })),
+                "{density}"
+            );
         }
         assert!(matches!(Policy::low_rank(0).resolve("t", &[8, 8]), Err(Error::Policy { .. })));
     }
 
     #[test]
     fn tensors_that_no_memory_or_no_index_reaches_are_refused() {
-        let refused = |policy: Policy, shape: &[usize]| matches!(policy.resolve("t", shape), Err(Error::Policy { .. }));
+        let refused =
+            |policy: Policy, shape: &[usize]| matches!(policy.resolve("t", shape), Err(Error::Policy { .. }));
         for policy in [Policy::dense(), Policy::topk(0.1), Policy::gtopk(0.1), Policy::low_rank(1)] {
             assert!(refused(policy, &[usize::MAX, 2]));
             assert!(refused(policy, &[2, usize::MAX / 2 + 1]));

@@ -7,8 +7,8 @@ use crate::status::brv_status;
 
 /// Runs a function's body: a failure or a panic becomes a status and the thread's last error.
 ///
-/// What a body may leave half done when it panics is behind a mutex, which the panic poisons, or is not used again: so
-/// the body counts as unwind safe.
+/// What a body may leave half done when it panics is behind a mutex, which the panic poisons, or is not used
+/// again: so the body counts as unwind safe.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> brv_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => brv_status::Ok,
@@ -39,7 +39,8 @@ pub(crate) fn guard_value<T>(otherwise: T, body: impl FnOnce() -> Result<T, Fail
 /// `handle` is NULL, or points to a live `T` which is not freed and not mutably borrowed during `'a`.
 pub(crate) unsafe fn object<'a, T>(handle: *const T, name: &str) -> Result<&'a T, Failure> {
     check(handle, name)?;
-    // SAFETY: not NULL and aligned, as just checked; live and unborrowed, as the caller of this function guarantees.
+    // SAFETY: not NULL and aligned, as just checked; live and unborrowed, as the caller of this function
+    // guarantees.
     Ok(unsafe { &*handle })
 }
 
@@ -70,7 +71,8 @@ pub(crate) unsafe fn free<T>(handle: *mut T) {
         return;
     }
     guard(|| {
-        // SAFETY: the handle was made by `Box::into_raw` in `hand_out`, and the caller of this function gives it up.
+        // SAFETY: the handle was made by `Box::into_raw` in `hand_out`, and the caller of this function gives
+        // it up.
         drop(unsafe { Box::from_raw(handle) });
         Ok(())
     });
@@ -83,7 +85,9 @@ pub(crate) fn check<T>(pointer: *const T, name: &str) -> Result<(), Failure> {
     }
     if !pointer.is_aligned() {
         let expected = align_of::<T>();
-        return Err(Failure::argument(format!("{name} is {pointer:p}, expected a multiple of {expected} bytes")));
+        return Err(Failure::argument(format!(
+            "{name} is {pointer:p}, expected a multiple of {expected} bytes"
+        )));
     }
     Ok(())
 }

@@ -24,8 +24,8 @@ pub unsafe extern "C" fn brv_barrier(group: *mut brv_group) -> brv_status {
 /// Copies `data` of rank `root` to all ranks.
 ///
 /// # Safety
-/// `group` is NULL or a live group; `data` has `n` elements of `r#type` that nobody else uses meanwhile, set on the
-/// root.
+/// `group` is NULL or a live group; `data` has `n` elements of `r#type` that nobody else uses meanwhile, set
+/// on the root.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_broadcast(
     group: *mut brv_group,
@@ -45,8 +45,8 @@ pub unsafe extern "C" fn brv_broadcast(
 /// Reduces `input` over all ranks into `output`, which may be the same memory.
 ///
 /// # Safety
-/// `group` is NULL or a live group; `input` and `output` have `n` elements of `r#type`; those of `input` are set, and
-/// nobody else writes them meanwhile; nobody else uses those of `output` meanwhile.
+/// `group` is NULL or a live group; `input` and `output` have `n` elements of `r#type`; those of `input` are
+/// set, and nobody else writes them meanwhile; nobody else uses those of `output` meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_all_reduce(
     group: *mut brv_group,
@@ -68,8 +68,8 @@ pub unsafe extern "C" fn brv_all_reduce(
 /// Gathers `own` of every rank into `all`, in rank order.
 ///
 /// # Safety
-/// `group` is NULL or a live group; `own` has `n` elements of `r#type`, set, that nobody writes meanwhile; `all` has
-/// `n` for each rank, that nobody else uses meanwhile.
+/// `group` is NULL or a live group; `own` has `n` elements of `r#type`, set, that nobody writes meanwhile;
+/// `all` has `n` for each rank, that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_all_gather(
     group: *mut brv_group,
@@ -92,7 +92,10 @@ unsafe fn broadcast<T: Element>(group: &Group, data: *mut T, n: usize, root: i32
     let data = Stretch::new(data, n, "data")?;
     let size = group.world_size();
     let Some(root) = u32::try_from(root).ok().filter(|&root| root < size) else {
-        return Err(Failure::argument(format!("root is {root}, expected a rank of the group (0 to {})", size - 1)));
+        return Err(Failure::argument(format!(
+            "root is {root}, expected a rank of the group (0 to {})",
+            size - 1
+        )));
     };
     let data = if root == group.rank() {
         // SAFETY: the caller in C guarantees memory that nobody else uses, set on the root.
@@ -138,6 +141,7 @@ unsafe fn all_gather<T: Element>(group: &Group, own: *const T, all: *mut T, n: u
     own.check_apart(all, "own and all")?;
     // SAFETY: the caller in C guarantees set memory that nobody writes.
     let own = unsafe { own.read() };
-    // SAFETY: the caller in C guarantees memory that nobody else uses; it is apart from `own`, as just checked.
+    // SAFETY: the caller in C guarantees memory that nobody else uses; it is apart from `own`, as just
+    // checked.
     Ok(group.all_gather(own, unsafe { all.zeroed() })?)
 }

@@ -67,7 +67,9 @@ pub(crate) fn reduction(number: brv_reduction) -> Result<Reduction, Failure> {
         AVERAGE => Ok(Reduction::Average),
         MAX => Ok(Reduction::Max),
         MIN => Ok(Reduction::Min),
-        other => Err(Failure::argument(format!("reduction is {other}, expected a brv_reduction ({SUM} to {MIN})"))),
+        other => {
+            Err(Failure::argument(format!("reduction is {other}, expected a brv_reduction ({SUM} to {MIN})")))
+        }
     }
 }
 

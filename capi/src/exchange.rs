@@ -13,7 +13,8 @@ use crate::memory::Stretch;
 use crate::saved::{nothing_follows, write_saved, write_size};
 use crate::status::brv_status;
 
-/// The gradients of a model, and what of them waits. The mutex turns use by two threads at once into an error.
+/// The gradients of a model, and what of them waits. The mutex turns use by two threads at once into an
+/// error.
 pub struct brv_exchange(Mutex<Plan>);
 
 /// The tensors as they were added, and the exchange that the first use makes of them.
@@ -35,7 +36,10 @@ struct Tensor {
 /// # Safety
 /// `group` is NULL or a live group; `exchange` is NULL, or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_new(group: *mut brv_group, exchange: *mut *mut brv_exchange) -> brv_status {
+pub unsafe extern "C" fn brv_exchange_new(
+    group: *mut brv_group,
+    exchange: *mut *mut brv_exchange,
+) -> brv_status {
     let make = || {
         // SAFETY: the caller in C guarantees a live group.
         let group = Arc::clone(unsafe { group_of(group) }?.shared());
@@ -118,8 +122,8 @@ pub unsafe extern "C" fn brv_exchange_add_low_rank(
 /// Averages the gradients of all tensors over all ranks, in place.
 ///
 /// # Safety
-/// `exchange` is NULL or a live exchange; `gradients` has `tensors` pointers, each to as many elements as the tensor has, set,
-/// that nobody else uses meanwhile.
+/// `exchange` is NULL or a live exchange; `gradients` has `tensors` pointers, each to as many elements as the
+/// tensor has, set, that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_average(
     exchange: *mut brv_exchange,
@@ -131,7 +135,9 @@ pub unsafe extern "C" fn brv_exchange_average(
         let mut plan = unsafe { plan_of(exchange) }?;
         if tensors != plan.tensors.len() {
             let expected = plan.tensors.len();
-            return Err(Failure::argument(format!("tensors is {tensors}, expected {expected}: one gradient for each")));
+            return Err(Failure::argument(format!(
+                "tensors is {tensors}, expected {expected}: one gradient for each"
+            )));
         }
         // SAFETY: the caller in C guarantees as many pointers, which nobody writes.
         let pointers = unsafe { Stretch::new(gradients, tensors, "gradients")?.read() };
@@ -140,8 +146,10 @@ pub unsafe extern "C" fn brv_exchange_average(
         });
         let stretches: Vec<Stretch<f32>> = stretches.collect::<Result<_, _>>()?;
         Stretch::check_all_apart(&stretches, "two gradients")?;
-        // SAFETY: the caller in C guarantees set memory that nobody else uses; the stretches are apart, as just checked.
-        let mut slices: Vec<&mut [f32]> = stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
+        // SAFETY: the caller in C guarantees set memory that nobody else uses; the stretches are apart, as
+        // just checked.
+        let mut slices: Vec<&mut [f32]> =
+            stretches.into_iter().map(|stretch| unsafe { stretch.write() }).collect();
         Ok(plan.exchange()?.average(&mut slices)?)
     })
 }
@@ -168,8 +176,8 @@ pub unsafe extern "C" fn brv_exchange_set_density(
 /// Copies what waits of a tensor to `out`.
 ///
 /// # Safety
-/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero; `out` has `n` elements that nobody else
-/// uses meanwhile.
+/// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero; `out` has `n`
+/// elements that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_residual(
     exchange: *mut brv_exchange,
@@ -196,7 +204,10 @@ pub unsafe extern "C" fn brv_exchange_residual(
 /// # Safety
 /// `exchange` is NULL or a live exchange; `bytes` is NULL, or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_saved_size(exchange: *mut brv_exchange, bytes: *mut usize) -> brv_status {
+pub unsafe extern "C" fn brv_exchange_saved_size(
+    exchange: *mut brv_exchange,
+    bytes: *mut usize,
+) -> brv_status {
     guard(|| {
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
@@ -210,7 +221,11 @@ pub unsafe extern "C" fn brv_exchange_saved_size(exchange: *mut brv_exchange, by
 /// # Safety
 /// `exchange` is NULL or a live exchange; `out` has so many `bytes` that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_exchange_save(exchange: *mut brv_exchange, out: *mut c_void, bytes: usize) -> brv_status {
+pub unsafe extern "C" fn brv_exchange_save(
+    exchange: *mut brv_exchange,
+    out: *mut c_void,
+    bytes: usize,
+) -> brv_status {
     guard(|| {
         // SAFETY: the caller in C guarantees a live exchange.
         let mut plan = unsafe { plan_of(exchange) }?;
@@ -251,8 +266,12 @@ unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexGuard<'a, Pl
     // SAFETY: the caller of this function guarantees what `object` demands.
     match unsafe { object(exchange, "exchange") }?.0.try_lock() {
         Ok(plan) => Ok(plan),
-        Err(TryLockError::WouldBlock) => Err(Failure::argument("exchange is in use by another thread: wait for it")),
-        Err(TryLockError::Poisoned(_)) => Err(Failure::panic(&"the exchange was left unfinished by an earlier defect")),
+        Err(TryLockError::WouldBlock) => {
+            Err(Failure::argument("exchange is in use by another thread: wait for it"))
+        }
+        Err(TryLockError::Poisoned(_)) => {
+            Err(Failure::panic(&"the exchange was left unfinished by an earlier defect"))
+        }
     }
 }
 
@@ -274,7 +293,9 @@ unsafe fn add(
         )));
     }
     if plan.tensors.iter().any(|tensor| tensor.name == name) {
-        return Err(Failure::argument(format!("there are two tensors named {name:?}: give each its own name")));
+        return Err(Failure::argument(format!(
+            "there are two tensors named {name:?}: give each its own name"
+        )));
     }
     let count = policy.check(&name, &shape)?;
     plan.tensors.push(Tensor { name, shape, count, policy });

@@ -54,7 +54,8 @@ impl Failure {
     pub(crate) fn record(self) -> brv_status {
         let text = CString::new(self.text.replace('\0', " ")).unwrap_or_default();
         let rank = self.rank.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(NO_RANK);
-        // A thread that is being torn down has no place for a text any more; the status still reaches the caller.
+        // A thread that is being torn down has no place for a text any more; the status still reaches the
+        // caller.
         let _ = LAST.try_with(|last| last.replace(Last { text, rank }));
         self.status
     }
@@ -78,8 +79,8 @@ impl From<ucx_sys_wrap::Error> for Failure {
     }
 }
 
-/// The text of this thread's last failed call; empty if none has failed. Never NULL, valid until the thread's next
-/// failed call.
+/// The text of this thread's last failed call; empty if none has failed. Never NULL, valid until the thread's
+/// next failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn brv_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())

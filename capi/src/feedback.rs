@@ -58,7 +58,11 @@ pub unsafe extern "C" fn brv_feedback_free(feedback: *mut brv_feedback) {
 /// # Safety
 /// `feedback` is NULL or a live feedback; `out` has `n` elements that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_feedback_residual(feedback: *const brv_feedback, out: *mut f32, n: usize) -> brv_status {
+pub unsafe extern "C" fn brv_feedback_residual(
+    feedback: *const brv_feedback,
+    out: *mut f32,
+    n: usize,
+) -> brv_status {
     guard(|| {
         // SAFETY: the caller in C guarantees a live feedback.
         let bound = unsafe { feedback_of(feedback) }?;
@@ -72,7 +76,8 @@ pub unsafe extern "C" fn brv_feedback_residual(feedback: *const brv_feedback, ou
 /// Averages `gradient` over all ranks by gTop-k, in place.
 ///
 /// # Safety
-/// `group` and `feedback` are NULL or live; `gradient` has `n` elements, set, that nobody else uses meanwhile.
+/// `group` and `feedback` are NULL or live; `gradient` has `n` elements, set, that nobody else uses
+/// meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_gtopk_all_reduce(
     group: *mut brv_group,
@@ -130,7 +135,9 @@ pub(crate) const NO_DENSITY: f64 = 1.0;
 ///
 /// # Safety
 /// As [`object`].
-pub(crate) unsafe fn feedback_of<'a>(feedback: *const brv_feedback) -> Result<MutexGuard<'a, Option<Bound>>, Failure> {
+pub(crate) unsafe fn feedback_of<'a>(
+    feedback: *const brv_feedback,
+) -> Result<MutexGuard<'a, Option<Bound>>, Failure> {
     if feedback.is_null() {
         return Err(Failure::argument(
             "feedback is NULL, expected one made by brv_feedback_new: without it, what is not sent is lost",
@@ -142,7 +149,9 @@ pub(crate) unsafe fn feedback_of<'a>(feedback: *const brv_feedback) -> Result<Mu
         Err(TryLockError::WouldBlock) => {
             Err(Failure::argument("feedback is in use by another thread: give each tensor its own"))
         }
-        Err(TryLockError::Poisoned(_)) => Err(Failure::panic(&"the feedback was left unfinished by an earlier defect")),
+        Err(TryLockError::Poisoned(_)) => {
+            Err(Failure::panic(&"the feedback was left unfinished by an earlier defect"))
+        }
     }
 }
 
@@ -161,8 +170,12 @@ impl Bound {
         match state {
             Some(bound) => bound.check(group, shape)?,
             None => {
-                *state =
-                    Some(Self { group: Arc::clone(group), shape, density, exchange: build(group, shape, density)? })
+                *state = Some(Self {
+                    group: Arc::clone(group),
+                    shape,
+                    density,
+                    exchange: build(group, shape, density)?,
+                })
             }
         }
         state.as_mut().ok_or_else(never_used)
@@ -203,7 +216,8 @@ impl Bound {
         let outcome = next.average(&mut [&mut sum[..]]);
         match &outcome {
             Ok(()) => gradient.copy_from_slice(&sum),
-            // The step was left out, the residual handed in with it too: it is still here, and so is the old density.
+            // The step was left out, the residual handed in with it too: it is still here, and so is the old
+            // density.
             Err(Error::NonFinite { .. } | Error::Overflow { .. }) => {
                 return Ok(outcome?);
             }
@@ -223,7 +237,9 @@ pub(crate) fn build(group: &Shared, shape: Shape, density: f64) -> Result<Gradie
     let builder = GradientExchange::builder(&group.group);
     let builder = match shape {
         Shape::Gtopk { n } => builder.tensor(TENSOR, [n], Policy::gtopk(density)),
-        Shape::LowRank { rows, cols, rank } => builder.tensor(TENSOR, [rows, cols], Policy::low_rank(rank as usize)),
+        Shape::LowRank { rows, cols, rank } => {
+            builder.tensor(TENSOR, [rows, cols], Policy::low_rank(rank as usize))
+        }
     };
     Ok(builder.build()?)
 }

@@ -1,10 +1,12 @@
 //! The C ABI of Brevity: `libbrevity.so`, `libbrevity.a` and `brevity.h`.
 //!
-//! `include/brevity.h` documents every function for its callers; the items here say only what Rust needs. `install.sh`
-//! installs the libraries under their final names, with the header, a pkg-config file and a CMake package.
+//! `include/brevity.h` documents every function for its callers; the items here say only what Rust needs.
+//! `install.sh` installs the libraries under their final names, with the header, a pkg-config file and a
+//! CMake package.
 //!
-//! Rules of every function: no panic leaves it ([`brv_status::Panic`]), every pointer is checked for NULL and alignment
-//! before it is used, and what cannot be checked is what its `# Safety` section demands of the caller.
+//! Rules of every function: no panic leaves it ([`brv_status::Panic`]), every pointer is checked for NULL and
+//! alignment before it is used, and what cannot be checked is what its `# Safety` section demands of the
+//! caller.
 #![allow(non_camel_case_types, reason = "types have their C names")]
 
 mod boundary;
@@ -22,9 +24,9 @@ mod version;
 pub use collective::{brv_all_gather, brv_all_reduce, brv_barrier, brv_broadcast};
 pub use element::{brv_reduction, brv_type};
 pub use exchange::{
-    brv_exchange, brv_exchange_add_dense, brv_exchange_add_gtopk, brv_exchange_add_low_rank, brv_exchange_add_topk,
-    brv_exchange_average, brv_exchange_free, brv_exchange_load, brv_exchange_new, brv_exchange_residual,
-    brv_exchange_save, brv_exchange_saved_size,
+    brv_exchange, brv_exchange_add_dense, brv_exchange_add_gtopk, brv_exchange_add_low_rank,
+    brv_exchange_add_topk, brv_exchange_average, brv_exchange_free, brv_exchange_load, brv_exchange_new,
+    brv_exchange_residual, brv_exchange_save, brv_exchange_saved_size,
 };
 pub use failure::{brv_last_error, brv_last_error_rank};
 pub use feedback::{
@@ -32,8 +34,8 @@ pub use feedback::{
     brv_low_rank_all_reduce,
 };
 pub use group::{
-    brv_group, brv_group_abort, brv_group_free, brv_group_from_env, brv_group_rank, brv_group_size, brv_group_solo,
-    brv_group_transport,
+    brv_group, brv_group_abort, brv_group_free, brv_group_from_env, brv_group_rank, brv_group_size,
+    brv_group_solo, brv_group_transport,
 };
 pub use saved::{brv_feedback_load, brv_feedback_save, brv_feedback_saved_size};
 pub use status::brv_status;

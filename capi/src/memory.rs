@@ -5,7 +5,8 @@ use bytemuck::Pod;
 use crate::boundary::check;
 use crate::failure::Failure;
 
-/// `count` elements that the caller lends; `count` and the address are checked, the memory is not touched yet.
+/// `count` elements that the caller lends; `count` and the address are checked, the memory is not touched
+/// yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch<T> {
     start: *const T,
@@ -13,17 +14,20 @@ pub(crate) struct Stretch<T> {
 }
 
 impl<T: Copy> Stretch<T> {
-    /// Checks a pointer for NULL and alignment, and the length for overflow. With `count` 0 any pointer will do.
+    /// Checks a pointer for NULL and alignment, and the length for overflow. With `count` 0 any pointer will
+    /// do.
     pub(crate) fn new(start: *const T, count: usize, name: &str) -> Result<Self, Failure> {
         if count == 0 {
             return Ok(Self { start: std::ptr::NonNull::dangling().as_ptr(), count });
         }
         check(start, name)?;
-        let fits = count
-            .checked_mul(size_of::<T>())
-            .is_some_and(|bytes| isize::try_from(bytes).is_ok() && (start as usize).checked_add(bytes).is_some());
+        let fits = count.checked_mul(size_of::<T>()).is_some_and(|bytes| {
+            isize::try_from(bytes).is_ok() && (start as usize).checked_add(bytes).is_some()
+        });
         if !fits {
-            return Err(Failure::argument(format!("{name} has {count} elements, which no memory can hold: check n")));
+            return Err(Failure::argument(format!(
+                "{name} has {count} elements, which no memory can hold: check n"
+            )));
         }
         Ok(Self { start, count })
     }
@@ -89,9 +93,12 @@ impl<T: Copy> Stretch<T> {
     pub(crate) unsafe fn fill(self, source: &[T]) -> Result<(), Failure> {
         let (found, expected) = (self.count, source.len());
         if found != expected {
-            return Err(Failure::argument(format!("n is {found}, expected {expected}, the length of the tensor")));
+            return Err(Failure::argument(format!(
+                "n is {found}, expected {expected}, the length of the tensor"
+            )));
         }
-        // SAFETY: the caller of this function guarantees memory that nobody else uses, so it is apart from `source`.
+        // SAFETY: the caller of this function guarantees memory that nobody else uses, so it is apart from
+        // `source`.
         unsafe { self.copied_from(Self { start: source.as_ptr(), count: expected }) };
         Ok(())
     }
@@ -108,7 +115,8 @@ impl<T: Pod> Stretch<T> {
     /// # Safety
     /// As [`write`](Self::write), but for the elements being set.
     pub(crate) unsafe fn zeroed<'a>(self) -> &'a mut [T] {
-        // SAFETY: `new` checked pointer and length; the caller of this function guarantees that they may be written.
+        // SAFETY: `new` checked pointer and length; the caller of this function guarantees that they may be
+        // written.
         unsafe { self.start.cast_mut().write_bytes(0, self.count) };
         // SAFETY: set just now; the caller of this function guarantees the rest.
         unsafe { self.write() }
@@ -148,8 +156,11 @@ mod tests {
         assert!(stretch(right).check_apart(stretch(&values[..5]), "the parts").is_err());
         assert!(stretch(&values).check_apart(stretch(&values[3..5]), "the parts").is_err());
         assert!(stretch(left).is_same(stretch(left)));
-        let (first, second, nothing) = (stretch(&values[..3]), stretch(&values[3..6]), stretch(&values[1..1]));
-        assert!(Stretch::check_all_apart(&[stretch(&values[6..]), nothing, first, second], "the parts").is_ok());
+        let (first, second, nothing) =
+            (stretch(&values[..3]), stretch(&values[3..6]), stretch(&values[1..1]));
+        assert!(
+            Stretch::check_all_apart(&[stretch(&values[6..]), nothing, first, second], "the parts").is_ok()
+        );
         assert!(Stretch::check_all_apart(&[stretch(&values[5..]), first, second], "the parts").is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Feedbacks in bytes, to go on after a restart.
 //!
-//! Two saved states, one after the other (see [`brevity::compress::state`]): what the feedback is for, in five numbers, and its
-//! exchange.
+//! Two saved states, one after the other (see [`brevity::compress::state`]): what the feedback is for, in
+//! five numbers, and its exchange.
 
 use std::ffi::c_void;
 use std::io::{self, Write};
@@ -21,7 +21,10 @@ use crate::status::brv_status;
 /// # Safety
 /// `feedback` is NULL or a live feedback; `bytes` is NULL, or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn brv_feedback_saved_size(feedback: *const brv_feedback, bytes: *mut usize) -> brv_status {
+pub unsafe extern "C" fn brv_feedback_saved_size(
+    feedback: *const brv_feedback,
+    bytes: *mut usize,
+) -> brv_status {
     guard(|| {
         // SAFETY: the caller in C guarantees a live feedback.
         let bound = unsafe { feedback_of(feedback) }?;
@@ -97,7 +100,10 @@ impl Bound {
         // Before memory is taken for it.
         let expected = shape.count().and_then(|n| n.checked_mul(size_of::<f32>()));
         if expected.is_none_or(|expected| expected > saved.len()) {
-            return Err(refused(Fault::Truncated { found: saved.len(), expected: expected.unwrap_or(usize::MAX) }));
+            return Err(refused(Fault::Truncated {
+                found: saved.len(),
+                expected: expected.unwrap_or(usize::MAX),
+            }));
         }
         let mut exchange = build(group, shape, density)?;
         exchange.load(&mut saved)?;
@@ -151,8 +157,8 @@ fn refused(fault: Fault) -> Failure {
     brevity::Error::from(brevity::compress::Error::from(fault)).into()
 }
 
-/// What a feedback is for. Its five numbers: the method (1 for gTop-k, 2 for low rank), the length or the rows, the columns, the
-/// rank, and the bits of the density.
+/// What a feedback is for. Its five numbers: the method (1 for gTop-k, 2 for low rank), the length or the
+/// rows, the columns, the rank, and the bits of the density.
 struct Purpose {
     shape: Shape,
     density: f64,
@@ -180,7 +186,8 @@ impl State for Purpose {
     }
 
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), brevity::compress::Error> {
-        let [method, first, second, third] = [contents.u64()?, contents.u64()?, contents.u64()?, contents.u64()?];
+        let [method, first, second, third] =
+            [contents.u64()?, contents.u64()?, contents.u64()?, contents.u64()?];
         let lengths = usize::try_from(first).ok().zip(usize::try_from(second).ok());
         self.shape = match (method, lengths, u32::try_from(third)) {
             (GTOPK, Some((n, 0)), Ok(0)) => Shape::Gtopk { n },

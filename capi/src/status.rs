@@ -68,9 +68,9 @@ pub(crate) fn of_transport(error: &Transport) -> Verdict {
         Transport::Timeout { rank, .. } => (brv_status::Timeout, Some(rank.0)),
         Transport::MissingRanks { missing, .. } => (brv_status::Timeout, missing.first().map(|rank| rank.0)),
         Transport::Mismatch { rank, .. } => (brv_status::Mismatch, Some(rank.0)),
-        Transport::TooLong { rank, .. } | Transport::Protocol { rank, .. } | Transport::Disagreement { rank, .. } => {
-            (brv_status::Protocol, Some(rank.0))
-        }
+        Transport::TooLong { rank, .. }
+        | Transport::Protocol { rank, .. }
+        | Transport::Disagreement { rank, .. } => (brv_status::Protocol, Some(rank.0)),
         Transport::Unauthenticated { .. } => (brv_status::Protocol, None),
         Transport::Environment { .. } => (brv_status::Environment, None),
         _ => (brv_status::Transport, None),
@@ -85,7 +85,10 @@ mod tests {
     #[test]
     fn the_rank_concerned_survives_every_layer() {
         let lost = Transport::PeerLost { rank: Rank(3) };
-        assert_eq!(of_facade(&Facade::Collective(Collective::Transport(lost))), (brv_status::PeerLost, Some(3)));
+        assert_eq!(
+            of_facade(&Facade::Collective(Collective::Transport(lost))),
+            (brv_status::PeerLost, Some(3))
+        );
         let payload = Collective::Payload { rank: Rank(2), what: "7 bytes".into() };
         assert_eq!(of_collective(&payload), (brv_status::Protocol, Some(2)));
         let bad = Facade::NonFinite { rank: 1, tensor: "gradient".into() };

@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
-/// Raised with every change that breaks programs compiled against an older header; also the number in the soname.
+/// Raised with every change that breaks programs compiled against an older header; also the number in the
+/// soname.
 pub(crate) const ABI_VERSION: u32 = 1;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {

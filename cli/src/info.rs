@@ -171,7 +171,10 @@ fn launchers() -> Vec<LauncherFound> {
 fn pmix() -> Pmix {
     let found = pmix_available();
     let available = found.is_ok();
-    Pmix { available, note: found.err().unwrap_or_else(|| "for ranks under mpirun and srun --mpi=pmix".into()) }
+    Pmix {
+        available,
+        note: found.err().unwrap_or_else(|| "for ranks under mpirun and srun --mpi=pmix".into()),
+    }
 }
 
 fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
@@ -199,7 +202,10 @@ fn defaults() -> Vec<Setting> {
         of("timeout of a call", format!("{} s", timeout.as_secs_f64())),
         of("timeout of joining", "60 s".into()),
         of("messages kept before they are received, over tcp", format!("{unexpected_mib} MiB a peer")),
-        of("messages kept before they are received, over ucx", format!("{} MiB a peer", ucx::CREDIT_BYTES >> 20)),
+        of(
+            "messages kept before they are received, over ucx",
+            format!("{} MiB a peer", ucx::CREDIT_BYTES >> 20),
+        ),
         of("messages sent in one piece, over ucx", format!("up to {at_once_kib} KiB")),
         of("alpha, which chooses algorithms", format!("{} us", cost.alpha * 1e6)),
         of("beta, which chooses algorithms", format!("{} ns/byte", cost.beta * 1e9)),
@@ -208,7 +214,8 @@ fn defaults() -> Vec<Setting> {
 
 fn variables(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
     let shown = |name, value: String| if name == KEY { "(set, not shown)".to_owned() } else { value };
-    let set = |(name, meaning)| lookup(name).map(|value| Variable { name, value: shown(name, value), meaning });
+    let set =
+        |(name, meaning)| lookup(name).map(|value| Variable { name, value: shown(name, value), meaning });
     VARIABLES.into_iter().filter_map(set).collect()
 }
 
@@ -228,7 +235,8 @@ macro_rules! features {
 impl Cpu {
     fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        let (used, unused) = features!(is_x86_feature_detected: "sse2" "sse4.2" "avx" "avx2" "fma" "f16c" "avx512f");
+        let (used, unused) =
+            features!(is_x86_feature_detected: "sse2" "sse4.2" "avx" "avx2" "fma" "f16c" "avx512f");
         #[cfg(target_arch = "aarch64")]
         let (used, unused) = features!(is_aarch64_feature_detected: "neon" "fp16" "sve");
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -251,13 +259,19 @@ impl fmt::Display for Info {
         }
         writeln!(f, "launcher")?;
         for LauncherFound { name, counts, rank } in &self.launchers {
-            let rank = rank.map_or_else(|| "a rank that is no number".to_owned(), |rank| format!("rank {rank}"));
+            let rank =
+                rank.map_or_else(|| "a rank that is no number".to_owned(), |rank| format!("rank {rank}"));
             writeln!(f, "  {name}: {rank}{}", if *counts { "" } else { " (around the one that counts)" })?;
         }
         if self.launchers.is_empty() {
             writeln!(f, "  none: this process is alone")?;
         }
-        writeln!(f, "  pmix {:<8} {}", if self.pmix.available { "found" } else { "missing" }, self.pmix.note)?;
+        writeln!(
+            f,
+            "  pmix {:<8} {}",
+            if self.pmix.available { "found" } else { "missing" },
+            self.pmix.note
+        )?;
         let Cpu { architecture, processors, kernels, used, unused } = &self.cpu;
         writeln!(f, "processor\n  {architecture}, {processors} processors for this process")?;
         writeln!(f, "  compression: {kernels}\n  the rest: {}, not used: {}", list(used), list(unused))?;
@@ -288,7 +302,8 @@ mod tests {
     #[test]
     fn keys_are_not_shown() {
         let info = Info::collect(|name| (name == KEY || name == "RANK").then(|| "secret7".to_owned()));
-        let rank = Variable { name: "RANK", value: "secret7".into(), meaning: "this rank, as torchrun says it" };
+        let rank =
+            Variable { name: "RANK", value: "secret7".into(), meaning: "this rank, as torchrun says it" };
         assert_eq!(info.environment[1], rank);
         assert_eq!(info.environment[0].value, "(set, not shown)");
         assert_eq!(info.to_string().matches("secret7").count(), 1);

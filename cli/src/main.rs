@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(complaint("brevity perf latency --bogus"), "unexpected argument '--bogus' found");
         assert!(complaint("brevity perf latency --size 8:4").ends_with("MIN is larger than MAX"));
         assert_eq!(complaint("brevity"), "expected a command: run, perf, info");
-        let remedy = "unexpected argument 'true' found: put -- before the program, as in `brevity run -n 2 -- true`";
+        let remedy =
+            "unexpected argument 'true' found: put -- before the program, as in `brevity run -n 2 -- true`";
         assert_eq!(complaint("brevity run -n 2 true"), remedy);
         assert_eq!(complaint("brevity run --bogus"), "unexpected argument '--bogus' found");
         assert!(complaint("brevity sing").contains("'sing'"));

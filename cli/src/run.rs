@@ -132,13 +132,17 @@ fn find(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
     let candidates: Vec<PathBuf> = if program.as_encoded_bytes().contains(&b'/') {
         vec![PathBuf::from(program)]
     } else {
-        path.map(|path| env::split_paths(path).map(|folder| folder.join(program)).collect()).unwrap_or_default()
+        path.map(|path| env::split_paths(path).map(|folder| folder.join(program)).collect())
+            .unwrap_or_default()
     };
     let files: Vec<PathBuf> = candidates.into_iter().filter(|candidate| candidate.is_file()).collect();
     if files.is_empty() {
         return Err(failed("there is no such file here or in PATH: give a path, as ./program"));
     }
-    files.into_iter().find(|file| is_executable(file)).ok_or_else(|| failed("it is not executable: use chmod +x"))
+    files
+        .into_iter()
+        .find(|file| is_executable(file))
+        .ok_or_else(|| failed("it is not executable: use chmod +x"))
 }
 
 fn is_executable(file: &Path) -> bool {

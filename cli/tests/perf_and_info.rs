@@ -17,8 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MARK: &str = "BREVITY_CLI_TEST_MARK";
 
 /// What a launcher would have set.
-const LAUNCHED: [&str; 7] =
-    ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "BREVITY_MASTER", "BREVITY_TRANSPORT", "RANK", "WORLD_SIZE", "MASTER_ADDR"];
+const LAUNCHED: [&str; 7] = [
+    "BREVITY_RANK",
+    "BREVITY_WORLD_SIZE",
+    "BREVITY_MASTER",
+    "BREVITY_TRANSPORT",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+];
 
 struct Ended {
     status: Option<i32>,
@@ -169,11 +176,15 @@ fn latency_prints_the_columns_of_the_osu_benchmarks() {
 #[test]
 fn bandwidth_is_measured_in_four_ranks() {
     let table = succeed("perf bandwidth --np 4 --transport tcp --size 1K:64K --iterations 4 --verify");
-    assert!(table.lines().any(|line| line.starts_with("# Size") && line.contains("Bandwidth(MB/s)")), "{table}");
+    assert!(
+        table.lines().any(|line| line.starts_with("# Size") && line.contains("Bandwidth(MB/s)")),
+        "{table}"
+    );
     assert_eq!(sizes(&table).len(), 7);
     for name in ["bibandwidth", "put", "get", "broadcast", "allgather"] {
-        let figures =
-            json(&succeed(&format!("perf {name} --transport tcp --size 4K --iterations 5 --verify --json -")));
+        let figures = json(&succeed(&format!(
+            "perf {name} --transport tcp --size 4K --iterations 5 --verify --json -"
+        )));
         assert_eq!(figures["name"], name);
         assert_row(&figures["rows"][0]);
     }
@@ -181,8 +192,7 @@ fn bandwidth_is_measured_in_four_ranks() {
 
 #[test]
 fn gtopk_says_what_it_sends() {
-    let line =
-        "perf gtopk-allreduce --np 2 --transport tcp --elements 100K --density 0.001,0.01 --iterations 3 --json -";
+    let line = "perf gtopk-allreduce --np 2 --transport tcp --elements 100K --density 0.001,0.01 --iterations 3 --json -";
     let figures = json(&succeed(line));
     let rows = figures["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2);
@@ -221,12 +231,18 @@ fn kernels_of_compression_stand_beside_their_floors() {
     // Where NumPy is missing it is said, and each that is there is named and measured.
     let peers: Vec<&str> = figures["peers"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let versions = peers.iter().filter_map(|peer| peer.strip_prefix("numpy: ")?.split(' ').next());
-    let expected: Vec<_> = versions.map(|version| format!("gradient drop, warm, beside numpy {version}")).collect();
-    let measured = rows.iter().filter(|row| row["group"] == "numpy").map(|row| row["kernel"].as_str().unwrap());
+    let expected: Vec<_> =
+        versions.map(|version| format!("gradient drop, warm, beside numpy {version}")).collect();
+    let measured =
+        rows.iter().filter(|row| row["group"] == "numpy").map(|row| row["kernel"].as_str().unwrap());
     assert_eq!(measured.collect::<Vec<_>>(), expected);
     assert_eq!(table.contains("missing: numpy"), expected.is_empty());
-    assert!(table.contains("bars met") && fs::read_to_string(folder.path().join("a.svg")).unwrap().starts_with("<svg"));
-    let mut kept: Vec<_> = fs::read_dir(folder.path().join("kept")).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(
+        table.contains("bars met")
+            && fs::read_to_string(folder.path().join("a.svg")).unwrap().starts_with("<svg")
+    );
+    let mut kept: Vec<_> =
+        fs::read_dir(folder.path().join("kept")).unwrap().map(|file| file.unwrap().path()).collect();
     kept.sort();
     let endings: Vec<_> = kept.iter().map(|file| file.extension().unwrap().to_str().unwrap()).collect();
     assert_eq!(endings, ["json", "svg", "txt"]);

@@ -96,7 +96,8 @@ fn a_killed_launcher_leaves_neither_ranks_nor_what_they_started() {
 #[test]
 fn a_transport_may_come_from_the_environment() {
     let transports = |option: &[&str]| {
-        let arguments = [&["run", "-n", "1"], option, &["--", "sh", "-c", "echo $BREVITY_TRANSPORT"]].concat();
+        let arguments =
+            [&["run", "-n", "1"], option, &["--", "sh", "-c", "echo $BREVITY_TRANSPORT"]].concat();
         text(&Command::new(BREVITY).args(arguments).env("BREVITY_TRANSPORT", "tcp").output().unwrap().stdout)
     };
     assert_eq!(transports(&[]), "tcp\n");
@@ -108,7 +109,8 @@ fn ranks_are_told_to_encrypt() {
     let output = brevity(&["run", "-n", "1", "--encrypt", "--", "sh", "-c", "echo $BREVITY_ENCRYPT"]);
     assert_eq!(text(&output.stdout), "1\n");
     assert_eq!(text(&shell("1", "echo ${BREVITY_ENCRYPT-unset}").stdout), "unset\n");
-    let ranks = ["run", "-n", "2", "--encrypt", "--", BREVITY, "perf", "latency", "--size", "8:8", "--verify"];
+    let ranks =
+        ["run", "-n", "2", "--encrypt", "--", BREVITY, "perf", "latency", "--size", "8:8", "--verify"];
     let output = Command::new(BREVITY)
         .args(ranks)
         .envs([("BREVITY_SHARED_MEMORY", "off"), ("BREVITY_TCP_STREAMS", "2")])
@@ -146,11 +148,16 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
         ("BREVITY_ENCRYPT", "please"),
         ("BREVITY_TCP_STREAMS", "17"),
     ] {
-        for arguments in [&["run", "-n", "3", "--", "echo", "started"][..], &["perf", "allreduce", "--np", "3"]] {
+        for arguments in
+            [&["run", "-n", "3", "--", "echo", "started"][..], &["perf", "allreduce", "--np", "3"]]
+        {
             let output = Command::new(BREVITY).args(arguments).env(name, value).output().unwrap();
             let stderr = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{arguments:?}, {name}={value}: {stderr}");
-            assert!(stderr.contains(name) && stderr.contains(value) && stderr.lines().count() == 1, "{stderr}");
+            assert!(
+                stderr.contains(name) && stderr.contains(value) && stderr.lines().count() == 1,
+                "{stderr}"
+            );
             assert!(output.stdout.is_empty(), "a rank was started");
         }
     }

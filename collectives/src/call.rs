@@ -17,8 +17,8 @@ use crate::poison::Poison;
 
 /// What every algorithm works with: who takes part, and sends and receives that belong to this call.
 ///
-/// Several collectives may run one after the other inside one call ([`describe`](Self::describe)): their messages
-/// are matched in order.
+/// Several collectives may run one after the other inside one call ([`describe`](Self::describe)): their
+/// messages are matched in order.
 pub struct Call<'comm, 'env> {
     comm: &'comm Comm<'env>,
     identity: Identity,
@@ -75,7 +75,10 @@ impl Shared {
     /// The call's error for a transport's.
     pub(crate) fn error(&self, place: &Place, error: ucx_sys_wrap::Error) -> Error {
         use ucx_sys_wrap::Error as Transport;
-        if matches!(error, Transport::Mismatch { .. } | Transport::TooLong { .. } | Transport::Protocol { .. }) {
+        if matches!(
+            error,
+            Transport::Mismatch { .. } | Transport::TooLong { .. } | Transport::Protocol { .. }
+        ) {
             self.set_broken();
         }
         Error::at(place, error)
@@ -131,15 +134,15 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.place.description
     }
 
-    /// Says that this rank has a value that is not finite in tensor `tensor` of the call. It spreads with the call's
-    /// messages, so this rank must take part in the call all the same, with nothing to say.
+    /// Says that this rank has a value that is not finite in tensor `tensor` of the call. It spreads with the
+    /// call's messages, so this rank must take part in the call all the same, with nothing to say.
     pub fn set_poison(&self, tensor: u32) {
         let poison = Poison { rank: self.rank(), tensor };
         self.shared.mark.fetch_max(poison.mark().0, Ordering::Relaxed);
     }
 
-    /// Whether any rank has set poison, as far as this rank has heard. After a collective whose result depends on every
-    /// rank, all ranks get the same answer.
+    /// Whether any rank has set poison, as far as this rank has heard. After a collective whose result
+    /// depends on every rank, all ranks get the same answer.
     #[must_use]
     pub fn poison(&self) -> Option<Poison> {
         Poison::from_mark(self.mark())
@@ -153,8 +156,8 @@ impl<'comm, 'env> Call<'comm, 'env> {
         self.poison().map_or(Ok(()), |poison| Err(poison.into()))
     }
 
-    /// The error of a peer that has sent what the call's rules do not allow. The group is closed when the call ends,
-    /// since this rank leaves it early.
+    /// The error of a peer that has sent what the call's rules do not allow. The group is closed when the
+    /// call ends, since this rank leaves it early.
     pub(crate) fn refuse(&self, rank: u32, what: String) -> Error {
         self.shared.refuse(rank, what)
     }
@@ -170,11 +173,13 @@ impl<'comm, 'env> Call<'comm, 'env> {
 
     /// Memory for `count` elements that are to be received.
     ///
-    /// Without it this rank leaves the call, and the group is closed when the call ends, for others may have more.
+    /// Without it this rank leaves the call, and the group is closed when the call ends, for others may have
+    /// more.
     pub(crate) fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>> {
         bytemuck::allocation::try_zeroed_vec(count).map_err(|()| {
             self.shared.set_broken();
-            let action = format!("can't get memory for {count} elements of {}: pass smaller vectors", T::NAME);
+            let action =
+                format!("can't get memory for {count} elements of {}: pass smaller vectors", T::NAME);
             Error::Transport(ucx_sys_wrap::Error::system(action, std::io::ErrorKind::OutOfMemory))
         })
     }
@@ -191,12 +196,18 @@ impl<'comm, 'env> Call<'comm, 'env> {
 
     /// Posts a receive whose parts are as long as their places.
     pub fn recv<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> Receiving<'_, 'env, B> {
-        let (leaf, expected) = self.comm.recv_with_room(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
+        let (leaf, expected) =
+            self.comm.recv_with_room(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
         Receiving { up_to: ReceivingUpTo { leaf, place: &self.place, shared: self.shared, from }, expected }
     }
 
     /// Posts a receive whose parts are at most as long as their places; resolves with their lengths in bytes.
-    pub fn recv_up_to<B: RecvBuffer + 'env>(&self, from: u32, round: u32, buffer: B) -> ReceivingUpTo<'_, 'env, B> {
+    pub fn recv_up_to<B: RecvBuffer + 'env>(
+        &self,
+        from: u32,
+        round: u32,
+        buffer: B,
+    ) -> ReceivingUpTo<'_, 'env, B> {
         let leaf = self.comm.recv(Rank(from), self.envelope(from, round, Mark::NONE), buffer);
         ReceivingUpTo { leaf, place: &self.place, shared: self.shared, from }
     }
@@ -282,7 +293,8 @@ mod tests {
         let group = Group::solo();
         let description = Description::new(Operation::BARRIER, 0, 0);
         for count in [1 << 45, usize::MAX] {
-            let refused = group.run(description, async |call| call.zeros::<f64>(count).map(drop)).unwrap_err();
+            let refused =
+                group.run(description, async |call| call.zeros::<f64>(count).map(drop)).unwrap_err();
             assert!(refused.to_string().starts_with("can't get memory for"), "{refused}");
             assert!(matches!(group.barrier(), Err(Error::Aborted { rank: Rank(0) })), "others would wait");
         }

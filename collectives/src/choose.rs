@@ -18,8 +18,8 @@ impl Default for Cost {
     }
 }
 
-/// Seconds to see what a rank of the same host has published, and per byte to read it; as measured on two cores that
-/// share no cache.
+/// Seconds to see what a rank of the same host has published, and per byte to read it; as measured on two
+/// cores that share no cache.
 const SLOTS_ALPHA: f64 = 0.1e-6;
 const SLOTS_BETA: f64 = 0.12e-9;
 
@@ -43,15 +43,17 @@ impl Cost {
         }
     }
 
-    /// Whether ranks of one host do better to all-reduce over the memory that they share than by messages; so too for
-    /// the other collectives of dense vectors.
+    /// Whether ranks of one host do better to all-reduce over the memory that they share than by messages; so
+    /// too for the other collectives of dense vectors.
     #[must_use]
     pub fn prefers_slots(&self, world_size: u32, bytes: usize) -> bool {
-        let by_messages = self.ring_all_reduce(world_size, bytes).min(self.recursive_doubling(world_size, bytes));
+        let by_messages =
+            self.ring_all_reduce(world_size, bytes).min(self.recursive_doubling(world_size, bytes));
         Self::slots_all_reduce(world_size, bytes) < by_messages
     }
 
-    /// Whether [`prefers_slots`](Self::prefers_slots) says yes for every length, so that nobody need ask again.
+    /// Whether [`prefers_slots`](Self::prefers_slots) says yes for every length, so that nobody need ask
+    /// again.
     #[must_use]
     pub fn always_prefers_slots(&self, world_size: u32) -> bool {
         // All three are linear in the length, so the shortest and the longest decide.

@@ -46,7 +46,8 @@ operations! {
     MESSAGE = 9, "message";
     /// One step of a gradient exchange.
     EXCHANGE = 10, "gradient exchange";
-    /// One rank's data to all, in buffers that are shared: by messages alone, so another call than a broadcast.
+    /// One rank's data to all, in buffers that are shared: by messages alone, so another call than a
+    /// broadcast.
     SHARED_BROADCAST = 11, "shared broadcast";
 }
 
@@ -88,8 +89,8 @@ pub struct Description {
     pub root: Option<Rank>,
     /// Elements of the dense vector; of a [plan](Self::of_plan) its digest.
     pub count: u64,
-    /// 0 for a call of its own, and for what goes by messages, whose tags say it. For a collective over shared memory
-    /// inside the body of a call: one more than that call's number modulo 255.
+    /// 0 for a call of its own, and for what goes by messages, whose tags say it. For a collective over
+    /// shared memory inside the body of a call: one more than that call's number modulo 255.
     pub inside: u8,
 }
 
@@ -108,10 +109,11 @@ impl Description {
     /// An operation of several steps, that are described by `bytes`.
     #[must_use]
     pub fn of_plan(operation: Operation, bytes: &[u8]) -> Self {
-        // Fowler, Noll and Vo's hash, variant 1a: no secret, only unlikely to be the same for different plans.
-        let digest = bytes
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325u64, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+        // Fowler, Noll and Vo's hash, variant 1a: no secret, only unlikely to be the same for different
+        // plans.
+        let digest = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         Self { count: digest, ..Self::new(operation, 0, 0) }
     }
 
@@ -147,7 +149,9 @@ impl Description {
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // No other operations are described by plans, and a plan has no elements.
-        if self.element == 0 && [Operation::EXCHANGE, Operation::LOW_RANK_ALL_REDUCE].contains(&self.operation) {
+        if self.element == 0
+            && [Operation::EXCHANGE, Operation::LOW_RANK_ALL_REDUCE].contains(&self.operation)
+        {
             return write!(f, "{} by plan {:016x}", self.operation, self.count);
         }
         write!(f, "{} of {}", self.operation, self.count)?;
@@ -191,15 +195,25 @@ mod tests {
     fn plans_differ() {
         let plan = |bytes: &[u8]| Description::of_plan(Operation::EXCHANGE, bytes);
         assert!(plan(&[1, 2]) == plan(&[1, 2]) && plan(&[1, 2]) != plan(&[2, 1]) && plan(&[]) != plan(&[0]));
-        assert_eq!(plan(b"a").to_string(), "gradient exchange by plan af63dc4c8601ec8c", "as the authors' own table");
+        assert_eq!(
+            plan(b"a").to_string(),
+            "gradient exchange by plan af63dc4c8601ec8c",
+            "as the authors' own table"
+        );
         let low_rank = Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, b"a");
         assert_eq!(low_rank.to_string(), "low-rank all-reduce by plan af63dc4c8601ec8c");
     }
 
     #[test]
     fn strange_bytes_are_described() {
-        assert_eq!((element_name(0), element_name(8), reduction_name(0), reduction_name(5)), (None, None, None, None));
+        assert_eq!(
+            (element_name(0), element_name(8), reduction_name(0), reduction_name(5)),
+            (None, None, None, None)
+        );
         let strange = Description::decode(Signature([255; 16]));
-        assert_eq!(strange.to_string(), format!("operation 255 of {} elements inside call 254 (modulo 255)", u64::MAX));
+        assert_eq!(
+            strange.to_string(),
+            format!("operation 255 of {} elements inside call 254 (modulo 255)", u64::MAX)
+        );
     }
 }

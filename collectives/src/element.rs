@@ -43,8 +43,8 @@ impl Reduction {
     }
 }
 
-/// A type that collectives work on. The same bits on every rank, whatever the order of two operands, but for which NaN the sum
-/// of two is: processors take the first operand's, or one of their own.
+/// A type that collectives work on. The same bits on every rank, whatever the order of two operands, but for
+/// which NaN the sum of two is: processors take the first operand's, or one of their own.
 pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug + private::Sealed {
     /// The type's number on the wire.
     const NUMBER: u8;
@@ -71,8 +71,9 @@ fn zip_with<T: Copy>(into: &mut [T], from: &[T], combine: impl Fn(T, T) -> T) {
     }
 }
 
-/// Vectors of so many bytes are added by the kernel for the instructions that this CPU has, which asks for memory ahead. What is
-/// in the nearest cache, such as the blocks of 512 bytes of ranks of one host, is added sooner here.
+/// Vectors of so many bytes are added by the kernel for the instructions that this CPU has, which asks for
+/// memory ahead. What is in the nearest cache, such as the blocks of 512 bytes of ranks of one host, is added
+/// sooner here.
 const LONG_BYTES: usize = 64 << 10;
 
 /// `into += from`, in order; lengths are equal.
@@ -165,7 +166,8 @@ mod tests {
                     f32::combine(reduction, &mut ab, &[b]);
                     f32::combine(reduction, &mut ba, &[a]);
                     let same_bits = ab[0].to_bits() == ba[0].to_bits();
-                    // Processors make a sum of two NaN one of them, as a rule the first. Maxima and minima are made to agree.
+                    // Processors make a sum of two NaN one of them, as a rule the first. Maxima and minima
+                    // are made to agree.
                     let any_nan = reduction == Reduction::Sum && ab[0].is_nan() && ba[0].is_nan();
                     assert!(same_bits || any_nan, "{reduction:?} {a} {b}");
                 }

@@ -13,18 +13,19 @@ const PROGRESS_THREAD: &str = "BREVITY_PROGRESS_THREAD";
 impl Group {
     /// Joins the job that the environment describes and waits until all its ranks have.
     ///
-    /// Who this rank is comes from its launcher: `brevity run`, `mpirun` of Open MPI, `mpiexec` of MPICH, `torchrun`,
-    /// Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE` and `BREVITY_MASTER` set by hand;
-    /// [`Identity::from_lookup`] has the rules. With none of them, this is a group of one rank. `BREVITY_TRANSPORT`
-    /// chooses the transport, `BREVITY_TIMEOUT` the seconds that a call may take, `BREVITY_JOIN_TIMEOUT` those that joining
-    /// may take, `BREVITY_INTERFACE` the network, `BREVITY_PROGRESS_THREAD` whether there is a thread for non-blocking calls.
+    /// Who this rank is comes from its launcher: `brevity run`, `mpirun` of Open MPI, `mpiexec` of MPICH,
+    /// `torchrun`, Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE` and `BREVITY_MASTER` set by hand;
+    /// [`Identity::from_lookup`] has the rules. With none of them, this is a group of one rank.
+    /// `BREVITY_TRANSPORT` chooses the transport, `BREVITY_TIMEOUT` the seconds that a call may take,
+    /// `BREVITY_JOIN_TIMEOUT` those that joining may take, `BREVITY_INTERFACE` the network,
+    /// `BREVITY_PROGRESS_THREAD` whether there is a thread for non-blocking calls.
     ///
-    /// In a program that uses MPI as well: under `mpirun`, call this after `MPI_Init`. Under `mpiexec` of MPICH the launcher
-    /// talks to one of the two only: set `BREVITY_MASTER=host:port`, and MPI has it.
+    /// In a program that uses MPI as well: under `mpirun`, call this after `MPI_Init`. Under `mpiexec` of
+    /// MPICH the launcher talks to one of the two only: set `BREVITY_MASTER=host:port`, and MPI has it.
     ///
     /// # Errors
-    /// When a variable is missing or not understood; when ranks do not join in time, by name; when the system has no
-    /// thread left that was asked for.
+    /// When a variable is missing or not understood; when ranks do not join in time, by name; when the system
+    /// has no thread left that was asked for.
     pub fn from_env() -> Result<Self> {
         let settings = Settings::from_env()?;
         let identity = Identity::from_env().map_err(Error::Transport)?;
@@ -46,7 +47,11 @@ impl Settings {
         let mut settings = Self::default();
         let wrong = |variable, expected| {
             move |found: &String| {
-                Error::Transport(ucx_sys_wrap::Error::Environment { variable, found: format!("{found:?}"), expected })
+                Error::Transport(ucx_sys_wrap::Error::Environment {
+                    variable,
+                    found: format!("{found:?}"),
+                    expected,
+                })
             }
         };
         if let Some(text) = lookup(TIMEOUT) {
@@ -82,7 +87,8 @@ mod tests {
 
     #[test]
     fn the_progress_thread_is_on_or_off() {
-        let of = |text: &str| Settings::from_lookup(|name| (name == PROGRESS_THREAD).then(|| text.to_owned()));
+        let of =
+            |text: &str| Settings::from_lookup(|name| (name == PROGRESS_THREAD).then(|| text.to_owned()));
         for (text, expected) in [("0", false), ("off", false), ("1", true), ("on", true)] {
             assert_eq!(of(text).unwrap().progress_thread, expected, "{text}");
         }

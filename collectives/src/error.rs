@@ -13,9 +13,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 ///
 /// After [`PeerLost`](Self::PeerLost), [`Aborted`](Self::Aborted), [`Timeout`](Self::Timeout),
 /// [`Mismatch`](Self::Mismatch) and [`Payload`](Self::Payload) the group is closed on all ranks, and after
-/// [`Transport`](Self::Transport) where the system has no memory for what is received or a peer has sent what is no message
-/// of this call.
-/// Unless a call says otherwise, its inputs are unchanged after an error and its output is unspecified.
+/// [`Transport`](Self::Transport) where the system has no memory for what is received or a peer has sent what
+/// is no message of this call. Unless a call says otherwise, its inputs are unchanged after an error and its
+/// output is unspecified.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -49,7 +49,9 @@ pub enum Error {
     },
 
     /// A peer makes another call than this rank.
-    #[error("rank {rank} calls {found}, expected {expected}: do all ranks make the same calls in the same order?")]
+    #[error(
+        "rank {rank} calls {found}, expected {expected}: do all ranks make the same calls in the same order?"
+    )]
     Mismatch {
         /// The peer.
         rank: Rank,
@@ -59,7 +61,8 @@ pub enum Error {
         found: Description,
     },
 
-    /// A rank has a value that is not finite, handed in or summed up; the same error on all ranks, nothing was applied.
+    /// A rank has a value that is not finite, handed in or summed up; the same error on all ranks, nothing
+    /// was applied.
     #[error("rank {rank} has a value or a sum that is not finite in tensor {tensor}: nothing was applied")]
     NonFinite {
         /// The rank whose value it is.
@@ -137,9 +140,11 @@ impl Error {
             Transport::PeerLost { rank } => Self::PeerLost { rank },
             Transport::Aborted { rank } => Self::Aborted { rank },
             Transport::Timeout { rank, tag } => Self::timeout(place, rank, tag),
-            Transport::Mismatch { rank, expected, found } => {
-                Self::Mismatch { rank, expected: Description::decode(expected), found: Description::decode(found) }
-            }
+            Transport::Mismatch { rank, expected, found } => Self::Mismatch {
+                rank,
+                expected: Description::decode(expected),
+                found: Description::decode(found),
+            },
             other => Self::Transport(other),
         }
     }

@@ -1,5 +1,6 @@
-//! A rank that answers sparse collectives with whatever bytes, as a function that a fuzzer calls: the other rank must get
-//! a result that is one, or an error that names the rank. Built for tests and with the feature `fuzzing`.
+//! A rank that answers sparse collectives with whatever bytes, as a function that a fuzzer calls: the other
+//! rank must get a result that is one, or an error that names the rank. Built for tests and with the feature
+//! `fuzzing`.
 
 use brevity_compress::{SparseVec, SparseView};
 use ucx_sys_wrap::buffer::{Port, scope};
@@ -12,7 +13,8 @@ use crate::sparse::{PutBack, describe_all_gather, describe_gtopk};
 const DIM: usize = 40;
 const LIMIT: usize = 8;
 
-/// Reads the first byte as the collective, the next as the bytes of the first part, and so on: up to three parts.
+/// Reads the first byte as the collective, the next as the bytes of the first part, and so on: up to three
+/// parts.
 pub fn sparse_messages(data: &[u8]) {
     let Some((&which, mut rest)) = data.split_first() else { return };
     let mut parts: [Vec<u8>; 3] = Default::default();
@@ -35,8 +37,11 @@ pub fn sparse_messages(data: &[u8]) {
 fn answer(stranger: Box<dyn Transport>, which: u8, [counts, indices, values]: [Vec<u8>; 3]) {
     let port = Port::new(stranger);
     let description = if which.is_multiple_of(2) { describe_all_gather(DIM) } else { describe_gtopk(DIM) };
-    let envelope =
-        Envelope { tag: Tag::new(Rank(1), 0, 0, 0), signature: description.encode(), mark: Mark(u64::from(which & 2)) };
+    let envelope = Envelope {
+        tag: Tag::new(Rank(1), 0, 0, 0),
+        signature: description.encode(),
+        mark: Mark(u64::from(which & 2)),
+    };
     scope(
         &port,
         |comm| {
@@ -79,7 +84,8 @@ fn check(group: &Group, which: u8, own: SparseView<'_>) {
     assert!(
         error
             .iter()
-            .all(|error| names_rank_1(error) || matches!(error, Error::NonFinite { .. } | Error::Overflow { .. })),
+            .all(|error| names_rank_1(error)
+                || matches!(error, Error::NonFinite { .. } | Error::Overflow { .. })),
         "{error:?}"
     );
 }

@@ -1,9 +1,9 @@
 //! Collectives of Brevity: what ranks do together, on dense, sparse and low-rank gradients.
 //!
-//! Every algorithm is one `async fn` over "send to a peer, receive from a peer" ([`Call`]), in a file that states its
-//! rounds, its bytes and its source. An [`engine`] polls them; [`Group`] has the blocking and the non-blocking form of
-//! each. Results are the same bits on every rank (but for which NaN a sum with NaN is): the order
-//! of a reduction depends on the number of ranks, the length and the algorithm alone.
+//! Every algorithm is one `async fn` over "send to a peer, receive from a peer" ([`Call`]), in a file that
+//! states its rounds, its bytes and its source. An [`engine`] polls them; [`Group`] has the blocking and the
+//! non-blocking form of each. Results are the same bits on every rank (but for which NaN a sum with NaN is):
+//! the order of a reduction depends on the number of ranks, the length and the algorithm alone.
 #![forbid(unsafe_code)]
 
 mod call;

@@ -1,8 +1,8 @@
 //! Low-rank all-reduce: the mean of all ranks' matrices, by the factors of PowerSGD.
 //!
-//! Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
-//! NeurIPS 2019, algorithm 1. All matrices' left factors travel in one all-reduce, then all right factors in another:
-//! `4 r (rows + cols)` bytes a matrix and rank, times the all-reduce's own factor.
+//! Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed
+//! optimization", NeurIPS 2019, algorithm 1. All matrices' left factors travel in one all-reduce, then all
+//! right factors in another: `4 r (rows + cols)` bytes a matrix and rank, times the all-reduce's own factor.
 
 use brevity_compress::low_rank::{Batch, Factors, LowRank, MatrixError, PowerSgd};
 use ucx_sys_wrap::buffer::Chunk;
@@ -14,8 +14,9 @@ use crate::description::{Description, Operation};
 use crate::element::Reduction;
 use crate::error::{Error, Result};
 
-/// What ranks of a low-rank all-reduce must agree on: the matrices' shapes, since other shapes can have factors of the same
-/// length, and where their states come from, since states that differ would part the ranks without a word.
+/// What ranks of a low-rank all-reduce must agree on: the matrices' shapes, since other shapes can have
+/// factors of the same length, and where their states come from, since states that differ would part the
+/// ranks without a word.
 #[must_use]
 pub fn describe(batch: &Batch) -> Description {
     let of_state = |state: &LowRank| {
@@ -28,15 +29,16 @@ pub fn describe(batch: &Batch) -> Description {
     Description::of_plan(Operation::LOW_RANK_ALL_REDUCE, &plan)
 }
 
-/// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state of the batch).
+/// Finds the low-rank factors of the mean of all ranks' matrices (row-major, one for each state of the
+/// batch).
 ///
-/// `tensors` are the numbers that errors name the matrices by. The states keep their right factors: the caller warms
-/// them with the mean once it keeps the result. States have equal bits on all ranks: the call's description must say what
-/// [`describe`] does of them.
+/// `tensors` are the numbers that errors name the matrices by. The states keep their right factors: the
+/// caller warms them with the mean once it keeps the result. States have equal bits on all ranks: the call's
+/// description must say what [`describe`] does of them.
 ///
 /// # Errors
-/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`], on all ranks
-/// alike; else what the transport reports.
+/// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`], on
+/// all ranks alike; else what the transport reports.
 pub async fn low_rank_all_reduce(
     call: &Call<'_, '_>,
     batch: &mut Batch,
@@ -51,9 +53,10 @@ pub async fn low_rank_all_reduce(
     all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, cost).await
 }
 
-/// The same with error feedback: for what the batch has accumulated, whose packed left factors are `factors.p`. The memory
-/// of the other factors is used again, so that a caller who hands in those of the last step allocates nothing. The caller
-/// commits the factors once it keeps the result. A rank that is poisoned takes part with zeros in `p`.
+/// The same with error feedback: for what the batch has accumulated, whose packed left factors are
+/// `factors.p`. The memory of the other factors is used again, so that a caller who hands in those of the
+/// last step allocates nothing. The caller commits the factors once it keeps the result. A rank that is
+/// poisoned takes part with zeros in `p`.
 ///
 /// # Errors
 /// As [`low_rank_all_reduce`].
@@ -114,7 +117,10 @@ async fn all_reduce_factors(
     let mut p = mean(call, p, cost).await?;
     call.check_poison()?;
     // The same bits on all ranks, and so the same outcome.
-    phases.states().orthonormalise(&mut p).map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
+    phases
+        .states()
+        .orthonormalise(&mut p)
+        .map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
     own_q.resize(phases.states().q_len(), 0.0);
     let outcome = phases.project(&p, &mut own_q);
     poison_unless(outcome, &mut own_q, call, tensors);
@@ -148,7 +154,11 @@ async fn mean(call: &Call<'_, '_>, factors: Vec<f32>, cost: &Cost) -> Result<Vec
 fn check(batch: &Batch, matrices: &[&[f32]]) -> Result<()> {
     let states = batch.states();
     if states.len() != matrices.len() {
-        return Err(Error::Length { what: "the list of matrices", found: matrices.len(), expected: states.len() });
+        return Err(Error::Length {
+            what: "the list of matrices",
+            found: matrices.len(),
+            expected: states.len(),
+        });
     }
     for (state, matrix) in states.iter().zip(matrices) {
         let expected = state.rows() * state.cols();

@@ -20,8 +20,8 @@ pub const fn ring_chunk(rank: u32, steps: u32, world_size: u32) -> usize {
     ((rank + world_size - steps % world_size) % world_size) as usize
 }
 
-/// The elements of chunk `index` when `count` elements are cut into `pieces` by rounding up: the last may be shorter or
-/// empty.
+/// The elements of chunk `index` when `count` elements are cut into `pieces` by rounding up: the last may be
+/// shorter or empty.
 #[must_use]
 pub fn chunk_range(count: usize, pieces: u32, index: usize) -> Range<usize> {
     let length = count.div_ceil(pieces as usize);
@@ -36,8 +36,8 @@ pub const fn doubling_rounds(world_size: u32) -> u32 {
 
 /// A rank's place in a binomial tree, as offsets from the root (modulo the world size).
 ///
-/// The parent of an offset is the offset without its lowest set bit; a child's round is the number of the bit that its
-/// parent clears.
+/// The parent of an offset is the offset without its lowest set bit; a child's round is the number of the bit
+/// that its parent clears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binomial {
     offset: u32,
@@ -61,7 +61,8 @@ impl Binomial {
         })
     }
 
-    /// The children and the round of each, rounds rising: the order of a reduction. A broadcast goes backwards.
+    /// The children and the round of each, rounds rising: the order of a reduction. A broadcast goes
+    /// backwards.
     pub fn children(self) -> impl DoubleEndedIterator<Item = (u32, u32)> {
         let own = if self.offset == 0 { u32::BITS } else { self.offset.trailing_zeros() };
         (0..doubling_rounds(self.world_size).min(own)).filter_map(move |round| {
@@ -77,9 +78,10 @@ impl Binomial {
 
 /// A rank's part in recursive doubling among any number of ranks.
 ///
-/// With `half` the largest power of two that fits, `world_size - half` ranks are guests: the even ones below twice that
-/// number. A guest first hands its data to its right neighbour and in the end receives the result from it. Thus everybody
-/// talks to a neighbour first, as in a barrier and in a ring: ranks that make different calls find out at once.
+/// With `half` the largest power of two that fits, `world_size - half` ranks are guests: the even ones below
+/// twice that number. A guest first hands its data to its right neighbour and in the end receives the result
+/// from it. Thus everybody talks to a neighbour first, as in a barrier and in a ring: ranks that make
+/// different calls find out at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubling {
     /// Hands its data to `keeper` and gets the result from it.
@@ -168,12 +170,18 @@ mod tests {
                     match place.parent() {
                         None => assert_eq!(rank, root),
                         Some((parent, round)) => {
-                            let children: Vec<_> = Binomial::new(parent, root, world_size).children().collect();
-                            assert!(children.contains(&(rank, round)), "P={world_size} root={root} rank={rank}");
+                            let children: Vec<_> =
+                                Binomial::new(parent, root, world_size).children().collect();
+                            assert!(
+                                children.contains(&(rank, round)),
+                                "P={world_size} root={root} rank={rank}"
+                            );
                         }
                     }
                     let rounds: Vec<_> = place.children().map(|(_, round)| round).collect();
-                    assert!(rounds.is_sorted() && rounds.iter().all(|&round| round < doubling_rounds(world_size)));
+                    assert!(
+                        rounds.is_sorted() && rounds.iter().all(|&round| round < doubling_rounds(world_size))
+                    );
                     found += rounds.len();
                 }
                 assert_eq!(found as u32, world_size - 1);
@@ -211,7 +219,9 @@ mod tests {
                     guest + 1 == rank && Doubling::new(guest, world_size) == Doubling::Guest { keeper: rank }
                 }));
                 for (round, partner) in member.partners().enumerate() {
-                    let Doubling::Member(partner) = Doubling::new(partner, world_size) else { panic!("a guest") };
+                    let Doubling::Member(partner) = Doubling::new(partner, world_size) else {
+                        panic!("a guest")
+                    };
                     assert_eq!(partner.partners().nth(round), Some(rank));
                 }
                 assert!(member.partners().next().is_none_or(|first| first.abs_diff(rank) <= 2));
@@ -238,10 +248,12 @@ mod tests {
             for round in 0..world_size.ilog2() as usize {
                 let before = known.clone();
                 for (rank, partners) in partners.iter().enumerate() {
-                    known[rank].extend(partners.get(round).iter().flat_map(|partner| &before[**partner as usize]));
+                    known[rank]
+                        .extend(partners.get(round).iter().flat_map(|partner| &before[**partner as usize]));
                 }
             }
-            for (rank, known) in known.iter_mut().enumerate().filter(|(rank, _)| !partners[*rank].is_empty()) {
+            for (rank, known) in known.iter_mut().enumerate().filter(|(rank, _)| !partners[*rank].is_empty())
+            {
                 known.sort_unstable();
                 assert_eq!(*known, (0..world_size).collect::<Vec<_>>(), "P = {world_size}, rank {rank}");
             }

@@ -4,7 +4,8 @@ use ucx_sys_wrap::{Mark, Rank};
 
 use crate::error::Error;
 
-/// Which rank has a value that is not finite, and in which tensor of the call. The lowest rank and tensor win.
+/// Which rank has a value that is not finite, and in which tensor of the call. The lowest rank and tensor
+/// win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poison {
     /// The rank whose value it is.

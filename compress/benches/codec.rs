@@ -1,4 +1,5 @@
-//! Index codecs at random places. `brevity perf compress --only codec` says what they take over the entropy bound.
+//! Index codecs at random places. `brevity perf compress --only codec` says what they take over the entropy
+//! bound.
 
 use std::hint::black_box;
 

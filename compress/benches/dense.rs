@@ -16,7 +16,9 @@ fn dense(c: &mut Criterion) {
     let mut values = vec![0.0; ELEMENTS];
     Generator::new(1).fill_normal(&mut values);
     let mut copy = values.clone();
-    group.bench_function("floor: copy", |b| b.iter(|| black_box(&mut copy[..]).copy_from_slice(black_box(&values))));
+    group.bench_function("floor: copy", |b| {
+        b.iter(|| black_box(&mut copy[..]).copy_from_slice(black_box(&values)))
+    });
     kernels::<f32>(&mut group, &values, &mut copy);
     kernels::<f64>(&mut group, &values, &mut copy);
     kernels::<f16>(&mut group, &values, &mut copy);
@@ -30,10 +32,15 @@ fn kernels<E: Element>(group: &mut BenchmarkGroup<'_, WallTime>, values: &[f32],
         return;
     }
     let name = E::NAME;
-    group
-        .bench_function(format!("{name}: a += b"), |bench| bench.iter(|| add_assign(black_box(&mut a), black_box(&b))));
-    group.bench_function(format!("{name}: r += a"), |bench| bench.iter(|| accumulate(black_box(r), black_box(&b))));
-    group.bench_function(format!("{name} from f32"), |bench| bench.iter(|| from_f32(black_box(values), &mut a)));
+    group.bench_function(format!("{name}: a += b"), |bench| {
+        bench.iter(|| add_assign(black_box(&mut a), black_box(&b)))
+    });
+    group.bench_function(format!("{name}: r += a"), |bench| {
+        bench.iter(|| accumulate(black_box(r), black_box(&b)))
+    });
+    group.bench_function(format!("{name} from f32"), |bench| {
+        bench.iter(|| from_f32(black_box(values), &mut a))
+    });
     group.bench_function(format!("{name} to f32"), |bench| bench.iter(|| to_f32(black_box(&b), r)));
 }
 

@@ -1,4 +1,5 @@
-//! PowerSGD's phases on a 4096 x 4096 matrix, beside their floors: adding, reading and writing as much memory.
+//! PowerSGD's phases on a 4096 x 4096 matrix, beside their floors: adding, reading and writing as much
+//! memory.
 
 use std::hint::black_box;
 

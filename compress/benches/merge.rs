@@ -37,7 +37,9 @@ fn sums(c: &mut Criterion) {
     let (mut kept, mut dropped) = (SparseVec::new(0), SparseVec::new(0));
     let mut scratch = MergeScratch::new();
     group.bench_function("add, 2 x 250000", |b| b.iter(|| add(black_box(views[0]), views[1], &mut kept)));
-    group.bench_function("add, 250000 to itself", |b| b.iter(|| add(black_box(views[0]), views[0], &mut kept)));
+    group.bench_function("add, 250000 to itself", |b| {
+        b.iter(|| add(black_box(views[0]), views[0], &mut kept))
+    });
     group.bench_function("top_k_sum, 2 x 250000", |b| {
         b.iter(|| top_k_sum(black_box(views[0]), views[1], K, &mut kept, &mut dropped, &mut scratch));
     });

@@ -5,8 +5,8 @@ use std::hint::black_box;
 use brevity_compress::dense::add_assign_plain;
 use brevity_compress::generator::Generator;
 use brevity_compress::quantise::{
-    BucketFeedback, ColumnSign, DeferredFeedback, Encoded, HalfPrecision, Magnitude, MinMax, Norm, Qsgd, Quantiser,
-    Sign, Ternary, TwoBit, Votes,
+    BucketFeedback, ColumnSign, DeferredFeedback, Encoded, HalfPrecision, Magnitude, MinMax, Norm, Qsgd,
+    Quantiser, Sign, Ternary, TwoBit, Votes,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -17,16 +17,23 @@ fn feedback(c: &mut Criterion) {
     group.sample_size(20);
     let (mut sum, mut g, mut bytes) = (vec![0.0; ELEMENTS], vec![0.0; ELEMENTS], Vec::new());
     Generator::new(1).fill_normal(&mut g);
-    group.bench_function("floor: r += g", |b| b.iter(|| add_assign_plain(black_box(&mut sum), black_box(&g))));
+    group
+        .bench_function("floor: r += g", |b| b.iter(|| add_assign_plain(black_box(&mut sum), black_box(&g))));
     for magnitude in [Magnitude::Mean, Magnitude::Min] {
         let mut one = DeferredFeedback::new(ELEMENTS, Sign::new(magnitude));
-        group.bench_function(format!("1 bit, {magnitude:?}"), |b| b.iter(|| one.compress(black_box(&g)).is_ok()));
+        group.bench_function(format!("1 bit, {magnitude:?}"), |b| {
+            b.iter(|| one.compress(black_box(&g)).is_ok())
+        });
         let mut two = DeferredFeedback::new(ELEMENTS, TwoBit::new(magnitude));
-        group.bench_function(format!("2 bits, {magnitude:?}"), |b| b.iter(|| two.compress(black_box(&g)).is_ok()));
+        group.bench_function(format!("2 bits, {magnitude:?}"), |b| {
+            b.iter(|| two.compress(black_box(&g)).is_ok())
+        });
     }
     for levels in [1, 7, 127] {
         let mut qsgd = BucketFeedback::new(ELEMENTS, Qsgd::new(levels, 512, Norm::Euclidean, 1));
-        group.bench_function(format!("QSGD, {levels}"), |b| b.iter(|| qsgd.compress(black_box(&g), &mut bytes)));
+        group.bench_function(format!("QSGD, {levels}"), |b| {
+            b.iter(|| qsgd.compress(black_box(&g), &mut bytes))
+        });
     }
     let mut min_max = BucketFeedback::new(ELEMENTS, MinMax::default());
     group.bench_function("8 bits", |b| b.iter(|| min_max.compress(black_box(&g), &mut bytes)));
@@ -41,9 +48,13 @@ fn coding(c: &mut Criterion) {
     let (mut sum, mut g, mut bytes) = (vec![0.0; ELEMENTS], vec![0.0; ELEMENTS], Vec::new());
     Generator::new(1).fill_normal(&mut g);
     let mut both = |name: &str, quantiser: &mut dyn Quantiser| {
-        group.bench_function(format!("encode, {name}"), |b| b.iter(|| quantiser.encode(black_box(&g), &mut bytes)));
+        group.bench_function(format!("encode, {name}"), |b| {
+            b.iter(|| quantiser.encode(black_box(&g), &mut bytes))
+        });
         if let Ok(message) = Encoded::new(quantiser.format(), ELEMENTS, &bytes) {
-            group.bench_function(format!("add, {name}"), |b| b.iter(|| message.add_to(0.5, black_box(&mut sum))));
+            group.bench_function(format!("add, {name}"), |b| {
+                b.iter(|| message.add_to(0.5, black_box(&mut sum)))
+            });
         }
     };
     both("1 bit", &mut Sign::default());

@@ -1,4 +1,5 @@
-//! Selection beside its floors: `r += g` over the same vectors for gradient dropping, a read for a fixed vector.
+//! Selection beside its floors: `r += g` over the same vectors for gradient dropping, a read for a fixed
+//! vector.
 
 use std::hint::black_box;
 
@@ -16,7 +17,8 @@ fn normal(seed: u64) -> Vec<f32> {
     values
 }
 
-/// Gradient drops in a row: the gradient is taken away again in every second one, so that the residual keeps its size.
+/// Gradient drops in a row: the gradient is taken away again in every second one, so that the residual keeps
+/// its size.
 fn gradient_dropping(c: &mut Criterion) {
     let mut group = c.benchmark_group("gradient drop");
     group.sample_size(20);
@@ -58,7 +60,9 @@ fn fixed_vectors(c: &mut Criterion) {
     for share in [0.1, 0.01, 0.001] {
         let Ok(density) = Density::new(share) else { continue };
         let k = density.entries(ELEMENTS);
-        group.bench_function(format!("{share}"), |b| b.iter(|| top_k(black_box(&values), k, &mut out, &mut scratch)));
+        group.bench_function(format!("{share}"), |b| {
+            b.iter(|| top_k(black_box(&values), k, &mut out, &mut scratch))
+        });
     }
     let ties = vec![0.5; ELEMENTS];
     group.bench_function("0.01, all equal", |b| {

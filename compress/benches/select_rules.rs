@@ -5,8 +5,8 @@ use std::hint::black_box;
 use brevity_compress::SparseVec;
 use brevity_compress::generator::Generator;
 use brevity_compress::select::{
-    Blocks, BySignScratch, SampledScratch, bin_maxima, fixed_threshold, non_zero_blocks, random_block, random_k,
-    resampled_top_k, sampled_top_k, top_k_by_sign,
+    Blocks, BySignScratch, SampledScratch, bin_maxima, fixed_threshold, non_zero_blocks, random_block,
+    random_k, resampled_top_k, sampled_top_k, top_k_by_sign,
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 
@@ -35,7 +35,9 @@ fn rules(c: &mut Criterion) {
         b.iter(|| resampled_top_k(black_box(&values), K, &mut generator, &mut out, &mut sampled));
     });
     // Of a normal deviate, one in a thousand is larger.
-    group.bench_function("fixed_threshold", |b| b.iter(|| fixed_threshold(black_box(&values), 3.29, &mut out)));
+    group.bench_function("fixed_threshold", |b| {
+        b.iter(|| fixed_threshold(black_box(&values), 3.29, &mut out))
+    });
     let mut by_sign = BySignScratch::new();
     group.bench_function("top_k_by_sign", |b| {
         b.iter(|| top_k_by_sign(black_box(&values), K / 2, K / 2, &mut out, &mut by_sign));
@@ -44,15 +46,21 @@ fn rules(c: &mut Criterion) {
     group.bench_function("random_k", |b| {
         b.iter(|| random_k(black_box(&values), K, &mut generator, &mut out, &mut drawn));
     });
-    group.bench_function("random_block", |b| b.iter(|| random_block(black_box(&values), K, &mut generator, &mut out)));
-    group.bench_function("bin_maxima of 500", |b| b.iter(|| bin_maxima(black_box(&values), &gradient, 500, &mut out)));
+    group.bench_function("random_block", |b| {
+        b.iter(|| random_block(black_box(&values), K, &mut generator, &mut out))
+    });
+    group.bench_function("bin_maxima of 500", |b| {
+        b.iter(|| bin_maxima(black_box(&values), &gradient, 500, &mut out))
+    });
     let mut blocks = Blocks::new();
     let sparse: Vec<f32> = values
         .chunks(256)
         .enumerate()
         .flat_map(|(b, block)| block.iter().map(move |v| if b % 20 == 0 { *v } else { 0.0 }))
         .collect();
-    group.bench_function("non_zero_blocks, 5 %", |b| b.iter(|| non_zero_blocks(black_box(&sparse), &mut blocks)));
+    group.bench_function("non_zero_blocks, 5 %", |b| {
+        b.iter(|| non_zero_blocks(black_box(&sparse), &mut blocks))
+    });
     group.finish();
 }
 

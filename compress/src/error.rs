@@ -10,7 +10,9 @@ use crate::state::Fault;
 #[non_exhaustive]
 pub enum Error {
     /// An input, or a sum of inputs, is NaN or infinite.
-    #[error("found {value} at index {index}, expected a finite number: check the input for NaN, or scale it down")]
+    #[error(
+        "found {value} at index {index}, expected a finite number: check the input for NaN, or scale it down"
+    )]
     NonFinite {
         /// The first such position of the slice or dense vector concerned.
         index: usize,
@@ -58,7 +60,9 @@ pub enum Error {
         found: usize,
     },
     /// Bytes that are no message of the agreed format.
-    #[error("found {found} {what}, expected {expected}: do all ranks run the same version with the same settings?")]
+    #[error(
+        "found {found} {what}, expected {expected}: do all ranks run the same version with the same settings?"
+    )]
     Malformed {
         /// What was counted.
         what: &'static str,
@@ -78,10 +82,14 @@ pub enum Error {
         expected: &'static str,
     },
     /// A density outside of 0 (exclusive) to 1 (inclusive).
-    #[error("density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand")]
+    #[error(
+        "density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand"
+    )]
     InvalidDensity(f64),
     /// A threshold that nothing or everything reaches.
-    #[error("threshold {0} is out of range, expected more than 0 and finite: pass the magnitude that is to be sent")]
+    #[error(
+        "threshold {0} is out of range, expected more than 0 and finite: pass the magnitude that is to be sent"
+    )]
     InvalidThreshold(f32),
     /// A vector too long for 32-bit indices.
     #[error("length {len} is too long, expected at most 4294967296: split the vector")]

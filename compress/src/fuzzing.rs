@@ -1,5 +1,5 @@
-//! What reads bytes of others, as functions that a fuzzer calls: the result must be one, or an error. Built for tests and
-//! with the feature `fuzzing`.
+//! What reads bytes of others, as functions that a fuzzer calls: the result must be one, or an error. Built
+//! for tests and with the feature `fuzzing`.
 
 use crate::codec::decode;
 use crate::feedback::Residual;
@@ -71,8 +71,12 @@ fn saved_powersgd(data: &[u8]) {
     let _ = state::from_bytes(&mut powersgd, data);
     let forged = Forged { kind: powersgd.kind(), shape: powersgd.shape(), contents: data };
     if state::from_bytes(&mut powersgd, &state::to_bytes(&forged)).is_ok() {
-        assert!(powersgd.memories().iter().all(|memory| memory.matrix().iter().all(|value| value.is_finite())));
-        assert!(powersgd.batch().states().iter().all(|state| state.q().iter().all(|value| value.is_finite())));
+        assert!(
+            powersgd.memories().iter().all(|memory| memory.matrix().iter().all(|value| value.is_finite()))
+        );
+        assert!(
+            powersgd.batch().states().iter().all(|state| state.q().iter().all(|value| value.is_finite()))
+        );
     }
 }
 

@@ -29,7 +29,8 @@ impl Generator {
             counter = counter.wrapping_add(GOLDEN);
             split_mix(counter)
         });
-        // The all-zero state would stay there; four outputs of a bijection on distinct inputs are not all zero.
+        // The all-zero state would stay there; four outputs of a bijection on distinct inputs are not all
+        // zero.
         Self { state }
     }
 
@@ -127,9 +128,10 @@ impl State for Generator {
 
 /// A uniform number from 0 (inclusive) to 1 (exclusive), a multiple of 2^-24, for one place of a vector.
 ///
-/// A function of key and place alone, so that any number of lanes or threads draws the same: the rounding of quantisers.
-/// Two rounds of a 32-bit mixer (multiplications and shifts, each a bijection), the key's halves added before and between.
-/// Weaker than Philox, and cheaper. A key is for one vector, drawn from a [`Generator`].
+/// A function of key and place alone, so that any number of lanes or threads draws the same: the rounding of
+/// quantisers. Two rounds of a 32-bit mixer (multiplications and shifts, each a bijection), the key's halves
+/// added before and between. Weaker than Philox, and cheaper. A key is for one vector, drawn from a
+/// [`Generator`].
 #[inline(always)]
 pub(crate) fn dither(key: [u32; 2], place: u32) -> f32 {
     let bits = mix(mix(place.wrapping_add(key[0])).wrapping_add(key[1]));
@@ -211,7 +213,8 @@ mod tests {
         for key in [[0, 0], [1, 0], [0, 1], [0xdead_beef, 0x1234_5678]] {
             let draw = |place: u32| f64::from(dither(key, place)) - 0.5;
             let mean_of = |product: &dyn Fn(u32) -> f64| (0..n).map(product).sum::<f64>() / f64::from(n);
-            // Five standard errors: of the mean sqrt(1/12/n), of a product of two sqrt(1/144/n), of the square sqrt(1/180/n).
+            // Five standard errors: of the mean sqrt(1/12/n), of a product of two sqrt(1/144/n), of the
+            // square sqrt(1/180/n).
             let error = |variance: f64| 5.0 * (variance / f64::from(n)).sqrt();
             assert!(mean_of(&draw).abs() < error(1.0 / 12.0), "{key:?}: {}", mean_of(&draw));
             let square = mean_of(&|place| draw(place) * draw(place)) - 1.0 / 12.0;

@@ -4,8 +4,8 @@
 //! inputs alone, never on timing, thread count or the CPU's instruction set, so that ranks which
 //! start from the same bits end with the same bits.
 //!
-//! - [`select`]: the `k` entries of largest magnitude of a dense vector or of a list, also while a gradient is added to it;
-//!   other rules of what is sent.
+//! - [`select`]: the `k` entries of largest magnitude of a dense vector or of a list, also while a gradient
+//!   is added to it; other rules of what is sent.
 //! - [`SparseVec`], [`SparseView`]: indices and values of the entries that are kept.
 //! - [`merge`]: sums of sparse vectors, among them the gTop-k operator.
 //! - [`feedback`]: what was not sent stays in a residual and goes out later.
@@ -57,7 +57,8 @@ pub use density::Density;
 pub use error::Error;
 pub use sparse::{SparseVec, SparseView};
 
-/// The instruction set that kernels run on here: `scalar`, `avx2`, `avx512` or `neon`. All give the same bits.
+/// The instruction set that kernels run on here: `scalar`, `avx2`, `avx512` or `neon`. All give the same
+/// bits.
 pub fn instruction_set() -> &'static str {
     simd::Level::best().name()
 }

@@ -1,8 +1,9 @@
 //! Warm-up: many entries are kept at first, while gradients change fast, and fewer later.
 //!
-//! A *period* is what the caller counts, an epoch or a step. `rho` is the density that is meant to stay, `W` the number of
-//! periods before it is reached, `e` a period, counted from 0. All is computed from additions, products and quotients, whose
-//! results are the same bits on every platform: densities that differ in the last bit could differ by an entry between ranks.
+//! A *period* is what the caller counts, an epoch or a step. `rho` is the density that is meant to stay, `W`
+//! the number of periods before it is reached, `e` a period, counted from 0. All is computed from additions,
+//! products and quotients, whose results are the same bits on every platform: densities that differ in the
+//! last bit could differ by an entry between ranks.
 
 use crate::state::{Reader, State, Writer};
 use crate::{Density, Error};
@@ -27,13 +28,14 @@ impl Schedule {
         Self { warm_up: WarmUp::Listed(Vec::new()), target: density }
     }
 
-    /// `rho^((e + 1) / (W + 1))` while `e < W`, then `rho` (Lin et al., ICLR 2018, 3.3): with `rho` 0.001 and `W` 4 a quarter,
-    /// a sixteenth and so on.
+    /// `rho^((e + 1) / (W + 1))` while `e < W`, then `rho` (Lin et al., ICLR 2018, 3.3): with `rho` 0.001 and
+    /// `W` 4 a quarter, a sixteenth and so on.
     pub fn exponential(target: Density, periods: u32) -> Self {
         Self { warm_up: WarmUp::Exponential { periods }, target }
     }
 
-    /// `1 - (1 - rho) (e + 1) / (W + 1)` while `e < W`, then `rho`: as [`exponential`](Self::exponential), in equal steps.
+    /// `1 - (1 - rho) (e + 1) / (W + 1)` while `e < W`, then `rho`: as [`exponential`](Self::exponential), in
+    /// equal steps.
     pub fn linear(target: Density, periods: u32) -> Self {
         Self { warm_up: WarmUp::Linear { periods }, target }
     }
@@ -48,7 +50,8 @@ impl Schedule {
         Self::of_shares(&[0.25, 0.0625, 0.015_625, 0.004], 0.001)
     }
 
-    /// 0.25, 0.0725, 0.015 and 0.004, then 0.001 (convolutional networks): the epochs of Shi et al., ICDCS 2019.
+    /// 0.25, 0.0725, 0.015 and 0.004, then 0.001 (convolutional networks): the epochs of Shi et al., ICDCS
+    /// 2019.
     pub fn global_top_k() -> Self {
         Self::of_shares(&[0.25, 0.0725, 0.015, 0.004], 0.001)
     }
@@ -92,7 +95,9 @@ impl Schedule {
         }
         let (rho, done) = (self.target.share(), period + 1);
         match &self.warm_up {
-            WarmUp::Exponential { periods } => Density::within(power(root(rho, u64::from(*periods) + 1), done)),
+            WarmUp::Exponential { periods } => {
+                Density::within(power(root(rho, u64::from(*periods) + 1), done))
+            }
             WarmUp::Linear { periods } => {
                 let share = done as f64 / (f64::from(*periods) + 1.0);
                 Density::within(1.0 - (1.0 - rho) * share)
@@ -161,8 +166,8 @@ fn power(mut base: f64, mut exponent: u64) -> f64 {
     result
 }
 
-/// The root of `value`, which is more than 0 and at most 1, by Newton's method from above: the guesses fall until rounding
-/// stops them, in about `ln(1 / value)` steps.
+/// The root of `value`, which is more than 0 and at most 1, by Newton's method from above: the guesses fall
+/// until rounding stops them, in about `ln(1 / value)` steps.
 fn root(value: f64, degree: u64) -> f64 {
     let mut guess = 1.0_f64;
     loop {
@@ -175,7 +180,8 @@ fn root(value: f64, degree: u64) -> f64 {
     }
 }
 
-/// The step. Steps in a period are the shape: the same step of longer periods is another place in the schedule.
+/// The step. Steps in a period are the shape: the same step of longer periods is another place in the
+/// schedule.
 impl State for Progress {
     fn kind(&self) -> [u8; 4] {
         *b"prog"
@@ -223,7 +229,10 @@ mod tests {
     fn densities_too_small_for_all_their_digits_are_in_range_all_the_same() {
         let schedule = Schedule::exponential(Density::new(5e-324).unwrap(), 4);
         let all = shares(&schedule, 6);
-        assert!(all.is_sorted_by(|a, b| a >= b) && all.iter().all(|&share| share > 0.0 && share < 1.0), "{all:?}");
+        assert!(
+            all.is_sorted_by(|a, b| a >= b) && all.iter().all(|&share| share > 0.0 && share < 1.0),
+            "{all:?}"
+        );
     }
 
     #[test]

@@ -118,10 +118,14 @@ impl SparseVec {
         self.values.push(value);
     }
 
-    /// Appends entries, their values given by their bits. What is said of [`push`](Self::push) holds for each.
+    /// Appends entries, their values given by their bits. What is said of [`push`](Self::push) holds for
+    /// each.
     pub(crate) fn extend_from_bits(&mut self, indices: &[u32], bits: &[u32]) {
         debug_assert!(indices.is_sorted_by(|a, b| a < b), "indices do not rise");
-        debug_assert!(indices.is_empty() || indices.first() > self.indices.last(), "the first index does not rise");
+        debug_assert!(
+            indices.is_empty() || indices.first() > self.indices.last(),
+            "the first index does not rise"
+        );
         debug_assert!(
             indices.last().is_none_or(|&last| (last as usize) < self.dim),
             "an index is not below the length"
@@ -130,8 +134,8 @@ impl SparseVec {
         self.values.extend(bits.iter().map(|&bits| f32::from_bits(bits)));
     }
 
-    /// Sets dense length and number of entries, and lends both lists: what is in them is whatever was there, or zeros, until it is
-    /// overwritten. The caller makes the indices rise and lie below `dim`.
+    /// Sets dense length and number of entries, and lends both lists: what is in them is whatever was there,
+    /// or zeros, until it is overwritten. The caller makes the indices rise and lie below `dim`.
     pub(crate) fn overwrite(&mut self, dim: usize, entries: usize) -> (&mut [u32], &mut [f32]) {
         self.dim = dim;
         self.indices.resize(entries, 0);
@@ -145,8 +149,8 @@ impl SparseVec {
         self.values.truncate(entries);
     }
 
-    /// Sets the length, and has `write` replace the entries that it finds; none are left if it fails. What is said of
-    /// [`push`](Self::push) holds for each, and there are as many values as indices.
+    /// Sets the length, and has `write` replace the entries that it finds; none are left if it fails. What is
+    /// said of [`push`](Self::push) holds for each, and there are as many values as indices.
     pub(crate) fn fill(
         &mut self,
         dim: usize,
@@ -235,7 +239,8 @@ impl<'a> SparseView<'a> {
         SparseVec { dim: self.dim, indices: self.indices.to_vec(), values: self.values.to_vec() }
     }
 
-    /// The entries whose index lies in `range`, in place: a vector of the same dense length. Cost: O(log entries).
+    /// The entries whose index lies in `range`, in place: a vector of the same dense length. Cost: O(log
+    /// entries).
     pub fn within(&self, range: Range<usize>) -> SparseView<'a> {
         let start = self.indices.partition_point(|&index| (index as usize) < range.start);
         let end = start + self.indices[start..].partition_point(|&index| (index as usize) < range.end);
@@ -301,7 +306,10 @@ mod tests {
         assert_eq!(build(3, &[0], &[]), Err(Error::LengthMismatch { expected: 1, found: 0 }));
         assert_eq!(build(3, &[1, 1], &[1.0; 2]), Err(Error::UnsortedIndices { position: 1 }));
         assert_eq!(build(3, &[0, 2, 1], &[1.0; 3]), Err(Error::UnsortedIndices { position: 2 }));
-        assert_eq!(build(3, &[0, 3, 4], &[1.0; 3]), Err(Error::IndexOutOfRange { position: 1, index: 3, dim: 3 }));
+        assert_eq!(
+            build(3, &[0, 3, 4], &[1.0; 3]),
+            Err(Error::IndexOutOfRange { position: 1, index: 3, dim: 3 })
+        );
         assert_eq!(
             SparseVec::from_parts(0, vec![0], vec![1.0]),
             Err(Error::IndexOutOfRange { position: 0, index: 0, dim: 0 })
@@ -324,7 +332,8 @@ mod tests {
 
     #[test]
     fn lends_the_entries_of_a_range_of_indices() {
-        let sparse = SparseVec::from_parts(1 << 32, vec![1, 4, 6, u32::MAX], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
+        let sparse =
+            SparseVec::from_parts(1 << 32, vec![1, 4, 6, u32::MAX], vec![1.0, 2.0, 3.0, 4.0]).unwrap();
         let within = |range| sparse.view().within(range).indices().to_vec();
         assert_eq!(within(0..1 << 32), [1, 4, 6, u32::MAX]);
         assert_eq!(within(2..6), [4]);

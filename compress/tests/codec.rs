@@ -36,7 +36,8 @@ fn check(entries: &SparseVec) {
         }
         let bytes = message(entries, choice, &mut Plain);
         let mut found = SparseVec::new(1);
-        decode(&bytes, entries.dim(), entries.len(), &mut found).unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+        decode(&bytes, entries.dim(), entries.len(), &mut found)
+            .unwrap_or_else(|error| panic!("{choice:?}: {error}"));
         assert!(found == *entries, "{choice:?}, dim {}, {} entries", entries.dim(), entries.len());
     }
 }
@@ -180,7 +181,12 @@ fn values_are_those_of_the_quantiser() {
         Encoded::new(quantiser.format(), 700, &bytes).unwrap().decode_into(&mut expected).unwrap();
         let mut found = SparseVec::new(0);
         decode(&message(&entries, Choice::Fast, quantiser), 5000, 700, &mut found).unwrap();
-        assert_eq!((found.indices(), found.values()), (entries.indices(), &expected[..]), "{:?}", quantiser.format());
+        assert_eq!(
+            (found.indices(), found.values()),
+            (entries.indices(), &expected[..]),
+            "{:?}",
+            quantiser.format()
+        );
     }
     assert_ne!(quantisers[0].format(), Format::F32);
 }
@@ -189,7 +195,8 @@ fn values_are_those_of_the_quantiser() {
 fn the_smallest_is_chosen() {
     let codec = |entries: &SparseVec, choice| message(entries, choice, &mut Plain)[2];
     let mut generator = Generator::new(1);
-    let mut random = |density: f64| sparse(100_000, (0..100_000).filter(|_| generator.uniform() < density).collect());
+    let mut random =
+        |density: f64| sparse(100_000, (0..100_000).filter(|_| generator.uniform() < density).collect());
     let (thin, thick) = (random(0.01), random(0.4));
     assert_eq!(codec(&thin, Choice::Fast), IndexCodec::Packed as u8);
     assert_eq!(codec(&thin, Choice::Smallest), IndexCodec::Rice as u8);

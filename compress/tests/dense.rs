@@ -5,7 +5,9 @@
 use std::fmt::Debug;
 
 use brevity_compress::Error;
-use brevity_compress::dense::{Element, accumulate, add_assign, from_f32, from_f32_saturating, scale, to_f32};
+use brevity_compress::dense::{
+    Element, accumulate, add_assign, from_f32, from_f32_saturating, scale, to_f32,
+};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -131,11 +133,14 @@ proptest! {
 
 #[test]
 fn limits_of_the_half_formats() {
-    for (value, fits) in [(65504.0, true), (65519.996, true), (65520.0, false), (-65520.0, false), (70_000.0, false)] {
+    for (value, fits) in
+        [(65504.0, true), (65519.996, true), (65520.0, false), (-65520.0, false), (70_000.0, false)]
+    {
         let found = from_f32(&[1.0, value], &mut [f16::ZERO; 2]);
         assert_eq!(found.is_ok(), fits, "{value} as f16: {found:?}");
     }
-    for (bits, fits) in [(0x7f7f_0000, true), (0x7f7f_7fff, true), (0x7f7f_8000, false), (0xff7f_8000, false)] {
+    for (bits, fits) in [(0x7f7f_0000, true), (0x7f7f_7fff, true), (0x7f7f_8000, false), (0xff7f_8000, false)]
+    {
         let found = from_f32(&[f32::from_bits(bits)], &mut [bf16::ZERO]);
         assert_eq!(found.is_ok(), fits, "{bits:x} as bf16: {found:?}");
     }
@@ -153,7 +158,8 @@ fn lengths_must_agree() {
     assert_eq!(from_f32(&[1.0; 2], &mut [0.0_f64]), Err(expected));
 }
 
-/// The sum rounds down by half a unit, so that the exact difference would be too large by half a unit of the largest number.
+/// The sum rounds down by half a unit, so that the exact difference would be too large by half a unit of the
+/// largest number.
 #[test]
 fn what_is_taken_out_again_leaves_finite_numbers() {
     let mut g = [0.0; 5000];

@@ -37,7 +37,8 @@ proptest! {
         prop_assert!(elias::decode(&[&bytes[..], &[0]].concat(), values.len(), &mut decoded).is_err());
     }
 
-    /// Bytes that were damaged, or are of no encoder at all: what is taken is what an encoder would have written.
+    /// Bytes that were damaged, or are of no encoder at all: what is taken is what an encoder would have
+    /// written.
     #[test]
     fn any_bytes_are_refused_or_canonical(
         count in 0_usize..1200,
@@ -70,7 +71,9 @@ proptest! {
 fn by_hand(levels: u32, bits: &str) -> Vec<u8> {
     let mut bytes = [512_u32.to_le_bytes(), levels.to_le_bytes(), 2.0_f32.to_le_bytes()].concat();
     let bits: Vec<u8> = bits.bytes().filter(|bit| *bit != b' ').map(|bit| bit - b'0').collect();
-    bytes.extend(bits.chunks(8).map(|byte| byte.iter().enumerate().fold(0, |all, (i, bit)| all | bit << (7 - i))));
+    bytes.extend(
+        bits.chunks(8).map(|byte| byte.iter().enumerate().fold(0, |all, (i, bit)| all | bit << (7 - i))),
+    );
     bytes
 }
 
@@ -133,8 +136,9 @@ fn room_is_made_only_for_what_can_be_there() {
 fn it_pays_where_most_levels_are_zero() {
     let mut values = vec![0.0; 1 << 16];
     Generator::new(5).fill_normal(&mut values);
-    let bits =
-        |levels| 8.0 * encoded(&qsgd(&values, levels, 512, Norm::Euclidean), values.len()).len() as f64 / 65536.0;
+    let bits = |levels| {
+        8.0 * encoded(&qsgd(&values, levels, 512, Norm::Euclidean), values.len()).len() as f64 / 65536.0
+    };
     let [one, seven] = [1, 7].map(bits);
     println!("bits a value: {one} with one level, {seven} with seven");
     assert!(one < 0.5, "{one}");

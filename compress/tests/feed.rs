@@ -17,7 +17,8 @@ fn expected(r: &[f32], g: &[f32], k: usize) -> (Vec<f32>, Vec<(u32, f32)>, Vec<u
     let mut rest: Vec<f32> = r.iter().zip(g).map(|(r, g)| r + g).collect();
     let left_out: Vec<usize> = (0..r.len()).filter(|&i| !rest[i].is_finite()).collect();
     left_out.iter().for_each(|&i| rest[i] = r[i]);
-    let mut entries: Vec<(u32, f32)> = (0..).zip(rest.iter().copied()).filter(|entry| entry.1 != 0.0).collect();
+    let mut entries: Vec<(u32, f32)> =
+        (0..).zip(rest.iter().copied()).filter(|entry| entry.1 != 0.0).collect();
     entries.retain(|entry| left_out.binary_search(&(entry.0 as usize)).is_err());
     entries.sort_by(total_order);
     entries.truncate(k);
@@ -36,7 +37,14 @@ fn entries(sparse: &SparseVec) -> Vec<(u32, u32)> {
 }
 
 /// Feeds `g` to a copy of `r` and compares everything with the oracle.
-fn check(r: &[f32], g: &[f32], k: usize, hint: &mut Hint, out: &mut SparseVec, scratch: &mut TopKScratch) -> Vec<f32> {
+fn check(
+    r: &[f32],
+    g: &[f32],
+    k: usize,
+    hint: &mut Hint,
+    out: &mut SparseVec,
+    scratch: &mut TopKScratch,
+) -> Vec<f32> {
     let mut left = r.to_vec();
     let found = feed_top_k(&mut left, g.into(), k, hint, out, scratch).unwrap();
     let (rest, selected, left_out) = expected(r, g, k);
@@ -44,7 +52,11 @@ fn check(r: &[f32], g: &[f32], k: usize, hint: &mut Hint, out: &mut SparseVec, s
     let what = format!("n {}, k {k}, {} selected, expected {}", r.len(), out.len(), selected.len());
     assert!(entries(out) == selected, "{what}");
     assert!(bits(&left) == bits(&rest), "{what}: another residual");
-    assert_eq!(found.map(|found| (found.count, found.index)), left_out.first().map(|&i| (left_out.len(), i)), "{what}");
+    assert_eq!(
+        found.map(|found| (found.count, found.index)),
+        left_out.first().map(|&i| (left_out.len(), i)),
+        "{what}"
+    );
     left
 }
 
@@ -68,8 +80,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Several steps of one residual, large enough to be sampled, with all hints that come of it: gradients change their shape
-    /// and scale between steps. One scratch serves other lengths and other `k` in between.
+    /// Several steps of one residual, large enough to be sampled, with all hints that come of it: gradients
+    /// change their shape and scale between steps. One scratch serves other lengths and other `k` in between.
     #[test]
     fn steps_with_hints(shapes in prop::collection::vec((0_usize..10, -3_i32..3), 2..5), n in 4000_usize..40_000, seed in any::<u64>(), share in 0.0..1.0_f64) {
         let k = (share.powi(5) * n as f64) as usize;
@@ -138,7 +150,8 @@ fn other_types_are_their_conversions() {
         for k in [0, 10, 3000, n] {
             let (mut left, mut out) = (r.clone(), SparseVec::new(0));
             let found =
-                feed_top_k(&mut left, gradient, k, &mut Hint::new(), &mut out, &mut TopKScratch::new()).unwrap();
+                feed_top_k(&mut left, gradient, k, &mut Hint::new(), &mut out, &mut TopKScratch::new())
+                    .unwrap();
             let (rest, selected, left_out) = expected(&r, &converted, k);
             assert_eq!(out.iter().collect::<Vec<_>>(), selected, "{k}");
             assert_eq!(left, rest, "{k}");
@@ -147,8 +160,8 @@ fn other_types_are_their_conversions() {
     }
 }
 
-/// Several shapes at a size that is shared among threads: the same for 1, 2 and 4 of them, and for a hint that is right, too
-/// low and too high.
+/// Several shapes at a size that is shared among threads: the same for 1, 2 and 4 of them, and for a hint
+/// that is right, too low and too high.
 #[test]
 fn threads_and_hints_change_nothing() {
     let n = (1 << 21) + 5;
@@ -170,7 +183,8 @@ fn threads_and_hints_change_nothing() {
                 let mut scratch = TopKScratch::with_threads(threads);
                 for mut hint in [Hint::new(), low, high] {
                     let (mut left, mut out) = (r.clone(), SparseVec::new(0));
-                    let found = feed_top_k(&mut left, g[..].into(), k, &mut hint, &mut out, &mut scratch).unwrap();
+                    let found =
+                        feed_top_k(&mut left, g[..].into(), k, &mut hint, &mut out, &mut scratch).unwrap();
                     assert_eq!(found.map(|found| (found.count, found.index)), Some((2, n / 2)));
                     let found = (bits(&left), out);
                     match &seen {
@@ -213,7 +227,8 @@ fn threads_share_lists_of_tensors() {
         let (mut hint, mut scratch) = (Hint::new(), TopKScratch::with_threads(threads));
         let mut outs = vec![SparseVec::new(0); lengths.len()];
         for _ in 0..2 {
-            let fed = Residual::feed_top_k_of_all(&mut residuals, &slices, k, &mut hint, &mut outs, &mut scratch);
+            let fed =
+                Residual::feed_top_k_of_all(&mut residuals, &slices, k, &mut hint, &mut outs, &mut scratch);
             assert_eq!(fed, Ok(None));
         }
         let left: Vec<Vec<u32>> = residuals.iter().map(|residual| bits(residual.values())).collect();

@@ -4,7 +4,9 @@
 
 use brevity_compress::Error;
 use brevity_compress::SparseVec;
-use brevity_compress::feedback::{Compressor, ErrorFeedback, NonZeroBlocks, Quantised, Residual, Rule, SelectBy, TopK};
+use brevity_compress::feedback::{
+    Compressor, ErrorFeedback, NonZeroBlocks, Quantised, Residual, Rule, SelectBy, TopK,
+};
 use brevity_compress::quantise::{Encoded, Magnitude, Quantiser, Sign};
 use brevity_compress::select::{BLOCK_PLACES, Blocks, TopKScratch};
 use proptest::prelude::*;
@@ -157,7 +159,8 @@ proptest! {
         }
     }
 
-    /// Four ranks and a linear compressor: all keep the same places, a share of them in turn. With small integers all is exact.
+    /// Four ranks and a linear compressor: all keep the same places, a share of them in turn. With small
+    /// integers all is exact.
     #[test]
     fn rules_have_the_same_mean_update(gradients in prop::collection::vec(prop::collection::vec(prop::array::uniform4(-9_i16..10), 10), 1..7)) {
         let n = 10;

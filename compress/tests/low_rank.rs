@@ -40,7 +40,8 @@ fn departure(p: &[f32], rows: usize, rank: usize) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Widths on both sides of the edges of tiles and panels, ranks on both sides of eight columns and of sixteen.
+    /// Widths on both sides of the edges of tiles and panels, ranks on both sides of eight columns and of
+    /// sixteen.
     #[test]
     fn products_are_the_dense_ones(
         rows in 0_usize..40,

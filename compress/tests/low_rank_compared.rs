@@ -32,8 +32,8 @@ fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
 
 const DRAWS: usize = 20_000;
 
-/// Of many draws of an unbiased estimate of `m`: the squared distance of their mean from `m`, and their mean squared
-/// distance from it.
+/// Of many draws of an unbiased estimate of `m`: the squared distance of their mean from `m`, and their mean
+/// squared distance from it.
 fn statistics(m: &[f32], mut draw: impl FnMut(&mut [f32])) -> (f64, f64) {
     let (mut sum, mut squares, mut estimate) = (vec![0.0_f64; m.len()], 0.0, vec![0.0; m.len()]);
     for _ in 0..DRAWS {
@@ -45,15 +45,18 @@ fn statistics(m: &[f32], mut draw: impl FnMut(&mut [f32])) -> (f64, f64) {
     (sum.iter().zip(m).map(gap).sum(), squares / DRAWS as f64)
 }
 
-/// Checks the mean and the variance of independent draws. The squared distance of the mean of `DRAWS` has the mean
-/// `variance / DRAWS`: nine times that is a distance three times the usual. A draw's squared error lies between 0 and
-/// `largest`, so its deviation is at most half of that, and four deviations of the mean of `DRAWS` are
-/// `2 * largest / sqrt(DRAWS)`.
+/// Checks the mean and the variance of independent draws. The squared distance of the mean of `DRAWS` has the
+/// mean `variance / DRAWS`: nine times that is a distance three times the usual. A draw's squared error lies
+/// between 0 and `largest`, so its deviation is at most half of that, and four deviations of the mean of
+/// `DRAWS` are `2 * largest / sqrt(DRAWS)`.
 fn check(what: &str, (bias, squares): (f64, f64), variance: f64, largest: f64) {
     let limit = 9.0 * variance / DRAWS as f64;
     assert!(bias < limit, "{what}: the mean is off by {bias} squared, expected less than {limit}");
     let tolerance = 2.0 * largest / (DRAWS as f64).sqrt() + 1e-5 * variance;
-    assert!((squares - variance).abs() < tolerance, "{what}: variance {squares}, expected {variance} +- {tolerance}");
+    assert!(
+        (squares - variance).abs() < tolerance,
+        "{what}: variance {squares}, expected {variance} +- {tolerance}"
+    );
 }
 
 #[test]
@@ -68,7 +71,8 @@ fn unbiased_rank_r_has_the_mean_and_variance_of_theory() {
             compressor.compress(&m, &mut p, &mut workspace).unwrap();
             compressor.reconstruct(&p, estimate, &mut workspace).unwrap();
         });
-        // M is multiplied by `stretch` times a projection: its error is M times something of norm at most `stretch - 1`.
+        // M is multiplied by `stretch` times a projection: its error is M times something of norm at most
+        // `stretch - 1`.
         let stretch = cols as f64 / rank as f64;
         let largest = (stretch - 1.0).max(1.0).powi(2) * norm;
         check(&format!("{rows} x {cols}, rank {rank}"), found, (stretch - 1.0) * norm, largest);
@@ -105,8 +109,8 @@ proptest! {
         prop_assert!((left - best).abs() < 1e-5 * values[0], "left {}, best {}", left, best);
     }
 
-    /// Of all probabilities with that sum these leave the least variance: proportional to the singular values where they
-    /// are below one, and no smaller value is certain while a larger one is not.
+    /// Of all probabilities with that sum these leave the least variance: proportional to the singular values
+    /// where they are below one, and no smaller value is certain while a larger one is not.
     #[test]
     fn probabilities_are_those_of_least_variance(values in prop::collection::vec(0.0_f64..10.0, 0..20), count in 0_usize..25) {
         let mut values = values;
@@ -154,8 +158,9 @@ fn degenerate_matrices_give_neither_nan_nor_panic() {
                 ] {
                     assert!(components.p().iter().chain(components.q()).all(|v| v.is_finite()));
                     // All rows alike: of rank one, which one component holds.
-                    let off =
-                        reconstructed(&components, m.len()).iter().any(|v| (v - fill).abs() > fill * 1e-5 + 2e-44);
+                    let off = reconstructed(&components, m.len())
+                        .iter()
+                        .any(|v| (v - fill).abs() > fill * 1e-5 + 2e-44);
                     assert!(rank == 0 || !off, "{rows} x {cols}, rank {rank}, {fill}: {components:?}");
                 }
                 let mut unbiased = UnbiasedLowRank::new(rows, cols, rank, 2).unwrap();

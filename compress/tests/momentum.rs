@@ -6,7 +6,9 @@ mod shapes;
 
 use brevity_compress::feedback::{Compressor, SelectBy, TopK};
 use brevity_compress::generator::Generator;
-use brevity_compress::momentum::{Clip, MomentumCorrection, PostCompression, SparsificationAware, squared_norm};
+use brevity_compress::momentum::{
+    Clip, MomentumCorrection, PostCompression, SparsificationAware, squared_norm,
+};
 use brevity_compress::state::{from_bytes, to_bytes};
 use brevity_compress::{Error, SparseVec};
 use half::bf16;
@@ -20,7 +22,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// The first `k` in the total order, by sorting.
 fn largest(values: &[f32], k: usize) -> Vec<(u32, f32)> {
-    let mut entries: Vec<(u32, f32)> = (0..).zip(values.iter().copied()).filter(|entry| entry.1 != 0.0).collect();
+    let mut entries: Vec<(u32, f32)> =
+        (0..).zip(values.iter().copied()).filter(|entry| entry.1 != 0.0).collect();
     entries.sort_by(total_order);
     entries.truncate(k);
     entries.sort_by_key(|entry| entry.0);
@@ -131,8 +134,8 @@ proptest! {
         }
     }
 
-    /// With momentum 0.5 and integers all is exact: an entry that was sent as `u` and then is silent for `T` steps carries
-    /// `m u` plus its gradients.
+    /// With momentum 0.5 and integers all is exact: an entry that was sent as `u` and then is silent for `T`
+    /// steps carries `m u` plus its gradients.
     #[test]
     fn silent_entries_carry_what_the_identity_says(n in 1_usize..300, seed: u64, silent in 0_u64..12, rate in prop::sample::select(vec![1.0_f32, 2.0, 0.25])) {
         let mut step = 0;

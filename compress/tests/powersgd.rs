@@ -31,7 +31,8 @@ fn shapes() -> impl Strategy<Value = (usize, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Two steps whose errors are subtracted at once, or with the next gradient: the same bits in every place.
+    /// Two steps whose errors are subtracted at once, or with the next gradient: the same bits in every
+    /// place.
     #[test]
     fn putting_the_subtraction_off_changes_no_bit((rows, cols) in shapes(), rank in 0_usize..20, seed: u64) {
         let state = LowRank::new(rows, cols, rank, seed).unwrap();
@@ -126,14 +127,18 @@ fn sums_that_overflow_are_refused_and_leave_the_residual() {
     memory.restore(&[0.0; 6]).unwrap();
     let mut state = state;
     state.restore(&[1.0; 3], Generator::new(0)).unwrap();
-    assert!(matches!(memory.accumulate(&state, &all_large, &mut p, &mut workspace), Err(Error::NonFinite { .. })));
+    assert!(matches!(
+        memory.accumulate(&state, &all_large, &mut p, &mut workspace),
+        Err(Error::NonFinite { .. })
+    ));
     assert_eq!(memory.materialise(&state, &mut workspace), [0.0; 6]);
 }
 
 #[test]
 fn keeping_a_step_sends_it_later() {
     let state = LowRank::new(5, 7, 2, 3).unwrap();
-    let (mut memory, mut workspace, mut p) = (ErrorMemory::new(&state), Workspace::default(), vec![0.0; state.p_len()]);
+    let (mut memory, mut workspace, mut p) =
+        (ErrorMemory::new(&state), Workspace::default(), vec![0.0; state.p_len()]);
     let (first, second) = (whole(35, 1), whole(35, 2));
     memory.accumulate(&state, &first, &mut p, &mut workspace).unwrap();
     memory.accumulate(&state, &second, &mut p, &mut workspace).unwrap();
@@ -171,7 +176,8 @@ const SHAPES: [(usize, usize); 5] = [(20, 30), (0, 4), (1, 9), (7, 1), (33, 600)
 
 /// Ranks that take steps together, their factors averaged in a fixed order.
 fn world(ranks: usize, rule: ErrorRule) -> Vec<PowerSgd> {
-    let batch = || Batch::new(SHAPES.iter().map(|&(rows, cols)| LowRank::new(rows, cols, 2, 5).unwrap()).collect());
+    let batch =
+        || Batch::new(SHAPES.iter().map(|&(rows, cols)| LowRank::new(rows, cols, 2, 5).unwrap()).collect());
     (0..ranks).map(|_| PowerSgd::new(batch(), rule)).collect()
 }
 
@@ -189,7 +195,8 @@ fn step(world: &mut [PowerSgd], gradients: &[Vec<Vec<f32>>]) -> Vec<Vec<Vec<f32>
         }
     }
     let p = mean(&p);
-    let mut factors: Vec<Factors> = world.iter().map(|_| Factors { p: p.clone(), ..Factors::default() }).collect();
+    let mut factors: Vec<Factors> =
+        world.iter().map(|_| Factors { p: p.clone(), ..Factors::default() }).collect();
     for (powersgd, factors) in world.iter_mut().zip(&mut factors) {
         powersgd.batch_mut().orthonormalise(&mut factors.p).unwrap();
         factors.own_q.resize(powersgd.batch().q_len(), f32::NAN);
@@ -224,12 +231,17 @@ fn ranks_stay_together_and_nothing_is_lost() {
             for rank in 1..3 {
                 assert_eq!(updates[rank], updates[0], "step {time}");
                 for (one, other) in world[rank].batch().states().iter().zip(world[0].batch().states()) {
-                    assert_eq!((bits(one.q()), one.generator()), (bits(other.q()), other.generator()), "step {time}");
+                    assert_eq!(
+                        (bits(one.q()), one.generator()),
+                        (bits(other.q()), other.generator()),
+                        "step {time}"
+                    );
                 }
             }
             for (position, &n) in sizes.iter().enumerate() {
                 for i in 0..n {
-                    came_in[position][i] += gradients.iter().map(|of| f64::from(of[position][i])).sum::<f64>() / 3.0;
+                    came_in[position][i] +=
+                        gradients.iter().map(|of| f64::from(of[position][i])).sum::<f64>() / 3.0;
                     delivered[position][i] += f64::from(updates[0][position][i]);
                 }
             }
@@ -239,7 +251,8 @@ fn ranks_stay_together_and_nothing_is_lost() {
             for i in 0..n {
                 let stays = residuals.iter().map(|of| f64::from(of[i])).sum::<f64>() / 3.0;
                 let gap = came_in[position][i] - delivered[position][i] - stays;
-                // Ten steps of a few roundings of numbers that stay below thirty: half an ulp of these is 1e-6.
+                // Ten steps of a few roundings of numbers that stay below thirty: half an ulp of these is
+                // 1e-6.
                 assert!(gap.abs() < 1e-4, "{rule:?}, matrix {position}, element {i}: {gap}");
             }
         }
@@ -248,9 +261,11 @@ fn ranks_stay_together_and_nothing_is_lost() {
 
 #[test]
 fn a_batch_gives_what_its_matrices_give_alone() {
-    let matrices: Vec<Vec<f32>> = SHAPES.iter().map(|&(rows, cols)| normal(rows * cols, cols as u64)).collect();
+    let matrices: Vec<Vec<f32>> =
+        SHAPES.iter().map(|&(rows, cols)| normal(rows * cols, cols as u64)).collect();
     let slices: Vec<&[f32]> = matrices.iter().map(Vec::as_slice).collect();
-    let mut batch = Batch::new(SHAPES.iter().map(|&(rows, cols)| LowRank::new(rows, cols, 2, 5).unwrap()).collect());
+    let mut batch =
+        Batch::new(SHAPES.iter().map(|&(rows, cols)| LowRank::new(rows, cols, 2, 5).unwrap()).collect());
     let (mut p, mut q) = (vec![f32::NAN; batch.p_len()], vec![f32::NAN; batch.q_len()]);
     batch.left_factors(&slices, &mut p).unwrap();
     let products = p.clone();

@@ -22,7 +22,13 @@ fn check(values: &[f32], k: usize, out: &mut SparseVec, scratch: &mut TopKScratc
     assert_eq!(out.dim(), values.len());
     let found: Vec<_> = out.iter().map(|(index, value)| (index, value.to_bits())).collect();
     let expected: Vec<_> = full_sort(values, k).into_iter().map(|(i, v)| (i, v.to_bits())).collect();
-    assert!(found == expected, "n {}, k {k}: {} entries, expected {}", values.len(), found.len(), expected.len());
+    assert!(
+        found == expected,
+        "n {}, k {k}: {} entries, expected {}",
+        values.len(),
+        found.len(),
+        expected.len()
+    );
 }
 
 proptest! {

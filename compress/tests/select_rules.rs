@@ -6,8 +6,8 @@ mod shapes;
 
 use brevity_compress::generator::Generator;
 use brevity_compress::select::{
-    BLOCK_PLACES, Blocks, BySignScratch, SampledScratch, bin_maxima, fixed_threshold, non_zero_blocks, random_block,
-    random_k, resampled_top_k, sampled_top_k, top_k_by_sign,
+    BLOCK_PLACES, Blocks, BySignScratch, SampledScratch, bin_maxima, fixed_threshold, non_zero_blocks,
+    random_block, random_k, resampled_top_k, sampled_top_k, top_k_by_sign,
 };
 use brevity_compress::{Error, SparseVec, SparseView};
 use proptest::prelude::*;
@@ -158,7 +158,8 @@ proptest! {
         prop_assert!(out.add_scaled_to(1.0, &mut vec![0.0; values.len() + 1]).is_err());
     }
 
-    /// What is sent and what stays are what came in: exactly, where values are integers and so is what is sent.
+    /// What is sent and what stays are what came in: exactly, where values are integers and so is what is
+    /// sent.
     #[test]
     fn nothing_is_lost(integers in prop::collection::vec(-1000_i16..1000, 0..300), k in 0_usize..320, seed: u64) {
         let values: Vec<f32> = integers.iter().map(|&v| f32::from(v)).collect();
@@ -207,7 +208,10 @@ fn random_places_are_even() {
         let share = k as f64 / 10.0;
         let error = 5.0 * (20_000.0 * share * (1.0 - share)).sqrt();
         for counts in [scattered, in_rows] {
-            assert!(counts.iter().all(|&c| (f64::from(c) - 20_000.0 * share).abs() < error), "k {k}: {counts:?}");
+            assert!(
+                counts.iter().all(|&c| (f64::from(c) - 20_000.0 * share).abs() < error),
+                "k {k}: {counts:?}"
+            );
         }
     }
 }

@@ -99,7 +99,10 @@ fn every_flipped_bit_and_every_cut_is_refused_and_changes_nothing() {
 fn what_does_not_fit_is_named() {
     let bytes = state::to_bytes(&residual(&[1.0, 2.0]));
     let mut other = Residual::new(3);
-    assert_eq!(fault(state::from_bytes(&mut other, &bytes)), Fault::Shape { found: vec![2], expected: vec![3] });
+    assert_eq!(
+        fault(state::from_bytes(&mut other, &bytes)),
+        Fault::Shape { found: vec![2], expected: vec![3] }
+    );
     let mut generator = Generator::new(1);
     let kinds = Fault::Kind { found: "resi".into(), expected: "rand".into() };
     assert_eq!(fault(state::from_bytes(&mut generator, &bytes)), kinds);
@@ -140,7 +143,10 @@ fn impossible_contents_are_refused_although_the_checksum_is_right() {
     let refused = fault(state::from_bytes(&mut Generator::new(1), &zeros));
     assert_eq!(refused, Fault::Contents { what: "a generator of all zeros" });
     let short = state::to_bytes(&Impostor(b"resi", vec![1], vec![0; 3]));
-    assert_eq!(fault(state::from_bytes(&mut Residual::new(1), &short)), Fault::Length { found: 3, expected: 4 });
+    assert_eq!(
+        fault(state::from_bytes(&mut Residual::new(1), &short)),
+        Fault::Length { found: 3, expected: 4 }
+    );
     let mut greedy = Impostor(b"imps", vec![], vec![0; 3]);
     let bytes = state::to_bytes(&greedy);
     assert_eq!(fault(state::from_bytes(&mut greedy, &bytes)), Fault::Contents { what: "it ends early" });

@@ -1,4 +1,5 @@
-//! After a restart from saved state, low rank and quantisers go on with the bits that they would have had without one.
+//! After a restart from saved state, low rank and quantisers go on with the bits that they would have had
+//! without one.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -10,8 +11,8 @@ use brevity_compress::low_rank::{
     Batch, ErrorMemory, ErrorRule, Factors, LowRank, PowerSgd, UnbiasedLowRank, Workspace,
 };
 use brevity_compress::quantise::{
-    BucketFeedback, Bucketed, DeferredFeedback, Feedback, HalfPrecision, Magnitude, MinMax, Norm, OnePass, Qsgd,
-    Quantiser, Sign, Ternary, TwoBit,
+    BucketFeedback, Bucketed, DeferredFeedback, Feedback, HalfPrecision, Magnitude, MinMax, Norm, OnePass,
+    Qsgd, Quantiser, Sign, Ternary, TwoBit,
 };
 use brevity_compress::state::{self, Fault, Reader, State, Writer};
 use faults::{check_damage, fault};
@@ -35,11 +36,13 @@ fn powersgd(shapes: &Shapes, rule: ErrorRule, seed: u64) -> PowerSgd {
     PowerSgd::new(Batch::new(states.collect()), rule)
 }
 
-/// A step as one of two ranks has it, the other of which is not there: half of the factors are its own. In every third
-/// step gradients are zero, so that after a while columns are drawn anew. Returns the bits of all that came out.
+/// A step as one of two ranks has it, the other of which is not there: half of the factors are its own. In
+/// every third step gradients are zero, so that after a while columns are drawn anew. Returns the bits of all
+/// that came out.
 fn step(powersgd: &mut PowerSgd, number: u64) -> Vec<u32> {
     let mut factors = Factors::default();
-    let shapes: Vec<usize> = powersgd.batch().states().iter().map(|state| state.rows() * state.cols()).collect();
+    let shapes: Vec<usize> =
+        powersgd.batch().states().iter().map(|state| state.rows() * state.cols()).collect();
     factors.p.resize(powersgd.batch().p_len(), 0.0);
     factors.own_q.resize(powersgd.batch().q_len(), 0.0);
     for (position, &n) in shapes.iter().enumerate() {

@@ -17,7 +17,11 @@ impl GroupExchange {
     ///
     /// # Errors
     /// Where the library refuses the policy.
-    pub fn new(group: &Group, model: &Model, (method, density, rank): (Method, f64, usize)) -> brevity::Result<Self> {
+    pub fn new(
+        group: &Group,
+        model: &Model,
+        (method, density, rank): (Method, f64, usize),
+    ) -> brevity::Result<Self> {
         let mut builder = GradientExchange::builder(group);
         for (name, shape) in model.parameters() {
             let policy = match method {

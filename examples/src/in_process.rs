@@ -22,8 +22,10 @@ struct Shared {
 
 /// The ranks 0 to `world_size - 1` of a new group.
 pub fn ranks(world_size: usize) -> Vec<ThreadRank> {
-    let shared =
-        Arc::new(Shared { meeting: Barrier::new(world_size), brought: Mutex::new(vec![Vec::new(); world_size]) });
+    let shared = Arc::new(Shared {
+        meeting: Barrier::new(world_size),
+        brought: Mutex::new(vec![Vec::new(); world_size]),
+    });
     (0..world_size).map(|rank| ThreadRank { rank, shared: shared.clone(), bytes_sent: 0 }).collect()
 }
 

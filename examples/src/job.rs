@@ -23,7 +23,8 @@ pub fn train_all(
     let model = settings.model(dataset)?;
     let run = |method| {
         let policy = (method, arguments.density, arguments.rank);
-        let mut exchange = GroupExchange::new(group, &model, policy).map_err(|error| Error::Exchange(error.into()))?;
+        let mut exchange =
+            GroupExchange::new(group, &model, policy).map_err(|error| Error::Exchange(error.into()))?;
         let name = method.to_string();
         let progress = if group.rank() == 0 { Progress::shown(&name, steps) } else { Progress::hidden() };
         train(&name, dataset, settings, &mut exchange, &progress)
@@ -40,7 +41,8 @@ mod tests {
 
     /// How each rank's training ended, the ranks being threads.
     fn endings(words: &str) -> Vec<Result<Vec<Run>, Error>> {
-        let arguments = Arguments::from_words(std::iter::once("train").chain(words.split_whitespace())).unwrap();
+        let arguments =
+            Arguments::from_words(std::iter::once("train").chain(words.split_whitespace())).unwrap();
         let dataset = arguments.dataset().unwrap();
         let settings = arguments.settings(&dataset).unwrap();
         let (arguments, dataset, settings) = (&arguments, &dataset, &settings);

@@ -43,7 +43,8 @@ impl Model {
             let bound = (if last { 3.0 } else { 6.0 } / inputs as f32).sqrt();
             let mut generator = ChaCha8Rng::seed_from_u64(seed);
             generator.set_stream(index as u64);
-            let values: Vec<f32> = (0..inputs * outputs).map(|_| generator.random_range(-bound..bound)).collect();
+            let values: Vec<f32> =
+                (0..inputs * outputs).map(|_| generator.random_range(-bound..bound)).collect();
             let device = &Device::Cpu;
             layers.push(Layer {
                 name: format!("layer{index}"),

@@ -10,8 +10,12 @@ use std::ops::Range;
 use std::path::Path;
 
 const SIZE: (u32, u32) = (1200, 900);
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(0x33, 0x33, 0x33), RGBColor(0xd5, 0x5e, 0x00), RGBColor(0x00, 0x72, 0xb2), RGBColor(0x00, 0x9e, 0x73)];
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(0x33, 0x33, 0x33),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0x00, 0x9e, 0x73),
+];
 
 /// Neither losses nor bytes on a logarithmic axis can be drawn below this.
 const SMALLEST_LOSS: f64 = 1e-6;
@@ -21,7 +25,8 @@ const SMALLEST_LOSS: f64 = 1e-6;
 /// # Errors
 /// [`Error::Figure`] where the file cannot be written.
 pub fn draw(runs: &[Run], file: &Path) -> Result<(), Error> {
-    draw_panels(runs, file).map_err(|error| Error::Figure { file: file.to_owned(), reason: error.to_string() })
+    draw_panels(runs, file)
+        .map_err(|error| Error::Figure { file: file.to_owned(), reason: error.to_string() })
 }
 
 fn draw_panels(runs: &[Run], file: &Path) -> Result<(), Box<dyn StdError>> {
@@ -36,7 +41,13 @@ fn draw_panels(runs: &[Run], file: &Path) -> Result<(), Box<dyn StdError>> {
     let byte_range = || wide(range(runs, bytes)).log_scale();
     let loss_range = || wide(range(runs, loss)).log_scale();
     let accuracy_range = accuracy_range(range(runs, accuracy));
-    panel(&panels[0], runs, ["training loss", "steps", "loss"], (step_range.clone(), loss_range()), (steps, loss))?;
+    panel(
+        &panels[0],
+        runs,
+        ["training loss", "steps", "loss"],
+        (step_range.clone(), loss_range()),
+        (steps, loss),
+    )?;
     panel(
         &panels[1],
         runs,
@@ -44,7 +55,13 @@ fn draw_panels(runs: &[Run], file: &Path) -> Result<(), Box<dyn StdError>> {
         (byte_range(), loss_range()),
         (bytes, loss),
     )?;
-    panel(&panels[2], runs, ["test accuracy", "steps", "%"], (step_range, accuracy_range.clone()), (steps, accuracy))?;
+    panel(
+        &panels[2],
+        runs,
+        ["test accuracy", "steps", "%"],
+        (step_range, accuracy_range.clone()),
+        (steps, accuracy),
+    )?;
     panel(
         &panels[3],
         runs,
@@ -71,7 +88,8 @@ where
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     // Losses fall away from the upper corner, accuracies rise away from the lower one.
-    let corner = if y_label == "loss" { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::LowerRight };
+    let corner =
+        if y_label == "loss" { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::LowerRight };
     let mut chart = ChartBuilder::on(area)
         .caption(format!("{title} over {x_label}"), ("sans-serif", 20))
         .margin(14)
@@ -194,7 +212,8 @@ mod tests {
 
     #[test]
     fn labels_are_short() {
-        let labels: Vec<String> = [0.0, 0.05, 0.25, 1.0, 2.5, 97.5, 120.0, 1400.0, 3e6, 2.5e9].map(short).to_vec();
+        let labels: Vec<String> =
+            [0.0, 0.05, 0.25, 1.0, 2.5, 97.5, 120.0, 1400.0, 3e6, 2.5e9].map(short).to_vec();
         let expected = ["0", "0.05", "0.25", "1", "2.5", "97.5", "120", "1.4k", "3M", "2.5G"];
         assert_eq!(labels, expected);
     }

@@ -31,9 +31,9 @@ pub fn join() -> Result<Group, Error> {
 /// Starts `ranks` ranks on this host, each this program with these arguments, and waits for them;
 /// the exit status of the first that fails, else 0.
 ///
-/// They use tcp where `BREVITY_TRANSPORT` does not say otherwise, and share the processors: each
-/// rank takes its part of them as threads where `RAYON_NUM_THREADS` does not say otherwise. They share no memory
-/// where `BREVITY_SHARED_MEMORY` does not say otherwise: what a method sends is what it would send between hosts.
+/// They use tcp where `BREVITY_TRANSPORT` does not say otherwise, and share the processors: each rank takes
+/// its part of them as threads where `RAYON_NUM_THREADS` does not say otherwise. They share no memory where
+/// `BREVITY_SHARED_MEMORY` does not say otherwise: what a method sends is what it would send between hosts.
 ///
 /// # Errors
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] where a rank can't be

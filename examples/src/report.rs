@@ -7,7 +7,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// The columns of [`table`].
-const HEADINGS: [&str; 6] = ["method", "test accuracy", "bytes/rank/step", "compression", "communication", "total"];
+const HEADINGS: [&str; 6] =
+    ["method", "test accuracy", "bytes/rank/step", "compression", "communication", "total"];
 
 /// The file that [`write_json`] makes.
 #[derive(Serialize)]
@@ -22,7 +23,8 @@ struct Report<'a> {
 pub fn table(runs: &[Run], parameter_count: usize) -> String {
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     rows.extend(runs.iter().map(|run| row(run, dense_bytes(runs, parameter_count, run.ranks))));
-    let widths: [usize; 6] = std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
+    let widths: [usize; 6] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or(0));
     let mut text = String::new();
     for row in rows {
         let mut line = format!("{:<width$}", row[0], width = widths[0]);
@@ -103,7 +105,10 @@ gtopk          97.50 %            40000       100.0x          2.0 s  12.3 s
 ";
         assert_eq!(
             text,
-            expected.replace("method   ", "method  ").replace("dense    ", "dense   ").replace("gtopk    ", "gtopk   ")
+            expected
+                .replace("method   ", "method  ")
+                .replace("dense    ", "dense   ")
+                .replace("gtopk    ", "gtopk   ")
         );
     }
 

@@ -296,7 +296,15 @@ mod tests {
     use crate::in_process;
 
     fn settings(batch_size: usize, epochs: usize) -> Settings {
-        Settings { epochs, batch_size, hidden: vec![32], learning_rate: 0.1, momentum: 0.0, seed: 1, evaluations: 5 }
+        Settings {
+            epochs,
+            batch_size,
+            hidden: vec![32],
+            learning_rate: 0.1,
+            momentum: 0.0,
+            seed: 1,
+            evaluations: 5,
+        }
     }
 
     #[test]
@@ -313,7 +321,8 @@ mod tests {
 
     #[test]
     fn three_ranks_learn_what_one_rank_with_their_batches_together_learns() {
-        let alone = train("dense", &digits::load(), &settings(48, 2), &mut Solo, &Progress::hidden()).unwrap();
+        let alone =
+            train("dense", &digits::load(), &settings(48, 2), &mut Solo, &Progress::hidden()).unwrap();
         let threads: Vec<_> = in_process::ranks(3)
             .into_iter()
             .map(|mut rank| {

@@ -22,8 +22,8 @@ pub struct Ended {
     pub took: Duration,
 }
 
-/// Runs a command to its end, at most for `patience`: then it is terminated with its process group, and killed if that
-/// does not help.
+/// Runs a command to its end, at most for `patience`: then it is terminated with its process group, and
+/// killed if that does not help.
 ///
 /// # Panics
 /// When the command can't be started.
@@ -68,8 +68,8 @@ fn wait(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// Runs the ranks of a job to their ends, each by a command that `make` gives for it, at most for `patience`; they meet on
-/// loopback, with a key unless the command says where one is.
+/// Runs the ranks of a job to their ends, each by a command that `make` gives for it, at most for `patience`;
+/// they meet on loopback, with a key unless the command says where one is.
 ///
 /// # Panics
 /// When a command can't be started.

@@ -92,7 +92,8 @@ impl Network {
     #[must_use]
     pub fn black_holes(&self) -> [String; 2] {
         for address in ["10.78.0.9", "fd78::9"] {
-            let words = ["-n", &self.names[1], "neigh", "add", address, "lladdr", "02:00:00:00:00:09", "dev", LINK];
+            let words =
+                ["-n", &self.names[1], "neigh", "add", address, "lladdr", "02:00:00:00:00:09", "dev", LINK];
             assert!(ip(&words), "{words:?}");
         }
         [format!("10.78.0.9:{PORT}"), format!("[fd78::9]:{PORT}")]
@@ -148,7 +149,9 @@ impl Network {
             && ip(&["-n", name, "addr", "add", &format!("{six}/64"), "dev", LINK, "nodad"])
             && ip(&["-n", name, "link", "add", OTHER, "type", "veth", "peer", "name", "nowhere2"])
             && ip(&["-n", name, "addr", "add", &nowhere, "dev", OTHER])
-            && ["lo", LINK, OTHER, "nowhere2"].iter().all(|interface| ip(&["-n", name, "link", "set", interface, "up"]))
+            && ["lo", LINK, OTHER, "nowhere2"]
+                .iter()
+                .all(|interface| ip(&["-n", name, "link", "set", interface, "up"]))
     }
 }
 

@@ -16,8 +16,8 @@ pub const WORLD_SIZES: [u32; 7] = [1, 2, 3, 4, 5, 7, 8];
 /// The lengths that every collective is tested with.
 pub const COUNTS: [usize; 3] = [0, 1, 1000];
 
-/// The lengths that collectives over shared memory are tested with: one line and one more, one block, one chunk and one
-/// element more, several chunks.
+/// The lengths that collectives over shared memory are tested with: one line and one more, one block, one
+/// chunk and one element more, several chunks.
 pub const HOST_COUNTS: [usize; 10] = [0, 1, 10, 11, 128, 129, 1000, 16_385, 40_000, 300_001];
 
 /// The matrices that low-rank collectives are tested with, and the rank of their factors.
@@ -43,8 +43,8 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
     low_rank(call).await;
 }
 
-/// Runs the collectives that take a group whole, as ranks of one host do over the memory that they share; blocking, and
-/// several at once.
+/// Runs the collectives that take a group whole, as ranks of one host do over the memory that they share;
+/// blocking, and several at once.
 ///
 /// # Panics
 /// When a result is not the oracle's.
@@ -64,7 +64,10 @@ pub fn run_on_group(group: &Group, count: usize) {
     for handle in handles.into_iter().rev() {
         let (data, result) = handle.wait();
         ok(result);
-        assert!(data.iter().zip(&sum).all(|(average, sum)| *average == sum / world_size as f32), "average of {count}");
+        assert!(
+            data.iter().zip(&sum).all(|(average, sum)| *average == sum / world_size as f32),
+            "average of {count}"
+        );
     }
     for root in [0, world_size / 2, world_size - 1] {
         let mut data = oracle::vector(rank, count);
@@ -154,7 +157,10 @@ async fn sparse_collectives(call: &Call<'_, '_>, count: usize, k: usize) {
     let call = call.describe(describe_gtopk(count));
     for rule in [PutBack::Conserving, PutBack::Published, PutBack::MergerKeeps] {
         let outcome = ok(gtopk_all_reduce(&call, own, k, rule, 0).await);
-        assert!(outcome.result.iter().eq(expected.iter().map(|(&i, &v)| (i, v))), "gtop-k, n = {count}, k = {k}");
+        assert!(
+            outcome.result.iter().eq(expected.iter().map(|(&i, &v)| (i, v))),
+            "gtop-k, n = {count}, k = {k}"
+        );
         if rule != PutBack::Published {
             let back = ok(dense::ring(&call, Chunk::from(outcome.put_back.to_dense()), Reduction::Sum).await);
             let mass = oracle::sum(&[back.into_vec(), outcome.result.to_dense()]);
@@ -183,11 +189,15 @@ async fn low_rank(call: &Call<'_, '_>) {
         let mut found = vec![0.0; rows * cols];
         ok(batch.reconstruct(position, &factors, &mut found));
         let all: Vec<_> = (0..world_size).map(|rank| matrix(rank, position)).collect();
-        let mean: Vec<f64> = oracle::sum(&all).iter().map(|sum| f64::from(*sum) / f64::from(world_size)).collect();
+        let mean: Vec<f64> =
+            oracle::sum(&all).iter().map(|sum| f64::from(*sum) / f64::from(world_size)).collect();
         let expected = oracle::power_iteration(&mean, rows, cols, batch.states()[position].q());
         let scale = mean.iter().fold(1.0f64, |m, v| m.max(v.abs()));
         for (found, expected) in found.iter().zip(&expected) {
-            assert!((f64::from(*found) - expected).abs() < 1e-3 * scale, "{rows} x {cols}: {found} {expected}");
+            assert!(
+                (f64::from(*found) - expected).abs() < 1e-3 * scale,
+                "{rows} x {cols}: {found} {expected}"
+            );
         }
     }
 }

@@ -17,13 +17,16 @@ const PATIENCE: Duration = Duration::from_secs(120);
 ///
 /// # Panics
 /// When a rank panics or does not end.
-pub fn on_local<R: Send + 'static>(world_size: u32, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
+pub fn on_local<R: Send + 'static>(
+    world_size: u32,
+    body: impl Fn(&Group) -> R + Clone + Send + 'static,
+) -> Vec<R> {
     let world = local::world(world_size).into_iter();
     on_transports(world.map(|rank| Box::new(rank) as Box<dyn Transport>).collect(), body)
 }
 
-/// Runs `body` on `world_size` ranks of the local transport that share memory as ranks of one host do; the results in
-/// rank order.
+/// Runs `body` on `world_size` ranks of the local transport that share memory as ranks of one host do; the
+/// results in rank order.
 ///
 /// # Panics
 /// When a rank panics or does not end.
@@ -34,8 +37,9 @@ pub fn on_host<R: Send + 'static>(
 ) -> Vec<R> {
     let neighbourhoods = Neighbourhood::in_process(world_size).unwrap_or_else(|error| panic!("{error}"));
     let ranks = local::world(world_size).into_iter().zip(neighbourhoods);
-    let groups = ranks
-        .map(|(rank, neighbourhood)| Group::opened(Opened::in_process(Box::new(rank), Some(neighbourhood)), settings));
+    let groups = ranks.map(|(rank, neighbourhood)| {
+        Group::opened(Opened::in_process(Box::new(rank), Some(neighbourhood)), settings)
+    });
     on_groups(groups.collect(), body)
 }
 
@@ -47,14 +51,20 @@ pub fn on_transports<R: Send + 'static>(
     transports: Vec<Box<dyn Transport>>,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,
 ) -> Vec<R> {
-    on_groups(transports.into_iter().map(|transport| Group::new(transport, Settings::default())).collect(), body)
+    on_groups(
+        transports.into_iter().map(|transport| Group::new(transport, Settings::default())).collect(),
+        body,
+    )
 }
 
 /// Runs `body` on one rank for each group, each in its own thread; the results in rank order.
 ///
 /// # Panics
 /// When a rank panics or does not end.
-pub fn on_groups<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
+pub fn on_groups<R: Send + 'static>(
+    groups: Vec<Group>,
+    body: impl Fn(&Group) -> R + Clone + Send + 'static,
+) -> Vec<R> {
     let world_size = groups.len();
     let (sender, receiver) = mpsc::channel();
     let mut threads = Vec::new();
@@ -69,14 +79,17 @@ pub fn on_groups<R: Send + 'static>(groups: Vec<Group>, body: impl Fn(&Group) ->
     drop(sender);
     let mut results: Vec<Option<R>> = (0..world_size).map(|_| None).collect();
     for _ in 0..world_size {
-        let missing =
-            || results.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(rank, _)| rank).collect::<Vec<_>>();
+        let missing = || {
+            results.iter().enumerate().filter(|(_, r)| r.is_none()).map(|(rank, _)| rank).collect::<Vec<_>>()
+        };
         match receiver.recv_timeout(PATIENCE) {
             Ok((rank, result)) => results[rank] = Some(result),
             Err(error) => panic!("ranks {:?} did not end: {error}", missing()),
         }
     }
     // A group must not go while the process does.
-    threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|_| panic!("a rank panicked when it left")));
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap_or_else(|_| panic!("a rank panicked when it left")));
     results.into_iter().flatten().collect()
 }

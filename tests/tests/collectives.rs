@@ -16,7 +16,9 @@ fn for_all_worlds(body: impl Fn(u32, usize)) {
 #[test]
 fn every_collective_matches_its_oracle() {
     for_all_worlds(|world_size, count| {
-        on_local(world_size, move |group| group.run(suite::description(), async |call| suite::run(call, count).await));
+        on_local(world_size, move |group| {
+            group.run(suite::description(), async |call| suite::run(call, count).await)
+        });
     });
 }
 
@@ -59,7 +61,8 @@ fn broadcast_reaches_all_from_any_root() {
 fn gathering_keeps_rank_order() {
     for_all_worlds(|world_size, count| {
         let equal = vectors(world_size, count).concat();
-        let varying: Vec<_> = (0..world_size).map(|rank| oracle::vector(rank, count * rank as usize)).collect();
+        let varying: Vec<_> =
+            (0..world_size).map(|rank| oracle::vector(rank, count * rank as usize)).collect();
         let results = on_local(world_size, move |group| {
             let mut all = vec![0.0; count * group.world_size() as usize];
             group.all_gather(&oracle::vector(group.rank(), count), &mut all).unwrap();
@@ -183,8 +186,14 @@ fn a_rank_that_breaks_the_rules_keeps_nobody_waiting() {
         let local = suite::sparse(&oracle::vector(group.rank(), 1000), k);
         group.gtopk_all_reduce(local.view(), k, brevity::PutBack::Conserving).map(drop).unwrap_err()
     });
-    assert!(matches!(&errors[0], Error::Transport(cause) if cause.to_string().contains("rank 1 sent")), "{errors:?}");
-    assert!(errors[1..].iter().all(|error| matches!(error, Error::Aborted { rank } if rank.0 == 0)), "{errors:?}");
+    assert!(
+        matches!(&errors[0], Error::Transport(cause) if cause.to_string().contains("rank 1 sent")),
+        "{errors:?}"
+    );
+    assert!(
+        errors[1..].iter().all(|error| matches!(error, Error::Aborted { rank } if rank.0 == 0)),
+        "{errors:?}"
+    );
 }
 
 #[test]

@@ -35,7 +35,8 @@ fn gradients(rank: u32, step: usize) -> Vec<Vec<f32>> {
     vec![oracle::vector(rank + 100 * step as u32, COUNT), oracle::vector(rank + 50 + 100 * step as u32, 7)]
 }
 
-/// What ranks are between: threads that only send messages, and such that share memory as ranks of one host do.
+/// What ranks are between: threads that only send messages, and such that share memory as ranks of one host
+/// do.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     Messages,
@@ -45,16 +46,22 @@ enum Between {
 const BOTH: [Between; 2] = [Between::Messages, Between::Slots];
 
 impl Between {
-    fn run<R: Send + 'static>(self, world_size: u32, body: impl Fn(&Group) -> R + Clone + Send + 'static) -> Vec<R> {
+    fn run<R: Send + 'static>(
+        self,
+        world_size: u32,
+        body: impl Fn(&Group) -> R + Clone + Send + 'static,
+    ) -> Vec<R> {
         on_groups(self.groups(world_size), body)
     }
 
     fn groups(self, world_size: u32) -> Vec<Group> {
-        let transports = local::world(world_size).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
+        let transports =
+            local::world(world_size).into_iter().map(|rank| Box::new(rank) as Box<dyn Transport>);
         let neighbourhoods = Neighbourhood::in_process(world_size).unwrap().into_iter();
         let neighbours = neighbourhoods.map(|all| matches!(self, Self::Slots).then_some(all));
-        let opened =
-            transports.zip(neighbours).map(|(transport, neighbourhood)| Opened::in_process(transport, neighbourhood));
+        let opened = transports
+            .zip(neighbours)
+            .map(|(transport, neighbourhood)| Opened::in_process(transport, neighbourhood));
         opened.map(|opened| Group::opened(opened, Settings::default())).collect()
     }
 }
@@ -120,19 +127,24 @@ fn other_seeds_are_a_mismatch() {
     });
 }
 
-/// Three ranks build an exchange and average: each hears of the mismatch, or of the rank that ended the group for it.
+/// Three ranks build an exchange and average: each hears of the mismatch, or of the rank that ended the group
+/// for it.
 fn all_end_with_a_mismatch(what: &str, build: impl Fn(&Group) -> GradientExchange + Clone + Send + 'static) {
     for between in BOTH {
         let build = build.clone();
         let errors = between.run(3, move |group| {
             let mut exchange = build(group);
-            let mut gradients: Vec<Vec<f32>> = exchange.tensors().map(|(_, count)| vec![1.0; count]).collect();
+            let mut gradients: Vec<Vec<f32>> =
+                exchange.tensors().map(|(_, count)| vec![1.0; count]).collect();
             exchange.average(&mut gradients).unwrap_err()
         });
         let is_named = |error: &Error| matches!(error, Error::Collective(Collective::Mismatch { .. }));
         let is_end = |error: &Error| matches!(error, Error::Collective(Collective::Aborted { .. }));
         assert!(errors.iter().any(is_named), "{what}, {between:?}: {errors:?}");
-        assert!(errors.iter().all(|error| is_named(error) || is_end(error)), "{what}, {between:?}: {errors:?}");
+        assert!(
+            errors.iter().all(|error| is_named(error) || is_end(error)),
+            "{what}, {between:?}: {errors:?}"
+        );
     }
 }
 
@@ -140,7 +152,9 @@ fn all_end_with_a_mismatch(what: &str, build: impl Fn(&Group) -> GradientExchang
 fn mass_is_conserved_exactly_over_steps() {
     for (name, policy) in &POLICIES[..4] {
         // Powers of two, so that the division by P is exact.
-        for (world_size, between) in [1, 2, 4, 8].into_iter().flat_map(|size| BOTH.map(|between| (size, between))) {
+        for (world_size, between) in
+            [1, 2, 4, 8].into_iter().flat_map(|size| BOTH.map(|between| (size, between)))
+        {
             let policy = *policy;
             let ranks = between.run(world_size, move |group| {
                 let mut exchange = exchange(group, policy);
@@ -154,8 +168,9 @@ fn mass_is_conserved_exactly_over_steps() {
                 }
                 (delivered, exchange.residual("weight").unwrap())
             });
-            let put_in: Vec<Vec<f32>> =
-                (0..5).flat_map(|step| (0..world_size).map(move |rank| gradients(rank, step).remove(0))).collect();
+            let put_in: Vec<Vec<f32>> = (0..5)
+                .flat_map(|step| (0..world_size).map(move |rank| gradients(rank, step).remove(0)))
+                .collect();
             let mut parts: Vec<Vec<f32>> = ranks.iter().map(|(_, residual)| residual.clone()).collect();
             parts.push(ranks[0].0.clone());
             assert_eq!(oracle::sum(&parts), oracle::sum(&put_in), "{name}, {between:?}, P = {world_size}");
@@ -203,8 +218,11 @@ fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
                 }
                 let handed_in = poisoned.clone();
                 let error = exchange.average(&mut poisoned).unwrap_err();
-                let applied =
-                    poisoned.iter().flatten().zip(handed_in.iter().flatten()).any(|(a, b)| a.to_bits() != b.to_bits());
+                let applied = poisoned
+                    .iter()
+                    .flatten()
+                    .zip(handed_in.iter().flatten())
+                    .any(|(a, b)| a.to_bits() != b.to_bits());
                 let after = exchange.residual("weight").unwrap();
                 let next = exchange.average(&mut gradients(group.rank(), 2)).is_ok();
                 (error, applied, before, after, next)
@@ -213,7 +231,10 @@ fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
                 let Error::NonFinite { rank, tensor: found } = &error else { panic!("{name}: {error}") };
                 assert_eq!((*rank, found.as_str()), (bad_rank, ["weight", "bias"][tensor]), "{name}");
                 assert!(!applied && next, "{name}");
-                assert!(before.iter().zip(&after).all(|(b, a)| a.is_finite() && (a - b).abs() < 1e-2), "{name}");
+                assert!(
+                    before.iter().zip(&after).all(|(b, a)| a.is_finite() && (a - b).abs() < 1e-2),
+                    "{name}"
+                );
             }
         }
     }
@@ -223,7 +244,9 @@ fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
 #[test]
 fn an_overflow_is_the_same_error_everywhere_and_leaves_the_step_out() {
     for (name, policy) in POLICIES {
-        for (all_ranks, between) in [true, false].into_iter().flat_map(|all| BOTH.map(|between| (all, between))) {
+        for (all_ranks, between) in
+            [true, false].into_iter().flat_map(|all| BOTH.map(|between| (all, between)))
+        {
             let ranks = between.run(3, move |group| {
                 let mut exchange = exchange(group, policy);
                 let huge = if all_ranks || group.rank() == 1 { f32::MAX } else { 1.0 };
@@ -238,7 +261,10 @@ fn an_overflow_is_the_same_error_everywhere_and_leaves_the_step_out() {
                 assert!(*next && residual.iter().all(|value| value.is_finite()), "{name}");
                 if let Err(error) = outcome {
                     assert!(error.contains("\"weight\"") && error.contains("not finite"), "{name}: {error}");
-                    assert!(residual.iter().all(|value| *value == 0.0), "{name}: the step is in the residual");
+                    assert!(
+                        residual.iter().all(|value| *value == 0.0),
+                        "{name}: the step is in the residual"
+                    );
                 }
             }
             assert!(first.is_err() || !all_ranks, "{name}: three times the largest number is no number");
@@ -262,7 +288,9 @@ fn two_bad_ranks_are_one_error() {
 /// Three of four ranks lose the fourth in the middle of training, make a new group and go on.
 #[test]
 fn nothing_is_lost_over_a_failure() {
-    for ((name, policy), between) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between))) {
+    for ((name, policy), between) in
+        POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between)))
+    {
         let survivors = Arc::new(Mutex::new(between.groups(3).into_iter().map(Some).collect::<Vec<_>>()));
         let ranks = between.run(4, move |group| {
             let rank = group.rank();
@@ -274,7 +302,10 @@ fn nothing_is_lost_over_a_failure() {
                 return None;
             }
             let error = exchange.average(&mut gradients(rank, 1)).unwrap_err();
-            assert!(matches!(&error, Error::Collective(Collective::PeerLost { rank }) if rank.0 == 3), "{error}");
+            assert!(
+                matches!(&error, Error::Collective(Collective::PeerLost { rank }) if rank.0 == 3),
+                "{error}"
+            );
             let after = exchange.residual("weight").unwrap();
             let group = survivors.lock().unwrap()[rank as usize].take().unwrap();
             exchange.rejoin(&group);
@@ -320,7 +351,9 @@ fn gradients_that_do_not_fit_are_refused_before_anything_is_sent() {
 
 #[test]
 fn a_started_average_gives_what_a_blocking_one_does() {
-    for ((name, policy), between) in POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between))) {
+    for ((name, policy), between) in
+        POLICIES.into_iter().flat_map(|policy| BOTH.map(|between| (policy, between)))
+    {
         let results = between.run(3, move |group| {
             let mut blocking = exchange(group, policy);
             let mut expected = gradients(group.rank(), 0);
@@ -375,7 +408,8 @@ fn densities_of_what_is_not_sparse_are_refused() {
     }
 }
 
-/// A rank that drops a started average and its group has left, and has not aborted: nothing keeps its world alive.
+/// A rank that drops a started average and its group has left, and has not aborted: nothing keeps its world
+/// alive.
 #[test]
 fn a_dropped_average_does_not_keep_its_group() {
     let settings = Settings { timeout: Duration::from_secs(4), ..Settings::default() };

@@ -27,7 +27,10 @@ const TENSORS: [(&str, usize); 5] =
     [("topk", COUNT), ("low rank", COUNT), ("gtopk", COUNT), ("bias", 7), ("low rank too", COUNT)];
 
 fn gradients(rank: u32, step: u32) -> Vec<Vec<f32>> {
-    (0..).zip(TENSORS).map(|(tensor, (_, count))| oracle::vector(rank + 10 * tensor + 100 * step, count)).collect()
+    (0..)
+        .zip(TENSORS)
+        .map(|(tensor, (_, count))| oracle::vector(rank + 10 * tensor + 100 * step, count))
+        .collect()
 }
 
 /// The bits of all that steps give back, and of what stays.
@@ -141,8 +144,9 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
     let weight = |shape: [usize; 2], policy| ("weight", shape.to_vec(), policy);
     let bias = ("bias", vec![5], Policy::dense());
     let build = |tensors: &[(&str, Vec<usize>, Policy)]| {
-        let builder =
-            tensors.iter().fold(GradientExchange::builder(&Group::solo()), |builder, (name, shape, policy)| {
+        let builder = tensors
+            .iter()
+            .fold(GradientExchange::builder(&Group::solo()), |builder, (name, shape, policy)| {
                 builder.tensor(*name, shape, *policy)
             });
         builder.build().unwrap()
@@ -150,7 +154,8 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
     let refused = |tensors: &[(&str, Vec<usize>, Policy)]| {
         let bytes = saved(&build(&[weight([8, 6], Policy::low_rank(1)), bias.clone()]));
         let mut into = build(tensors);
-        let mut gradients: Vec<_> = tensors.iter().map(|(_, shape, _)| vec![1.0; shape.iter().product()]).collect();
+        let mut gradients: Vec<_> =
+            tensors.iter().map(|(_, shape, _)| vec![1.0; shape.iter().product()]).collect();
         into.average(&mut gradients).unwrap();
         let before = saved(&into);
         let fault = fault(into.load(&mut &bytes[..]));
@@ -169,7 +174,10 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
         let second = if other.0 == "bias" { weight([8, 6], Policy::low_rank(1)) } else { bias.clone() };
         assert_eq!(refused(&[other, second]), format!("{found} {expected}: {end}"));
     }
-    assert_eq!(refused(std::slice::from_ref(&bias)), format!("saved state has shape [2], expected [1]: {end}"));
+    assert_eq!(
+        refused(std::slice::from_ref(&bias)),
+        format!("saved state has shape [2], expected [1]: {end}")
+    );
 }
 
 /// Names that differ where they are too long to be kept.
@@ -197,7 +205,10 @@ fn each_rank_loads_its_own() {
     let (_, of_rank_1, residual) = saves.iter().find(|(rank, ..)| *rank == 1).unwrap();
     let mut alone = exchange(&Group::solo(), 0.1);
     let fault = fault(alone.load(&mut &of_rank_1[..]));
-    assert_eq!(fault, Fault::Part { found: "the state of rank 1".into(), expected: "the state of rank 0".into() });
+    assert_eq!(
+        fault,
+        Fault::Part { found: "the state of rank 1".into(), expected: "the state of rank 0".into() }
+    );
     alone.load_of(1, &mut &of_rank_1[..]).unwrap();
     assert_eq!(alone.residual("topk"), *residual);
     let mut again = Vec::new();

@@ -1,6 +1,8 @@
-//! Ranks that are killed, stopped, cut off or deaf, and groups that are aborted, on every wire between processes.
+//! Ranks that are killed, stopped, cut off or deaf, and groups that are aborted, on every wire between
+//! processes.
 //!
-//! What must hold: every call that is pending, and every later one, fails before its deadline with the right error.
+//! What must hold: every call that is pending, and every later one, fails before its deadline with the right
+//! error.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "faults/in_process.rs"]
@@ -43,7 +45,10 @@ on_every_wire_of_processes! {
 }
 
 fn survivors(job: &Job) -> Vec<(u32, Report)> {
-    (0..job.ranks().len() as u32).filter(|rank| *rank != VICTIM).map(|rank| (rank, job.report(rank))).collect()
+    (0..job.ranks().len() as u32)
+        .filter(|rank| *rank != VICTIM)
+        .map(|rank| (rank, job.report(rank)))
+        .collect()
 }
 
 /// The call that was pending, and the next one, name the rank that is lost.
@@ -74,12 +79,17 @@ fn killed_beside_threads(wire: Wire) {
     }
 }
 
-/// Survivors read large messages out of the memory of the one that dies; about every second death falls into a read.
+/// Survivors read large messages out of the memory of the one that dies; about every second death falls into
+/// a read.
 #[test]
 fn deaths_under_large_messages_over_ucx_end_nobody_else() {
     if Wire::UcxShared.is_here() {
         for round in 0..3 {
-            killed_beside_threads_under(Wire::UcxShared, (3, "8000000"), Duration::from_millis(50 + 17 * round));
+            killed_beside_threads_under(
+                Wire::UcxShared,
+                (3, "8000000"),
+                Duration::from_millis(50 + 17 * round),
+            );
         }
     }
 }
@@ -120,11 +130,12 @@ fn killed_in_silence(wire: Wire) {
     assert_lost(&job);
 }
 
-/// Calls end by the deadline of the first, and each names whom it waited for: the names lead to the rank that stands
-/// still.
+/// Calls end by the deadline of the first, and each names whom it waited for: the names lead to the rank that
+/// stands still.
 ///
-/// Not so where UCX's own shared memory joins the ranks: one queue of a rank takes what all others send, and behind a place that
-/// was reserved and is not yet written nothing comes out. Survivors may then wait for each other.
+/// Not so where UCX's own shared memory joins the ranks: one queue of a rank takes what all others send, and
+/// behind a place that was reserved and is not yet written nothing comes out. Survivors may then wait for
+/// each other.
 fn stopped(wire: Wire) {
     for elements in [SMALL, LARGE] {
         let job = reducing(wire, "reduce", elements);
@@ -178,7 +189,10 @@ fn deaf(wire: Wire) {
         println!("{wire:?}, {elements} elements: {} KiB", report.peak_kib);
         assert!(report.peak_kib < SENDER_KIB, "{elements} elements: {report:?}");
         let receiver = job.ranks()[1].peak_kib();
-        assert!(receiver > 0 && receiver < SENDER_KIB, "{elements} elements: the receiver has {receiver} KiB");
+        assert!(
+            receiver > 0 && receiver < SENDER_KIB,
+            "{elements} elements: the receiver has {receiver} KiB"
+        );
     }
 }
 
@@ -190,7 +204,10 @@ fn aborted(wire: Wire) {
     for rank in 0..4 {
         let report = job.report(rank);
         for ended in [report.call, report.pending, report.later] {
-            assert!(matches!(ended, Some(Ended { kind: Kind::Aborted, rank: 1, .. })), "rank {rank}: {report:?}");
+            assert!(
+                matches!(ended, Some(Ended { kind: Kind::Aborted, rank: 1, .. })),
+                "rank {rank}: {report:?}"
+            );
         }
     }
 }

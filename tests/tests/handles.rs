@@ -1,6 +1,6 @@
-//! Handles of non-blocking calls that are waited for, tested, dropped, forgotten or left by a panic at random: the calls go on,
-//! and their results are right. `BREVITY_STRESS_SECONDS` says how long on each transport (1 unless set), `BREVITY_STRESS_SEED`
-//! which plan (printed).
+//! Handles of non-blocking calls that are waited for, tested, dropped, forgotten or left by a panic at
+//! random: the calls go on, and their results are right. `BREVITY_STRESS_SECONDS` says how long on each
+//! transport (1 unless set), `BREVITY_STRESS_SEED` which plan (printed).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::hash::{BuildHasher, RandomState};
@@ -122,7 +122,8 @@ fn calls_go_on_on_the_simulator() {
             async move {
                 let (mut common, mut own) = (Random(seed), Random(seed ^ u64::from(group.rank() + 1) << 40));
                 for _ in 0..10 {
-                    let lengths: Vec<usize> = (0..=common.below(4)).map(|_| LENGTHS[common.below(4)]).collect();
+                    let lengths: Vec<usize> =
+                        (0..=common.below(4)).map(|_| LENGTHS[common.below(4)]).collect();
                     let handles: Vec<_> = lengths.iter().map(|length| start(&group, *length)).collect();
                     for (handle, length) in handles.into_iter().zip(lengths) {
                         match own.below(4) {

@@ -48,20 +48,23 @@ fn what_no_cache_holds_is_broadcast_too() {
     let count = (32 << 18) + 4099;
     let results = on_host(3, Settings::default(), move |group| {
         let value = |index: usize| (index % 8191) as f32;
-        let mut data: Vec<f32> = if group.rank() == 1 { (0..count).map(value).collect() } else { vec![0.0; count] };
+        let mut data: Vec<f32> =
+            if group.rank() == 1 { (0..count).map(value).collect() } else { vec![0.0; count] };
         group.broadcast(&mut data, 1).unwrap();
         (0..count).find(|&index| data[index] != value(index))
     });
     assert_eq!(results, [None; 3]);
 }
 
-/// Several chunks, which lie at other places of the slots in each turn; roots change, and lengths are no multiple of anything.
+/// Several chunks, which lie at other places of the slots in each turn; roots change, and lengths are no
+/// multiple of anything.
 #[test]
 fn chunks_are_broadcast_wherever_they_lie() {
     for world_size in 2..5 {
         on_host(world_size, Settings::default(), move |group| {
             for turn in 0..24 {
-                let (root, count) = (turn / 3 % world_size, [3, 5000, 16_384, 40_001, 270_000][turn as usize % 5]);
+                let (root, count) =
+                    (turn / 3 % world_size, [3, 5000, 16_384, 40_001, 270_000][turn as usize % 5]);
                 let value = |index: usize| (index % 8191 + turn as usize) as f32;
                 let mut data = vec![0.0; count + 1];
                 if group.rank() == root {
@@ -77,7 +80,8 @@ fn chunks_are_broadcast_wherever_they_lie() {
     }
 }
 
-/// Each rank comes late in turn, so that the others have published by every way, and go on waiting by the slow path.
+/// Each rank comes late in turn, so that the others have published by every way, and go on waiting by the
+/// slow path.
 #[test]
 fn who_comes_late_is_reduced_too() {
     for world_size in 2..5 {
@@ -90,7 +94,11 @@ fn who_comes_late_is_reduced_too() {
                 }
                 group.all_reduce(&mut data, Reduction::Sum).unwrap();
                 let sum = |index| (0..world_size).map(|rank| value(rank, index)).sum::<f32>();
-                assert_eq!((0..count).find(|&index| data[index] != sum(index)), None, "turn {turn}, {count} elements");
+                assert_eq!(
+                    (0..count).find(|&index| data[index] != sum(index)),
+                    None,
+                    "turn {turn}, {count} elements"
+                );
             }
         });
     }
@@ -111,7 +119,11 @@ fn reduce_all<T: Element>(value: fn(u32, usize) -> T, combine: fn(T, T) -> T, re
 
 #[test]
 fn every_element_type_and_reduction() {
-    reduce_all::<u8>(|rank, index| (index as u8).wrapping_mul(rank as u8 + 7), u8::wrapping_add, Reduction::Sum);
+    reduce_all::<u8>(
+        |rank, index| (index as u8).wrapping_mul(rank as u8 + 7),
+        u8::wrapping_add,
+        Reduction::Sum,
+    );
     reduce_all::<i64>(|rank, index| index as i64 - 50 * i64::from(rank), i64::max, Reduction::Max);
     reduce_all::<u32>(|rank, index| index as u32 ^ rank, u32::min, Reduction::Min);
     reduce_all::<f64>(|rank, index| f64::from(oracle::value(rank, index)), |a, b| a + b, Reduction::Sum);
@@ -128,7 +140,10 @@ fn an_average_of_integers_begins_no_call() {
             assert_eq!(data, [1]);
             result
         };
-        assert!(matches!(refused, Err(Error::Reduction { reduction: "average", element: "i32" })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Reduction { reduction: "average", element: "i32" })),
+            "{refused:?}"
+        );
         let mut data = [1i32];
         group.all_reduce(&mut data, Reduction::Sum).unwrap();
         data
@@ -140,7 +155,8 @@ fn an_average_of_integers_begins_no_call() {
 /// Floats whose sum depends on the order of addition: in rank order, the same bits everywhere.
 #[test]
 fn sums_are_in_rank_order_on_every_rank() {
-    let value = |rank: u32, index: usize| oracle::value(rank, index) / 3.0 + 1e-3 * oracle::value(rank + 9, index);
+    let value =
+        |rank: u32, index: usize| oracle::value(rank, index) / 3.0 + 1e-3 * oracle::value(rank + 9, index);
     for world_size in [2, 3, 5] {
         for count in [7, 1000, 200_000] {
             let results = on_host(world_size, Settings::default(), move |group| {
@@ -222,7 +238,8 @@ fn who_calls_something_else_is_named() {
             2 => other(group).unwrap_err(),
             _ => group.all_reduce(&mut vec![1.0f32; 100_000], Reduction::Sum).unwrap_err(),
         });
-        // Who finds it first says what it is, and closes the group before the others have seen it: perhaps rank 2 itself.
+        // Who finds it first says what it is, and closes the group before the others have seen it: perhaps
+        // rank 2 itself.
         let names = |rank: usize| matches!(errors[rank], Error::Mismatch { rank: Rank(2), .. });
         assert!(names(0) || names(1) || matches!(errors[2], Error::Mismatch { .. }), "{errors:?}");
         let is_end = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });
@@ -230,8 +247,8 @@ fn who_calls_something_else_is_named() {
     }
 }
 
-/// Ranks hear of a loss one after the other. To one that has not yet heard, what a closed group is asked to do would be the
-/// wrong call: these two share memory, but no messages, so rank 0 never hears.
+/// Ranks hear of a loss one after the other. To one that has not yet heard, what a closed group is asked to
+/// do would be the wrong call: these two share memory, but no messages, so rank 0 never hears.
 #[test]
 fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
     let others: [Attempt; 4] = [
@@ -259,7 +276,8 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
     }
 }
 
-/// Turns take long where ranks share processors, or sleep: after a while a peer is looked for, however few they were.
+/// Turns take long where ranks share processors, or sleep: after a while a peer is looked for, however few
+/// they were.
 #[test]
 fn who_has_waited_for_a_while_looks_whether_its_peer_is_there() {
     let ranks = local::world(2).into_iter().zip(Neighbourhood::in_process(2).unwrap());
@@ -288,7 +306,8 @@ fn garbage_in_a_segment_does_no_harm() {
             if group.rank() < 2 {
                 let mut outcome = Ok(());
                 for count in [1, 1000, 100_000].into_iter().cycle().take(300) {
-                    outcome = outcome.and_then(|()| group.all_reduce(&mut vec![1.0f32; count], Reduction::Sum));
+                    outcome =
+                        outcome.and_then(|()| group.all_reduce(&mut vec![1.0f32; count], Reduction::Sum));
                 }
                 return outcome.is_err();
             }
@@ -341,7 +360,9 @@ fn play(group: &Group, steps: &[Step]) {
                 group.all_reduce(&mut data, Reduction::Sum).unwrap();
                 assert_eq!(data, oracle::sum(&all(count)), "{step:?}");
             }
-            Step::Start(count) => handles.push(group.start_all_reduce(oracle::vector(rank, count), Reduction::Sum)),
+            Step::Start(count) => {
+                handles.push(group.start_all_reduce(oracle::vector(rank, count), Reduction::Sum))
+            }
             Step::Broadcast(count, root) => {
                 let mut data = oracle::vector(rank, count);
                 group.broadcast(&mut data, root % world_size).unwrap();

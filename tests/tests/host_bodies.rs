@@ -1,5 +1,5 @@
-//! Collectives inside the bodies of calls, over the memory that ranks of one host share; ranks are threads, each with its
-//! own mapping.
+//! Collectives inside the bodies of calls, over the memory that ranks of one host share; ranks are threads,
+//! each with its own mapping.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "host_bodies/plans.rs"]
@@ -13,7 +13,9 @@ use std::sync::mpsc::channel;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use brevity::collectives::{Call, CallFuture, Chunk, Cost, Description, Error, Operation, Result, dense, engine::join};
+use brevity::collectives::{
+    Call, CallFuture, Chunk, Cost, Description, Error, Operation, Result, dense, engine::join,
+};
 use brevity::transport::Rank;
 use brevity::{Group, Handle, Reduction, Settings};
 use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
@@ -81,7 +83,8 @@ async fn all_dense<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) {
     assert_eq!(all, suite::vectors(world_size, count).concat());
     for root in 0..world_size {
         let broadcasting = call.describe(Description::new(Operation::BROADCAST, 0, count));
-        let data = dense::broadcast(&broadcasting, Chunk::from(oracle::vector(rank, count)), root).await.unwrap();
+        let data =
+            dense::broadcast(&broadcasting, Chunk::from(oracle::vector(rank, count)), root).await.unwrap();
         assert_eq!(data.into_vec(), oracle::vector(root, count));
     }
 }
@@ -140,7 +143,9 @@ type Summed = Handle<(Vec<f32>, Result<()>)>;
 
 /// A sum over slots, a barrier by messages, and a sum over slots of a part.
 fn start_sum(group: &Group, count: usize) -> Summed {
-    group.start_in_order(body(), oracle::vector(group.rank(), count), |call, data| Box::pin(sum_twice(call, data)))
+    group.start_in_order(body(), oracle::vector(group.rank(), count), |call, data| {
+        Box::pin(sum_twice(call, data))
+    })
 }
 
 async fn sum_twice<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) -> Result<()> {
@@ -171,7 +176,8 @@ fn bodies_end_while_nobody_turns() {
     });
 }
 
-/// A blocking body waits for those that were started before, which its own thread moves, and calls over slots wait for it.
+/// A blocking body waits for those that were started before, which its own thread moves, and calls over slots
+/// wait for it.
 #[test]
 fn a_dropped_body_goes_on() {
     for progress_thread in [false, true] {
@@ -191,8 +197,8 @@ fn a_dropped_body_goes_on() {
     }
 }
 
-/// What the first two ranks get from a body that begins with a sum and goes on with another, when the last does `other`
-/// instead, and drops its group.
+/// What the first two ranks get from a body that begins with a sum and goes on with another, when the last
+/// does `other` instead, and drops its group.
 fn errors(settings: Settings, other: fn(&Group)) -> Vec<Error> {
     let mut results = on_host(3, settings, move |group| {
         if group.rank() == 2 {
@@ -219,7 +225,9 @@ fn two_sums(group: &Group) -> Error {
 fn after_the_first<R>(group: &Group, and_then: impl AsyncFnOnce(&Call<'_, 'static>) -> R) -> R {
     group.run_in_order(body(), async |call| {
         let first = call.describe(dense::describe_all_reduce::<f32>(10, Reduction::Sum));
-        dense::all_reduce(&first, Chunk::from(vec![1.0f32; 10]), Reduction::Sum, &Cost::default()).await.unwrap();
+        dense::all_reduce(&first, Chunk::from(vec![1.0f32; 10]), Reduction::Sum, &Cost::default())
+            .await
+            .unwrap();
         and_then(call).await
     })
 }
@@ -234,7 +242,8 @@ fn who_leaves_is_named() {
 
 #[test]
 fn who_aborts_is_named() {
-    let aborts: [fn(&Group); 2] = [Group::abort, |group| after_the_first(group, async |_| group.clone().abort())];
+    let aborts: [fn(&Group); 2] =
+        [Group::abort, |group| after_the_first(group, async |_| group.clone().abort())];
     for error in aborts.into_iter().flat_map(|abort| errors(Settings::default(), abort)) {
         assert!(matches!(error, Error::Aborted { rank: Rank(2) }), "{error}");
     }
@@ -278,7 +287,8 @@ fn who_calls_something_else_is_named() {
             2 => other(group),
             _ => two_sums(group),
         });
-        // Who finds it first says what it is, and closes the group before the others have seen it: perhaps rank 2 itself.
+        // Who finds it first says what it is, and closes the group before the others have seen it: perhaps
+        // rank 2 itself.
         let names = |rank: usize| matches!(errors[rank], Error::Mismatch { rank: Rank(2), .. });
         assert!(names(0) || names(1) || matches!(errors[2], Error::Mismatch { .. }), "{which}: {errors:?}");
         let is_end = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });

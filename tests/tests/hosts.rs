@@ -1,5 +1,6 @@
-//! Two hosts on one machine: network namespaces with a pair of virtual interfaces between them, IPv4 and IPv6. Which
-//! addresses ranks serve each other on, what a wrong choice says, and what joining does when nobody answers.
+//! Two hosts on one machine: network namespaces with a pair of virtual interfaces between them, IPv4 and
+//! IPv6. Which addresses ranks serve each other on, what a wrong choice says, and what joining does when
+//! nobody answers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::Command;
@@ -22,7 +23,12 @@ const SHORT: &str = "2";
 type Variables<'a> = &'a [(&'a str, &'a str)];
 
 /// Runs ranks, each on the host of that number, and waits for all.
-fn run(network: &Network, hosts: &[usize], master: &str, each: impl Fn(usize) -> Vec<(String, String)>) -> Vec<Ended> {
+fn run(
+    network: &Network,
+    hosts: &[usize],
+    master: &str,
+    each: impl Fn(usize) -> Vec<(String, String)>,
+) -> Vec<Ended> {
     let ranks = hosts.iter().enumerate().map(|(rank, &host)| {
         let mut command = network.command(host, RANK);
         command.args(["suite"]).envs([("EXPECTED_TRANSPORT", "tcp"), ("BREVITY_TRANSPORT", "tcp")]);
@@ -88,18 +94,26 @@ fn a_wrong_interface_is_told_with_the_remedy() {
     let join = [KEY, ("BREVITY_JOIN_TIMEOUT", SHORT)];
     // One that leads nowhere, and the one that every host has for itself.
     for wrong in [OTHER, "lo"] {
-        let ranks = run(&network, &[0, 1], &master, |_| all(&[&join[..], &[("BREVITY_INTERFACE", wrong)]].concat()));
+        let ranks =
+            run(&network, &[0, 1], &master, |_| all(&[&join[..], &[("BREVITY_INTERFACE", wrong)]].concat()));
         assert_told(&ranks, &["did not join within 2 s", "BREVITY_INTERFACE"]);
     }
-    let ranks = run(&network, &[0, 1], &master, |_| all(&[&join[..], &[("BREVITY_INTERFACE", "nowhere0")]].concat()));
-    assert!(ranks.iter().any(|rank| rank.stderr.contains("nowhere0") && rank.stderr.contains(LINK)), "{ranks:?}");
+    let ranks =
+        run(&network, &[0, 1], &master, |_| all(&[&join[..], &[("BREVITY_INTERFACE", "nowhere0")]].concat()));
+    assert!(
+        ranks.iter().any(|rank| rank.stderr.contains("nowhere0") && rank.stderr.contains(LINK)),
+        "{ranks:?}"
+    );
 }
 
 #[test]
 fn without_a_key_only_loopback_is_served() {
     let Some(network) = Network::new() else { return };
     for master in [network.master(4), network.master(6)] {
-        assert_told(&run(&network, &[0, 1], &master, |_| vec![]), &["BREVITY_KEY is not set", "BREVITY_KEY_FILE"]);
+        assert_told(
+            &run(&network, &[0, 1], &master, |_| vec![]),
+            &["BREVITY_KEY is not set", "BREVITY_KEY_FILE"],
+        );
     }
     // Both families of loopback serve without one.
     for master in ["127.0.0.1:4000", "[::1]:4000", "localhost:4000"] {
@@ -141,7 +155,8 @@ fn a_master_that_never_answers_is_named_at_the_deadline() {
     }
 }
 
-/// A rank that reaches rank 0, but that the others can't reach: all ranks end by the deadline, and with the remedy.
+/// A rank that reaches rank 0, but that the others can't reach: all ranks end by the deadline, and with the
+/// remedy.
 #[test]
 fn a_rank_that_can_not_be_reached_after_the_rendezvous_ends_all() {
     let Some(network) = Network::new() else { return };
@@ -154,7 +169,8 @@ fn a_rank_that_can_not_be_reached_after_the_rendezvous_ends_all() {
     assert!(ranks.iter().all(|rank| rank.took < PATIENCE / 4), "{ranks:?}");
 }
 
-/// Over which of its addresses a rank reaches rank 0 of its own host says nothing of where other hosts can reach it.
+/// Over which of its addresses a rank reaches rank 0 of its own host says nothing of where other hosts can
+/// reach it.
 #[test]
 fn a_rank_that_came_over_an_address_of_its_own_host_serves_the_others_all_the_same() {
     let Some(network) = Network::new() else { return };
@@ -179,7 +195,16 @@ fn mpiexec_on_two_hosts() {
     }
     let mut command = network.command(0, "mpiexec.mpich");
     let hosts = [network.address(0, 4), network.address(1, 4)].join(",");
-    command.args(["-launcher", "ssh", "-launcher-exec", &network.remote_shell(), "-hosts", &hosts, "-iface", LINK]);
+    command.args([
+        "-launcher",
+        "ssh",
+        "-launcher-exec",
+        &network.remote_shell(),
+        "-hosts",
+        &hosts,
+        "-iface",
+        LINK,
+    ]);
     command.args(["-n", "4", RANK, "suite"]);
     command.envs([("EXPECTED_TRANSPORT", "tcp"), ("BREVITY_TRANSPORT", "tcp")]);
     assert_success(&[run_within(&mut command, PATIENCE)]);

@@ -55,14 +55,18 @@ fn both_all_reduces_and_the_gathers_take_long_vectors() {
         let own = || vector(group.rank()).into();
         let ring = group.run(description, async |call| dense::ring(call, own(), Reduction::Sum).await);
         assert!(ring.unwrap()[..] == expected, "the ring differs");
-        let doubled = group.run(description, async |call| dense::recursive_doubling(call, own(), Reduction::Sum).await);
+        let doubled =
+            group.run(description, async |call| dense::recursive_doubling(call, own(), Reduction::Sum).await);
         assert!(doubled.unwrap()[..] == expected, "recursive doubling differs");
 
         let mut all = vec![0.0; 3 * COUNT];
         group.all_gather(&vector(group.rank()), &mut all).unwrap();
         let varying = group.all_gather_varying(vector(group.rank())).unwrap();
         for (rank, gathered) in varying.iter().enumerate() {
-            assert!(*gathered == vector(rank as u32) && *gathered == all[rank * COUNT..][..COUNT], "gathers differ");
+            assert!(
+                *gathered == vector(rank as u32) && *gathered == all[rank * COUNT..][..COUNT],
+                "gathers differ"
+            );
         }
         true
     });

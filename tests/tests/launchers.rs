@@ -1,7 +1,8 @@
-//! Ranks that other programs start: Open MPI's `mpirun`, MPICH's `mpiexec`, Slurm's `srun`, and one inside the other.
+//! Ranks that other programs start: Open MPI's `mpirun`, MPICH's `mpiexec`, Slurm's `srun`, and one inside
+//! the other.
 //!
-//! `BREVITY_TEST_MPIRUN` and `BREVITY_TEST_MPIEXEC` name other programs than Debian's. A missing one is a failure where
-//! `BREVITY_REQUIRE_LAUNCHERS=1` says that it must be there.
+//! `BREVITY_TEST_MPIRUN` and `BREVITY_TEST_MPIEXEC` name other programs than Debian's. A missing one is a
+//! failure where `BREVITY_REQUIRE_LAUNCHERS=1` says that it must be there.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "launchers/programs.rs"]
@@ -24,7 +25,10 @@ fn run_suite(command: &mut Command, world_size: u32) {
 
 fn run_suite_over(transport: &str, command: &mut Command, world_size: u32) {
     let expected = if world_size == 1 { "local" } else { transport };
-    command.env("EXPECTED_TRANSPORT", expected).env("BREVITY_TRANSPORT", transport).env("BREVITY_TIMEOUT", "60");
+    command
+        .env("EXPECTED_TRANSPORT", expected)
+        .env("BREVITY_TRANSPORT", transport)
+        .env("BREVITY_TIMEOUT", "60");
     let ended = run_within(command, PATIENCE);
     assert!(ended.status.is_some_and(|status| status.success()), "{command:?}: {ended:?}");
 }
@@ -72,8 +76,8 @@ fn every_collective_over_ucx_under_mpiexec() {
     }
 }
 
-/// Rank 2 of 4 kills itself in the middle of an exchange: the launcher ends all ranks, and with a status that tells.
-/// Where the launcher does not hear of it, the others end by themselves.
+/// Rank 2 of 4 kills itself in the middle of an exchange: the launcher ends all ranks, and with a status that
+/// tells. Where the launcher does not hear of it, the others end by themselves.
 fn lose_one(ranks: impl Fn(u32) -> Command) {
     let run = |words: &[&str]| {
         let mut command = ranks(4);
@@ -109,11 +113,17 @@ fn a_rank_that_dies_ends_the_job_under_mpiexec() {
 fn a_missing_pmix_library_is_told_in_one_line_with_the_remedy() {
     let Some(mpirun) = MPIRUN.found() else { return };
     let mut command = mpirun.ranks(2);
-    let ended = run_within(command.args([RANK, "suite"]).env("BREVITY_PMIX_LIB", "/nowhere/libpmix.so.2"), PATIENCE);
+    let ended =
+        run_within(command.args([RANK, "suite"]).env("BREVITY_PMIX_LIB", "/nowhere/libpmix.so.2"), PATIENCE);
     assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
-    let line =
-        ended.stderr.lines().find(|line| line.contains("/nowhere/libpmix.so.2")).unwrap_or_else(|| panic!("{ended:?}"));
-    for word in ["mpirun can't tell the ranks where to meet", "libpmix2", "BREVITY_PMIX_LIB", "BREVITY_MASTER"] {
+    let line = ended
+        .stderr
+        .lines()
+        .find(|line| line.contains("/nowhere/libpmix.so.2"))
+        .unwrap_or_else(|| panic!("{ended:?}"));
+    for word in
+        ["mpirun can't tell the ranks where to meet", "libpmix2", "BREVITY_PMIX_LIB", "BREVITY_MASTER"]
+    {
         assert!(line.contains(word), "{line}");
     }
 }
@@ -128,7 +138,8 @@ fn a_descriptor_that_is_not_there_is_told_in_one_line_with_the_remedy() {
     assert!(ended.stderr.contains("BREVITY_MASTER") && ended.stderr.lines().count() == 1, "{ended:?}");
 }
 
-/// With an address of the user's own, the launcher's store is not touched: a library that is not there is not missed.
+/// With an address of the user's own, the launcher's store is not touched: a library that is not there is not
+/// missed.
 #[test]
 fn an_own_address_and_key_count_under_mpirun() {
     let Some(mpirun) = MPIRUN.found() else { return };
@@ -145,7 +156,17 @@ fn an_own_address_and_key_count_under_mpirun() {
 fn a_key_that_only_rank_0_has_is_named() {
     let Some(mpirun) = MPIRUN.found() else { return };
     let mut command = mpirun.ranks(1);
-    command.args(["-x", "BREVITY_KEY=correct horse battery staple", RANK, "suite", ":", "-n", "1", RANK, "suite"]);
+    command.args([
+        "-x",
+        "BREVITY_KEY=correct horse battery staple",
+        RANK,
+        "suite",
+        ":",
+        "-n",
+        "1",
+        RANK,
+        "suite",
+    ]);
     let ended = run_within(command.env("BREVITY_JOIN_TIMEOUT", "5"), PATIENCE);
     assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
     assert!(ended.stderr.contains("BREVITY_KEY is not set"), "{ended:?}");
@@ -156,7 +177,12 @@ fn a_key_that_only_rank_0_has_is_named() {
 fn mpirun_inside_torchrun() {
     let Some(mpirun) = MPIRUN.found() else { return };
     let mut command = mpirun.ranks(2);
-    command.envs([("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
+    command.envs([
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ]);
     run_suite(command.args([RANK, "suite"]), 2);
 }
 
@@ -189,7 +215,8 @@ fn an_mpi_program_without_a_launcher_is_alone() {
     run_suite(&mut command, 1);
 }
 
-/// Slurm with nothing of its own to ask, with PMI-1 and with PMIx: one cluster for all, since starting it takes a second.
+/// Slurm with nothing of its own to ask, with PMI-1 and with PMIx: one cluster for all, since starting it
+/// takes a second.
 #[test]
 fn every_way_of_srun_and_sbatch() {
     let Some(cluster) = Cluster::start() else { return };

@@ -1,4 +1,5 @@
-//! Memory that was given back is not touched any more, and not sent from, though the peer was stopped in the middle.
+//! Memory that was given back is not touched any more, and not sent from, though the peer was stopped in the
+//! middle.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::launch::Launch;

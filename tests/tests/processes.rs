@@ -43,8 +43,8 @@ fn every_collective_over_ucx() {
     }
 }
 
-/// Four ranks that go on for ever; sends rank 2 a signal once all are in the middle of it. Gives how they end, and their
-/// processes.
+/// Four ranks that go on for ever; sends rank 2 a signal once all are in the middle of it. Gives how they
+/// end, and their processes.
 fn strike(launch: Launch, signal: &str) -> (Outcome, Vec<u32>) {
     let folder = tempfile::tempdir().unwrap();
     let job = launch.ranks(4).env("READY_FOLDER", folder.path()).spawn().unwrap();

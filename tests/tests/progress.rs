@@ -1,5 +1,5 @@
-//! Non-blocking calls that move although no thread of the application turns the engine: by the progress thread, and by an
-//! outside runtime that sleeps on the group's descriptor.
+//! Non-blocking calls that move although no thread of the application turns the engine: by the progress
+//! thread, and by an outside runtime that sleeps on the group's descriptor.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::read_to_string;
@@ -48,7 +48,9 @@ fn groups(between: Between, progress_thread: bool) -> Vec<Group> {
     match between {
         Between::Wire(wire) => over(wire.world(WORLD_SIZE), settings),
         Between::Slots => {
-            let ranks = boxed(local::world(WORLD_SIZE)).into_iter().zip(Neighbourhood::in_process(WORLD_SIZE).unwrap());
+            let ranks = boxed(local::world(WORLD_SIZE))
+                .into_iter()
+                .zip(Neighbourhood::in_process(WORLD_SIZE).unwrap());
             ranks.map(|(transport, here)| beside(transport, here, settings)).collect()
         }
     }
@@ -72,7 +74,8 @@ fn start_seen(group: &Group) -> (Handle<Reduced>, Receiver<Result<()>>) {
     let buffers = (oracle::vector(group.rank(), LENGTH), sender);
     let handle = group.start(description, buffers, |call: &Call<'_, '_>, (data, ended)| {
         Box::pin(async move {
-            let reduced = dense::all_reduce(call, Chunk::from(&mut data[..]), Reduction::Sum, &Cost::default()).await;
+            let reduced =
+                dense::all_reduce(call, Chunk::from(&mut data[..]), Reduction::Sum, &Cost::default()).await;
             ended.send(reduced.map(drop)).unwrap();
         })
     });
@@ -117,7 +120,8 @@ fn averages_end_while_nobody_turns() {
                     .build()
                     .unwrap()
             };
-            let gradients = || [LENGTH, LENGTH, 2000].map(|count| oracle::vector(group.rank(), count)).to_vec();
+            let gradients =
+                || [LENGTH, LENGTH, 2000].map(|count| oracle::vector(group.rank(), count)).to_vec();
             group.barrier().unwrap();
             let (before, mut expected) = (traffic(group), gradients());
             build().average(&mut expected).unwrap();
@@ -128,7 +132,11 @@ fn averages_end_while_nobody_turns() {
                 let averaging = build().start(gradients());
                 let start = Instant::now();
                 while traffic(group) - before < needed {
-                    assert!(start.elapsed() < PATIENCE, "{between:?}: {} of {needed}", traffic(group) - before);
+                    assert!(
+                        start.elapsed() < PATIENCE,
+                        "{between:?}: {} of {needed}",
+                        traffic(group) - before
+                    );
                     sleep(Duration::from_millis(1));
                 }
                 let ((_, averaged), result) = averaging.wait();
@@ -147,7 +155,10 @@ fn without_the_thread_calls_wait_for_somebody_who_turns() {
         let groups = groups(between, false);
         let calls: Vec<_> = groups.iter().map(start_seen).collect();
         // The first rank has started before the others said anything.
-        assert_eq!(calls[0].1.recv_timeout(Duration::from_millis(100)).unwrap_err(), RecvTimeoutError::Timeout);
+        assert_eq!(
+            calls[0].1.recv_timeout(Duration::from_millis(100)).unwrap_err(),
+            RecvTimeoutError::Timeout
+        );
         let start = Instant::now();
         while calls.iter().filter(|(handle, _)| !handle.test()).count() > 0 {
             assert!(start.elapsed() < PATIENCE, "{between:?}");
@@ -228,7 +239,8 @@ fn a_lost_rank_ends_a_call_while_nobody_turns() {
 
 #[test]
 fn a_deadline_ends_a_call_while_nobody_turns() {
-    let settings = Settings { progress_thread: true, timeout: Duration::from_millis(200), ..Settings::default() };
+    let settings =
+        Settings { progress_thread: true, timeout: Duration::from_millis(200), ..Settings::default() };
     let world = local::world(WORLD_SIZE).into_iter();
     let groups: Vec<_> = world.map(|rank| Group::new(Box::new(rank), settings)).collect();
     let (_handle, ended) = start_seen(&groups[0]);
@@ -284,8 +296,8 @@ fn neighbours() -> Vec<(World, Vec<Arc<Neighbourhood>>)> {
     all
 }
 
-/// Slots are looked at before the transport is armed, which does not look at them: what a neighbour publishes in between must
-/// wake the sleeper all the same.
+/// Slots are looked at before the transport is armed, which does not look at them: what a neighbour publishes
+/// in between must wake the sleeper all the same.
 #[test]
 fn what_is_published_after_the_last_look_ends_the_sleep() {
     const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -353,8 +365,10 @@ fn the_thread_is_idle_with_nothing_pending_and_ends_with_its_group() {
 /// How often each progress thread of this process has gone to sleep.
 fn switches() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-    let mine = tasks.filter(|task| read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "brv-progress"));
-    let count = |status: String| status.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned();
+    let mine = tasks
+        .filter(|task| read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "brv-progress"));
+    let count =
+        |status: String| status.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned();
     // One that ends meanwhile has no status.
     mine.filter_map(|task| Some(count(read_to_string(task.join("status")).ok()?))).collect()
 }

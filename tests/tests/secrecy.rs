@@ -1,5 +1,6 @@
-//! What somebody who listens on the network sees of a job that joins as processes do: everything, or nothing where bytes are
-//! encrypted. Only root may listen; where `BREVITY_REQUIRE_LISTENING=1` says that this must be possible, it is a failure if not.
+//! What somebody who listens on the network sees of a job that joins as processes do: everything, or nothing
+//! where bytes are encrypted. Only root may listen; where `BREVITY_REQUIRE_LISTENING=1` says that this must
+//! be possible, it is a failure if not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::hash::{BuildHasher, RandomState};
@@ -53,8 +54,9 @@ fn listen(ear: &OwnedFd, secret: &[u8], has_ended: &AtomicBool) -> usize {
             // Frames are cut anywhere; the secret is repeated, so that a frame has it whole.
             let first = &secret[..8];
             let is_here = |at: usize| frame[at..length].starts_with(secret);
-            heard +=
-                usize::from(frame[..length].windows(8).enumerate().any(|(at, eight)| eight == first && is_here(at)));
+            heard += usize::from(
+                frame[..length].windows(8).enumerate().any(|(at, eight)| eight == first && is_here(at)),
+            );
         }
     }
     heard

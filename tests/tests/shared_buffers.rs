@@ -1,5 +1,5 @@
-//! Broadcasts out of one buffer: the right elements, in the memory that was handed in, and exactly the copies that the
-//! transport needs.
+//! Broadcasts out of one buffer: the right elements, in the memory that was handed in, and exactly the copies
+//! that the transport needs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Barrier};
@@ -126,7 +126,11 @@ fn every_rank_gets_the_roots_elements_in_virtual_time() {
                 async move { start(&group, &Pool::new(), oracle::vector(group.rank(), count), root).await.1 }
             });
             for shared in ended.unwrap() {
-                assert_eq!(shared.unwrap()[..], oracle::vector(root, count), "{count} from {root} of {world_size}");
+                assert_eq!(
+                    shared.unwrap()[..],
+                    oracle::vector(root, count),
+                    "{count} from {root} of {world_size}"
+                );
             }
         }
     }
@@ -147,7 +151,8 @@ fn start<T: Element>(group: &Group, pool: &Pool, own: Vec<T>, root: u32) -> Star
     })
 }
 
-/// Copies and bytes copied at each rank by a broadcast of [`LARGE`] elements from rank 0, with all receives posted.
+/// Copies and bytes copied at each rank by a broadcast of [`LARGE`] elements from rank 0, with all receives
+/// posted.
 fn copied(world: Vec<Box<dyn Transport>>) -> Vec<(u64, u64)> {
     copied_of(LARGE, world)
 }
@@ -193,8 +198,8 @@ fn between_threads_only_receivers_copy() {
     }
 }
 
-/// Who may read its parent's memory copies from there, once, and what it passes on is read by its children: more than 1 MiB,
-/// which is not expected through the ring.
+/// Who may read its parent's memory copies from there, once, and what it passes on is read by its children:
+/// more than 1 MiB, which is not expected through the ring.
 #[test]
 fn over_links_only_receivers_copy() {
     for world_size in WORLD_SIZES {
@@ -216,8 +221,8 @@ fn through_rings_each_side_copies() {
     }
 }
 
-/// Bytes are sealed out of the buffer and opened into it. What is copied is the piece of a record that lies across two
-/// places or two reads; less than half of a record for each.
+/// Bytes are sealed out of the buffer and opened into it. What is copied is the piece of a record that lies
+/// across two places or two reads; less than half of a record for each.
 #[test]
 fn over_encrypted_sockets_little_is_copied() {
     for world_size in WORLD_SIZES {

@@ -1,5 +1,5 @@
-//! Ranks that share memory: what of them has a name that others can find, what is left when they are killed, and strangers
-//! at the doors through which they pass their memory.
+//! Ranks that share memory: what of them has a name that others can find, what is left when they are killed,
+//! and strangers at the doors through which they pass their memory.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
@@ -26,7 +26,9 @@ fn launch(wire: Wire) -> Job {
 /// What the descriptors of a process lead to.
 fn links(process: Process) -> Vec<String> {
     let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", process.0)) else { return Vec::new() };
-    entries.filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.to_string_lossy().into_owned())).collect()
+    entries
+        .filter_map(|entry| Some(fs::read_link(entry.ok()?.path()).ok()?.to_string_lossy().into_owned()))
+        .collect()
 }
 
 /// The files that a process has mapped.
@@ -50,7 +52,8 @@ fn doors(process: Process) -> Vec<String> {
     table.lines().skip(1).filter_map(door).collect()
 }
 
-/// Nothing of it has a name, so nothing can be left: the memory is of descriptors alone, and the doors are closed.
+/// Nothing of it has a name, so nothing can be left: the memory is of descriptors alone, and the doors are
+/// closed.
 #[test]
 fn what_ranks_share_has_no_name() {
     let inherited = links(Process::own());
@@ -60,12 +63,17 @@ fn what_ranks_share_has_no_name() {
         let links = links(*rank);
         assert!(links.iter().any(|link| link.starts_with("/memfd:brevity")), "{links:?}");
         let is_its_own = |link: &&String| !inherited.contains(*link);
-        let named =
-            links.iter().filter(is_its_own).find(|link| link.starts_with("/dev/shm") || link.starts_with("/tmp"));
+        let named = links
+            .iter()
+            .filter(is_its_own)
+            .find(|link| link.starts_with("/dev/shm") || link.starts_with("/tmp"));
         assert_eq!(named, None, "{links:?}");
         let mapped = mapped(*rank);
         assert!(mapped.iter().any(|file| file.starts_with("/memfd:brevity")), "{mapped:?}");
-        assert!(mapped.iter().all(|file| !file.starts_with("/dev/shm") && !file.starts_with("/SYSV")), "{mapped:?}");
+        assert!(
+            mapped.iter().all(|file| !file.starts_with("/dev/shm") && !file.starts_with("/SYSV")),
+            "{mapped:?}"
+        );
         assert_eq!(doors(*rank), [""; 0]);
     }
 }
@@ -89,8 +97,8 @@ fn ranks_over_ucx_leave_nothing_when_they_are_killed() {
     }
 }
 
-/// Whatever a process of the same user says at the doors, as long as they are open, it is not answered, and the ranks share
-/// their memory. The doors of two ranks are open until the third goes on.
+/// Whatever a process of the same user says at the doors, as long as they are open, it is not answered, and
+/// the ranks share their memory. The doors of two ranks are open until the third goes on.
 #[test]
 fn strangers_at_the_doors_get_nothing_and_stop_nobody() {
     let (_reserved, port) = reserved_port();
@@ -99,13 +107,16 @@ fn strangers_at_the_doors_get_nothing_and_stop_nobody() {
         (identity.key, identity.port_reserved) = (JobKey::parse("correct horse battery"), true);
         (Rendezvous::join(&identity).unwrap(), identity)
     };
-    let share = |(mut rendezvous, identity): (Rendezvous, Identity)| share_memory(&identity, &mut rendezvous).unwrap();
+    let share = |(mut rendezvous, identity): (Rendezvous, Identity)| {
+        share_memory(&identity, &mut rendezvous).unwrap()
+    };
     let before = doors(Process::own());
     let shared = scope(|threads| {
         let mut ranks: Vec<_> = (0..2).map(|rank| threads.spawn(move || share(join(rank)))).collect();
         let last = join(2);
         let open = loop {
-            let open: Vec<_> = doors(Process::own()).into_iter().filter(|door| !before.contains(door)).collect();
+            let open: Vec<_> =
+                doors(Process::own()).into_iter().filter(|door| !before.contains(door)).collect();
             if open.len() == 2 {
                 break open;
             }

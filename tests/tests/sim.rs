@@ -91,17 +91,23 @@ fn gtopk_conserves_mass_over_steps_for_up_to_64_ranks() {
 #[test]
 fn the_published_rule_loses_mass() {
     let accounts = account(16, PutBack::Published);
-    let put_in: Vec<_> =
-        (0..16).flat_map(|rank| (0..STEPS).map(move |step| oracle::vector(rank + 1000 * step, COUNT))).collect();
+    let put_in: Vec<_> = (0..16)
+        .flat_map(|rank| (0..STEPS).map(move |step| oracle::vector(rank + 1000 * step, COUNT)))
+        .collect();
     let mut parts: Vec<_> = accounts.iter().map(|rank| rank.residual.values().to_vec()).collect();
     parts.push(accounts[0].delivered.clone());
-    assert_ne!(oracle::sum(&parts), oracle::sum(&put_in), "nothing was lost: is the option still the published rule?");
+    assert_ne!(
+        oracle::sum(&parts),
+        oracle::sum(&put_in),
+        "nothing was lost: is the option still the published rule?"
+    );
 }
 
 /// Runs gTop-k with feedback for some steps.
 fn account(world_size: u32, rule: PutBack) -> Vec<Accounts> {
     on_sim(world_size, |group| async move {
-        let accounts = Accounts { rank: group.rank(), residual: Residual::new(COUNT), delivered: vec![0.0; COUNT] };
+        let accounts =
+            Accounts { rank: group.rank(), residual: Residual::new(COUNT), delivered: vec![0.0; COUNT] };
         let (accounts, ()) = group
             .start(describe_gtopk(COUNT), accounts, move |call, accounts| {
                 Box::pin(async move {

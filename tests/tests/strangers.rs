@@ -23,7 +23,8 @@ const FAULT: &str = env!("CARGO_BIN_EXE_fault");
 const ATTEMPTS: usize = 10_000;
 const KEPT: usize = 500;
 
-/// How many of them must succeed at least: where ranks are slow, the system's queue for a door is full now and then.
+/// How many of them must succeed at least: where ranks are slow, the system's queue for a door is full now
+/// and then.
 const CONNECTED: usize = ATTEMPTS / 10;
 
 /// What a rank may have at most while strangers are at its doors: the program, and what it keeps for callers.
@@ -43,7 +44,8 @@ fn opening(purpose: u8, peer: u8) -> Vec<u8> {
     const CALLER: u8 = 1;
     let version = WIRE_VERSION.to_le_bytes();
     let head =
-        [&b"BREVITY\x01"[..], &version, &[purpose, CALLER, 0, 0, 2, 0, 0, 0, peer, 0, 0, 0, 3, 0, 0, 0]].concat();
+        [&b"BREVITY\x01"[..], &version, &[purpose, CALLER, 0, 0, 2, 0, 0, 0, peer, 0, 0, 0, 3, 0, 0, 0]]
+            .concat();
     [&head[..], &vec![0; OPENING_BYTES - head.len()]].concat()
 }
 
@@ -52,8 +54,8 @@ fn notice() -> Vec<u8> {
     [&b"brvc"[..], &[0; 4], &(3u64 << 32 | 1).to_le_bytes(), &[0x5a; 16]].concat()
 }
 
-/// What a stranger says: nothing, noise, the first half of an opening, a whole one and a proof without the key, another
-/// protocol, a notice.
+/// What a stranger says: nothing, noise, the first half of an opening, a whole one and a proof without the
+/// key, another protocol, a notice.
 fn words(number: usize) -> Vec<u8> {
     let peer = (number / 8 % 3) as u8;
     match number % 8 {
@@ -139,7 +141,10 @@ fn assert_works(job: &Job) {
     job.ranks()[2].signal("KILL");
     for rank in [0, 1] {
         let report = job.report(rank);
-        assert!(matches!(report.call, Some(Ended { kind: Kind::Lost, rank: 2, .. })), "rank {rank}: {report:?}");
+        assert!(
+            matches!(report.call, Some(Ended { kind: Kind::Lost, rank: 2, .. })),
+            "rank {rank}: {report:?}"
+        );
         assert!(report.peak_kib < PEAK_KIB, "rank {rank}: {report:?}");
     }
 }
@@ -182,7 +187,8 @@ fn besieged_while_joining(wire: Wire) {
     assert_works(&job);
 }
 
-/// The first door is the same for all wires: one of each transport, and one with what else is open beside shared memory.
+/// The first door is the same for all wires: one of each transport, and one with what else is open beside
+/// shared memory.
 mod ten_thousand_strangers_do_not_keep_a_job_from_joining {
     use super::*;
 
@@ -202,10 +208,12 @@ mod ten_thousand_strangers_do_not_keep_a_job_from_joining {
     }
 }
 
-/// The doors between ranks are open from the rendezvous until all have come: here until rank 2 hears where the others are.
+/// The doors between ranks are open from the rendezvous until all have come: here until rank 2 hears where
+/// the others are.
 #[test]
 fn ten_thousand_strangers_at_the_doors_between_ranks_do_not_keep_a_job_from_joining() {
-    // Shared memory or not, the doors are the same; encryption and several streams are what most can be disturbed of.
+    // Shared memory or not, the doors are the same; encryption and several streams are what most can be
+    // disturbed of.
     let wire = Wire::TcpEncrypted;
     let (_reserved, master) = reserved_port();
     let mut job = Job::of_commands([0, 1].map(|number| rank(number, master, wire)).into());
@@ -213,7 +221,8 @@ fn ten_thousand_strangers_at_the_doors_between_ranks_do_not_keep_a_job_from_join
     job.add(rank(2, behind.local_addr().unwrap().port(), wire));
     let (last, is_over) = (job.ranks()[2], Arc::new(AtomicBool::new(false)));
     let over = Arc::clone(&is_over);
-    // Rank 2 opens its own door before it says where that is; only then does rank 0 tell it where the others are.
+    // Rank 2 opens its own door before it says where that is; only then does rank 0 tell it where the others
+    // are.
     relay::hold(behind, master, move || !over.load(Ordering::Relaxed) && !listening_ports(last).is_empty());
     let doors = |rank| listening_ports(rank).into_iter().filter(|port| *port != master).collect::<Vec<_>>();
     job.until("a rank has no door", || job.ranks().iter().all(|rank| !doors(*rank).is_empty()));
@@ -242,8 +251,8 @@ fn a_job_over_tcp_that_runs_listens_on_nothing() {
     }
 }
 
-/// Over UCX the control listener stays: the last one that a rank opens. The others are UCX's own, which is as trusted as
-/// its network.
+/// Over UCX the control listener stays: the last one that a rank opens. The others are UCX's own, which is as
+/// trusted as its network.
 fn besieged_while_running(wire: Wire) {
     if !wire.is_here() {
         return;

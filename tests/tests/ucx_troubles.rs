@@ -33,8 +33,12 @@ fn where_ucx_cannot_work_auto_takes_tcp_and_rank_0_says_why() {
     for (rank, ended) in tell("auto", &[NO_TRANSPORT]).into_iter().enumerate() {
         assert!(ended.status.is_some_and(|status| status.success()), "rank {rank}: {ended:?}");
         // UCX writes its own errors to standard output.
-        assert!(ended.stdout.lines().last().is_some_and(|line| line.starts_with("tcp ")), "rank {rank}: {ended:?}");
-        let said = ended.stderr.lines().filter(|line| line.starts_with("brevity: warning: using transport \"tcp\""));
+        assert!(
+            ended.stdout.lines().last().is_some_and(|line| line.starts_with("tcp ")),
+            "rank {rank}: {ended:?}"
+        );
+        let said =
+            ended.stderr.lines().filter(|line| line.starts_with("brevity: warning: using transport \"tcp\""));
         assert_eq!(said.count(), usize::from(rank == 0), "rank {rank}: {ended:?}");
     }
 }

@@ -82,7 +82,8 @@ fn too_few_files_to_share_memory() {
     assert_eq!(said(&ranks, "ulimit -n").iter().sum::<usize>(), 1, "{ranks:?}");
 }
 
-/// Not even enough for connections: each rank says what is missing, and none that others could not be reached.
+/// Not even enough for connections: each rank says what is missing, and none that others could not be
+/// reached.
 #[test]
 fn too_few_files_to_connect() {
     let ranks = with_few_files(12, 24);
@@ -119,6 +120,9 @@ fn nobody_who_listens() {
             command.envs([("BREVITY_TRANSPORT", "tcp"), ("BREVITY_LOG", level)]);
             command
         });
-        assert!(ranks.iter().all(|ended| ended.status.is_some_and(|status| status.success())), "{level}: {ranks:?}");
+        assert!(
+            ranks.iter().all(|ended| ended.status.is_some_and(|status| status.success())),
+            "{level}: {ranks:?}"
+        );
     }
 }

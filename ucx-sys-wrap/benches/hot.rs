@@ -48,7 +48,8 @@ fn doors(criterion: &mut Criterion) {
     let (port, _peer) = world();
     criterion.bench_function("port/enter", |bench| bench.iter(|| black_box(port.statistics())));
     criterion.bench_function("port/progress", |bench| bench.iter(|| black_box(port.progress())));
-    criterion.bench_function("scope/empty", |bench| bench.iter(|| scope(&port, |_| (), async |_| black_box(1))));
+    criterion
+        .bench_function("scope/empty", |bench| bench.iter(|| scope(&port, |_| (), async |_| black_box(1))));
 }
 
 /// A message from one rank to the other, posted, matched and copied.

@@ -1,9 +1,9 @@
 //! Messages between ranks of one host beside a bare flag in the same memory, in turns, in one run.
 //!
-//! `cargo bench -p ucx-sys-wrap --bench shm -- [latency|pairs] [--rounds N] [--sizes A,B,..]` starts its own ranks on this
-//! host. `latency` plays with two ranks, each pinned to a processor, and prints for every size the median of a message one
-//! way beside that of the flag; `pairs` plays with four pairs of ranks at the same time, which yield the processor while
-//! they wait, and prints the median of the ratios.
+//! `cargo bench -p ucx-sys-wrap --bench shm -- [latency|pairs] [--rounds N] [--sizes A,B,..]` starts its own
+//! ranks on this host. `latency` plays with two ranks, each pinned to a processor, and prints for every size
+//! the median of a message one way beside that of the flag; `pairs` plays with four pairs of ranks at the
+//! same time, which yield the processor while they wait, and prints the median of the ratios.
 #![allow(clippy::unwrap_used)] // A measurement that fails must say so and stop.
 
 mod common;
@@ -53,7 +53,8 @@ fn main() {
     die_with_parent();
     let value = |name: &str| arguments.iter().position(|it| it == name).and_then(|at| arguments.get(at + 1));
     let rounds = value("--rounds").map_or(7, |text| text.parse().unwrap());
-    let sizes = value("--sizes").map_or(SIZES.to_vec(), |text| text.split(',').map(|it| it.parse().unwrap()).collect());
+    let sizes = value("--sizes")
+        .map_or(SIZES.to_vec(), |text| text.split(',').map(|it| it.parse().unwrap()).collect());
     let mut pair = Pair::open(is_pairs);
     if is_pairs {
         return pair.play(rounds);
@@ -62,8 +63,9 @@ fn main() {
         let (mut out, mut back) = (vec![1; bytes], vec![2; bytes]);
         let each = pair.messages(&mut out, &mut back, 10);
         let turns = pair.agree((BATCH.as_secs_f64() / each / 2.0).clamp(3.0, 1e5) as u64) as usize;
-        let times: Vec<_> =
-            (0..=rounds).map(|_| (pair.flags(turns.max(1000)), pair.messages(&mut out, &mut back, turns))).collect();
+        let times: Vec<_> = (0..=rounds)
+            .map(|_| (pair.flags(turns.max(1000)), pair.messages(&mut out, &mut back, turns)))
+            .collect();
         if pair.leads {
             let flag = median(times[1..].iter().map(|times| times.0));
             let ours = median(times[1..].iter().map(|times| times.1));
@@ -97,7 +99,15 @@ impl Pair {
         let peer = Rank(rank ^ 1);
         let place = neighbourhood.place_of(peer).unwrap();
         let (own, theirs) = (neighbourhood.own_slots(), neighbourhood.peer_slots(place).unwrap());
-        Self { port: Port::new(transport), peer, leads: rank.is_multiple_of(2), yields, own, theirs, count: 0 }
+        Self {
+            port: Port::new(transport),
+            peer,
+            leads: rank.is_multiple_of(2),
+            yields,
+            own,
+            theirs,
+            count: 0,
+        }
     }
 
     /// Both take the number of the rank that leads.

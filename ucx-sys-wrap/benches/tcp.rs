@@ -1,9 +1,9 @@
 //! The tcp transport beside bare sockets: the same bytes between the same processes, in turns, in one run.
 //!
 //! `cargo bench -p ucx-sys-wrap --bench tcp -- [latency|bandwidth|parts|pairs] [--rounds N] [--sizes A,B,..]
-//! [--only bare|ours]` starts its
-//! own ranks on this host, each pinned to a processor, and prints medians and the median of the ratios, ours over bare.
-//! The bare side is what a transport stands on: a polled non-blocking socket without headers, tags or matching.
+//! [--only bare|ours]` starts its own ranks on this host, each pinned to a processor, and prints medians and
+//! the median of the ratios, ours over bare. The bare side is what a transport stands on: a polled
+//! non-blocking socket without headers, tags or matching.
 #![allow(clippy::unwrap_used)] // A measurement that fails must say so and stop.
 
 mod common;
@@ -30,7 +30,8 @@ const PLAY: Duration = Duration::from_millis(250);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let name = arguments.first().filter(|name| !name.starts_with("--")).map_or("latency", String::as_str).to_owned();
+    let name =
+        arguments.first().filter(|name| !name.starts_with("--")).map_or("latency", String::as_str).to_owned();
     if !is_launched() {
         let program = std::env::current_exe().unwrap();
         let ranks = if name == "pairs" { 8 } else { 2 };
@@ -41,7 +42,8 @@ fn main() {
     die_with_parent();
     let value = |name: &str| arguments.iter().position(|it| it == name).and_then(|at| arguments.get(at + 1));
     let rounds = value("--rounds").map_or(7, |text| text.parse().unwrap());
-    let sizes = value("--sizes").map_or(SIZES.to_vec(), |text| text.split(',').map(|it| it.parse().unwrap()).collect());
+    let sizes = value("--sizes")
+        .map_or(SIZES.to_vec(), |text| text.split(',').map(|it| it.parse().unwrap()).collect());
     let only = match value("--only").map(String::as_str) {
         Some("bare") => Only::Bare,
         Some("ours") => Only::Ours,
@@ -51,9 +53,10 @@ fn main() {
     let mut pair = Pair::open(yields, only);
     match name.as_str() {
         "latency" => sizes.iter().for_each(|&bytes| pair.compare(bytes, 1, rounds, latency)),
-        "bandwidth" => {
-            sizes.iter().filter(|&&it| it >= 64 << 10).for_each(|&it| pair.compare(it, WINDOW, rounds, bandwidth))
-        }
+        "bandwidth" => sizes
+            .iter()
+            .filter(|&&it| it >= 64 << 10)
+            .for_each(|&it| pair.compare(it, WINDOW, rounds, bandwidth)),
         "parts" => pair.compare(16 + (800 << 10), 1, rounds, parts),
         "pairs" => pair.play(rounds),
         other => panic!("{other} is not measured here: latency, bandwidth, parts or pairs"),
@@ -236,7 +239,10 @@ fn bandwidth(pair: &mut Pair, bytes: usize, buffers: &mut Buffers, turns: usize)
             (0..WINDOW).for_each(|_| write_all(&mut pair.bare, &buffers.out[..bytes], pair.yields));
             read_all(&mut pair.bare, &mut [0], pair.yields);
         } else {
-            buffers.back.chunks_exact_mut(bytes).for_each(|place| read_all(&mut pair.bare, place, pair.yields));
+            buffers
+                .back
+                .chunks_exact_mut(bytes)
+                .for_each(|place| read_all(&mut pair.bare, place, pair.yields));
             write_all(&mut pair.bare, &[0], pair.yields);
         }
     }
@@ -256,7 +262,8 @@ fn bandwidth(pair: &mut Pair, bytes: usize, buffers: &mut Buffers, turns: usize)
                     }
                     comm.recv(peer, envelope(peer), vec![0u8]).await.unwrap();
                 } else {
-                    let receives: Vec<_> = places.drain(..).map(|it| comm.recv(peer, envelope(peer), it)).collect();
+                    let receives: Vec<_> =
+                        places.drain(..).map(|it| comm.recv(peer, envelope(peer), it)).collect();
                     for receive in receives {
                         places.push(receive.await.unwrap().0);
                     }

@@ -27,7 +27,8 @@ mod tests {
         assert!(own().is_some() && own() == own());
         let expected = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef_u128.to_be_bytes();
         assert_eq!(decode("01234567-89ab-cdef-0123-456789abcdef\n"), Some(expected));
-        for text in ["", "1", "01234567-89ab-cdef-0123-456789abcdex", "01234567-89ab-cdef-0123-456789abcdef0"] {
+        for text in ["", "1", "01234567-89ab-cdef-0123-456789abcdex", "01234567-89ab-cdef-0123-456789abcdef0"]
+        {
             assert_eq!(decode(text), None, "{text}");
         }
     }

@@ -7,9 +7,11 @@ use crate::Tag;
 /// A message has at most this many payload parts, each gathered from and scattered to its own place.
 pub const MAX_PARTS: usize = 3;
 
-/// What a call is, in 16 bytes that only the caller reads: ranks that make different calls find out by comparing them.
+/// What a call is, in 16 bytes that only the caller reads: ranks that make different calls find out by
+/// comparing them.
 ///
-/// The transport compares it for equality and reports a difference as [`Error::Mismatch`](crate::Error::Mismatch).
+/// The transport compares it for equality and reports a difference as
+/// [`Error::Mismatch`](crate::Error::Mismatch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signature(pub [u8; 16]);
 
@@ -30,8 +32,8 @@ impl Signature {
 
 /// A word that spreads with the messages of a call: a rank sends the largest that it has set or received.
 ///
-/// In a collective whose result depends on every rank, every rank ends with the largest mark that any rank set, without
-/// a message of its own. [`Mark::NONE`] means that nobody has set one.
+/// In a collective whose result depends on every rank, every rank ends with the largest mark that any rank
+/// set, without a message of its own. [`Mark::NONE`] means that nobody has set one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(pub u64);
 

@@ -37,7 +37,9 @@ pub enum Error {
     },
 
     /// The peer makes another call than this rank.
-    #[error("rank {rank} makes another call than this rank: do all ranks call the same operations in the same order?")]
+    #[error(
+        "rank {rank} makes another call than this rank: do all ranks call the same operations in the same order?"
+    )]
     Mismatch {
         /// The peer.
         rank: Rank,
@@ -91,7 +93,9 @@ pub enum Error {
     },
 
     /// A put or get that does not lie inside the peer's region.
-    #[error("{bytes} bytes at {offset} do not lie inside the region of rank {rank}, which has {region_bytes}")]
+    #[error(
+        "{bytes} bytes at {offset} do not lie inside the region of rank {rank}, which has {region_bytes}"
+    )]
     OutOfRegion {
         /// The region's owner.
         rank: Rank,
@@ -135,7 +139,9 @@ pub enum Error {
     },
 
     /// Somebody connected who could not prove to hold the job's key.
-    #[error("{who} does not hold the key of this job: is BREVITY_KEY or BREVITY_KEY_FILE the same on all ranks?")]
+    #[error(
+        "{who} does not hold the key of this job: is BREVITY_KEY or BREVITY_KEY_FILE the same on all ranks?"
+    )]
     Unauthenticated {
         /// The address or rank.
         who: String,
@@ -205,8 +211,9 @@ pub enum Failure {
     PeerLost(Rank),
     /// This rank closed the job on purpose.
     Aborted(Rank),
-    /// This rank closed the job because it had waited for as long as it may. Operations that are pending then end with
-    /// [`Error::Timeout`] on all ranks, each naming the rank that it waits for; later ones with [`Error::Aborted`].
+    /// This rank closed the job because it had waited for as long as it may. Operations that are pending then
+    /// end with [`Error::Timeout`] on all ranks, each naming the rank that it waits for; later ones with
+    /// [`Error::Aborted`].
     TimedOut(Rank),
 }
 

@@ -1,5 +1,5 @@
-//! Everything that reads bytes of others, as functions that a fuzzer calls: no bytes may panic, hang or take memory that
-//! was only announced. Built for tests and with the feature `fuzzing`; no part of the interface.
+//! Everything that reads bytes of others, as functions that a fuzzer calls: no bytes may panic, hang or take
+//! memory that was only announced. Built for tests and with the feature `fuzzing`; no part of the interface.
 
 pub use crate::bootstrap::fuzzing::bootstrap_messages;
 pub use crate::link::fuzzing::shared_memory;

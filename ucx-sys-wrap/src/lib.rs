@@ -1,8 +1,9 @@
 //! The transport layer of Brevity: tagged bytes between ranks, over threads, TCP, UCX or a simulated network.
 //!
-//! A [`Transport`] moves messages between this rank and its peers. It is entered through a [`buffer::Port`], one thread
-//! at a time, and used through [`buffer::Comm`], where an operation is a future that takes its buffer by value and gives
-//! it back. This crate never sees a gradient: it moves bytes, and says who is missing.
+//! A [`Transport`] moves messages between this rank and its peers. It is entered through a [`buffer::Port`],
+//! one thread at a time, and used through [`buffer::Comm`], where an operation is a future that takes its
+//! buffer by value and gives it back. This crate never sees a gradient: it moves bytes, and says who is
+//! missing.
 #![deny(unsafe_code)]
 
 mod boot;
@@ -36,4 +37,6 @@ pub use one_sided::{GetId, OneSided, PutId, RegionKey, Remote};
 pub use process::Owner;
 pub use rank::Rank;
 pub use tag::{MAX_WORLD_SIZE, Tag};
-pub use transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport};
+pub use transport::{
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport,
+};

@@ -6,7 +6,8 @@ use crate::{Error, Rank, Result};
 /// The most payload that one message may have, in bytes (1 TiB): a longer announcement is no message.
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 40;
 
-/// Messages may be sent without asking up to this many bytes a peer that it has not received, as `cost` counts them.
+/// Messages may be sent without asking up to this many bytes a peer that it has not received, as `cost`
+/// counts them.
 pub const CREDIT_BYTES: u64 = 64 << 20;
 
 /// A message of more payload than this is always offered, in bytes.

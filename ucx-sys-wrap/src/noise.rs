@@ -1,8 +1,8 @@
 //! Encryption of one connection: the Noise protocol, pattern `NNpsk0`, with a secret made of the job's key.
 //!
-//! Both ends have already proven to hold the key. The handshake mixes it with two fresh Diffie-Hellman keys, so that who
-//! records the bytes today and learns the key tomorrow can't read them. Its prologue holds what the ends must agree on:
-//! version, both ranks, number of the stream, job.
+//! Both ends have already proven to hold the key. The handshake mixes it with two fresh Diffie-Hellman keys,
+//! so that who records the bytes today and learns the key tomorrow can't read them. Its prologue holds what
+//! the ends must agree on: version, both ranks, number of the stream, job.
 //!
 //! | step | who | bytes |
 //! | --- | --- | --- |
@@ -10,9 +10,9 @@
 //! | 2 | answerer | the same |
 //! | 3 | both | records: length (2 bytes, little-endian), then so many bytes of a sealed message |
 //!
-//! A sealed message is at most 65,535 bytes, 16 of them a tag. Messages of each direction are numbered, and the number is
-//! part of what the tag covers: what is changed, left out, repeated or exchanged does not open. Both ends take a new
-//! key after every [`REKEY_EVERY`] messages of a direction.
+//! A sealed message is at most 65,535 bytes, 16 of them a tag. Messages of each direction are numbered, and
+//! the number is part of what the tag covers: what is changed, left out, repeated or exchanged does not open.
+//! Both ends take a new key after every [`REKEY_EVERY`] messages of a direction.
 #![forbid(unsafe_code)]
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -68,7 +68,8 @@ pub(crate) struct Forged;
 impl Terms<'_> {
     fn prologue(&self) -> Vec<u8> {
         let mut bytes = b"brevity stream".to_vec();
-        for word in [self.wire_version, self.caller, self.answerer, self.stream.into(), self.job.len() as u32] {
+        for word in [self.wire_version, self.caller, self.answerer, self.stream.into(), self.job.len() as u32]
+        {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(self.job.as_bytes());
@@ -105,8 +106,8 @@ impl Handshake {
 }
 
 impl Session {
-    /// Seals the next message, at most [`MAX_OPEN_BYTES`], into `sealed`, which has [`TAG_BYTES`] more room than `open`
-    /// has bytes; gives how many bytes it takes.
+    /// Seals the next message, at most [`MAX_OPEN_BYTES`], into `sealed`, which has [`TAG_BYTES`] more room
+    /// than `open` has bytes; gives how many bytes it takes.
     pub(crate) fn seal(&mut self, open: &[u8], sealed: &mut [u8]) -> Result<usize> {
         let count = self.state.write_message(open, sealed).map_err(|error| failed(&error))?;
         self.sealed += 1;
@@ -116,8 +117,8 @@ impl Session {
         Ok(count)
     }
 
-    /// Opens the next message into `open`, which has as much room as `sealed` has bytes; gives how many bytes of it are the
-    /// message's. The room behind them is as it was before.
+    /// Opens the next message into `open`, which has as much room as `sealed` has bytes; gives how many bytes
+    /// of it are the message's. The room behind them is as it was before.
     pub(crate) fn open(&mut self, sealed: &[u8], open: &mut [u8]) -> std::result::Result<usize, Forged> {
         // The tag is written there too.
         let behind = open.last_chunk::<TAG_BYTES>().copied();
@@ -139,8 +140,10 @@ fn prepare(
     build: impl FnOnce(Builder<'_>) -> std::result::Result<HandshakeState, snow::Error>,
 ) -> Result<HandshakeState> {
     let (secret, prologue) = (secret(key), terms.prologue());
-    let state =
-        PROTOCOL.parse().map(Builder::new).and_then(|builder| build(builder.psk(0, &secret)?.prologue(&prologue)?));
+    let state = PROTOCOL
+        .parse()
+        .map(Builder::new)
+        .and_then(|builder| build(builder.psk(0, &secret)?.prologue(&prologue)?));
     state.map_err(|error| failed(&error))
 }
 

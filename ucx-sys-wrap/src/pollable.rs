@@ -8,7 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Error, Result};
 
-/// Several descriptors as one that is readable while any of them is. Those that are closed drop out by themselves.
+/// Several descriptors as one that is readable while any of them is. Those that are closed drop out by
+/// themselves.
 pub struct Pollable(OwnedFd);
 
 impl Pollable {
@@ -34,8 +35,8 @@ impl AsFd for Pollable {
 
 /// Sleeps until one of them is readable, at most `longest`; `None` is for ever. A signal ends it early.
 pub fn wait_for(descriptor: BorrowedFd<'_>, other: Option<BorrowedFd<'_>>, longest: Option<Duration>) {
-    let timeout =
-        longest.map(|longest| Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() });
+    let timeout = longest
+        .map(|longest| Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() });
     let awaited = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
     // An interrupted sleep is a short sleep: the caller looks again anyway.
     let _ = match other {

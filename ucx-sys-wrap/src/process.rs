@@ -1,9 +1,11 @@
-//! The process of a rank, as the other ranks of its host see it: whether it still runs, by the word of their kernel.
+//! The process of a rank, as the other ranks of its host see it: whether it still runs, by the word of their
+//! kernel.
 //!
-//! A socket says that a process has ended once all who hold it have closed it, and a process that has forked a child, as
-//! many that load data do, shares every socket with it. So the end of a socket is enough to say that a peer is gone, and
-//! no end is not enough to say that it is there. What says that is a descriptor of the process itself (`pidfd`). Ranks of
-//! other hosts, and processes that can't be seen from here, have only their sockets.
+//! A socket says that a process has ended once all who hold it have closed it, and a process that has forked
+//! a child, as many that load data do, shares every socket with it. So the end of a socket is enough to say
+//! that a peer is gone, and no end is not enough to say that it is there. What says that is a descriptor of
+//! the process itself (`pidfd`). Ranks of other hosts, and processes that can't be seen from here, have only
+//! their sockets.
 
 use std::fs::read_to_string;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +26,8 @@ pub(crate) struct ProcessName {
     began: u64,
 }
 
-/// The process that has made something. A child that it forks has a copy, and what the copy stands for is not the child's to end.
+/// The process that has made something. A child that it forks has a copy, and what the copy stands for is not
+/// the child's to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(u32);
 
@@ -66,8 +69,10 @@ impl ProcessName {
     pub(crate) fn open(&self, own: &Self) -> Option<PeerProcess> {
         let number = self.number_for(own).filter(|_| self != own)?;
         let process = pidfd_open(number, PidfdFlags::empty());
-        let process = process.inspect_err(|error| tracing::debug!(%error, "can't watch the process of a peer")).ok()?;
-        // The process that has this number now is the one that was opened, or has come after it: the peer's began before.
+        let process =
+            process.inspect_err(|error| tracing::debug!(%error, "can't watch the process of a peer")).ok()?;
+        // The process that has this number now is the one that was opened, or has come after it: the peer's
+        // began before.
         (beginning(self.number)? == self.began).then_some(PeerProcess(process))
     }
 
@@ -81,7 +86,8 @@ impl ProcessName {
     }
 
     pub(crate) fn decode(bytes: &[u8; PROCESS_NAME_BYTES]) -> Self {
-        let long = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        let long =
+            |at: usize| bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let number = bytes[24..].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
         Self { namespace: (long(0), long(8)), number, began: long(16) }
     }
@@ -93,7 +99,8 @@ impl AsFd for PeerProcess {
     }
 }
 
-/// When a process began: the 22nd word of its line, of which the second is its name in parentheses and may hold anything.
+/// When a process began: the 22nd word of its line, of which the second is its name in parentheses and may
+/// hold anything.
 fn beginning(number: u32) -> Option<u64> {
     let line = read_to_string(format!("/proc/{number}/stat")).ok()?;
     line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
@@ -113,7 +120,8 @@ mod tests {
     }
 
     fn has_ended(process: &PeerProcess) -> bool {
-        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap()
+            > 0
     }
 
     #[test]
@@ -122,7 +130,8 @@ mod tests {
         let process = ProcessName::of(child.id()).unwrap().open(&own).unwrap();
         assert!(!has_ended(&process));
         drop(child.stdin.take());
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 }))
+            .unwrap();
         assert!(has_ended(&process));
         child.wait().unwrap();
         assert!(has_ended(&process));
@@ -133,7 +142,10 @@ mod tests {
         let (own, mut child) = (ProcessName::own().unwrap(), patient());
         let name = ProcessName::of(child.id()).unwrap();
         assert!(name.open(&own).is_some() && own.open(&own).is_none());
-        assert!(ProcessName { began: name.began + 1, ..name }.open(&own).is_none(), "a later one of the same number");
+        assert!(
+            ProcessName { began: name.began + 1, ..name }.open(&own).is_none(),
+            "a later one of the same number"
+        );
         assert!(
             ProcessName { namespace: (name.namespace.0, 1), ..name }.open(&own).is_none(),
             "not to be seen from here"

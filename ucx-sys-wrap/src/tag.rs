@@ -101,8 +101,8 @@ const fn field(value: u32, width: u32) -> u64 {
 
 /// Takes out of a queue what is the first of a tag: nearly always the first of all.
 ///
-/// This, and [`Posted`], is all that the matching of the transports has in common: what they keep of a receive and of an early
-/// message is what each has to write, on its hot path.
+/// This, and [`Posted`], is all that the matching of the transports has in common: what they keep of a
+/// receive and of an early message is what each has to write, on its hot path.
 #[inline]
 pub(crate) fn take_first<T>(queue: &mut VecDeque<(Tag, T)>, tag: Tag) -> Option<T> {
     if queue.front().is_some_and(|(first, _)| *first == tag) {
@@ -120,11 +120,16 @@ pub(crate) struct Posted {
     pub(crate) tag: Tag,
 }
 
-/// Of the receives `cut`, whose messages come no more, those that may have later ones of their tags, in the order of posting.
+/// Of the receives `cut`, whose messages come no more, those that may have later ones of their tags, in the
+/// order of posting.
 ///
-/// `pending` are all that have not ended, `posted` is the number of the last. Where one that was posted after it has ended, a
-/// receive may not: that may have had a later message already.
-pub(crate) fn may_have_later(cut: &[usize], pending: impl Iterator<Item = Posted>, posted: u64) -> Vec<Posted> {
+/// `pending` are all that have not ended, `posted` is the number of the last. Where one that was posted after
+/// it has ended, a receive may not: that may have had a later message already.
+pub(crate) fn may_have_later(
+    cut: &[usize],
+    pending: impl Iterator<Item = Posted>,
+    posted: u64,
+) -> Vec<Posted> {
     let mut pending: Vec<Posted> = pending.collect();
     pending.sort_unstable_by_key(|receive| Reverse(receive.number));
     let without_a_gap =
@@ -145,7 +150,10 @@ mod tests {
         // By keys that are used again, in the order of keys.
         let pending = [(0, 9), (3, 6), (5, 8), (8, 7)].map(|(key, number)| Posted { key, number, tag });
         let found = |cut: &[usize], posted| {
-            may_have_later(cut, pending.into_iter(), posted).iter().map(|receive| receive.number).collect::<Vec<_>>()
+            may_have_later(cut, pending.into_iter(), posted)
+                .iter()
+                .map(|receive| receive.number)
+                .collect::<Vec<_>>()
         };
         assert_eq!(found(&[0, 5, 3], 9), [6, 8, 9]);
         assert_eq!(found(&[8], 9), [7]);

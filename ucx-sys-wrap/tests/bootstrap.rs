@@ -50,7 +50,9 @@ fn a_longer_blob_is_refused_by_the_rank_that_has_it() {
     let sent = MAX_BLOB_BYTES as u64 + 1;
     all_ranks(2, move |identity, mut rendezvous| {
         let refused = rendezvous.exchange(&vec![0; MAX_BLOB_BYTES + 1]).unwrap_err();
-        assert!(matches!(refused, Error::TooLong { rank, sent: found, .. } if rank == identity.rank && found == sent));
+        assert!(
+            matches!(refused, Error::TooLong { rank, sent: found, .. } if rank == identity.rank && found == sent)
+        );
         rendezvous.exchange(b"fits")
     });
 }
@@ -207,7 +209,9 @@ fn a_rank_that_ends_before_the_mesh_is_no_reason_to_wait_for_the_deadline() {
     let leaves = rank(port.identity(1, 3, AMPLE), joined);
     let stay: Vec<_> = [0, 2]
         .map(|number| {
-            rank(port.identity(number, 3, AMPLE), |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous))
+            rank(port.identity(number, 3, AMPLE), |identity, mut rendezvous| {
+                connect_mesh(identity, &mut rendezvous)
+            })
         })
         .into();
     leaves.join().unwrap().unwrap();
@@ -231,7 +235,9 @@ fn only_loopback_is_served_without_a_key() {
         open_to_all.key = None;
         needs_key(open_to_all);
     }
-    let Some(outside) = if_addrs::get_if_addrs().unwrap().into_iter().find(|interface| !interface.is_loopback()) else {
+    let Some(outside) =
+        if_addrs::get_if_addrs().unwrap().into_iter().find(|interface| !interface.is_loopback())
+    else {
         println!("skipped: no network interface but loopback");
         return;
     };
@@ -257,7 +263,8 @@ fn a_transport_is_opened_as_rank_0_asks() {
             let mut identity = port.identity(number, 3, AMPLE);
             identity.transport = transport;
             thread::spawn(move || {
-                open(&identity).map(|open| (open.transport.name(), open.transport.rank(), open.transport.world_size()))
+                open(&identity)
+                    .map(|open| (open.transport.name(), open.transport.rank(), open.transport.world_size()))
             })
         })
         .collect();
@@ -278,7 +285,8 @@ fn a_mesh_has_as_many_lanes_as_agreed_all_encrypted_or_none() {
         for (number, rank) in ranks.collect::<Vec<_>>().into_iter().enumerate() {
             let lanes = rank.join().unwrap().unwrap();
             let counts: Vec<_> = lanes.iter().map(Vec::len).collect();
-            let expected: Vec<_> = (0..3).map(|peer| if peer == number { 0 } else { usize::from(streams) }).collect();
+            let expected: Vec<_> =
+                (0..3).map(|peer| if peer == number { 0 } else { usize::from(streams) }).collect();
             assert_eq!(counts, expected);
             assert!(lanes.iter().flatten().all(|lane| lane.is_encrypted() == encrypt));
         }

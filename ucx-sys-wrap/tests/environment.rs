@@ -20,7 +20,8 @@ fn read(variables: &[(&str, &str)]) -> Result<Identity> {
 #[test]
 fn environments_that_name_a_place() {
     let own = [("BREVITY_RANK", "3"), ("BREVITY_WORLD_SIZE", "4"), ("BREVITY_MASTER", "127.0.0.1:4000")];
-    let torchrun = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    let torchrun =
+        [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
     let key = ("BREVITY_KEY", KEY);
     let table: Vec<(Variables<'_>, u32, u32, &str)> = vec![
         (vec![], 0, 1, "127.0.0.1:0"),
@@ -44,7 +45,8 @@ fn environments_that_name_a_place() {
 #[test]
 fn environments_that_are_refused() {
     let own = [("BREVITY_RANK", "3"), ("BREVITY_WORLD_SIZE", "4"), ("BREVITY_MASTER", "127.0.0.1:4000")];
-    let torchrun = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    let torchrun =
+        [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
     let with = |name, value| [&own[..], &[(name, value)]].concat();
     let table: Vec<(Variables<'_>, &str, &str)> = vec![
         (own[..2].to_vec(), "BREVITY_MASTER", "not set"),
@@ -113,7 +115,10 @@ fn the_rest_of_the_environment() {
         (Choice::Ucx, Duration::from_millis(2500), true)
     );
     assert_eq!((full.shared_memory, full.host_id.as_deref()), (false, Some("left")));
-    assert_eq!((full.key, &*full.job, full.interface.as_deref()), (JobKey::parse(KEY), "night", Some("eth0")));
+    assert_eq!(
+        (full.key, &*full.job, full.interface.as_deref()),
+        (JobKey::parse(KEY), "night", Some("eth0"))
+    );
 }
 
 #[test]
@@ -124,7 +129,11 @@ fn encryption_and_streams_are_asked_for() {
     let switches = ["BREVITY_ENCRYPT", "BREVITY_SHARED_MEMORY", "BREVITY_MASTER_RESERVED"];
     for (text, is_on) in [("0", false), ("off", false), ("1", true), ("on", true)] {
         let found = read(&switches.map(|name| (name, text))).unwrap();
-        assert_eq!((found.encrypt, found.shared_memory, found.port_reserved), (is_on, is_on, is_on), "{text}");
+        assert_eq!(
+            (found.encrypt, found.shared_memory, found.port_reserved),
+            (is_on, is_on, is_on),
+            "{text}"
+        );
     }
     let refused = read(&[("BREVITY_ENCRYPT", "1"), ("BREVITY_TRANSPORT", "ucx")]).unwrap_err().to_string();
     let expected = "BREVITY_ENCRYPT is 1 beside BREVITY_TRANSPORT=ucx: \

@@ -1,5 +1,5 @@
-//! Jobs of processes: how they end, and that nothing of them is left. The ranks are shell scripts; where a launcher of
-//! its own is needed, it is this test program, told by a variable what to do.
+//! Jobs of processes: how they end, and that nothing of them is left. The ranks are shell scripts; where a
+//! launcher of its own is needed, it is this test program, told by a variable what to do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write, stderr};
@@ -101,7 +101,10 @@ fn part() {
 fn every_rank_is_told_its_place() {
     let (_folder, path) = folder();
     let script = format!("env | grep ^BREVITY_ > {path}/$BREVITY_RANK");
-    assert_eq!(outcome(shell(3, &script).transport(Choice::Tcp).env("BREVITY_JOIN_TIMEOUT", "7")).first_failure, None);
+    assert_eq!(
+        outcome(shell(3, &script).transport(Choice::Tcp).env("BREVITY_JOIN_TIMEOUT", "7")).first_failure,
+        None
+    );
     let read = |rank: u32| {
         let text = std::fs::read_to_string(format!("{path}/{rank}")).unwrap();
         let variables: Vec<(String, String)> = text
@@ -109,7 +112,8 @@ fn every_rank_is_told_its_place() {
             .filter_map(|line| line.split_once('='))
             .map(|(name, value)| (name.into(), value.into()))
             .collect();
-        let find = |name: &str| variables.iter().find(|(found, _)| found == name).map(|(_, value)| value.into());
+        let find =
+            |name: &str| variables.iter().find(|(found, _)| found == name).map(|(_, value)| value.into());
         Identity::from_lookup(find).unwrap()
     };
     let all: Vec<Identity> = (0..3).map(read).collect();
@@ -117,7 +121,10 @@ fn every_rank_is_told_its_place() {
         assert_eq!((identity.rank, identity.world_size, identity.transport), (Rank(rank), 3, Choice::Tcp));
         assert!(identity.key.is_some() && identity.port_reserved && identity.master.is_loopback());
         assert_eq!(identity.join_timeout, Duration::from_secs(7));
-        assert_eq!((&identity.key, &identity.master, &identity.job), (&all[0].key, &all[0].master, &all[0].job));
+        assert_eq!(
+            (&identity.key, &identity.master, &identity.job),
+            (&all[0].key, &all[0].master, &all[0].job)
+        );
     }
     assert_eq!(outcome(shell(3, &script)).first_failure, None);
     assert_ne!(read(0).key, all[0].key, "every job has its own key");
@@ -128,7 +135,12 @@ fn endings_and_exit_statuses() {
     for (script, ending, status, report) in [
         ("exit 0", Ending::Exited(0), 0, None),
         ("test $BREVITY_RANK != 1 || exit 7", Ending::Exited(7), 7, Some("rank 1 ended with status 7")),
-        ("test $BREVITY_RANK != 1 || kill -9 $$", Ending::Killed(9), 137, Some("rank 1 was killed by signal 9")),
+        (
+            "test $BREVITY_RANK != 1 || kill -9 $$",
+            Ending::Killed(9),
+            137,
+            Some("rank 1 was killed by signal 9"),
+        ),
     ] {
         let outcome = outcome(shell(3, script));
         assert_eq!(outcome.endings, [Ending::Exited(0), ending, Ending::Exited(0)], "{script}");
@@ -141,14 +153,20 @@ fn the_rank_that_failed_first_is_named_though_others_fail_because_of_it() {
     for _ in 0..10 {
         let (_folder, path) = folder();
         assert!(Command::new("mkfifo").arg(format!("{path}/alive")).status().unwrap().success());
-        // Rank 2 holds the pipe open; the others see it close when it is killed, which is when all have opened it.
+        // Rank 2 holds the pipe open; the others see it close when it is killed, which is when all have
+        // opened it.
         let script = format!(
             "if test $BREVITY_RANK = 2; then exec 3>{path}/alive; \
              until [ -e {path}/0 ] && [ -e {path}/1 ] && [ -e {path}/3 ]; do sleep 0.01; done; kill -9 $$; fi; \
              exec 3<{path}/alive; touch {path}/$BREVITY_RANK; cat <&3; exit 3"
         );
         let outcome = outcome(shell(4, &script));
-        assert_eq!(outcome.report().as_deref(), Some("rank 2 was killed by signal 9"), "{:?}", outcome.endings);
+        assert_eq!(
+            outcome.report().as_deref(),
+            Some("rank 2 was killed by signal 9"),
+            "{:?}",
+            outcome.endings
+        );
         assert_eq!(outcome.endings[0], Ending::Exited(3));
     }
 }
@@ -255,7 +273,8 @@ fn a_guard_that_is_stopped_holds_nobody() {
     assert!(!Path::new(&format!("/proc/{guard}")).exists(), "the guard is left");
 }
 
-/// The guard of a launcher, by its name, which comes a moment after it; another one than those that were `killed`.
+/// The guard of a launcher, by its name, which comes a moment after it; another one than those that were
+/// `killed`.
 fn guard_of(launcher: &Child, killed: &[u32]) -> u32 {
     let is_guard = |process: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
@@ -270,7 +289,9 @@ fn guard_of(launcher: &Child, killed: &[u32]) -> u32 {
 }
 
 fn signal(process: u32, signal: &str) {
-    assert!(Command::new("kill").args([format!("-{signal}"), process.to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill").args([format!("-{signal}"), process.to_string()]).status().unwrap().success()
+    );
 }
 
 fn await_that(otherwise: &str, mut condition: impl FnMut() -> bool) {
@@ -281,13 +302,18 @@ fn await_that(otherwise: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A launcher of two ranks with a guard that `shell` starts, and its four processes besides these two: the ranks and what they
-/// have started.
+/// A launcher of two ranks with a guard that `shell` starts, and its four processes besides these two: the
+/// ranks and what they have started.
 fn launcher(shell: &str) -> (Child, Vec<u32>) {
-    let mut launcher =
-        playing("launcher").env(GUARD_SHELL, shell).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut launcher = playing("launcher")
+        .env(GUARD_SHELL, shell)
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     let lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
-    let told: Vec<String> = lines.map(Result::unwrap).filter(|line| line.starts_with("processes")).take(2).collect();
+    let told: Vec<String> =
+        lines.map(Result::unwrap).filter(|line| line.starts_with("processes")).take(2).collect();
     let processes = told.iter().flat_map(|line| line.split(' ').skip(1)).map(|id| id.parse::<u32>().unwrap());
     let processes: Vec<u32> = processes.collect();
     assert_eq!(processes.len(), 4, "{told:?}");
@@ -297,11 +323,14 @@ fn launcher(shell: &str) -> (Child, Vec<u32>) {
 
 /// The processes that a process has started.
 fn children(parent: u32) -> Vec<u32> {
-    let processes =
-        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let processes = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
     let is_child = |process: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| rest.split_whitespace().nth(1) == Some(&parent.to_string()))
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.split_whitespace().nth(1) == Some(&parent.to_string()))
     };
     processes.filter(is_child).collect()
 }
@@ -330,7 +359,8 @@ fn lines_are_tagged_with_their_rank() {
     let output = playing("tagged").output().unwrap();
     let lines = |bytes: Vec<u8>| {
         let text = String::from_utf8(bytes).unwrap();
-        let mut lines: Vec<String> = text.lines().filter(|line| line.starts_with('[')).map(str::to_owned).collect();
+        let mut lines: Vec<String> =
+            text.lines().filter(|line| line.starts_with('[')).map(str::to_owned).collect();
         lines.sort();
         lines
     };

@@ -33,7 +33,8 @@ fn small_messages_are_copied_twice_and_large_ones_once() {
 /// However many parts there are: together they are one message.
 #[test]
 fn a_header_indices_and_values_are_copied_as_one() {
-    for (lengths, sender_copies) in [([16, 400, 400], 1), ([16, 2040, 2040], 1), ([16, 2040, 2041], 0), ([16, 0, 0], 1)]
+    for (lengths, sender_copies) in
+        [([16, 400, 400], 1), ([16, 2040, 2040], 1), ([16, 2040, 2041], 0), ([16, 0, 0], 1)]
     {
         let whole = lengths.iter().sum::<usize>() as u64;
         common::run("copies of parts", world(2), move |port| {
@@ -61,8 +62,9 @@ fn small_sends_end_when_posted_until_the_mailbox_is_full() {
     let mut posted = 0;
     // Nobody receives, and still nothing hangs: what does not fit stays with its sender.
     block(&ports[0], async |comm| {
-        let sends: Vec<_> =
-            (0..10_000).map(|index| comm.send(Rank(1), envelope(Rank(0), 1, 0), pattern(index, 4000))).collect();
+        let sends: Vec<_> = (0..10_000)
+            .map(|index| comm.send(Rank(1), envelope(Rank(0), 1, 0), pattern(index, 4000)))
+            .collect();
         posted = sends.len();
     });
     let copied = ports[0].statistics().bytes_copied;

@@ -1,4 +1,5 @@
-//! How often bytes of puts and gets are copied between the memory of the rank that puts and gets and its owner's.
+//! How often bytes of puts and gets are copied between the memory of the rank that puts and gets and its
+//! owner's.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 #[allow(dead_code, reason = "the battery belongs to others")]
@@ -24,7 +25,8 @@ on_every_wire! {
     puts_and_gets => |wire: Wire| run(&format!("{wire:?}"), wire.world(2), move |port| copies(&port, wire));
 }
 
-/// How many of the bytes are copied at least and at most: of a put at the visitor and the owner, and of a get.
+/// How many of the bytes are copied at least and at most: of a put at the visitor and the owner, and of a
+/// get.
 fn expected(wire: Wire) -> [[(u64, u64); 2]; 2] {
     const NONE: (u64, u64) = (0, 0);
     const ALL: (u64, u64) = (BYTES as u64, BYTES as u64);
@@ -58,9 +60,13 @@ fn copies(port: &Arc<Port>, wire: Wire) {
         block(port, async |comm| comm.send(VISITOR, envelope(OWNER, 1, 0), key).await.map(drop).unwrap());
         for (round, (what, expected)) in (1..).zip([("a put", put), ("a get", get)]) {
             let before = copied();
-            block(port, async |comm| comm.recv(VISITOR, envelope(VISITOR, 1, round), ()).await.map(drop).unwrap());
+            block(port, async |comm| {
+                comm.recv(VISITOR, envelope(VISITOR, 1, round), ()).await.map(drop).unwrap()
+            });
             check(what, before, expected);
-            block(port, async |comm| comm.send(VISITOR, envelope(OWNER, 1, round), ()).await.map(drop).unwrap());
+            block(port, async |comm| {
+                comm.send(VISITOR, envelope(OWNER, 1, round), ()).await.map(drop).unwrap()
+            });
         }
         return;
     }

@@ -33,7 +33,10 @@ fn envelope(source: Rank, round: u32) -> Envelope {
 type Body<R> = for<'comm> fn(&'comm Comm<'_>, Rank, u32) -> TaskFuture<'comm, R>;
 
 /// Runs `body` on every rank. Gives every rank's result with the time at which it had it.
-fn simulate<R: Send + 'static>(cluster: &Cluster, body: Body<R>) -> std::result::Result<Vec<(R, Duration)>, Stuck> {
+fn simulate<R: Send + 'static>(
+    cluster: &Cluster,
+    body: Body<R>,
+) -> std::result::Result<Vec<(R, Duration)>, Stuck> {
     run(cluster.clone(), |transport| {
         let port = Port::new(transport);
         async move {
@@ -129,7 +132,8 @@ fn an_all_gather_by_recursive_doubling_takes_log_alpha_and_all_bytes() {
 #[test]
 fn a_binomial_broadcast_takes_log_rounds() {
     for (world_size, rounds) in [(2, 1), (8, 3), (64, 6)] {
-        let took = makespan(world_size, links(), |comm, own, world_size| Box::pin(broadcast(comm, own, world_size)));
+        let took =
+            makespan(world_size, links(), |comm, own, world_size| Box::pin(broadcast(comm, own, world_size)));
         assert_eq!(took, time(rounds, 1000 * rounds as usize), "{world_size} ranks");
     }
 }
@@ -174,7 +178,8 @@ fn links_may_differ_and_headers_may_count() {
         })
     };
     let slow = links().with_link(Rank(0), Rank(2), 10.0 * ALPHA, 4.0 * BETA);
-    let times: Vec<_> = simulate(&Cluster::new(3, slow), body).unwrap().into_iter().map(|((), time)| time).collect();
+    let times: Vec<_> =
+        simulate(&Cluster::new(3, slow), body).unwrap().into_iter().map(|((), time)| time).collect();
     assert_eq!(times, [Duration::ZERO, time(1, 1000), time(10, 1000 + 4 * 1000)]);
     assert_eq!(makespan(3, links().with_header_bytes(50), body), time(1, 2 * 1050));
 }
@@ -219,9 +224,14 @@ fn parts_marks_and_refusals() {
             assert_eq!(arrival, Arrival { mark: Mark(9), lengths: [3, 0, 2].into_iter().collect() });
             assert_eq!((first, third), (vec![1; 3], vec![2, 2, 0]));
             let mismatch = comm.recv(Rank(0), tag, vec![0u8; 4]).await.unwrap_err();
-            assert!(matches!(mismatch, Error::Mismatch { rank: Rank(0), found, .. } if found == strange.signature));
+            assert!(
+                matches!(mismatch, Error::Mismatch { rank: Rank(0), found, .. } if found == strange.signature)
+            );
             let too_long = comm.recv(Rank(0), tag, vec![0u8; 4]).await.unwrap_err();
-            assert!(matches!(too_long, Error::TooLong { rank: Rank(0), part: 0, sent: 5, capacity: 4 }), "{too_long}");
+            assert!(
+                matches!(too_long, Error::TooLong { rank: Rank(0), part: 0, sent: 5, capacity: 4 }),
+                "{too_long}"
+            );
             let too_few = comm.recv(Rank(0), tag, vec![0u8; 4]).await.unwrap_err();
             assert!(matches!(too_few, Error::TooLong { rank: Rank(0), part: 0, sent: 0, .. }), "{too_few}");
             drop(comm.recv(Rank(0), tag, vec![0u8; 1]));

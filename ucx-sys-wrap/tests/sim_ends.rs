@@ -210,7 +210,10 @@ fn a_cut_link_is_noticed_by_the_deadline_alone() {
     });
     let results = results.unwrap();
     assert!(is_timeout(&results[0].0, 1) && is_timeout(&results[1].0, 0), "{results:?}");
-    assert!(results.iter().all(|(_, time)| (DEADLINE..DEADLINE * 9 / 8 + LOOK).contains(time)), "{results:?}");
+    assert!(
+        results.iter().all(|(_, time)| (DEADLINE..DEADLINE * 9 / 8 + LOOK).contains(time)),
+        "{results:?}"
+    );
 }
 
 #[test]

@@ -122,7 +122,8 @@ fn what_is_put_is_there_and_what_is_there_is_got() {
     });
 }
 
-/// A put is carried out when its last byte has come and ends a latency later; a get asks, and its bytes come back.
+/// A put is carried out when its last byte has come and ends a latency later; a get asks, and its bytes come
+/// back.
 #[test]
 fn puts_and_gets_take_the_time_of_their_messages() {
     let times = simulate(cluster(), |comm, own| {
@@ -167,7 +168,8 @@ fn what_is_not_in_a_region_is_refused() {
                 let put = comm.put(&remote, offset, vec![1u8; length]).await.map(|_| ());
                 let get = comm.get(&remote, offset, vec![1u8; length]).await.map(|_| ());
                 for result in [put, get] {
-                    let is_refused = matches!(result, Err(Error::OutOfRegion { rank: B, region_bytes: 100, .. }));
+                    let is_refused =
+                        matches!(result, Err(Error::OutOfRegion { rank: B, region_bytes: 100, .. }));
                     assert!(is_refused, "{length} bytes at {offset}: {result:?}");
                 }
             }

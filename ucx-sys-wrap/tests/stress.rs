@@ -1,6 +1,8 @@
-//! Operations that are awaited, dropped, forgotten or left by a panic at random, on every transport between threads.
+//! Operations that are awaited, dropped, forgotten or left by a panic at random, on every transport between
+//! threads.
 //!
-//! `BREVITY_STRESS_SECONDS` says how long on each transport (1 unless set), `BREVITY_STRESS_SEED` which plan (printed).
+//! `BREVITY_STRESS_SECONDS` says how long on each transport (1 unless set), `BREVITY_STRESS_SEED` which plan
+//! (printed).
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 #[allow(dead_code, reason = "the battery belongs to others")]
@@ -38,7 +40,9 @@ on_every_wire! {
 }
 
 fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
+    std::env::var(variable)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
 }
 
 /// How long, and which plan.
@@ -86,10 +90,12 @@ fn envelope(source: Rank, round: u32, kind: u32, mark: Mark) -> Envelope {
     Envelope { tag: Tag::new(source, 1, round, kind), signature: Signature::default(), mark }
 }
 
-/// Sends all messages, leaving each in its own way; when the peer is done with the like, one more that is awaited.
+/// Sends all messages, leaving each in its own way; when the peer is done with the like, one more that is
+/// awaited.
 fn send_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
     let (own, to) = (port.rank(), peer(port));
-    let mut memory: Vec<Vec<Vec<u8>>> = groups.iter().map(|group| group.iter().map(Message::bytes).collect()).collect();
+    let mut memory: Vec<Vec<Vec<u8>>> =
+        groups.iter().map(|group| group.iter().map(Message::bytes).collect()).collect();
     let mut mark = 0;
     for (group, memory) in groups.iter().zip(&mut memory) {
         leave(|| {
@@ -112,7 +118,10 @@ fn send_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
         comm.recv(to, envelope(to, round, 1, Mark::NONE), ()).await.unwrap();
         comm.send(to, envelope(own, round, 0, LAST), vec![0u8; 8]).await.unwrap();
     });
-    assert!(memory.iter().flatten().flatten().all(|byte| *byte == REUSED), "memory that was sent from was written");
+    assert!(
+        memory.iter().flatten().flatten().all(|byte| *byte == REUSED),
+        "memory that was sent from was written"
+    );
 }
 
 /// Posts receives, leaving each in its own way; then takes all that is left.
@@ -121,7 +130,10 @@ fn receive_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
     let all: Vec<&Message> = groups.iter().flatten().collect();
     let check = |bytes: &[u8], arrived: &Arrival| {
         let message = all[arrived.mark.0 as usize];
-        assert!(message.is(&bytes[..arrived.lengths[0]]), "what was received is not what was sent: {message:?}");
+        assert!(
+            message.is(&bytes[..arrived.lengths[0]]),
+            "what was received is not what was sent: {message:?}"
+        );
     };
     let most = all.iter().map(|message| message.length).max().unwrap_or(0).max(8);
     let tag = envelope(from, round, 0, Mark::NONE);
@@ -129,9 +141,11 @@ fn receive_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
     for (group, places) in groups.iter().zip(&mut places) {
         leave(|| {
             block(port, async |comm| {
-                let operations: Vec<_> = places.iter_mut().map(|place| comm.recv(from, tag, &mut place[..])).collect();
+                let operations: Vec<_> =
+                    places.iter_mut().map(|place| comm.recv(from, tag, &mut place[..])).collect();
                 for (operation, message) in operations.into_iter().zip(group) {
-                    let turns = if message.received == Way::Await { PATIENT_TURNS } else { message.recv_turns };
+                    let turns =
+                        if message.received == Way::Await { PATIENT_TURNS } else { message.recv_turns };
                     part(port, operation, message.received, turns, |received| {
                         let (bytes, arrived) = received.unwrap();
                         check(bytes, &arrived);
@@ -152,7 +166,10 @@ fn receive_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
             check(&bytes, &arrived);
         }
     });
-    assert!(places.iter().flatten().flatten().all(|byte| *byte == REUSED), "a place was written after its return");
+    assert!(
+        places.iter().flatten().flatten().all(|byte| *byte == REUSED),
+        "a place was written after its return"
+    );
 }
 
 /// Runs `body`, which may panic on purpose, but not otherwise.

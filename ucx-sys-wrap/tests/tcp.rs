@@ -1,7 +1,8 @@
-//! The tcp transport over loopback sockets: what it moves, what it refuses, and what it says when somebody dies.
+//! The tcp transport over loopback sockets: what it moves, what it refuses, and what it says when somebody
+//! dies.
 //!
-//! In the tests beside the battery all ranks are driven from one thread, so that what happens between two steps is
-//! known.
+//! In the tests beside the battery all ranks are driven from one thread, so that what happens between two
+//! steps is known.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Nothing here but tests.
 
 mod common;

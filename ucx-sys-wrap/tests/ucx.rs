@@ -1,5 +1,5 @@
-//! The transport over UCX between threads of this process: one context and worker a rank, over shared memory and over
-//! UCX's tcp. Skipped where there is no UCX, unless `BREVITY_REQUIRE_UCX` is 1.
+//! The transport over UCX between threads of this process: one context and worker a rank, over shared memory
+//! and over UCX's tcp. Skipped where there is no UCX, unless `BREVITY_REQUIRE_UCX` is 1.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 #[path = "ucx/copies.rs"]
@@ -42,13 +42,19 @@ fn ranks_with_other_settings_are_refused_by_all() {
             met.wait();
             Ok(cards.lock().unwrap().clone())
         };
-        Ucx::connect(rank, 3, &mut exchange, &Options { settings, ..Options::default() }).err().unwrap().to_string()
+        Ucx::connect(rank, 3, &mut exchange, &Options { settings, ..Options::default() })
+            .err()
+            .unwrap()
+            .to_string()
     };
     std::thread::scope(|threads| {
         let ranks: Vec<_> = Rank::all(3).map(|rank| threads.spawn(move || connect(rank))).collect();
         for rank in ranks {
             let error = rank.join().unwrap();
-            assert!(error.contains("UCX settings: rank 1 has UCX_TLS=tcp,self UCX_RNDV_SCHEME=am"), "{error}");
+            assert!(
+                error.contains("UCX settings: rank 1 has UCX_TLS=tcp,self UCX_RNDV_SCHEME=am"),
+                "{error}"
+            );
             assert!(error.contains("expected UCX_TLS=tcp,self UCX_RNDV_SCHEME=get_zcopy"), "{error}");
         }
     });
@@ -65,8 +71,8 @@ fn memory_comes_back_where_peers_have_to_ask_for_it() {
     }
 }
 
-/// Where nothing is gained by keeping registrations, UCX leaves the C library's functions alone: it writes over their
-/// first bytes, while other threads may be in them.
+/// Where nothing is gained by keeping registrations, UCX leaves the C library's functions alone: it writes
+/// over their first bytes, while other threads may be in them.
 #[test]
 fn the_c_library_is_left_alone_until_registrations_are_kept() {
     unsafe extern "C" {
@@ -136,7 +142,8 @@ fn pattern(seed: u32, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) + at / 251 + seed as usize) as u8).collect()
 }
 
-const LENGTHS: [usize; 12] = [0, 1, 8, 4095, 4096, 4097, 8192, 10_000, 65_536, 300_001, 1 << 20, (4 << 20) + 3];
+const LENGTHS: [usize; 12] =
+    [0, 1, 8, 4095, 4096, 4097, 8192, 10_000, 65_536, 300_001, 1 << 20, (4 << 20) + 3];
 
 #[test]
 fn rings_of_all_lengths() {
@@ -164,8 +171,9 @@ fn parts_come_to_their_places_in_order() {
     ported(2, |port, rank| {
         let peer = Rank(1 - rank.0);
         let size = |message: u32, part: usize| LENGTHS[(message as usize * 7 + part * 5) % 9];
-        let sent: Vec<_> =
-            (0..MESSAGES).map(|message| [0, 1, 2].map(|part| pattern(message, size(message, part)))).collect();
+        let sent: Vec<_> = (0..MESSAGES)
+            .map(|message| [0, 1, 2].map(|part| pattern(message, size(message, part))))
+            .collect();
         let mut received: Vec<_> =
             (0..MESSAGES).map(|message| [0, 1, 2].map(|part| vec![0u8; size(message, part)])).collect();
         // One tag for all, receives posted before, after and between.
@@ -205,7 +213,8 @@ fn what_does_not_fit_leaves_the_next_message_unharmed() {
                     comm.recv(peer, envelope(peer, 1), ()).await.unwrap();
                     return;
                 }
-                let short = comm.recv(peer, envelope(peer, 0), (vec![0u8; length], vec![0u8; length - 1])).await;
+                let short =
+                    comm.recv(peer, envelope(peer, 0), (vec![0u8; length], vec![0u8; length - 1])).await;
                 assert!(
                     matches!(short, Err(Error::TooLong { rank: Rank(0), part: 1, sent, capacity })
                         if (sent, capacity) == (length as u64, length - 1)),
@@ -288,7 +297,10 @@ fn what_nobody_asks_for_is_bounded_and_blocks_no_other_tag() {
                     let places = (vec![0u8; 1000], vec![0u8; 1000]);
                     let ((left, right), arrival) = comm.recv(peer, envelope(peer, 0), places).await.unwrap();
                     assert_eq!(arrival.lengths[..], [expected.len(); 2]);
-                    assert!(left[..expected.len()] == expected && right[..expected.len()] == expected, "{message}");
+                    assert!(
+                        left[..expected.len()] == expected && right[..expected.len()] == expected,
+                        "{message}"
+                    );
                 } else {
                     let (bytes, arrival) = comm.recv(peer, envelope(peer, 0), vec![0u8; 1000]).await.unwrap();
                     assert_eq!(arrival.lengths[..], [expected.len()]);

@@ -41,7 +41,8 @@ struct Drawn {
 /// # Errors
 /// [`Error::Arguments`] when these are no figures; [`Error::Write`].
 pub fn redraw(path: &Path) -> Result<()> {
-    let refuse = |why: String| Error::Arguments(format!("{}: no figures of a comparison ({why})", path.display()));
+    let refuse =
+        |why: String| Error::Arguments(format!("{}: no figures of a comparison ({why})", path.display()));
     let text = fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
     record::write(&path.with_extension("svg"), &drawing(&text).map_err(refuse)?)
 }

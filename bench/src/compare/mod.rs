@@ -42,7 +42,8 @@ pub struct P2pArguments {
     /// Milliseconds that one side of a turn is measured [default: 20]
     #[arg(long, value_name = "MS")]
     pub slice: Option<f64>,
-    /// Keep figures, table and drawing in bench/record, here or in the nearest folder above that has it, as a whole run does anyway
+    /// Keep figures, table and drawing in bench/record, here or in the nearest folder above that has it, as a
+    /// whole run does anyway
     #[arg(long)]
     pub record: bool,
 }
@@ -96,7 +97,9 @@ impl P2pArguments {
         let find = |name: &String| {
             let known = Row::ALL.into_iter().find(|row| row.name() == name);
             let names = Row::ALL.map(Row::name).join(", ");
-            known.ok_or_else(|| Error::Arguments(format!("--only {name}: there is no such row, name some of {names}")))
+            known.ok_or_else(|| {
+                Error::Arguments(format!("--only {name}: there is no such row, name some of {names}"))
+            })
         };
         if self.only.is_empty() { Ok(Row::ALL.to_vec()) } else { self.only.iter().map(find).collect() }
     }
@@ -128,8 +131,13 @@ impl P2pArguments {
         peers.extend(ucx.as_ref().err().map(|why| format!("missing: UCX for our own transport ({why})")));
         peers.extend(mpis.iter().map(|mpi| format!("{}: {}", mpi.name, mpi.version)));
         peers.extend(mpis.iter().flat_map(Mpi::settings_said));
-        peers.extend(missing.iter().map(|name| format!("missing: {name} (bench/peers/install.sh installs it)")));
-        peers.push(format!("store to a line that the other core has read: {:.1} ns", probe::dirty_store_nanoseconds()));
+        peers.extend(
+            missing.iter().map(|name| format!("missing: {name} (bench/peers/install.sh installs it)")),
+        );
+        peers.push(format!(
+            "store to a line that the other core has read: {:.1} ns",
+            probe::dirty_store_nanoseconds()
+        ));
         (Stage { ucx: ucx.is_ok(), perftest, mpis, effort, sizes: self.sizes() }, peers)
     }
 

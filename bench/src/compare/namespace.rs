@@ -1,6 +1,7 @@
 //! A network of one's own, where loopback's congestion control is the same for all that is compared.
 //!
-//! Some kernels control congestion with bbr, which holds a stream over loopback to a part of what reno gives it.
+//! Some kernels control congestion with bbr, which holds a stream over loopback to a part of what reno gives
+//! it.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -12,16 +13,16 @@ use crate::{Error, Result};
 /// Says to the program that it runs in its own network.
 const INSIDE: &str = "BREVITY_BENCH_NAMESPACE";
 
-/// Sets up the network and becomes what follows. UCX reads the interfaces from `/sys`, which shows those of the network
-/// that it was mounted in.
+/// Sets up the network and becomes what follows. UCX reads the interfaces from `/sys`, which shows those of
+/// the network that it was mounted in.
 const SET_UP: &str = "mount -t sysfs sysfs /sys && ip link set lo up \
     && echo reno >/proc/sys/net/ipv4/tcp_congestion_control && exec \"$@\"";
 
 /// Ways to get there: as root, and as anybody where that is allowed.
 const WAYS: [&[&str]; 2] = [&["--net", "--mount"], &["--user", "--map-root-user", "--net", "--mount"]];
 
-/// Starts this program again in a network of its own, which ends with it, and does not come back then. Comes back
-/// inside, and outside when the system does not allow it, which it says on standard error.
+/// Starts this program again in a network of its own, which ends with it, and does not come back then. Comes
+/// back inside, and outside when the system does not allow it, which it says on standard error.
 ///
 /// # Errors
 /// When this program can't be started again.
@@ -30,7 +31,10 @@ pub fn enter() -> Result<()> {
         return Ok(());
     }
     let Some(way) = WAYS.into_iter().find(|way| works(way)) else {
-        eprintln!("no network namespace (needs unshare and ip): tcp is compared under {}", congestion_control());
+        eprintln!(
+            "no network namespace (needs unshare and ip): tcp is compared under {}",
+            congestion_control()
+        );
         return Ok(());
     };
     let program = own_program()?;

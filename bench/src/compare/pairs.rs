@@ -73,7 +73,8 @@ impl Contestant for OfJob {
     fn measure(&mut self, order: &Order) -> Result<f64> {
         let order = Order { what: self.instead.unwrap_or(order.what), ..*order };
         let answers = self.job.tell(&order)?;
-        let of = |answer: &Answer| if self.figure == Figure::Median { answer.median_us } else { answer.mean_us };
+        let of =
+            |answer: &Answer| if self.figure == Figure::Median { answer.median_us } else { answer.mean_us };
         let figures: Vec<f64> = answers.iter().filter_map(of).collect();
         if figures.is_empty() {
             return Err(Error::contestant(self.job.name(), format!("no times of {order}")));
@@ -84,7 +85,8 @@ impl Contestant for OfJob {
     }
 }
 
-/// Several jobs that are alike, which take turns: some connections are slow for as long as they live, and some memory lies badly.
+/// Several jobs that are alike, which take turns: some connections are slow for as long as they live, and
+/// some memory lies badly.
 pub struct Alike {
     jobs: Vec<OfJob>,
     turn: usize,

@@ -33,8 +33,8 @@ const COLOURS: [RGBColor; 7] = [
 
 /// Ratios that stand beside the axis where there is room, the first before the others.
 const RATIOS: [f64; 29] = [
-    1.0, 2.0, 0.5, 5.0, 0.2, 10.0, 0.1, 1.5, 0.7, 3.0, 0.3, 1.2, 0.8, 1.1, 0.9, 0.6, 0.4, 1.3, 1.4, 1.7, 2.5, 4.0, 7.0,
-    1.05, 0.95, 1.02, 0.98, 0.25, 0.15,
+    1.0, 2.0, 0.5, 5.0, 0.2, 10.0, 0.1, 1.5, 0.7, 3.0, 0.3, 1.2, 0.8, 1.1, 0.9, 0.6, 0.4, 1.3, 1.4, 1.7, 2.5,
+    4.0, 7.0, 1.05, 0.95, 1.02, 0.98, 0.25, 0.15,
 ];
 
 /// Of a figure what is drawn; the contract's JSON has all of it.
@@ -61,7 +61,8 @@ pub struct Point {
 /// What a field shows, and its points in rising sizes.
 type Field<'a> = (String, Vec<&'a Point>);
 
-/// Draws the ratios that were measured at several sizes, below a `head`; those at one size are in the table only.
+/// Draws the ratios that were measured at several sizes, below a `head`; those at one size are in the table
+/// only.
 ///
 /// # Errors
 /// In words, when something can't be drawn.
@@ -120,7 +121,8 @@ fn draw_field(area: &Area<'_>, (name, points): &Field<'_>) -> Drawn {
         .bold_line_style(BLACK.mix(0.12))
         .light_line_style(TRANSPARENT)
         .draw()?;
-    chart.draw_series(LineSeries::new([(smallest / 1.3, 1.0), (largest * 1.3, 1.0)], BLACK.stroke_width(1)))?;
+    chart
+        .draw_series(LineSeries::new([(smallest / 1.3, 1.0), (largest * 1.3, 1.0)], BLACK.stroke_width(1)))?;
     for (peer, colour) in peers(points).into_iter().zip(COLOURS.into_iter().cycle()) {
         let of_peer = || points.iter().filter(|point| point.peer == peer);
         let line = of_peer().map(|point| (point.bytes as f64, point.ratio));
@@ -135,7 +137,9 @@ fn draw_field(area: &Area<'_>, (name, points): &Field<'_>) -> Drawn {
 
 /// Names the lines, where none of them is.
 fn draw_names(area: &Area<'_>, peers: &[&str]) -> Drawn {
-    for ((peer, colour), y) in peers.iter().zip(COLOURS.into_iter().cycle()).zip((45..).step_by(LINE_HEIGHT as usize)) {
+    for ((peer, colour), y) in
+        peers.iter().zip(COLOURS.into_iter().cycle()).zip((45..).step_by(LINE_HEIGHT as usize))
+    {
         area.draw(&PathElement::new([(2, y), (20, y)], colour.stroke_width(2)))?;
         area.draw(&Text::new(*peer, (26, y - 6), ("sans-serif", 12)))?;
     }
@@ -212,7 +216,8 @@ mod tests {
 
     /// Where a drawing has `text`, from the left.
     fn place_of(drawing: &str, text: &str) -> f64 {
-        let element = drawing.split("<text ").find(|element| element.lines().any(|line| line.trim() == text)).unwrap();
+        let element =
+            drawing.split("<text ").find(|element| element.lines().any(|line| line.trim() == text)).unwrap();
         let x = element.split("x=\"").nth(1).unwrap();
         x.split('"').next().unwrap().parse().unwrap()
     }

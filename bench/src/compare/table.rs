@@ -8,7 +8,17 @@ use crate::size::Size;
 pub fn head() -> String {
     format!(
         "{:<12} {:<5} {:>6} {:<10} {:<26} {:>11} {:>11} {:>7} {:>15} {:>9}  {}",
-        "# what", "wire", "size", "ours", "theirs", "ours(us)", "theirs(us)", "ratio", "interval", "extra(ns)", "bar"
+        "# what",
+        "wire",
+        "size",
+        "ours",
+        "theirs",
+        "ours(us)",
+        "theirs(us)",
+        "ratio",
+        "interval",
+        "extra(ns)",
+        "bar"
     )
 }
 
@@ -35,7 +45,10 @@ pub fn line(row: &Comparison) -> String {
     );
     let changed = row.turns.iter().filter(|turn| turn.changed).count();
     if row.repeated > 0 || changed > 0 {
-        line.push_str(&format!("  [regime changed: {} turns taken again, {changed} of two regimes]", row.repeated));
+        line.push_str(&format!(
+            "  [regime changed: {} turns taken again, {changed} of two regimes]",
+            row.repeated
+        ));
     }
     line
 }

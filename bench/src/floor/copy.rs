@@ -22,7 +22,8 @@ impl Contestant for MemoryCopy {
             (0..Over::Memory.depth(order.bytes)).map(|_| PageAligned::new(order.bytes, |_| 0)).collect();
         let mut copy = |count| {
             let depth = places.len();
-            (0..count).for_each(|index| black_box(&mut places[index % depth]).copy_from_slice(black_box(&from)));
+            (0..count)
+                .for_each(|index| black_box(&mut places[index % depth]).copy_from_slice(black_box(&from)));
         };
         copy(order.warmup + 1);
         let start = Instant::now();

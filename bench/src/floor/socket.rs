@@ -25,7 +25,8 @@ pub enum Patience {
     Yield,
 }
 
-/// One end of a pair of `ranks` processes: `rank` and `rank ^ 1` meet through a file beside the conductor's socket.
+/// One end of a pair of `ranks` processes: `rank` and `rank ^ 1` meet through a file beside the conductor's
+/// socket.
 ///
 /// # Errors
 /// When the pair does not meet, a socket or the line fails.
@@ -83,7 +84,8 @@ impl End {
                     .collect::<Result<_>>()?
             }
             What::Bandwidth => {
-                let mut places: Vec<PageAligned> = (0..Over::Sockets.depth(order.bytes)).map(|_| memory(2)).collect();
+                let mut places: Vec<PageAligned> =
+                    (0..Over::Sockets.depth(order.bytes)).map(|_| memory(2)).collect();
                 self.stream(&out, &mut places, order.warmup + 1)?;
                 let start = Instant::now();
                 self.stream(&out, &mut places, order.iterations)?;
@@ -113,8 +115,8 @@ impl End {
         Ok(())
     }
 
-    /// Messages to the second end, which says at last that all have come. They come to as many places, in turns, as a
-    /// receiver of ours has posted.
+    /// Messages to the second end, which says at last that all have come. They come to as many places, in
+    /// turns, as a receiver of ours has posted.
     fn stream(&mut self, out: &[u8], places: &mut [PageAligned], count: usize) -> Result<()> {
         let mut end = [0; 1];
         if self.first {

@@ -1,5 +1,5 @@
-//! Messages of sparse vectors at random places: bytes of the indices over their entropy, and time for an entry, over the values
-//! alone. What a message takes longer than its values is what its indices take.
+//! Messages of sparse vectors at random places: bytes of the indices over their entropy, and time for an
+//! entry, over the values alone. What a message takes longer than its values is what its indices take.
 
 use std::hint::black_box;
 
@@ -129,7 +129,8 @@ impl Messages {
     /// The indices must come back, and the values as the quantiser says them.
     fn verify(&self) -> Result<()> {
         let mut floats = self.floats.clone();
-        let values = Encoded::new(self.sign.format(), floats.len(), &self.values).map_err(refused("codec"))?;
+        let values =
+            Encoded::new(self.sign.format(), floats.len(), &self.values).map_err(refused("codec"))?;
         values.decode_into(&mut floats).map_err(refused("codec"))?;
         if (self.decoded.indices(), self.decoded.values()) == (self.entries.indices(), &floats[..]) {
             return Ok(());

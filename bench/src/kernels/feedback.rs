@@ -91,7 +91,8 @@ impl Vectors {
             message.decode_into(&mut said).map_err(refused(&name))?;
         }
         let mut stays = feedback.residual().values().iter().zip(&said);
-        let is_rest = self.gradient.iter().all(|g| stays.next().is_some_and(|(stays, said)| *stays == g - said));
+        let is_rest =
+            self.gradient.iter().all(|g| stays.next().is_some_and(|(stays, said)| *stays == g - said));
         check(is_rest, &name, "what stays is not what came in less what was said")?;
         let kernel = |vectors: &mut Self| step(&mut feedback, &vectors.gradient, &mut message);
         self.rotating_row(subject, Self::acc, kernel)
@@ -115,14 +116,16 @@ impl Vectors {
         let is_all = said == self.gradient && feedback.residual().values().iter().all(|r| *r == 0.0);
         check(is_all, name, "blocks lose something")?;
         let subject = self.subject(Group::Feedback, name, 12, "acc");
-        let row = self.row(subject, Self::acc, |vectors| feedback.compress(&vectors.gradient[..], &mut blocks));
+        let row =
+            self.row(subject, Self::acc, |vectors| feedback.compress(&vectors.gradient[..], &mut blocks));
         self.gradient = dense;
         row
     }
 
     fn correction_row(&mut self, name: &str, clip: Option<Clip>) -> Result<Row> {
         let (top_k, mut message, subject) = self.selection(name);
-        let correction = MomentumCorrection::new(self.gradient.len(), top_k, MOMENTUM).map_err(refused(name))?;
+        let correction =
+            MomentumCorrection::new(self.gradient.len(), top_k, MOMENTUM).map_err(refused(name))?;
         let mut correction = match clip {
             Some(clip) => correction.with_clip(clip),
             None => correction,
@@ -140,7 +143,8 @@ impl Vectors {
 
     fn aware_row(&mut self, name: &str, rate: f32) -> Result<Row> {
         let (top_k, mut message, subject) = self.selection(name);
-        let mut momentum = SparsificationAware::new(self.gradient.len(), top_k, MOMENTUM).map_err(refused(name))?;
+        let mut momentum =
+            SparsificationAware::new(self.gradient.len(), top_k, MOMENTUM).map_err(refused(name))?;
         momentum.compress(&self.gradient[..], rate, &mut message).map_err(refused(name))?;
         self.verify_top_k(name, &message, rate)?;
         let kernel = |vectors: &mut Self| momentum.compress(&vectors.gradient[..], rate, &mut message);
@@ -156,8 +160,8 @@ impl Vectors {
         momentum.apply(&self.gradient, RATE, &mut x).map_err(refused(name))?;
         // The momentum of a first step is the update.
         let mut moved = before.iter().zip(&x).zip(&self.gradient);
-        let is_moved =
-            moved.all(|((before, x), g)| (before - 2.0 * RATE * g - x).abs() <= 1e-6 * (before.abs() + g.abs()));
+        let is_moved = moved
+            .all(|((before, x), g)| (before - 2.0 * RATE * g - x).abs() <= 1e-6 * (before.abs() + g.abs()));
         check(is_moved, name, "the first step is not twice the update")?;
         let kernel = |vectors: &mut Self| momentum.apply(&vectors.gradient, RATE, &mut x);
         let subject = self.subject(Group::Feedback, name, 20, "acc");

@@ -40,7 +40,8 @@ const NAME: &str = "gradient drop";
 /// Shares of entries kept in the rows that have a bar.
 pub(super) const SHARES: [f64; 2] = [0.001, 0.01];
 
-/// Data of other shapes than the normal one: their name, and an element of a vector of `n` by its index and a normal deviate.
+/// Data of other shapes than the normal one: their name, and an element of a vector of `n` by its index and a
+/// normal deviate.
 type Shape = (&'static str, fn(usize, usize, f32, &mut Generator) -> f32);
 
 const SHAPES: [Shape; 5] = [
@@ -140,7 +141,8 @@ impl GradientDrop {
     }
 
     pub(super) fn subject(&self, what: &str, share: f64, floor: &'static str) -> Subject {
-        let subject = Subject::new(Group::Drop, format!("gradient drop, {what}"), self.start.len(), 12, floor);
+        let subject =
+            Subject::new(Group::Drop, format!("gradient drop, {what}"), self.start.len(), 12, floor);
         Subject { density: Some(share), ..subject }
     }
 

@@ -1,5 +1,5 @@
-//! A step of PowerSGD on one square matrix, over adding, reading and writing as much memory; and its phases, over what each of
-//! them can't do without.
+//! A step of PowerSGD on one square matrix, over adding, reading and writing as much memory; and its phases,
+//! over what each of them can't do without.
 
 use std::hint::black_box;
 
@@ -152,8 +152,8 @@ impl Step {
         state.reconstruct(p, q, update, workspace)
     }
 
-    /// Makes sure that the phases of a step are what plain loops make of them, and that what two steps delivered and what stays are
-    /// what came in.
+    /// Makes sure that the phases of a step are what plain loops make of them, and that what two steps
+    /// delivered and what stays are what came in.
     fn verify(&mut self) -> Result<()> {
         let start = self.state.q().to_vec();
         self.run().map_err(refused(NAME))?;
@@ -170,8 +170,8 @@ impl Step {
         Err(Error::contestant(NAME, format!("two steps lost {worst} of an element")))
     }
 
-    /// The first step's factors, of a matrix that is the gradient: the left one spans `M Q` and has orthonormal columns, the right one
-    /// is `M^T P`, and the update is the product of both.
+    /// The first step's factors, of a matrix that is the gradient: the left one spans `M Q` and has
+    /// orthonormal columns, the right one is `M^T P`, and the update is the product of both.
     fn verify_factors(&self, start: &[f32]) -> Result<()> {
         let (m, p, q, rank) = (&self.gradient, &self.p, &self.q, self.state.rank());
         let (rows, cols) = (p.len() / rank, q.len() / rank);
@@ -180,26 +180,36 @@ impl Step {
             (0..length).map(|row| entry(a, row, i) * entry(b, row, j)).sum()
         };
         let is_unit = |i, j| (product(p, p, rows, i, j) - f64::from(u8::from(i == j))).abs() < 1e-4;
-        check((0..rank).all(|i| (0..rank).all(|j| is_unit(i, j))), NAME, "the left factor is not orthonormal")?;
+        check(
+            (0..rank).all(|i| (0..rank).all(|j| is_unit(i, j))),
+            NAME,
+            "the left factor is not orthonormal",
+        )?;
         // Some rows and columns: all of them take as long as a measurement.
         let some = |count: usize| (0..count).step_by(count.div_ceil(SAMPLE).max(1));
         let scale = (rows.max(cols) as f64).sqrt();
-        let right = |col: usize, j: usize| (0..rows).map(|row| f64::from(m[row * cols + col]) * entry(p, row, j)).sum();
+        let right = |col: usize, j: usize| {
+            (0..rows).map(|row| f64::from(m[row * cols + col]) * entry(p, row, j)).sum()
+        };
         let is_right = |col| (0..rank).all(|j| near(right(col, j), entry(q, col, j), scale));
         check(some(cols).all(is_right), NAME, "the right factor is not M^T P")?;
         let said = |row: usize, col: usize| (0..rank).map(|j| entry(p, row, j) * entry(q, col, j)).sum();
-        let is_said =
-            |row: usize| some(cols).all(|col| near(said(row, col), self.update[row * cols + col].into(), scale));
+        let is_said = |row: usize| {
+            some(cols).all(|col| near(said(row, col), self.update[row * cols + col].into(), scale))
+        };
         check(some(rows).all(is_said), NAME, "the update is not P Q^T")?;
         // `M Q` lies in the span of the left factor: nothing of it is left when its projection is taken out.
-        let left =
-            |row: usize, j: usize| (0..cols).map(|col| f64::from(m[row * cols + col]) * entry(start, col, j)).sum();
+        let left = |row: usize, j: usize| {
+            (0..cols).map(|col| f64::from(m[row * cols + col]) * entry(start, col, j)).sum()
+        };
         let of_left: Vec<f64> =
             (0..rows).flat_map(|row| (0..rank).map(move |j| (row, j))).map(|(r, j)| left(r, j)).collect();
-        let inner = |i: usize, j: usize| (0..rows).map(|row| entry(p, row, i) * of_left[row * rank + j]).sum::<f64>();
+        let inner =
+            |i: usize, j: usize| (0..rows).map(|row| entry(p, row, i) * of_left[row * rank + j]).sum::<f64>();
         let inners: Vec<f64> = (0..rank * rank).map(|at| inner(at / rank, at % rank)).collect();
         let spanned = |row: usize, j: usize| (0..rank).map(|i| entry(p, row, i) * inners[i * rank + j]).sum();
-        let is_spanned = |row: usize| (0..rank).all(|j| near(spanned(row, j), of_left[row * rank + j], scale * scale));
+        let is_spanned =
+            |row: usize| (0..rank).all(|j| near(spanned(row, j), of_left[row * rank + j], scale * scale));
         check((0..rows).all(is_spanned), NAME, "the left factor does not span M Q")
     }
 }

@@ -1,8 +1,10 @@
-//! What `brevity perf compress` measures: kernels of compression, each in turns with a floor on the same memory.
+//! What `brevity perf compress` measures: kernels of compression, each in turns with a floor on the same
+//! memory.
 //!
-//! A floor is the least that memory lets a kernel pay, such as `r += g` over the same vectors, or another way of doing the
-//! same. Kernel and floor run in one process, interleaved, each on memory that was prepared alike; smallest time by smallest
-//! time is the ratio, median by median the other one, and a bar holds for both.
+//! A floor is the least that memory lets a kernel pay, such as `r += g` over the same vectors, or another way
+//! of doing the same. Kernel and floor run in one process, interleaved, each on memory that was prepared
+//! alike; smallest time by smallest time is the ratio, median by median the other one, and a bar holds for
+//! both.
 
 mod codec;
 mod entries;
@@ -139,7 +141,9 @@ impl FromStr for Group {
     fn from_str(name: &str) -> Result<Self> {
         let names = Self::ALL.map(Self::name).join(", ");
         let found = Self::ALL.into_iter().find(|group| group.name() == name);
-        found.ok_or_else(|| Error::Arguments(format!("--only {name}: there is no such group, name some of {names}")))
+        found.ok_or_else(|| {
+            Error::Arguments(format!("--only {name}: there is no such group, name some of {names}"))
+        })
     }
 }
 

@@ -41,8 +41,12 @@ fn row(numpy: &Numpy, drop: &mut GradientDrop, extent: Extent) -> Result<Row> {
     let found = theirs.turn()?;
     let least = drop.out.values().iter().fold(f32::MAX, |least, value| least.min(value.abs()));
     if (found.entries, found.least) != (drop.out.len(), least) {
-        let what =
-            format!("selects {} down to {}, ours {} down to {least}", found.entries, found.least, drop.out.len());
+        let what = format!(
+            "selects {} down to {}, ours {} down to {least}",
+            found.entries,
+            found.least,
+            drop.out.len()
+        );
         return Err(Error::contestant("numpy", what));
     }
     Ok(row)

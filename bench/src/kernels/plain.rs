@@ -1,4 +1,5 @@
-//! The plain ways that kernels are compared to before they are timed: one value at a time, and no code of theirs.
+//! The plain ways that kernels are compared to before they are timed: one value at a time, and no code of
+//! theirs.
 
 use brevity::compress::SparseVec;
 use brevity::compress::dense::Element;

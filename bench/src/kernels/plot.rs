@@ -29,11 +29,13 @@ type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 /// # Errors
 /// In words, when something can't be drawn.
 pub fn svg(head: &[&str], rows: &[Row]) -> Result<String, String> {
-    let held: Vec<(&Row, f64)> = rows.iter().filter_map(|row| row.share_of_bar.map(|share| (row, share))).collect();
+    let held: Vec<(&Row, f64)> =
+        rows.iter().filter_map(|row| row.share_of_bar.map(|share| (row, share))).collect();
     let mut drawing = String::new();
     {
         let lines = head.len() as u32 + held.len() as u32 + 2;
-        let area = SVGBackend::with_string(&mut drawing, (WIDTH, lines * LINE_HEIGHT as u32)).into_drawing_area();
+        let area =
+            SVGBackend::with_string(&mut drawing, (WIDTH, lines * LINE_HEIGHT as u32)).into_drawing_area();
         draw(&area, head, &held).map_err(|error| error.to_string())?;
         area.present().map_err(|error| error.to_string())?;
     }
@@ -62,7 +64,11 @@ fn draw_row(area: &Area<'_>, row: &Row, share: f64, y: i32) -> Drawn {
     let end = LEFT + (BAR * share.min(MOST)) as i32;
     area.draw(&Rectangle::new([(LEFT, y + 1), (end, y + 13)], colour.mix(0.7).filled()))?;
     let bar = row.bar.as_deref().unwrap_or_default();
-    area.draw(&Text::new(format!("{share:.2} of {bar}"), (LEFT + (BAR * MOST) as i32 + 10, y), ("sans-serif", 12)))
+    area.draw(&Text::new(
+        format!("{share:.2} of {bar}"),
+        (LEFT + (BAR * MOST) as i32 + 10, y),
+        ("sans-serif", 12),
+    ))
 }
 
 #[cfg(test)]

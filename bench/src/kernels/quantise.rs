@@ -3,8 +3,8 @@
 use std::hint::black_box;
 
 use brevity::compress::quantise::{
-    BucketFeedback, Bucketed, ColumnSign, DeferredFeedback, Encoded, Feedback, HalfPrecision, Magnitude, MinMax, Norm,
-    OnePass, Qsgd, Quantiser, Sign, Ternary, TwoBit, Votes, elias,
+    BucketFeedback, Bucketed, ColumnSign, DeferredFeedback, Encoded, Feedback, HalfPrecision, Magnitude,
+    MinMax, Norm, OnePass, Qsgd, Quantiser, Sign, Ternary, TwoBit, Votes, elias,
 };
 
 use super::vectors::Vectors;
@@ -25,13 +25,24 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     let mut vectors = Vectors::new(extent);
     for (magnitude, name) in [(Magnitude::Mean, "means"), (Magnitude::Min, "smallest")] {
         told(vectors.one_pass_row(&format!("1 bit, {name}, with feedback"), Sign::new(magnitude), 1.4)?);
-        told(vectors.one_pass_row(&format!("2 bits, {name}, with feedback"), TwoBit::new(magnitude), 1.15)?);
+        told(vectors.one_pass_row(
+            &format!("2 bits, {name}, with feedback"),
+            TwoBit::new(magnitude),
+            1.15,
+        )?);
     }
-    for (name, quantiser) in
-        [("1 bit, column means", ColumnSign::means(COLUMNS)), ("1 bit, column pairs", ColumnSign::pairs(COLUMNS))]
-    {
+    for (name, quantiser) in [
+        ("1 bit, column means", ColumnSign::means(COLUMNS)),
+        ("1 bit, column pairs", ColumnSign::pairs(COLUMNS)),
+    ] {
         let feedback = Feedback::new(extent.elements, quantiser);
-        told(vectors.feedback_row(name, feedback, Feedback::compress, Feedback::residual, Feedback::quantiser)?);
+        told(vectors.feedback_row(
+            name,
+            feedback,
+            Feedback::compress,
+            Feedback::residual,
+            Feedback::quantiser,
+        )?);
     }
     for levels in [1, 7, 127] {
         let name = format!("QSGD, {levels} level{}", if levels > 1 { "s" } else { "" });
@@ -46,11 +57,14 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
         let most = v.iter().fold(0.0_f32, |most, v| v.abs().max(most));
         v.iter().zip(said).all(|(v, said)| *said == 0.0 || *said == most.copysign(*v))
     })?);
-    told(vectors.encoding_row("QSGD, 7 levels, encode", Qsgd::new(7, BUCKET, Norm::Euclidean, 1), |v, said| {
-        within_a_step(v, said, |bucket| bucket.iter().map(|v| v * v).sum::<f64>().sqrt() / 7.0)
-    })?);
+    told(vectors.encoding_row(
+        "QSGD, 7 levels, encode",
+        Qsgd::new(7, BUCKET, Norm::Euclidean, 1),
+        |v, said| within_a_step(v, said, |bucket| bucket.iter().map(|v| v * v).sum::<f64>().sqrt() / 7.0),
+    )?);
     told(vectors.encoding_row("8 bits, min-max, encode", MinMax::default(), |v, said| {
-        let range = |bucket: &[f64]| bucket.iter().fold([0.0_f64; 2], |[low, high], v| [low.min(*v), high.max(*v)]);
+        let range =
+            |bucket: &[f64]| bucket.iter().fold([0.0_f64; 2], |[low, high], v| [low.min(*v), high.max(*v)]);
         within_a_step(v, said, |bucket| {
             let [low, high] = range(bucket);
             0.51 * (high - low) / 255.0
@@ -101,7 +115,8 @@ impl Vectors {
         let name = format!("{name}, with feedback");
         let (mut said, mut bytes) = (vec![0.0; self.gradient.len()], Vec::new());
         compress(&mut feedback, &self.gradient, &mut bytes).map_err(refused(&name))?;
-        let message = Encoded::new(quantiser(&feedback).format(), said.len(), &bytes).map_err(refused(&name))?;
+        let message =
+            Encoded::new(quantiser(&feedback).format(), said.len(), &bytes).map_err(refused(&name))?;
         message.decode_into(&mut said).map_err(refused(&name))?;
         self.verify(&name, &said, residual(&feedback))?;
         let kernel = |vectors: &mut Self| compress(&mut feedback, &vectors.gradient, &mut bytes);
@@ -137,7 +152,12 @@ impl Vectors {
         let size = bytes.len() as f64 / n as f64;
         let subject = |way: &str| {
             let subject = Subject::new(Group::Quantise, format!("{name}: {way}"), n, 0, "acc");
-            Subject { bytes: message.len() + bytes.len(), entries: Some(n), bytes_an_entry: Some(size), ..subject }
+            Subject {
+                bytes: message.len() + bytes.len(),
+                entries: Some(n),
+                bytes_an_entry: Some(size),
+                ..subject
+            }
         };
         let (encoding, decoding) = (subject("encode"), subject("decode"));
         told(self.row(encoding, Self::acc, |_| elias::encode(black_box(&message), n, &mut bytes))?);
@@ -182,14 +202,15 @@ impl Vectors {
     fn verify(&self, name: &str, said: &[f32], stays: &[f32]) -> Result<()> {
         let mut all = said.iter().zip(stays).zip(&self.gradient);
         let bound = |said: f32, g: f32| 2.0 * f64::from(f32::EPSILON) * f64::from(said.abs() + g.abs());
-        let is_whole = all
-            .all(|((&said, &stays), &g)| (f64::from(said) + f64::from(stays) - f64::from(g)).abs() <= bound(said, g));
+        let is_whole = all.all(|((&said, &stays), &g)| {
+            (f64::from(said) + f64::from(stays) - f64::from(g)).abs() <= bound(said, g)
+        });
         check(is_whole, name, "what is sent and what stays is not what came in")
     }
 }
 
-/// Whether values become a magnitude of at most two, with their signs, no smaller one is said of a larger value, and each
-/// magnitude is the mean of those that it stands for.
+/// Whether values become a magnitude of at most two, with their signs, no smaller one is said of a larger
+/// value, and each magnitude is the mean of those that it stands for.
 fn means_by_threshold(values: &[f32], said: &[f32]) -> bool {
     let mut magnitudes: Vec<(f32, f64, usize, [f32; 2])> = Vec::new();
     for (value, said) in values.iter().map(|v| v.abs()).zip(said.iter().map(|said| said.abs())) {
@@ -209,8 +230,11 @@ fn means_by_threshold(values: &[f32], said: &[f32]) -> bool {
     let is_mean = |&(said, sum, count, _): &(f32, f64, usize, [f32; 2])| {
         (f64::from(said) - sum / count as f64).abs() <= 1e-5 * f64::from(said)
     };
-    let signs_agree = values.iter().zip(said).all(|(v, said)| v.is_sign_negative() == said.is_sign_negative());
-    signs_agree && magnitudes.iter().all(is_mean) && magnitudes.windows(2).all(|pair| pair[0].3[1] <= pair[1].3[0])
+    let signs_agree =
+        values.iter().zip(said).all(|(v, said)| v.is_sign_negative() == said.is_sign_negative());
+    signs_agree
+        && magnitudes.iter().all(is_mean)
+        && magnitudes.windows(2).all(|pair| pair[0].3[1] <= pair[1].3[0])
 }
 
 /// Whether no value is said to be further off than a step of its bucket.

@@ -16,7 +16,8 @@ pub enum Bar {
     Times(f64),
     /// At most so many nanoseconds for each entry of the sparse vectors that go in.
     Nanoseconds(f64),
-    /// At most so many nanoseconds more than the floor for each entry, where the floor is a part of the kernel.
+    /// At most so many nanoseconds more than the floor for each entry, where the floor is a part of the
+    /// kernel.
     NanosecondsOver(f64),
     /// At most so many times the bytes that the entropy of the indices asks for.
     Entropy(f64),
@@ -59,7 +60,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A kernel on dense vectors without a bar, which reads and writes at least so many bytes for each element.
+    /// A kernel on dense vectors without a bar, which reads and writes at least so many bytes for each
+    /// element.
     pub fn new(
         group: Group,
         kernel: impl Into<String>,
@@ -167,8 +169,8 @@ impl<E: fmt::Display> Outcome for Result<(), E> {
     }
 }
 
-/// Runs a kernel and its floor in turns on one state, after a turn that does not count. `prepare` comes before each and is not
-/// timed.
+/// Runs a kernel and its floor in turns on one state, after a turn that does not count. `prepare` comes
+/// before each and is not timed.
 ///
 /// # Errors
 /// [`Error::Contestant`] as soon as one of both fails.
@@ -260,8 +262,9 @@ impl Row {
 
     /// How much of a bar it takes; all of it and more where it has no such figure.
     fn share(&self, bar: Bar) -> f64 {
-        let worse =
-            |least: Option<f64>, median: Option<f64>| least.zip(median).map(|(least, median)| least.max(median));
+        let worse = |least: Option<f64>, median: Option<f64>| {
+            least.zip(median).map(|(least, median)| least.max(median))
+        };
         let (found, most) = match bar {
             Bar::Times(most) => (Some(self.ratio.max(self.median_ratio)), most),
             Bar::Nanoseconds(most) => (worse(self.ns_an_entry, self.median_ns_an_entry), most),
@@ -301,7 +304,10 @@ mod tests {
         assert!(!met(Bar::Nanoseconds(4.9), [3.0, 5.0, 9.0]));
         assert!(!met(Bar::Nanoseconds(2.9), [3.0, 3.0, 3.0]));
         // 1 ms more than the floor, smallest and median.
-        assert!(met(Bar::NanosecondsOver(1.0), [3.0, 5.0, 9.0]) && !met(Bar::NanosecondsOver(0.9), [2.0, 5.0, 9.0]));
+        assert!(
+            met(Bar::NanosecondsOver(1.0), [3.0, 5.0, 9.0])
+                && !met(Bar::NanosecondsOver(0.9), [2.0, 5.0, 9.0])
+        );
         // A floor that is no part of the kernel is not taken off its time.
         let apart = Row::new(Subject { group: Group::Sparse, ..subject(&[]) }, &[2.0], &[3.0]);
         assert_eq!((apart.ns_an_entry, apart.ns_over_floor), (Some(3.0), None));
@@ -322,7 +328,8 @@ mod tests {
     #[test]
     fn turns_alternate_and_each_is_prepared() {
         let mut told = String::new();
-        let row = measure(subject(&[]), 2, &mut told, |s| s.push('p'), |s| s.push('f'), |s| s.push('k')).unwrap();
+        let row =
+            measure(subject(&[]), 2, &mut told, |s| s.push('p'), |s| s.push('f'), |s| s.push('k')).unwrap();
         assert_eq!(told, "pfpk".repeat(3));
         assert_eq!(row.elements, 10);
     }
@@ -343,7 +350,8 @@ mod tests {
     #[test]
     fn the_first_turn_does_not_count() {
         let (mut floors, mut kernels) = (vec![2.0, 2.0, 9.0], vec![4.0, 4.0, 1.0]);
-        let (floor, kernel) = (|(): &mut ()| Ok(floors.pop().unwrap()), |(): &mut ()| Ok(kernels.pop().unwrap()));
+        let (floor, kernel) =
+            (|(): &mut ()| Ok(floors.pop().unwrap()), |(): &mut ()| Ok(kernels.pop().unwrap()));
         let row = measure_told(subject(&[]), 2, &mut (), |()| (), floor, kernel).unwrap();
         assert_eq!((row.ratio, row.median_ms, row.floor_median_ms), (2.0, 4.0, 2.0));
     }

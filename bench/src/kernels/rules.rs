@@ -3,8 +3,8 @@
 use brevity::compress::SparseVec;
 use brevity::compress::generator::Generator;
 use brevity::compress::select::{
-    Blocks, BySignScratch, SampledScratch, TopKScratch, bin_maxima, fixed_threshold, non_zero_blocks, random_block,
-    random_k, resampled_top_k, sampled_top_k, top_k, top_k_by_sign,
+    Blocks, BySignScratch, SampledScratch, TopKScratch, bin_maxima, fixed_threshold, non_zero_blocks,
+    random_block, random_k, resampled_top_k, sampled_top_k, top_k, top_k_by_sign,
 };
 
 use super::gradient_drop::{SHARES, entries};
@@ -42,11 +42,13 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     told(vectors.rule("sampled threshold", share, are_some, rule)?);
     let rule = |v: &[f32], out: &mut _| resampled_top_k(v, k, &mut generator, out, &mut sampled);
     let are_about_k = |v: &[f32], out: &SparseVec| {
-        are_top_k(out, v, k) || are_those_above(out, v) && (0.8..=1.3).contains(&(out.len() as f64 / k as f64))
+        are_top_k(out, v, k)
+            || are_those_above(out, v) && (0.8..=1.3).contains(&(out.len() as f64 / k as f64))
     };
     told(vectors.rule("sampled threshold, then top k", share, are_about_k, rule)?);
     let reach_tau = |v: &[f32], out: &SparseVec| {
-        let signed = (0..).zip(v).filter(|(_, value)| value.abs() >= TAU).map(|(i, value)| (i, TAU.copysign(*value)));
+        let signed =
+            (0..).zip(v).filter(|(_, value)| value.abs() >= TAU).map(|(i, value)| (i, TAU.copysign(*value)));
         out.iter().eq(signed)
     };
     told(vectors.rule("fixed threshold", share, reach_tau, |v, out| fixed_threshold(v, TAU, out))?);
@@ -70,10 +72,14 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
         let breaks = out.indices().windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
         are_k(v, out) && (breaks == 0 || breaks == 1 && out.indices()[0] == 0)
     };
-    told(vectors.rule("random block", share, are_in_a_row, |v, out| random_block(v, k, &mut generator, out))?);
+    told(
+        vectors
+            .rule("random block", share, are_in_a_row, |v, out| random_block(v, k, &mut generator, out))?,
+    );
     let gradient = vectors.gradient.clone();
     let reach_maxima = |v: &[f32], out: &SparseVec| {
-        let most: Vec<f32> = v.chunks(BIN).map(|bin| bin.iter().fold(0.0, |most, v| v.abs().max(most))).collect();
+        let most: Vec<f32> =
+            v.chunks(BIN).map(|bin| bin.iter().fold(0.0, |most, v| v.abs().max(most))).collect();
         let reaches = |&(i, v): &(usize, &f32)| *v != 0.0 && (v + gradient[i]).abs() >= most[i / BIN];
         out.iter().eq(v.iter().enumerate().filter(reaches).map(|(i, v)| (i as u32, *v)))
     };

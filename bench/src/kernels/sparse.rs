@@ -1,5 +1,5 @@
-//! Sums of sparse vectors, over the plain way: two pointers, a branch on each comparison, and a selection by the standard
-//! library.
+//! Sums of sparse vectors, over the plain way: two pointers, a branch on each comparison, and a selection by
+//! the standard library.
 
 use std::hint::black_box;
 

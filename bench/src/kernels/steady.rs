@@ -7,7 +7,9 @@ use brevity::compress::select::{Hint, TopKScratch, feed_top_k, feed_top_k_of_all
 
 use super::gradient_drop::{SHARES, entries};
 use super::vectors::normal;
-use super::{Done, Extent, Group, Outcome, Row, Subject, all_fed, check, measure as measure_row, plain, refused};
+use super::{
+    Done, Extent, Group, Outcome, Row, Subject, all_fed, check, measure as measure_row, plain, refused,
+};
 use crate::{Error, Result};
 
 const NAME: &str = "gradient drop in training";
@@ -61,14 +63,28 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
             training.verify()?;
             let subject = training.subject(what, share);
             let kernel = Training::step;
-            told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, kernel)?);
+            told(measure_row(
+                subject,
+                extent.iterations,
+                &mut training,
+                Training::draw,
+                Training::floor,
+                kernel,
+            )?);
         }
     }
     let [thousandth, _] = SHARES;
     training.settle(thousandth, EVEN);
     training.residual.fill(0.0);
     let subject = training.subject("residual filling up", thousandth);
-    told(measure_row(subject, extent.iterations, &mut training, Training::draw, Training::floor, Training::step)?);
+    told(measure_row(
+        subject,
+        extent.iterations,
+        &mut training,
+        Training::draw,
+        Training::floor,
+        Training::step,
+    )?);
     training.lists(extent, told)
 }
 
@@ -88,18 +104,22 @@ impl Training {
         }
     }
 
-    /// A residual as it is after many steps with gradients of deviation `d`: sums that begin anew at `t = d / sqrt(share)`, where
-    /// a random walk arrives after `1 / share` steps, and that lie as the sum of two even deviates below it.
+    /// A residual as it is after many steps with gradients of deviation `d`: sums that begin anew at `t = d /
+    /// sqrt(share)`, where a random walk arrives after `1 / share` steps, and that lie as the sum of two even
+    /// deviates below it.
     fn settle(&mut self, share: f64, scale: Scale) {
         let (top, generator) = (scale.root_mean_square / share.sqrt(), &mut self.generator);
-        self.residual.iter_mut().for_each(|r| *r = (top * (generator.uniform() + generator.uniform() - 1.0)) as f32);
+        self.residual
+            .iter_mut()
+            .for_each(|r| *r = (top * (generator.uniform() + generator.uniform() - 1.0)) as f32);
         (self.k, self.scale, self.hint) = (entries(share, self.pool.len()), scale, Hint::new());
     }
 
     /// The next gradient.
     fn draw(&mut self) {
         let scale = (self.scale.draw)(&mut self.generator);
-        let (before, after) = self.pool.split_at(self.generator.below(self.pool.len().max(1) as u64) as usize);
+        let (before, after) =
+            self.pool.split_at(self.generator.below(self.pool.len().max(1) as u64) as usize);
         self.gradient.iter_mut().zip(after.iter().chain(before)).for_each(|(g, v)| *g = scale * v);
     }
 
@@ -156,7 +176,8 @@ impl Training {
         let mut hints = vec![Hint::new(); self.pool.len().div_ceil(length)];
         let mut each = |training: &mut Self, outs: &mut [SparseVec]| {
             let Self { residual, gradient, scratch, .. } = training;
-            let mut tensors = residual.chunks_mut(length).zip(gradient.chunks(length)).zip(&mut hints).zip(outs);
+            let mut tensors =
+                residual.chunks_mut(length).zip(gradient.chunks(length)).zip(&mut hints).zip(outs);
             tensors.try_for_each(|(((r, g), hint), out)| {
                 let k = entries(share, r.len());
                 all_fed(feed_top_k(r, g.into(), k, hint, out, scratch))
@@ -177,8 +198,15 @@ impl Training {
         Ok(())
     }
 
-    /// Makes sure that a list of tensors gives up what a plain selection does, and that what it gives up and what stays are the sums.
-    fn verify_list(&self, before: &[f32], gradient: &[f32], outs: &[SparseVec], expected: &[u32]) -> Result<()> {
+    /// Makes sure that a list of tensors gives up what a plain selection does, and that what it gives up and
+    /// what stays are the sums.
+    fn verify_list(
+        &self,
+        before: &[f32],
+        gradient: &[f32],
+        outs: &[SparseVec],
+        expected: &[u32],
+    ) -> Result<()> {
         let (mut first, mut found) = (0, Vec::new());
         let mut whole = self.residual.clone();
         for out in outs {

@@ -31,7 +31,8 @@ pub fn line(row: &Row) -> String {
         (Some(bar), Some(false)) => format!("{bar}: NOT MET"),
         _ => String::new(),
     };
-    let or_nothing = |figure: Option<f64>, digits: usize| figure.map_or_else(String::new, |f| format!("{f:.digits$}"));
+    let or_nothing =
+        |figure: Option<f64>, digits: usize| figure.map_or_else(String::new, |f| format!("{f:.digits$}"));
     let line = format!(
         "{:<46} {:>9} {:>7} {:>9.3} {:>7.2} {:>9} {:>9} {:>7} {:>7} {:>11} {:>7.3} {:>12.3}  {verdict}",
         row.kernel,

@@ -1,4 +1,5 @@
-//! Dense sums and conversions, over an addition or a copy of as many `f32`; and the vectors that floors run on.
+//! Dense sums and conversions, over an addition or a copy of as many `f32`; and the vectors that floors run
+//! on.
 
 use std::hint::black_box;
 use std::panic::resume_unwind;
@@ -57,7 +58,8 @@ pub(super) fn add_in_shares(r: &mut [f32], g: &[f32], threads: usize) -> Done {
         let own = shares.next();
         let others: Vec<_> = shares.map(|(r, g)| scope.spawn(|| add_assign_plain(r, g))).collect();
         let own = own.map_or(Ok(()), |(r, g)| add_assign_plain(r, g));
-        let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let joined =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
         joined.fold(own, Result::and)
     })
 }

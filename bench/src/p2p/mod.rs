@@ -1,8 +1,8 @@
 //! Messages between two ranks, through [`Comm`].
 //!
-//! A measurement is one scope: opening and closing it is not in the figures. The clock is read once between two batches
-//! of iterations. Bytes are compared at the end, in buffers that begin with others: a run without warm-up checks its only
-//! batch.
+//! A measurement is one scope: opening and closing it is not in the figures. The clock is read once between
+//! two batches of iterations. Bytes are compared at the end, in buffers that begin with others: a run without
+//! warm-up checks its only batch.
 
 mod one_sided;
 mod ping_pong;
@@ -30,22 +30,26 @@ const WORD: u32 = 1;
 /// What a rank does while it waits.
 #[derive(Clone, Copy)]
 pub enum Waiting<'a> {
-    /// Moves the transport again and again, as the loops of `ucx_perftest` do: the transport alone is measured.
+    /// Moves the transport again and again, as the loops of `ucx_perftest` do: the transport alone is
+    /// measured.
     Polls(&'a Engine),
-    /// What the engine does for every call: it spins a little, then yields the processor, and keeps a deadline.
+    /// What the engine does for every call: it spins a little, then yields the processor, and keeps a
+    /// deadline.
     AsEngine(&'a Engine),
 }
 
-/// Measures between this rank and `peer`, which measures the same; times in microseconds, which the lower rank has.
+/// Measures between this rank and `peer`, which measures the same; times in microseconds, which the lower
+/// rank has.
 ///
-/// The time of [`What::Latency`] and [`What::Parts`] is half a round trip's; of [`What::Bandwidth`] that of a message,
-/// with the word at the end of a batch that all have arrived; of [`What::Bibandwidth`] that of two that cross; of
-/// [`What::Put`] that of a put and its flush.
+/// The time of [`What::Latency`] and [`What::Parts`] is half a round trip's; of [`What::Bandwidth`] that of a
+/// message, with the word at the end of a batch that all have arrived; of [`What::Bibandwidth`] that of two
+/// that cross; of [`What::Put`] that of a put and its flush.
 ///
 /// # Errors
 /// When the transport fails or the bytes are wrong; [`Error::Arguments`] for what is not between two ranks.
 pub fn run(waiting: Waiting<'_>, peer: Rank, order: &Order) -> Result<Vec<f64>> {
-    let pair = Pair { waiting, own: waiting.port().rank(), peer, salt: order.salt, unwritten: order.unwritten };
+    let pair =
+        Pair { waiting, own: waiting.port().rank(), peer, salt: order.salt, unwritten: order.unwritten };
     let times = match order.what {
         What::Latency => ping_pong::whole(&pair, order),
         What::Parts => ping_pong::parts(&pair, order),
@@ -114,7 +118,14 @@ impl Pair<'_> {
         let wrong = (0..found.len()).find(|&index| found[index] != expected(index));
         wrong.map_or(Ok(()), |index| {
             let (found, expected) = (found[index].to_string(), expected(index).to_string());
-            Err(Error::Wrong { rank: self.own.0, what: order.what.name(), bytes: order.bytes, index, found, expected })
+            Err(Error::Wrong {
+                rank: self.own.0,
+                what: order.what.name(),
+                bytes: order.bytes,
+                index,
+                found,
+                expected,
+            })
         })
     }
 
@@ -176,7 +187,8 @@ mod tests {
             run(Waiting::AsEngine(group.engine()), Rank(group.rank() ^ 1), order)
         };
         thread::scope(|scope| {
-            let ranks: Vec<_> = local::world(2).into_iter().map(|world| scope.spawn(move || rank(world))).collect();
+            let ranks: Vec<_> =
+                local::world(2).into_iter().map(|world| scope.spawn(move || rank(world))).collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         })
     }
@@ -190,7 +202,10 @@ mod tests {
                     let order = Order { most_samples: MOST_SAMPLES, salt: 3, unwritten, ..order };
                     let times = on_two_ranks(&order).into_iter().collect::<Result<Vec<_>>>().unwrap();
                     assert_eq!(times[0].len(), order.batches().count(), "{order}");
-                    assert!(times[0].iter().all(|&time| time > 0.0) && times[1].is_empty(), "{order}: {times:?}");
+                    assert!(
+                        times[0].iter().all(|&time| time > 0.0) && times[1].is_empty(),
+                        "{order}: {times:?}"
+                    );
                 }
             }
         }
@@ -200,8 +215,13 @@ mod tests {
     fn wrong_bytes_are_found() {
         let world = local::world(2);
         let group = Group::new(world.into_iter().next().map(Box::new).unwrap(), Settings::default());
-        let pair =
-            Pair { waiting: Waiting::Polls(group.engine()), own: Rank(0), peer: Rank(1), salt: 0, unwritten: false };
+        let pair = Pair {
+            waiting: Waiting::Polls(group.engine()),
+            own: Rank(0),
+            peer: Rank(1),
+            salt: 0,
+            unwritten: false,
+        };
         let order = Order::new(What::Latency, 9, 1, 0);
         let mut bytes: Vec<u8> = (0..9).map(|index| pattern(Rank(1), 0, index)).collect();
         pair.check(&order, Rank(1), &bytes).unwrap();

@@ -1,4 +1,5 @@
-//! Puts into the peer's memory and gets from it: the lower rank accesses, the higher one lends its memory and waits.
+//! Puts into the peer's memory and gets from it: the lower rank accesses, the higher one lends its memory and
+//! waits.
 
 use brevity::transport::buffer::{Comm, Region, RemoteRegion};
 
@@ -67,7 +68,8 @@ fn remote(pair: &Pair<'_>) -> Result<Option<RemoteRegion>> {
         return Ok(None);
     }
     let key = pair.waiting.run(async |comm| {
-        let (mut key, arrival) = comm.recv(pair.peer, Pair::envelope(pair.peer, WORD), vec![0u8; KEY_BYTES]).await?;
+        let (mut key, arrival) =
+            comm.recv(pair.peer, Pair::envelope(pair.peer, WORD), vec![0u8; KEY_BYTES]).await?;
         key.truncate(arrival.lengths.first().copied().unwrap_or(0));
         Ok::<_, Error>(key)
     })?;

@@ -20,7 +20,8 @@ pub(super) fn whole(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
 
 /// 16 bytes and two halves of the rest, which lie apart, as indices and values do.
 pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
-    let too_short = || Error::Arguments(format!("{} bytes can't begin with a header of {HEADER}", order.bytes));
+    let too_short =
+        || Error::Arguments(format!("{} bytes can't begin with a header of {HEADER}", order.bytes));
     let half = order.bytes.checked_sub(HEADER).ok_or_else(too_short)? / 2;
     let split = |whole: PageAligned| {
         let part_of = |start: usize, bytes: usize| PageAligned::new(bytes, |index| whole[start + index]);

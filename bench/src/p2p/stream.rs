@@ -52,7 +52,12 @@ async fn batch<'env>(
 }
 
 /// Sends with at most [`WINDOW`] on their way, all from the same memory.
-async fn send<'env>(pair: &Pair<'_>, comm: &Comm<'env>, bytes: Option<&'env [u8]>, count: usize) -> Result<()> {
+async fn send<'env>(
+    pair: &Pair<'_>,
+    comm: &Comm<'env>,
+    bytes: Option<&'env [u8]>,
+    count: usize,
+) -> Result<()> {
     let Some(bytes) = bytes else { return Ok(()) };
     let envelope = Pair::envelope(pair.own, MESSAGE);
     let mut window = VecDeque::with_capacity(WINDOW);
@@ -98,6 +103,8 @@ async fn receive<'env>(
     Ok(free)
 }
 
-async fn place<'env>(receive: brevity::transport::buffer::Recv<'_, 'env, &'env mut [u8]>) -> Result<&'env mut [u8]> {
+async fn place<'env>(
+    receive: brevity::transport::buffer::Recv<'_, 'env, &'env mut [u8]>,
+) -> Result<&'env mut [u8]> {
     Ok(receive.await?.0)
 }

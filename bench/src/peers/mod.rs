@@ -42,8 +42,8 @@ impl Wire {
     }
 }
 
-/// Where `bench/peers/install.sh` puts what it installs and builds: what `BREVITY_PEERS` names, else the `target/peers` of the present
-/// folder, or of the nearest above it that has one.
+/// Where `bench/peers/install.sh` puts what it installs and builds: what `BREVITY_PEERS` names, else the
+/// `target/peers` of the present folder, or of the nearest above it that has one.
 #[must_use]
 pub fn folder() -> PathBuf {
     let named = std::env::var_os("BREVITY_PEERS").map(PathBuf::from);
@@ -67,11 +67,12 @@ pub fn find_program(name: &Path) -> Option<PathBuf> {
     find_programs(name).into_iter().next()
 }
 
-/// The files of that name in all folders of `PATH`, in order. A folder that is there by two names counts once.
+/// The files of that name in all folders of `PATH`, in order. A folder that is there by two names counts
+/// once.
 fn find_programs(name: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut seen = HashSet::new();
-    let folders =
-        std::env::split_paths(&path).filter(|folder| folder.canonicalize().is_ok_and(|real| seen.insert(real)));
+    let folders = std::env::split_paths(&path)
+        .filter(|folder| folder.canonicalize().is_ok_and(|real| seen.insert(real)));
     folders.map(|folder| folder.join(name)).filter(|file| file.is_file()).collect()
 }

@@ -43,10 +43,15 @@ pub struct Setting {
 const MPICH_UCX: &[(&str, &str)] =
     &[("MPIR_CVAR_NOLOCAL", "1"), ("MPIR_CVAR_CH4_NETMOD", "ucx"), ("UCX_TLS", "tcp,self")];
 /// Likewise libfabric: the UCX in the wheel does not reach its peer over tcp.
-const MPICH_OFI: &[(&str, &str)] =
-    &[("MPIR_CVAR_NOLOCAL", "1"), ("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp"), ("FI_TCP_IFACE", "lo")];
+const MPICH_OFI: &[(&str, &str)] = &[
+    ("MPIR_CVAR_NOLOCAL", "1"),
+    ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+    ("FI_PROVIDER", "tcp"),
+    ("FI_TCP_IFACE", "lo"),
+];
 
-/// Name, launcher, family and folder of the built program; a launcher without a folder is looked for in `PATH`.
+/// Name, launcher, family and folder of the built program; a launcher without a folder is looked for in
+/// `PATH`.
 const KNOWN: [(&str, &str, Family, &str); 4] = [
     ("Open MPI (Debian)", "mpirun.openmpi", Family::Open { shared_memory: "vader" }, "debian-openmpi"),
     ("MPICH (Debian)", "mpiexec.mpich", Family::Mpich { sockets: MPICH_UCX }, "debian-mpich"),
@@ -89,18 +94,23 @@ impl Mpi {
     /// The ways to hold it to a wire: its own choice where that is the wire, and what forces it.
     #[must_use]
     pub fn settings(&self, wire: Wire) -> Vec<Setting> {
-        let setting = |suffix: &str, arguments: &[&str], variables: &[(&'static str, &'static str)]| Setting {
-            name: format!("{}{suffix}", self.name),
-            arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
-            variables: variables.to_vec(),
-        };
+        let setting =
+            |suffix: &str, arguments: &[&str], variables: &[(&'static str, &'static str)]| Setting {
+                name: format!("{}{suffix}", self.name),
+                arguments: arguments.iter().map(|&argument| argument.to_owned()).collect(),
+                variables: variables.to_vec(),
+            };
         match (self.family, wire) {
             (Family::Open { shared_memory }, Wire::Shm) => {
                 let btl = format!("{shared_memory},self");
-                vec![setting("", &[], &[]), setting(" ob1", &["--mca", "pml", "ob1", "--mca", "btl", &btl], &[])]
+                vec![
+                    setting("", &[], &[]),
+                    setting(" ob1", &["--mca", "pml", "ob1", "--mca", "btl", &btl], &[]),
+                ]
             }
             (Family::Open { .. }, Wire::Tcp) => {
-                let ob1 = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"];
+                let ob1 =
+                    ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"];
                 vec![setting(" ob1", &ob1, &[])]
             }
             (Family::Mpich { .. }, Wire::Shm) => vec![setting("", &[], &[])],

@@ -33,13 +33,16 @@ pub struct Numpy {
 }
 
 /// What a Python is asked.
-const ASK: &str = "import sys, numpy; print('has numpy', numpy.__version__, 'on Python', sys.version.split()[0])";
+const ASK: &str =
+    "import sys, numpy; print('has numpy', numpy.__version__, 'on Python', sys.version.split()[0])";
 
 impl Numpy {
-    /// That of `bench/peers/install.sh`, and those of all `python3` in `PATH`; of those of one version the first.
+    /// That of `bench/peers/install.sh`, and those of all `python3` in `PATH`; of those of one version the
+    /// first.
     #[must_use]
     pub fn find() -> Vec<Self> {
-        let of_peers = if std::env::var_os("BREVITY_PEERS").is_some() { "BREVITY_PEERS" } else { "target/peers" };
+        let of_peers =
+            if std::env::var_os("BREVITY_PEERS").is_some() { "BREVITY_PEERS" } else { "target/peers" };
         let installed = (folder().join(NAME).join("bin/python3"), of_peers.to_owned());
         let on_path = find_programs(Path::new("python3")).into_iter().map(|file| (file, "PATH".to_owned()));
         let places = [installed].into_iter().filter(|(file, _)| file.is_file()).chain(on_path);
@@ -47,12 +50,17 @@ impl Numpy {
     }
 
     /// One of each version among these Pythons, each with where it was found; `ask` gives what one answers.
-    fn of_each_version(places: impl Iterator<Item = (PathBuf, String)>, ask: impl Fn(&Path) -> String) -> Vec<Self> {
+    fn of_each_version(
+        places: impl Iterator<Item = (PathBuf, String)>,
+        ask: impl Fn(&Path) -> String,
+    ) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for (python, place) in places {
             let said = ask(&python);
             // Warnings may stand before it.
-            let Some(versions) = said.lines().find_map(|line| line.strip_prefix("has numpy ")) else { continue };
+            let Some(versions) = said.lines().find_map(|line| line.strip_prefix("has numpy ")) else {
+                continue;
+            };
             let version = versions.split(' ').next().unwrap_or_default().to_owned();
             if found.iter().all(|numpy| numpy.version != version) {
                 let said = format!("{}, found by {place}", versions.trim());
@@ -62,7 +70,8 @@ impl Numpy {
         found
     }
 
-    /// Starts one that drops `gradient` onto the residual `start`, as often as it is told, and keeps `k` entries.
+    /// Starts one that drops `gradient` onto the residual `start`, as often as it is told, and keeps `k`
+    /// entries.
     ///
     /// # Errors
     /// When it can't be started, ends before it has read everything, or takes a minute for that.
@@ -77,7 +86,8 @@ impl Numpy {
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::contestant(NAME, "has no pipes"));
         };
-        let mut numpy = NumpyDrop { child: Mutex::new(child), orders: Some(orders), answers: BufReader::new(answers) };
+        let mut numpy =
+            NumpyDrop { child: Mutex::new(child), orders: Some(orders), answers: BufReader::new(answers) };
         within(DEADLINE, &numpy.child, || {
             let mut bytes = Vec::new();
             for part in [start, gradient].into_iter().flat_map(|values| values.chunks(1 << 16)) {
@@ -128,7 +138,9 @@ impl NumpyDrop {
             _ => None,
         };
         let dropped = dropped.map(|((ms, entries), least)| Dropped { ms, entries, least });
-        dropped.ok_or_else(|| Error::contestant(NAME, format!("says {line:?} in place of a time, a count and a value")))
+        dropped.ok_or_else(|| {
+            Error::contestant(NAME, format!("says {line:?} in place of a time, a count and a value"))
+        })
     }
 }
 
@@ -176,13 +188,17 @@ mod tests {
     fn each_version_is_found_once_and_a_python_without_any_is_passed_over() {
         let answers = [
             ("/wheels/python3", "has numpy 2.4.6 on Python 3.11.7\n"),
-            ("/own/python3", "Traceback (most recent call last):\nModuleNotFoundError: No module named 'numpy'\n"),
+            (
+                "/own/python3",
+                "Traceback (most recent call last):\nModuleNotFoundError: No module named 'numpy'\n",
+            ),
             ("/slow/python3", ""),
             ("/usr/bin/python3", "a warning\nhas numpy 1.24.2 on Python 3.11.2\n"),
             ("/other/python3", "has numpy 2.4.6 on Python 3.13.0\n"),
         ];
         let places = answers.iter().map(|(python, _)| (PathBuf::from(python), "PATH".to_owned()));
-        let ask = |python: &Path| answers.iter().find(|(file, _)| Path::new(file) == python).unwrap().1.to_owned();
+        let ask =
+            |python: &Path| answers.iter().find(|(file, _)| Path::new(file) == python).unwrap().1.to_owned();
         let found = Numpy::of_each_version(places, ask);
         let said: Vec<&str> = found.iter().map(|numpy| numpy.said.as_str()).collect();
         assert_eq!(said, ["2.4.6 on Python 3.11.7, found by PATH", "1.24.2 on Python 3.11.2, found by PATH"]);

@@ -30,7 +30,8 @@ impl Perftest {
     #[must_use]
     pub fn find() -> Option<Self> {
         let program = find_program(Path::new(NAME))?;
-        let info = find_program(Path::new("ucx_info")).map(|info| printed(&info, &["-v"])).unwrap_or_default();
+        let info =
+            find_program(Path::new("ucx_info")).map(|info| printed(&info, &["-v"])).unwrap_or_default();
         let version = info.lines().next().map_or("unknown", |line| line.trim_start_matches(['#', ' ']));
         Some(Self { program, version: version.to_owned() })
     }
@@ -67,7 +68,10 @@ impl Perftest {
 
     fn command(&self, wire: Wire, port: u16, place: usize) -> Command {
         let mut command = Command::new(&self.program);
-        command.env("UCX_TLS", wire.ucx_tls()).env("UCX_WARN_UNUSED_ENV_VARS", "n").args(["-p", &port.to_string()]);
+        command
+            .env("UCX_TLS", wire.ucx_tls())
+            .env("UCX_WARN_UNUSED_ENV_VARS", "n")
+            .args(["-p", &port.to_string()]);
         let processors = processor::allowed();
         if let Some(processor) = processors.get(place).filter(|_| processors.len() > 1) {
             command.args(["-c", &processor.to_string()]);
@@ -86,7 +90,8 @@ fn overall(text: &str) -> Option<f64> {
 
 /// A port that nobody has at the moment.
 fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::system("can't find a free port"))?;
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::system("can't find a free port"))?;
     Ok(listener.local_addr().map_err(Error::system("can't find a free port"))?.port())
 }
 
@@ -156,9 +161,14 @@ mod tests {
     #[test]
     fn the_overall_mean_is_read() {
         let head = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr";
-        assert_eq!(overall(&format!("{head}\n10000,3.434,3.597,3.598,2.12,2.12,278010,278010\n")), Some(3.598));
+        assert_eq!(
+            overall(&format!("{head}\n10000,3.434,3.597,3.598,2.12,2.12,278010,278010\n")),
+            Some(3.598)
+        );
         assert_eq!(overall(&format!("a warning\n{head}\n10,1,2,3,4,5,6,7\n")), Some(3.0));
-        for text in [String::new(), head.to_owned(), format!("{head}\n"), format!("{head}\n1,2,3,0.0,5,6,7,8\n")] {
+        for text in
+            [String::new(), head.to_owned(), format!("{head}\n"), format!("{head}\n1,2,3,0.0,5,6,7,8\n")]
+        {
             assert_eq!(overall(&text), None, "{text}");
         }
     }

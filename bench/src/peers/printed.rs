@@ -14,14 +14,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What a program prints; nothing if it can't be started, or if it takes longer than 20 s: then it is ended, with what it has
-/// started.
+/// What a program prints; nothing if it can't be started, or if it takes longer than 20 s: then it is ended,
+/// with what it has started.
 pub(crate) fn printed(program: &Path, arguments: &[&str]) -> String {
     printed_within(PATIENCE, program, arguments).unwrap_or_default()
 }
 
 fn printed_within(patience: Duration, program: &Path, arguments: &[&str]) -> io::Result<String> {
-    // A file: a pipe has no end as long as any process has it, such as one that the program has started and left.
+    // A file: a pipe has no end as long as any process has it, such as one that the program has started and
+    // left.
     let mut said = tempfile::tempfile()?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
@@ -57,7 +58,10 @@ mod tests {
 
     #[test]
     fn all_that_it_prints_is_there_and_the_rest_is_nothing() {
-        assert_eq!(printed(Path::new(SHELL), &["-c", "echo a word; echo and another >&2"]), "a word\nand another\n");
+        assert_eq!(
+            printed(Path::new(SHELL), &["-c", "echo a word; echo and another >&2"]),
+            "a word\nand another\n"
+        );
         // More than a pipe holds.
         assert_eq!(printed(Path::new(SHELL), &["-c", "head -c 300000 /dev/zero"]).len(), 300_000);
         assert_eq!(printed(Path::new("/no/such/program"), &[]), "");

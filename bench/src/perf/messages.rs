@@ -13,7 +13,8 @@ const MOST_CALLS: usize = 1000;
 
 /// Measures one row; the lower rank of each pair has the times. A rank without a peer only meets the others.
 pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: bool) -> Result<Measured> {
-    let at_a_time = if matches!(benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth) { WINDOW } else { 1 };
+    let at_a_time =
+        if matches!(benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth) { WINDOW } else { 1 };
     let order = Order {
         what: what(benchmark)?,
         bytes: case.bytes,

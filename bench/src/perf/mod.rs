@@ -158,9 +158,9 @@ impl FromStr for Dtype {
         match name {
             "f32" => Ok(Self::F32),
             "f64" => Ok(Self::F64),
-            "f16" | "bf16" => {
-                Err(Error::Arguments(format!("--dtype {name}: collectives do not add it yet, measure f32 or f64")))
-            }
+            "f16" | "bf16" => Err(Error::Arguments(format!(
+                "--dtype {name}: collectives do not add it yet, measure f32 or f64"
+            ))),
             _ => Err(Error::Arguments(format!("--dtype {name}: name one of f32, f64"))),
         }
     }
@@ -170,7 +170,13 @@ impl FromStr for Dtype {
 ///
 /// # Errors
 /// When a rank is lost, or a result is wrong.
-pub fn measure(group: &Group, benchmark: Benchmark, dtype: Dtype, case: Case, verify: bool) -> Result<Measured> {
+pub fn measure(
+    group: &Group,
+    benchmark: Benchmark,
+    dtype: Dtype,
+    case: Case,
+    verify: bool,
+) -> Result<Measured> {
     if benchmark.is_paired() {
         return messages::measure(group, benchmark, case, verify);
     }

@@ -20,8 +20,8 @@ pub fn sum(world_size: u32, count: usize, magnitude: u32) -> Vec<f32> {
     (0..count as u64).map(of_all).collect()
 }
 
-/// The result of a gTop-k all-reduce of the `k` largest entries of each rank's vector: in round `j`, rank `r` with
-/// `r % 2^(j+1) == 0` adds what rank `r + 2^j` has to its own and keeps the `k` largest.
+/// The result of a gTop-k all-reduce of the `k` largest entries of each rank's vector: in round `j`, rank `r`
+/// with `r % 2^(j+1) == 0` adds what rank `r + 2^j` has to its own and keeps the `k` largest.
 pub fn gtopk(world_size: u32, count: usize, magnitude: u32, k: usize) -> Vec<(u32, f32)> {
     let mut ranks: Vec<BTreeMap<u32, f32>> =
         (0..world_size).map(|rank| largest(dense_entries(&vector(rank, count, magnitude)), k)).collect();
@@ -53,7 +53,8 @@ fn dense_entries(vector: &[f32]) -> Vec<(u32, f32)> {
 
 /// The `k` entries of largest magnitude, ties to the lower index, zeros never.
 fn largest(mut entries: Vec<(u32, f32)>, k: usize) -> BTreeMap<u32, f32> {
-    let order = |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)) };
+    let order =
+        |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)) };
     entries.retain(|entry| entry.1 != 0.0);
     if k < entries.len() {
         entries.select_nth_unstable_by(k, order);
@@ -69,7 +70,8 @@ mod tests {
     #[test]
     fn values_fill_their_range_and_differ_between_ranks() {
         let (first, second) = (vector(0, 100_000, EXACT), vector(1, 100_000, EXACT));
-        let extreme = |values: &[f32]| values.iter().fold((0.0f32, 0.0f32), |(a, b), &v| (a.min(v), b.max(v)));
+        let extreme =
+            |values: &[f32]| values.iter().fold((0.0f32, 0.0f32), |(a, b), &v| (a.min(v), b.max(v)));
         assert_eq!((extreme(&first), extreme(&second)), ((-1000.0, 1000.0), (-1000.0, 1000.0)));
         let equal = first.iter().zip(&second).filter(|(a, b)| a == b).count();
         assert!(equal < 200, "{equal} of 100,000 are equal, expected about 50");

@@ -63,7 +63,8 @@ impl Difference {
         let unequal = found.iter().zip(expected).position(|(a, b)| a != b);
         let shorter = (found.len() != expected.len()).then_some(found.len().min(expected.len()));
         let Some(index) = unequal.or(shorter) else { return Ok(()) };
-        let show = |values: &[T]| values.get(index).map_or("nothing".to_owned(), |value| format!("{value:?}"));
+        let show =
+            |values: &[T]| values.get(index).map_or("nothing".to_owned(), |value| format!("{value:?}"));
         Err(Self { index, found: show(found), expected: show(expected) })
     }
 
@@ -75,8 +76,8 @@ impl Difference {
     }
 }
 
-/// Runs a workload for one row on this rank: one iteration for its result, the warm-up, and those that are timed.
-/// A barrier is before each.
+/// Runs a workload for one row on this rank: one iteration for its result, the warm-up, and those that are
+/// timed. A barrier is before each.
 ///
 /// # Errors
 /// When the operation fails or its result is wrong.

@@ -19,7 +19,8 @@ type AveragedParts = ((Parts, Vec<Vec<f32>>), Result<()>);
 /// An average under way: test it, wait for it, or await it from any runtime; see
 /// [`GradientExchange::start`].
 ///
-/// It holds the group, so that the call itself need not: a call that held the group that moves it would never be freed.
+/// It holds the group, so that the call itself need not: a call that held the group that moves it would never
+/// be freed.
 #[must_use = "a dropped average loses the exchange and its residuals"]
 pub struct Averaging {
     pub(super) handle: Handle<AveragedParts>,

@@ -25,14 +25,16 @@ impl ExchangeBuilder {
         Self { group: group.clone(), seed: DEFAULT_SEED, tensors: Vec::new() }
     }
 
-    /// Adds a tensor: its name, its dimensions and how its gradients travel. The same on all ranks, in the same order.
+    /// Adds a tensor: its name, its dimensions and how its gradients travel. The same on all ranks, in the
+    /// same order.
     #[must_use]
     pub fn tensor(mut self, name: impl Into<String>, shape: impl AsRef<[usize]>, policy: Policy) -> Self {
         self.tensors.push((name.into(), shape.as_ref().to_vec(), policy));
         self
     }
 
-    /// Where shared random numbers start (the first right factors of low-rank tensors); the same on all ranks.
+    /// Where shared random numbers start (the first right factors of low-rank tensors); the same on all
+    /// ranks.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
@@ -42,8 +44,8 @@ impl ExchangeBuilder {
     /// Makes the exchange, with empty residuals. Nothing is sent.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range, and for a tensor of more elements than can be addressed (by a sparse
-    /// policy: 2^32); [`Error::DuplicateName`].
+    /// [`Error::Policy`] for a parameter out of range, and for a tensor of more elements than can be
+    /// addressed (by a sparse policy: 2^32); [`Error::DuplicateName`].
     pub fn build(self) -> Result<GradientExchange> {
         let mut dense = DenseLane::default();
         let mut low_rank = LowRankLane::default();
@@ -56,10 +58,13 @@ impl ExchangeBuilder {
             let count = elements(&name, &shape)?;
             match policy.resolve(&name, &shape)? {
                 Resolved::Dense => dense.add(position, count),
-                Resolved::Sparse { k, method } => lanes.push(Lane::Sparse(SparseLane::new(position, count, k, method))),
+                Resolved::Sparse { k, method } => {
+                    lanes.push(Lane::Sparse(SparseLane::new(position, count, k, method)))
+                }
                 Resolved::LowRank { rows, cols, rank } => {
                     let seed = self.seed.wrapping_add(position as u64);
-                    let state = LowRank::new(rows, cols, rank, seed).map_err(brevity_collectives::Error::from)?;
+                    let state =
+                        LowRank::new(rows, cols, rank, seed).map_err(brevity_collectives::Error::from)?;
                     low_rank.add(position, state);
                 }
             }

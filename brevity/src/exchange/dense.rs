@@ -63,7 +63,8 @@ impl DenseLane {
         }
         self.average = dense::all_reduce(call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
         // The same bits on all ranks, and so the same outcome.
-        let is_finite = |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());
+        let is_finite =
+            |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());
         match self.tensors.iter().find(|packed| !is_finite(packed)) {
             Some(packed) => Err(Error::Overflow { tensor: packed.tensor as u32 }),
             None => Ok(()),
@@ -87,7 +88,9 @@ impl DenseLane {
     /// Takes this step's gradients out again.
     fn withdraw(&mut self, gradients: &[&mut [f32]]) {
         for packed in self.tensors.iter().filter(|packed| packed.added) {
-            for (sum, gradient) in self.pending[packed.range.clone()].iter_mut().zip(gradients[packed.tensor].iter()) {
+            for (sum, gradient) in
+                self.pending[packed.range.clone()].iter_mut().zip(gradients[packed.tensor].iter())
+            {
                 // The sum was rounded, so the difference may pass the largest number by half a unit.
                 *sum = (*sum - gradient).clamp(f32::MIN, f32::MAX);
             }
@@ -105,7 +108,10 @@ impl DenseLane {
         contents.f32s(&self.pending);
     }
 
-    pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> std::result::Result<(), brevity_compress::Error> {
+    pub(super) fn read_state(
+        &mut self,
+        contents: &mut Reader<'_>,
+    ) -> std::result::Result<(), brevity_compress::Error> {
         contents.f32s(&mut self.pending)?;
         self.waiting = self.pending.iter().any(|&value| value != 0.0);
         Ok(())

@@ -70,7 +70,8 @@ impl LowRankLane {
         }
     }
 
-    /// Writes the approximation of the mean, and keeps what this rank's own projection misses (the paper's rule).
+    /// Writes the approximation of the mean, and keeps what this rank's own projection misses (the paper's
+    /// rule).
     fn commit(&mut self, gradients: &mut [&mut [f32]]) {
         let Self { tensors, powersgd, factors, .. } = self;
         for (position, &tensor) in tensors.iter().enumerate() {
@@ -99,7 +100,10 @@ impl LowRankLane {
         contents.part(&self.powersgd);
     }
 
-    pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> std::result::Result<(), brevity_compress::Error> {
+    pub(super) fn read_state(
+        &mut self,
+        contents: &mut Reader<'_>,
+    ) -> std::result::Result<(), brevity_compress::Error> {
         contents.part(&mut self.powersgd)
     }
 

@@ -1,8 +1,9 @@
 //! Averaging the gradients of a model's tensors over all ranks, each by its policy.
 //!
-//! A step has three parts. First every tensor is accumulated into what waits in its residual, and checked. Then the
-//! collectives run, without touching what a failed step would need. In the end the step is committed, or kept whole in
-//! the residuals, or (when a rank had a value that is not finite) taken out of them again.
+//! A step has three parts. First every tensor is accumulated into what waits in its residual, and checked.
+//! Then the collectives run, without touching what a failed step would need. In the end the step is
+//! committed, or kept whole in the residuals, or (when a rank had a value that is not finite) taken out of
+//! them again.
 
 mod averaging;
 mod builder;
@@ -25,8 +26,8 @@ use sparse::SparseLane;
 
 /// Averages gradients over all ranks, in place, with a residual for what is not sent.
 ///
-/// All ranks build it with the same tensors in the same order, and call it in step. Results are the same bits on every
-/// rank.
+/// All ranks build it with the same tensors in the same order, and call it in step. Results are the same bits
+/// on every rank.
 ///
 /// ```
 /// use brevity::{GradientExchange, Group, Policy};
@@ -86,14 +87,13 @@ impl GradientExchange {
         ExchangeBuilder::new(group)
     }
 
-    /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the residuals.
-    /// Blocks until done. `gradients` has one slice for each tensor, in the builder's order.
+    /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
+    /// residuals. Blocks until done. `gradients` has one slice for each tensor, in the builder's order.
     ///
     /// # Errors
-    /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: the same on
-    /// all ranks, the step is left out.
-    /// [`Error::Collective`]: the gradients are unchanged and have been added to the residuals; do not hand them in
-    /// again.
+    /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: the same on all
+    /// ranks, the step is left out. [`Error::Collective`]: the gradients are unchanged and have been added to
+    /// the residuals; do not hand them in again.
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
@@ -102,11 +102,12 @@ impl GradientExchange {
         group.run_in_order(*description, async |call| step(call, tensors, lanes, &mut slices, &cost).await)
     }
 
-    /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until it gives them back. One that
-    /// is dropped goes on, since its peers need it, as long as the group is used; the exchange is lost then.
+    /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until it gives them
+    /// back. One that is dropped goes on, since its peers need it, as long as the group is used; the exchange
+    /// is lost then.
     ///
-    /// What [`average`](Self::average) returns as an error comes out of [`Averaging::wait`], with the exchange: gradients of
-    /// other lengths too, of which nothing was sent.
+    /// What [`average`](Self::average) returns as an error comes out of [`Averaging::wait`], with the
+    /// exchange: gradients of other lengths too, of which nothing was sent.
     pub fn start(self, mut gradients: Vec<Vec<f32>>) -> Averaging {
         let slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
         let checked = self.check(&slices);
@@ -115,18 +116,19 @@ impl GradientExchange {
             return Averaging { handle: group.ended(((parts, gradients), Err(error))), group };
         }
         let cost = group.settings().cost;
-        let handle = group.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
-            Box::pin(async move {
-                let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
-                step(call, &parts.tensors, &mut parts.lanes, &mut slices, &cost).await
-            })
-        });
+        let handle =
+            group.start_in_order(parts.description, (parts, gradients), move |call, (parts, gradients)| {
+                Box::pin(async move {
+                    let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
+                    step(call, &parts.tensors, &mut parts.lanes, &mut slices, &cost).await
+                })
+            });
         Averaging { handle, group }
     }
 
-    /// Goes on in another group, with all residuals: after a rank is lost, the survivors make a new group and hand their
-    /// exchanges over. Low-rank tensors start from the builder's seed again, since survivors may be a step apart. All
-    /// ranks of the new group must do this, or have just built theirs.
+    /// Goes on in another group, with all residuals: after a rank is lost, the survivors make a new group and
+    /// hand their exchanges over. Low-rank tensors start from the builder's seed again, since survivors may
+    /// be a step apart. All ranks of the new group must do this, or have just built theirs.
     pub fn rejoin(&mut self, group: &Group) {
         self.group = group.clone();
         for lane in &mut self.parts.lanes {
@@ -137,11 +139,13 @@ impl GradientExchange {
         self.parts.describe_anew();
     }
 
-    /// Has a sparse tensor keep another share of its entries from the next step on (0 < density <= 1), as while a training run
-    /// warms up (`brevity::compress::schedule`). All ranks do it before the same step. Residuals stay as they are.
+    /// Has a sparse tensor keep another share of its entries from the next step on (0 < density <= 1), as
+    /// while a training run warms up (`brevity::compress::schedule`). All ranks do it before the same step.
+    /// Residuals stay as they are.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a density out of range, and for a tensor that is not there or not sparse: nothing has changed.
+    /// [`Error::Policy`] for a density out of range, and for a tensor that is not there or not sparse:
+    /// nothing has changed.
     pub fn set_density(&mut self, tensor: &str, density: f64) -> Result<()> {
         let refused = |expected| {
             let tensor = tensor.to_owned();
@@ -170,8 +174,8 @@ impl GradientExchange {
         self.parts.tensors.iter().map(|tensor| (&*tensor.name, tensor.count))
     }
 
-    /// What of a tensor's gradients on this rank has not been sent yet; none for an unknown name. A dense tensor has
-    /// one only after a failure.
+    /// What of a tensor's gradients on this rank has not been sent yet; none for an unknown name. A dense
+    /// tensor has one only after a failure.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
         let position = self.parts.tensors.iter().position(|known| known.name == tensor)?;
@@ -202,8 +206,9 @@ impl Parts {
     }
 }
 
-/// What of an exchange must be the same on all ranks: its tensors in their order, and what its lanes do, one after the
-/// other. Everything that a lane sends says so, and so ranks that have built different ones find out in the first step.
+/// What of an exchange must be the same on all ranks: its tensors in their order, and what its lanes do, one
+/// after the other. Everything that a lane sends says so, and so ranks that have built different ones find
+/// out in the first step.
 fn describe(tensors: &[Tensor], lanes: &[Lane]) -> Description {
     let mut plan = Vec::new();
     for text in texts(tensors, lanes) {
@@ -253,8 +258,9 @@ async fn step(
 
 /// The facade's error: with the tensor's name.
 fn named(error: Collective, tensors: &[Tensor]) -> Error {
-    let name =
-        |tensor: u32| tensors.get(tensor as usize).map_or_else(|| tensor.to_string(), |known| known.name.clone());
+    let name = |tensor: u32| {
+        tensors.get(tensor as usize).map_or_else(|| tensor.to_string(), |known| known.name.clone())
+    };
     match error {
         Collective::NonFinite { rank, tensor } => Error::NonFinite { rank: rank.0, tensor: name(tensor) },
         Collective::Overflow { tensor } => Error::Overflow { tensor: name(tensor) },
@@ -273,7 +279,8 @@ impl Ending {
 }
 
 impl Lane {
-    /// Adds the gradients to what waits; returns the first tensor with a value that is not finite, which is not added.
+    /// Adds the gradients to what waits; returns the first tensor with a value that is not finite, which is
+    /// not added.
     fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
         match self {
             Self::Dense(lane) => lane.accumulate(gradients),
@@ -327,7 +334,8 @@ impl Lane {
     }
 }
 
-/// Adds `gradient` to `sum` unless a sum would not be finite, in which case `sum` stays as it is and the answer is no.
+/// Adds `gradient` to `sum` unless a sum would not be finite, in which case `sum` stays as it is and the
+/// answer is no.
 fn add_finite(sum: &mut [f32], gradient: &[f32]) -> bool {
     let finite = sum.iter().zip(gradient).all(|(sum, gradient)| (sum + gradient).is_finite());
     if finite {

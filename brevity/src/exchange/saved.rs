@@ -1,8 +1,8 @@
 //! An exchange in bytes, to go on after a restart as if nothing had happened.
 //!
-//! Two saved states, one after the other (see [`brevity_compress::state`]): the plan, which says of which rank and tensors
-//! this is the state, and what their lanes keep. The plan has the rank in 8 bytes and then 128 for each tensor: its
-//! description, cut to 120, and a digest of the whole of it.
+//! Two saved states, one after the other (see [`brevity_compress::state`]): the plan, which says of which
+//! rank and tensors this is the state, and what their lanes keep. The plan has the rank in 8 bytes and then
+//! 128 for each tensor: its description, cut to 120, and a digest of the whole of it.
 
 use std::io::{Read, Write};
 
@@ -16,8 +16,9 @@ use crate::error::Result;
 const TEXT_BYTES: usize = 120;
 
 impl GradientExchange {
-    /// Writes what this rank must find again after a restart: the residuals of all tensors, what waits after a failure,
-    /// and the warm start of low-rank tensors. Each rank saves its own, all after the same step. Nothing changes.
+    /// Writes what this rank must find again after a restart: the residuals of all tensors, what waits after
+    /// a failure, and the warm start of low-rank tensors. Each rank saves its own, all after the same step.
+    /// Nothing changes.
     ///
     /// Cost: 4 bytes an element, also for dense tensors, and one copy of that in memory.
     ///
@@ -46,25 +47,26 @@ impl GradientExchange {
         Ok(state::save(&self.parts, to)?)
     }
 
-    /// Takes over what [`save`](Self::save) wrote on this rank for an exchange of the same tensors in the same order. What
-    /// follows has the bits that it would have had without the restart. Densities and rules of putting back may be others
-    /// than they were: residuals are good for all of them. Reads no byte beyond the state.
+    /// Takes over what [`save`](Self::save) wrote on this rank for an exchange of the same tensors in the
+    /// same order. What follows has the bits that it would have had without the restart. Densities and rules
+    /// of putting back may be others than they were: residuals are good for all of them. Reads no byte beyond
+    /// the state.
     ///
-    /// All ranks must have loaded what was saved after the same step, or none: where tensors are of low rank, ranks that
-    /// have not find out in the next step. To go on with ranks that start anew, [`rejoin`](Self::rejoin) after loading: that
-    /// keeps the residuals, and drops the warm start.
+    /// All ranks must have loaded what was saved after the same step, or none: where tensors are of low rank,
+    /// ranks that have not find out in the next step. To go on with ranks that start anew,
+    /// [`rejoin`](Self::rejoin) after loading: that keeps the residuals, and drops the warm start.
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) for what can't be read, was cut off or damaged, and for the state of another
-    /// rank or of other tensors: nothing has changed then. After one that says that the state is impossible or that a value is
-    /// not finite, which damage can't cause, drop the exchange.
+    /// [`Error::State`](crate::Error::State) for what can't be read, was cut off or damaged, and for the
+    /// state of another rank or of other tensors: nothing has changed then. After one that says that the
+    /// state is impossible or that a value is not finite, which damage can't cause, drop the exchange.
     pub fn load(&mut self, from: &mut impl Read) -> Result<()> {
         self.load_of(self.group.rank(), from)
     }
 
-    /// As [`load`](Self::load), for what rank `rank` has saved: in a job of another number of ranks, or whose ranks have other
-    /// numbers now. What has not been sent yet is good on any rank, once: if each saved state is loaded by one rank nothing is
-    /// lost, and the residuals of ranks whose states nobody loads are.
+    /// As [`load`](Self::load), for what rank `rank` has saved: in a job of another number of ranks, or whose
+    /// ranks have other numbers now. What has not been sent yet is good on any rank, once: if each saved
+    /// state is loaded by one rank nothing is lost, and the residuals of ranks whose states nobody loads are.
     ///
     /// # Errors
     /// As [`load`](Self::load).

@@ -123,7 +123,10 @@ impl SparseLane {
         contents.part(&self.residual);
     }
 
-    pub(super) fn read_state(&mut self, contents: &mut Reader<'_>) -> std::result::Result<(), brevity_compress::Error> {
+    pub(super) fn read_state(
+        &mut self,
+        contents: &mut Reader<'_>,
+    ) -> std::result::Result<(), brevity_compress::Error> {
         contents.part(&mut self.residual)
     }
 

@@ -1,4 +1,5 @@
-//! Ranks that fork, as programs do whose data is loaded by children, over every wire between processes of one host.
+//! Ranks that fork, as programs do whose data is loaded by children, over every wire between processes of one
+//! host.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ const SOCKETS: (Choice, Settings) = (Choice::Tcp, &[("BREVITY_SHARED_MEMORY", "0
 const SHARED: (Choice, Settings) = (Choice::Tcp, &[("BREVITY_SHARED_MEMORY", "1")]);
 const UCX: (Choice, Settings) = (Choice::Ucx, &[("BREVITY_SHARED_MEMORY", "0")]);
 const UCX_TCP: (Choice, Settings) = (Choice::Ucx, &[("BREVITY_SHARED_MEMORY", "0"), ("UCX_TLS", "tcp,self")]);
-const UCX_SHARED: (Choice, Settings) = (Choice::Ucx, &[("BREVITY_SHARED_MEMORY", "1"), ("UCX_TLS", "tcp,self")]);
+const UCX_SHARED: (Choice, Settings) =
+    (Choice::Ucx, &[("BREVITY_SHARED_MEMORY", "1"), ("UCX_TLS", "tcp,self")]);
 
 /// The deadline of calls: an error must come before.
 const FAR: &str = "40";

@@ -32,7 +32,8 @@ fn declared() -> BTreeSet<String> {
 
 /// The functions that the shared library exports.
 fn exported() -> BTreeSet<String> {
-    let listing = run(Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libbrevity_capi.so")));
+    let listing =
+        run(Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libbrevity_capi.so")));
     listing.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect()
 }
 
@@ -70,17 +71,20 @@ fn the_header_stands_alone_in_c_and_cplusplus() {
     for (compiler, flags, name) in [("gcc", STRICT_C, "alone.c"), ("g++", STRICT_CPP, "alone.cpp")] {
         let file = stage.path().join(name);
         fs::write(&file, "#include <brevity.h>\nbrv_status first(void);\n").unwrap();
-        run(Command::new(compiler).args(flags).args(["-fsyntax-only", "-I"]).arg(source("include")).arg(file));
+        run(Command::new(compiler)
+            .args(flags)
+            .args(["-fsyntax-only", "-I"])
+            .arg(source("include"))
+            .arg(file));
     }
 }
 
 /// The value of a constant in the header, as `NAME = 1` or `#define NAME 1`.
 fn constant(name: &str) -> String {
     let header = header();
-    let line = header
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with(&format!("{name} = ")) || line.starts_with(&format!("#define {name} ")));
+    let line = header.lines().map(str::trim).find(|line| {
+        line.starts_with(&format!("{name} = ")) || line.starts_with(&format!("#define {name} "))
+    });
     let line = line.unwrap_or_else(|| panic!("the header has no {name}"));
     line.trim_start_matches("#define").trim_start()[name.len()..]
         .trim_start_matches([' ', '='])

@@ -1,4 +1,5 @@
-//! `install.sh`: what it installs is found by pkg-config and CMake, links shared and static, and may be moved.
+//! `install.sh`: what it installs is found by pkg-config and CMake, links shared and static, and may be
+//! moved.
 
 use std::fs;
 use std::path::Path;
@@ -99,7 +100,10 @@ endforeach()
 #[test]
 fn cmake_finds_both_libraries() {
     if Command::new("cmake").arg("--version").output().is_err() {
-        assert!(std::env::var_os("BREVITY_REQUIRE_CMAKE").is_none(), "no cmake, and BREVITY_REQUIRE_CMAKE is set");
+        assert!(
+            std::env::var_os("BREVITY_REQUIRE_CMAKE").is_none(),
+            "no cmake, and BREVITY_REQUIRE_CMAKE is set"
+        );
         eprintln!("skipped: no cmake");
         return;
     }

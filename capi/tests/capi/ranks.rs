@@ -20,7 +20,13 @@ fn launch(stage: &Stage, program: &Path, arguments: &[&str], world_size: u32) ->
     launch_over(Choice::Tcp, stage, program, arguments, world_size)
 }
 
-fn launch_over(transport: Choice, stage: &Stage, program: &Path, arguments: &[&str], world_size: u32) -> Vec<String> {
+fn launch_over(
+    transport: Choice,
+    stage: &Stage,
+    program: &Path,
+    arguments: &[&str],
+    world_size: u32,
+) -> Vec<String> {
     let output = stage.path().join("output");
     let mut words: Vec<OsString> = vec!["-c".into(), REDIRECTED.into(), program.into()];
     words.extend(arguments.iter().map(OsString::from));
@@ -40,8 +46,9 @@ fn launch_over(transport: Choice, stage: &Stage, program: &Path, arguments: &[&s
         std::thread::sleep(Duration::from_millis(5));
     }
     let report = waiter.join().unwrap().report();
-    let outputs: Vec<String> =
-        (0..world_size).map(|rank| fs::read_to_string(output.with_extension(rank.to_string())).unwrap()).collect();
+    let outputs: Vec<String> = (0..world_size)
+        .map(|rank| fs::read_to_string(output.with_extension(rank.to_string())).unwrap())
+        .collect();
     assert_eq!(report, None, "{arguments:?} on {world_size} ranks: {outputs:#?}");
     outputs
 }

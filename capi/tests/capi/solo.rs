@@ -11,7 +11,8 @@ fn succeeds(name: &str) {
 
 /// Takes away what a surrounding job may have set.
 fn alone(command: &mut Command) -> &mut Command {
-    for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "BREVITY_MASTER", "RANK", "WORLD_SIZE", "MASTER_ADDR"] {
+    for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "BREVITY_MASTER", "RANK", "WORLD_SIZE", "MASTER_ADDR"]
+    {
         command.env_remove(name);
     }
     command

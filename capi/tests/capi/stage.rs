@@ -44,7 +44,8 @@ impl Stage {
         self.compile_source(&source(&format!("tests/c/{name}")))
     }
 
-    /// As [`compile`](Self::compile), as the program's users would: nothing of a sanitizer is in the way when it ends.
+    /// As [`compile`](Self::compile), as the program's users would: nothing of a sanitizer is in the way when
+    /// it ends.
     pub fn compile_plain(&self, name: &str) -> PathBuf {
         self.compile_with(&source(&format!("tests/c/{name}")), &[])
     }
@@ -56,8 +57,11 @@ impl Stage {
 
     fn compile_with(&self, source: &Path, sanitizers: &[&str]) -> PathBuf {
         let program = self.path().join(source.file_stem().unwrap());
-        let (compiler, flags) =
-            if source.extension().is_some_and(|kind| kind == "c") { ("gcc", STRICT_C) } else { ("g++", STRICT_CPP) };
+        let (compiler, flags) = if source.extension().is_some_and(|kind| kind == "c") {
+            ("gcc", STRICT_C)
+        } else {
+            ("g++", STRICT_CPP)
+        };
         let mut command = Command::new(compiler);
         command.args(flags).args(sanitizers).arg(source).arg("-o").arg(&program);
         command.arg("-I").arg(self::source("include")).arg("-L").arg(self.path());

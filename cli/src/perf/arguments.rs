@@ -24,8 +24,8 @@ const DEFAULT_DENSITY: f64 = 0.001;
 /// Starts its own ranks on this host, unless a launcher has started this one already.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PerfArguments {
-    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather, gtopk-allreduce, or compress
-    /// for the kernels of compression, which need no ranks
+    /// What to measure: latency, bandwidth, bibandwidth, put, get, allreduce, broadcast, allgather,
+    /// gtopk-allreduce, or compress for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
     #[arg(long, value_name = "N")]
@@ -36,7 +36,8 @@ pub struct PerfArguments {
     /// Bytes, as 4:4M: the powers of two from MIN to MAX
     #[arg(long, value_name = "MIN:MAX")]
     pub size: Option<SizeRange>,
-    /// Elements of the vector, as 25M, in place of a range of sizes; compress takes 25 million unless told otherwise
+    /// Elements of the vector, as 25M, in place of a range of sizes; compress takes 25 million unless told
+    /// otherwise
     #[arg(long, value_name = "N")]
     pub elements: Option<Size>,
     /// Share of entries that is kept, a row for each [default: 0.001]
@@ -113,7 +114,10 @@ impl PerfArguments {
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
         let fewest = benchmark.fewest_ranks();
         refuse(self.np.is_some_and(|np| !(fewest..=MAX_WORLD_SIZE).contains(&np)), || {
-            format!("--np {}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks", self.np.unwrap_or(0))
+            format!(
+                "--np {}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks",
+                self.np.unwrap_or(0)
+            )
         })?;
         let without_elements = benchmark.is_paired() || benchmark == Benchmark::GtopkAllReduce;
         refuse(without_elements && dtype != Dtype::F32, || {
@@ -143,9 +147,10 @@ impl PerfArguments {
         for (option, file) in [("--json", &self.json), ("--plot", &self.plot)] {
             file.as_deref().map_or(Ok(()), |file| check_file(option, file))?;
         }
-        refuse(self.plot.as_ref().is_some_and(|file| file.extension().is_none_or(|ending| ending != "svg")), || {
-            "--plot draws SVG: give it a FILE.svg".into()
-        })
+        refuse(
+            self.plot.as_ref().is_some_and(|file| file.extension().is_none_or(|ending| ending != "svg")),
+            || "--plot draws SVG: give it a FILE.svg".into(),
+        )
     }
 
     fn cases(&self, benchmark: Benchmark, dtype: Dtype) -> Result<Vec<Case>> {
@@ -173,11 +178,15 @@ impl PerfArguments {
                 })?;
                 Ok(vec![elements * unit])
             }
-            (None, None) if benchmark == Benchmark::GtopkAllReduce => Ok(vec![DEFAULT_SPARSE_ELEMENTS * unit]),
+            (None, None) if benchmark == Benchmark::GtopkAllReduce => {
+                Ok(vec![DEFAULT_SPARSE_ELEMENTS * unit])
+            }
             (size, None) => {
                 let range = size.unwrap_or(SizeRange { min: unit, max: DEFAULT_MAX });
                 let sizes: Vec<_> = range.sizes().collect();
-                refuse(sizes[0] < unit, || format!("--size from {}: an {} has {unit} bytes", sizes[0], dtype.name()))?;
+                refuse(sizes[0] < unit, || {
+                    format!("--size from {}: an {} has {unit} bytes", sizes[0], dtype.name())
+                })?;
                 Ok(sizes)
             }
         }
@@ -193,7 +202,8 @@ fn transport(name: &str) -> Result<Choice, String> {
 }
 
 fn density(share: f64) -> Result<Density> {
-    Density::new(share).map_err(|_| Error::Arguments(format!("--density {share}: it lies above 0 and is at most 1")))
+    Density::new(share)
+        .map_err(|_| Error::Arguments(format!("--density {share}: it lies above 0 and is at most 1")))
 }
 
 fn default_iterations(bytes: usize) -> usize {
@@ -202,7 +212,9 @@ fn default_iterations(bytes: usize) -> usize {
 
 fn check_file(option: &str, file: &Path) -> Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    refuse(file.is_dir() || !folder.is_dir(), || format!("{option} {}: no file can be written there", file.display()))
+    refuse(file.is_dir() || !folder.is_dir(), || {
+        format!("{option} {}: no file can be written there", file.display())
+    })
 }
 
 #[cfg(test)]

@@ -55,7 +55,9 @@ impl From<brevity_bench::Error> for Error {
         match error {
             brevity_bench::Error::Arguments(why) => Self::Arguments(why),
             brevity_bench::Error::Collective(error) => Self::Collective(error),
-            brevity_bench::Error::Transport(error) => Self::Collective(brevity::collectives::Error::Transport(error)),
+            brevity_bench::Error::Transport(error) => {
+                Self::Collective(brevity::collectives::Error::Transport(error))
+            }
             other => Self::Measurement(other),
         }
     }
@@ -67,7 +69,9 @@ impl Error {
         let of_environment = |error: &Transport| matches!(error, Transport::Environment { .. });
         match self {
             Self::Arguments(_) => 2,
-            Self::Launch(error) | Self::Collective(Collective::Transport(error)) if of_environment(error) => 2,
+            Self::Launch(error) | Self::Collective(Collective::Transport(error)) if of_environment(error) => {
+                2
+            }
             _ => 1,
         }
     }

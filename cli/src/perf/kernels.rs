@@ -79,8 +79,10 @@ fn measure(extent: Extent, groups: &[Group], said: &mut Transcript) -> Result<Ve
 /// What each kernel takes of its bar.
 fn drawing(circumstances: &Circumstances, rows: &[Row]) -> Result<String> {
     let Circumstances { date, machine, commit, command, .. } = circumstances;
-    let head =
-        [&*format!("{command}: share of its bar that each kernel takes"), &format!("{date}, {commit}, {machine}")];
+    let head = [
+        &*format!("{command}: share of its bar that each kernel takes"),
+        &format!("{date}, {commit}, {machine}"),
+    ];
     let drawn = svg(&head, rows);
     drawn.map_err(|why| Error::Measurement(brevity_bench::Error::contestant("the drawing", why)))
 }

@@ -1,7 +1,7 @@
 //! `brevity perf`: measures an operation between ranks.
 //!
-//! The command starts its own ranks, which are this same program with the same arguments: each finds a launcher's
-//! variables in its environment and measures. Results are checked before anything is timed.
+//! The command starts its own ranks, which are this same program with the same arguments: each finds a
+//! launcher's variables in its environment and measures. Results are checked before anything is timed.
 
 mod arguments;
 mod error;

@@ -28,7 +28,8 @@ pub fn write_svg(report: &Report, path: &Path) -> Result<()> {
 
 fn draw(report: &Report, into: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
     let rows = &report.rows;
-    let by_density = rows.len() > 1 && rows.iter().all(|row| row.bytes == rows[0].bytes && row.density.is_some());
+    let by_density =
+        rows.len() > 1 && rows.iter().all(|row| row.bytes == rows[0].bytes && row.density.is_some());
     let x = |row: &Row| row.density.filter(|_| by_density).unwrap_or(row.bytes as f64);
     let times = rows.iter().flat_map(|row| FIGURES.map(|(_, _, figure)| figure(row)));
     let (x_bounds, y_bounds) = (bounds(rows.iter().map(x)), bounds(times));
@@ -42,7 +43,11 @@ fn draw(report: &Report, into: &mut String) -> Result<(), DrawingAreaErrorKind<s
         .x_label_area_size(45)
         .y_label_area_size(70)
         .build_cartesian_2d((x_bounds.0..x_bounds.1).log_scale(), (y_bounds.0..y_bounds.1).log_scale())?;
-    chart.configure_mesh().x_desc(if by_density { "density" } else { "bytes" }).y_desc("microseconds").draw()?;
+    chart
+        .configure_mesh()
+        .x_desc(if by_density { "density" } else { "bytes" })
+        .y_desc("microseconds")
+        .draw()?;
     for (name, colour, figure) in FIGURES {
         let points = || rows.iter().map(|row| (x(row), figure(row).max(y_bounds.0)));
         chart
@@ -51,14 +56,19 @@ fn draw(report: &Report, into: &mut String) -> Result<(), DrawingAreaErrorKind<s
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
         chart.draw_series(points().map(|point| Circle::new(point, 3, colour.filled())))?;
     }
-    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).background_style(WHITE).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE)
+        .draw()?;
     area.present()
 }
 
 /// A positive interval around all values, wide enough for a logarithmic axis.
 fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let positive = values.filter(|value| *value > 0.0);
-    let (low, high) = positive.fold((f64::INFINITY, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
+    let (low, high) =
+        positive.fold((f64::INFINITY, 0.0f64), |(low, high), value| (low.min(value), high.max(value)));
     if low > high { (0.1, 10.0) } else { (low / 1.3, high * 1.3) }
 }
 

@@ -39,12 +39,16 @@ pub fn check(plan: &Plan, group: &Group) -> Result<()> {
     let fewest = plan.benchmark.fewest_ranks();
     if plan.np.is_some_and(|np| np != ranks) || ranks < fewest {
         let wanted = plan.np.unwrap_or(fewest);
-        return Err(Error::Arguments(format!("the launcher started {ranks} ranks, expected {wanted}: start as many")));
+        return Err(Error::Arguments(format!(
+            "the launcher started {ranks} ranks, expected {wanted}: start as many"
+        )));
     }
     match plan.transport {
-        Some(choice) if choice != Choice::Auto && choice.name() != transport => Err(Error::Arguments(format!(
-            "--transport {choice}: the launcher's job runs over {transport}, set BREVITY_TRANSPORT={choice} for all ranks"
-        ))),
+        Some(choice) if choice != Choice::Auto && choice.name() != transport => {
+            Err(Error::Arguments(format!(
+                "--transport {choice}: the launcher's job runs over {transport}, set BREVITY_TRANSPORT={choice} for all ranks"
+            )))
+        }
         _ => Ok(()),
     }
 }
@@ -60,8 +64,8 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     }
 }
 
-/// Starts the ranks on this host, each this same program with the same arguments, and waits for them; the exit status
-/// of the first that fails.
+/// Starts the ranks on this host, each this same program with the same arguments, and waits for them; the
+/// exit status of the first that fails.
 ///
 /// # Errors
 /// When a rank can't be started, or is killed.
@@ -70,7 +74,8 @@ pub fn start(plan: &Plan) -> Result<u8> {
     // What every rank would refuse is told once, here.
     Settings::from_env()?;
     let program = env::current_exe().map_err(|error| Error::Program(error.to_string()))?;
-    let job = Launch::new(program, env::args_os().skip(1)).ranks(plan.ranks()).transport(transport).spawn()?;
+    let job =
+        Launch::new(program, env::args_os().skip(1)).ranks(plan.ranks()).transport(transport).spawn()?;
     let outcome = job.wait()?;
     let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
     match (first, outcome.report()) {
@@ -84,5 +89,6 @@ pub fn start(plan: &Plan) -> Result<u8> {
 fn transport_of_environment() -> Result<Choice> {
     let Some(name) = env::var_os("BREVITY_TRANSPORT") else { return Ok(Choice::Auto) };
     let choice = name.to_str().and_then(Choice::parse);
-    choice.ok_or_else(|| Error::Arguments(format!("BREVITY_TRANSPORT is {name:?}, expected auto, tcp or ucx")))
+    choice
+        .ok_or_else(|| Error::Arguments(format!("BREVITY_TRANSPORT is {name:?}, expected auto, tcp or ucx")))
 }

@@ -67,7 +67,12 @@ pub struct Row {
 
 impl Row {
     /// Gathers what all ranks measured; the same row on each. A collective call.
-    pub fn gather(group: &Group, benchmark: Benchmark, case: Case, measured: Measured) -> Result<Option<Self>> {
+    pub fn gather(
+        group: &Group,
+        benchmark: Benchmark,
+        case: Case,
+        measured: Measured,
+    ) -> Result<Option<Self>> {
         let times = group.all_gather_varying(measured.times)?;
         let call_times = group.all_gather_varying(measured.call_times)?;
         let mut bytes_sent = vec![0.0; group.world_size() as usize];

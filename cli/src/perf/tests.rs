@@ -137,7 +137,9 @@ fn the_job_must_be_as_the_arguments_ask() {
 fn figures_are_written_and_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let (json, svg) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
-    for line in ["gtopk-allreduce --elements 1K --density 0.01,0.1", "allreduce --size 4:64", "allreduce --size 8"] {
+    for line in
+        ["gtopk-allreduce --elements 1K --density 0.01,0.1", "allreduce --size 4:64", "allreduce --size 8"]
+    {
         let line = format!("{line} --iterations 2 --json {} --plot {}", json.display(), svg.display());
         let plan = plan(&line);
         for outcome in on_ranks(2, |group| measure_all(group, &plan)) {
@@ -146,6 +148,9 @@ fn figures_are_written_and_drawn() {
         let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         assert_eq!(figures["rows"].as_array().unwrap().len(), plan.cases.len());
         let drawing = std::fs::read_to_string(&svg).unwrap();
-        assert!(drawing.starts_with("<svg") && drawing.contains("</svg>") && drawing.contains("p99"), "{line}");
+        assert!(
+            drawing.starts_with("<svg") && drawing.contains("</svg>") && drawing.contains("p99"),
+            "{line}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! All-gather: every rank gets all ranks' vectors.
 //!
-//! Ring: `P - 1` rounds; in each a rank passes on what it got in the round before. Every rank sends all vectors but
-//! the one of its successor.
+//! Ring: `P - 1` rounds; in each a rank passes on what it got in the round before. Every rank sends all
+//! vectors but the one of its successor.
 
 use std::sync::Arc;
 
@@ -17,7 +17,10 @@ use crate::pattern::{ring_chunk, ring_predecessor, ring_successor};
 ///
 /// # Errors
 /// What the transport reports: `all` is then lost.
-pub async fn all_gather<'env, T: Element>(call: &Call<'_, 'env>, mut all: Chunk<'env, T>) -> Result<Chunk<'env, T>> {
+pub async fn all_gather<'env, T: Element>(
+    call: &Call<'_, 'env>,
+    mut all: Chunk<'env, T>,
+) -> Result<Chunk<'env, T>> {
     call.check_open()?;
     let (rank, world_size) = (call.rank(), call.world_size());
     if let Some(claim) = call.claim(all.len() / world_size as usize * size_of::<T>()) {

@@ -7,8 +7,9 @@
 //! | ring | 2 (P - 1) | 2 n (P - 1) / P | 2 (P - 1) alpha + 2 n beta (P - 1) / P |
 //! | recursive doubling | ceil(log2 P), and 1 more unless P is a power of two | n a round | rounds (alpha + n beta) |
 //!
-//! Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009. Recursive
-//! doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005.
+//! Ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+//! Recursive doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
+//! in MPICH", 2005.
 
 use ucx_sys_wrap::buffer::Chunk;
 
@@ -26,12 +27,12 @@ pub fn describe<T: Element>(count: usize, reduction: Reduction) -> Description {
     Description { reduction: reduction.number(), ..Description::new(Operation::ALL_REDUCE, T::NUMBER, count) }
 }
 
-/// Reduces `data` over all ranks, in place; the same bits on every rank, but for which NaN a sum with NaN is. The
-/// algorithm is the cheapest by `cost`, which must be the same on all ranks.
+/// Reduces `data` over all ranks, in place; the same bits on every rank, but for which NaN a sum with NaN is.
+/// The algorithm is the cheapest by `cost`, which must be the same on all ranks.
 ///
 /// # Errors
-/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent; else what the
-/// transport reports, or that the system has no memory for what is received: `data` is then lost.
+/// [`Error::Reduction`](crate::Error::Reduction) for an average of integers, before anything is sent; else
+/// what the transport reports, or that the system has no memory for what is received: `data` is then lost.
 pub async fn all_reduce<'env, T: Element>(
     call: &Call<'_, 'env>,
     mut data: Chunk<'env, T>,
@@ -55,7 +56,8 @@ pub async fn all_reduce<'env, T: Element>(
     Ok(data)
 }
 
-/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely, in `P - 1` more it passes it around.
+/// Ring all-reduce: in `P - 1` rounds every rank reduces one chunk completely, in `P - 1` more it passes it
+/// around.
 ///
 /// [`Reduction::Average`] adds without dividing.
 ///
@@ -68,7 +70,8 @@ pub async fn ring<'env, T: Element>(
 ) -> Result<Chunk<'env, T>> {
     let (rank, world_size) = (call.rank(), call.world_size());
     let (next, previous) = (ring_successor(rank, world_size), ring_predecessor(rank, world_size));
-    let lengths: Vec<usize> = (0..world_size as usize).map(|i| chunk_range(data.len(), world_size, i).len()).collect();
+    let lengths: Vec<usize> =
+        (0..world_size as usize).map(|i| chunk_range(data.len(), world_size, i).len()).collect();
     let mut incoming: Vec<T> = call.zeros(lengths[0])?;
     let mut chunks = data.split_into(lengths);
 
@@ -91,8 +94,8 @@ pub async fn ring<'env, T: Element>(
     Ok(Chunk::join_all(chunks))
 }
 
-/// Recursive doubling: in round `j` a rank adds what the rank `2^j` places away has ([`Doubling`]), until all have
-/// everything.
+/// Recursive doubling: in round `j` a rank adds what the rank `2^j` places away has ([`Doubling`]), until all
+/// have everything.
 ///
 /// [`Reduction::Average`] adds without dividing.
 ///
@@ -130,7 +133,7 @@ pub async fn recursive_doubling<'env, T: Element>(
     }
 }
 
-// Rounds begin at 0, as in every collective: ranks that make different calls then meet in the first message. A guest's
-// message can't be taken for that of round 0, which comes from another rank.
+// Rounds begin at 0, as in every collective: ranks that make different calls then meet in the first message.
+// A guest's message can't be taken for that of round 0, which comes from another rank.
 const FIRST_ROUND: u32 = 0;
 const LAST_ROUND: u32 = u32::BITS;

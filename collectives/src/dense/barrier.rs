@@ -1,7 +1,7 @@
 //! Barrier: nobody leaves before everybody has come.
 //!
-//! Dissemination: in round `j` a rank tells rank `rank + 2^j` and hears from `rank - 2^j`; `ceil(log2 P)` rounds of
-//! empty messages. Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
+//! Dissemination: in round `j` a rank tells rank `rank + 2^j` and hears from `rank - 2^j`; `ceil(log2 P)`
+//! rounds of empty messages. Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.
 
 use crate::call::Call;
 use crate::error::Result;

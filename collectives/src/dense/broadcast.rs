@@ -1,7 +1,7 @@
 //! Broadcast: every rank gets the root's vector.
 //!
-//! Binomial tree: `ceil(log2 P)` rounds of the whole vector; the root sends it `ceil(log2 P)` times. What a rank passes on
-//! is one buffer, lent to all of its sends at once.
+//! Binomial tree: `ceil(log2 P)` rounds of the whole vector; the root sends it `ceil(log2 P)` times. What a
+//! rank passes on is one buffer, lent to all of its sends at once.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ pub async fn broadcast<'env, T: Element>(
     Ok(Arc::into_inner(shared).unwrap_or_else(|| unreachable!("every send has given its count back")))
 }
 
-/// Fills `buffer` with that of `root` and freezes it: what was received is what is sent on and what is given back. All
-/// ranks pass equal lengths.
+/// Fills `buffer` with that of `root` and freezes it: what was received is what is sent on and what is given
+/// back. All ranks pass equal lengths.
 ///
 /// # Errors
 /// What the transport reports: `buffer` is then lost, its memory goes back to its pool.
@@ -57,21 +57,27 @@ pub async fn broadcast_shared<'env, T: Element>(
 ///
 /// # Errors
 /// What the transport reports.
-pub async fn broadcast_frozen<T: Element>(call: &Call<'_, '_>, buffer: SharedBuffer<T>) -> Result<SharedBuffer<T>> {
+pub async fn broadcast_frozen<T: Element>(
+    call: &Call<'_, '_>,
+    buffer: SharedBuffer<T>,
+) -> Result<SharedBuffer<T>> {
     call.check_open()?;
     to_children(call, Binomial::new(call.rank(), call.rank(), call.world_size()), 0, buffer).await
 }
 
-/// Sends the same buffer to all children of a tree, the child with the largest subtree first. The rounds are shifted by
-/// `first_round`. Gives the buffer back when nobody else has it any more.
+/// Sends the same buffer to all children of a tree, the child with the largest subtree first. The rounds are
+/// shifted by `first_round`. Gives the buffer back when nobody else has it any more.
 pub(crate) async fn to_children<'env, B: SendBuffer + Clone + 'env>(
     call: &Call<'_, 'env>,
     place: Binomial,
     first_round: u32,
     buffer: B,
 ) -> Result<B> {
-    let sends: Vec<_> =
-        place.children().rev().map(|(child, round)| call.send(child, first_round + round, buffer.clone())).collect();
+    let sends: Vec<_> = place
+        .children()
+        .rev()
+        .map(|(child, round)| call.send(child, first_round + round, buffer.clone()))
+        .collect();
     for send in sends {
         drop(send.await?);
     }

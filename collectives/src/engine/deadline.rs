@@ -1,8 +1,8 @@
 //! The time that a call is given, and what happens when it is over.
 //!
-//! The group is closed then, on all ranks: nobody could tell who has which result. Every operation that waits at that
-//! moment, here and elsewhere, ends with a timeout that names the rank that it waited for itself. So the names lead from
-//! rank to rank to the one that is late.
+//! The group is closed then, on all ranks: nobody could tell who has which result. Every operation that waits
+//! at that moment, here and elsewhere, ends with a timeout that names the rank that it waited for itself. So
+//! the names lead from rank to rank to the one that is late.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ impl Deadline {
         Self { end: now.saturating_add(timeout), is_over: false }
     }
 
-    /// Closes the group if time is over `now`, unless something else has; `expire` has operations fail that are posted
-    /// later.
+    /// Closes the group if time is over `now`, unless something else has; `expire` has operations fail that
+    /// are posted later.
     pub(super) fn look(&mut self, now: Duration, port: &Port, expire: impl FnOnce()) {
         if now >= self.end && !self.is_over {
             self.is_over = true;

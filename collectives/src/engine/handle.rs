@@ -23,9 +23,10 @@ type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;
 
 /// A non-blocking call: test it, wait for it, or await it from any runtime.
 ///
-/// Awaiting polls the engine and wakes itself again: as fast as blocking, and as busy. Dropping a handle detaches the
-/// call, since its peers still need it; it goes on whenever the engine turns. To await without being busy, ask for the
-/// progress thread and [`test`](Self::test) now and then, or sleep on [`Engine::prepare_sleep`].
+/// Awaiting polls the engine and wakes itself again: as fast as blocking, and as busy. Dropping a handle
+/// detaches the call, since its peers still need it; it goes on whenever the engine turns. To await without
+/// being busy, ask for the progress thread and [`test`](Self::test) now and then, or sleep on
+/// [`Engine::prepare_sleep`].
 #[must_use = "a dropped handle loses the call's buffers and result"]
 pub struct Handle<T> {
     engine: Arc<Engine>,
@@ -38,8 +39,8 @@ impl<T> Handle<T> {
         Self { engine: Arc::clone(engine), slot: Arc::new(Mutex::new(Some(Ok(value)))) }
     }
 
-    /// Turns the engine once and says whether the call has ended. Inside the body of another call no call comes further: await
-    /// the handle there.
+    /// Turns the engine once and says whether the call has ended. Inside the body of another call no call
+    /// comes further: await the handle there.
     #[must_use]
     pub fn test(&self) -> bool {
         self.engine.turn();
@@ -49,8 +50,8 @@ impl<T> Handle<T> {
     /// Blocks until the call has ended, which its deadline makes sure of.
     ///
     /// # Panics
-    /// With the call's own panic, if it panicked; inside the body of another non-blocking call, where this call could never come
-    /// further: await the handle there.
+    /// With the call's own panic, if it panicked; inside the body of another non-blocking call, where this
+    /// call could never come further: await the handle there.
     pub fn wait(self) -> T {
         let _blocked = Blocked::begin(&self.engine);
         let (mut waiter, mut moves) = (Waiter::new(), self.engine.moves());

@@ -1,8 +1,8 @@
 //! The progress engine: polls collectives, moves the transport, keeps deadlines.
 //!
-//! A blocking call is polled on the calling thread until it is done ([`Engine::run`]). A non-blocking call is a task
-//! that owns its buffers ([`Engine::spawn`]); whoever turns the engine, for whatever reason, moves all tasks. There is
-//! no global state, and no thread but the one that may be asked for ([`ProgressThread`]).
+//! A blocking call is polled on the calling thread until it is done ([`Engine::run`]). A non-blocking call is
+//! a task that owns its buffers ([`Engine::spawn`]); whoever turns the engine, for whatever reason, moves all
+//! tasks. There is no global state, and no thread but the one that may be asked for ([`ProgressThread`]).
 
 mod deadline;
 mod handle;
@@ -57,13 +57,13 @@ pub struct Engine {
 /// What calls that do not need the transport and their engine tell each other.
 #[derive(Default)]
 pub(crate) struct Course {
-    /// Counted up whenever a call has come further by other means than the transport, which is a reason to wait with patience
-    /// again.
+    /// Counted up whenever a call has come further by other means than the transport, which is a reason to
+    /// wait with patience again.
     pub(crate) moves: AtomicU32,
     /// Whether the engine goes, with its transport: calls that go with it end because this rank leaves.
     pub(crate) has_ended: AtomicBool,
-    /// Whether a call has ended because the group is closed. The transport knows that too, but to ask it costs as much as a
-    /// tenth of a short call.
+    /// Whether a call has ended because the group is closed. The transport knows that too, but to ask it
+    /// costs as much as a tenth of a short call.
     pub(crate) is_closed: AtomicBool,
 }
 
@@ -83,8 +83,8 @@ impl<'engine> Turns<'engine> {
         Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
 
-    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end, and `leave` before it
-    /// sleeps.
+    /// Waits a little after a turn that `moved` something or not; calls `expire` when the call must end, and
+    /// `leave` before it sleeps.
     #[inline]
     fn pause(&mut self, moved: bool, engine: &Engine, expire: impl FnOnce(), leave: impl FnOnce()) {
         let before = std::mem::replace(&mut self.moves, engine.moves());
@@ -108,8 +108,8 @@ trait Background: Send {
 }
 
 impl Engine {
-    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` says whether the ranks of its host
-    /// outnumber the processors that they may use.
+    /// An engine for `port`, of a rank that shares memory with its `neighbourhood`. `is_crowded` says whether
+    /// the ranks of its host outnumber the processors that they may use.
     #[must_use]
     pub fn new(port: Arc<Port>, neighbourhood: Option<Arc<Neighbourhood>>, is_crowded: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -141,13 +141,15 @@ impl Engine {
         &self.course
     }
 
-    /// How often to look at a flag before anything else gets a turn: not at all where others want the processor.
+    /// How often to look at a flag before anything else gets a turn: not at all where others want the
+    /// processor.
     #[must_use]
     pub fn spins(&self) -> u32 {
         if self.processor.is_shared() { 0 } else { SPINS }
     }
 
-    /// How often a receive may look for its message before anything else gets a turn: not at all where tasks want turns.
+    /// How often a receive may look for its message before anything else gets a turn: not at all where tasks
+    /// want turns.
     #[inline]
     fn looks(&self) -> u32 {
         if self.has_background() { 0 } else { self.spins() }
@@ -159,8 +161,8 @@ impl Engine {
         &self.port
     }
 
-    /// Runs `body` to its end on this thread. If it has not ended when `timeout` is over, its operations fail and the
-    /// transport is closed on all ranks: nobody could tell who has which result.
+    /// Runs `body` to its end on this thread. If it has not ended when `timeout` is over, its operations fail
+    /// and the transport is closed on all ranks: nobody could tell who has which result.
     ///
     /// Everything that `body` posted has ended when this returns.
     pub fn run<'env, R>(&self, timeout: Duration, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
@@ -169,8 +171,8 @@ impl Engine {
             &self.port,
             self.looks(),
             |comm, turn| {
-                // What a task does may wait for another thread, and who yields should be in nobody's way. A task that is
-                // started meanwhile is for the next turn.
+                // What a task does may wait for another thread, and who yields should be in nobody's way. A
+                // task that is started meanwhile is for the next turn.
                 let has_background = self.has_background();
                 if has_background || self.processor.is_shared() {
                     turn.leave();
@@ -193,8 +195,8 @@ impl Engine {
         }
     }
 
-    /// Runs `body`, which posts no operations, to its end on this thread. `expired` becomes true when operations would
-    /// fail; then `body` must end soon.
+    /// Runs `body`, which posts no operations, to its end on this thread. `expired` becomes true when
+    /// operations would fail; then `body` must end soon.
     pub(crate) fn run_without_scope<R>(
         &self,
         timeout: Duration,
@@ -215,7 +217,8 @@ impl Engine {
 
     /// Starts `body` on buffers that the task owns; the handle gives them back with the result.
     ///
-    /// The first poll happens here, so that the operations that `body` begins with are posted in program order.
+    /// The first poll happens here, so that the operations that `body` begins with are posted in program
+    /// order.
     pub fn spawn<B, R, F>(self: &Arc<Self>, timeout: Duration, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,

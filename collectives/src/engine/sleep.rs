@@ -12,14 +12,14 @@ use super::wait::LONGEST_SLEEP;
 
 /// What an engine that has nothing to do sleeps on; see [`Engine::prepare_sleep`].
 ///
-/// It keeps neither the engine nor the transport. As a descriptor it is the same one each time, so that a reactor may watch
-/// it from the first time on.
+/// It keeps neither the engine nor the transport. As a descriptor it is the same one each time, so that a
+/// reactor may watch it from the first time on.
 #[must_use = "nobody sleeps by preparing for it"]
 pub struct Sleep(Arc<Pollable>);
 
 impl Sleep {
-    /// When to turn the engine again at the latest, even if the descriptor has not become readable: deadlines are looked at
-    /// then, and another thread may have taken the news.
+    /// When to turn the engine again at the latest, even if the descriptor has not become readable: deadlines
+    /// are looked at then, and another thread may have taken the news.
     #[must_use]
     pub fn longest(&self) -> Duration {
         LONGEST_SLEEP
@@ -39,15 +39,16 @@ impl AsFd for Sleep {
 }
 
 impl Engine {
-    /// Turns once, then prepares for sleeping: what to sleep on, and for how long at most. `None` when something has moved,
-    /// or on transports that nobody can sleep on: turn again, or call this again.
+    /// Turns once, then prepares for sleeping: what to sleep on, and for how long at most. `None` when
+    /// something has moved, or on transports that nobody can sleep on: turn again, or call this again.
     ///
-    /// The promise to be woken holds until the engine is turned or a call is started, by whomever: call this before each
-    /// sleep.
+    /// The promise to be woken holds until the engine is turned or a call is started, by whomever: call this
+    /// before each sleep.
     pub fn prepare_sleep(&self) -> Option<Sleep> {
         let moves = self.moves();
-        // Neighbours are told before everything is looked at, so that one of the two sees the other. What they ring for after that
-        // look must wake the sleeper: the transport, which does not look at slots, leaves the bell alone when it is armed.
+        // Neighbours are told before everything is looked at, so that one of the two sees the other. What
+        // they ring for after that look must wake the sleeper: the transport, which does not look at slots,
+        // leaves the bell alone when it is armed.
         if let Some(neighbourhood) = self.neighbourhood() {
             neighbourhood.hear();
             neighbourhood.begin_sleep();

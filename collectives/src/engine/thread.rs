@@ -1,7 +1,8 @@
 //! A thread that turns the engine while non-blocking calls are pending and nobody else does.
 //!
-//! It exists only where it was asked for. With nothing pending, or while a blocking call turns the engine, it sleeps on a
-//! bell of its own, which is rung when a call is started and when a blocking call leaves others behind.
+//! It exists only where it was asked for. With nothing pending, or while a blocking call turns the engine, it
+//! sleeps on a bell of its own, which is rung when a call is started and when a blocking call leaves others
+//! behind.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -69,7 +70,8 @@ impl Drop for ProgressThread {
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
-            // A panic of the thread has been reported by its hook; calls then move when somebody turns the engine.
+            // A panic of the thread has been reported by its hook; calls then move when somebody turns the
+            // engine.
             let _ = thread.join();
         }
     }
@@ -162,7 +164,8 @@ impl Drop for Blocked<'_> {
         if self.alarm.blocked.fetch_sub(1, Ordering::Relaxed) != 1 {
             return;
         }
-        // Either this sees the call that was started, or the thread, once it has prepared to sleep, sees that nobody is blocked.
+        // Either this sees the call that was started, or the thread, once it has prepared to sleep, sees that
+        // nobody is blocked.
         fence(Ordering::SeqCst);
         if self.engine.has_background() {
             self.alarm.wake();

@@ -1,8 +1,9 @@
 //! How a blocked call waits: spin, then yield the processor now and then, then sleep.
 //!
-//! A yield costs a third of a microsecond even where nobody takes the processor, and while it lasts nothing is seen to
-//! arrive; where other ranks wait for the processor, a turn without one keeps them from sending what is waited for. Which
-//! of the two holds, yielding itself shows: it returns at once, or somebody has run meanwhile.
+//! A yield costs a third of a microsecond even where nobody takes the processor, and while it lasts nothing
+//! is seen to arrive; where other ranks wait for the processor, a turn without one keeps them from sending
+//! what is waited for. Which of the two holds, yielding itself shows: it returns at once, or somebody has run
+//! meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::yield_now;
@@ -14,8 +15,8 @@ use ucx_sys_wrap::shm::Neighbourhood;
 /// Looks at a flag before anything else gets a turn, where every rank has a processor of its own.
 pub(super) const SPINS: u32 = 100;
 
-/// How long to spin where a rank has its processor to itself: longer than a message of 1 MiB takes inside one host. The
-/// second is for ranks of a host that has fewer processors than ranks.
+/// How long to spin where a rank has its processor to itself: longer than a message of 1 MiB takes inside one
+/// host. The second is for ranks of a host that has fewer processors than ranks.
 const SPIN_TIME: Duration = Duration::from_micros(200);
 const SPIN_TIME_IN_A_CROWD: Duration = Duration::from_micros(10);
 
@@ -31,14 +32,15 @@ pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 /// A yield that takes longer has let somebody else run.
 const LONG_YIELD: Duration = Duration::from_nanos(800);
 
-/// So many yields in a row that nobody has used show that nobody else wants the processor. The second is for ranks of a host
-/// that has fewer processors than ranks: there the system itself keeps giving the processor back for a while to who has
-/// yielded less often than the others, and who then stops yielding keeps them all waiting for milliseconds.
+/// So many yields in a row that nobody has used show that nobody else wants the processor. The second is for
+/// ranks of a host that has fewer processors than ranks: there the system itself keeps giving the processor
+/// back for a while to who has yielded less often than the others, and who then stops yielding keeps them all
+/// waiting for milliseconds.
 const UNUSED_YIELDS: u32 = 16;
 const UNUSED_YIELDS_IN_A_CROWD: u32 = 4096;
 
-/// In a crowd, what is waited for has mostly come after one yield or two, since its sender had the processor meanwhile. The clock
-/// costs as much as half a turn: for so many of those yields it is read once.
+/// In a crowd, what is waited for has mostly come after one yield or two, since its sender had the processor
+/// meanwhile. The clock costs as much as half a turn: for so many of those yields it is read once.
 const YIELDS_PER_LOOK: u32 = 16;
 
 /// Turns since something has moved, that turn included, after which a wait is looked at more closely.
@@ -98,8 +100,8 @@ impl Processor {
         yields.is_multiple_of(YIELDS_PER_LOOK)
     }
 
-    /// Takes note of how long a yield took, which stands for `count` of them. Threads that overwrite each other lose a
-    /// count.
+    /// Takes note of how long a yield took, which stands for `count` of them. Threads that overwrite each
+    /// other lose a count.
     fn learn(&self, took: Duration, count: u32) {
         let unused = if took > LONG_YIELD { 0 } else { self.unused.load(Ordering::Relaxed) + count };
         self.unused.store(unused.min(self.telling_yields()), Ordering::Relaxed);
@@ -117,8 +119,9 @@ impl Waiter {
         }
     }
 
-    /// Waits a little after a turn that `moved` something or not: even if it did where the processor is shared, because what
-    /// comes next is of somebody who waits for the processor. Says whether it is time to [`sleep`](Self::sleep).
+    /// Waits a little after a turn that `moved` something or not: even if it did where the processor is
+    /// shared, because what comes next is of somebody who waits for the processor. Says whether it is time to
+    /// [`sleep`](Self::sleep).
     #[inline]
     pub(super) fn pause(&mut self, moved: bool, processor: &Processor) -> bool {
         let is_shared = processor.is_shared();
@@ -159,7 +162,8 @@ impl Waiter {
         false
     }
 
-    /// Sleeps until there is something to progress, at most `longest`; the first time only says that it is about to.
+    /// Sleeps until there is something to progress, at most `longest`; the first time only says that it is
+    /// about to.
     pub(super) fn sleep(&mut self, longest: Duration, port: &Port, neighbourhood: Option<&Neighbourhood>) {
         match neighbourhood {
             Some(neighbourhood) if !self.is_armed => {

@@ -43,11 +43,12 @@ impl Group {
         self.run(description, async |call| dense::broadcast(call, Chunk::from(data), root).await.map(drop))
     }
 
-    /// Reduces `data` over all ranks, in place: the same bits on every rank, but for which NaN a sum with NaN is.
+    /// Reduces `data` over all ranks, in place: the same bits on every rank, but for which NaN a sum with NaN
+    /// is.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier), or when the system has no memory for what is received; `data` is then unspecified.
-    /// [`Error::Reduction`] for an average of integers, before anything is done.
+    /// As [`barrier`](Self::barrier), or when the system has no memory for what is received; `data` is then
+    /// unspecified. [`Error::Reduction`] for an average of integers, before anything is done.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], reduction: Reduction) -> Result<()> {
         reduction.check::<T>()?;
         let description = dense::describe_all_reduce::<T>(data.len(), reduction);
@@ -58,12 +59,19 @@ impl Group {
                 host::all_reduce_rest(call, data, reduction, rest).await
             });
         }
-        self.run(description, async |call| dense::all_reduce(call, Chunk::from(data), reduction, &cost).await.map(drop))
+        self.run(description, async |call| {
+            dense::all_reduce(call, Chunk::from(data), reduction, &cost).await.map(drop)
+        })
     }
 
-    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle gives it back with
-    /// the result, which is an error in the cases named there: an average of integers starts nothing.
-    pub fn start_all_reduce<T: Element>(&self, data: Vec<T>, reduction: Reduction) -> Handle<(Vec<T>, Result<()>)> {
+    /// Starts an [`all_reduce`](Self::all_reduce) of a vector that the call owns meanwhile. The handle gives
+    /// it back with the result, which is an error in the cases named there: an average of integers starts
+    /// nothing.
+    pub fn start_all_reduce<T: Element>(
+        &self,
+        data: Vec<T>,
+        reduction: Reduction,
+    ) -> Handle<(Vec<T>, Result<()>)> {
         if let Err(error) = reduction.check::<T>() {
             return self.ended((data, Err(error)));
         }
@@ -75,9 +83,9 @@ impl Group {
             });
         }
         self.start(description, data, move |call, data| {
-            Box::pin(
-                async move { dense::all_reduce(call, Chunk::from(&mut data[..]), reduction, &cost).await.map(drop) },
-            )
+            Box::pin(async move {
+                dense::all_reduce(call, Chunk::from(&mut data[..]), reduction, &cost).await.map(drop)
+            })
         })
     }
 
@@ -111,8 +119,8 @@ impl Group {
         self.run(description, async |call| dense::all_gather_varying(call, own).await)
     }
 
-    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, the same on all
-    /// ranks.
+    /// Gathers the sparse vectors of all ranks, in rank order. `local` has at most `limit` entries, the same
+    /// on all ranks.
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more.
@@ -132,13 +140,14 @@ impl Group {
         self.run(description, async |call| sparse::topk_all_reduce(call, local, limit, 0).await)
     }
 
-    /// Sums the sparse vectors of all ranks and keeps the `k` largest entries; says what goes back to the residual.
+    /// Sums the sparse vectors of all ranks and keeps the `k` largest entries; says what goes back to the
+    /// residual.
     ///
     /// `local` has at most `k` entries, and `k` is the same on all ranks.
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more; [`Error::NonFinite`] on all ranks when a
-    /// sum overflows.
+    /// As [`barrier`](Self::barrier); [`Error::Length`] when `local` has more; [`Error::NonFinite`] on all
+    /// ranks when a sum overflows.
     pub fn gtopk_all_reduce(&self, local: SparseView<'_>, k: usize, rule: PutBack) -> Result<Gtopk> {
         check_limit(local, k)?;
         let description = sparse::describe_gtopk(local.dim());
@@ -156,7 +165,9 @@ impl Group {
         let cost = self.0.settings.cost;
         let description = low_rank::describe(batch);
         let tensors: Vec<u32> = (0..matrices.len() as u32).collect();
-        self.run(description, async |call| low_rank::low_rank_all_reduce(call, batch, matrices, &tensors, &cost).await)
+        self.run(description, async |call| {
+            low_rank::low_rank_all_reduce(call, batch, matrices, &tensors, &cost).await
+        })
     }
 }
 

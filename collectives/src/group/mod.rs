@@ -27,10 +27,11 @@ pub use settings::{DEFAULT_TIMEOUT, Settings};
 
 /// The ranks of a job, to call collectives on.
 ///
-/// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones are the
-/// same group. It is of the process that has made it: a child that is forked may drop its copy, and nothing else. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
-/// [`Error::Payload`] or an [`Error::Transport`] for want of memory or for a peer's wrong message it is closed on all ranks:
-/// calls that need a peer fail.
+/// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones
+/// are the same group. It is of the process that has made it: a child that is forked may drop its copy, and
+/// nothing else. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
+/// [`Error::Payload`] or an [`Error::Transport`] for want of memory or for a peer's wrong message it is
+/// closed on all ranks: calls that need a peer fail.
 #[derive(Clone)]
 pub struct Group(Arc<Inner>);
 
@@ -46,7 +47,8 @@ struct Inner {
 }
 
 impl Drop for Inner {
-    /// In a forked child, all that is behind the group is the parent's, and its threads are not there to wait for.
+    /// In a forked child, all that is behind the group is the parent's, and its threads are not there to wait
+    /// for.
     fn drop(&mut self) {
         if !self.owner.is_here() {
             std::mem::forget((self.thread.take(), Arc::clone(&self.engine)));
@@ -91,14 +93,23 @@ impl Group {
         let thread = settings.progress_thread.then(|| ProgressThread::start(&engine)).transpose();
         let thread = thread.map_err(Error::Transport)?;
         let sequence = AtomicU32::new(0);
-        Ok(Self(Arc::new(Inner { thread, owner: Owner::here(), engine, settings, sequence, neighbourhood, host })))
+        Ok(Self(Arc::new(Inner {
+            thread,
+            owner: Owner::here(),
+            engine,
+            settings,
+            sequence,
+            neighbourhood,
+            host,
+        })))
     }
 
     /// A group of this rank alone.
     #[must_use]
     pub fn solo() -> Self {
         let alone = ucx_sys_wrap::local::world(1);
-        let transport = alone.into_iter().next().unwrap_or_else(|| unreachable!("a world of one has one rank"));
+        let transport =
+            alone.into_iter().next().unwrap_or_else(|| unreachable!("a world of one has one rank"));
         Self::new(Box::new(transport), Settings::default())
     }
 
@@ -139,14 +150,15 @@ impl Group {
         &self.0.settings
     }
 
-    /// What moves this group's calls: for messages between two ranks without a call around each. Their tags must be of a
-    /// group number that no group of collectives has.
+    /// What moves this group's calls: for messages between two ranks without a call around each. Their tags
+    /// must be of a group number that no group of collectives has.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
     }
 
-    /// Closes the group on all ranks: their pending and later calls fail with [`Error::Aborted`] naming this rank.
+    /// Closes the group on all ranks: their pending and later calls fail with [`Error::Aborted`] naming this
+    /// rank.
     pub fn abort(&self) {
         self.port().abort();
         self.0.engine.course().is_closed.store(true, Ordering::Relaxed);
@@ -157,12 +169,12 @@ impl Group {
         self.0.engine.turn()
     }
 
-    /// For a runtime that watches descriptors: moves all non-blocking calls once and prepares for sleeping. Says what to
-    /// watch, and when to look again at the latest; `None` when something has moved: look at the handles, then call this
-    /// again.
+    /// For a runtime that watches descriptors: moves all non-blocking calls once and prepares for sleeping.
+    /// Says what to watch, and when to look again at the latest; `None` when something has moved: look at the
+    /// handles, then call this again.
     ///
-    /// The promise to be woken holds until something turns the engine or starts a call: call this before each sleep. While
-    /// no handle is pending there is nothing to watch for.
+    /// The promise to be woken holds until something turns the engine or starts a call: call this before each
+    /// sleep. While no handle is pending there is nothing to watch for.
     ///
     /// ```
     /// use brevity_collectives::{Group, Reduction};
@@ -191,14 +203,19 @@ impl Group {
         self.run_body(identity, description, Shared::default(), body)
     }
 
-    /// As [`run`](Self::run), for a body with collectives of dense vectors: among ranks of one host these go over the memory
-    /// that the ranks share, as those of the group itself do.
+    /// As [`run`](Self::run), for a body with collectives of dense vectors: among ranks of one host these go
+    /// over the memory that the ranks share, as those of the group itself do.
     ///
-    /// Calls have that memory one after the other, in the order in which they were made, and this one has it until it ends.
-    /// So `body` must not wait for a later call that uses it. Inside the body the collectives have it in the order in which
-    /// they are first polled, which must be the same on all ranks. If ranks call different things inside, and one of them
-    /// does so by messages, they may find out only when the deadline passes.
-    pub fn run_in_order<'env, R>(&self, description: Description, body: impl AsyncFnOnce(&Call<'_, 'env>) -> R) -> R {
+    /// Calls have that memory one after the other, in the order in which they were made, and this one has it
+    /// until it ends. So `body` must not wait for a later call that uses it. Inside the body the collectives
+    /// have it in the order in which they are first polled, which must be the same on all ranks. If ranks
+    /// call different things inside, and one of them does so by messages, they may find out only when the
+    /// deadline passes.
+    pub fn run_in_order<'env, R>(
+        &self,
+        description: Description,
+        body: impl AsyncFnOnce(&Call<'_, 'env>) -> R,
+    ) -> R {
         let (identity, signature) = self.next_call(&description);
         let shared = Shared::new(self.inside(signature, self.0.engine.spins()));
         self.run_body(identity, description, shared, body)
@@ -220,7 +237,8 @@ impl Group {
 
     /// Makes a non-blocking call of one's own on `buffers`; the handle gives them back with the result.
     ///
-    /// The call's number is taken here, so ranks must start their calls in the same order, whatever order they wait in.
+    /// The call's number is taken here, so ranks must start their calls in the same order, whatever order
+    /// they wait in.
     pub fn start<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
@@ -231,7 +249,8 @@ impl Group {
         self.start_body(identity, description, Shared::default(), buffers, body)
     }
 
-    /// As [`start`](Self::start), for a body with collectives of dense vectors; see [`run_in_order`](Self::run_in_order).
+    /// As [`start`](Self::start), for a body with collectives of dense vectors; see
+    /// [`run_in_order`](Self::run_in_order).
     pub fn start_in_order<B, R, F>(&self, description: Description, buffers: B, body: F) -> Handle<(B, R)>
     where
         B: Send + 'static,
@@ -287,15 +306,16 @@ impl Group {
         (Identity { group: 0, sequence, timeout: self.0.settings.timeout }, signature)
     }
 
-    /// Whether calls that need a peer can succeed. Those that can't must say nothing: to a rank that has not heard yet why
-    /// the group is closed, what they say would be the wrong call.
+    /// Whether calls that need a peer can succeed. Those that can't must say nothing: to a rank that has not
+    /// heard yet why the group is closed, what they say would be the wrong call.
     #[inline]
     fn is_open(&self) -> bool {
         !self.0.engine.course().is_closed.load(Ordering::Relaxed)
     }
 }
 
-/// Closes the group if a peer has broken the call's rules: this rank has left the call early, and nobody must wait for it.
+/// Closes the group if a peer has broken the call's rules: this rank has left the call early, and nobody must
+/// wait for it.
 fn leave(comm: &Comm<'_>, shared: &Shared) {
     if shared.is_broken() {
         comm.port().abort();

@@ -21,7 +21,8 @@ impl Group {
         self.0.host.as_ref().map(|host| Inside::new(host, outer, spins, self.0.settings.cost))
     }
 
-    /// The slots of the host, if all ranks are on it and calls of `bytes` should use them; the same on all ranks.
+    /// The slots of the host, if all ranks are on it and calls of `bytes` should use them; the same on all
+    /// ranks.
     #[inline]
     pub(super) fn host_for(&self, bytes: usize) -> Option<&Arc<Host>> {
         self.0
@@ -30,7 +31,8 @@ impl Group {
             .filter(|host| host.is_always || self.0.settings.cost.prefers_slots(self.world_size(), bytes))
     }
 
-    /// Runs a call over slots to its end on this thread: as much `at_once` as it can, then the rest in `body`.
+    /// Runs a call over slots to its end on this thread: as much `at_once` as it can, then the rest in
+    /// `body`.
     pub(super) fn run_on_host<T, S>(
         &self,
         host: &Host,
@@ -81,7 +83,9 @@ impl Group {
     ) -> Handle<(Vec<T>, Result<()>)>
     where
         T: Element,
-        F: for<'a, 'b> FnOnce(&'a mut HostCall<'b>, &'a mut [T]) -> CallFuture<'a, Result<()>> + Send + 'static,
+        F: for<'a, 'b> FnOnce(&'a mut HostCall<'b>, &'a mut [T]) -> CallFuture<'a, Result<()>>
+            + Send
+            + 'static,
     {
         let (identity, signature) = self.next_call(&description);
         let host = Arc::clone(host);

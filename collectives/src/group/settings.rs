@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::choose::Cost;
 
-/// How long a call may take unless told otherwise: dead peers are found at once, so this is for live ones that hang.
+/// How long a call may take unless told otherwise: dead peers are found at once, so this is for live ones
+/// that hang.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What a group is made with. All but the timeout and the thread must be the same on all ranks.

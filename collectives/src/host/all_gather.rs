@@ -1,7 +1,7 @@
 //! All-gather over slots: everybody writes its own, everybody reads all others'.
 //!
-//! Up to 512 bytes a rank go in the line of the flag; more in chunks of 64 KiB (256 from 4 MiB on): while a rank writes
-//! one it reads the others' of before. Every rank writes n bytes and reads n (P - 1).
+//! Up to 512 bytes a rank go in the line of the flag; more in chunks of 64 KiB (256 from 4 MiB on): while a
+//! rank writes one it reads the others' of before. Every rank writes n bytes and reads n (P - 1).
 
 use std::ops::Range;
 
@@ -32,8 +32,9 @@ pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> R
     let count = length.div_ceil(chunk);
     let first = call.take_steps(count);
     let header = call.header();
-    let piece =
-        |place: usize, index: usize| place * length + index * chunk..place * length + length.min((index + 1) * chunk);
+    let piece = |place: usize, index: usize| {
+        place * length + index * chunk..place * length + length.min((index + 1) * chunk)
+    };
     for turn in 0..=count {
         let out = (turn < count).then(|| (first.plus(turn as u64), piece(own, turn)));
         let back = turn.checked_sub(1).map(|index| (first.plus(index as u64), index));
@@ -48,9 +49,15 @@ pub async fn all_gather<T: Element>(call: &mut HostCall<'_>, all: &mut [T]) -> R
             match unwritten.take() {
                 Some((to, range)) => {
                     let (bytes, into) = apart(bytes, range, piece(place, index));
-                    call.slots().exchange((to, to.place_for(chunk), bytes), (place, step, step.place_for(chunk)), into);
+                    call.slots().exchange(
+                        (to, to.place_for(chunk), bytes),
+                        (place, step, step.place_for(chunk)),
+                        into,
+                    );
                 }
-                None => call.slots().read(place, step, step.place_for(chunk), &mut bytes[piece(place, index)]),
+                None => {
+                    call.slots().read(place, step, step.place_for(chunk), &mut bytes[piece(place, index)])
+                }
             }
         }
         if let Some((step, range)) = unwritten {

@@ -8,8 +8,8 @@
 //! | up to 64 KiB / (P - 1) | publishes its vector, reduces all vectors | n (P - 1) |
 //! | more, in chunks | publishes the chunk but for its own slice, reduces its slice of all ranks, publishes that, reads the other slices | 2 n (P - 1) / P |
 //!
-//! Chunks follow one another: while a rank writes one it reads the results of the one before the last. Slices are
-//! `div_ceil(chunk, P)` elements, rounded up to lines of 64 bytes.
+//! Chunks follow one another: while a rank writes one it reads the results of the one before the last. Slices
+//! are `div_ceil(chunk, P)` elements, rounded up to lines of 64 bytes.
 
 use std::ops::{ControlFlow, Range};
 
@@ -26,8 +26,9 @@ const ALL_BY_ALL_BYTES: usize = 64 << 10;
 /// Up to so many bytes are worth a path of their own, which clears no more memory than it needs.
 const SHORT_BYTES: usize = 64;
 
-/// A vector is cut into about this many chunks, so that the first and the last, which have nothing to overlap with, are
-/// short; but into none shorter than this, and the longest only where the vector is in no cache any more.
+/// A vector is cut into about this many chunks, so that the first and the last, which have nothing to overlap
+/// with, are short; but into none shorter than this, and the longest only where the vector is in no cache any
+/// more.
 const USUAL_CHUNKS: usize = 8;
 const LEAST_CHUNK_BYTES: usize = 32 << 10;
 const USUAL_CHUNK_BYTES: usize = 256 << 10;
@@ -47,15 +48,19 @@ pub(crate) enum Rest {
 ///
 /// # Errors
 /// When a rank is lost, aborts, calls something else or does not come in time: `data` is then unspecified.
-pub async fn all_reduce<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reduction: Reduction) -> Result<()> {
+pub async fn all_reduce<T: Element>(
+    call: &mut HostCall<'_>,
+    data: &mut [T],
+    reduction: Reduction,
+) -> Result<()> {
     match at_once(call, data, reduction) {
         ControlFlow::Break(result) => result,
         ControlFlow::Continue(rest) => all_reduce_rest(call, data, reduction, rest).await,
     }
 }
 
-/// Does an [`all_reduce`] that every rank does for itself if the others come soon, without anything that waiting needs;
-/// says what is left else.
+/// Does an [`all_reduce`] that every rank does for itself if the others come soon, without anything that
+/// waiting needs; says what is left else.
 #[inline]
 pub(crate) fn at_once<T: Element>(
     call: &mut HostCall<'_>,
@@ -165,7 +170,12 @@ fn publish_line<T: Element>(call: &mut HostCall<'_>, step: Step, data: &[T]) {
 
 /// Reduces the lines of all ranks, which have come.
 #[inline]
-fn reduce_lines<T: Element, const N: usize>(call: &mut HostCall<'_>, step: Step, data: &mut [T], reduction: Reduction) {
+fn reduce_lines<T: Element, const N: usize>(
+    call: &mut HostCall<'_>,
+    step: Step,
+    data: &mut [T],
+    reduction: Reduction,
+) {
     let world_size = call.world_size();
     let slots = call.slots();
     slots.reduce_inline::<T, N>(step, data, |into, from| T::combine(reduction, into, from));
@@ -302,8 +312,8 @@ impl Chunks {
         step.place_for(self.chunk_bytes)
     }
 
-    /// The slice of `chunk` that the rank at `place` reduces: where it begins in the chunk, and where it lies in the
-    /// vector.
+    /// The slice of `chunk` that the rank at `place` reduces: where it begins in the chunk, and where it lies
+    /// in the vector.
     fn slice(&self, chunk: usize, place: usize) -> (usize, Range<usize>) {
         let start = chunk * self.chunk;
         let length = self.chunk.min(self.length - start);
@@ -327,7 +337,10 @@ mod tests {
                     for place in 0..ranks {
                         let (at, range) = chunks.slice(chunk, place);
                         assert_eq!((range.start, at), (end, end - chunk * chunks.chunk));
-                        assert!((at + range.len()) * 4 <= chunks.chunk_bytes, "it goes beyond its place in the slot");
+                        assert!(
+                            (at + range.len()) * 4 <= chunks.chunk_bytes,
+                            "it goes beyond its place in the slot"
+                        );
                         assert!(range.is_empty() || (at * 4).is_multiple_of(64));
                         end = range.end;
                     }

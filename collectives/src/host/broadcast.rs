@@ -1,7 +1,9 @@
 //! Broadcast over slots: the root writes, everybody else reads.
 //!
-//! Up to 512 bytes go in the line of the flag; more in chunks, so that the others read one while the root writes the next, and may be up
-//! to four ahead of the slowest. The root writes every byte once, however many ranks there are. What is longer than caches goes past them to its place: its lines are not fetched to be overwritten.
+//! Up to 512 bytes go in the line of the flag; more in chunks, so that the others read one while the root
+//! writes the next, and may be up to four ahead of the slowest. The root writes every byte once, however many
+//! ranks there are. What is longer than caches goes past them to its place: its lines are not fetched to be
+//! overwritten.
 
 use ucx_sys_wrap::shm::{INLINE_BYTES, Step};
 
@@ -14,7 +16,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// From here on caches do not hold what is received until somebody reads it.
 const LONG_BYTES: usize = 32 << 20;
 
-/// Copies `data` of `root` to all ranks. All ranks pass equal lengths and the same root, which is one of them.
+/// Copies `data` of `root` to all ranks. All ranks pass equal lengths and the same root, which is one of
+/// them.
 ///
 /// The root may return before the others have the data.
 ///
@@ -66,7 +69,12 @@ async fn publish(call: &mut HostCall<'_>, first: Step, bytes: &[u8], chunk: usiz
 }
 
 /// Reads such pieces.
-async fn receive(call: &mut HostCall<'_>, (root, first): (usize, Step), bytes: &mut [u8], chunk: usize) -> Result<()> {
+async fn receive(
+    call: &mut HostCall<'_>,
+    (root, first): (usize, Step),
+    bytes: &mut [u8],
+    chunk: usize,
+) -> Result<()> {
     let is_long = bytes.len() >= LONG_BYTES;
     for (index, piece) in bytes.chunks_mut(chunk).enumerate() {
         let step = first.plus(index as u64);

@@ -18,15 +18,16 @@ use crate::error::{Error, Place, Result};
 /// The first looks of a call are one after the other: mostly the others are as far as this rank.
 const EAGER_LOOKS: u32 = 30;
 
-/// Turns after which a wait is long, and time, since turns take long where ranks share processors, or sleep: then the rank
-/// waited for is watched.
+/// Turns after which a wait is long, and time, since turns take long where ranks share processors, or sleep:
+/// then the rank waited for is watched.
 const LONG_TURNS: u32 = 32;
 const LONG_TIME: Duration = Duration::from_millis(5);
 
-/// What every algorithm over slots works with: the slots, for as long as the call has them, and waits that end.
+/// What every algorithm over slots works with: the slots, for as long as the call has them, and waits that
+/// end.
 ///
-/// A call that ends with an error, or not at all, leaves the slots in a state that no other rank knows, and closes the
-/// group, unless it ends because the group goes.
+/// A call that ends with an error, or not at all, leaves the slots in a state that no other rank knows, and
+/// closes the group, unless it ends because the group goes.
 pub struct HostCall<'a> {
     slots: &'a mut Slots,
     around: &'a Surroundings<'a>,
@@ -111,7 +112,8 @@ impl<'a> HostCall<'a> {
             None => Poll::Pending,
         })
         .await?;
-        let slots = ticket.thing().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
+        let slots =
+            ticket.thing().unwrap_or_else(|| unreachable!("the slots were there and nobody else takes them"));
         Ok(Self { slots, around, place, first: 0, is_whole: false })
     }
 
@@ -241,7 +243,10 @@ impl<'a> HostCall<'a> {
 
     /// Looks a few times; wakes the sleepers meanwhile.
     #[inline]
-    fn spin<R>(&mut self, look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>) -> Result<Option<R>> {
+    fn spin<R>(
+        &mut self,
+        look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
+    ) -> Result<Option<R>> {
         for turn in 0..=self.around.spins {
             match look(self.slots) {
                 Ok(None) => spin_loop(),

@@ -1,10 +1,11 @@
 //! The slots inside the body of a call: its collectives of dense vectors have them one after the other.
 //!
-//! The body has one ticket, taken when the call was made, and keeps it to its end. So among calls the slots go around in
-//! the order in which calls were made, and inside one in the order of its program: the same on all ranks.
+//! The body has one ticket, taken when the call was made, and keeps it to its end. So among calls the slots
+//! go around in the order in which calls were made, and inside one in the order of its program: the same on
+//! all ranks.
 //!
-//! A rank can leave a body before the others do, or leave out a collective. What it publishes next would then stand where
-//! they look for their own. So what is published inside a body says which call that is a part of.
+//! A rank can leave a body before the others do, or leave out a collective. What it publishes next would then
+//! stand where they look for their own. So what is published inside a body says which call that is a part of.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -107,7 +108,8 @@ impl Loan<'_> {
     /// # Errors
     /// As [`Claim::borrow`].
     pub(crate) async fn begin(&mut self) -> Result<HostCall<'_>> {
-        let ticket = self.ticket.as_mut().unwrap_or_else(|| unreachable!("it goes back when the loan is dropped"));
+        let ticket =
+            self.ticket.as_mut().unwrap_or_else(|| unreachable!("it goes back when the loan is dropped"));
         HostCall::begin(ticket, &self.claim.around, self.claim.place).await
     }
 }

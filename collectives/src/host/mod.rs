@@ -1,10 +1,11 @@
 //! Collectives among ranks that share memory, over the [slots](Slots) of their host.
 //!
-//! They are for groups whose ranks are all on one host. Every rank reads what the others have published, and elements
-//! are reduced in the order of ranks, by one rank for all or by all alike: the same bits everywhere, but for which NaN a sum
-//! with NaN is.
+//! They are for groups whose ranks are all on one host. Every rank reads what the others have published, and
+//! elements are reduced in the order of ranks, by one rank for all or by all alike: the same bits everywhere,
+//! but for which NaN a sum with NaN is.
 //!
-//! Calls take the slots one after the other, in the order in which they were made, which is the same on all ranks. So several may be under way, and none waits for a later one.
+//! Calls take the slots one after the other, in the order in which they were made, which is the same on all
+//! ranks. So several may be under way, and none waits for a later one.
 
 mod all_gather;
 mod all_reduce;

@@ -1,9 +1,9 @@
 //! Sparse all-gather, and the top-k all-reduce on it.
 //!
-//! Bruck's algorithm: in round `j` a rank passes all that it has, at most `2^j` vectors, to rank `rank - 2^j`:
-//! `ceil(log2 P)` rounds, and every rank receives each vector once, `8 (P - 1) k` bytes. How many entries each vector
-//! has travels in the same message. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
-//! message-passing systems", 1997.
+//! Bruck's algorithm: in round `j` a rank passes all that it has, at most `2^j` vectors, to rank `rank -
+//! 2^j`: `ceil(log2 P)` rounds, and every rank receives each vector once, `8 (P - 1) k` bytes. How many
+//! entries each vector has travels in the same message. Bruck et al., "Efficient algorithms for all-to-all
+//! communications in multiport message-passing systems", 1997.
 
 use brevity_compress::merge;
 use brevity_compress::{SparseVec, SparseView};
@@ -33,7 +33,11 @@ pub fn describe_topk(dim: usize) -> Description {
 ///
 /// # Errors
 /// What the transport reports; [`Error::Payload`] when a peer's vector is not one.
-pub async fn sparse_all_gather(call: &Call<'_, '_>, local: SparseView<'_>, limit: usize) -> Result<Vec<SparseVec>> {
+pub async fn sparse_all_gather(
+    call: &Call<'_, '_>,
+    local: SparseView<'_>,
+    limit: usize,
+) -> Result<Vec<SparseVec>> {
     call.check_open()?;
     let (rank, world_size) = (call.rank(), call.world_size());
     // No vector has more entries than elements.
@@ -87,7 +91,14 @@ impl Gathered {
     }
 
     /// Sends the first `blocks` vectors to `to` and appends as many from `from`.
-    async fn exchange(&mut self, call: &Call<'_, '_>, to: u32, from: u32, round: u32, blocks: usize) -> Result<()> {
+    async fn exchange(
+        &mut self,
+        call: &Call<'_, '_>,
+        to: u32,
+        from: u32,
+        round: u32,
+        blocks: usize,
+    ) -> Result<()> {
         let entries = self.counts.filled[..blocks].iter().map(|&count| count as usize).sum();
         let (counts, indices, values) =
             (self.counts.lend(blocks), self.indices.lend(entries), self.values.lend(entries));
@@ -112,7 +123,8 @@ impl Gathered {
             let owner = (rank as usize + offset) % world_size;
             let range = start..start + count as usize;
             start = range.end;
-            let (indices, values) = (self.indices.filled[range.clone()].to_vec(), self.values.filled[range].to_vec());
+            let (indices, values) =
+                (self.indices.filled[range.clone()].to_vec(), self.values.filled[range].to_vec());
             vectors.push(
                 SparseVec::from_parts(dim, indices, values)
                     .map_err(|error| call.refuse(owner as u32, format!("a sparse vector with {error}")))?,
@@ -130,7 +142,10 @@ fn check(counts: &[u32], lengths: &[usize], limit: usize) -> std::result::Result
     if lengths == [size_of_val(counts), bytes, bytes] && counts.iter().all(|&count| count as usize <= limit) {
         return Ok(entries);
     }
-    Err(format!("{} sparse vectors of {entries} entries in {lengths:?} bytes, at most {limit} each", counts.len()))
+    Err(format!(
+        "{} sparse vectors of {entries} entries in {lengths:?} bytes, at most {limit} each",
+        counts.len()
+    ))
 }
 
 /// A vector that fills from the front, of which pieces can be lent to operations.

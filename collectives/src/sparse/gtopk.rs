@@ -1,10 +1,11 @@
 //! gTop-k all-reduce: the `k` largest entries of the sum of all ranks' sparse vectors.
 //!
-//! Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth networks",
-//! ICDCS 2019. A binomial tree of `T` towards rank 0, where `a T b` is the `k` largest of `a + b`, then a broadcast:
-//! `2 ceil(log2 P)` rounds of at most `8 k` bytes each.
+//! Shi et al., "A distributed synchronous SGD algorithm with global top-k sparsification for low bandwidth
+//! networks", ICDCS 2019. A binomial tree of `T` towards rank 0, where `a T b` is the `k` largest of `a + b`,
+//! then a broadcast: `2 ceil(log2 P)` rounds of at most `8 k` bytes each.
 //!
-//! An index that one subtree drops can survive through another. Who then keeps the dropped part is a [`PutBack`] rule.
+//! An index that one subtree drops can survive through another. Who then keeps the dropped part is a
+//! [`PutBack`] rule.
 
 use std::mem;
 use std::sync::Arc;
@@ -23,15 +24,16 @@ use crate::pattern::{Binomial, doubling_rounds};
 /// What of a rank's contribution and of its merges goes back to its residual.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PutBack {
-    /// A contributor gets back its entries that are not in the result; a merging rank keeps what its merges dropped at
-    /// indices that are in the result. Nothing is lost, and residuals stay with the ranks whose gradients they are.
+    /// A contributor gets back its entries that are not in the result; a merging rank keeps what its merges
+    /// dropped at indices that are in the result. Nothing is lost, and residuals stay with the ranks whose
+    /// gradients they are.
     #[default]
     Conserving,
-    /// As published: a contributor gets back its entries that are not in the result. What a merge drops at an index
-    /// that is in the result is lost.
+    /// As published: a contributor gets back its entries that are not in the result. What a merge drops at an
+    /// index that is in the result is lost.
     Published,
-    /// A merging rank keeps everything that its merges drop; contributors get nothing back. Nothing is lost, but
-    /// residuals gather at the ranks that merge.
+    /// A merging rank keeps everything that its merges drop; contributors get nothing back. Nothing is lost,
+    /// but residuals gather at the ranks that merge.
     MergerKeeps,
 }
 
@@ -50,10 +52,11 @@ pub fn describe(dim: usize) -> Description {
     Description::new(Operation::GTOPK_ALL_REDUCE, f32::NUMBER, dim)
 }
 
-/// Sums the sparse vectors of all ranks and keeps the `k` largest entries by magnitude, ties to the lower index.
+/// Sums the sparse vectors of all ranks and keeps the `k` largest entries by magnitude, ties to the lower
+/// index.
 ///
-/// `local` has at most `k` entries, and `k` is the same on all ranks. Merges happen in an order that depends on the
-/// number of ranks alone. A merge whose sum is not finite poisons the call, as tensor number `tensor`.
+/// `local` has at most `k` entries, and `k` is the same on all ranks. Merges happen in an order that depends
+/// on the number of ranks alone. A merge whose sum is not finite poisons the call, as tensor number `tensor`.
 ///
 /// # Errors
 /// What the transport reports; `local` is unchanged.
@@ -137,7 +140,12 @@ impl Merger {
     }
 }
 
-fn put_back(rule: PutBack, local: SparseView<'_>, dropped: &SparseVec, result: &SparseVec) -> Result<SparseVec> {
+fn put_back(
+    rule: PutBack,
+    local: SparseView<'_>,
+    dropped: &SparseVec,
+    result: &SparseVec,
+) -> Result<SparseVec> {
     let dim = local.dim();
     let (mut among, mut others) = (SparseVec::new(dim), SparseVec::new(dim));
     if rule == PutBack::MergerKeeps {

@@ -37,9 +37,12 @@ pub(super) async fn receive(
 /// Entries of a message whose indices and values have these bytes.
 pub(super) fn entries(call: &Call<'_, '_>, lengths: &Lengths, from: u32) -> Result<usize> {
     match lengths[..] {
-        [indices, values] if indices == values && indices % size_of::<u32>() == 0 => Ok(indices / size_of::<u32>()),
+        [indices, values] if indices == values && indices % size_of::<u32>() == 0 => {
+            Ok(indices / size_of::<u32>())
+        }
         _ => {
-            let what = format!("a sparse vector with parts of {lengths:?} bytes, expected equal multiples of 4");
+            let what =
+                format!("a sparse vector with parts of {lengths:?} bytes, expected equal multiples of 4");
             Err(call.refuse(from, what))
         }
     }

@@ -60,7 +60,12 @@ impl Header {
         bytes[3] = self.format.id();
         bytes[4] = self.rice;
         let numbers = [self.dim, self.count, self.index_bytes, self.value_bytes];
-        bytes[8..].as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(bytes, number)| *bytes = number.to_le_bytes());
+        bytes[8..]
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(numbers)
+            .for_each(|(bytes, number)| *bytes = number.to_le_bytes());
         bytes
     }
 
@@ -76,17 +81,27 @@ impl Header {
             return Err(malformed("as version", MAGIC[1].into(), bytes[1].into()));
         }
         let codec = IndexCodec::ALL.get(usize::from(bytes[2])).copied();
-        let codec =
-            codec.ok_or(malformed("as index codec, of which there are", IndexCodec::ALL.len(), bytes[2].into()))?;
+        let codec = codec.ok_or(malformed(
+            "as index codec, of which there are",
+            IndexCodec::ALL.len(),
+            bytes[2].into(),
+        ))?;
         let format = Format::from_id(bytes[3]);
-        let format =
-            format.ok_or(malformed("as value format, of which there are", Format::ALL.len(), bytes[3].into()))?;
+        let format = format.ok_or(malformed(
+            "as value format, of which there are",
+            Format::ALL.len(),
+            bytes[3].into(),
+        ))?;
         let most_rice = if codec == IndexCodec::Rice { MOST_RICE } else { 0 };
         if bytes[4] > most_rice {
             return Err(malformed("as Rice parameter, at most", most_rice.into(), bytes[4].into()));
         }
         if bytes[5..8] != [0; 3] {
-            return Err(malformed("in bytes 5 to 7", 0, bytes[5..8].iter().map(|&byte| usize::from(byte)).sum()));
+            return Err(malformed(
+                "in bytes 5 to 7",
+                0,
+                bytes[5..8].iter().map(|&byte| usize::from(byte)).sum(),
+            ));
         }
         let mut numbers = bytes[8..].as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes));
         let mut number = || numbers.next().unwrap_or(0);

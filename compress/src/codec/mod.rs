@@ -7,9 +7,9 @@
 //! | [`Rice`](IndexCodec::Rice) | 1.01 to 1.05 times the entropy where places are random | links so slow that nanoseconds an index don't count |
 //! | [`Bitmap`](IndexCodec::Bitmap) | `n / 8` | one entry in six or more |
 //!
-//! All sizes are known after one pass over the indices, so the smallest is taken without being tried. The message is
-//! described byte by byte in `docs/compression.md`. [`decode`] believes nothing: what comes out is a sparse vector with
-//! rising indices and finite values, or an error.
+//! All sizes are known after one pass over the indices, so the smallest is taken without being tried. The
+//! message is described byte by byte in `docs/compression.md`. [`decode`] believes nothing: what comes out is
+//! a sparse vector with rising indices and finite values, or an error.
 //!
 //! ```
 //! use brevity_compress::codec::{Choice, Encoder, Plain, decode};
@@ -63,9 +63,9 @@ impl Encoder {
         Self::default()
     }
 
-    /// Replaces `message` by the message of `entries`, values as `quantiser` writes them. Which codec was chosen is the
-    /// same for the same entries everywhere. Cost: two passes over the
-    /// indices (one more for Rice), those of the quantiser, a copy of its bytes.
+    /// Replaces `message` by the message of `entries`, values as `quantiser` writes them. Which codec was
+    /// chosen is the same for the same entries everywhere. Cost: two passes over the indices (one more for
+    /// Rice), those of the quantiser, a copy of its bytes.
     ///
     /// # Errors
     /// [`Error::NonFinite`] for the first value that is NaN or infinite; `message` is empty then.
@@ -93,7 +93,9 @@ impl Encoder {
         message.resize(HEADER_BYTES + plan.bytes, 0);
         let (indices, bytes) = (entries.indices(), &mut message[HEADER_BYTES..]);
         match plan.codec {
-            IndexCodec::Raw => bytes.as_chunks_mut().0.iter_mut().zip(indices).for_each(|(b, i)| *b = i.to_le_bytes()),
+            IndexCodec::Raw => {
+                bytes.as_chunks_mut().0.iter_mut().zip(indices).for_each(|(b, i)| *b = i.to_le_bytes())
+            }
             IndexCodec::Packed => packed::encode(indices, &self.widths, bytes),
             IndexCodec::Rice => rice::encode(indices, plan.rice, bytes),
             IndexCodec::Bitmap => bitmap::encode(indices, bytes),
@@ -133,13 +135,14 @@ struct Plan {
     bytes: usize,
 }
 
-/// Replaces `out` by the sparse vector of a message, which may come from anywhere. At most `limit` entries and the agreed
-/// `dim` are accepted, and room is made only for entries that the message is long enough to hold. Does not allocate once
-/// `out` has had as many entries.
+/// Replaces `out` by the sparse vector of a message, which may come from anywhere. At most `limit` entries
+/// and the agreed `dim` are accepted, and room is made only for entries that the message is long enough to
+/// hold. Does not allocate once `out` has had as many entries.
 ///
 /// # Errors
-/// [`Error::Malformed`] for bytes that no encoder writes, [`Error::IndexOutOfRange`] or [`Error::UnsortedIndices`] for such
-/// indices, [`Error::NonFinite`] for such values, [`Error::TooLong`] for `dim` above 2^32. `out` has no entries then.
+/// [`Error::Malformed`] for bytes that no encoder writes, [`Error::IndexOutOfRange`] or
+/// [`Error::UnsortedIndices`] for such indices, [`Error::NonFinite`] for such values, [`Error::TooLong`] for
+/// `dim` above 2^32. `out` has no entries then.
 pub fn decode(message: &[u8], dim: usize, limit: usize, out: &mut SparseVec) -> Result<(), Error> {
     crate::error::check_addressable(dim)?;
     out.fill(dim, |indices, values| {

@@ -1,12 +1,14 @@
-//! Gaps in blocks of 128, each with as many bits as its widest needs: the widths, one byte a block, then the blocks.
+//! Gaps in blocks of 128, each with as many bits as its widest needs: the widths, one byte a block, then the
+//! blocks.
 //!
-//! The gap of an index is how many places lie between the one before and it; the first index counts from 0. So gaps of
-//! whatever bits make rising indices, and only the last of a block is compared with the length: where a block of gaps
-//! can't pass 2^32, arithmetic that wraps shows where it ends. Wider gaps are summed one by one.
+//! The gap of an index is how many places lie between the one before and it; the first index counts from 0.
+//! So gaps of whatever bits make rising indices, and only the last of a block is compared with the length:
+//! where a block of gaps can't pass 2^32, arithmetic that wraps shows where it ends. Wider gaps are summed
+//! one by one.
 //!
-//! A block is packed as by crate `bitpacking`: SIMD-BP128 (Lemire and Boytsov 2015), four lanes of 32 gaps. What is left
-//! at the end, less than a block, is packed in plain order: gap `i` in bits `width * i ..` of the bytes read as one
-//! little-endian number.
+//! A block is packed as by crate `bitpacking`: SIMD-BP128 (Lemire and Boytsov 2015), four lanes of 32 gaps.
+//! What is left at the end, less than a block, is packed in plain order: gap `i` in bits `width * i ..` of
+//! the bytes read as one little-endian number.
 
 use bitpacking::{BitPacker, BitPacker4x};
 
@@ -43,7 +45,8 @@ pub(super) fn encode(indices: &[u32], widths: &[u8], bytes: &mut [u8]) {
     }
 }
 
-/// Replaces `indices` by `count` others, without zeroing them first. The widths bound the count: 128 indices a byte.
+/// Replaces `indices` by `count` others, without zeroing them first. The widths bound the count: 128 indices
+/// a byte.
 pub(super) fn decode(packed: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
     let blocks = count.div_ceil(BLOCK);
     let Some((widths, mut rest)) = packed.split_at_checked(blocks) else {

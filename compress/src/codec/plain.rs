@@ -20,7 +20,12 @@ impl Quantiser for Plain {
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         check_finite(values)?;
         bytes.resize(4 * values.len(), 0);
-        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+        bytes
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(values)
+            .for_each(|(bytes, value)| *bytes = value.to_le_bytes());
         Ok(())
     }
 }

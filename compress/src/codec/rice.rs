@@ -1,12 +1,15 @@
-//! Golomb-Rice codes of gaps (Rice and Plaunt 1971): of a gap, `gap >> parameter` zeros and a one, then the lowest
-//! `parameter` bits, all from the least significant bit of the first byte on. Bits after the last gap are 0.
+//! Golomb-Rice codes of gaps (Rice and Plaunt 1971): of a gap, `gap >> parameter` zeros and a one, then the
+//! lowest `parameter` bits, all from the least significant bit of the first byte on. Bits after the last gap
+//! are 0.
 
 use super::header::{MOST_RICE, malformed};
 use crate::Error;
 
-/// The parameter that suits gaps of a geometric law with this mean best: the mean is known from the last index.
+/// The parameter that suits gaps of a geometric law with this mean best: the mean is known from the last
+/// index.
 ///
-/// `1 + floor(log2(ln(phi - 1) / ln(mean / (mean + 1))))` (Kiely 2004), with `-1 / (mean + 1/2)` for the lower logarithm.
+/// `1 + floor(log2(ln(phi - 1) / ln(mean / (mean + 1))))` (Kiely 2004), with `-1 / (mean + 1/2)` for the
+/// lower logarithm.
 pub(super) fn parameter(indices: &[u32]) -> u8 {
     let Some(&last) = indices.last() else { return 0 };
     let count = indices.len() as u64;
@@ -77,7 +80,8 @@ pub(super) fn decode(
     if bytes.len() != used {
         return Err(malformed("bytes of Rice codes", used, bytes.len()));
     }
-    let over = bytes.last().map_or(0, |&last| if bits.bit.is_multiple_of(8) { 0 } else { last >> (bits.bit % 8) });
+    let over =
+        bytes.last().map_or(0, |&last| if bits.bit.is_multiple_of(8) { 0 } else { last >> (bits.bit % 8) });
     if over == 0 { Ok(()) } else { Err(malformed("in the bits after the last Rice code", 0, over.into())) }
 }
 

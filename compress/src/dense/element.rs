@@ -8,7 +8,8 @@ use half::{bf16, f16};
 use crate::simd::half::{Bf16, F16};
 use crate::simd::{Level, dense, half as halves};
 
-/// A type that gradients come in: `f32`, `f64`, [`f16`](struct@f16), [`bf16`]. Residuals and all other state are `f32`.
+/// A type that gradients come in: `f32`, `f64`, [`f16`](struct@f16), [`bf16`]. Residuals and all other state
+/// are `f32`.
 pub trait Element: Copy + Debug + Default + PartialEq + Send + Sync + 'static + private::Kernels {
     /// The type's name.
     const NAME: &'static str;

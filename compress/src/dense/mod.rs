@@ -1,8 +1,9 @@
 //! Dense vectors of any [`Element`] type: sums, products and conversions at the speed of memory.
 //!
-//! Values of 16 bits are added in `f32` and rounded once to nearest, ties to even. All results are the same bits on every
-//! CPU, save for which NaN a NaN is. `f32` and `f64` sums follow IEEE 754: [`add_assign`] and [`scale`] look at nothing,
-//! a NaN or an infinity in stays one; what goes into state or changes type is checked and reported.
+//! Values of 16 bits are added in `f32` and rounded once to nearest, ties to even. All results are the same
+//! bits on every CPU, save for which NaN a NaN is. `f32` and `f64` sums follow IEEE 754: [`add_assign`] and
+//! [`scale`] look at nothing, a NaN or an infinity in stays one; what goes into state or changes type is
+//! checked and reported.
 
 mod element;
 
@@ -26,8 +27,8 @@ pub fn add_assign<E: Element>(a: &mut [E], b: &[E]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `a += b` by the loop that the compiler makes for this CPU, without asking for memory ahead: the floor that kernels are
-/// measured by. [`add_assign`] is for use.
+/// `a += b` by the loop that the compiler makes for this CPU, without asking for memory ahead: the floor that
+/// kernels are measured by. [`add_assign`] is for use.
 ///
 /// # Errors
 /// As [`add_assign`].
@@ -45,8 +46,9 @@ pub fn scale<E: Element>(values: &mut [E], factor: f32) {
 /// `r += g`, in `f32`, whatever the type of `g`. Cost: one pass.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`]: `r` is unchanged then. [`Error::NonFinite`] for the first sum that is not finite, as an `f32`:
-/// `r` is finite then and what it was, but for the rounding of adding and subtracting the `g` before that place.
+/// [`Error::LengthMismatch`]: `r` is unchanged then. [`Error::NonFinite`] for the first sum that is not
+/// finite, as an `f32`: `r` is finite then and what it was, but for the rounding of adding and subtracting
+/// the `g` before that place.
 pub fn accumulate<E: Element>(r: &mut [f32], g: &[E]) -> Result<(), Error> {
     check_length(r.len(), g.len())?;
     let level = Level::best();
@@ -86,12 +88,14 @@ fn undo<E: Element>(level: Level, r: &mut [f32], g: &[E], done: usize) -> Error 
     }
 }
 
-/// `r -= g`, of what has been added: finite where both are. The sum was rounded, so the difference may pass the largest number
-/// by half a unit.
+/// `r -= g`, of what has been added: finite where both are. The sum was rounded, so the difference may pass
+/// the largest number by half a unit.
 pub(crate) fn take_out<E: Element>(level: Level, r: &mut [f32], g: &[E]) {
     let mut wide = [0.0; BLOCK];
     for (r, g) in r.chunks_mut(BLOCK).zip(g.chunks(BLOCK)) {
-        r.iter_mut().zip(as_f32(level, g, &mut wide)).for_each(|(r, g)| *r = (*r - g).clamp(f32::MIN, f32::MAX));
+        r.iter_mut()
+            .zip(as_f32(level, g, &mut wide))
+            .for_each(|(r, g)| *r = (*r - g).clamp(f32::MIN, f32::MAX));
     }
 }
 
@@ -108,8 +112,8 @@ fn as_f32<'a, E: Element>(level: Level, values: &'a [E], wide: &'a mut [f32; BLO
 /// `to = from`, `f64` rounded to nearest.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is a NaN or infinite:
-/// all of `to` is written then.
+/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is a NaN
+/// or infinite: all of `to` is written then.
 pub fn to_f32<E: Element>(from: &[E], to: &mut [f32]) -> Result<(), Error> {
     check_length(from.len(), to.len())?;
     let level = Level::best();
@@ -124,9 +128,9 @@ pub fn to_f32<E: Element>(from: &[E], to: &mut [f32]) -> Result<(), Error> {
 /// `to = from`, rounded to nearest.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is a NaN or infinite,
-/// such as 70,000 becomes in [`f16`](half::f16): all of `to` is written then. [`from_f32_saturating`] is for values that may
-/// be too large.
+/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is a NaN
+/// or infinite, such as 70,000 becomes in [`f16`](half::f16): all of `to` is written then.
+/// [`from_f32_saturating`] is for values that may be too large.
 pub fn from_f32<E: Element>(from: &[f32], to: &mut [E]) -> Result<(), Error> {
     check_length(from.len(), to.len())?;
     let level = Level::best();
@@ -142,12 +146,12 @@ pub fn from_f32<E: Element>(from: &[f32], to: &mut [E]) -> Result<(), Error> {
     Err(first_non_finite(results))
 }
 
-/// `to = from`, rounded to nearest; what is larger than [`Element::LARGEST`] becomes that, with its sign. Returns how many
-/// values were cut so.
+/// `to = from`, rounded to nearest; what is larger than [`Element::LARGEST`] becomes that, with its sign.
+/// Returns how many values were cut so.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first NaN or infinity in `from`: `to` is
-/// written up to there, or less.
+/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first NaN or infinity in
+/// `from`: `to` is written up to there, or less.
 pub fn from_f32_saturating<E: Element>(from: &[f32], to: &mut [E]) -> Result<usize, Error> {
     check_length(from.len(), to.len())?;
     let level = Level::best();

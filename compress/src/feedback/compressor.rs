@@ -23,17 +23,18 @@ pub trait Compressor {
     /// `dense += factor * decoded message`.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] for a `dense` of another length, which is unchanged then. [`Error::NonFinite`] for a sum that
-    /// is not finite: `dense` must be finite then and what it was, to rounding. [`add_in_parts`] sees to that.
+    /// [`Error::LengthMismatch`] for a `dense` of another length, which is unchanged then.
+    /// [`Error::NonFinite`] for a sum that is not finite: `dense` must be finite then and what it was, to
+    /// rounding. [`add_in_parts`] sees to that.
     fn add_decoded(&self, message: &Self::Message, factor: f32, dense: &mut [f32]) -> Result<(), Error>;
 
-    /// `r += g`, compresses the sum into `message`, and leaves in `r` what the message misses. Compressors that can do it in
-    /// one pass do.
+    /// `r += g`, compresses the sum into `message`, and leaves in `r` what the message misses. Compressors
+    /// that can do it in one pass do.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for a sum that is not finite: `residual` is
-    /// what it was, to rounding, and `message` is not to be sent. After an error of the compressor's own, or one of
-    /// [`add_decoded`](Self::add_decoded), the gradient stays in the residual.
+    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for a sum that is not
+    /// finite: `residual` is what it was, to rounding, and `message` is not to be sent. After an error of the
+    /// compressor's own, or one of [`add_decoded`](Self::add_decoded), the gradient stays in the residual.
     fn feed(
         &mut self,
         residual: &mut Residual,
@@ -49,14 +50,18 @@ pub trait Compressor {
 /// Elements of a part: few enough for a copy to stay in the cache.
 const PART: usize = 8192;
 
-/// Adds to `dense` whatever `add` adds, part by part, and takes it out again if a sum turns out not to be finite.
+/// Adds to `dense` whatever `add` adds, part by part, and takes it out again if a sum turns out not to be
+/// finite.
 ///
-/// `add(sign, range, part)` is to add its decoded values in `range`, times `sign` (1 or -1), to `part`, which holds these elements.
-/// Parts begin at multiples of 8192. Cost: a pass.
+/// `add(sign, range, part)` is to add its decoded values in `range`, times `sign` (1 or -1), to `part`, which
+/// holds these elements. Parts begin at multiples of 8192. Cost: a pass.
 ///
 /// # Errors
 /// [`Error::NonFinite`] for the first sum that is not finite: `dense` is what it was, to rounding.
-pub fn add_in_parts(dense: &mut [f32], mut add: impl FnMut(f32, Range<usize>, &mut [f32])) -> Result<(), Error> {
+pub fn add_in_parts(
+    dense: &mut [f32],
+    mut add: impl FnMut(f32, Range<usize>, &mut [f32]),
+) -> Result<(), Error> {
     let (level, mut before) = (Level::best(), [0.0; PART]);
     for first in (0..dense.len()).step_by(PART) {
         let range = first..dense.len().min(first + PART);

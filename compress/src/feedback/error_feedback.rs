@@ -15,15 +15,17 @@ pub enum Rule {
     /// `delta` minus what the own message says (the text of Vogels et al., NeurIPS 2019).
     #[default]
     Own,
-    /// `delta` minus the average that came back (their program's rule). For compressors that are linear, the ranks' mean
-    /// update is that of [`Own`](Self::Own) but for rounding; each rank's error random-walks, however, to norms that drown half precision.
+    /// `delta` minus the average that came back (their program's rule). For compressors that are linear, the
+    /// ranks' mean update is that of [`Own`](Self::Own) but for rounding; each rank's error random-walks,
+    /// however, to norms that drown half precision.
     Global,
 }
 
-/// Error feedback around any compressor: the difference between what was handed in and what was sent stays in the residual.
+/// Error feedback around any compressor: the difference between what was handed in and what was sent stays in
+/// the residual.
 ///
-/// Each step: [`compress`](Self::compress), send and reduce, [`settle`](Self::settle) with the average that came back. If
-/// that fails, [`put_back`](Self::put_back) instead. Holds one dense vector.
+/// Each step: [`compress`](Self::compress), send and reduce, [`settle`](Self::settle) with the average that
+/// came back. If that fails, [`put_back`](Self::put_back) instead. Holds one dense vector.
 ///
 /// ```
 /// use brevity_compress::SparseVec;
@@ -81,17 +83,24 @@ impl<C: Compressor> ErrorFeedback<C> {
         &mut self.residual
     }
 
-    /// Adds `gradient` to the residual and writes to `message` what the compressor can say of it. By the own rule the
-    /// residual loses that at once. By the global rule a message that was not settled counts as not delivered.
+    /// Adds `gradient` to the residual and writes to `message` what the compressor can say of it. By the own
+    /// rule the residual loses that at once. By the global rule a message that was not settled counts as not
+    /// delivered.
     ///
-    /// Cost by the own rule: that of [`Compressor::feed`], one pass for [`TopK`](super::TopK), else a pass to add, the compressor's, and one to
-    /// take out. By the global rule: a pass to add, the compressor's, and one to settle.
+    /// Cost by the own rule: that of [`Compressor::feed`], one pass for [`TopK`](super::TopK), else a pass to
+    /// add, the compressor's, and one to take out. By the global rule: a pass to add, the compressor's, and
+    /// one to settle.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first element of the gradient, or the first
-    /// sum, that is not finite: the residual is what it was, to rounding. An error of the compressor's own, or a message that
-    /// overflows the residual, leaves the gradient there. `message` is not to be sent after any of them.
-    pub fn compress<'a>(&mut self, gradient: impl Into<Gradient<'a>>, message: &mut C::Message) -> Result<(), Error> {
+    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first element of the
+    /// gradient, or the first sum, that is not finite: the residual is what it was, to rounding. An error of
+    /// the compressor's own, or a message that overflows the residual, leaves the gradient there. `message`
+    /// is not to be sent after any of them.
+    pub fn compress<'a>(
+        &mut self,
+        gradient: impl Into<Gradient<'a>>,
+        message: &mut C::Message,
+    ) -> Result<(), Error> {
         let gradient = gradient.into();
         self.pending = false;
         match self.rule {
@@ -105,12 +114,12 @@ impl<C: Compressor> ErrorFeedback<C> {
         }
     }
 
-    /// What came back: the average of what all ranks' messages say. By the global rule it is taken out of the residual, unless
-    /// no message is under way. By the own rule nothing happens.
+    /// What came back: the average of what all ranks' messages say. By the global rule it is taken out of the
+    /// residual, unless no message is under way. By the own rule nothing happens.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]. By the global rule [`Error::NonFinite`] for the first element or difference that is not
-    /// finite; the residual is what it was then, to rounding, and the message still under way.
+    /// [`Error::LengthMismatch`]. By the global rule [`Error::NonFinite`] for the first element or difference
+    /// that is not finite; the residual is what it was then, to rounding, and the message still under way.
     pub fn settle(&mut self, average: &[f32]) -> Result<(), Error> {
         check_length(self.residual.len(), average.len())?;
         if self.pending {
@@ -152,8 +161,8 @@ impl<C: Compressor> ErrorFeedback<C> {
     }
 }
 
-/// The residual. A message that is under way by the global rule counts as not delivered. What the compressor remembers is to be saved
-/// apart.
+/// The residual. A message that is under way by the global rule counts as not delivered. What the compressor
+/// remembers is to be saved apart.
 impl<C> State for ErrorFeedback<C> {
     fn kind(&self) -> [u8; 4] {
         *b"erfb"

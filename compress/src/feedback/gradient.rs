@@ -7,8 +7,8 @@ use half::{bf16, f16};
 use crate::dense::Element;
 use crate::simd::{Level, prefetch_at};
 
-/// A borrowed gradient. Sums and residuals are `f32`; elements of other types are converted on the way, `f64` rounded to nearest:
-/// what lies beyond the range of `f32` counts as infinite.
+/// A borrowed gradient. Sums and residuals are `f32`; elements of other types are converted on the way, `f64`
+/// rounded to nearest: what lies beyond the range of `f32` counts as infinite.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Gradient<'a> {

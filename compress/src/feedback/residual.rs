@@ -67,9 +67,9 @@ impl Residual {
         Ok(())
     }
 
-    /// [`accumulate`](Self::accumulate) and [`select`](Self::select) in one pass: see [`feed_top_k`](select::feed_top_k). Where a
-    /// sum is not finite the residual keeps what it had, and the answer says so; who will not send then puts `out` back and
-    /// [withdraws](Self::withdraw) the gradient.
+    /// [`accumulate`](Self::accumulate) and [`select`](Self::select) in one pass: see
+    /// [`feed_top_k`](select::feed_top_k). Where a sum is not finite the residual keeps what it had, and the
+    /// answer says so; who will not send then puts `out` back and [withdraws](Self::withdraw) the gradient.
     ///
     /// # Errors
     /// As [`feed_top_k`](select::feed_top_k); the residual is unchanged then.
@@ -80,7 +80,8 @@ impl Residual {
         out: &mut SparseVec,
         scratch: &mut TopKScratch,
     ) -> Result<Option<LeftOut>, Error> {
-        let left_out = select::feed_top_k(&mut self.values, gradient.into(), k, &mut self.hint, out, scratch)?;
+        let left_out =
+            select::feed_top_k(&mut self.values, gradient.into(), k, &mut self.hint, out, scratch)?;
         self.overflowed.clear();
         self.overflowed.extend(scratch.overflowed().map(|(_, index)| index));
         self.lower_ceiling(self.hint, k, left_out);
@@ -110,9 +111,9 @@ impl Residual {
         Ok(left_out)
     }
 
-    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) out again where it was added, after what was selected
-    /// has been [put back](Self::put_back): to the rounding of the sum, so that what was below half an ulp of a large gradient
-    /// is lost. Not for hot paths.
+    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) out again where it was added, after
+    /// what was selected has been [put back](Self::put_back): to the rounding of the sum, so that what was
+    /// below half an ulp of a large gradient is lost. Not for hot paths.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; the residual is unchanged then.
@@ -196,7 +197,8 @@ impl Residual {
         Ok(())
     }
 
-    /// What stays after `k` entries or all have been selected is no larger than the smallest of them, but for what was left out.
+    /// What stays after `k` entries or all have been selected is no larger than the smallest of them, but for
+    /// what was left out.
     fn lower_ceiling(&mut self, hint: Hint, k: usize, left_out: Option<LeftOut>) {
         let ceiling = f64::from(if k == 0 { f32::MAX } else { hint.threshold() });
         self.ceiling = if left_out.is_some() { self.ceiling.max(ceiling) } else { ceiling };
@@ -246,9 +248,11 @@ mod tests {
     fn failed_accumulation_changes_nothing() {
         let mut residual = loaded(&[1.0, 1e-30, f32::MAX]);
         let before = residual.values().to_vec();
-        for (gradient, index) in
-            [([1e30, f32::NAN, f32::INFINITY], 1), ([1e30, 1e30, f32::MAX], 2), ([f32::NEG_INFINITY, 0.0, 0.0], 0)]
-        {
+        for (gradient, index) in [
+            ([1e30, f32::NAN, f32::INFINITY], 1),
+            ([1e30, 1e30, f32::MAX], 2),
+            ([f32::NEG_INFINITY, 0.0, 0.0], 0),
+        ] {
             let found = residual.accumulate(&gradient);
             assert!(matches!(found, Err(Error::NonFinite { index: i, .. }) if i == index), "{found:?}");
             assert_eq!(residual.values(), before);
@@ -314,7 +318,11 @@ mod tests {
         residual.withdraw(&gradient[..]).unwrap();
         let off = |i: usize| (residual.values()[i] - before[i]).abs();
         // An ulp of 1e10 is 1024.
-        assert!(off(0) <= 512.0 && off(1) <= 512.0 && off(2) == 0.0 && off(3) == 0.0, "{:?}", residual.values());
+        assert!(
+            off(0) <= 512.0 && off(1) <= 512.0 && off(2) == 0.0 && off(3) == 0.0,
+            "{:?}",
+            residual.values()
+        );
     }
 
     #[test]

@@ -40,8 +40,15 @@ impl Compressor for TopK {
         add_entries(message.view(), factor, dense)
     }
 
-    fn feed(&mut self, residual: &mut Residual, gradient: Gradient<'_>, message: &mut SparseVec) -> Result<(), Error> {
-        let Some(first) = residual.feed_top_k(gradient, self.k, message, &mut self.scratch)? else { return Ok(()) };
+    fn feed(
+        &mut self,
+        residual: &mut Residual,
+        gradient: Gradient<'_>,
+        message: &mut SparseVec,
+    ) -> Result<(), Error> {
+        let Some(first) = residual.feed_top_k(gradient, self.k, message, &mut self.scratch)? else {
+            return Ok(());
+        };
         residual.put_back(message.view())?;
         residual.withdraw(gradient)?;
         message.clear();
@@ -49,8 +56,8 @@ impl Compressor for TopK {
     }
 }
 
-/// Any other choice of entries: a function that copies some entries of a dense vector, as they are, to a sparse vector, by
-/// rising index.
+/// Any other choice of entries: a function that copies some entries of a dense vector, as they are, to a
+/// sparse vector, by rising index.
 ///
 /// ```
 /// use brevity_compress::SparseVec;

@@ -59,8 +59,8 @@ impl Batch {
         &self.states
     }
 
-    /// What the states began with: 0 for seeds, else a checksum of the saved state that was loaded last. Ranks that are to
-    /// stay together must have the same.
+    /// What the states began with: 0 for seeds, else a checksum of the saved state that was loaded last.
+    /// Ranks that are to stay together must have the same.
     pub fn origin(&self) -> u64 {
         self.origin
     }
@@ -133,7 +133,12 @@ impl Batch {
     ///
     /// # Errors
     /// As [`left_factors`](Self::left_factors), with `q` for `p`.
-    pub fn right_factors(&mut self, matrices: &[&[f32]], p: &[f32], q: &mut [f32]) -> Result<(), MatrixError> {
+    pub fn right_factors(
+        &mut self,
+        matrices: &[&[f32]],
+        p: &[f32],
+        q: &mut [f32],
+    ) -> Result<(), MatrixError> {
         self.check(matrices.len(), self.p_len(), p.len())?;
         for (position, m) in matrices.iter().enumerate() {
             self.right_factor(position, m, p, q)?;
@@ -154,14 +159,20 @@ impl Batch {
         self.states[position].right_factor(m, p, q, &mut self.workspace).map_err(at(position))
     }
 
-    /// [`LowRank::reconstruct`] of one matrix, from the packed left factors and the packed mean of the right ones.
+    /// [`LowRank::reconstruct`] of one matrix, from the packed left factors and the packed mean of the right
+    /// ones.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::LengthMismatch`].
     ///
     /// # Panics
     /// When the batch has no matrix at `position`.
-    pub fn reconstruct(&mut self, position: usize, factors: &Factors, out: &mut [f32]) -> Result<(), MatrixError> {
+    pub fn reconstruct(
+        &mut self,
+        position: usize,
+        factors: &Factors,
+        out: &mut [f32],
+    ) -> Result<(), MatrixError> {
         self.check_factors(factors)?;
         let (p, q) = (&factors.p[self.p_range(position)], &factors.q[self.q_range(position)]);
         self.states[position].reconstruct(p, q, out, &mut self.workspace).map_err(at(position))
@@ -193,7 +204,8 @@ impl Batch {
     }
 }
 
-/// All matrices' right factors and generators. Matrices are compared one by one before any of them is changed.
+/// All matrices' right factors and generators. Matrices are compared one by one before any of them is
+/// changed.
 impl State for Batch {
     fn kind(&self) -> [u8; 4] {
         *b"lrba"
@@ -213,13 +225,15 @@ impl State for Batch {
         for (position, state) in self.states.iter().enumerate() {
             let (found, expected) = ([contents.u64()?, contents.u64()?, contents.u64()?], state.dimensions());
             if found != expected {
-                let shown =
-                    |[rows, cols, rank]: [u64; 3]| format!("matrix {position} of {rows} x {cols} at rank {rank}");
+                let shown = |[rows, cols, rank]: [u64; 3]| {
+                    format!("matrix {position} of {rows} x {cols} at rank {rank}")
+                };
                 return Err(Fault::Part { found: shown(found), expected: shown(expected) }.into());
             }
         }
         self.states.iter_mut().try_for_each(|state| contents.part(state))?;
-        // They end with the checksum of the contents: 32 bits, to which another is added so that they are never 0.
+        // They end with the checksum of the contents: 32 bits, to which another is added so that they are
+        // never 0.
         let checksum = state::to_bytes(self).last_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes));
         self.origin = 1 << 32 | u64::from(checksum);
         Ok(())

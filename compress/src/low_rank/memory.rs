@@ -8,12 +8,12 @@ use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Accumulation, Product, Shape, Tile, Tiles};
 use crate::state::{Reader, State, Writer};
 
-/// What one matrix has not delivered on this rank: `M`, from which factors of the last step may still have to be
-/// subtracted.
+/// What one matrix has not delivered on this rank: `M`, from which factors of the last step may still have to
+/// be subtracted.
 ///
 /// [`accumulate`](Self::accumulate) subtracts them on its way. The result is the same, bit for bit, as if
-/// [`materialise`](Self::materialise) had been called before, so memories may be looked at, or saved and loaded, without
-/// changing what follows.
+/// [`materialise`](Self::materialise) had been called before, so memories may be looked at, or saved and
+/// loaded, without changing what follows.
 #[derive(Debug, Clone)]
 pub struct ErrorMemory {
     rows: usize,
@@ -39,12 +39,12 @@ impl ErrorMemory {
         }
     }
 
-    /// `M = (M - P' Q'^T) + gradient`, where `P'` and `Q'` are the factors last committed, and `P = M Q`. Cost: one pass,
-    /// which reads the gradient and `M` and writes `M`; `4 * rows * cols * rank` operations.
+    /// `M = (M - P' Q'^T) + gradient`, where `P'` and `Q'` are the factors last committed, and `P = M Q`.
+    /// Cost: one pass, which reads the gradient and `M` and writes `M`; `4 * rows * cols * rank` operations.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`]: nothing has changed. [`Error::NonFinite`] for the first element of the sum, else of `P`,
-    /// that is not finite: the gradient has been taken out again, to rounding, and `p` is
+    /// [`Error::ShapeMismatch`]: nothing has changed. [`Error::NonFinite`] for the first element of the sum,
+    /// else of `P`, that is not finite: the gradient has been taken out again, to rounding, and `p` is
     /// unspecified.
     pub fn accumulate<G: Element>(
         &mut self,
@@ -70,18 +70,25 @@ impl ErrorMemory {
         }
     }
 
-    /// `M` as it is compressed: what [`accumulate`](Self::accumulate) left. After [`commit`](Self::commit) it is not the
-    /// residual: see [`materialise`](Self::materialise).
+    /// `M` as it is compressed: what [`accumulate`](Self::accumulate) left. After [`commit`](Self::commit) it
+    /// is not the residual: see [`materialise`](Self::materialise).
     pub fn matrix(&self) -> &[f32] {
         &self.m
     }
 
-    /// Remembers that `P Q^T` has been delivered: with this rank's own `q` for the paper's rule, with the mean of all
-    /// ranks' for the other. A step that has failed commits nothing: `M` then stays, and goes out later.
+    /// Remembers that `P Q^T` has been delivered: with this rank's own `q` for the paper's rule, with the
+    /// mean of all ranks' for the other. A step that has failed commits nothing: `M` then stays, and goes out
+    /// later.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; nothing has changed then.
-    pub fn commit(&mut self, state: &LowRank, p: &[f32], q: &[f32], workspace: &mut Workspace) -> Result<(), Error> {
+    pub fn commit(
+        &mut self,
+        state: &LowRank,
+        p: &[f32],
+        q: &[f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
         self.check_state(state)?;
         state.check_factors(p, q)?;
         check_finite(p)?;
@@ -93,13 +100,14 @@ impl ErrorMemory {
         Ok(())
     }
 
-    /// Takes a gradient out again that has been accumulated: `M -= gradient`. To rounding, `M` is as it was before.
+    /// Takes a gradient out again that has been accumulated: `M -= gradient`. To rounding, `M` is as it was
+    /// before.
     pub fn withdraw<G: Element>(&mut self, gradient: &[G]) {
         take_out(Level::best(), &mut self.m, gradient);
     }
 
-    /// Subtracts what is still to be subtracted: the matrix is the residual then. Cost: one read and write of `M` if
-    /// there is something, else nothing.
+    /// Subtracts what is still to be subtracted: the matrix is the residual then. Cost: one read and write of
+    /// `M` if there is something, else nothing.
     pub fn materialise(&mut self, state: &LowRank, workspace: &mut Workspace) -> &[f32] {
         if self.is_pending {
             let product = Product { p: &self.p, q: &self.q };
@@ -157,8 +165,8 @@ impl ErrorMemory {
     }
 }
 
-/// The residual, with nothing left to be subtracted: a step that was accumulated but not committed counts as not
-/// delivered. The rank does not matter.
+/// The residual, with nothing left to be subtracted: a step that was accumulated but not committed counts as
+/// not delivered. The rank does not matter.
 impl State for ErrorMemory {
     fn kind(&self) -> [u8; 4] {
         *b"lrem"

@@ -6,15 +6,16 @@ use crate::bits::check_finite;
 use crate::generator::Generator;
 use crate::simd::{Level, orthonormal as kernels};
 
-/// Makes the columns of `p` (`rows x rank`, row-major, `rank <= rows`) orthonormal by modified Gram-Schmidt, each
-/// column projected twice so that the result is orthogonal to rounding.
+/// Makes the columns of `p` (`rows x rank`, row-major, `rank <= rows`) orthonormal by modified Gram-Schmidt,
+/// each column projected twice so that the result is orthogonal to rounding.
 ///
 /// A column that is zero, or whose part outside of the columns before is under a millionth of it, is
 /// replaced by a normal one from `generator`; with equal `p` and generators, all ranks replace alike.
 /// Dot products are carried in `f64`, sixteen partial sums in a fixed order. Cost: `O(rows * rank^2)`.
 ///
 /// # Errors
-/// [`Error::RankTooLarge`] when `rank > rows`, [`Error::ShapeMismatch`], [`Error::NonFinite`]. `p` is unchanged then.
+/// [`Error::RankTooLarge`] when `rank > rows`, [`Error::ShapeMismatch`], [`Error::NonFinite`]. `p` is
+/// unchanged then.
 pub fn orthonormalise(
     p: &mut [f32],
     rows: usize,

@@ -11,17 +11,20 @@ pub enum ErrorRule {
     /// Its own projection, `P P^T M`: the paper's text. Errors stay as small as the projection leaves them.
     #[default]
     Own,
-    /// The approximation of the mean of all ranks, as the paper's program has it. The mean of all ranks' errors is the
-    /// same in exact arithmetic, but each rank's own wanders off, which drowns small gradients in rounding.
+    /// The approximation of the mean of all ranks, as the paper's program has it. The mean of all ranks'
+    /// errors is the same in exact arithmetic, but each rank's own wanders off, which drowns small gradients
+    /// in rounding.
     Global,
 }
 
-/// A batch of matrices with their error memories, for steps in which the caller averages factors over all ranks.
+/// A batch of matrices with their error memories, for steps in which the caller averages factors over all
+/// ranks.
 ///
-/// A step: [`accumulate`](Self::accumulate) for each matrix, which fills its part of packed left factors; average these;
-/// [`Batch::orthonormalise`]; [`right_factors`](Self::right_factors); average these; [`reconstruct`](Self::reconstruct)
-/// for each matrix, and [`commit`](Self::commit). A step that is given up after `accumulate` may just end, which keeps
-/// everything for later, or [`withdraw`](Self::withdraw) its gradients.
+/// A step: [`accumulate`](Self::accumulate) for each matrix, which fills its part of packed left factors;
+/// average these; [`Batch::orthonormalise`]; [`right_factors`](Self::right_factors); average these;
+/// [`reconstruct`](Self::reconstruct) for each matrix, and [`commit`](Self::commit). A step that is given up
+/// after `accumulate` may just end, which keeps everything for later, or [`withdraw`](Self::withdraw) its
+/// gradients.
 #[derive(Debug, Clone, Default)]
 pub struct PowerSgd {
     batch: Batch,
@@ -59,15 +62,20 @@ impl PowerSgd {
     ///
     /// # Panics
     /// When the batch has no matrix at `position`.
-    pub fn accumulate<G: Element>(&mut self, position: usize, gradient: &[G], p: &mut [f32]) -> Result<(), Error> {
+    pub fn accumulate<G: Element>(
+        &mut self,
+        position: usize,
+        gradient: &[G],
+        p: &mut [f32],
+    ) -> Result<(), Error> {
         crate::error::check_length(self.batch.p_len(), p.len())?;
         let p = &mut p[self.batch.p_range(position)];
         let Batch { states, workspace, .. } = &mut self.batch;
         self.memories[position].accumulate(&states[position], gradient, p, workspace)
     }
 
-    /// The right factors of all memories' matrices with the packed left factors `p`, into packed `q`. Cost: one read of
-    /// all matrices.
+    /// The right factors of all memories' matrices with the packed left factors `p`, into packed `q`. Cost:
+    /// one read of all matrices.
     ///
     /// # Errors
     /// As [`Batch::right_factors`].
@@ -87,16 +95,21 @@ impl PowerSgd {
     ///
     /// # Panics
     /// As there.
-    pub fn reconstruct(&mut self, position: usize, factors: &Factors, out: &mut [f32]) -> Result<(), MatrixError> {
+    pub fn reconstruct(
+        &mut self,
+        position: usize,
+        factors: &Factors,
+        out: &mut [f32],
+    ) -> Result<(), MatrixError> {
         self.batch.reconstruct(position, factors, out)
     }
 
-    /// Ends a step whose factors were delivered: keeps what the rule says was not, and warms the next step with the mean.
-    /// Cost: a copy of the factors.
+    /// Ends a step whose factors were delivered: keeps what the rule says was not, and warms the next step
+    /// with the mean. Cost: a copy of the factors.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]; [`Error::NonFinite`] of the first matrix whose factors are not finite: matrices before
-    /// it are committed then.
+    /// [`Error::LengthMismatch`]; [`Error::NonFinite`] of the first matrix whose factors are not finite:
+    /// matrices before it are committed then.
     pub fn commit(&mut self, factors: &Factors) -> Result<(), MatrixError> {
         self.batch.check_factors(factors)?;
         let delivered = match self.rule {
@@ -147,8 +160,8 @@ impl PowerSgd {
         &mut self.memories
     }
 
-    /// Forgets the warm start of all matrices, but not their errors: for survivors of a rank that was lost, which may be
-    /// a step apart.
+    /// Forgets the warm start of all matrices, but not their errors: for survivors of a rank that was lost,
+    /// which may be a step apart.
     pub fn restart(&mut self) {
         self.batch.restart();
     }

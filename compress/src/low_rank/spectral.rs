@@ -1,9 +1,11 @@
-//! Compressors that need all singular vectors, to compare with: best rank r, and Spectral Atomo. Not fast: for `k` the
-//! smaller dimension and `l` the larger, `O(k^2 (k + l))` operations in `f64`, seconds for `k` above a thousand.
+//! Compressors that need all singular vectors, to compare with: best rank r, and Spectral Atomo. Not fast:
+//! for `k` the smaller dimension and `l` the larger, `O(k^2 (k + l))` operations in `f64`, seconds for `k`
+//! above a thousand.
 //!
-//! Singular vectors of the smaller side are the eigenvectors of `M M^T` (or `M^T M`), taken in `f64`. They are orthonormal
-//! to rounding whatever the singular values, and nothing is divided by a singular value: tiny ones do no harm. Results
-//! depend on the CPU in their last bits, so ranks send components, and never recompute each other's.
+//! Singular vectors of the smaller side are the eigenvectors of `M M^T` (or `M^T M`), taken in `f64`. They
+//! are orthonormal to rounding whatever the singular values, and nothing is divided by a singular value: tiny
+//! ones do no harm. Results depend on the CPU in their last bits, so ranks send components, and never
+//! recompute each other's.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
@@ -14,8 +16,8 @@ use crate::generator::Generator;
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
 
-/// A sum of at most `r` outer products, `P Q^T`. Not linear in the matrix: ranks gather all, and average what they
-/// reconstruct.
+/// A sum of at most `r` outer products, `P Q^T`. Not linear in the matrix: ranks gather all, and average what
+/// they reconstruct.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Components {
     rows: usize,
@@ -47,14 +49,15 @@ impl Components {
     /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
     pub fn add_to(&self, sum: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
         check_shape("sum", self.rows, self.cols, sum.len())?;
-        let (shape, product) = (Shape { cols: self.cols, rank: self.count }, Product { p: &self.p, q: &self.q });
+        let (shape, product) =
+            (Shape { cols: self.cols, rank: self.count }, Product { p: &self.p, q: &self.q });
         kernels::add_product(Level::best(), sum, product, 1.0, shape, workspace);
         Ok(())
     }
 }
 
-/// The best approximation of a `rows x cols` matrix, row-major, by one of rank `rank`, in the sum of squares (Eckart and
-/// Young, 1936). Biased: to be used with error feedback.
+/// The best approximation of a `rows x cols` matrix, row-major, by one of rank `rank`, in the sum of squares
+/// (Eckart and Young, 1936). Biased: to be used with error feedback.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::NonFinite`].
@@ -66,9 +69,10 @@ pub fn best_low_rank(m: &[f32], rows: usize, cols: usize, rank: usize) -> Result
 
 /// Spectral Atomo (Wang et al., NeurIPS 2018): a sample of `rank` singular components, unbiased.
 ///
-/// Component `i` is kept with the probability `p_i` that [`probabilities`] gives, and multiplied by `1 / p_i`. Sampling
-/// is systematic (Madow, 1949), so that never more than `rank` are kept; since components are orthogonal, the mean of the
-/// squared error is `sum_i s_i^2 (1 / p_i - 1)`, as for the independent draws of the paper, the least of all for `rank`.
+/// Component `i` is kept with the probability `p_i` that [`probabilities`] gives, and multiplied by `1 /
+/// p_i`. Sampling is systematic (Madow, 1949), so that never more than `rank` are kept; since components are
+/// orthogonal, the mean of the squared error is `sum_i s_i^2 (1 / p_i - 1)`, as for the independent draws of
+/// the paper, the least of all for `rank`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; nothing has been drawn then.
@@ -88,8 +92,8 @@ pub fn spectral_atomo(
     Ok(spectrum.components(&kept))
 }
 
-/// The probabilities of keeping components whose singular values are `values`, largest first: proportional to them, but
-/// never above one, with `count` as their sum, or the number of values above zero if that is less.
+/// The probabilities of keeping components whose singular values are `values`, largest first: proportional to
+/// them, but never above one, with `count` as their sum, or the number of values above zero if that is less.
 pub fn probabilities(values: &[f64], count: usize) -> Vec<f64> {
     let mut probabilities = vec![0.0; values.len()];
     let (mut left, mut sum) = (count, values.iter().sum::<f64>());
@@ -99,7 +103,10 @@ pub fn probabilities(values: &[f64], count: usize) -> Vec<f64> {
         }
         if left as f64 * value < sum {
             let scale = left as f64 / sum;
-            probabilities[i..].iter_mut().zip(&values[i..]).for_each(|(p, &value)| *p = (value * scale).min(1.0));
+            probabilities[i..]
+                .iter_mut()
+                .zip(&values[i..])
+                .for_each(|(p, &value)| *p = (value * scale).min(1.0));
             break;
         }
         probabilities[i] = 1.0;
@@ -109,8 +116,8 @@ pub fn probabilities(values: &[f64], count: usize) -> Vec<f64> {
     probabilities
 }
 
-/// Positions whose probabilities, laid end to end, cover `start`, `start + 1`, and so on: each is met with its own
-/// probability when `start` is uniform in 0 to 1; never more than `limit`.
+/// Positions whose probabilities, laid end to end, cover `start`, `start + 1`, and so on: each is met with
+/// its own probability when `start` is uniform in 0 to 1; never more than `limit`.
 fn systematic_sample(probabilities: &[f64], limit: usize, start: f64) -> Vec<usize> {
     let (mut kept, mut end) = (Vec::new(), 0.0);
     for (i, &probability) in probabilities.iter().enumerate() {
@@ -160,8 +167,11 @@ impl Spectrum {
             vector.iter().enumerate().for_each(|(row, &v)| of_short[row * count + c] = v as f32);
             other.iter().enumerate().for_each(|(row, &v)| of_long[row * count + c] = (v * weight) as f32);
         }
-        let (rows, cols, p, q) =
-            if self.is_transposed { (long, short, of_long, of_short) } else { (short, long, of_short, of_long) };
+        let (rows, cols, p, q) = if self.is_transposed {
+            (long, short, of_long, of_short)
+        } else {
+            (short, long, of_short, of_long)
+        };
         Components { rows, cols, count, p, q }
     }
 }

@@ -20,15 +20,16 @@ pub struct LowRank {
 }
 
 impl LowRank {
-    /// Starts with `Q` drawn from the standard normal law by `seed`, which all ranks share. The rank is lowered to
-    /// `min(rows, cols)` if that is less.
+    /// Starts with `Q` drawn from the standard normal law by `seed`, which all ranks share. The rank is
+    /// lowered to `min(rows, cols)` if that is less.
     ///
     /// # Errors
     /// [`Error::MatrixTooLarge`] when `rows * cols` overflows.
     pub fn new(rows: usize, cols: usize, rank: usize, seed: u64) -> Result<Self, Error> {
         rows.checked_mul(cols).ok_or(Error::MatrixTooLarge { rows, cols })?;
         let rank = rank.min(rows).min(cols);
-        let mut state = Self { rows, cols, rank, seed, q: vec![0.0; cols * rank], generator: Generator::new(seed) };
+        let mut state =
+            Self { rows, cols, rank, seed, q: vec![0.0; cols * rank], generator: Generator::new(seed) };
         state.restart();
         Ok(state)
     }
@@ -147,7 +148,13 @@ impl LowRank {
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
-    pub fn reconstruct(&self, p: &[f32], q: &[f32], out: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
+    pub fn reconstruct(
+        &self,
+        p: &[f32],
+        q: &[f32],
+        out: &mut [f32],
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
         check_shape("out", self.rows, self.cols, out.len())?;
         self.check_factors(p, q)?;
         kernels::reconstruct(Level::best(), out, Product { p, q }, self.shape(), workspace);
@@ -187,8 +194,8 @@ impl LowRank {
     }
 }
 
-/// `Q` and the generator of redrawn columns: the same on all ranks. [`restart`](LowRank::restart) still goes back to the seed
-/// that the object was made with.
+/// `Q` and the generator of redrawn columns: the same on all ranks. [`restart`](LowRank::restart) still goes
+/// back to the seed that the object was made with.
 impl State for LowRank {
     fn kind(&self) -> [u8; 4] {
         *b"lowr"

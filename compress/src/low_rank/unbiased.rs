@@ -7,11 +7,12 @@ use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
 use crate::state::{Reader, State, Writer};
 
-/// `M U U^T`, with a random `U` (`cols x r`) of which the mean of `U U^T` is the identity; every step draws another.
+/// `M U U^T`, with a random `U` (`cols x r`) of which the mean of `U U^T` is the identity; every step draws
+/// another.
 ///
-/// Only `M U` is sent, since all ranks draw the same `U`; it is linear in `M`, so that ranks may average it. `U` is
-/// `sqrt(cols / r)` times `r` orthonormal columns, uniformly distributed. The mean of `|M U U^T - M|^2` is
-/// `(cols / r - 1) |M|^2`, a little less than normal entries would give.
+/// Only `M U` is sent, since all ranks draw the same `U`; it is linear in `M`, so that ranks may average it.
+/// `U` is `sqrt(cols / r)` times `r` orthonormal columns, uniformly distributed. The mean of `|M U U^T -
+/// M|^2` is `(cols / r - 1) |M|^2`, a little less than normal entries would give.
 #[derive(Debug, Clone)]
 pub struct UnbiasedLowRank {
     rows: usize,
@@ -48,7 +49,10 @@ impl UnbiasedLowRank {
         self.generator.fill_normal(&mut self.u);
         // Of normal columns the span is uniformly distributed, whatever signs the columns get.
         let drawn = orthonormalise(&mut self.u, self.cols, self.rank, &mut self.generator, workspace);
-        debug_assert!(drawn.is_ok(), "the deviates are finite, and the rank is at most the number of columns");
+        debug_assert!(
+            drawn.is_ok(),
+            "the deviates are finite, and the rank is at most the number of columns"
+        );
         let scale = (self.cols as f64 / self.rank.max(1) as f64).sqrt();
         self.u.iter_mut().for_each(|u| *u = (f64::from(*u) * scale) as f32);
     }
@@ -56,8 +60,8 @@ impl UnbiasedLowRank {
     /// `P = M U`, with the `U` drawn last. Cost: one read of `m`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`]; [`Error::NonFinite`] for the first element of `m`, else of the product, that is not
-    /// finite: `p` is unspecified then.
+    /// [`Error::ShapeMismatch`]; [`Error::NonFinite`] for the first element of `m`, else of the product, that
+    /// is not finite: `p` is unspecified then.
     pub fn compress(&self, m: &[f32], p: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
         check_shape("M", self.rows, self.cols, m.len())?;
         check_shape("P", self.rows, self.rank, p.len())?;

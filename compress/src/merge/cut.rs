@@ -19,9 +19,9 @@ const MANY: usize = 8 * SAMPLE;
 
 /// As [`find_cut`] for the bits of finite values that are not zero.
 ///
-/// Of every few values, one is in a sample, which says between which magnitudes the `k`-th lies, four deviations to either side.
-/// One pass counts what is larger and copies what lies between; counts prove the guess. Where the sample misleads, as it
-/// may with periodic values, all are counted.
+/// Of every few values, one is in a sample, which says between which magnitudes the `k`-th lies, four
+/// deviations to either side. One pass counts what is larger and copies what lies between; counts prove the
+/// guess. Where the sample misleads, as it may with periodic values, all are counted.
 pub(super) fn find_half(level: Level, bits: &[u32], k: usize, scratch: &mut HalvingScratch) -> Mesh {
     let HalvingScratch { sample, band, cut } = scratch;
     if k < bits.len() && k > 0 && bits.len() >= MANY {

@@ -42,8 +42,8 @@ pub fn add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) -> Result<
     close_up(out, look)
 }
 
-/// Adds what has the same index to what comes before it, and drops zeros, if a merge has left such; on a sum that is not finite,
-/// empties `sums`. An index is there twice at most.
+/// Adds what has the same index to what comes before it, and drops zeros, if a merge has left such; on a sum
+/// that is not finite, empties `sums`. An index is there twice at most.
 fn close_up(sums: &mut SparseVec, look: Look) -> Result<(), Error> {
     let mut most = look.most;
     if look.twice || look.least == 0 {
@@ -65,8 +65,8 @@ fn close_up(sums: &mut SparseVec, look: Look) -> Result<(), Error> {
 /// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|`
 /// descending, then index ascending), `kept`, and all others, `dropped`. Both by rising index.
 ///
-/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected, some four passes over them: a merge, which checks, a pass that
-/// finds the cut and one that parts both; one more where an index is in both.
+/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected, some four passes over them: a merge,
+/// which checks, a pass that finds the cut and one that parts both; one more where an index is in both.
 ///
 /// # Errors
 /// As [`add`]; `kept` and `dropped` are empty then.

@@ -5,8 +5,8 @@ use crate::Error;
 use crate::feedback::Gradient;
 use crate::simd::{Level, momentum::sum_of_squares};
 
-/// Local clipping: each of `P` ranks scales its gradient down to the norm `limit / sqrt(P)` before it adds it to anything, so
-/// that the sum of `P` independent gradients keeps to `limit` (Lin et al., ICLR 2018, 3.2).
+/// Local clipping: each of `P` ranks scales its gradient down to the norm `limit / sqrt(P)` before it adds it
+/// to anything, so that the sum of `P` independent gradients keeps to `limit` (Lin et al., ICLR 2018, 3.2).
 ///
 /// ```
 /// use brevity_compress::momentum::{Clip, squared_norm};
@@ -29,7 +29,11 @@ impl Clip {
     /// [`Error::OutOfRange`] unless `limit` is finite and more than 0; the same for no ranks.
     pub fn new(limit: f64, world_size: usize) -> Result<Self, Error> {
         if !(limit > 0.0 && limit.is_finite()) {
-            return Err(Error::OutOfRange { what: "clipping norm", value: limit, expected: "a finite number above 0" });
+            return Err(Error::OutOfRange {
+                what: "clipping norm",
+                value: limit,
+                expected: "a finite number above 0",
+            });
         }
         if world_size == 0 {
             return Err(Error::OutOfRange { what: "world size", value: 0.0, expected: "at least 1" });
@@ -42,8 +46,8 @@ impl Clip {
         self.limit
     }
 
-    /// What to multiply a gradient by, given its squared norm: of all tensors together, if they are to be clipped together.
-    /// At most 1.
+    /// What to multiply a gradient by, given its squared norm: of all tensors together, if they are to be
+    /// clipped together. At most 1.
     pub fn factor(&self, squared_norm: f64) -> f32 {
         let norm = squared_norm.sqrt();
         if norm > self.limit { (self.limit / norm) as f32 } else { 1.0 }
@@ -87,7 +91,10 @@ mod tests {
                 let found = norm * factor;
                 assert!(found <= limit * (1.0 + 1e-6), "P {world_size}, scale {scale}: {found}");
                 let expected = norm.min(limit);
-                assert!((found - expected).abs() <= 1e-6 * expected, "P {world_size}, scale {scale}: {found}");
+                assert!(
+                    (found - expected).abs() <= 1e-6 * expected,
+                    "P {world_size}, scale {scale}: {found}"
+                );
             }
         }
     }

@@ -8,11 +8,11 @@ use crate::simd::{Level, momentum};
 use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec, SparseView};
 
-/// Momentum correction: `u = m u + g; v += u`, selection from `v`, and at what is sent `u` and `v` begin anew, so that old
-/// momentum does not push further (*masking*; Lin et al., ICLR 2018, 3.1 and 3.3).
+/// Momentum correction: `u = m u + g; v += u`, selection from `v`, and at what is sent `u` and `v` begin
+/// anew, so that old momentum does not push further (*masking*; Lin et al., ICLR 2018, 3.1 and 3.3).
 ///
-/// With a compressor that changes values, what it misses stays in `v`. Holds two dense vectors. Without momentum it is error
-/// feedback.
+/// With a compressor that changes values, what it misses stays in `v`. Holds two dense vectors. Without
+/// momentum it is error feedback.
 ///
 /// ```
 /// use brevity_compress::{SparseVec, feedback::TopK, momentum::MomentumCorrection};
@@ -79,15 +79,21 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         &self.v
     }
 
-    /// A step: clips if that was asked for, accumulates, and moves to `message` what the compressor can say of `v`.
+    /// A step: clips if that was asked for, accumulates, and moves to `message` what the compressor can say
+    /// of `v`.
     ///
     /// Cost: two reads of `gradient`, a read and write of `u` and of `v`, and the compressor's pass over `v`.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of the gradient, or the first sum, that is not
-    /// finite: nothing has changed then. After an error of the compressor's own the gradient is in `u` and `v`, and nothing
-    /// has been taken out. `message` is not to be sent after any of them.
-    pub fn compress<'a>(&mut self, gradient: impl Into<Gradient<'a>>, message: &mut SparseVec) -> Result<(), Error> {
+    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of the gradient, or the
+    /// first sum, that is not finite: nothing has changed then. After an error of the compressor's own the
+    /// gradient is in `u` and `v`, and nothing has been taken out. `message` is not to be sent after any of
+    /// them.
+    pub fn compress<'a>(
+        &mut self,
+        gradient: impl Into<Gradient<'a>>,
+        message: &mut SparseVec,
+    ) -> Result<(), Error> {
         let gradient = gradient.into();
         check_length(self.u.len(), gradient.len())?;
         let squares = squared_norm(gradient)?;
@@ -108,16 +114,22 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         let gradient = gradient.into();
         check_length(self.u.len(), gradient.len())?;
         if !factor.is_finite() {
-            return Err(Error::OutOfRange { what: "factor", value: f64::from(factor), expected: "a finite number" });
+            return Err(Error::OutOfRange {
+                what: "factor",
+                value: f64::from(factor),
+                expected: "a finite number",
+            });
         }
         self.step(gradient, squared_norm(gradient)?, factor, message)
     }
 
-    /// Puts entries of the last step's message back, all or some, which were not delivered. `u` and `v` become what they would
-    /// be if these had not been selected: exactly, if the compressor keeps values as they are.
+    /// Puts entries of the last step's message back, all or some, which were not delivered. `u` and `v`
+    /// become what they would be if these had not been selected: exactly, if the compressor keeps values as
+    /// they are.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first sum that is not finite; nothing has changed then.
+    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first sum that is not finite; nothing has
+    /// changed then.
     pub fn put_back(&mut self, entries: SparseView<'_>) -> Result<(), Error> {
         add_entries(entries, 1.0, &mut self.v)?;
         self.raise_ceiling(entries.indices());

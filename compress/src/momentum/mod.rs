@@ -1,7 +1,7 @@
 //! Momentum where gradients are compressed.
 //!
-//! An entry that is sent seldom would lose the momentum of the steps in which it was silent, if momentum were applied to what
-//! arrives. Three answers:
+//! An entry that is sent seldom would lose the momentum of the steps in which it was silent, if momentum were
+//! applied to what arrives. Three answers:
 //!
 //! | type | `g` gradient, `m` momentum | source |
 //! | --- | --- | --- |
@@ -9,8 +9,9 @@
 //! | [`SparsificationAware`] | `u = m u + rate g`; sends of `u`, and divides by `m` what is not sent | DGS: Yan et al., ICPP 2020 |
 //! | [`PostCompression`] | `mom = m mom + update; x -= rate (update + mom)`, when all ranks' average is there | PowerSGD: Vogels et al., NeurIPS 2019, algorithm 2 |
 //!
-//! The first two take any [`Compressor`](crate::feedback::Compressor) whose message is a selection, or any at all, and are
-//! what error feedback is elsewhere: not to be put inside of it. State is `f32`, whatever the type of gradients.
+//! The first two take any [`Compressor`](crate::feedback::Compressor) whose message is a selection, or any at
+//! all, and are what error feedback is elsewhere: not to be put inside of it. State is `f32`, whatever the
+//! type of gradients.
 
 mod clip;
 mod correction;
@@ -30,8 +31,12 @@ use crate::simd::{Level, dense};
 /// Elements that are looked at before they are written: they stay in the first-level cache in between.
 const BLOCK: usize = 1024;
 
-/// Hands out a gradient as `f32`, block by block, each with the index of its first element, until told otherwise.
-fn for_blocks<E>(gradient: Gradient<'_>, mut use_block: impl FnMut(usize, &[f32]) -> Result<(), E>) -> Result<(), E> {
+/// Hands out a gradient as `f32`, block by block, each with the index of its first element, until told
+/// otherwise.
+fn for_blocks<E>(
+    gradient: Gradient<'_>,
+    mut use_block: impl FnMut(usize, &[f32]) -> Result<(), E>,
+) -> Result<(), E> {
     if let Gradient::F32(g) = gradient {
         return g.chunks(BLOCK).enumerate().try_for_each(|(number, block)| use_block(number * BLOCK, block));
     }

@@ -7,8 +7,8 @@ use crate::error::check_length;
 use crate::simd::{Level, momentum::descend};
 use crate::state::{Reader, State, Writer};
 
-/// Momentum of the averaged update, on every rank alike: `mom = m mom + update; x -= rate (update + mom)` (Vogels et al., NeurIPS
-/// 2019, algorithm 2). Holds one dense vector.
+/// Momentum of the averaged update, on every rank alike: `mom = m mom + update; x -= rate (update + mom)`
+/// (Vogels et al., NeurIPS 2019, algorithm 2). Holds one dense vector.
 ///
 /// ```
 /// use brevity_compress::momentum::PostCompression;
@@ -43,13 +43,14 @@ impl PostCompression {
         &self.mom
     }
 
-    /// A step of the parameters `x`, against the averaged `update`. Results in `x` are not looked at: they follow IEEE 754.
+    /// A step of the parameters `x`, against the averaged `update`. Results in `x` are not looked at: they
+    /// follow IEEE 754.
     ///
     /// Cost: two reads of `update`, a read and write of `x` and of the momentum.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of `update`, or of the momentum to be, that is
-    /// not finite; nothing has changed then.
+    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of `update`, or of the
+    /// momentum to be, that is not finite; nothing has changed then.
     pub fn apply(&mut self, update: &[f32], rate: f32, x: &mut [f32]) -> Result<(), Error> {
         check_length(self.mom.len(), update.len())?;
         check_length(self.mom.len(), x.len())?;
@@ -119,7 +120,10 @@ mod tests {
         for update in [[0.0, 3e38, 0.0], [f32::NAN, 0.0, 0.0], [0.0, 0.0, f32::NEG_INFINITY]] {
             let found = momentum.apply(&update, 1.0, &mut x);
             let place = update.iter().position(|&u| u != 0.0);
-            assert!(matches!(found, Err(Error::NonFinite { index, .. }) if Some(index) == place), "{found:?}");
+            assert!(
+                matches!(found, Err(Error::NonFinite { index, .. }) if Some(index) == place),
+                "{found:?}"
+            );
             assert_eq!((x, momentum.momentum()), ([1.0; 3], &[0.0, 3e38, -3e38][..]));
         }
         momentum.apply(&[0.0, -3e38, 3e38], 0.0, &mut x).unwrap();

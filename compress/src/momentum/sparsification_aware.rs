@@ -8,13 +8,14 @@ use crate::feedback::{Compressor, Gradient, Residual};
 use crate::simd::{Level, codes, momentum};
 use crate::state::{Reader, State, Writer};
 
-/// SAMomentum: `u = m u + rate g`; a selection of `u` is sent; what is not sent is divided by `m`, what is sent keeps its `u` (Yan
-/// et al., ICPP 2020). An entry that is silent for `T` steps then carries `m u + rate (sum of its T gradients)`, as one step with a
-/// `T` times larger batch would.
+/// SAMomentum: `u = m u + rate g`; a selection of `u` is sent; what is not sent is divided by `m`, what is
+/// sent keeps its `u` (Yan et al., ICPP 2020). An entry that is silent for `T` steps then carries `m u + rate
+/// (sum of its T gradients)`, as one step with a `T` times larger batch would.
 ///
-/// Kept in an equal form without division: `w = m u`, that is, of each step `w += rate g`, and what is sent is multiplied by
-/// `m` once it is sent. What is silent is only ever added to, with one rounding a step, and `1 / m` makes nothing overflow.
-/// With a compressor that changes values, `w` loses `1 - m` of what the message says.
+/// Kept in an equal form without division: `w = m u`, that is, of each step `w += rate g`, and what is sent
+/// is multiplied by `m` once it is sent. What is silent is only ever added to, with one rounding a step, and
+/// `1 / m` makes nothing overflow. With a compressor that changes values, `w` loses `1 - m` of what the
+/// message says.
 ///
 /// Holds one dense vector. The receiver applies messages as they are: they contain the rate.
 ///
@@ -58,13 +59,14 @@ impl<C: Compressor> SparsificationAware<C> {
 
     /// A step: `message` gets what the compressor can say of `u`.
     ///
-    /// Cost: with rate 1, that of [`Compressor::feed`], one pass for [`TopK`](crate::feedback::TopK); the receiver may multiply by the rate instead. With
-    /// others a pass to add and the compressor's.
+    /// Cost: with rate 1, that of [`Compressor::feed`], one pass for [`TopK`](crate::feedback::TopK); the
+    /// receiver may multiply by the rate instead. With others a pass to add and the compressor's.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]; [`Error::OutOfRange`] unless `rate` is finite: nothing has changed then. [`Error::NonFinite`] for
-    /// the first element or sum that is not finite: the state is what it was, to rounding. After an error of the
-    /// compressor's own the gradient is in the state, and nothing counts as sent. `message` is not to be sent after any.
+    /// [`Error::LengthMismatch`]; [`Error::OutOfRange`] unless `rate` is finite: nothing has changed then.
+    /// [`Error::NonFinite`] for the first element or sum that is not finite: the state is what it was, to
+    /// rounding. After an error of the compressor's own the gradient is in the state, and nothing counts as
+    /// sent. `message` is not to be sent after any.
     pub fn compress<'a>(
         &mut self,
         gradient: impl Into<Gradient<'a>>,
@@ -74,7 +76,11 @@ impl<C: Compressor> SparsificationAware<C> {
         let gradient = gradient.into();
         check_length(self.w.len(), gradient.len())?;
         if !rate.is_finite() {
-            return Err(Error::OutOfRange { what: "rate", value: f64::from(rate), expected: "a finite number" });
+            return Err(Error::OutOfRange {
+                what: "rate",
+                value: f64::from(rate),
+                expected: "a finite number",
+            });
         }
         let Self { compressor, momentum, w } = self;
         if rate == 1.0 {
@@ -87,8 +93,8 @@ impl<C: Compressor> SparsificationAware<C> {
         w.change(|values| compressor.add_decoded(message, *momentum, values))
     }
 
-    /// Puts the last message back, which was not delivered: its entries count as not sent. Exact, if the compressor keeps
-    /// values as they are and there was no step in between.
+    /// Puts the last message back, which was not delivered: its entries count as not sent. Exact, if the
+    /// compressor keeps values as they are and there was no step in between.
     ///
     /// # Errors
     /// As [`Compressor::add_decoded`].

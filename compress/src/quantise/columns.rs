@@ -1,7 +1,7 @@
 //! One bit with a magnitude for each column of a matrix.
 //!
-//! The mean magnitude (Dryden et al., 2016, and the column-wise average of Aji and Heafield, 2017), or one mean for the
-//! positive values and one for the negative ones (Seide et al., 2014).
+//! The mean magnitude (Dryden et al., 2016, and the column-wise average of Aji and Heafield, 2017), or one
+//! mean for the positive values and one for the negative ones (Seide et al., 2014).
 
 use super::{Format, Quantiser, dense_index, pack_values};
 use crate::bits::check_finite;
@@ -9,8 +9,8 @@ use crate::simd::pack::packed_bytes;
 use crate::simd::{ColumnSums, Level, codes};
 use crate::{Error, SparseView};
 
-/// Quantises a row-major matrix to sign bits and one or two magnitudes a column: `4 + 4 * columns + n / 8` bytes, or
-/// `4 + 8 * columns + n / 8`. Value `i` of a vector is in column `i % columns`. Cost: two passes.
+/// Quantises a row-major matrix to sign bits and one or two magnitudes a column: `4 + 4 * columns + n / 8`
+/// bytes, or `4 + 8 * columns + n / 8`. Value `i` of a vector is in column `i % columns`. Cost: two passes.
 #[derive(Debug, Clone)]
 pub struct ColumnSign {
     columns: u32,
@@ -24,7 +24,8 @@ impl ColumnSign {
         Self { columns: columns.max(1), pairs: false, sums: ColumnSums::default() }
     }
 
-    /// With the mean of the positive values and that of the negative values of each of `columns` columns; 0 counts as 1.
+    /// With the mean of the positive values and that of the negative values of each of `columns` columns; 0
+    /// counts as 1.
     pub fn pairs(columns: u32) -> Self {
         Self { columns: columns.max(1), pairs: true, sums: ColumnSums::default() }
     }

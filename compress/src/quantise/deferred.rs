@@ -51,8 +51,8 @@ enum Last {
     Subtracted,
 }
 
-/// Error feedback in one pass of memory a step: what a message says is taken out of the residual when the next gradient
-/// comes, `r = (r - d) + g`. The results are the bits of `r += g`, encode, `r -= d`.
+/// Error feedback in one pass of memory a step: what a message says is taken out of the residual when the
+/// next gradient comes, `r = (r - d) + g`. The results are the bits of `r += g`, encode, `r -= d`.
 ///
 /// Holds the residual and two messages.
 #[derive(Debug, Clone)]
@@ -71,13 +71,14 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         Self { quantiser, values: vec![0.0; n], next: message.clone(), message, last: Last::None }
     }
 
-    /// Adds `gradient` to the residual and encodes the sum. The message, of the quantiser's format, stays readable until
-    /// the next call.
+    /// Adds `gradient` to the residual and encodes the sum. The message, of the quantiser's format, stays
+    /// readable until the next call.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is not finite: the
-    /// residual is finite then and what it was, but for the rounding of adding and subtracting part of the gradient, and
-    /// the last message counts as delivered. The quantiser remembers nothing of it.
+    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is
+    /// not finite: the residual is finite then and what it was, but for the rounding of adding and
+    /// subtracting part of the gradient, and the last message counts as delivered. The quantiser remembers
+    /// nothing of it.
     pub fn compress(&mut self, gradient: &[f32]) -> Result<&[u8], Error> {
         let n = self.values.len();
         check_length(n, gradient.len())?;
@@ -133,8 +134,8 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         Ok(())
     }
 
-    /// Puts the last message back, which was not delivered: exactly, unless [`residual`](Self::residual) was asked for in
-    /// between: to rounding then, and finite. Nothing happens where there is none.
+    /// Puts the last message back, which was not delivered: exactly, unless [`residual`](Self::residual) was
+    /// asked for in between: to rounding then, and finite. Nothing happens where there is none.
     pub fn put_back(&mut self) {
         if self.last == Last::Subtracted {
             let said = Encoded::new(self.quantiser.format(), self.values.len(), &self.message);

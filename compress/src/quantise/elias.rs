@@ -1,16 +1,19 @@
-//! QSGD's messages in Elias's omega code (Alistarh et al., 2017, section 3.2; Elias 1975): short where most levels are 0.
+//! QSGD's messages in Elias's omega code (Alistarh et al., 2017, section 3.2; Elias 1975): short where most
+//! levels are 0.
 //!
-//! The bytes of [`Format::Qsgd`] are written anew, nothing is lost, and [`decode`] makes them again. What is written, little-endian:
-//! the 8 bytes before the buckets; the norms of all buckets, 4 bytes each; then bits, from the most significant of a byte
-//! on. For each level that is not 0: how far its place lies behind that of the one before (of the first: one more
-//! than its place); a bit, 1 where it is negative; its magnitude, unless there is but one. In the end, how far the
-//! number of values lies behind the last place. Bits after that are 0.
+//! The bytes of [`Format::Qsgd`] are written anew, nothing is lost, and [`decode`] makes them again. What is
+//! written, little-endian: the 8 bytes before the buckets; the norms of all buckets, 4 bytes each; then bits,
+//! from the most significant of a byte on. For each level that is not 0: how far its place lies behind that
+//! of the one before (of the first: one more than its place); a bit, 1 where it is negative; its magnitude,
+//! unless there is but one. In the end, how far the number of values lies behind the last place. Bits after
+//! that are 0.
 //!
-//! The omega code of a number is its binary digits, before them in the same way how many these are less one, and so on down
-//! to 1, and a 0 behind all: 1 is `0`, 2 is `10 0`, 16 is `10 100 10000 0`.
+//! The omega code of a number is its binary digits, before them in the same way how many these are less one,
+//! and so on down to 1, and a 0 behind all: 1 is `0`, 2 is `10 0`, 16 is `10 100 10000 0`.
 //!
-//! With normal values and buckets of 512, a value takes 0.42 bits instead of 2 with one level, and 1.56 instead of 4 with
-//! seven. Bit by bit, so many times slower than QSGD itself: for links on which nanoseconds a value don't count.
+//! With normal values and buckets of 512, a value takes 0.42 bits instead of 2 with one level, and 1.56
+//! instead of 4 with seven. Bit by bit, so many times slower than QSGD itself: for links on which nanoseconds
+//! a value don't count.
 
 use super::encoded::{QSGD_HEAD_BYTES as HEAD, qsgd_head, qsgd_width};
 use super::{BLOCK, Encoded, Format, unpack_block};
@@ -22,15 +25,16 @@ use crate::simd::pack::{pack_width, packed_bytes};
 /// Replaces `bytes` by the Elias code of `message`, which are `count` values of [`Format::Qsgd`].
 ///
 /// # Errors
-/// As [`Encoded::new`], [`Error::Malformed`] for a code that stands for no level, [`Error::TooLong`] for more than 2^32 values.
-/// What `bytes` holds then is not to be sent.
+/// As [`Encoded::new`], [`Error::Malformed`] for a code that stands for no level, [`Error::TooLong`] for more
+/// than 2^32 values. What `bytes` holds then is not to be sent.
 pub fn encode(message: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
     check_addressable(count)?;
     Encoded::new(Format::Qsgd, count, message)?;
     let shape = Shape::read(message, count)?;
     bytes.clear();
     bytes.extend_from_slice(&message[..HEAD]);
-    (0..shape.bucket_count()).for_each(|number| bytes.extend_from_slice(&message[shape.bucket_start(number)..][..4]));
+    (0..shape.bucket_count())
+        .for_each(|number| bytes.extend_from_slice(&message[shape.bucket_start(number)..][..4]));
     let mut bits = BitWriter { bytes, pending: 0, count: 0 };
     // One before the first place: gaps are at least 1.
     let mut last = -1_i64;
@@ -42,7 +46,11 @@ pub fn encode(message: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<(), E
             let level = i16::from(code) - i16::from(shape.levels);
             let magnitude = level.unsigned_abs();
             if magnitude > u16::from(shape.levels) {
-                return Err(malformed("as magnitude of a level, at most", shape.levels.into(), magnitude.into()));
+                return Err(malformed(
+                    "as magnitude of a level, at most",
+                    shape.levels.into(),
+                    magnitude.into(),
+                ));
             }
             let place = (number * BLOCK + place) as i64;
             bits.omega((place - last) as u64);
@@ -58,12 +66,12 @@ pub fn encode(message: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<(), E
     Ok(())
 }
 
-/// Replaces `message` by the `count` values of [`Format::Qsgd`] whose Elias code `bytes` is. `bytes` may come from
-/// anywhere: no more memory is taken than `count` values need.
+/// Replaces `message` by the `count` values of [`Format::Qsgd`] whose Elias code `bytes` is. `bytes` may come
+/// from anywhere: no more memory is taken than `count` values need.
 ///
 /// # Errors
-/// [`Error::Malformed`] for bytes that [`encode`] does not write, [`Error::NonFinite`] for a norm that is not finite,
-/// [`Error::TooLong`] for more than 2^32 values. `message` is empty then.
+/// [`Error::Malformed`] for bytes that [`encode`] does not write, [`Error::NonFinite`] for a norm that is not
+/// finite, [`Error::TooLong`] for more than 2^32 values. `message` is empty then.
 pub fn decode(bytes: &[u8], count: usize, message: &mut Vec<u8>) -> Result<(), Error> {
     message.clear();
     decode_into(bytes, count, message).inspect_err(|_| message.clear())
@@ -140,15 +148,19 @@ impl Shape {
     /// Where the codes of a block lie in a message.
     fn block_range(&self, number: usize) -> std::ops::Range<usize> {
         let first = number * BLOCK;
-        let start = self.bucket_start(first / self.bucket) + 4 + packed_bytes(first % self.bucket, self.width);
+        let start =
+            self.bucket_start(first / self.bucket) + 4 + packed_bytes(first % self.bucket, self.width);
         start..start + packed_bytes(BLOCK.min(self.count - first), self.width)
     }
 
     /// The norms of Elias codes, and the bits.
     fn norms<'a>(&self, bytes: &'a [u8]) -> Result<(&'a [[u8; 4]], &'a [u8]), Error> {
         let (expected, rest) = (4 * self.bucket_count(), &bytes[HEAD..]);
-        let (norms, bits) =
-            rest.split_at_checked(expected).ok_or(malformed("bytes of norms, at least", expected, rest.len()))?;
+        let (norms, bits) = rest.split_at_checked(expected).ok_or(malformed(
+            "bytes of norms, at least",
+            expected,
+            rest.len(),
+        ))?;
         Ok((norms.as_chunks().0, bits))
     }
 }
@@ -248,6 +260,10 @@ impl BitReader<'_> {
             (1.., Some(&last)) => last & (0xff >> (self.bit % 8)),
             _ => 0,
         };
-        if over == 0 { Ok(()) } else { Err(malformed("in the bits after the last Elias code", 0, over.into())) }
+        if over == 0 {
+            Ok(())
+        } else {
+            Err(malformed("in the bits after the last Elias code", 0, over.into()))
+        }
     }
 }

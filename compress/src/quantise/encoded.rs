@@ -25,13 +25,16 @@ pub enum Format {
     Sign = 3,
     /// The number of columns (`u32`), a mean for each (`f32`), then sign bits.
     SignColumns = 4,
-    /// The number of columns (`u32`), the mean of positive and of negative values for each (2 `f32`), then sign bits.
+    /// The number of columns (`u32`), the mean of positive and of negative values for each (2 `f32`), then
+    /// sign bits.
     SignPairs = 5,
-    /// The small and the large magnitude (2 `f32`), then codes of 2 bits: sign, and whether the magnitude is the large one.
+    /// The small and the large magnitude (2 `f32`), then codes of 2 bits: sign, and whether the magnitude is
+    /// the large one.
     TwoBit = 6,
     /// The magnitude (`f32`), then codes of 2 bits: sign, and whether there is any magnitude.
     Ternary = 7,
-    /// Bucket length and number of levels `s` (2 `u32`); a bucket: norm (`f32`), then `s + level` in 2, 4 or 8 bits.
+    /// Bucket length and number of levels `s` (2 `u32`); a bucket: norm (`f32`), then `s + level` in 2, 4 or
+    /// 8 bits.
     Qsgd = 8,
     /// Bucket length (`u32`); a bucket: smallest value and step (2 `f32`), then steps in 8 bits.
     MinMax = 9,
@@ -103,19 +106,24 @@ struct Buckets<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    /// Checks `bytes`, which may come from anywhere, as `count` values of `format`. Cost: O(1), or O(buckets or columns);
-    /// the values themselves are read where they are floating-point numbers.
+    /// Checks `bytes`, which may come from anywhere, as `count` values of `format`. Cost: O(1), or O(buckets
+    /// or columns); the values themselves are read where they are floating-point numbers.
     ///
     /// # Errors
-    /// [`Error::Malformed`] for a wrong length or an impossible parameter, [`Error::NonFinite`] for a scale or a value that
-    /// is NaN or infinite, or that would make one (the index is that of the first value concerned, 0 for all).
+    /// [`Error::Malformed`] for a wrong length or an impossible parameter, [`Error::NonFinite`] for a scale
+    /// or a value that is NaN or infinite, or that would make one (the index is that of the first value
+    /// concerned, 0 for all).
     pub fn new(format: Format, count: usize, bytes: &'a [u8]) -> Result<Self, Error> {
         let body = match format {
-            Format::F32 => {
-                Body::F32(plain(bytes, count, 4, |b| f32::from_bits(u32::from_le_bytes([b[0], b[1], b[2], b[3]])))?)
+            Format::F32 => Body::F32(plain(bytes, count, 4, |b| {
+                f32::from_bits(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            })?),
+            Format::F16 => {
+                Body::F16(plain(bytes, count, 2, |b| f16::from_le_bytes([b[0], b[1]]).to_f32_const())?)
             }
-            Format::F16 => Body::F16(plain(bytes, count, 2, |b| f16::from_le_bytes([b[0], b[1]]).to_f32_const())?),
-            Format::Bf16 => Body::Bf16(plain(bytes, count, 2, |b| bf16::from_le_bytes([b[0], b[1]]).to_f32_const())?),
+            Format::Bf16 => {
+                Body::Bf16(plain(bytes, count, 2, |b| bf16::from_le_bytes([b[0], b[1]]).to_f32_const())?)
+            }
             Format::Sign => {
                 let ([scale], bits) = scales(bytes)?;
                 Body::Sign { scale, bits: exact(bits, packed_bytes(count, 1))? }
@@ -171,8 +179,8 @@ impl<'a> Encoded<'a> {
         Ok(())
     }
 
-    /// `dense += values`, of values that have been subtracted. The differences were rounded, so a sum may pass the largest
-    /// number by half a unit: it is that then.
+    /// `dense += values`, of values that have been subtracted. The differences were rounded, so a sum may
+    /// pass the largest number by half a unit: it is that then.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; `dense` is unchanged then.
@@ -222,7 +230,12 @@ impl<'a> Encoded<'a> {
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; `dense` is unchanged then.
-    pub fn add_entries_to(&self, factor: f32, entries: SparseView<'_>, dense: &mut [f32]) -> Result<(), Error> {
+    pub fn add_entries_to(
+        &self,
+        factor: f32,
+        entries: SparseView<'_>,
+        dense: &mut [f32],
+    ) -> Result<(), Error> {
         check_length(entries.dim(), dense.len())?;
         let mut values = vec![0.0; self.count];
         self.decode_sparse(entries.indices(), &mut values)?;
@@ -364,7 +377,11 @@ fn check_bucket(bucket: usize) -> Result<usize, Error> {
     if bucket > 0 && bucket.is_multiple_of(BLOCK) {
         Ok(bucket)
     } else {
-        Err(Error::Malformed { what: "values in a bucket, in blocks of 512,", expected: BLOCK, found: bucket })
+        Err(Error::Malformed {
+            what: "values in a bucket, in blocks of 512,",
+            expected: BLOCK,
+            found: bucket,
+        })
     }
 }
 
@@ -389,11 +406,13 @@ fn qsgd(bytes: &[u8], count: usize) -> Result<Body<'_>, Error> {
     for first in (0..count).step_by(bucket) {
         let ([norm], ..) = buckets.of(first);
         check_scale(norm, first)?;
-        check_scale(most.max(i32::from(levels)) as f32 * codes::qsgd_step(norm, levels), first).or_else(|error| {
-            // Only codes that no encoder writes would be too large: look whether there is one.
-            let within = codes_within(&buckets, first, count, levels);
-            if within { Ok(norm) } else { Err(error) }
-        })?;
+        check_scale(most.max(i32::from(levels)) as f32 * codes::qsgd_step(norm, levels), first).or_else(
+            |error| {
+                // Only codes that no encoder writes would be too large: look whether there is one.
+                let within = codes_within(&buckets, first, count, levels);
+                if within { Ok(norm) } else { Err(error) }
+            },
+        )?;
     }
     Ok(Body::Qsgd { levels, buckets })
 }

@@ -39,7 +39,8 @@ impl<Q: Quantiser> Feedback<Q> {
     }
 }
 
-/// Error feedback in one pass for quantisers with buckets: each is added to, encoded and decoded while it is in the cache.
+/// Error feedback in one pass for quantisers with buckets: each is added to, encoded and decoded while it is
+/// in the cache.
 #[derive(Debug, Clone)]
 pub struct BucketFeedback<Q> {
     quantiser: Q,
@@ -57,8 +58,9 @@ impl<Q: Bucketed> BucketFeedback<Q> {
     /// Adds `gradient` to the residual and moves to `bytes` what the quantiser can say of it.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is not finite: the
-    /// residual is finite then and what it was, but for roundings, and `bytes` is not to be sent.
+    /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is
+    /// not finite: the residual is finite then and what it was, but for roundings, and `bytes` is not to be
+    /// sent.
     pub fn compress(&mut self, gradient: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         check_length(self.residual.len(), gradient.len())?;
         let level = Level::best();
@@ -105,8 +107,8 @@ impl<Q: Bucketed> BucketFeedback<Q> {
     }
 }
 
-/// The kind of saved residuals of quantisers. They mean the same whatever quantiser they are of, and whatever feeds it, so
-/// that one may be loaded into another; what a quantiser itself remembers is saved apart.
+/// The kind of saved residuals of quantisers. They mean the same whatever quantiser they are of, and whatever
+/// feeds it, so that one may be loaded into another; what a quantiser itself remembers is saved apart.
 pub(super) const KIND: [u8; 4] = *b"qfbk";
 
 /// What both feedbacks let others see of their quantiser and their residual, and save.
@@ -157,12 +159,13 @@ macro_rules! lend_parts {
 lend_parts!(Feedback, Quantiser);
 lend_parts!(BucketFeedback, Bucketed);
 
-/// Encodes what a selection has taken out of `residual`: `entries` become what the message says, and what rounding has
-/// changed is added back at their places. `decoded` is work space.
+/// Encodes what a selection has taken out of `residual`: `entries` become what the message says, and what
+/// rounding has changed is added back at their places. `decoded` is work space.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`] unless `residual` has the dense length, [`Error::NonFinite`] for the first entry that is not
-/// finite, or the first sum; `entries` and `residual` are unchanged then, and `bytes` is not to be sent.
+/// [`Error::LengthMismatch`] unless `residual` has the dense length, [`Error::NonFinite`] for the first entry
+/// that is not finite, or the first sum; `entries` and `residual` are unchanged then, and `bytes` is not to
+/// be sent.
 pub fn encode_entries<Q: Quantiser + ?Sized>(
     quantiser: &mut Q,
     entries: &mut SparseVec,

@@ -6,8 +6,8 @@ use crate::Error;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
 
-/// Quantises to the nearest of 256 points at equal distances: a byte a value, and 8 a bucket. The error is at most half a
-/// distance, and what `f32` rounds. Cost: one pass.
+/// Quantises to the nearest of 256 points at equal distances: a byte a value, and 8 a bucket. The error is at
+/// most half a distance, and what `f32` rounds. Cost: one pass.
 #[derive(Debug, Clone, Copy)]
 pub struct MinMax {
     bucket: u32,

@@ -10,10 +10,11 @@
 //! | [`Qsgd`](Format::Qsgd) | 2, 4, 8 | one of `s` levels of its bucket's norm, at random without bias | QSGD, Alistarh 2017 |
 //! | [`MinMax`](Format::MinMax) | 8 | the nearest of 256 points between its bucket's extremes | |
 //!
-//! A [`Quantiser`] writes the values of a dense vector, or those of a sparse one, as bytes; [`Encoded`] checks bytes and reads
-//! them, and needs no more than format and count. Numbers are little-endian; codes are packed in blocks of 512. Error
-//! feedback: [`DeferredFeedback`] (1 and 2 bits, one pass), [`BucketFeedback`] (formats with buckets, one pass),
-//! [`Feedback`] (any, three passes), and [`encode_entries`] for what a selection has taken out of a residual.
+//! A [`Quantiser`] writes the values of a dense vector, or those of a sparse one, as bytes; [`Encoded`]
+//! checks bytes and reads them, and needs no more than format and count. Numbers are little-endian; codes are
+//! packed in blocks of 512. Error feedback: [`DeferredFeedback`] (1 and 2 bits, one pass), [`BucketFeedback`]
+//! (formats with buckets, one pass), [`Feedback`] (any, three passes), and [`encode_entries`] for what a
+//! selection has taken out of a residual.
 //!
 //! All is the same bits on every CPU. Rounding at random depends on seed, message number and place alone.
 
@@ -111,7 +112,8 @@ pub trait Bucketed: Quantiser {
     fn decode_bucket(&self, bytes: &[u8], values: &mut [f32]);
 }
 
-/// [`State`](crate::state::State) of a quantiser that draws a key for each message: from where on keys are drawn.
+/// [`State`](crate::state::State) of a quantiser that draws a key for each message: from where on keys are
+/// drawn.
 macro_rules! state_of_keys {
     ($quantiser:ty, $kind:literal) => {
         /// From where on keys of messages are drawn.
@@ -168,13 +170,20 @@ fn later(error: Error, first: usize) -> Error {
 /// The same report with the index of a sparse vector's entry.
 fn dense_index(error: Error, entries: SparseView<'_>) -> Error {
     match error {
-        Error::NonFinite { index, value } => Error::NonFinite { index: entries.indices()[index] as usize, value },
+        Error::NonFinite { index, value } => {
+            Error::NonFinite { index: entries.indices()[index] as usize, value }
+        }
         other => other,
     }
 }
 
 /// Encodes blocks of values by `codes`, `width` bits each.
-fn pack_values(width: usize, values: &[f32], bytes: &mut [u8], mut code: impl FnMut(usize, &[f32], &mut [u8])) {
+fn pack_values(
+    width: usize,
+    values: &[f32],
+    bytes: &mut [u8],
+    mut code: impl FnMut(usize, &[f32], &mut [u8]),
+) {
     let level = Level::best();
     let mut codes = [0; BLOCK];
     let parts = bytes.chunks_mut(pack::packed_bytes(BLOCK, width));

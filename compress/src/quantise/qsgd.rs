@@ -1,7 +1,9 @@
 //! QSGD (Alistarh et al., 2017): one of a few levels of a bucket's norm, rounded at random.
 
 use super::encoded::qsgd_width;
-use super::{BLOCK, Bucketed, Format, Quantiser, encode_buckets, largest, pack_values, state_of_keys, unpack_block};
+use super::{
+    BLOCK, Bucketed, Format, Quantiser, encode_buckets, largest, pack_values, state_of_keys, unpack_block,
+};
 use crate::Error;
 use crate::generator::Generator;
 use crate::simd::pack::packed_bytes;
@@ -17,12 +19,13 @@ pub enum Norm {
     Largest,
 }
 
-/// Quantises to `norm * sign(v) * level / s` with a level of 0 to `s`, in 2 (`s` = 1), 4 (to 7) or 8 bits (to 127) and 4
-/// bytes a bucket of values. The paper's Elias code, which pays where most levels are 0, is in [`elias`](super::elias).
+/// Quantises to `norm * sign(v) * level / s` with a level of 0 to `s`, in 2 (`s` = 1), 4 (to 7) or 8 bits (to
+/// 127) and 4 bytes a bucket of values. The paper's Elias code, which pays where most levels are 0, is in
+/// [`elias`](super::elias).
 ///
-/// Unbiased, but for roundings of 2^-17 of a level. Of `d` values with norm `N`, the squared error has a mean of at most
-/// `min(d / s^2, sqrt(d) / s) N^2` with the Euclidean norm (the paper's Lemma 3.1), at most `d / (4 s^2)` times the largest
-/// squared with the other. Cost: one pass.
+/// Unbiased, but for roundings of 2^-17 of a level. Of `d` values with norm `N`, the squared error has a mean
+/// of at most `min(d / s^2, sqrt(d) / s) N^2` with the Euclidean norm (the paper's Lemma 3.1), at most `d /
+/// (4 s^2)` times the largest squared with the other. Cost: one pass.
 #[derive(Debug, Clone)]
 pub struct Qsgd {
     levels: u8,
@@ -33,8 +36,8 @@ pub struct Qsgd {
 }
 
 impl Qsgd {
-    /// `levels` are cut to 1 to 127, the bucket length is rounded up to a multiple of 512. Ranks should have different
-    /// seeds: their errors then average out.
+    /// `levels` are cut to 1 to 127, the bucket length is rounded up to a multiple of 512. Ranks should have
+    /// different seeds: their errors then average out.
     pub fn new(levels: u8, bucket: u32, norm: Norm, seed: u64) -> Self {
         let bucket = whole_blocks(bucket);
         Self { levels: levels.clamp(1, 127), bucket, norm, keys: Generator::new(seed), key: [0; 2] }

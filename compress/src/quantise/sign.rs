@@ -1,7 +1,8 @@
 //! One bit: the sign times one magnitude for all.
 //!
-//! With the mean, `|v|_1 / n`, it is the "sign + norm" of Vogels et al. (2019) and the global average of Aji and Heafield
-//! (2017); with the smallest, what they call "min" and Strom's (2015) threshold, which is for the values of a selection.
+//! With the mean, `|v|_1 / n`, it is the "sign + norm" of Vogels et al. (2019) and the global average of Aji
+//! and Heafield (2017); with the smallest, what they call "min" and Strom's (2015) threshold, which is for
+//! the values of a selection.
 
 use super::deferred::encode_in_one_pass;
 use super::{Format, OnePass, Quantiser};
@@ -20,7 +21,8 @@ pub enum Magnitude {
     Min,
 }
 
-/// Quantises to a sign bit and one magnitude: `4 + n / 8` bytes. Zero has a sign, too, and becomes what the others become.
+/// Quantises to a sign bit and one magnitude: `4 + n / 8` bytes. Zero has a sign, too, and becomes what the
+/// others become.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sign {
     magnitude: Magnitude,

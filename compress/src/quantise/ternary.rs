@@ -7,10 +7,11 @@ use crate::generator::Generator;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
 
-/// Quantises to `s * sign(v)` with probability `|v| / s`, else 0, where `s` is the largest magnitude: `4 + n / 4` bytes.
+/// Quantises to `s * sign(v)` with probability `|v| / s`, else 0, where `s` is the largest magnitude: `4 + n
+/// / 4` bytes.
 ///
-/// Unbiased, to 2^-24 of `s`; the variance of a value is `|v| (s - |v|)`. Clipping at `c` standard deviations lowers `s` and
-/// biases what it clips. Cost: three passes, one more with clipping.
+/// Unbiased, to 2^-24 of `s`; the variance of a value is `|v| (s - |v|)`. Clipping at `c` standard deviations
+/// lowers `s` and biases what it clips. Cost: three passes, one more with clipping.
 #[derive(Debug, Clone)]
 pub struct Ternary {
     clip: Option<f32>,
@@ -23,9 +24,10 @@ impl Ternary {
         Self { clip: None, keys: Generator::new(seed) }
     }
 
-    /// Cuts values more than `deviations` standard deviations from zero to that (the paper: 2.5). The deviation is that from
-    /// zero, the root of the mean square: where gradients have the mean 0 it is the paper's, and values that hardly differ
-    /// from each other are not cut to nothing. Not a positive number means no clipping.
+    /// Cuts values more than `deviations` standard deviations from zero to that (the paper: 2.5). The
+    /// deviation is that from zero, the root of the mean square: where gradients have the mean 0 it is the
+    /// paper's, and values that hardly differ from each other are not cut to nothing. Not a positive number
+    /// means no clipping.
     pub fn clipped(seed: u64, deviations: f32) -> Self {
         Self { clip: (deviations > 0.0 && deviations.is_finite()).then_some(deviations), ..Self::new(seed) }
     }

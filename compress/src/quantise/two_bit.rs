@@ -1,7 +1,7 @@
 //! Two bits: the sign times a small or a large magnitude (Aji and Heafield, 2017, section 5.4).
 //!
-//! A threshold parts small from large. Each message sets that of the next to the middle of its two means, which is Lloyd's
-//! iteration for the best four levels; the first is the mean magnitude of a sample.
+//! A threshold parts small from large. Each message sets that of the next to the middle of its two means,
+//! which is Lloyd's iteration for the best four levels; the first is the mean magnitude of a sample.
 
 use super::deferred::encode_in_one_pass;
 use super::sign::finite_or;
@@ -66,7 +66,8 @@ impl OnePass for TwoBit {
 
     fn write_scales(&mut self, figures: &Figures, count: usize, bytes: &mut [u8]) {
         let [all, above] = figures.sums;
-        let mean = |sum: f64, count: usize| if count > 0 { (sum.max(0.0) / count as f64) as f32 } else { 0.0 };
+        let mean =
+            |sum: f64, count: usize| if count > 0 { (sum.max(0.0) / count as f64) as f32 } else { 0.0 };
         let small = mean(all - above, count - figures.large);
         let large = if figures.large > 0 { mean(above, figures.large) } else { small };
         let levels = match self.magnitude {

@@ -1,7 +1,8 @@
 //! The majority vote of sign messages (Bernstein et al., 2018 and 2019).
 //!
-//! Votes are counted in binary, a plane of bits a digit: adding a message is a ripple of carries over whole words, in the
-//! order that the bits are packed in. Signum's momentum is the caller's, before the signs are taken.
+//! Votes are counted in binary, a plane of bits a digit: adding a message is a ripple of carries over whole
+//! words, in the order that the bits are packed in. Signum's momentum is the caller's, before the signs are
+//! taken.
 
 use super::{BLOCK, Encoded, Format, unpack_block};
 use crate::Error;
@@ -35,10 +36,12 @@ impl Votes {
         self.ranks
     }
 
-    /// Counts the signs of a message; its magnitude has no say. Cost: a pass over the bits of each digit that can change.
+    /// Counts the signs of a message; its magnitude has no say. Cost: a pass over the bits of each digit that
+    /// can change.
     ///
     /// # Errors
-    /// [`Error::Malformed`] unless the format is [`Format::Sign`], [`Error::LengthMismatch`]; nothing is counted then.
+    /// [`Error::Malformed`] unless the format is [`Format::Sign`], [`Error::LengthMismatch`]; nothing is
+    /// counted then.
     pub fn add(&mut self, message: Encoded<'_>) -> Result<(), Error> {
         check_length(self.count, message.count())?;
         let Some(bits) = message.sign_bits() else {

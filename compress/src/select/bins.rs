@@ -4,18 +4,20 @@ use crate::bits::{check_finite, magnitude};
 use crate::error::{check_addressable, check_length};
 use crate::{Error, SparseVec};
 
-/// Selects in each bin of `bin` places the values that one more gradient like the last would raise to the bin's largest magnitude:
-/// `|r + g| >= max |r|`, where `values` are `r`, the residual with the last gradient `g` added already (AdaComp, Chen et
-/// al., AAAI 2018, algorithm 2: `H = G + dW`, and `G` is sent where `|H| >= g_max`).
+/// Selects in each bin of `bin` places the values that one more gradient like the last would raise to the
+/// bin's largest magnitude: `|r + g| >= max |r|`, where `values` are `r`, the residual with the last gradient
+/// `g` added already (AdaComp, Chen et al., AAAI 2018, algorithm 2: `H = G + dW`, and `G` is sent where `|H|
+/// >= g_max`).
 ///
-/// The paper's bins have 50 places for convolutions and 500 for full and recurrent layers. Sent: the entries as they are, with an
-/// index of one or two bytes within the bin and 4 bytes of value; the paper's one magnitude for all is a quantiser's matter here.
-/// Zeros are never sent; a bin with a value that is not zero may send none, when its gradient points the other way. At most all
-/// entries: there is no bound. The last bin may be shorter. Cost: two reads of `values` and of `gradient`.
+/// The paper's bins have 50 places for convolutions and 500 for full and recurrent layers. Sent: the entries
+/// as they are, with an index of one or two bytes within the bin and 4 bytes of value; the paper's one
+/// magnitude for all is a quantiser's matter here. Zeros are never sent; a bin with a value that is not zero
+/// may send none, when its gradient points the other way. At most all entries: there is no bound. The last
+/// bin may be shorter. Cost: two reads of `values` and of `gradient`.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`] when `gradient` is not as long as `values`, [`Error::NonFinite`] for the first of `values`, else of
-/// `gradient`, that is not finite, [`Error::TooLong`]. `out` is empty then.
+/// [`Error::LengthMismatch`] when `gradient` is not as long as `values`, [`Error::NonFinite`] for the first
+/// of `values`, else of `gradient`, that is not finite, [`Error::TooLong`]. `out` is empty then.
 ///
 /// # Panics
 /// When `bin` is 0.

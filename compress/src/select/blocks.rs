@@ -7,8 +7,8 @@ use crate::error::{check_addressable, check_length};
 /// Places of a block as OmniReduce has them.
 pub const BLOCK_PLACES: usize = 256;
 
-/// A vector of dense length [`dim`](Self::dim) in blocks of [`BLOCK_PLACES`], the last of which may be shorter. Blocks that are not
-/// there are zero.
+/// A vector of dense length [`dim`](Self::dim) in blocks of [`BLOCK_PLACES`], the last of which may be
+/// shorter. Blocks that are not there are zero.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Blocks {
     dim: usize,
@@ -57,10 +57,12 @@ impl Blocks {
     }
 }
 
-/// Copies the blocks of `values` that are not all zero (OmniReduce, Fei et al., SIGCOMM 2021): nothing is lost, whatever the vector.
+/// Copies the blocks of `values` that are not all zero (OmniReduce, Fei et al., SIGCOMM 2021): nothing is
+/// lost, whatever the vector.
 ///
-/// Sent: for each block 4 bytes of place and `4 * BLOCK_PLACES` of values, zeros among them. Good for gradients whose zeros lie
-/// together, as those of embeddings do. Cost: one read of `values`, two of blocks that are there.
+/// Sent: for each block 4 bytes of place and `4 * BLOCK_PLACES` of values, zeros among them. Good for
+/// gradients whose zeros lie together, as those of embeddings do. Cost: one read of `values`, two of blocks
+/// that are there.
 ///
 /// # Errors
 /// [`Error::NonFinite`] for the first value that is not finite, [`Error::TooLong`]. `out` has no block then.
@@ -77,7 +79,9 @@ pub fn non_zero_blocks(values: &[f32], out: &mut Blocks) -> Result<(), Error> {
             out.places.clear();
             out.values.clear();
             return Err(match error {
-                Error::NonFinite { index, value } => Error::NonFinite { index: place * BLOCK_PLACES + index, value },
+                Error::NonFinite { index, value } => {
+                    Error::NonFinite { index: place * BLOCK_PLACES + index, value }
+                }
                 other => other,
             });
         }

@@ -22,12 +22,14 @@ impl BySignScratch {
     }
 }
 
-/// Selects the largest `positives` of the positive and the largest `negatives` of the negative values, and sends for each the mean
-/// of those selected of its sign (Dryden et al., MLHPC 2016): what stays of a value is its distance to that mean.
+/// Selects the largest `positives` of the positive and the largest `negatives` of the negative values, and
+/// sends for each the mean of those selected of its sign (Dryden et al., MLHPC 2016): what stays of a value
+/// is its distance to that mean.
 ///
-/// The paper keeps one share of the positive and the same share of the negative values; here the caller gives both counts. Sent:
-/// two means, and an index and a sign for each entry: `8 + 4 * entries` bytes. `out` has the means as values. Ties go to the smaller
-/// index. A mean is summed in `f64` by rising index. Cost: six passes over `values` or as much.
+/// The paper keeps one share of the positive and the same share of the negative values; here the caller gives
+/// both counts. Sent: two means, and an index and a sign for each entry: `8 + 4 * entries` bytes. `out` has
+/// the means as values. Ties go to the smaller index. A mean is summed in `f64` by rising index. Cost: six
+/// passes over `values` or as much.
 ///
 /// # Errors
 /// As [`top_k`]; `out` is empty then.

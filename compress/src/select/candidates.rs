@@ -11,7 +11,8 @@ use crate::simd::{BLOCK, Dropped, Level, Mesh, SIEVED, largest_of_bits, sieve};
 pub struct LeftOut {
     /// How many there were.
     pub count: usize,
-    /// The tensor of the first of them, as its place in the list of tensors; 0 where there was but one tensor.
+    /// The tensor of the first of them, as its place in the list of tensors; 0 where there was but one
+    /// tensor.
     pub tensor: usize,
     /// Its index in the tensor.
     pub index: usize,
@@ -80,13 +81,13 @@ impl Candidates {
     /// Tensor, indices and bits of the candidates of each tensor.
     pub(super) fn segments(&self) -> impl Iterator<Item = (usize, &[u32], &[u32])> {
         let starts = std::iter::once(0).chain(self.segments.iter().map(|segment| segment.end));
-        starts
-            .zip(&self.segments)
-            .map(|(start, segment)| (segment.tensor, &self.indices[start..segment.end], &self.bits[start..segment.end]))
+        starts.zip(&self.segments).map(|(start, segment)| {
+            (segment.tensor, &self.indices[start..segment.end], &self.bits[start..segment.end])
+        })
     }
 
-    /// Passes over all `parts` once and collects what reaches `bound` and may belong to the first `k` of all. Keeps to
-    /// `room` by dropping what `k` others come before.
+    /// Passes over all `parts` once and collects what reaches `bound` and may belong to the first `k` of all.
+    /// Keeps to `room` by dropping what `k` others come before.
     pub(super) fn collect(&mut self, level: Level, parts: &mut [Part<'_>], low: u32, k: usize, room: usize) {
         let (mut bound, room) = (low, room + BLOCK);
         for i in 0..parts.len() {
@@ -106,8 +107,8 @@ impl Candidates {
         self.strip(level, parts);
     }
 
-    /// Reduces the candidates to the first `k`, and returns the bound that later ones must reach to come before any of them:
-    /// an equal magnitude does not do.
+    /// Reduces the candidates to the first `k`, and returns the bound that later ones must reach to come
+    /// before any of them: an equal magnitude does not do.
     fn shrink(&mut self, level: Level, parts: &mut [Part<'_>], low: u32, k: usize) -> u32 {
         self.strip(level, parts);
         if self.len <= k {
@@ -119,7 +120,8 @@ impl Candidates {
         mesh.threshold + 1
     }
 
-    /// Keeps what belongs to the selection, and returns the rest to where it came from. Counts the ties used down.
+    /// Keeps what belongs to the selection, and returns the rest to where it came from. Counts the ties used
+    /// down.
     pub(super) fn keep(&mut self, level: Level, mesh: &mut Mesh, parts: &mut [Part<'_>]) {
         if *mesh == ALL {
             return;

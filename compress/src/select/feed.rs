@@ -8,16 +8,17 @@ use crate::error::check_length;
 use crate::feedback::Gradient;
 use crate::{Error, SparseVec};
 
-/// `r += g`; moves the `k` entries of `r` that come first in the total order (see [`top_k`](super::top_k)) to `out`, by rising
-/// index, and leaves zeros in their place (Aji and Heafield, EMNLP 2017).
+/// `r += g`; moves the `k` entries of `r` that come first in the total order (see [`top_k`](super::top_k)) to
+/// `out`, by rising index, and leaves zeros in their place (Aji and Heafield, EMNLP 2017).
 ///
-/// `hint` is what the last call for this residual left there, and is overwritten. Where a sum is not finite, `r` keeps what it
-/// had and nothing is selected: the answer says how many there were. With a finite residual all that is in `r` and `out`
-/// afterwards is finite. Cost: one read of `g`, one read and write of `r`, and a small share more.
+/// `hint` is what the last call for this residual left there, and is overwritten. Where a sum is not finite,
+/// `r` keeps what it had and nothing is selected: the answer says how many there were. With a finite residual
+/// all that is in `r` and `out` afterwards is finite. Cost: one read of `g`, one read and write of `r`, and a
+/// small share more.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`] when `g` is not as long as `r`, [`Error::TooLong`] for more than 2^32 elements. `r` is unchanged and
-/// `out` empty then.
+/// [`Error::LengthMismatch`] when `g` is not as long as `r`, [`Error::TooLong`] for more than 2^32 elements.
+/// `r` is unchanged and `out` empty then.
 ///
 /// ```
 /// use brevity_compress::SparseVec;
@@ -43,12 +44,12 @@ pub fn feed_top_k(
     feed(&mut [Part::residual(0, r, gradient)], k, hint, std::slice::from_mut(out), scratch)
 }
 
-/// As [`feed_top_k`] with one threshold for a list of tensors: the `k` entries that come first of all, equal magnitudes by tensor,
-/// then by index. `outs` has one vector for each tensor.
+/// As [`feed_top_k`] with one threshold for a list of tensors: the `k` entries that come first of all, equal
+/// magnitudes by tensor, then by index. `outs` has one vector for each tensor.
 ///
 /// # Errors
-/// As [`feed_top_k`], and [`Error::LengthMismatch`] when the lists are not of one length. Nothing has changed then, but `outs` are
-/// empty.
+/// As [`feed_top_k`], and [`Error::LengthMismatch`] when the lists are not of one length. Nothing has changed
+/// then, but `outs` are empty.
 pub fn feed_top_k_of_all<'a>(
     residuals: impl ExactSizeIterator<Item = &'a mut [f32]>,
     gradients: &[Gradient<'a>],
@@ -61,7 +62,8 @@ pub fn feed_top_k_of_all<'a>(
     check_length(residuals.len(), gradients.len())?;
     check_length(residuals.len(), outs.len())?;
     let pairs = residuals.zip(gradients).enumerate();
-    let mut parts: Vec<_> = pairs.map(|(tensor, (r, &gradient))| Part::residual(tensor, r, gradient)).collect();
+    let mut parts: Vec<_> =
+        pairs.map(|(tensor, (r, &gradient))| Part::residual(tensor, r, gradient)).collect();
     outs.iter_mut().zip(&parts).for_each(|(out, part)| out.reset(part.len()));
     feed(&mut parts, k, hint, outs, scratch)
 }

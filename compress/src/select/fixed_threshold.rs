@@ -3,15 +3,16 @@
 use super::passing::collect_passing;
 use crate::{Error, SparseVec};
 
-/// Selects what reaches `tau` in magnitude, and sends `tau` with the value's sign for it (Strom, Interspeech 2015): what stays
-/// of such a value is its distance to that, and goes out in later steps.
+/// Selects what reaches `tau` in magnitude, and sends `tau` with the value's sign for it (Strom, Interspeech
+/// 2015): what stays of such a value is its distance to that, and goes out in later steps.
 ///
-/// Sent: an index and a sign for each, 31 and 1 bit in the paper's format: 4 bytes. `out` has the signed `tau` as value. As many
-/// entries as reach `tau`, none or all: there is no bound. Cost: one read of `values`.
+/// Sent: an index and a sign for each, 31 and 1 bit in the paper's format: 4 bytes. `out` has the signed
+/// `tau` as value. As many entries as reach `tau`, none or all: there is no bound. Cost: one read of
+/// `values`.
 ///
 /// # Errors
-/// [`Error::InvalidThreshold`] unless `tau` is finite and more than 0; [`Error::NonFinite`] for the first value that is not finite,
-/// [`Error::TooLong`]. `out` is empty then.
+/// [`Error::InvalidThreshold`] unless `tau` is finite and more than 0; [`Error::NonFinite`] for the first
+/// value that is not finite, [`Error::TooLong`]. `out` is empty then.
 ///
 /// ```
 /// use brevity_compress::SparseVec;

@@ -3,8 +3,8 @@
 use super::part::Part;
 use crate::bits::magnitude;
 
-/// What a selection tells the next one of the same tensors: where it ended. It changes how long that one takes, never what it
-/// selects.
+/// What a selection tells the next one of the same tensors: where it ended. It changes how long that one
+/// takes, never what it selects.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Hint {
     /// The smallest magnitude selected; 0 when nothing is known.
@@ -18,16 +18,16 @@ pub struct Hint {
     k: usize,
 }
 
-/// How far under the expected threshold the next one is looked for, as a share of it: as long as nothing is known of how it
-/// moves.
+/// How far under the expected threshold the next one is looked for, as a share of it: as long as nothing is
+/// known of how it moves.
 const FIRST: f32 = 0.05;
 /// The same at least. A wide margin costs candidates, one that is too narrow another pass.
 const LEAST: f32 = 0.01;
 /// The same at most.
 const MOST: f32 = 0.2;
 
-/// Margin times `k` from which a sample costs less than the candidates that the margin lets through: a share of `k` several times
-/// the margin.
+/// Margin times `k` from which a sample costs less than the candidates that the margin lets through: a share
+/// of `k` several times the margin.
 const WORTH_A_SAMPLE: f32 = 10_000.0;
 
 impl Hint {
@@ -36,8 +36,8 @@ impl Hint {
         Self::default()
     }
 
-    /// Takes note of the bits of the smallest magnitude selected, if `k` were. The threshold is expected to move on as it
-    /// has moved: while a residual fills up it rises from step to step.
+    /// Takes note of the bits of the smallest magnitude selected, if `k` were. The threshold is expected to
+    /// move on as it has moved: while a residual fills up it rises from step to step.
     pub(super) fn set(&mut self, threshold: Option<u32>, elements: usize, k: usize) {
         let threshold = f32::from_bits(threshold.unwrap_or(0));
         let error = (threshold - self.expected).abs() / threshold;
@@ -78,7 +78,8 @@ const DRAWN: usize = 32_768;
 /// Values of the sample that are asked for before the first of them is read.
 const AHEAD: usize = 64;
 
-/// A bound that `k` of the `total` values in `parts` and four deviations more reach, by a sample of single values.
+/// A bound that `k` of the `total` values in `parts` and four deviations more reach, by a sample of single
+/// values.
 pub(super) fn sampled_bound(parts: &[Part<'_>], total: usize, k: usize, sample: &mut Vec<u32>) -> u32 {
     if total <= SMALL || k == 0 {
         return 1;
@@ -94,8 +95,8 @@ pub(super) fn sampled_bound(parts: &[Part<'_>], total: usize, k: usize, sample: 
     (*sample.select_nth_unstable(place).1).max(1)
 }
 
-/// Draws the magnitudes of so many values, one from each of even strata, at a place that is jittered so that periodic data do
-/// not line up with the strata.
+/// Draws the magnitudes of so many values, one from each of even strata, at a place that is jittered so that
+/// periodic data do not line up with the strata.
 fn draw(parts: &[Part<'_>], total: usize, drawn: usize, sample: &mut Vec<u32>) {
     sample.clear();
     let stratum = total / drawn;

@@ -28,7 +28,8 @@ impl<'a> Part<'a> {
         Self { tensor, first: 0, values: Values::Fixed(values) }
     }
 
-    /// A whole residual, to which as many elements of `gradient` are added before the selected ones are taken out.
+    /// A whole residual, to which as many elements of `gradient` are added before the selected ones are taken
+    /// out.
     pub(super) fn residual(tensor: usize, r: &'a mut [f32], gradient: Gradient<'a>) -> Self {
         Self { tensor, first: 0, values: Values::Residual { r, gradient: Some(gradient) } }
     }
@@ -67,8 +68,8 @@ impl<'a> Part<'a> {
         (Self { tensor, first, values: before }, Self { tensor, first: first + middle, values: after })
     }
 
-    /// Passes over the elements from `from` on, as [`add_and_take`] does, until the end or until less than a block of room
-    /// is left. Indices count from the beginning of the tensor.
+    /// Passes over the elements from `from` on, as [`add_and_take`] does, until the end or until less than a
+    /// block of room is left. Indices count from the beginning of the tensor.
     pub(super) fn collect(
         &mut self,
         level: Level,
@@ -110,7 +111,9 @@ impl<'a> Part<'a> {
     pub(super) fn value(&self, position: usize) -> f32 {
         match &self.values {
             Values::Fixed(values) => values[position],
-            Values::Residual { r, gradient } => r[position] + gradient.map_or(0.0, |gradient| gradient.at(position)),
+            Values::Residual { r, gradient } => {
+                r[position] + gradient.map_or(0.0, |gradient| gradient.at(position))
+            }
         }
     }
 
@@ -125,10 +128,13 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Whether the gradient's element at an index of the tensor is finite; so it is where there is no gradient.
+    /// Whether the gradient's element at an index of the tensor is finite; so it is where there is no
+    /// gradient.
     pub(super) fn gradient_is_finite(&self, index: u32) -> bool {
         match &self.values {
-            Values::Residual { gradient: Some(gradient), .. } => gradient.at(index as usize - self.first).is_finite(),
+            Values::Residual { gradient: Some(gradient), .. } => {
+                gradient.at(index as usize - self.first).is_finite()
+            }
             _ => true,
         }
     }
@@ -147,11 +153,14 @@ impl<'a> Part<'a> {
         matches!(self.values, Values::Residual { .. })
     }
 
-    /// Fails when the gradient has another length than the residual, or 32-bit indices do not reach all elements.
+    /// Fails when the gradient has another length than the residual, or 32-bit indices do not reach all
+    /// elements.
     pub(super) fn check(&self) -> Result<(), Error> {
         crate::error::check_addressable(self.len())?;
         match &self.values {
-            Values::Residual { r, gradient: Some(gradient) } => crate::error::check_length(r.len(), gradient.len()),
+            Values::Residual { r, gradient: Some(gradient) } => {
+                crate::error::check_length(r.len(), gradient.len())
+            }
             _ => Ok(()),
         }
     }
@@ -176,7 +185,8 @@ fn add_converted(
         let g = &mut converted[..r.len()];
         gradient.slice(pass.done..pass.done + r.len()).convert(level, g);
         let first = first + pass.done as u32;
-        let block = add_and_take(level, r, g, first, bound, &mut bits[pass.found..], &mut indices[pass.found..]);
+        let block =
+            add_and_take(level, r, g, first, bound, &mut bits[pass.found..], &mut indices[pass.found..]);
         pass.done += block.done;
         pass.found += block.found;
         if block.done < r.len() {

@@ -18,11 +18,18 @@ pub(super) enum Passing {
     TooMany,
 }
 
-/// Appends the values whose magnitude, as bits, is at least `bound` (1 or more) to `out`, which is overwritten.
+/// Appends the values whose magnitude, as bits, is at least `bound` (1 or more) to `out`, which is
+/// overwritten.
 ///
 /// # Errors
-/// [`Error::NonFinite`] for the first such value before the pass has ended, [`Error::TooLong`]. `out` is empty then.
-pub(super) fn collect_passing(values: &[f32], bound: u32, limit: usize, out: &mut SparseVec) -> Result<Passing, Error> {
+/// [`Error::NonFinite`] for the first such value before the pass has ended, [`Error::TooLong`]. `out` is
+/// empty then.
+pub(super) fn collect_passing(
+    values: &[f32],
+    bound: u32,
+    limit: usize,
+    out: &mut SparseVec,
+) -> Result<Passing, Error> {
     out.reset(values.len());
     check_addressable(values.len())?;
     let (level, mut done) = (Level::best(), 0);
@@ -32,7 +39,10 @@ pub(super) fn collect_passing(values: &[f32], bound: u32, limit: usize, out: &mu
         let (bits, indices) = (&bits[..pass.found], &indices[..pass.found]);
         if let Some(place) = bits.iter().position(|bits| bits & 0x7fff_ffff >= INFINITE) {
             out.clear();
-            return Err(Error::NonFinite { index: indices[place] as usize, value: f32::from_bits(bits[place]) });
+            return Err(Error::NonFinite {
+                index: indices[place] as usize,
+                value: f32::from_bits(bits[place]),
+            });
         }
         if out.len() + pass.found > limit {
             return Ok(Passing::TooMany);
@@ -43,8 +53,14 @@ pub(super) fn collect_passing(values: &[f32], bound: u32, limit: usize, out: &mu
     Ok(Passing::All)
 }
 
-/// The magnitude, as bits, that about `k` of `values` reach: from a sample of a thousandth, of 1,024 at least. `drawn` is work space.
-pub(super) fn sampled_threshold(values: &[f32], k: usize, generator: &mut Generator, drawn: &mut Vec<u32>) -> u32 {
+/// The magnitude, as bits, that about `k` of `values` reach: from a sample of a thousandth, of 1,024 at
+/// least. `drawn` is work space.
+pub(super) fn sampled_threshold(
+    values: &[f32],
+    k: usize,
+    generator: &mut Generator,
+    drawn: &mut Vec<u32>,
+) -> u32 {
     let n = values.len();
     let count = (n / 1000).max(1024).min(n);
     drawn.clear();

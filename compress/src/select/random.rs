@@ -5,15 +5,17 @@ use crate::error::check_addressable;
 use crate::generator::Generator;
 use crate::{Error, SparseVec};
 
-/// Selects `k` random places, each set of `k` equally likely (random K of Vogels et al., NeurIPS 2019, appendix).
+/// Selects `k` random places, each set of `k` equally likely (random K of Vogels et al., NeurIPS 2019,
+/// appendix).
 ///
-/// Ranks whose generators are in the same state select the same places, so only the values travel: `4 * k` bytes, which an
-/// all-reduce can sum. Zeros are sent as well. Nothing is scaled: error feedback is what makes up for what is not drawn. Cost: one
-/// read of `values`, and `k` draws or a few more, but for `k` above `n / 2` those of `n - k`.
+/// Ranks whose generators are in the same state select the same places, so only the values travel: `4 * k`
+/// bytes, which an all-reduce can sum. Zeros are sent as well. Nothing is scaled: error feedback is what
+/// makes up for what is not drawn. Cost: one read of `values`, and `k` draws or a few more, but for `k` above
+/// `n / 2` those of `n - k`.
 ///
 /// # Errors
-/// [`Error::NonFinite`] for the first value that is not finite, anywhere; [`Error::TooLong`]. `out` is empty and `generator`
-/// as it was then. `drawn` is work space, to be reused.
+/// [`Error::NonFinite`] for the first value that is not finite, anywhere; [`Error::TooLong`]. `out` is empty
+/// and `generator` as it was then. `drawn` is work space, to be reused.
 pub fn random_k(
     values: &[f32],
     k: usize,
@@ -42,12 +44,18 @@ pub fn random_k(
     Ok(())
 }
 
-/// Selects `k` places in a row from a random one on, at the end from the beginning again: each place is equally likely (random
-/// block of Vogels et al., NeurIPS 2019, appendix). Values alone travel, as with [`random_k`]. Cost: one read of `values`, one draw.
+/// Selects `k` places in a row from a random one on, at the end from the beginning again: each place is
+/// equally likely (random block of Vogels et al., NeurIPS 2019, appendix). Values alone travel, as with
+/// [`random_k`]. Cost: one read of `values`, one draw.
 ///
 /// # Errors
 /// As [`random_k`].
-pub fn random_block(values: &[f32], k: usize, generator: &mut Generator, out: &mut SparseVec) -> Result<(), Error> {
+pub fn random_block(
+    values: &[f32],
+    k: usize,
+    generator: &mut Generator,
+    out: &mut SparseVec,
+) -> Result<(), Error> {
     let n = values.len();
     out.reset(n);
     check_addressable(n)?;
@@ -62,7 +70,8 @@ pub fn random_block(values: &[f32], k: usize, generator: &mut Generator, out: &m
     Ok(())
 }
 
-/// Draws `count` different indices below `n`, and sorts them; `count` is at most half of `n`. By symmetry, each set is equally likely.
+/// Draws `count` different indices below `n`, and sorts them; `count` is at most half of `n`. By symmetry,
+/// each set is equally likely.
 fn draw(n: usize, count: usize, generator: &mut Generator, drawn: &mut Vec<u32>) {
     drawn.clear();
     while drawn.len() < count {

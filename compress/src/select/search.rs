@@ -8,8 +8,9 @@ use crate::SparseVec;
 use crate::bits::INFINITE;
 use crate::simd::{Level, Mesh};
 
-/// Work space of a selection, to be reused: calls with the same number of elements and `k` do not allocate again, but for
-/// threads and lists of tensors. Takes `24 * k` bytes and 64 KiB for each thread, at most `8 * n`.
+/// Work space of a selection, to be reused: calls with the same number of elements and `k` do not allocate
+/// again, but for threads and lists of tensors. Takes `24 * k` bytes and 64 KiB for each thread, at most `8 *
+/// n`.
 #[derive(Debug, Clone)]
 pub struct TopKScratch {
     threads: usize,
@@ -30,8 +31,8 @@ impl TopKScratch {
         Self::default()
     }
 
-    /// An empty work space for selections by up to so many threads, which are started for each selection of half a million
-    /// elements a thread and more. What is selected does not depend on it.
+    /// An empty work space for selections by up to so many threads, which are started for each selection of
+    /// half a million elements a thread and more. What is selected does not depend on it.
     pub fn with_threads(threads: usize) -> Self {
         Self { threads: threads.max(1), ..Self::default() }
     }
@@ -42,7 +43,8 @@ impl TopKScratch {
         workers.chain([self.workers.capacity(), self.sample.capacity(), self.cut.capacity()]).collect()
     }
 
-    /// Where a sum of the last selection was not finite although the gradient's element was: tensor and index.
+    /// Where a sum of the last selection was not finite although the gradient's element was: tensor and
+    /// index.
     pub(crate) fn overflowed(&self) -> impl Iterator<Item = (usize, u32)> {
         self.workers.iter().flat_map(|worker| worker.overflowed.iter().copied())
     }
@@ -58,10 +60,12 @@ pub(super) struct Found {
     pub(super) left_out: Option<LeftOut>,
 }
 
-/// Selects the first `k` of all values in `parts`, which are whole tensors numbered from 0, into `outs`, one for each, and
-/// takes them out of residuals. `bound` is a guess of what the `k`-th magnitude reaches; a sample is taken without one.
+/// Selects the first `k` of all values in `parts`, which are whole tensors numbered from 0, into `outs`, one
+/// for each, and takes them out of residuals. `bound` is a guess of what the `k`-th magnitude reaches; a
+/// sample is taken without one.
 ///
-/// Stops early, with what is left out and nothing in `outs`, when values that are not to be changed are not finite.
+/// Stops early, with what is left out and nothing in `outs`, when values that are not to be changed are not
+/// finite.
 pub(super) fn search(
     parts: &mut [Part<'_>],
     k: usize,
@@ -72,7 +76,8 @@ pub(super) fn search(
     let total: usize = parts.iter().map(Part::len).sum();
     let k = k.min(total);
     scratch.prepare(total, k);
-    let first_bound = if k == 0 { INFINITE } else { bound.unwrap_or_else(|| scratch.sampled(parts, total, k)) };
+    let first_bound =
+        if k == 0 { INFINITE } else { bound.unwrap_or_else(|| scratch.sampled(parts, total, k)) };
     let left_out = scratch.pass(parts, total, first_bound, k);
     if left_out.is_some() && !parts.iter().any(Part::is_residual) {
         return Found { threshold: None, left_out };
@@ -124,8 +129,8 @@ impl TopKScratch {
         all.reduce(|first, other| LeftOut { count: first.count + other.count, ..first })
     }
 
-    /// Searches again while the bound turns out too high: below it by a sample, and if that is too high as well, everywhere.
-    /// Returns the bound that did.
+    /// Searches again while the bound turns out too high: below it by a sample, and if that is too high as
+    /// well, everywhere. Returns the bound that did.
     fn search_lower(&mut self, parts: &mut [Part<'_>], total: usize, first: u32, k: usize) -> u32 {
         let mut bound = first;
         while self.count() < k && bound > 1 {
@@ -152,13 +157,14 @@ impl TopKScratch {
     }
 }
 
-/// Room for candidates: a bound that is somewhat low lets no more through, and one that is far too low is soon raised.
+/// Room for candidates: a bound that is somewhat low lets no more through, and one that is far too low is
+/// soon raised.
 fn room(total: usize, k: usize) -> usize {
     k.saturating_mul(3).saturating_add(8192).min(total)
 }
 
-/// Cuts the elements of `parts` into even shares, in order: each is a run of tensors, of which the first and the last may be
-/// there in part.
+/// Cuts the elements of `parts` into even shares, in order: each is a run of tensors, of which the first and
+/// the last may be there in part.
 fn share_out<'a>(parts: &'a mut [Part<'_>], total: usize, count: usize) -> Vec<Vec<Part<'a>>> {
     let mut shares: Vec<Vec<Part<'a>>> = vec![Vec::new()];
     let mut start = 0;
@@ -190,7 +196,8 @@ mod tests {
     fn shares_are_even_runs_of_tensors() {
         let tensors: Vec<Vec<f32>> = [0, 3, 0, 5, 1, 4].map(|n| vec![0.0; n]).into();
         for count in 1..=13 {
-            let mut parts: Vec<_> = tensors.iter().enumerate().map(|(i, values)| Part::fixed(i, values)).collect();
+            let mut parts: Vec<_> =
+                tensors.iter().enumerate().map(|(i, values)| Part::fixed(i, values)).collect();
             let shares = share_out(&mut parts, 13, count);
             assert_eq!(shares.len(), count);
             let mut lengths = [0; 6];

@@ -7,23 +7,24 @@ use crate::{Error, SparseVec};
 
 /// Selects the `k` entries of `values` that come first in the total order into `out`, by rising index.
 ///
-/// `out` is overwritten, dense length included. It gets fewer than `k` entries when fewer values differ from zero. Cost: O(n)
-/// expected, about one read of `values`.
+/// `out` is overwritten, dense length included. It gets fewer than `k` entries when fewer values differ from
+/// zero. Cost: O(n) expected, about one read of `values`.
 ///
 /// # Errors
-/// [`Error::NonFinite`] for the first NaN or infinity anywhere in `values`, [`Error::TooLong`] for more than 2^32 values.
-/// `out` is empty then.
+/// [`Error::NonFinite`] for the first NaN or infinity anywhere in `values`, [`Error::TooLong`] for more than
+/// 2^32 values. `out` is empty then.
 pub fn top_k(values: &[f32], k: usize, out: &mut SparseVec, scratch: &mut TopKScratch) -> Result<(), Error> {
     out.reset(values.len());
     select(&mut [Part::fixed(0, values)], k, std::slice::from_mut(out), scratch)
 }
 
-/// As [`top_k`] with one threshold for a list of tensors: selects the `k` entries that come first of all, equal magnitudes by
-/// tensor, then by index. `outs` has one vector for each tensor, which gets what is selected there.
+/// As [`top_k`] with one threshold for a list of tensors: selects the `k` entries that come first of all,
+/// equal magnitudes by tensor, then by index. `outs` has one vector for each tensor, which gets what is
+/// selected there.
 ///
 /// # Errors
-/// As [`top_k`], for the first tensor concerned; [`Error::LengthMismatch`] when there are not as many `outs` as tensors. All
-/// `outs` are empty then.
+/// As [`top_k`], for the first tensor concerned; [`Error::LengthMismatch`] when there are not as many `outs`
+/// as tensors. All `outs` are empty then.
 pub fn top_k_of_all(
     tensors: &[&[f32]],
     k: usize,
@@ -33,11 +34,17 @@ pub fn top_k_of_all(
     outs.iter_mut().for_each(SparseVec::clear);
     check_length(tensors.len(), outs.len())?;
     outs.iter_mut().zip(tensors).for_each(|(out, tensor)| out.reset(tensor.len()));
-    let mut parts: Vec<_> = tensors.iter().enumerate().map(|(tensor, values)| Part::fixed(tensor, values)).collect();
+    let mut parts: Vec<_> =
+        tensors.iter().enumerate().map(|(tensor, values)| Part::fixed(tensor, values)).collect();
     select(&mut parts, k, outs, scratch)
 }
 
-fn select(parts: &mut [Part<'_>], k: usize, outs: &mut [SparseVec], scratch: &mut TopKScratch) -> Result<(), Error> {
+fn select(
+    parts: &mut [Part<'_>],
+    k: usize,
+    outs: &mut [SparseVec],
+    scratch: &mut TopKScratch,
+) -> Result<(), Error> {
     parts.iter().try_for_each(Part::check)?;
     match search(parts, k, None, outs, scratch).left_out {
         Some(first) => Err(Error::NonFinite { index: first.index, value: first.value }),

@@ -16,8 +16,8 @@ struct Closed {
     most: u32,
 }
 
-/// Adds each entry to the one before it if both have the same index, and drops zeros. What is left moves to the front, in order;
-/// returns how many entries that are, and the largest of their magnitudes.
+/// Adds each entry to the one before it if both have the same index, and drops zeros. What is left moves to
+/// the front, in order; returns how many entries that are, and the largest of their magnitudes.
 ///
 /// The lists are of one length, the indices rise, and none is there three times.
 pub(crate) fn close_up(level: Level, indices: &mut [u32], values: &mut [f32]) -> (usize, u32) {
@@ -68,7 +68,8 @@ mod avx512 {
         assert!(closed.end <= closed.at, "what is left lies before what is read");
         while closed.at + LANES < len {
             let (at, end) = (closed.at, closed.end);
-            // SAFETY: a vector from `at` on and one from `at + 1` on are within both lists: that is the loop's condition.
+            // SAFETY: a vector from `at` on and one from `at + 1` on are within both lists: that is the
+            // loop's condition.
             let (places, next_places, own, next) = unsafe {
                 (
                     _mm512_loadu_epi32(indices.add(at).cast()),
@@ -81,7 +82,8 @@ mod avx512 {
             let sums = _mm512_mask_add_ps(own, pairs, own, next);
             let seconds = pairs << 1 | u16::from(closed.is_second);
             let stay = _mm512_mask_cmp_ps_mask::<_CMP_NEQ_UQ>(!seconds, sums, _mm512_setzero_ps());
-            // SAFETY: whole vectors, at or before the place from which they were read: nothing that is still to be read.
+            // SAFETY: whole vectors, at or before the place from which they were read: nothing that is still
+            // to be read.
             unsafe {
                 _mm512_storeu_epi32(indices.add(end).cast(), _mm512_maskz_compress_epi32(stay, places));
                 _mm512_storeu_ps(values.add(end), _mm512_maskz_compress_ps(stay, sums));

@@ -1,7 +1,8 @@
-//! From values to codes of at most 8 bits, from codes to values, and the figures that a code's scale is made of.
+//! From values to codes of at most 8 bits, from codes to values, and the figures that a code's scale is made
+//! of.
 //!
-//! Slices of one call have equal lengths, at most [`BLOCK`](super::pack::BLOCK) where they are `u8`. Sums run in 64 partial sums of `f64`, then
-//! over these in order.
+//! Slices of one call have equal lengths, at most [`BLOCK`](super::pack::BLOCK) where they are `u8`. Sums run
+//! in 64 partial sums of `f64`, then over these in order.
 
 use super::per_level;
 use crate::generator::dither;
@@ -32,7 +33,8 @@ pub(super) fn two_bit_value(code: u8, [small, large]: [f32; 2]) -> f32 {
     f32::from_bits(magnitude.to_bits() ^ u32::from(code >> 1) << 31)
 }
 
-/// `smallest + code * step`, by halves, since the way from the smallest to the largest may be too long for an `f32`.
+/// `smallest + code * step`, by halves, since the way from the smallest to the largest may be too long for an
+/// `f32`.
 #[inline(always)]
 pub(crate) fn min_max_point(smallest: f32, step: f32, code: u8) -> f32 {
     2.0 * (0.5 * smallest + f32::from(code) * (0.5 * step))
@@ -57,8 +59,8 @@ per_level! {
 }
 
 per_level! {
-    /// TernGrad: 1 with probability `|v| / scale`, at most 1, else 0; bit 1 is the sign of a 1. `scale` is more than 0, and
-    /// `first` the position of the first value in its vector.
+    /// TernGrad: 1 with probability `|v| / scale`, at most 1, else 0; bit 1 is the sign of a 1. `scale` is
+    /// more than 0, and `first` the position of the first value in its vector.
     pub(crate) fn ternary_codes(values: &[f32], scale: f32, key: [u32; 2], first: u32, codes: &mut [u8]) {
         let mut place = first;
         for (code, &value) in codes.iter_mut().zip(values) {
@@ -78,7 +80,8 @@ per_level! {
     }
 }
 
-/// Two factors whose product is `numerator / denominator`, which itself may be too large for an `f32`; neither is 0.
+/// Two factors whose product is `numerator / denominator`, which itself may be too large for an `f32`;
+/// neither is 0.
 #[inline(always)]
 fn quotient(numerator: f32, denominator: f32) -> [f32; 2] {
     let large = if denominator < 1e-30 { 18_446_744_073_709_551_616.0 } else { 1.0 };
@@ -104,7 +107,8 @@ fn whole(value: f32, most: f32) -> i32 {
 }
 
 per_level! {
-    /// QSGD: `levels + sign(v) * (|v| / norm * levels, rounded up with the probability of its fraction)`, `norm` not 0.
+    /// QSGD: `levels + sign(v) * (|v| / norm * levels, rounded up with the probability of its fraction)`,
+    /// `norm` not 0.
     pub(crate) fn qsgd_codes(values: &[f32], norm: f32, levels: u8, key: [u32; 2], first: u32, codes: &mut [u8]) {
         let [large, rest] = quotient(f32::from(levels), norm);
         let mut place = first;
@@ -126,7 +130,8 @@ per_level! {
 }
 
 per_level! {
-    /// `(v - smallest) / step`, to nearest, `step` not 0. Halves of the values are subtracted, which can't overflow.
+    /// `(v - smallest) / step`, to nearest, `step` not 0. Halves of the values are subtracted, which can't
+    /// overflow.
     pub(crate) fn min_max_codes(values: &[f32], smallest: f32, step: f32, codes: &mut [u8]) {
         let [large, rest] = quotient(2.0, step);
         for (code, &value) in codes.iter_mut().zip(values) {

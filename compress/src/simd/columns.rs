@@ -2,13 +2,14 @@
 
 use super::per_level;
 
-/// Rows that are added up before the sums of their columns are written back: so many streams of memory are read side by side.
+/// Rows that are added up before the sums of their columns are written back: so many streams of memory are
+/// read side by side.
 const ROWS: usize = 8;
 /// Columns that are added up side by side.
 const WIDE: usize = 16;
 
-/// Sums of the magnitudes of each column's positive and negative values, and how many values there are. A value with the
-/// sign bit counts as negative.
+/// Sums of the magnitudes of each column's positive and negative values, and how many values there are. A
+/// value with the sign bit counts as negative.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ColumnSums {
     pub(crate) positive: Vec<f64>,

@@ -88,8 +88,8 @@ per_level! {
 }
 
 per_level! {
-    /// `a += b`, up to the first block with a sum that is not finite, which is left as it is. Returns how many elements
-    /// were added: all, or whole blocks. Lengths are equal.
+    /// `a += b`, up to the first block with a sum that is not finite, which is left as it is. Returns how
+    /// many elements were added: all, or whole blocks. Lengths are equal.
     pub(crate) fn add_finite(a: &mut [f32], b: &[f32]) -> usize {
         let (blocks, rest) = a.as_chunks_mut::<BLOCK>();
         let (b_blocks, b_rest) = b.as_chunks::<BLOCK>();

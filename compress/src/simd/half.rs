@@ -1,8 +1,9 @@
 //! 16-bit floating-point numbers: conversions to `f32` and back, and sums.
 //!
-//! Conversions round to nearest, ties to even; subnormal numbers count; what is too large becomes infinite; a NaN stays
-//! one, made quiet, with the leading bits of its payload. That is what the F16C instructions do, and the portable code
-//! gives the same bits. (Those of AVX-512 BF16 flush subnormal numbers, so bfloat16 is converted with integers.)
+//! Conversions round to nearest, ties to even; subnormal numbers count; what is too large becomes infinite; a
+//! NaN stays one, made quiet, with the leading bits of its payload. That is what the F16C instructions do,
+//! and the portable code gives the same bits. (Those of AVX-512 BF16 flush subnormal numbers, so bfloat16 is
+//! converted with integers.)
 
 mod convert;
 
@@ -15,7 +16,8 @@ use super::Kind;
 use super::Level;
 use super::side_by_side::{Each, side_by_side};
 
-/// Numbers that are converted at a time: two cache lines of them. The compiler unrolls and takes apart shorter loops.
+/// Numbers that are converted at a time: two cache lines of them. The compiler unrolls and takes apart
+/// shorter loops.
 const TURN: usize = 64;
 
 /// A 16-bit format, and who converts it at each level.
@@ -220,7 +222,8 @@ mod tests {
     fn every_number_becomes_what_it_is() {
         let all: Vec<u16> = (0..=u16::MAX).collect();
         let f16s: Vec<u32> = all.iter().map(|&bits| f16::from_bits(bits).to_f32_const().to_bits()).collect();
-        let bf16s: Vec<u32> = all.iter().map(|&bits| bf16::from_bits(bits).to_f32_const().to_bits()).collect();
+        let bf16s: Vec<u32> =
+            all.iter().map(|&bits| bf16::from_bits(bits).to_f32_const().to_bits()).collect();
         for level in Level::available() {
             assert!(widened::<F16>(level, &all) == f16s, "{}", level.name());
             assert!(widened::<Bf16>(level, &all) == bf16s, "{}", level.name());
@@ -235,9 +238,10 @@ mod tests {
         let f16s: Vec<u16> = values.iter().map(|&value| f16::from_f32_const(value).to_bits()).collect();
         let bf16s: Vec<u16> = values.iter().map(|&value| bf16::from_f32_const(value).to_bits()).collect();
         for level in Level::available() {
-            for (name, found, expected) in
-                [("f16", narrowed::<F16>(level, &values), &f16s), ("bf16", narrowed::<Bf16>(level, &values), &bf16s)]
-            {
+            for (name, found, expected) in [
+                ("f16", narrowed::<F16>(level, &values), &f16s),
+                ("bf16", narrowed::<Bf16>(level, &values), &bf16s),
+            ] {
                 let wrong = found.iter().zip(expected).position(|(found, expected)| found != expected);
                 let told = wrong.map(|at| (values[at].to_bits(), found[at], expected[at]));
                 assert_eq!(told, None, "{name}, {}: value, found, expected", level.name());
@@ -267,8 +271,16 @@ mod tests {
         let bits = |n: usize, factor: usize| (0..n).map(move |i| ((i * factor) >> 3) as u16);
         for n in [199_679, 199_680, 199_681, 500_001] {
             let pairs: Vec<(u16, u16)> = bits(n, 7919).zip(bits(n, 104_729)).collect();
-            check_sums::<F16>(&pairs, |a| f16::from_bits(a).to_f32_const(), |a| f16::from_f32_const(a).to_bits());
-            check_sums::<Bf16>(&pairs, |a| bf16::from_bits(a).to_f32_const(), |a| bf16::from_f32_const(a).to_bits());
+            check_sums::<F16>(
+                &pairs,
+                |a| f16::from_bits(a).to_f32_const(),
+                |a| f16::from_f32_const(a).to_bits(),
+            );
+            check_sums::<Bf16>(
+                &pairs,
+                |a| bf16::from_bits(a).to_f32_const(),
+                |a| bf16::from_f32_const(a).to_bits(),
+            );
         }
     }
 

@@ -1,8 +1,9 @@
 //! Sixteen floats at a time, for kernels whose sums must stay in registers.
 //!
-//! A kernel is a value of [`Kernel`], whose `run` is compiled once for each level with that level's [`Lanes`]. The proof
-//! that the CPU has the instructions is a token ([`Simd`]) that only [`dispatch`] makes, so kernels are safe code. All of
-//! their functions must be `#[inline(always)]`: what is not inlined is compiled for the poorest CPU.
+//! A kernel is a value of [`Kernel`], whose `run` is compiled once for each level with that level's
+//! [`Lanes`]. The proof that the CPU has the instructions is a token ([`Simd`]) that only [`dispatch`] makes,
+//! so kernels are safe code. All of their functions must be `#[inline(always)]`: what is not inlined is
+//! compiled for the poorest CPU.
 
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
@@ -39,8 +40,8 @@ impl Block {
     }
 }
 
-/// The token of a set of instructions, with its operations on sixteen floats. Products are rounded before they are
-/// added, so all tokens give the same bits.
+/// The token of a set of instructions, with its operations on sixteen floats. Products are rounded before
+/// they are added, so all tokens give the same bits.
 pub(crate) trait Simd: Copy {
     /// Sixteen floats in registers.
     type Lanes: Copy;
@@ -125,7 +126,9 @@ mod x86 {
         kernel.run(Avx2(()))
     }
 
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+    #[target_feature(
+        enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
+    )]
     pub(super) fn avx512<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Avx512(()))
     }

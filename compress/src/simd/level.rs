@@ -2,8 +2,9 @@
 
 use std::sync::OnceLock;
 
-/// A set of instructions that this CPU has. Values exist only where the CPU was found to have them: that is what makes
-/// calling a kernel of that level sound. Public in a private module: it is in the signatures of sealed traits.
+/// A set of instructions that this CPU has. Values exist only where the CPU was found to have them: that is
+/// what makes calling a kernel of that level sound. Public in a private module: it is in the signatures of
+/// sealed traits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Kind);
 
@@ -84,8 +85,8 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
 }
 
-/// Defines a kernel: a function with one safe body that is compiled once for each level, and that takes the [`Level`] to
-/// run at before its own arguments.
+/// Defines a kernel: a function with one safe body that is compiled once for each level, and that takes the
+/// [`Level`] to run at before its own arguments.
 macro_rules! per_level {
     ($(#[$attribute:meta])* $vis:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$attribute])*
@@ -112,7 +113,8 @@ macro_rules! per_level {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Kind::Avx2 => unsafe { avx2($($argument),*) },
-                // What every CPU has includes NEON where there is one: the body is compiled for it as it stands.
+                // What every CPU has includes NEON where there is one: the body is compiled for it as it
+                // stands.
                 _ => body($($argument),*),
             }
         }

@@ -1,8 +1,9 @@
 //! Two sorted lists in one, without a branch on the data.
 //!
-//! A merge is one chain of comparisons, each waiting for the loads that the one before it has decided on. So the lists are
-//! cut at a few places into stretches of even length, which are merged side by side: while one chain waits, others go on.
-//! Every now and then they stop, and what they have written is looked over while it is in the nearest cache.
+//! A merge is one chain of comparisons, each waiting for the loads that the one before it has decided on. So
+//! the lists are cut at a few places into stretches of even length, which are merged side by side: while one
+//! chain waits, others go on. Every now and then they stop, and what they have written is looked over while
+//! it is in the nearest cache.
 
 use std::hint::select_unpredictable;
 
@@ -29,7 +30,8 @@ pub(crate) struct Look {
     pub(crate) twice: bool,
 }
 
-/// A stretch of both lists: from `a` to `a_end`, and from `b` to `b_end`. It is written from place `a + b` on.
+/// A stretch of both lists: from `a` to `a_end`, and from `b` to `b_end`. It is written from place `a + b`
+/// on.
 #[derive(Debug, Clone, Copy, Default)]
 struct Chain {
     a: usize,
@@ -38,8 +40,8 @@ struct Chain {
     b_end: usize,
 }
 
-/// Writes all entries of `a` and `b` by rising index to `indices` and `values`; of two with the same index, that of `a` comes
-/// first.
+/// Writes all entries of `a` and `b` by rising index to `indices` and `values`; of two with the same index,
+/// that of `a` comes first.
 ///
 /// # Panics
 /// Unless `indices` and `values` are as long as `a` and `b` together.
@@ -87,8 +89,8 @@ pub(crate) fn merge(
 per_level! {
     /// Takes so many steps in each of the chains, which are within these lists.
     ///
-    /// A function of its own: where the rest of a merge was in it, the compiler packed the chains' places into vectors, which took
-    /// half as long again.
+    /// A function of its own: where the rest of a merge was in it, the compiler packed the chains' places
+    /// into vectors, which took half as long again.
     fn run(
         a: SparseView<'_>,
         b: SparseView<'_>,
@@ -104,7 +106,8 @@ per_level! {
         let mut running = *chains;
         for _ in 0..steps {
             for chain in &mut running {
-                // SAFETY: the chains are within these lists, and take no more than their safe steps: asserted above.
+                // SAFETY: the chains are within these lists, and take no more than their safe steps: asserted
+                // above.
                 unsafe { chain.step(a, b, indices, values) };
             }
         }
@@ -163,7 +166,8 @@ per_level! {
                 break;
             }
             for _ in 0..steps {
-                // SAFETY: the chain is within these lists, as asserted, and takes no more than its safe steps.
+                // SAFETY: the chain is within these lists, as asserted, and takes no more than its safe
+                // steps.
                 unsafe { chain.step(a, b, indices, values) };
             }
         }
@@ -184,7 +188,8 @@ impl Chain {
         self.a + self.b
     }
 
-    /// Steps that reach no end of either stretch before the last of them is done: each takes one entry of one.
+    /// Steps that reach no end of either stretch before the last of them is done: each takes one entry of
+    /// one.
     #[inline(always)]
     fn safe_steps(&self) -> usize {
         self.a_end.saturating_sub(self.a).min(self.b_end.saturating_sub(self.b))
@@ -193,8 +198,8 @@ impl Chain {
     /// Writes the next entry.
     ///
     /// # Safety
-    /// `a_end` and `b_end` are within these lists, `indices` and `values` are as long as both together, and there is a
-    /// [safe step](Self::safe_steps).
+    /// `a_end` and `b_end` are within these lists, `indices` and `values` are as long as both together, and
+    /// there is a [safe step](Self::safe_steps).
     #[inline(always)]
     unsafe fn step(&mut self, a: SparseView<'_>, b: SparseView<'_>, indices: &mut [u32], values: &mut [f32]) {
         // SAFETY: a safe step means `a < a_end` and `b < b_end`, and a view has as many values as indices.

@@ -1,10 +1,11 @@
 //! Kernels for the CPU at hand: the one room of this crate with unsafe code.
 //!
-//! A kernel is a safe function that takes a [`Level`] first. Most have one body, which [`per_level`] has the compiler
-//! vectorise for each level; a few are written out in intrinsics where that does not do, those of [`low_rank`] through the
-//! operations in `lanes`. Either way all levels give the same bits: the order of additions is part of a kernel, and
-//! products are not fused into sums. (Where memory is the limit fusing gains little: a step of PowerSGD at rank 8 takes
-//! 1.3 times what its reads and writes alone do, and CPUs without fused instructions would call a library for each.)
+//! A kernel is a safe function that takes a [`Level`] first. Most have one body, which [`per_level`] has the
+//! compiler vectorise for each level; a few are written out in intrinsics where that does not do, those of
+//! [`low_rank`] through the operations in `lanes`. Either way all levels give the same bits: the order of
+//! additions is part of a kernel, and products are not fused into sums. (Where memory is the limit fusing
+//! gains little: a step of PowerSGD at rank 8 takes 1.3 times what its reads and writes alone do, and CPUs
+//! without fused instructions would call a library for each.)
 
 mod close_up;
 pub(crate) mod codes;
@@ -59,7 +60,8 @@ pub(crate) fn prefetch_line<T>(address: *const T) {
     let _ = address;
 }
 
-/// Asks for the memory of the element at `index`, without waiting for it. Nothing happens where there is no such element.
+/// Asks for the memory of the element at `index`, without waiting for it. Nothing happens where there is no
+/// such element.
 #[inline(always)]
 pub(crate) fn prefetch_at<T>(values: &[T], index: usize) {
     if let Some(element) = values.get(index) {

@@ -1,9 +1,9 @@
 //! Codes of 1, 2, 4 or 8 bits in bytes.
 //!
 //! A block of [`BLOCK`] codes fills whole groups of 64 bytes: code `64 * row + byte` of a group lies in bits
-//! `WIDTH * row ..` of byte `byte`. So 64 codes are moved by one shift, and no bit crosses a lane. What is left at the end
-//! of a vector, less than a block, is packed in plain order: code `i` in bits `WIDTH * i ..` of the bytes read as one
-//! little-endian number.
+//! `WIDTH * row ..` of byte `byte`. So 64 codes are moved by one shift, and no bit crosses a lane. What is
+//! left at the end of a vector, less than a block, is packed in plain order: code `i` in bits `WIDTH * i ..`
+//! of the bytes read as one little-endian number.
 
 /// Codes in a block.
 pub(crate) const BLOCK: usize = 512;

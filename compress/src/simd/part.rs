@@ -20,7 +20,14 @@ pub(crate) struct List<'a> {
 ///
 /// # Panics
 /// Unless each list has room for its entries and [`SPARE`] more.
-pub(crate) fn part(level: Level, indices: &[u32], bits: &[u32], mesh: Mesh, kept: List<'_>, dropped: List<'_>) {
+pub(crate) fn part(
+    level: Level,
+    indices: &[u32],
+    bits: &[u32],
+    mesh: Mesh,
+    kept: List<'_>,
+    dropped: List<'_>,
+) {
     match level.kind() {
         // SAFETY: a level of this kind exists only where the CPU was found to have these features.
         #[cfg(target_arch = "x86_64")]
@@ -41,8 +48,8 @@ fn part_one_by_one(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>
     }
 }
 
-/// Copies the magnitudes from `low` to `high` (both included) among the bits of values to the beginning of `band`, and returns how
-/// many there are, and how many others are larger than `high`.
+/// Copies the magnitudes from `low` to `high` (both included) among the bits of values to the beginning of
+/// `band`, and returns how many there are, and how many others are larger than `high`.
 ///
 /// # Panics
 /// Unless `band` has room for all of `bits` and [`SPARE`] more.

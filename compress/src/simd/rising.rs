@@ -1,8 +1,9 @@
 //! Rising indices: how wide their gaps are, and blocks of 128 packed gaps, unpacked and summed up at once.
 //!
-//! Gap `4 row + lane` of a block lies in bits `width * row ..` of lane `lane`; the lanes are words of 32 bits that take turns
-//! (see `codec::packed`). Four rows of at most 24 bits begin and end within four words of each lane: one vector of sixteen
-//! words holds them, two permutations and two shifts by amounts that are known beforehand bring them to their places.
+//! Gap `4 row + lane` of a block lies in bits `width * row ..` of lane `lane`; the lanes are words of 32 bits
+//! that take turns (see `codec::packed`). Four rows of at most 24 bits begin and end within four words of
+//! each lane: one vector of sixteen words holds them, two permutations and two shifts by amounts that are
+//! known beforehand bring them to their places.
 
 use bitpacking::{BitPacker, BitPacker4x};
 
@@ -17,7 +18,8 @@ pub(crate) const GAPS: usize = BitPacker4x::BLOCK_LEN;
 pub(crate) const NARROW: usize = 24;
 
 per_level! {
-    /// Appends the bits of the widest gap of each block of [`GAPS`] indices, the last of which may be shorter.
+    /// Appends the bits of the widest gap of each block of [`GAPS`] indices, the last of which may be
+    /// shorter.
     pub(crate) fn measure_gaps(indices: &[u32], widths: &mut Vec<u8>) {
         let mut next = 0;
         for block in indices.chunks(GAPS) {
@@ -29,8 +31,8 @@ per_level! {
     }
 }
 
-/// Unpacks the block of gaps of `width` bits at the beginning of `packed`, and sums them up: the first index is `next` and the
-/// first gap, every other one the index before it, 1 and its gap. All modulo 2^32.
+/// Unpacks the block of gaps of `width` bits at the beginning of `packed`, and sums them up: the first index
+/// is `next` and the first gap, every other one the index before it, 1 and its gap. All modulo 2^32.
 ///
 /// # Panics
 /// When `width` is more than [`NARROW`], or `packed` shorter than the block.
@@ -42,7 +44,12 @@ pub(crate) fn unpack_rising(level: Level, next: u32, width: usize, packed: &[u8]
         Kind::Avx512 => unsafe { avx512::unpack_rising(next, width, packed, indices) },
         _ => {
             let before = next.checked_sub(1);
-            BitPacker4x::new().decompress_strictly_sorted(before, &packed[..16 * width], indices, width as u8);
+            BitPacker4x::new().decompress_strictly_sorted(
+                before,
+                &packed[..16 * width],
+                indices,
+                width as u8,
+            );
         }
     }
 }
@@ -112,12 +119,15 @@ mod avx512 {
         // What each lane's index would be, were the gaps of this turn 0.
         let mut first = _mm512_add_epi32(_mm512_set1_epi32(next as i32), steps);
         for (turn, (place, out)) in PLACES[width].iter().zip(indices.as_chunks_mut::<LANES>().0).enumerate() {
-            // SAFETY: a block has `width` rows of 16 bytes, the turn begins in row `width * turn / 8` of them, and so much is
-            // behind the block.
+            // SAFETY: a block has `width` rows of 16 bytes, the turn begins in row `width * turn / 8` of
+            // them, and so much is behind the block.
             let words = unsafe { _mm512_loadu_si512(packed.as_ptr().add(width * turn / 8 * 16).cast()) };
             // SAFETY: the arrays are as long as a vector.
             let (begins, bits) = unsafe {
-                (_mm512_loadu_si512(place.words.as_ptr().cast()), _mm512_loadu_si512(place.bits.as_ptr().cast()))
+                (
+                    _mm512_loadu_si512(place.words.as_ptr().cast()),
+                    _mm512_loadu_si512(place.bits.as_ptr().cast()),
+                )
             };
             let low = _mm512_srlv_epi32(_mm512_permutexvar_epi32(begins, words), bits);
             let goes_on = _mm512_permutexvar_epi32(_mm512_add_epi32(begins, four), words);

@@ -1,7 +1,7 @@
 //! One pass over dense memory that picks out the candidates of a selection.
 //!
-//! A candidate is a value whose magnitude, as bits, is at least a bound of 1 or more. Values that are not finite lie above every
-//! bound, so they are found as well: one comparison serves both.
+//! A candidate is a value whose magnitude, as bits, is at least a bound of 1 or more. Values that are not
+//! finite lie above every bound, so they are found as well: one comparison serves both.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -23,12 +23,12 @@ pub(crate) struct Pass {
     pub(crate) found: usize,
 }
 
-/// `r += g`, and moves the candidates among the sums out: their bits and their indices, counted from `first` on, go to the
-/// beginning of `bits` and `indices`, in order, and `r` has a zero in their place. Where a sum is not finite `r` keeps
-/// what it had, and the sum is written as a candidate's.
+/// `r += g`, and moves the candidates among the sums out: their bits and their indices, counted from `first`
+/// on, go to the beginning of `bits` and `indices`, in order, and `r` has a zero in their place. Where a sum
+/// is not finite `r` keeps what it had, and the sum is written as a candidate's.
 ///
-/// Ends with the shorter of `r` and `g`, or where less than a [`BLOCK`] of room is left. What lies behind the candidates in
-/// `bits` and `indices` may be overwritten.
+/// Ends with the shorter of `r` and `g`, or where less than a [`BLOCK`] of room is left. What lies behind the
+/// candidates in `bits` and `indices` may be overwritten.
 pub(crate) fn add_and_take(
     level: Level,
     r: &mut [f32],

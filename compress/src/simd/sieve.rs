@@ -26,7 +26,8 @@ impl Dropped {
     }
 }
 
-/// What a [`sieve`] keeps: magnitudes above `threshold`, and the first `ties` of those at it; `ties` is counted down.
+/// What a [`sieve`] keeps: magnitudes above `threshold`, and the first `ties` of those at it; `ties` is
+/// counted down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mesh {
     pub(crate) threshold: u32,
@@ -49,7 +50,8 @@ impl Mesh {
     #[inline]
     pub(super) fn kept_lanes(&mut self, lanes: u16, bits: std::arch::x86_64::__m512i) -> u16 {
         use std::arch::x86_64::*;
-        let (threshold, magnitude) = (_mm512_set1_epi32(self.threshold as i32), _mm512_set1_epi32(MAGNITUDE as i32));
+        let (threshold, magnitude) =
+            (_mm512_set1_epi32(self.threshold as i32), _mm512_set1_epi32(MAGNITUDE as i32));
         let magnitudes = _mm512_and_si512(bits, magnitude);
         let larger = _mm512_mask_cmpgt_epu32_mask(lanes, magnitudes, threshold);
         let all_ties = _mm512_mask_cmpeq_epu32_mask(lanes, magnitudes, threshold);
@@ -81,8 +83,9 @@ per_level! {
     }
 }
 
-/// Moves the candidates from place `from` to `to` that stay up to place `kept`, in order, and writes the others to `dropped`.
-/// Returns the place after the last that stays. At most [`SIEVED`] are looked at, and `kept <= from`.
+/// Moves the candidates from place `from` to `to` that stay up to place `kept`, in order, and writes the
+/// others to `dropped`. Returns the place after the last that stays. At most [`SIEVED`] are looked at, and
+/// `kept <= from`.
 pub(crate) fn sieve(
     level: Level,
     (bits, indices): (&mut [u32], &mut [u32]),
@@ -96,7 +99,9 @@ pub(crate) fn sieve(
     match level.kind() {
         // SAFETY: a level of this kind exists only where the CPU was found to have these features.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512 if kept <= from => unsafe { avx512::sieve(bits, indices, (from, to), kept, mesh, dropped) },
+        Kind::Avx512 if kept <= from => unsafe {
+            avx512::sieve(bits, indices, (from, to), kept, mesh, dropped)
+        },
         _ => sieve_one_by_one(bits, indices, (from, to), kept, mesh, dropped),
     }
 }
@@ -127,8 +132,8 @@ mod avx512 {
 
     use super::{Dropped, LANES, Mesh, SIEVED};
 
-    /// As the function of this name above. `from <= to <= from + SIEVED`, `to` is within both slices, and `kept <= from`: all
-    /// asserted.
+    /// As the function of this name above. `from <= to <= from + SIEVED`, `to` is within both slices, and
+    /// `kept <= from`: all asserted.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
     pub(super) fn sieve(
         bits: &mut [u32],
@@ -153,12 +158,21 @@ mod avx512 {
             };
             let stay = mesh.kept_lanes(lanes, values);
             let go = lanes & !stay;
-            // SAFETY: compressed into at most `count` places from `kept <= at` on, which have been read, and into what is left
-            // of `dropped`: at most `at - from` are there, and a vector more fits behind `SIEVED`.
+            // SAFETY: compressed into at most `count` places from `kept <= at` on, which have been read, and
+            // into what is left of `dropped`: at most `at - from` are there, and a vector more fits behind
+            // `SIEVED`.
             unsafe {
                 let (first, behind) = (low_lanes(stay.count_ones()), dropped.count);
-                _mm512_mask_storeu_epi32(bits.add(kept).cast(), first, _mm512_maskz_compress_epi32(stay, values));
-                _mm512_mask_storeu_epi32(indices.add(kept).cast(), first, _mm512_maskz_compress_epi32(stay, places));
+                _mm512_mask_storeu_epi32(
+                    bits.add(kept).cast(),
+                    first,
+                    _mm512_maskz_compress_epi32(stay, values),
+                );
+                _mm512_mask_storeu_epi32(
+                    indices.add(kept).cast(),
+                    first,
+                    _mm512_maskz_compress_epi32(stay, places),
+                );
                 _mm512_storeu_si512(
                     dropped.bits.as_mut_ptr().add(behind).cast(),
                     _mm512_maskz_compress_epi32(go, values),

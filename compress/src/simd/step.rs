@@ -1,8 +1,9 @@
 //! One step of 1-bit and 2-bit quantisation with error feedback, in one pass over memory.
 //!
-//! The scale of a message is known when all values have been seen, and the error when the scale is known. So the error of a
-//! message is taken out of the residual by the pass of the next step, which reads its bits again: `r = (r - d) + g`, where
-//! `d` is what the last message says, then the bits of `r`, and the figures of which the scale will be made.
+//! The scale of a message is known when all values have been seen, and the error when the scale is known. So
+//! the error of a message is taken out of the residual by the pass of the next step, which reads its bits
+//! again: `r = (r - d) + g`, where `d` is what the last message says, then the bits of `r`, and the figures
+//! of which the scale will be made.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -22,8 +23,9 @@ use super::{Level, per_level};
 /// Values in a row: four cache lines of them.
 const LANES: usize = 64;
 
-/// How far ahead of its use a step asks for the memory of values: one and a half blocks. Whole ones would lie in the same sets of
-/// the nearest cache as what is worked on. (Measured with 25 million values: 2 and 4 KiB take 1.14 times as long.)
+/// How far ahead of its use a step asks for the memory of values: one and a half blocks. Whole ones would lie
+/// in the same sets of the nearest cache as what is worked on. (Measured with 25 million values: 2 and 4 KiB
+/// take 1.14 times as long.)
 const AHEAD_BYTES: usize = 3072;
 /// How far ahead it asks for the memory of codes.
 const CODES_AHEAD_BYTES: usize = 1024;
@@ -107,7 +109,8 @@ impl Values<'_> {
     }
 }
 
-/// One step: values, and packed codes for as many; `last` may be empty, and is where there is no residual. Public as [`Figures`] is.
+/// One step: values, and packed codes for as many; `last` may be empty, and is where there is no residual.
+/// Public as [`Figures`] is.
 pub struct Step<'a> {
     pub(crate) values: Values<'a>,
     pub(crate) last: &'a [u8],
@@ -122,8 +125,8 @@ struct Block<'a> {
     next: &'a mut [u8],
 }
 
-/// A step with one bit a value, after a message of magnitude `scale`. Fails with the number of values that were done, whole
-/// blocks, when a value of the next is not finite.
+/// A step with one bit a value, after a message of magnitude `scale`. Fails with the number of values that
+/// were done, whole blocks, when a value of the next is not finite.
 pub(crate) fn step_one_bit(level: Level, step: Step<'_>, scale: f32, means: bool) -> Result<Figures, usize> {
     let code = OneBit { scale: if step.last.is_empty() { 0.0 } else { scale } };
     match level.kind() {
@@ -134,7 +137,8 @@ pub(crate) fn step_one_bit(level: Level, step: Step<'_>, scale: f32, means: bool
     }
 }
 
-/// As [`step_one_bit`], with two bits a value, the last message's two magnitudes and the threshold between the next.
+/// As [`step_one_bit`], with two bits a value, the last message's two magnitudes and the threshold between
+/// the next.
 pub(crate) fn step_two_bit(
     level: Level,
     step: Step<'_>,
@@ -193,7 +197,13 @@ fn run<const WIDTH: usize, const MEANS: bool, C: Code>(
                     return Err(at * BLOCK);
                 }
             }
-            sum_rest::<WIDTH, C>(r_rest, g_rest, last.get(done * bytes..).unwrap_or_default(), code, &mut sums);
+            sum_rest::<WIDTH, C>(
+                r_rest,
+                g_rest,
+                last.get(done * bytes..).unwrap_or_default(),
+                code,
+                &mut sums,
+            );
             if !partial.add_magnitudes(&sums, &magnitudes_of(&sums)) {
                 return Err(done * BLOCK);
             }
@@ -233,8 +243,11 @@ mod tests {
             let mut next = vec![0; packed_bytes(g.len(), width)];
             let step = Step { values: Values::Sum { r: &mut r, g }, last: &last, next: &mut next };
             let levels = [0.5, 1.5].map(|v| v / (1 + number) as f32);
-            let result =
-                if two { step_two_bit(level, step, levels, 0.9, means) } else { step_one_bit(level, step, 0.7, means) };
+            let result = if two {
+                step_two_bit(level, step, levels, 0.9, means)
+            } else {
+                step_one_bit(level, step, 0.7, means)
+            };
             match result {
                 Ok(figures) => {
                     bits.extend(figures.sums.map(f64::to_bits));
@@ -254,8 +267,11 @@ mod tests {
     fn encoded(level: Level, values: &[f32], two: bool, means: bool) -> Vec<u64> {
         let mut next = vec![0; packed_bytes(values.len(), if two { 2 } else { 1 })];
         let step = Step { values: Values::Alone(values), last: &[], next: &mut next };
-        let result =
-            if two { step_two_bit(level, step, [0.0; 2], 0.9, means) } else { step_one_bit(level, step, 0.0, means) };
+        let result = if two {
+            step_two_bit(level, step, [0.0; 2], 0.9, means)
+        } else {
+            step_one_bit(level, step, 0.0, means)
+        };
         let mut bits = match result {
             Ok(figures) => figures.sums.map(f64::to_bits).to_vec(),
             Err(done) => vec![done as u64],

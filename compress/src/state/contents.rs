@@ -62,7 +62,8 @@ impl Writer {
         }
     }
 
-    /// Writes 4 bytes for each of `count` values that are computed for it: not at all where bytes are only counted.
+    /// Writes 4 bytes for each of `count` values that are computed for it: not at all where bytes are only
+    /// counted.
     ///
     /// # Panics
     /// When there are not `count`.
@@ -98,7 +99,8 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// [`Fault::Contents`] when fewer are left, here and below: more is read than was written.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Error> {
-        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(Fault::Contents { what: "it ends early" })?;
+        let (bytes, rest) =
+            self.rest.split_at_checked(count).ok_or(Fault::Contents { what: "it ends early" })?;
         self.rest = rest;
         Ok(bytes)
     }
@@ -119,16 +121,24 @@ impl<'a> Reader<'a> {
     /// As [`bytes`](Self::bytes); [`Fault::Contents`] for a NaN or an infinity.
     pub fn f64(&mut self) -> Result<f64, Error> {
         let value = f64::from_bits(self.u64()?);
-        if value.is_finite() { Ok(value) } else { Err(Fault::Contents { what: "a number is not finite" }.into()) }
+        if value.is_finite() {
+            Ok(value)
+        } else {
+            Err(Fault::Contents { what: "a number is not finite" }.into())
+        }
     }
 
     /// Fills `values`.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes), and `values` is unchanged then; [`Error::NonFinite`] for the first NaN or infinity.
+    /// As [`bytes`](Self::bytes), and `values` is unchanged then; [`Error::NonFinite`] for the first NaN or
+    /// infinity.
     pub fn f32s(&mut self, values: &mut [f32]) -> Result<(), Error> {
         let bytes = self.bytes(values.len().saturating_mul(4))?;
-        values.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, &bytes)| *value = f32::from_le_bytes(bytes));
+        values
+            .iter_mut()
+            .zip(bytes.as_chunks().0)
+            .for_each(|(value, &bytes)| *value = f32::from_le_bytes(bytes));
         check_finite(values)
     }
 

@@ -50,7 +50,9 @@ pub enum Fault {
         expected: Vec<u64>,
     },
     /// There are not as many bytes of contents as the shape makes.
-    #[error("saved state has {found} bytes of contents, expected {expected}: was it saved by another release?")]
+    #[error(
+        "saved state has {found} bytes of contents, expected {expected}: was it saved by another release?"
+    )]
     Length {
         /// Bytes found.
         found: u64,
@@ -58,7 +60,9 @@ pub enum Fault {
         expected: u64,
     },
     /// A part of it belongs to something else.
-    #[error("saved state holds {found}, expected {expected}: was it saved with another model or other settings?")]
+    #[error(
+        "saved state holds {found}, expected {expected}: was it saved with another model or other settings?"
+    )]
     Part {
         /// What the part was saved of.
         found: String,

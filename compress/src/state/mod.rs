@@ -1,4 +1,5 @@
-//! Saved state: what a compressor must find again after a restart, in bytes that are checked before they are believed.
+//! Saved state: what a compressor must find again after a restart, in bytes that are checked before they are
+//! believed.
 //!
 //! | offset | bytes | |
 //! | --- | --- | --- |
@@ -13,8 +14,8 @@
 //! | 24 + `8 d` | `c` | contents |
 //! | 24 + `8 d + c` | 4 | CRC-32 of the contents |
 //!
-//! All numbers are little-endian. Two checksums, so that a damaged length is never followed: every single bit that flips
-//! is found, wherever it is. They are no defence against who wants to deceive.
+//! All numbers are little-endian. Two checksums, so that a damaged length is never followed: every single bit
+//! that flips is found, wherever it is. They are no defence against who wants to deceive.
 //!
 //! ```
 //! use brevity_compress::{feedback::Residual, state};
@@ -51,18 +52,19 @@ pub trait State {
     /// Four letters that tell these contents from all others. Changed when the contents change their meaning.
     fn kind(&self) -> [u8; 4];
 
-    /// Lengths, rows, ranks: all that this object and what is loaded into it must agree on, 255 numbers at most.
+    /// Lengths, rows, ranks: all that this object and what is loaded into it must agree on, 255 numbers at
+    /// most.
     fn shape(&self) -> Vec<u64>;
 
     /// Writes the contents. How many bytes that are depends on kind and shape alone.
     fn write_contents(&self, contents: &mut Writer);
 
-    /// Replaces this object's contents by what [`write_contents`](Self::write_contents) wrote for an object of the same
-    /// shape.
+    /// Replaces this object's contents by what [`write_contents`](Self::write_contents) wrote for an object
+    /// of the same shape.
     ///
     /// # Errors
-    /// What [`Reader`] gives, [`Fault::Part`] for a part that was saved of something else, or [`Fault::Contents`] for contents that no
-    /// object can have. Part of them may have been taken.
+    /// What [`Reader`] gives, [`Fault::Part`] for a part that was saved of something else, or
+    /// [`Fault::Contents`] for contents that no object can have. Part of them may have been taken.
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error>;
 }
 
@@ -91,9 +93,9 @@ pub fn to_bytes(state: &(impl State + ?Sized)) -> Vec<u8> {
 /// Takes a state from bytes that hold it and nothing else.
 ///
 /// # Errors
-/// [`Error::State`] for bytes that were cut off, damaged, or saved by an object of another kind or shape, and for bytes that
-/// follow; `state` is unchanged then. After [`Fault::Part`], [`Fault::Contents`] or [`Error::NonFinite`], which damage can't
-/// cause, `state` may be half of what was saved: drop it.
+/// [`Error::State`] for bytes that were cut off, damaged, or saved by an object of another kind or shape, and
+/// for bytes that follow; `state` is unchanged then. After [`Fault::Part`], [`Fault::Contents`] or
+/// [`Error::NonFinite`], which damage can't cause, `state` may be half of what was saved: drop it.
 pub fn from_bytes(state: &mut (impl State + ?Sized), mut bytes: &[u8]) -> Result<(), Error> {
     let contents = contents_from(state, &mut bytes)?;
     if !bytes.is_empty() {

@@ -11,7 +11,8 @@ pub fn fault(result: Result<(), Error>) -> Fault {
     }
 }
 
-/// Makes sure that saved bytes with a flipped bit, and any beginning of them, are refused, and change nothing.
+/// Makes sure that saved bytes with a flipped bit, and any beginning of them, are refused, and change
+/// nothing.
 pub fn check_damage(bytes: &[u8], into: &mut impl State) {
     let before = state::to_bytes(into);
     for bit in 0..8 * bytes.len() {

@@ -1,8 +1,8 @@
 //! Error feedback: mass is conserved, by every kind, and messages that are lost come back.
 
 use brevity_compress::quantise::{
-    BucketFeedback, Bucketed, DeferredFeedback, Encoded, Feedback, Format, HalfPrecision, Magnitude, MinMax, Norm,
-    OnePass, Qsgd, Quantiser, Sign, TwoBit, encode_entries,
+    BucketFeedback, Bucketed, DeferredFeedback, Encoded, Feedback, Format, HalfPrecision, Magnitude, MinMax,
+    Norm, OnePass, Qsgd, Quantiser, Sign, TwoBit, encode_entries,
 };
 use brevity_compress::{Error, SparseVec};
 use proptest::prelude::*;
@@ -68,7 +68,8 @@ fn feedbacks(n: usize, seed: u64) -> Vec<Box<dyn Kept>> {
     all
 }
 
-/// What was sent plus what stays is the sum of the gradients, within three roundings a step of the largest sum on the way.
+/// What was sent plus what stays is the sum of the gradients, within three roundings a step of the largest
+/// sum on the way.
 fn check_conservation(kept: &mut dyn Kept, gradients: &[Vec<f32>], number: usize) {
     let n = gradients[0].len();
     let (mut sent, mut came, mut scale) = (vec![0.0_f64; n], vec![0.0_f64; n], vec![0.0_f64; n]);
@@ -84,7 +85,10 @@ fn check_conservation(kept: &mut dyn Kept, gradients: &[Vec<f32>], number: usize
     }
     for (i, stays) in kept.stays().into_iter().enumerate() {
         let off = (sent[i] + f64::from(stays) - came[i]).abs();
-        assert!(off <= 3.0 * f64::from(f32::EPSILON) * scale[i], "feedback {number}, n {n}, {i}: off by {off}");
+        assert!(
+            off <= 3.0 * f64::from(f32::EPSILON) * scale[i],
+            "feedback {number}, n {n}, {i}: off by {off}"
+        );
     }
 }
 
@@ -157,7 +161,8 @@ fn integers_are_conserved_exactly() {
             sent.iter_mut().zip(&said).for_each(|(sent, said)| *sent += said);
         }
         // Levels of norms that are no power of two round.
-        let exact = kept.stays().iter().zip(&sent).zip(&gradient).all(|((stays, sent), g)| stays + sent == 4.0 * g);
+        let exact =
+            kept.stays().iter().zip(&sent).zip(&gradient).all(|((stays, sent), g)| stays + sent == 4.0 * g);
         assert!(exact || [10, 12, 13, 16, 17].contains(&number), "feedback {number}");
     }
 }
@@ -196,7 +201,10 @@ fn refused_gradients_leave_a_finite_residual() {
     assert_eq!(other(deferred.residual()), None);
     let mut bucketed = BucketFeedback::new(600, HalfPrecision::bf16());
     bucketed.residual_mut().fill(f32::MAX);
-    assert!(matches!(bucketed.compress(&gradient, &mut Vec::new()), Err(Error::NonFinite { index: 599, .. })));
+    assert!(matches!(
+        bucketed.compress(&gradient, &mut Vec::new()),
+        Err(Error::NonFinite { index: 599, .. })
+    ));
     assert_eq!(other(bucketed.residual()), None);
 }
 
@@ -225,7 +233,10 @@ fn a_quantiser_may_be_replaced_by_one_with_longer_buckets() {
     *feedback.quantiser_mut() = Qsgd::new(7, 4096, Norm::Euclidean, 1);
     let (mut bytes, mut sum) = (Vec::new(), feedback.residual().to_vec());
     feedback.compress(&gradient, &mut bytes).unwrap();
-    Encoded::new(feedback.quantiser().format(), gradient.len(), &bytes).unwrap().add_to(1.0, &mut sum).unwrap();
+    Encoded::new(feedback.quantiser().format(), gradient.len(), &bytes)
+        .unwrap()
+        .add_to(1.0, &mut sum)
+        .unwrap();
     for ((sent, kept), g) in sum.iter().zip(feedback.residual()).zip(&gradient) {
         assert!((sent + kept - g).abs() < 1e-3, "{sent} + {kept} for {g}");
     }

@@ -33,9 +33,11 @@ fn deterministic_formats_are_what_they_are_defined_to_be() {
         assert_near(&decoded(&mut Sign::new(Magnitude::Min), &values), &signed(min), "min");
 
         let column = |c: usize, columns: usize| values.iter().skip(c).step_by(columns).copied();
-        let by_column: Vec<f32> = values.iter().enumerate().map(|(i, v)| mean(column(i % 7, 7)).copysign(*v)).collect();
+        let by_column: Vec<f32> =
+            values.iter().enumerate().map(|(i, v)| mean(column(i % 7, 7)).copysign(*v)).collect();
         assert_near(&decoded(&mut ColumnSign::means(7), &values), &by_column, "column means");
-        let pair = |i: usize, v: f32| mean(column(i % 3, 3).filter(|other| (*other < 0.0) == (v < 0.0))).copysign(v);
+        let pair =
+            |i: usize, v: f32| mean(column(i % 3, 3).filter(|other| (*other < 0.0) == (v < 0.0))).copysign(v);
         let pairs: Vec<f32> = values.iter().enumerate().map(|(i, &v)| pair(i, v)).collect();
         assert_near(&decoded(&mut ColumnSign::pairs(3), &values), &pairs, "two means a column");
     }
@@ -121,8 +123,8 @@ fn formats_have_their_numbers() {
         })
         .collect();
     let expected = [
-        4010417030, 3066149556, 142329425, 2793128551, 4028516012, 2223472655, 1187523468, 3684065395, 3749731800,
-        3749731800, 2898480309, 779928744, 3971914164, 1657715188,
+        4010417030, 3066149556, 142329425, 2793128551, 4028516012, 2223472655, 1187523468, 3684065395,
+        3749731800, 3749731800, 2898480309, 779928744, 3971914164, 1657715188,
     ];
     assert_eq!(sums, expected);
 }

@@ -1,4 +1,5 @@
-//! Quantisers: what is sent and what stays is what came in; hostile bytes are refused; randomness has no bias.
+//! Quantisers: what is sent and what stays is what came in; hostile bytes are refused; randomness has no
+//! bias.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 

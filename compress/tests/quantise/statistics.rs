@@ -73,7 +73,8 @@ fn level_variance(magnitude: f64, step: f64) -> f64 {
     fraction * (1.0 - fraction) * step * step
 }
 
-/// Means of `trials` are within 6 standard errors, which one of a billion passes; and their mean square is what it should be.
+/// Means of `trials` are within 6 standard errors, which one of a billion passes; and their mean square is
+/// what it should be.
 fn check_means(means: &[f64], values: &[f32], variance: impl Fn(f64) -> f64, trials: u32, levels: u8) {
     let mut squares = 0.0;
     let mut counted = 0;

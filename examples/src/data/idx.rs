@@ -49,7 +49,8 @@ fn read_split(folder: &Path, prefix: &str) -> Result<(Split, usize), Error> {
             expected: format!("{} as in {}", images.count, images.file.display()),
         });
     }
-    let split = Split { values: images.pixels.iter().map(|&p| f32::from(p)).collect(), labels: labels.values };
+    let split =
+        Split { values: images.pixels.iter().map(|&p| f32::from(p)).collect(), labels: labels.values };
     Ok((split, images.features))
 }
 
@@ -117,14 +118,23 @@ fn read_bytes(path: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
 }
 
 /// The `N` lengths behind the magic number.
-fn header<const N: usize>(file: &Path, bytes: &[u8], expected: u32, what: &'static str) -> Result<[u32; N], Error> {
+fn header<const N: usize>(
+    file: &Path,
+    bytes: &[u8],
+    expected: u32,
+    what: &'static str,
+) -> Result<[u32; N], Error> {
     let (words, _) = bytes.as_chunks::<4>();
     let found = words.first().map_or(0, |word| u32::from_be_bytes(*word));
     if !words.is_empty() && found != expected {
         return Err(Error::Magic { file: file.to_owned(), found, expected, what });
     }
     if words.len() <= N {
-        return Err(Error::Length { file: file.to_owned(), found: bytes.len() as u64, expected: 4 * (N as u64 + 1) });
+        return Err(Error::Length {
+            file: file.to_owned(),
+            found: bytes.len() as u64,
+            expected: 4 * (N as u64 + 1),
+        });
     }
     Ok(std::array::from_fn(|i| u32::from_be_bytes(words[i + 1])))
 }

@@ -4,7 +4,8 @@
 //! - `quiet`: all-reduces once, calls nothing until it is told to go on, and then as `reduce`;
 //! - `flood`: rank 0 sends to rank 1, which never reads;
 //! - `abort`: rank 1 aborts while all ranks have a blocking and a non-blocking call pending;
-//! - `exchange`: starts all-reduces and gradient exchanges without end, and turns nothing: a progress thread does.
+//! - `exchange`: starts all-reduces and gradient exchanges without end, and turns nothing: a progress thread
+//!   does.
 //!
 //! What it has to say goes to the folder of [`faults`](brevity_tests::faults).
 #![forbid(unsafe_code)]

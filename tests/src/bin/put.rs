@@ -1,4 +1,5 @@
-//! One of two ranks, of which rank 0 puts into rank 1's memory and gets from it without end, until that fails.
+//! One of two ranks, of which rank 0 puts into rank 1's memory and gets from it without end, until that
+//! fails.
 //!
 //! What it has to say goes to the folder of [`faults`](brevity_tests::faults).
 #![forbid(unsafe_code)]
@@ -21,7 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(90);
 
 fn main() {
     launch::die_with_parent();
-    let opened = Identity::from_env().and_then(|identity| open(&identity)).unwrap_or_else(|error| panic!("{error}"));
+    let opened =
+        Identity::from_env().and_then(|identity| open(&identity)).unwrap_or_else(|error| panic!("{error}"));
     let port = Port::new(opened.transport);
     if port.rank() == OWNER { own(&port) } else { access(&port) }
 }
@@ -41,7 +43,8 @@ fn own(port: &Arc<Port>) {
 fn access(port: &Arc<Port>) {
     let log = Log::of(0);
     let mut key = vec![0u8; 4096];
-    let received = run(port, async |comm| comm.recv(OWNER, envelope(), &mut key[..]).await.map(|(_, arrival)| arrival));
+    let received =
+        run(port, async |comm| comm.recv(OWNER, envelope(), &mut key[..]).await.map(|(_, arrival)| arrival));
     let length = received.unwrap_or_else(|error| panic!("{error}")).lengths[0];
     let remote = RemoteRegion::open(port, OWNER, &key[..length]).unwrap_or_else(|error| panic!("{error}"));
     let start = Instant::now();

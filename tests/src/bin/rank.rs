@@ -1,7 +1,9 @@
-//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank all-reduce-for-ever`, `rank
-//! lose-one` (rank 2 kills itself in the middle of it), `rank tell`; or their launcher: `rank launch-for-ever`.
+//! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank
+//! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`; or their
+//! launcher: `rank launch-for-ever`.
 //!
-//! Whoever goes on for ever writes a file, named by its rank, to the folder `READY_FOLDER` when it is in the middle of it.
+//! Whoever goes on for ever writes a file, named by its rank, to the folder `READY_FOLDER` when it is in the
+//! middle of it.
 //!
 //! Ends with status 0 when everything was as it must be; else says why and ends with another.
 #![forbid(unsafe_code)]
@@ -22,14 +24,15 @@ fn main() -> ExitCode {
     }
     launch::die_with_parent();
     brevity::log::to_stderr();
-    let outcome = Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
-        Some("tell") => tell(&group),
-        Some("suite") => run_suite(&group),
-        Some("exchange-for-ever") => exchange(&group, None),
-        Some("lose-one") => exchange(&group, Some(20)),
-        Some("all-reduce-for-ever") => all_reduce_for_ever(&group),
-        mode => panic!("no such mode: {mode:?}"),
-    });
+    let outcome =
+        Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
+            Some("tell") => tell(&group),
+            Some("suite") => run_suite(&group),
+            Some("exchange-for-ever") => exchange(&group, None),
+            Some("lose-one") => exchange(&group, Some(20)),
+            Some("all-reduce-for-ever") => all_reduce_for_ever(&group),
+            mode => panic!("no such mode: {mode:?}"),
+        });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Error::Collective(Collective::PeerLost { rank })) => {

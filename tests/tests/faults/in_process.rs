@@ -1,4 +1,5 @@
-//! The same faults between ranks of one process: on the simulated network, in virtual time, and between threads.
+//! The same faults between ranks of one process: on the simulated network, in virtual time, and between
+//! threads.
 
 use std::time::Duration;
 
@@ -50,7 +51,10 @@ fn a_stall_and_a_cut_end_calls_by_their_deadline_on_the_simulator() {
             assert!(matches!(error, Error::Timeout { .. }), "rank {rank}: {error}");
             assert!(*time < TIMEOUT * 9 / 8 + Duration::from_secs(1), "rank {rank}: {time:?}");
         }
-        assert!(ended.iter().any(|(error, _)| matches!(error, Error::Timeout { rank: Rank(2), .. })), "{ended:?}");
+        assert!(
+            ended.iter().any(|(error, _)| matches!(error, Error::Timeout { rank: Rank(2), .. })),
+            "{ended:?}"
+        );
     }
 }
 
@@ -67,7 +71,8 @@ fn an_abort_ends_all_calls_between_threads() {
             std::thread::sleep(Duration::from_millis(50));
             group.abort();
         }
-        let blocking = group.run(description, async |call| call.recv(from, 0, vec![0u8; 100]).await.map(drop));
+        let blocking =
+            group.run(description, async |call| call.recv(from, 0, vec![0u8; 100]).await.map(drop));
         [blocking, pending.wait().1, group.barrier()]
     });
     for (rank, results) in errors.iter().enumerate() {

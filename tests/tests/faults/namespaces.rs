@@ -50,8 +50,8 @@ fn cut(wire: Wire) {
     }
 }
 
-/// Shared memory of ours is for ranks of one host: those of two namespaces do without. UCX's own reaches from one to the other,
-/// so no link between them can be cut where it is on.
+/// Shared memory of ours is for ranks of one host: those of two namespaces do without. UCX's own reaches from
+/// one to the other, so no link between them can be cut where it is on.
 mod a_link_that_is_cut_ends_calls_by_their_deadline {
     use super::*;
 

@@ -35,7 +35,8 @@ async fn sums(call: &Call<'_, '_>, counts: &[usize]) {
     for &count in counts {
         let data = oracle::vector(call.rank(), count);
         let summing = call.describe(dense::describe_all_reduce::<f32>(count, Reduction::Sum));
-        let data = dense::all_reduce(&summing, Chunk::from(data), Reduction::Sum, &Cost::default()).await.unwrap();
+        let data =
+            dense::all_reduce(&summing, Chunk::from(data), Reduction::Sum, &Cost::default()).await.unwrap();
         assert!(data.into_vec() == total(call.world_size(), count));
         if count % 3 == 0 {
             dense::barrier(&call.describe(Description::new(Operation::BARRIER, 0, 0))).await.unwrap();
@@ -49,7 +50,8 @@ fn play(group: &Group, steps: &[Step]) {
         match step {
             Step::Run(counts) => group.run_in_order(body(), async |call| sums(call, counts).await),
             Step::Start(counts) => {
-                let handle = group.start_in_order(body(), counts.clone(), |call, counts| Box::pin(sums(call, counts)));
+                let handle =
+                    group.start_in_order(body(), counts.clone(), |call, counts| Box::pin(sums(call, counts)));
                 // What is dropped goes on; on some ranks only.
                 if !(position + group.rank() as usize).is_multiple_of(3) {
                     handles.push(handle);

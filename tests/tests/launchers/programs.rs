@@ -19,8 +19,11 @@ pub struct Program {
 }
 
 /// Open MPI's.
-pub const MPIRUN: Program =
-    Program { variable: "BREVITY_TEST_MPIRUN", usual: "mpirun.openmpi", arguments: &["--map-by", ":OVERSUBSCRIBE"] };
+pub const MPIRUN: Program = Program {
+    variable: "BREVITY_TEST_MPIRUN",
+    usual: "mpirun.openmpi",
+    arguments: &["--map-by", ":OVERSUBSCRIBE"],
+};
 
 /// MPICH's.
 pub const MPIEXEC: Program =

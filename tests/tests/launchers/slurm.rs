@@ -65,7 +65,9 @@ impl Cluster {
         let socket = self.path("munge.socket");
         let mut command = Command::new("munged");
         command.args(["--foreground", "--force", "--num-threads=1"]).arg(format!("--key-file={key}"));
-        for (option, file) in [("socket", "socket"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed")] {
+        for (option, file) in
+            [("socket", "socket"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed")]
+        {
             command.arg(format!("--{option}={}", self.path(&format!("munge.{file}"))));
         }
         self.daemon(&command);

@@ -18,16 +18,25 @@ pub fn turn(port: &Port, yields: bool) {
 
 pub fn send(port: &Arc<Port>, to: Rank, yields: bool, bytes: &mut [u8]) {
     let own = port.rank();
-    scope(port, |comm| turn(comm.port(), yields), async |comm| comm.send(to, envelope(own), bytes).await.map(drop))
-        .unwrap();
+    scope(
+        port,
+        |comm| turn(comm.port(), yields),
+        async |comm| comm.send(to, envelope(own), bytes).await.map(drop),
+    )
+    .unwrap();
 }
 
 pub fn receive(port: &Arc<Port>, from: Rank, yields: bool, bytes: &mut [u8]) {
-    scope(port, |comm| turn(comm.port(), yields), async |comm| comm.recv(from, envelope(from), bytes).await.map(drop))
-        .unwrap();
+    scope(
+        port,
+        |comm| turn(comm.port(), yields),
+        async |comm| comm.recv(from, envelope(from), bytes).await.map(drop),
+    )
+    .unwrap();
 }
 
-/// All ranks meet and play, each with its neighbour; rank 0 gets the seconds that a message one way took, a pair each.
+/// All ranks meet and play, each with its neighbour; rank 0 gets the seconds that a message one way took, a
+/// pair each.
 pub fn everybody(port: &Arc<Port>, yields: bool, play: impl FnOnce() -> f64) -> Vec<f64> {
     let (ranks, own) = (port.world_size(), port.rank());
     let mut word = [0u8; 8];
@@ -59,8 +68,9 @@ impl Rounds {
     /// Prints a round and keeps the ratio of its means.
     pub fn add(&mut self, floor: &str, theirs: &[f64], ours: &[f64]) {
         let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
-        let spread =
-            |times: &[f64]| times.iter().copied().fold(0.0, f64::max) / times.iter().copied().fold(f64::MAX, f64::min);
+        let spread = |times: &[f64]| {
+            times.iter().copied().fold(0.0, f64::max) / times.iter().copied().fold(f64::MAX, f64::min)
+        };
         self.0.push(mean(ours) / mean(theirs));
         println!(
             "8 B: {floor} {:.3} us (spread {:.2}), ours {:.3} us (spread {:.2})",

@@ -73,7 +73,9 @@ pub enum Error {
     },
 
     /// The text is empty, too long, or has signs that the protocol does not carry.
-    #[error("the text {text:?} can't be stored: expected at most 512 printable bytes without blanks, quotes, = and ;")]
+    #[error(
+        "the text {text:?} can't be stored: expected at most 512 printable bytes without blanks, quotes, = and ;"
+    )]
     Unfit {
         /// The text.
         text: String,

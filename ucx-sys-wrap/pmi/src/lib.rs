@@ -1,14 +1,18 @@
 //! One text from rank 0 to all ranks of a job, through the launcher that started them.
 //!
-//! Launchers of MPI programs keep a small store of keys and values for the processes that they start. Two ways lead to it:
+//! Launchers of MPI programs keep a small store of keys and values for the processes that they start. Two
+//! ways lead to it:
 //!
-//! - [`wire`]: the PMI-1 protocol on a descriptor that the launcher hands down (`mpiexec` of MPICH, `srun --mpi=pmi2`);
+//! - [`wire`]: the PMI-1 protocol on a descriptor that the launcher hands down (`mpiexec` of MPICH, `srun
+//!   --mpi=pmi2`);
 //! - [`pmix`]: the library `libpmix`, loaded at run time (`mpirun` of Open MPI, `srun --mpi=pmix`).
 //!
-//! Both do the same: rank 0 stores a text, all ranks meet, the others read it, and everybody takes leave of the launcher.
-//! Nothing of it stays open. What comes from the launcher is checked before it is used, and everything ends by a deadline.
+//! Both do the same: rank 0 stores a text, all ranks meet, the others read it, and everybody takes leave of
+//! the launcher. Nothing of it stays open. What comes from the launcher is checked before it is used, and
+//! everything ends by a deadline.
 //!
-//! `unsafe` is here because the library is C, and because a descriptor's number in a variable is only a number.
+//! `unsafe` is here because the library is C, and because a descriptor's number in a variable is only a
+//! number.
 
 mod error;
 pub mod pmix;

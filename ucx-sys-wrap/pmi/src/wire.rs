@@ -22,15 +22,16 @@ use crate::{Error, KEY, Result, check, is_plain};
 /// A longer line is no answer.
 const MAX_LINE_BYTES: usize = 4096;
 
-/// Gives rank 0's `text` to all ranks of the job, through the launcher that handed down descriptor number `descriptor`.
+/// Gives rank 0's `text` to all ranks of the job, through the launcher that handed down descriptor number
+/// `descriptor`.
 ///
-/// Rank 0 brings the text, the others none. Blocks until all ranks of the job have called it, at most until `deadline`.
-/// Afterwards the launcher considers this process to be done with PMI: an MPI library can't use the descriptor any more.
-/// Costs seven questions to the launcher on this host.
+/// Rank 0 brings the text, the others none. Blocks until all ranks of the job have called it, at most until
+/// `deadline`. Afterwards the launcher considers this process to be done with PMI: an MPI library can't use
+/// the descriptor any more. Costs seven questions to the launcher on this host.
 ///
 /// # Errors
-/// [`Error::System`] when there is no such descriptor, [`Error::Late`] at the deadline, [`Error::Closed`] when the launcher
-/// goes away, [`Error::Refused`] and [`Error::Malformed`] by what it says.
+/// [`Error::System`] when there is no such descriptor, [`Error::Late`] at the deadline, [`Error::Closed`]
+/// when the launcher goes away, [`Error::Refused`] and [`Error::Malformed`] by what it says.
 pub fn share(descriptor: i32, text: Option<&str>, deadline: Instant) -> Result<String> {
     let socket = adopt(descriptor)?;
     share_over(&socket, text, deadline)
@@ -47,7 +48,8 @@ pub fn share_over(socket: &impl AsFd, text: Option<&str>, deadline: Instant) -> 
     wire.make_sure_that_it_fits(text)?;
     let space = wire.ask("get_my_kvsname", "cmd=get_my_kvsname", "my_kvsname")?.text("kvsname")?;
     if let Some(text) = text {
-        wire.ask("put", &format!("cmd=put kvsname={space} key={KEY} value={text}"), "put_result")?.accepted()?;
+        wire.ask("put", &format!("cmd=put kvsname={space} key={KEY} value={text}"), "put_result")?
+            .accepted()?;
     }
     wire.ask("barrier", "cmd=barrier_in", "barrier_out")?.accepted()?;
     let found = match text {
@@ -67,8 +69,8 @@ fn adopt(descriptor: i32) -> Result<OwnedFd> {
     if descriptor < 0 {
         return Err(Error::system("the launcher's descriptor", Errno::BADF));
     }
-    // SAFETY: the launcher says in this process's environment that it has left this descriptor open. If it has not, the
-    // only use that is made of the number, copying the descriptor, fails.
+    // SAFETY: the launcher says in this process's environment that it has left this descriptor open. If it
+    // has not, the only use that is made of the number, copying the descriptor, fails.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     borrowed.try_clone_to_owned().map_err(|error| Error::system("the launcher's descriptor", error))
 }
@@ -162,7 +164,9 @@ impl Wire<'_> {
 impl Answer {
     /// The value of a name, up to the next blank.
     fn pair(&self, name: &str) -> Option<&str> {
-        self.line.split_ascii_whitespace().find_map(|pair| pair.split_once('=').filter(|pair| pair.0 == name)?.1.into())
+        self.line
+            .split_ascii_whitespace()
+            .find_map(|pair| pair.split_once('=').filter(|pair| pair.0 == name)?.1.into())
     }
 
     /// Refuses an answer that says that it failed. Not every launcher says that it succeeded.
@@ -170,7 +174,8 @@ impl Answer {
         match self.pair("rc") {
             None | Some("0") => Ok(()),
             Some(code) => {
-                let reason = self.pair("msg").map_or_else(|| format!("status {code}"), |told| cut(told).to_owned());
+                let reason =
+                    self.pair("msg").map_or_else(|| format!("status {code}"), |told| cut(told).to_owned());
                 Err(Error::Refused { call: self.call, reason })
             }
         }

@@ -1,4 +1,5 @@
-//! The line protocol against a launcher of the test's own: what is asked, in which order, and what is made of the answers.
+//! The line protocol against a launcher of the test's own: what is asked, in which order, and what is made of
+//! the answers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +19,8 @@ fn ample() -> Instant {
     Instant::now() + AMPLE
 }
 
-/// A launcher that answers the questions in this order and no more; at the rank's end it returns what it was asked.
+/// A launcher that answers the questions in this order and no more; at the rank's end it returns what it was
+/// asked.
 fn launcher(answers: Vec<String>) -> (UnixStream, JoinHandle<Vec<String>>) {
     let (rank, server) = UnixStream::pair().unwrap();
     let thread = thread::spawn(move || {

@@ -15,7 +15,8 @@ use crate::{Error, Result};
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// One attempt lasts at most this long: the connection may have been lost on its way or dropped by a full listener.
+/// One attempt lasts at most this long: the connection may have been lost on its way or dropped by a full
+/// listener.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// Attempts to reach one rank at one of its addresses.
@@ -63,7 +64,8 @@ impl Call {
     /// Goes on as far as is possible without waiting; `Some` once the rank has answered and proven itself.
     ///
     /// # Errors
-    /// [`Error::Unauthenticated`] when the rank and this one hold different keys. Everything else is tried again.
+    /// [`Error::Unauthenticated`] when the rank and this one hold different keys. Everything else is tried
+    /// again.
     pub(super) fn turn(&mut self) -> Result<Option<(Opening, Channel)>> {
         let conversation = match self.current.take() {
             Some(conversation) => conversation,
@@ -157,14 +159,17 @@ pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<Socket
             thread::sleep(LONGEST_PAUSE);
         }
     });
-    asking.map_err(|error| Error::system("can't start a thread that asks for the master's address", error))?;
+    asking
+        .map_err(|error| Error::system("can't start a thread that asks for the master's address", error))?;
     let mut failure = std::io::Error::from(std::io::ErrorKind::TimedOut);
     loop {
         match receiver.recv_timeout(deadline.remaining()) {
             Ok(Ok(addresses)) if !addresses.is_empty() => return Ok(addresses),
             Ok(Ok(_)) => {}
             Ok(Err(error)) => failure = error,
-            Err(_) => return Err(Error::system(format!("can't find the address of {:?}", master.host), failure)),
+            Err(_) => {
+                return Err(Error::system(format!("can't find the address of {:?}", master.host), failure));
+            }
         }
     }
 }

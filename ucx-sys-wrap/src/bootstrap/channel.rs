@@ -1,4 +1,5 @@
-//! A non-blocking connection with what was read and what is still to be written, and a poll over many of them.
+//! A non-blocking connection with what was read and what is still to be written, and a poll over many of
+//! them.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -58,7 +59,15 @@ impl Channel {
 
     fn new(stream: TcpStream, peer: SocketAddr, connecting: bool) -> Self {
         // Ready at first: whatever has arrived before the first poll must be looked at.
-        Self { stream, peer, connecting, ended: false, inbox: Vec::new(), outbox: VecDeque::new(), ready: true }
+        Self {
+            stream,
+            peer,
+            connecting,
+            ended: false,
+            inbox: Vec::new(),
+            outbox: VecDeque::new(),
+            ready: true,
+        }
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -104,7 +113,9 @@ impl Channel {
 
     /// Takes the next frame once it has arrived; its body has at most `max_body` bytes.
     pub(super) fn take_frame(&mut self, max_body: usize) -> Result<Option<Frame>, Malformed> {
-        let Some((&[kind, length @ ..], _)) = self.inbox.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let Some((&[kind, length @ ..], _)) = self.inbox.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
         let length = u32::from_le_bytes(length) as usize;
         if length > max_body {
             return Err(Malformed);
@@ -208,7 +219,11 @@ impl Channel {
     }
 
     fn interest(&self) -> PollFlags {
-        if self.connecting || !self.outbox.is_empty() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+        if self.connecting || !self.outbox.is_empty() {
+            PollFlags::IN | PollFlags::OUT
+        } else {
+            PollFlags::IN
+        }
     }
 }
 
@@ -220,8 +235,8 @@ impl AsFd for Channel {
 
 /// Sleeps until something can be done on the listener or a channel, at most `longest`.
 ///
-/// Returns whether the listener has a caller; the channels remember for themselves. Channels that have ended are left
-/// out. An interrupted sleep is a short sleep.
+/// Returns whether the listener has a caller; the channels remember for themselves. Channels that have ended
+/// are left out. An interrupted sleep is a short sleep.
 pub(super) fn wait_for<'a>(
     listener: Option<&TcpListener>,
     channels: impl Iterator<Item = &'a mut Channel>,

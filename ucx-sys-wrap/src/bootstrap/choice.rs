@@ -14,8 +14,8 @@ const NO_ENCRYPTION: &str = "it can't encrypt, and BREVITY_ENCRYPT=1 asks for it
 /// The transport that was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// UCX where every rank has it and a network for it (a device for RDMA, or `UCX_TLS`, `UCX_NET_DEVICES` or
-    /// `BREVITY_UCX_LIB` set), else TCP.
+    /// UCX where every rank has it and a network for it (a device for RDMA, or `UCX_TLS`, `UCX_NET_DEVICES`
+    /// or `BREVITY_UCX_LIB` set), else TCP.
     #[default]
     Auto,
     /// TCP sockets.
@@ -40,7 +40,8 @@ pub struct Capability {
     pub requested: Choice,
     /// Whether UCX can be used here, or why it can't or, where this rank was asked for "auto", should not.
     pub ucx: std::result::Result<(), String>,
-    /// Whether bytes between hosts are to be encrypted: rank 0's wish counts, and a rank that wants it takes no less.
+    /// Whether bytes between hosts are to be encrypted: rank 0's wish counts, and a rank that wants it takes
+    /// no less.
     pub encrypt: bool,
     /// Connections between two ranks of the tcp transport; only rank 0's counts.
     pub streams: u8,
@@ -59,13 +60,14 @@ pub struct Agreed {
 
 /// Takes a transport for all ranks, the same on each of them, from the capabilities in rank order.
 ///
-/// Rank 0's wish counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every rank has it and a
-/// network for it, and TCP otherwise, or where rank 0 asks for encryption, which UCX does not have.
+/// Rank 0's wish counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every rank
+/// has it and a network for it, and TCP otherwise, or where rank 0 asks for encryption, which UCX does not
+/// have.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when rank 0 asks for UCX and some rank can't: the first such rank is named, with its reason;
-/// likewise when it asks for UCX and encryption. [`Error::Disagreement`] when a rank asks for encryption and rank 0 does
-/// not: it must not talk in the clear because another said so.
+/// [`Error::Unavailable`] when rank 0 asks for UCX and some rank can't: the first such rank is named, with
+/// its reason; likewise when it asks for UCX and encryption. [`Error::Disagreement`] when a rank asks for
+/// encryption and rank 0 does not: it must not talk in the clear because another said so.
 pub fn choose(capabilities: &[Capability]) -> Result<Agreed> {
     let Some(&Capability { encrypt, streams, .. }) = capabilities.first() else {
         return Ok(Agreed { transport: Selected::Tcp, encrypt: false, streams: 1 });
@@ -95,7 +97,9 @@ fn choose_transport(capabilities: &[Capability], encrypt: bool) -> Result<Select
 
 /// The first rank that can't use UCX, and why.
 pub(super) fn lacks_ucx(capabilities: &[Capability]) -> Option<(Rank, &str)> {
-    Rank::all(u32::MAX).zip(capabilities).find_map(|(rank, own)| Some((rank, own.ucx.as_ref().err()?.as_str())))
+    Rank::all(u32::MAX)
+        .zip(capabilities)
+        .find_map(|(rank, own)| Some((rank, own.ucx.as_ref().err()?.as_str())))
 }
 
 impl Choice {
@@ -128,7 +132,8 @@ impl Capability {
 
     /// The requested choice, whether there is UCX, whether to encrypt, the number of streams, the reason.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into(), self.streams];
+        let mut bytes =
+            vec![self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into(), self.streams];
         let reason = self.ucx.as_ref().err().map_or("", String::as_str);
         bytes.extend_from_slice(cut(reason, Self::MAX_REASON_BYTES).as_bytes());
         bytes
@@ -157,7 +162,10 @@ mod tests {
 
     fn ranks(requested: Choice, usable: &[bool]) -> Vec<Capability> {
         let ucx = |&usable: &bool| if usable { Ok(()) } else { Err("no libucp.so.0".to_owned()) };
-        usable.iter().map(|usable| Capability { requested, ucx: ucx(usable), encrypt: false, streams: 1 }).collect()
+        usable
+            .iter()
+            .map(|usable| Capability { requested, ucx: ucx(usable), encrypt: false, streams: 1 })
+            .collect()
     }
 
     #[test]
@@ -197,7 +205,10 @@ mod tests {
             let mut capabilities = ranks(requested, &[true; 3]);
             capabilities[2].encrypt = true;
             let error = choose(&capabilities).unwrap_err().to_string();
-            assert_eq!(error, "BREVITY_ENCRYPT: rank 2 has 1, expected 0, as rank 0 has: set it for all ranks");
+            assert_eq!(
+                error,
+                "BREVITY_ENCRYPT: rank 2 has 1, expected 0, as rank 0 has: set it for all ranks"
+            );
         }
     }
 

@@ -98,7 +98,8 @@ impl Conversation {
         }
     }
 
-    /// Says whether it is done. Reads exactly what belongs to it: the bytes after it are for whoever takes the channel.
+    /// Says whether it is done. Reads exactly what belongs to it: the bytes after it are for whoever takes
+    /// the channel.
     fn try_advance(&mut self) -> std::result::Result<bool, Fault> {
         if self.theirs.is_none() {
             self.channel.pump(OPENING_BYTES);
@@ -145,7 +146,9 @@ impl Conversation {
     fn hear_proof(&mut self) -> std::result::Result<bool, Fault> {
         if !self.proven {
             self.channel.pump(PROOF_BYTES);
-            let (Some(theirs), Some(proof)) = (&self.theirs, self.channel.take(PROOF_BYTES)) else { return Ok(false) };
+            let (Some(theirs), Some(proof)) = (&self.theirs, self.channel.take(PROOF_BYTES)) else {
+                return Ok(false);
+            };
             let (caller, answerer) = (theirs.encode(), self.mine.encode());
             if !verify(&self.party.key, Role::Caller, &caller, &answerer, &proof) {
                 self.channel.queue([REFUSED]);
@@ -168,7 +171,9 @@ impl Conversation {
             Some(&ACCEPTED) | None => {}
             Some(_) => return Err(Fault::Stranger),
         }
-        let (Some(theirs), Some(answer)) = (&self.theirs, self.channel.take(1 + PROOF_BYTES)) else { return Ok(false) };
+        let (Some(theirs), Some(answer)) = (&self.theirs, self.channel.take(1 + PROOF_BYTES)) else {
+            return Ok(false);
+        };
         let (caller, answerer) = (self.mine.encode(), theirs.encode());
         let valid = verify(&self.party.key, Role::Answerer, &caller, &answerer, &answer[1..]);
         if valid { Ok(true) } else { Err(Fault::WrongKey) }

@@ -7,7 +7,8 @@ use crate::{Error, Rank};
 /// The longest that is set aside to tell each other at the end who is missing.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Ranks that are given as long, and begin within this of each other, say so: what began when is of no interest.
+/// Ranks that are given as long, and begin within this of each other, say so: what began when is of no
+/// interest.
 const SKEW: Duration = Duration::from_secs(1);
 
 /// Where ranks are missing that have joined, but can't be reached by others.
@@ -88,7 +89,10 @@ mod tests {
         assert!(Deadline::after(Duration::ZERO).passed());
         assert_eq!(minute.with_last_words().given(), Duration::from_secs(60));
         assert!(minute.with_last_words().remaining() <= Duration::from_secs(58));
-        assert!(minute.no_later_than(Duration::from_secs(2)).with_last_words().remaining() > Duration::from_secs(1));
+        assert!(
+            minute.no_later_than(Duration::from_secs(2)).with_last_words().remaining()
+                > Duration::from_secs(1)
+        );
         assert!(!Deadline::after(Duration::MAX).passed());
     }
 }

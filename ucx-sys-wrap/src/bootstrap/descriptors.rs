@@ -1,4 +1,5 @@
-//! How many files this process may have open: a job of many ranks needs more at times than a system allows unless asked.
+//! How many files this process may have open: a job of many ranks needs more at times than a system allows
+//! unless asked.
 //!
 //! Asked before: a connection that finds no descriptor looks like a rank that can't be reached.
 
@@ -9,8 +10,8 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::{Error, Result};
 
-/// Refuses what needs `more` open files than this process may have. `action` is what can't be done then, as "can't connect to
-/// 15 ranks".
+/// Refuses what needs `more` open files than this process may have. `action` is what can't be done then, as
+/// "can't connect to 15 ranks".
 ///
 /// # Errors
 /// [`Error::System`] with what is open, needed and allowed, and the remedy.

@@ -15,7 +15,8 @@ use crate::{Error, Result};
 impl Identity {
     /// Reads the environment of this process; see [`from_lookup`](Self::from_lookup).
     ///
-    /// Of several launchers, one inside the other, the inner one counts; see [`Launcher::from_env`](super::Launcher::from_env).
+    /// Of several launchers, one inside the other, the inner one counts; see
+    /// [`Launcher::from_env`](super::Launcher::from_env).
     ///
     /// # Errors
     /// As [`from_lookup`](Self::from_lookup).
@@ -36,18 +37,21 @@ impl Identity {
     /// | `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` | PMIx with `--mpi=pmix`, else the first host of the step |
     ///
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.
-    /// `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds, 60), `BREVITY_KEY` or `BREVITY_KEY_FILE`,
-    /// `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` and `BREVITY_ENCRYPT` ([`switch`](super::switch)es), `BREVITY_HOST_ID`,
-    /// `BREVITY_TCP_STREAMS` (1 to 16) and `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
+    /// `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds, 60), `BREVITY_KEY` or
+    /// `BREVITY_KEY_FILE`, `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` and `BREVITY_ENCRYPT`
+    /// ([`switch`](super::switch)es), `BREVITY_HOST_ID`, `BREVITY_TCP_STREAMS` (1 to 16) and
+    /// `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
     ///
     /// # Errors
-    /// [`Error::Environment`] names the variable that is missing or not understood, with what was found and what is
-    /// expected; a master that other hosts can reach needs a key. [`Error::System`] when the key file can't be read.
+    /// [`Error::Environment`] names the variable that is missing or not understood, with what was found and
+    /// what is expected; a master that other hosts can reach needs a key. [`Error::System`] when the key file
+    /// can't be read.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         Self::read(Variables { lookup: &lookup }, Nesting::unknown)
     }
 
-    /// Reads what a rank that is to be started on this host would see, so that a mistake is told before any is started.
+    /// Reads what a rank that is to be started on this host would see, so that a mistake is told before any
+    /// is started.
     ///
     /// # Errors
     /// As [`from_lookup`](Self::from_lookup), and when this host does not have the interface that is named.
@@ -60,10 +64,12 @@ impl Identity {
             Place::read(variables, nesting)?;
         let mut identity = Self { launcher, introduction, one_host, ..Self::new(rank, world_size, master) };
         (identity.key, identity.exposed_key) = read_key(variables)?;
-        identity.transport = variables.read("BREVITY_TRANSPORT", TRANSPORTS, Choice::parse)?.unwrap_or(Choice::Auto);
+        identity.transport =
+            variables.read("BREVITY_TRANSPORT", TRANSPORTS, Choice::parse)?.unwrap_or(Choice::Auto);
         let name = variables.read("BREVITY_JOB", "a name of at most 64 bytes", job_name)?;
         identity.job = name.or(job).unwrap_or_default();
-        identity.interface = variables.read("BREVITY_INTERFACE", "the name of a network interface", non_empty)?;
+        identity.interface =
+            variables.read("BREVITY_INTERFACE", "the name of a network interface", non_empty)?;
         identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", SWITCH, switch)?.unwrap_or(true);
         identity.host_id = variables.read("BREVITY_HOST_ID", "a name of 1 to 255 bytes", host_id)?;
         identity.encrypt = variables.read(ENCRYPT, SWITCH, switch)?.unwrap_or(false);
@@ -81,7 +87,8 @@ const TRANSPORTS: &str = "auto, tcp or ucx";
 
 /// The key from the one variable that holds it, and what is to be said about its file.
 fn read_key(variables: Variables<'_>) -> Result<(Option<JobKey>, Option<String>)> {
-    let key = variables.read("BREVITY_KEY", "at least 16 bytes, as from `openssl rand -hex 32`", JobKey::parse);
+    let key =
+        variables.read("BREVITY_KEY", "at least 16 bytes, as from `openssl rand -hex 32`", JobKey::parse);
     // A key that is refused must not be shown.
     let key = key.map_err(|error| match error {
         Error::Environment { variable, expected, .. } => {

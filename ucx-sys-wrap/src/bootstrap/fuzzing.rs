@@ -4,7 +4,8 @@ use super::choice::Capability;
 use super::proof::{OPENING_BYTES, Opening, may_begin};
 use super::wire::{Frame, HEADER_BYTES};
 
-/// Reads bytes as a frame, as an opening, and as what a rank says that it can do; what is understood is written again.
+/// Reads bytes as a frame, as an opening, and as what a rank says that it can do; what is understood is
+/// written again.
 pub fn bootstrap_messages(data: &[u8]) {
     let Some((&kind, body)) = data.split_first() else { return };
     if let Some(frame) = Frame::decode(kind, body) {

@@ -23,8 +23,8 @@ pub(super) const MAX_HOST_ID_BYTES: usize = 255;
 /// Bytes that stand for what a rank has found wrong.
 const FINDING_BYTES: usize = 8;
 
-/// Bytes before the host's own name: whether memory may be shared, the user, the network's device and inode, the boot,
-/// the door, the finding, the process.
+/// Bytes before the host's own name: whether memory may be shared, the user, the network's device and inode,
+/// the boot, the door, the finding, the process.
 const FIXED_BYTES: usize = PROCESS_AT + PROCESS_NAME_BYTES;
 const PROCESS_AT: usize = 1 + 4 + 16 + 16 + DOOR_BYTES + FINDING_BYTES;
 
@@ -133,8 +133,8 @@ impl Host {
     }
 }
 
-/// The ranks of the host of rank `own`, rising, itself among them, from the cards of all ranks: `None` when it shares
-/// memory with nobody. The same on all ranks of the host.
+/// The ranks of the host of rank `own`, rising, itself among them, from the cards of all ranks: `None` when
+/// it shares memory with nobody. The same on all ranks of the host.
 pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
     let host = cards.get(own.index())?.host.as_ref()?;
     let places = Rank::all(u32::MAX).zip(cards).filter(|(_, card)| card.host.as_ref() == Some(host));
@@ -143,8 +143,8 @@ pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
     (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
-/// The processes of the other ranks of the host of rank `own`, by rank, of those that can be seen from it: they ran when they
-/// said who they are. Unlike for memory, they need not be of one user or one network.
+/// The processes of the other ranks of the host of rank `own`, by rank, of those that can be seen from it:
+/// they ran when they said who they are. Unlike for memory, they need not be of one user or one network.
 pub(super) fn processes(own: Rank, cards: &[Card]) -> Vec<Option<PeerProcess>> {
     let own = cards.get(own.index()).and_then(Card::process);
     let open = |card: &Card| {
@@ -154,8 +154,8 @@ pub(super) fn processes(own: Rank, cards: &[Card]) -> Vec<Option<PeerProcess>> {
     cards.iter().map(open).collect()
 }
 
-/// Whether the ranks of the host of rank `own` outnumber the processors that they may use between them. Launchers keep ranks on
-/// processors of their own: what one may use says nothing of the others.
+/// Whether the ranks of the host of rank `own` outnumber the processors that they may use between them.
+/// Launchers keep ranks on processors of their own: what one may use says nothing of the others.
 pub(super) fn is_crowded(own: Rank, cards: &[Card]) -> bool {
     let own = cards.get(own.index());
     let Some(kernel) = own.and_then(Card::kernel) else { return outnumber_processors(cards.len(), []) };
@@ -177,7 +177,8 @@ fn processors(process: Option<Pid>) -> impl Iterator<Item = usize> {
     (0..CpuSet::MAX_CPU).filter(move |&processor| set.is_set(processor))
 }
 
-/// Whether so many ranks outnumber the processors of this one and of the others, of which this one gets the time of `share` at most.
+/// Whether so many ranks outnumber the processors of this one and of the others, of which this one gets the
+/// time of `share` at most.
 fn outnumber(ranks: usize, share: usize, own: HashSet<usize>, others: impl Iterator<Item = usize>) -> bool {
     if own.len() > share {
         // The system gives them less time than there are processors, all of them together.
@@ -187,10 +188,12 @@ fn outnumber(ranks: usize, share: usize, own: HashSet<usize>, others: impl Itera
     ranks > all.len().max(share)
 }
 
-/// Whether rank `own` is to tell what it has found: the first of its host that has found it, as far as hosts can be told.
+/// Whether rank `own` is to tell what it has found: the first of its host that has found it, as far as hosts
+/// can be told.
 pub(super) fn tells_finding(own: Rank, cards: &[Card]) -> bool {
     let Some(card) = cards.get(own.index()) else { return false };
-    let same = |other: &Card| other.host.is_some() && (&other.host, other.finding) == (&card.host, card.finding);
+    let same =
+        |other: &Card| other.host.is_some() && (&other.host, other.finding) == (&card.host, card.finding);
     card.finding.is_some() && !cards[..own.index()].iter().any(same)
 }
 
@@ -204,7 +207,13 @@ fn digest(finding: &str) -> [u8; FINDING_BYTES] {
 pub(super) fn sample() -> Card {
     let host = Host { user: 7, network: (8, 9), boot: [10; 16], id: "left".into() };
     let process = Some(ProcessName::decode(&[13; PROCESS_NAME_BYTES]));
-    Card { is_wanted: true, host: Some(host), door: [11; DOOR_BYTES], finding: Some([12; FINDING_BYTES]), process }
+    Card {
+        is_wanted: true,
+        host: Some(host),
+        door: [11; DOOR_BYTES],
+        finding: Some([12; FINDING_BYTES]),
+        process,
+    }
 }
 
 #[cfg(test)]
@@ -215,7 +224,13 @@ mod tests {
 
     fn card(boot: u8, id: &str) -> Card {
         let host = Host { user: 7, network: (1, 2), boot: [boot; 16], id: id.into() };
-        Card { is_wanted: true, host: Some(host), door: [boot; DOOR_BYTES], finding: None, process: ProcessName::own() }
+        Card {
+            is_wanted: true,
+            host: Some(host),
+            door: [boot; DOOR_BYTES],
+            finding: None,
+            process: ProcessName::own(),
+        }
     }
 
     fn ranks(ranks: &[u32]) -> Option<Vec<Rank>> {
@@ -226,7 +241,8 @@ mod tests {
     #[test]
     fn ranks_that_are_kept_on_a_processor_each_are_no_crowd() {
         let all = sched_getaffinity(None).unwrap();
-        let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&processor| all.is_set(processor)).collect();
+        let processors: Vec<usize> =
+            (0..CpuSet::MAX_CPU).filter(|&processor| all.is_set(processor)).collect();
         let cards = |ranks: usize| vec![card(1, ""); ranks];
         assert!(is_crowded(Rank(0), &cards(processors.len() + 1)));
         let kept = std::thread::spawn(move || {
@@ -278,7 +294,8 @@ mod tests {
     #[test]
     fn every_finding_is_told_once_a_host() {
         let mut cards = vec![card(1, ""), card(2, ""), card(1, ""), card(2, ""), card(1, ""), card(1, "")];
-        let telling = |cards: &[Card]| Rank::all(7).filter(|rank| tells_finding(*rank, cards)).collect::<Vec<_>>();
+        let telling =
+            |cards: &[Card]| Rank::all(7).filter(|rank| tells_finding(*rank, cards)).collect::<Vec<_>>();
         assert_eq!(telling(&cards), []);
         let (one, other) = (Some(digest("one")), Some(digest("other")));
         for (card, finding) in cards.iter_mut().zip([None, one, one, one, other, one]) {
@@ -291,7 +308,8 @@ mod tests {
 
     #[test]
     fn processes_of_other_hosts_are_not_taken_for_others_here() {
-        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let name = ProcessName::of(child.id()).unwrap();
         let mut cards = vec![card(1, ""), card(1, ""), card(2, ""), card(1, "a"), card(1, ""), card(1, "")];
         cards[1..].iter_mut().for_each(|card| card.process = Some(name));

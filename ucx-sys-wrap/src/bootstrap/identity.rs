@@ -43,12 +43,14 @@ pub struct Identity {
     pub one_host: bool,
     /// Whether the ranks of one host share memory; rank 0's wish counts.
     pub shared_memory: bool,
-    /// What tells this host from others where the system's own word is not enough: ranks whose ids differ share no
-    /// memory.
+    /// What tells this host from others where the system's own word is not enough: ranks whose ids differ
+    /// share no memory.
     pub host_id: Option<String>,
-    /// Whether the bytes of the tcp transport are encrypted; rank 0's wish counts, and nobody who has it takes less.
+    /// Whether the bytes of the tcp transport are encrypted; rank 0's wish counts, and nobody who has it
+    /// takes less.
     pub encrypt: bool,
-    /// Connections between two ranks of the tcp transport, 1 to [`MAX_LANES`](crate::tcp::MAX_LANES); rank 0's counts.
+    /// Connections between two ranks of the tcp transport, 1 to [`MAX_LANES`](crate::tcp::MAX_LANES); rank
+    /// 0's counts.
     pub streams: u8,
     /// What is to be said about the key's file, if others can read it.
     pub(super) exposed_key: Option<String>,
@@ -105,7 +107,8 @@ impl Identity {
         }
     }
 
-    /// Refuses what can't be: a master that other hosts could reach without a key, encryption where nothing can encrypt.
+    /// Refuses what can't be: a master that other hosts could reach without a key, encryption where nothing
+    /// can encrypt.
     pub(super) fn check(&self) -> Result<()> {
         self.check_key()?;
         self.check_encryption()

@@ -1,4 +1,5 @@
-//! Impostors that know every word of the proof but not the key: whoever calls them must not take them for a rank.
+//! Impostors that know every word of the proof but not the key: whoever calls them must not take them for a
+//! rank.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -71,7 +72,10 @@ fn who_answers_without_the_key_is_no_rank() {
                 }
                 wait_for(None, call.channel_mut().into_iter(), Duration::from_millis(10));
             };
-            assert!(matches!(outcome, Err(Error::Unauthenticated { .. })), "{purpose:?}: {what}: {outcome:?}");
+            assert!(
+                matches!(outcome, Err(Error::Unauthenticated { .. })),
+                "{purpose:?}: {what}: {outcome:?}"
+            );
         }
     }
 }

@@ -8,8 +8,9 @@ use crate::{Error, Result};
 
 /// Picks the address on which this rank serves its peers.
 ///
-/// The interface that the user names; else the one that leads to the other ranks, `towards`; never loopback by accident:
-/// a master whose name means loopback only on this host (as in many `/etc/hosts`) is no reason to hide from the others.
+/// The interface that the user names; else the one that leads to the other ranks, `towards`; never loopback
+/// by accident: a master whose name means loopback only on this host (as in many `/etc/hosts`) is no reason
+/// to hide from the others.
 pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<IpAddr> {
     let serves_others = identity.key.is_some();
     let address = match &identity.interface {
@@ -25,7 +26,8 @@ pub(super) fn check(identity: &Identity) -> Result<()> {
     identity.interface.as_deref().map_or(Ok(()), |name| address_of(name, LOOPBACK).map(drop))
 }
 
-/// The address of an interface, by its name or by the address itself; of the same family as `like` if it has several.
+/// The address of an interface, by its name or by the address itself; of the same family as `like` if it has
+/// several.
 pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     let all = all_addresses()?;
     let known = |(interface, address): &&(String, IpAddr)| interface == name || address.to_string() == name;
@@ -153,7 +155,8 @@ mod tests {
 
     #[test]
     fn a_named_interface_wins() {
-        let (name, address) = all_addresses().unwrap().into_iter().find(|(_, address)| address.is_loopback()).unwrap();
+        let (name, address) =
+            all_addresses().unwrap().into_iter().find(|(_, address)| address.is_loopback()).unwrap();
         assert_eq!(serving_address(&identity("node0", true, Some(&name)), OUTSIDE).unwrap(), address);
         let by_address = identity("node0", true, Some(&address.to_string()));
         assert_eq!(serving_address(&by_address, OUTSIDE).unwrap(), address);

@@ -1,11 +1,12 @@
 //! How the ranks of an MPI launcher learn where to meet: rank 0 tells them through the launcher's own store.
 //!
-//! Rank 0 reserves a port and stores one text: the form of the text, the job's key, the port, and this host's addresses,
-//! the best one first. The key is drawn for the job unless the user has given one, which is then not stored. From there
-//! on the rendezvous is the same as under any launcher, and the launcher's store is not used again.
+//! Rank 0 reserves a port and stores one text: the form of the text, the job's key, the port, and this host's
+//! addresses, the best one first. The key is drawn for the job unless the user has given one, which is then
+//! not stored. From there on the rendezvous is the same as under any launcher, and the launcher's store is
+//! not used again.
 //!
-//! A stored key is as secret as the launcher's own channels: whoever can read these can join the job. A key that users
-//! bring (`BREVITY_KEY_FILE`) does not go through them.
+//! A stored key is as secret as the launcher's own channels: whoever can read these can join the job. A key
+//! that users bring (`BREVITY_KEY_FILE`) does not go through them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -48,12 +49,12 @@ impl Introduced {
 
 /// Learns where to meet and which key to show, if only the launcher can say it; else gives the identity back.
 ///
-/// Under an MPI launcher it blocks until all ranks have called it, at most the join timeout. See [`wire::share`] and
-/// [`pmix::share`] for what that means for an MPI library in the same process.
+/// Under an MPI launcher it blocks until all ranks have called it, at most the join timeout. See
+/// [`wire::share`] and [`pmix::share`] for what that means for an MPI library in the same process.
 ///
 /// # Errors
-/// [`Error::Launcher`] when the launcher's store can't be used; [`Error::Environment`] when rank 0 has a key of the user's
-/// and this rank has none; [`Error::System`] when rank 0 can't reserve a port.
+/// [`Error::Launcher`] when the launcher's store can't be used; [`Error::Environment`] when rank 0 has a key
+/// of the user's and this rank has none; [`Error::System`] when rank 0 can't reserve a port.
 pub fn introduce(identity: &Identity) -> Result<Introduced> {
     let unchanged = identity.world_size <= 1 || identity.introduction == Introduction::Environment;
     if unchanged {
@@ -125,9 +126,13 @@ impl Card {
         // A key of the user's own counts; if rank 0 has drawn another, both say so.
         resolved.key = identity.key.clone().or_else(|| self.key.clone());
         if resolved.key.is_none() {
-            return Err(not_set("BREVITY_KEY", "the same key on all ranks (or BREVITY_KEY_FILE): rank 0 has one"));
+            return Err(not_set(
+                "BREVITY_KEY",
+                "the same key on all ranks (or BREVITY_KEY_FILE): rank 0 has one",
+            ));
         }
-        let addresses: Vec<SocketAddr> = self.addresses.iter().map(|&ip| SocketAddr::new(ip, self.port)).collect();
+        let addresses: Vec<SocketAddr> =
+            self.addresses.iter().map(|&ip| SocketAddr::new(ip, self.port)).collect();
         let first = addresses.first().copied().unwrap_or(SocketAddr::new(LOOPBACK, self.port));
         resolved.master = super::Master { host: first.ip().to_string(), port: self.port };
         resolved.introduction = Introduction::Environment;
@@ -139,7 +144,8 @@ impl Card {
 /// Reserves a port where the other ranks can reach it, and says at which addresses.
 fn open_door(identity: &Identity) -> Result<(Socket, SocketAddr, Vec<IpAddr>)> {
     let door = |address: IpAddr| {
-        reserve(address).map_err(|error| Error::system(format!("rank 0 can't reserve a port on {address}"), error))
+        reserve(address)
+            .map_err(|error| Error::system(format!("rank 0 can't reserve a port on {address}"), error))
     };
     let single = match &identity.interface {
         Some(name) => Some(address_of(name, LOOPBACK)?),
@@ -154,7 +160,8 @@ fn open_door(identity: &Identity) -> Result<(Socket, SocketAddr, Vec<IpAddr>)> {
         &[only] => door(only).map(|(port, listen)| (port, listen, addresses)),
         _ => {
             // A host without IPv6 has only the other kind of "all addresses".
-            let (port, listen) = door(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| door(Ipv4Addr::UNSPECIFIED.into()))?;
+            let (port, listen) =
+                door(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| door(Ipv4Addr::UNSPECIFIED.into()))?;
             Ok((port, listen, addresses))
         }
     }
@@ -194,7 +201,11 @@ mod tests {
 
     fn card(key: bool, addresses: &[&str]) -> Card {
         let key = key.then(|| JobKey::generate().unwrap());
-        Card { key, port: 4000, addresses: addresses.iter().map(|address| address.parse().unwrap()).collect() }
+        Card {
+            key,
+            port: 4000,
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        }
     }
 
     fn identity(key: Option<&str>) -> Identity {
@@ -210,7 +221,8 @@ mod tests {
         for card in [card(true, &["127.0.0.1"]), card(false, &["192.0.2.7", "fd00::2", "198.51.100.1"])] {
             assert_eq!(Card::decode(&card.encode()), Some(card));
         }
-        let many: Vec<String> = (0..100).map(|last| format!("2001:db8:ffff:ffff:ffff:ffff:ffff:{last:x}")).collect();
+        let many: Vec<String> =
+            (0..100).map(|last| format!("2001:db8:ffff:ffff:ffff:ffff:ffff:{last:x}")).collect();
         let many = card(true, &many.iter().map(String::as_str).collect::<Vec<_>>());
         let text = many.encode();
         assert!(text.len() <= MAX_TEXT_BYTES);
@@ -220,9 +232,15 @@ mod tests {
 
     #[test]
     fn texts_that_are_no_cards() {
-        for text in
-            ["", "1", "2,-,4000,127.0.0.1", "1,-,0,127.0.0.1", "1,-,4000", "1,short,4000,127.0.0.1", "1,-,4000,node"]
-        {
+        for text in [
+            "",
+            "1",
+            "2,-,4000,127.0.0.1",
+            "1,-,0,127.0.0.1",
+            "1,-,4000",
+            "1,short,4000,127.0.0.1",
+            "1,-,4000,node",
+        ] {
             assert_eq!(Card::decode(text), None, "{text}");
         }
     }

@@ -50,18 +50,20 @@ impl JobKey {
     /// Reads the key in a file; gives what is to be said when others can read it too.
     pub(super) fn from_file(variable: &'static str, path: &OsStr) -> Result<(Self, Option<String>)> {
         let path = Path::new(path);
-        let failed = |error| Error::system(format!("can't read the key of {variable} in {}", path.display()), error);
+        let failed =
+            |error| Error::system(format!("can't read the key of {variable} in {}", path.display()), error);
         let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
         let is_exposed = mode & 0o077 != 0;
         let exposed = is_exposed.then(|| {
             let mode = mode & 0o777;
             format!("others can read the job's key in {} (mode {mode:o}): use chmod 600", path.display())
         });
-        let key = Self::parse(&fs::read_to_string(path).map_err(failed)?).ok_or_else(|| Error::Environment {
-            variable,
-            found: format!("the file {:?} with a shorter key", path.display().to_string()),
-            expected: "a file with a key of at least 16 bytes, as from `openssl rand -hex 32`",
-        })?;
+        let key =
+            Self::parse(&fs::read_to_string(path).map_err(failed)?).ok_or_else(|| Error::Environment {
+                variable,
+                found: format!("the file {:?} with a shorter key", path.display().to_string()),
+                expected: "a file with a key of at least 16 bytes, as from `openssl rand -hex 32`",
+            })?;
         Ok((key, exposed))
     }
 
@@ -104,9 +106,16 @@ mod tests {
 
     #[test]
     fn hexadecimal_text_and_short_keys() {
-        assert_eq!(JobKey::parse("000102030405060708090a0b0c0d0E0f\n").unwrap().bytes(), (0..16).collect::<Vec<u8>>());
+        assert_eq!(
+            JobKey::parse("000102030405060708090a0b0c0d0E0f\n").unwrap().bytes(),
+            (0..16).collect::<Vec<u8>>()
+        );
         assert_eq!(JobKey::parse("correct horse battery").unwrap().bytes(), b"correct horse battery");
-        assert_eq!(JobKey::parse("0123456789abcdef").unwrap().bytes(), b"0123456789abcdef", "8 bytes of hex are text");
+        assert_eq!(
+            JobKey::parse("0123456789abcdef").unwrap().bytes(),
+            b"0123456789abcdef",
+            "8 bytes of hex are text"
+        );
         assert_eq!(JobKey::parse("  too short    \n"), None);
         assert_eq!(JobKey::parse(""), None);
     }
@@ -139,7 +148,8 @@ mod tests {
         fs::write(&path, "short").unwrap();
         let short = JobKey::from_file("BREVITY_KEY_FILE", path.as_os_str()).unwrap_err();
         assert!(matches!(short, Error::Environment { variable: "BREVITY_KEY_FILE", .. }));
-        let missing = JobKey::from_file("BREVITY_KEY_FILE", OsStr::new("/nowhere/key")).unwrap_err().to_string();
+        let missing =
+            JobKey::from_file("BREVITY_KEY_FILE", OsStr::new("/nowhere/key")).unwrap_err().to_string();
         assert!(missing.contains("BREVITY_KEY_FILE in /nowhere/key"), "{missing}");
     }
 }

@@ -8,7 +8,8 @@ use super::variables::Variables;
 
 /// What has started this process as a rank of a job, by the environment.
 ///
-/// In the order in which they count when nothing tells which of them is the inner one; [`Own`](Self::Own) always counts.
+/// In the order in which they count when nothing tells which of them is the inner one; [`Own`](Self::Own)
+/// always counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
@@ -29,8 +30,8 @@ impl Launcher {
 
     /// The launcher whose rank this process is; none for a process that nobody has launched.
     ///
-    /// `BREVITY_RANK` and `BREVITY_WORLD_SIZE` always count. Of several launchers, one inside the other, the inner one
-    /// counts: the one whose variables the fewest of this process's ancestors were started with.
+    /// `BREVITY_RANK` and `BREVITY_WORLD_SIZE` always count. Of several launchers, one inside the other, the
+    /// inner one counts: the one whose variables the fewest of this process's ancestors were started with.
     #[must_use]
     pub fn from_env() -> Option<Self> {
         let variables = Variables { lookup: &|name| std::env::var_os(name) };
@@ -99,7 +100,8 @@ impl Launcher {
                 Self::Own => variables.any(&[rank, world_size]),
                 // The shell of an interactive step is the one task of its step, and launches what it likes.
                 Self::Slurm => {
-                    variables.all(&[rank, world_size]) && (variables.lookup)(world_size).is_some_and(|size| size != "1")
+                    variables.all(&[rank, world_size])
+                        && (variables.lookup)(world_size).is_some_and(|size| size != "1")
                 }
                 _ => variables.all(&[rank, world_size]),
             }
@@ -141,7 +143,8 @@ impl Nesting {
     /// How many ancestors in a row were started with this variable at this value.
     fn depth(&self, name: &str, value: &OsStr) -> usize {
         let entry = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
-        let has_it = |environment: &&Vec<u8>| environment.split(|&byte| byte == 0).any(|found| found == entry);
+        let has_it =
+            |environment: &&Vec<u8>| environment.split(|&byte| byte == 0).any(|found| found == entry);
         self.0.iter().take_while(has_it).count()
     }
 }
@@ -166,8 +169,10 @@ mod tests {
 
     /// Who counts for a process with the first environment whose ancestors have the others.
     fn detect(environments: &[&[&str]]) -> Option<Launcher> {
-        let own: HashMap<&str, &str> = environments[0].iter().map(|entry| entry.split_once('=').unwrap()).collect();
-        let nesting = || Nesting(environments[1..].iter().map(|entries| entries.join("\0").into_bytes()).collect());
+        let own: HashMap<&str, &str> =
+            environments[0].iter().map(|entry| entry.split_once('=').unwrap()).collect();
+        let nesting =
+            || Nesting(environments[1..].iter().map(|entries| entries.join("\0").into_bytes()).collect());
         Launcher::detect(Variables { lookup: &|name| own.get(name).map(Into::into) }, nesting)
     }
 
@@ -183,7 +188,11 @@ mod tests {
         // What MPI_Init leaves behind in a process that nobody has launched, and what a batch script has.
         assert_eq!(detect(&[&["PMIX_RANK=0", "PMIX_NAMESPACE=7", "OMPI_APP_CTX_NUM_PROCS=1"]]), None);
         assert_eq!(detect(&[&["SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_JOB_ID=7"]]), None);
-        assert_eq!(detect(&[&["SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1"]]), None, "the shell of an interactive step");
+        assert_eq!(
+            detect(&[&["SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1"]]),
+            None,
+            "the shell of an interactive step"
+        );
     }
 
     #[test]
@@ -194,9 +203,15 @@ mod tests {
         assert_eq!(detect(&[&both, &OPEN_MPI, &[]]), Some(Launcher::Torchrun));
         assert_eq!(detect(&[&both, &both, &OPEN_MPI]), Some(Launcher::Torchrun), "with a shell in between");
         let three = [&both[..], &SLURM].concat();
-        assert_eq!(detect(&[&three, &[&SLURM[..], &TORCHRUN].concat(), &SLURM, &[]]), Some(Launcher::OpenMpi));
+        assert_eq!(
+            detect(&[&three, &[&SLURM[..], &TORCHRUN].concat(), &SLURM, &[]]),
+            Some(Launcher::OpenMpi)
+        );
         // The same variable at another value is somebody else's.
-        assert_eq!(detect(&[&both, &[&TORCHRUN[..], &["OMPI_COMM_WORLD_RANK=0"]].concat()]), Some(Launcher::OpenMpi));
+        assert_eq!(
+            detect(&[&both, &[&TORCHRUN[..], &["OMPI_COMM_WORLD_RANK=0"]].concat()]),
+            Some(Launcher::OpenMpi)
+        );
     }
 
     #[test]

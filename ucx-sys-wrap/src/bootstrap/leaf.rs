@@ -69,7 +69,12 @@ impl Leaf {
     }
 
     /// Sends this rank's blob and waits for everybody's.
-    pub(super) fn exchange(&mut self, mine: &[u8], deadline: Deadline, grace: Duration) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn exchange(
+        &mut self,
+        mine: &[u8],
+        deadline: Deadline,
+        grace: Duration,
+    ) -> Result<Vec<Vec<u8>>> {
         self.send(&Frame::Blob(deadline.remaining(), mine.to_vec()));
         let mut blobs = Vec::new();
         for _ in 0..self.world_size {
@@ -81,7 +86,8 @@ impl Leaf {
         Ok(blobs)
     }
 
-    /// Whether the others are still there, as far as rank 0 knows. It says nothing between two exchanges, but a verdict.
+    /// Whether the others are still there, as far as rank 0 knows. It says nothing between two exchanges, but
+    /// a verdict.
     pub(super) fn check(&mut self) -> Result<()> {
         let max_body = Frame::max_body_bytes(self.world_size);
         self.channel.pump_frames(max_body);
@@ -99,8 +105,9 @@ impl Leaf {
 
     /// This host's address on the way to the others.
     ///
-    /// On the host of rank 0 any of its addresses leads there, also one that nobody else can reach: then it is rank 0's. A
-    /// port that is forwarded to another host looks the same, but there rank 0's address is none of this host's.
+    /// On the host of rank 0 any of its addresses leads there, also one that nobody else can reach: then it
+    /// is rank 0's. A port that is forwarded to another host looks the same, but there rank 0's address is
+    /// none of this host's.
     pub(super) fn local_address(&self) -> IpAddr {
         let own = self.channel.local_address().map_or(LOOPBACK, |address| address.ip());
         let is_beside_root = own == self.channel.peer().ip().to_canonical() && is_here(self.root_address);

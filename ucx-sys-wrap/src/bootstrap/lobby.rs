@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// When all places are taken, a caller that has proven nothing for this long makes room for the next.
 const PATIENCE_WHEN_FULL: Duration = Duration::from_millis(200);
 
-/// The same for a caller that has said nothing. A rank speaks first: what it says is there when it is taken from a long queue, and is
-/// said again if it came too late.
+/// The same for a caller that has said nothing. A rank speaks first: what it says is there when it is taken
+/// from a long queue, and is said again if it came too late.
 const SILENCE_WHEN_FULL: Duration = Duration::from_millis(5);
 
 /// Connections that wait with the system.
@@ -66,7 +66,9 @@ impl Lobby {
 
     /// Where it listens.
     pub(super) fn address(&self) -> Result<SocketAddr> {
-        self.listener.local_addr().map_err(|error| Error::system("can't tell the address of a listener", error))
+        self.listener
+            .local_addr()
+            .map_err(|error| Error::system("can't tell the address of a listener", error))
     }
 
     /// Hears everybody as far as is possible without waiting; returns who has proven to hold the key.
@@ -96,7 +98,11 @@ impl Lobby {
     }
 
     /// Sleeps until somebody calls or says something, here or on `others`, at most `longest`.
-    pub(super) fn wait_with<'a>(&'a mut self, others: impl Iterator<Item = &'a mut Channel>, longest: Duration) {
+    pub(super) fn wait_with<'a>(
+        &'a mut self,
+        others: impl Iterator<Item = &'a mut Channel>,
+        longest: Duration,
+    ) {
         let full = self.callers.len() >= MAX_CALLERS;
         let longest = if self.more { longest.min(RETRY) } else { longest };
         let oldest = self.callers.iter().map(|caller| caller.since()).min();
@@ -127,7 +133,8 @@ impl Lobby {
     }
 
     fn greet(&mut self, stream: std::net::TcpStream, peer: SocketAddr) {
-        let channel = Channel::accepted(stream, peer).map_err(|error| Error::system("can't take a caller", error));
+        let channel =
+            Channel::accepted(stream, peer).map_err(|error| Error::system("can't take a caller", error));
         match channel.and_then(|channel| Conversation::answer(&self.party, self.purpose, channel)) {
             Ok(caller) => self.callers.push(caller),
             Err(error) => tracing::debug!(%peer, %error, "dropped a caller"),
@@ -136,7 +143,8 @@ impl Lobby {
 
     /// Drops the caller that has been silent for longest, or else the oldest one, if it had its time.
     fn make_room(&mut self) -> bool {
-        let oldest = self.callers.iter().enumerate().min_by_key(|(_, caller)| (caller.has_opening(), caller.since()));
+        let oldest =
+            self.callers.iter().enumerate().min_by_key(|(_, caller)| (caller.has_opening(), caller.since()));
         let Some((position, caller)) = oldest else { return false };
         let waited = Instant::now().saturating_duration_since(caller.since());
         let expired = waited >= if caller.has_opening() { PATIENCE_WHEN_FULL } else { SILENCE_WHEN_FULL };
@@ -149,6 +157,7 @@ impl Lobby {
 
 /// All addresses of this host, of the family of `like`.
 pub(super) fn any_address(like: SocketAddr) -> SocketAddr {
-    let any: IpAddr = if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr =
+        if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     SocketAddr::new(any, like.port())
 }

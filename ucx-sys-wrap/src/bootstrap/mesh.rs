@@ -23,20 +23,21 @@ const MAX_REPORTED: usize = 1024;
 /// Open files of a mesh that are no connections: what listens, and what watches them.
 const BESIDE_CONNECTIONS: usize = 2;
 
-/// Connects every two ranks: as many lanes to each rank as [`Identity::streams`] says, none to this rank itself, encrypted
-/// if [`Identity::encrypt`] says so. All ranks must have the same of both.
+/// Connects every two ranks: as many lanes to each rank as [`Identity::streams`] says, none to this rank
+/// itself, encrypted if [`Identity::encrypt`] says so. All ranks must have the same of both.
 ///
-/// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to hold the
-/// job's key and have named themselves. The sockets are non-blocking, with `TCP_NODELAY`, and nothing was read ahead.
-/// All ranks must call it; it blocks until all connections are there, at most until the deadline of joining.
+/// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to
+/// hold the job's key and have named themselves. The sockets are non-blocking, with `TCP_NODELAY`, and
+/// nothing was read ahead. All ranks must call it; it blocks until all connections are there, at most until
+/// the deadline of joining.
 ///
 /// # Errors
-/// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached. And as
-/// [`Rendezvous::exchange`]; [`Error::Environment`] for encryption without a key, which would be no secret.
+/// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached.
+/// And as [`Rendezvous::exchange`]; [`Error::Environment`] for encryption without a key, which would be no
+/// secret.
 pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Vec<Lane>>> {
     if identity.encrypt && identity.key.is_none() && identity.world_size > 1 {
-        let expected =
-            "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes its secrets of it";
+        let expected = "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes its secrets of it";
         return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
     }
     let party = rendezvous.party().clone();
@@ -50,8 +51,9 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, address)| address.to_string());
     let addresses = rendezvous.exchange(mine.as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
-    let addresses =
-        addresses.map(|(text, rank)| parse_address(rank, text, rendezvous.deadline())).collect::<Result<Vec<_>>>();
+    let addresses = addresses
+        .map(|(text, rank)| parse_address(rank, text, rendezvous.deadline()))
+        .collect::<Result<Vec<_>>>();
     let connected = lobby.and_then(|(lobby, _)| {
         let deadline = rendezvous.deadline().with_last_words();
         let mesh = Mesh::new(&party, lobby, &addresses?, identity.streams);
@@ -81,13 +83,18 @@ impl Mesh {
         Self { party: party.clone(), lobby, calls, channels }
     }
 
-    /// Waits until all are there. A rank that goes meanwhile is missed by all at once, and not by the deadline alone.
+    /// Waits until all are there. A rank that goes meanwhile is missed by all at once, and not by the
+    /// deadline alone.
     fn connect(mut self, rendezvous: &mut Rendezvous, deadline: Deadline) -> Result<Vec<Vec<Channel>>> {
         loop {
             self.turn()?;
             let missing = self.missing();
             if missing.is_empty() {
-                return Ok(self.channels.into_iter().map(|lanes| lanes.into_iter().flatten().collect()).collect());
+                return Ok(self
+                    .channels
+                    .into_iter()
+                    .map(|lanes| lanes.into_iter().flatten().collect())
+                    .collect());
             }
             if deadline.passed() {
                 return Err(deadline.unreached(missing));
@@ -150,10 +157,14 @@ fn parse_address(rank: Rank, text: &[u8], deadline: Deadline) -> Result<SocketAd
         return Err(deadline.unreached(vec![rank]));
     }
     let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    address.ok_or_else(|| Error::Protocol { rank, what: format!("the address {:?}", String::from_utf8_lossy(text)) })
+    address.ok_or_else(|| Error::Protocol {
+        rank,
+        what: format!("the address {:?}", String::from_utf8_lossy(text)),
+    })
 }
 
-/// Tells everybody whom this rank could not reach: either all ranks have all connections, or all have an error.
+/// Tells everybody whom this rank could not reach: either all ranks have all connections, or all have an
+/// error.
 fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<T>) -> Result<T> {
     let own = [identity.rank];
     let unreached: &[Rank] = match &connected {

@@ -1,12 +1,13 @@
 //! How the ranks of a job find each other, check that they belong together, and open a transport.
 //!
-//! [`Identity::from_env`] reads who this process is, by the rules of whatever [`Launcher`] has started it; under an MPI
-//! launcher, [`introduce`] then learns from rank 0 where to meet. [`Rendezvous::join`] meets the other ranks at rank 0, under a
-//! deadline, and then exchanges small blobs between all of them. [`connect_mesh`] gives every pair of ranks a TCP
-//! connection, [`share_memory`] gives the ranks of one host each other's segments, and [`open`] puts it all together and
-//! picks the transport.
+//! [`Identity::from_env`] reads who this process is, by the rules of whatever [`Launcher`] has started it;
+//! under an MPI launcher, [`introduce`] then learns from rank 0 where to meet. [`Rendezvous::join`] meets the
+//! other ranks at rank 0, under a deadline, and then exchanges small blobs between all of them.
+//! [`connect_mesh`] gives every pair of ranks a TCP connection, [`share_memory`] gives the ranks of one host
+//! each other's segments, and [`open`] puts it all together and picks the transport.
 //!
-//! Every connection begins with a mutual proof that both sides hold the job's key, before anything else is read:
+//! Every connection begins with a mutual proof that both sides hold the job's key, before anything else is
+//! read:
 //!
 //! | step | who | bytes |
 //! | --- | --- | --- |
@@ -15,12 +16,12 @@
 //! | 3 | caller | HMAC-SHA256 of role and both openings under the job's key |
 //! | 4 | answerer | one byte: accepted or refused; if accepted, its own HMAC |
 //!
-//! The role is part of what is hashed, so that no side can send back what it got; both nonces are, so that nothing can
-//! be replayed. A listener reads from all its callers at once and drops who does not prove itself in time: strangers can
-//! neither stop nor delay a job.
+//! The role is part of what is hashed, so that no side can send back what it got; both nonces are, so that
+//! nothing can be replayed. A listener reads from all its callers at once and drops who does not prove itself
+//! in time: strangers can neither stop nor delay a job.
 //!
-//! What is said at the rendezvous is no secret: who can do what, and where to connect. Where the job is encrypted, the
-//! connections of the mesh agree on a secret of their own after the proof ([`crate::tcp`]).
+//! What is said at the rendezvous is no secret: who can do what, and where to connect. Where the job is
+//! encrypted, the connections of the mesh agree on a secret of their own after the proof ([`crate::tcp`]).
 #![forbid(unsafe_code)]
 
 mod call;
@@ -77,8 +78,9 @@ pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub(crate) use reserve::reserve;
 pub use variables::{SWITCH, switch};
 
-/// The version of everything that ranks send each other: bootstrap, frames of tcp, and collectives. All ranks must have the
-/// same, and each says it in the first bytes that it sends. Goes up with every change of what is sent; tests hold a digest
-/// of it beside the version. What goes through UCX and through shared memory has a version of its own beside it, which is
-/// compared when ranks exchange their cards and when they map each other's segments.
+/// The version of everything that ranks send each other: bootstrap, frames of tcp, and collectives. All ranks
+/// must have the same, and each says it in the first bytes that it sends. Goes up with every change of what
+/// is sent; tests hold a digest of it beside the version. What goes through UCX and through shared memory has
+/// a version of its own beside it, which is compared when ranks exchange their cards and when they map each
+/// other's segments.
 pub const WIRE_VERSION: u32 = 10;

@@ -16,8 +16,9 @@ use crate::{Error, Rank, Result};
 /// How long the ranks of a host wait for each other, which have all just met.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Open files that sharing memory takes: of each neighbour, the block for it, its segment, its block and its bell, and while it calls,
-/// its connection twice; of this rank, its segment, its bell's two ends, and a call.
+/// Open files that sharing memory takes: of each neighbour, the block for it, its segment, its block and its
+/// bell, and while it calls, its connection twice; of this rank, its segment, its bell's two ends, and a
+/// call.
 const OF_NEIGHBOUR: usize = 6;
 const OF_NEIGHBOURHOOD: usize = 4;
 
@@ -25,9 +26,9 @@ const OF_NEIGHBOURHOOD: usize = 4;
 const YES: u8 = 1;
 const NO: u8 = 0;
 
-/// Makes the neighbourhood of this rank: `None` when no other rank is on its host, when rank 0 was told not to share
-/// memory, or when a rank of this host can't (the first that can't says why, in a warning). Either all ranks of a host have
-/// one, or none.
+/// Makes the neighbourhood of this rank: `None` when no other rank is on its host, when rank 0 was told not
+/// to share memory, or when a rank of this host can't (the first that can't says why, in a warning). Either
+/// all ranks of a host have one, or none.
 ///
 /// What is wrong on a host is told here, by one of its ranks.
 ///
@@ -56,7 +57,12 @@ pub(super) fn meet_host(identity: &Identity, rendezvous: &mut Rendezvous) -> Res
 type Prepare = fn(Rank, &[Rank]) -> Result<Prepared>;
 
 /// As [`meet_host`]; the ranks of a host that are ready wait for each other for so long.
-fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Host> {
+fn meet_within(
+    patience: Duration,
+    prepare: Prepare,
+    identity: &Identity,
+    rendezvous: &mut Rendezvous,
+) -> Result<Host> {
     let mut own = Card::own(identity)?;
     let door = Door::open(&own.door);
     if let Err(error) = &door {
@@ -65,7 +71,8 @@ fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendez
     }
     let cards = rendezvous.exchange(&own.encode())?;
     let cards = Rank::all(identity.world_size).zip(&cards).map(|(rank, bytes)| {
-        Card::decode(bytes).ok_or_else(|| Error::Protocol { rank, what: "a card of its host that is none".into() })
+        Card::decode(bytes)
+            .ok_or_else(|| Error::Protocol { rank, what: "a card of its host that is none".into() })
     });
     let cards = cards.collect::<Result<Vec<Card>>>()?;
     if let Some(what) = identity.exposed_key.as_ref().filter(|_| tells_finding(identity.rank, &cards)) {
@@ -89,14 +96,20 @@ fn meet_within(patience: Duration, prepare: Prepare, identity: &Identity, rendez
         rendezvous.exchange(&[NO])?;
         return Ok(Host { neighbourhood: None, processes, is_crowded });
     };
-    let mut meeting = |(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared);
+    let mut meeting =
+        |(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared);
     let made = prepared.map(&mut meeting);
     let made = together(identity.rank, rendezvous, &ranks, made.transpose())?;
     Ok(Host { neighbourhood: made.flatten().map(Arc::new), processes, is_crowded })
 }
 
 /// What this rank has, if all ranks of its host have it; else `None`, and the first that has not says why.
-fn together<T>(own: Rank, rendezvous: &mut Rendezvous, ranks: &[Rank], outcome: Result<T>) -> Result<Option<T>> {
+fn together<T>(
+    own: Rank,
+    rendezvous: &mut Rendezvous,
+    ranks: &[Rank],
+    outcome: Result<T>,
+) -> Result<Option<T>> {
     let words = rendezvous.exchange(&[if outcome.is_ok() { YES } else { NO }])?;
     let has = |rank: &&Rank| words.get(rank.index()).is_some_and(|word| *word == [YES]);
     let first_without = ranks.iter().find(|rank| !has(rank));
@@ -124,7 +137,8 @@ fn meet(
     let left = rendezvous.deadline().remaining();
     let deadline = Deadline::after(patience.min(left / 2));
     let (party, doors) = (rendezvous.party().clone(), doors.collect::<Vec<_>>());
-    let gifts = door.exchange(&party, &doors, &|rank| prepared.gift(rank), deadline, &mut || rendezvous.check())?;
+    let gifts =
+        door.exchange(&party, &doors, &|rank| prepared.gift(rank), deadline, &mut || rendezvous.check())?;
     Neighbourhood::new(prepared, gifts)
 }
 
@@ -173,8 +187,9 @@ mod tests {
         share_memory(&identity, &mut rendezvous).unwrap().map(|all| all.ranks().len())
     }
 
-    /// One of the two is in a process namespace of its own, as a container's process is, and can't tell the other by a number.
-    /// Needs the right to make namespaces; a failure without it where `BREVITY_REQUIRE_NAMESPACES` is 1.
+    /// One of the two is in a process namespace of its own, as a container's process is, and can't tell the
+    /// other by a number. Needs the right to make namespaces; a failure without it where
+    /// `BREVITY_REQUIRE_NAMESPACES` is 1.
     #[test]
     fn ranks_that_can_not_see_each_other_share_memory() {
         if let Ok(port) = std::env::var(CHILD) {
@@ -195,7 +210,8 @@ mod tests {
         let (_holder, port) = reserved();
         let mut child = unshare();
         child.arg(std::env::current_exe().unwrap()).args([NAME, "--exact", "--nocapture"]);
-        let child = child.env(CHILD, port.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child =
+            child.env(CHILD, port.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         assert_eq!(joined(0, port), Some(2));
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -47,8 +47,9 @@ mod tests {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         assert_eq!(entries(folder.path()), ["mlx5_0", "mlx5_1"]);
-        let set =
-            |set: &'static str, value: &'static str| move |name: &str| (name == set).then(|| OsString::from(value));
+        let set = |set: &'static str, value: &'static str| {
+            move |name: &str| (name == set).then(|| OsString::from(value))
+        };
         assert!(is_wished(set("UCX_TLS", "rc")) && is_wished(set("BREVITY_UCX_LIB", "/opt/libucp.so.0")));
         assert!(!is_wished(set("UCX_TLS", "")) && !is_wished(set("UCX_LOG_LEVEL", "info")));
     }

@@ -40,7 +40,8 @@ impl Opened {
 /// [`Identity::join_timeout`] for all steps together and a second or two to tell the others who is missing.
 ///
 /// # Errors
-/// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`], [`share_memory`](super::share_memory) and [`choose`].
+/// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`], [`share_memory`](super::share_memory) and
+/// [`choose`].
 pub fn open(identity: &Identity) -> Result<Opened> {
     if identity.world_size <= 1 {
         let alone = local::world(1).into_iter().next();
@@ -88,22 +89,26 @@ pub fn open(identity: &Identity) -> Result<Opened> {
 
 /// What this rank would take part in UCX with, or why it can't.
 ///
-/// UCX is loaded only where it may be taken: that alone changes the process. That it can be loaded does not say that it
-/// works: its worker may lack shared memory or descriptors. So it is made before all ranks agree.
+/// UCX is loaded only where it may be taken: that alone changes the process. That it can be loaded does not
+/// say that it works: its worker may lack shared memory or descriptors. So it is made before all ranks agree.
 fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
     match identity.transport {
         Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
         _ if identity.encrypt => Err("BREVITY_ENCRYPT=1 there".into()),
         Choice::Auto if !is_for_ucx() => Err(NO_RDMA.into()),
-        Choice::Auto | Choice::Ucx => Prepared::new(identity.rank, identity.world_size, &Options::default().settings)
-            .map_err(|error| match error {
-                Error::Unavailable { why, .. } => why,
-                error => error.to_string(),
-            }),
+        Choice::Auto | Choice::Ucx => {
+            Prepared::new(identity.rank, identity.world_size, &Options::default().settings).map_err(|error| {
+                match error {
+                    Error::Unavailable { why, .. } => why,
+                    error => error.to_string(),
+                }
+            })
+        }
     }
 }
 
-/// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX or a network for it.
+/// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX or a
+/// network for it.
 fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvous) -> Result<Agreed> {
     let Identity { transport: requested, encrypt, streams, .. } = *identity;
     let ucx = no_ucx.map_or(Ok(()), |why| Err(why.clone()));

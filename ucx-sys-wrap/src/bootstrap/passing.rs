@@ -1,8 +1,8 @@
 //! Giving descriptors to the ranks of this host and getting theirs, over Unix sockets.
 //!
-//! Every rank waits at a door: an abstract address with a random name that is told at the rendezvous. Of two ranks the
-//! higher calls. Both are of the same user, by the word of the kernel, and both prove that they hold the job's key (see
-//! [`proof`](super::proof)) before anything is given:
+//! Every rank waits at a door: an abstract address with a random name that is told at the rendezvous. Of two
+//! ranks the higher calls. Both are of the same user, by the word of the kernel, and both prove that they
+//! hold the job's key (see [`proof`](super::proof)) before anything is given:
 //!
 //! | step | who | bytes |
 //! | --- | --- | --- |
@@ -27,8 +27,9 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg, send, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
+    send, sendmsg, socket_with,
 };
 use rustix::process::geteuid;
 
@@ -80,14 +81,15 @@ impl Door {
         Ok(Self { listener: listener().map_err(failed)?, user: geteuid().as_raw() })
     }
 
-    /// Gives every neighbour what is for it, and gets theirs. `neighbours` are the other ranks of the host with their doors.
+    /// Gives every neighbour what is for it, and gets theirs. `neighbours` are the other ranks of the host
+    /// with their doors.
     ///
-    /// Blocks until all have given, the deadline has passed, or `check` says in between that it is all in vain; all
-    /// neighbours must call it.
+    /// Blocks until all have given, the deadline has passed, or `check` says in between that it is all in
+    /// vain; all neighbours must call it.
     ///
     /// # Errors
-    /// [`Error::MissingRanks`] names who has not given by the deadline; [`Error::System`] when there is no thread to call
-    /// with; what `check` returns.
+    /// [`Error::MissingRanks`] names who has not given by the deadline; [`Error::System`] when there is no
+    /// thread to call with; what `check` returns.
     pub(super) fn exchange(
         &self,
         party: &Party,
@@ -97,7 +99,8 @@ impl Door {
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Vec<(Rank, Gift)>> {
         let (report, reports) = channel();
-        // Those who are heard now, by their number, and who is called, each with a second handle to end it with.
+        // Those who are heard now, by their number, and who is called, each with a second handle to end it
+        // with.
         let heard = Mutex::new(HashMap::new());
         let in_vain = AtomicBool::new(false);
         let mut gifts: Vec<(Rank, Gift)> = Vec::with_capacity(neighbours.len());
@@ -107,18 +110,22 @@ impl Door {
             let caller = Builder::new().spawn_scoped(scope, move || {
                 for (rank, door) in called {
                     let is_over = || deadline.passed() || in_vain.load(Ordering::Relaxed);
-                    // Who is called when it is over ends with those who are heard: one of the two sees the other.
+                    // Who is called when it is over ends with those who are heard: one of the two sees the
+                    // other.
                     let begin = |stream: &UnixStream| {
                         heard.lock().insert(OWN_CALL, stream.try_clone().map_err(failed)?);
                         if is_over() { Err(failed(ErrorKind::TimedOut.into())) } else { Ok(()) }
                     };
-                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, begin, is_over) {
+                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, begin, is_over)
+                    {
                         let _ = calling.send((*rank, gift));
                     }
                     heard.lock().remove(&OWN_CALL);
                 }
             });
-            caller.map_err(|error| Error::system("can't start a thread that calls the ranks of this host", error))?;
+            caller.map_err(|error| {
+                Error::system("can't start a thread that calls the ranks of this host", error)
+            })?;
             let mut numbers = 0..OWN_CALL;
             let mut checked = Ok(());
             while gifts.len() < neighbours.len() && !deadline.passed() && checked.is_ok() {
@@ -153,7 +160,8 @@ impl Door {
             checked
         })?;
         let has_given = |rank: &Rank| gifts.iter().any(|(giver, _)| giver == rank);
-        let missing: Vec<Rank> = neighbours.iter().map(|(rank, _)| *rank).filter(|rank| !has_given(rank)).collect();
+        let missing: Vec<Rank> =
+            neighbours.iter().map(|(rank, _)| *rank).filter(|rank| !has_given(rank)).collect();
         if missing.is_empty() {
             return Ok(gifts);
         }
@@ -191,7 +199,9 @@ impl Door {
         loop {
             match call() {
                 Ok(gift) => return Some(gift),
-                Err(error) => tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet"),
+                Err(error) => {
+                    tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet")
+                }
             }
             if is_over() {
                 return None;
@@ -200,7 +210,14 @@ impl Door {
         }
     }
 
-    fn call(&self, party: &Party, peer: Rank, stream: UnixStream, give: Give<'_>, deadline: Deadline) -> Result<Gift> {
+    fn call(
+        &self,
+        party: &Party,
+        peer: Rank,
+        stream: UnixStream,
+        give: Give<'_>,
+        deadline: Deadline,
+    ) -> Result<Gift> {
         self.check_user(&stream)?;
         let mut line = Line::new(stream, deadline)?;
         let mine = party.opening(Purpose::Passing, Role::Caller, peer.0)?;
@@ -233,7 +250,11 @@ impl Door {
 }
 
 /// Takes the gifts that have come, one of each neighbour.
-fn collect(reports: &Receiver<(Rank, Gift)>, neighbours: &[(Rank, [u8; DOOR_BYTES])], gifts: &mut Vec<(Rank, Gift)>) {
+fn collect(
+    reports: &Receiver<(Rank, Gift)>,
+    neighbours: &[(Rank, [u8; DOOR_BYTES])],
+    gifts: &mut Vec<(Rank, Gift)>,
+) {
     loop {
         match reports.recv_timeout(Duration::ZERO) {
             Ok((rank, gift)) => {
@@ -250,8 +271,13 @@ fn collect(reports: &Receiver<(Rank, Gift)>, neighbours: &[(Rank, [u8; DOOR_BYTE
 fn answer(party: &Party, stream: UnixStream, give: Give<'_>, deadline: Deadline) -> Result<(Rank, Gift)> {
     let mut line = Line::new(stream, deadline)?;
     let theirs = line.read_opening()?;
-    let is_caller = theirs.purpose == Purpose::Passing && theirs.role == Role::Caller && theirs.peer == party.rank;
-    if !is_caller || theirs.rank <= party.rank || theirs.job != party.job || theirs.world_size != party.world_size {
+    let is_caller =
+        theirs.purpose == Purpose::Passing && theirs.role == Role::Caller && theirs.peer == party.rank;
+    if !is_caller
+        || theirs.rank <= party.rank
+        || theirs.job != party.job
+        || theirs.world_size != party.world_size
+    {
         return Err(stranger());
     }
     let mine = party.opening(Purpose::Passing, Role::Answerer, theirs.rank)?;
@@ -305,7 +331,8 @@ impl Line {
             return Err(failed(std::io::Error::other("no room for descriptors")));
         }
         // A signal interrupts it even where its handler asks for a restart: the socket has a timeout.
-        let sent = retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL));
+        let sent =
+            retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL));
         match sent.map_err(|error| failed(error.into()))? {
             count if count == bytes.len() => Ok(()),
             count => self.write(&bytes[count..]),

@@ -21,7 +21,8 @@ fn prepared(rank: u32) -> Prepared {
     Neighbourhood::prepare(Rank(rank), &[Rank(0), Rank(1), Rank(2)]).unwrap()
 }
 
-/// Every rank of three gives, the last once `disturb` has done its worst to the door of rank 0, which stands open so long.
+/// Every rank of three gives, the last once `disturb` has done its worst to the door of rank 0, which stands
+/// open so long.
 fn exchange(
     keys: [&[u8]; 3],
     patience: Duration,
@@ -86,7 +87,11 @@ fn strangers_get_nothing_and_stop_nobody() {
 /// Sockets of a door that somebody has, the door itself among them.
 fn sockets(name: &[u8; DOOR_BYTES]) -> usize {
     let door = format!("@brevity-{}", hex(name));
-    std::fs::read_to_string("/proc/self/net/unix").unwrap().lines().filter(|line| line.ends_with(&door)).count()
+    std::fs::read_to_string("/proc/self/net/unix")
+        .unwrap()
+        .lines()
+        .filter(|line| line.ends_with(&door))
+        .count()
 }
 
 #[test]
@@ -110,7 +115,11 @@ fn callers_that_have_gone_cost_no_descriptors() {
         let own = prepared(0);
         let missing = door.exchange(&party(0, KEY), &nobody, &|to| own.gift(to), deadline, &mut || Ok(()));
         assert!(matches!(missing, Err(Error::MissingRanks { .. })));
-        assert_eq!(left.join().unwrap(), (1, false), "sockets of callers that have gone, and whether they stay");
+        assert_eq!(
+            left.join().unwrap(),
+            (1, false),
+            "sockets of callers that have gone, and whether they stay"
+        );
     });
 }
 
@@ -137,7 +146,8 @@ fn nothing_is_said_at_a_door_of_another_user() {
     own.user = somebody();
     let deadline = Deadline::after(Duration::from_secs(20));
     let prepared = prepared(1);
-    let refused = own.call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| prepared.gift(to), deadline).map(drop);
+    let refused =
+        own.call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| prepared.gift(to), deadline).map(drop);
     let Err(Error::Unauthenticated { who }) = &refused else { panic!("{refused:?}") };
     assert_eq!(*who, format!("a process of user {}", geteuid().as_raw()));
     let (mut heard, _) = theirs.accept().unwrap();
@@ -157,7 +167,9 @@ fn a_door_without_the_key_gets_nothing() {
         std::thread::scope(|scope| {
             let calling = scope.spawn(|| {
                 let own = prepared(1);
-                caller.call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| own.gift(to), deadline).map(drop)
+                caller
+                    .call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| own.gift(to), deadline)
+                    .map(drop)
             });
             let (stream, _) = std::iter::repeat_with(|| impostor.accept()).flatten().next().unwrap();
             let mut line = Line::new(stream, deadline).unwrap();
@@ -165,7 +177,8 @@ fn a_door_without_the_key_gets_nothing() {
             let mine = party(0, b"").opening(Purpose::Passing, Role::Answerer, 1).unwrap();
             line.write(&mine.encode()).unwrap();
             line.read(&mut [0; PROOF_BYTES]).unwrap();
-            line.write_gift(&forge(&theirs.encode(), &mine.encode()), &prepared(0).gift(Rank(1)).unwrap()).unwrap();
+            line.write_gift(&forge(&theirs.encode(), &mine.encode()), &prepared(0).gift(Rank(1)).unwrap())
+                .unwrap();
             let refused = calling.join().unwrap();
             assert!(matches!(refused, Err(Error::Unauthenticated { .. })), "{refused:?}");
             assert!(line.read_gift(&mut [0]).is_err(), "the caller's memory was given");
@@ -177,7 +190,8 @@ fn a_door_without_the_key_gets_nothing() {
 fn call_in_vain(name: [u8; DOOR_BYTES]) {
     let ((_, door), own) = (door(1), prepared(1));
     let deadline = Deadline::after(Duration::from_millis(400));
-    let result = door.exchange(&party(1, KEY), &[(Rank(0), name)], &|to| own.gift(to), deadline, &mut || Ok(()));
+    let result =
+        door.exchange(&party(1, KEY), &[(Rank(0), name)], &|to| own.gift(to), deadline, &mut || Ok(()));
     assert!(matches!(result, Err(Error::MissingRanks { missing, .. }) if missing == [Rank(0)]));
 }
 
@@ -212,7 +226,8 @@ fn a_neighbour_that_speaks_slowly_holds_nobody_up() {
 #[test]
 fn who_holds_another_key_is_missing() {
     let results = exchange([KEY, KEY, b"another key entirely"], Duration::from_millis(400), |_| {});
-    for (result, expected) in results.into_iter().zip([vec![Rank(2)], vec![Rank(2)], vec![Rank(0), Rank(1)]]) {
+    for (result, expected) in results.into_iter().zip([vec![Rank(2)], vec![Rank(2)], vec![Rank(0), Rank(1)]])
+    {
         match result {
             Err(Error::MissingRanks { missing, .. }) => assert_eq!(missing, expected),
             Err(error) => panic!("{error}"),

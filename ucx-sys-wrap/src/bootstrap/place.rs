@@ -20,10 +20,10 @@ pub(super) struct Place {
     pub(super) job: Option<String>,
 }
 
-const NEXT_PORT: &str = "torchrun's port, from 1 to 65534 (the next one is used), or BREVITY_MASTER=host:port";
+const NEXT_PORT: &str =
+    "torchrun's port, from 1 to 65534 (the next one is used), or BREVITY_MASTER=host:port";
 const DESCRIPTOR: &str = "the number of the launcher's descriptor, or BREVITY_MASTER=host:port for all ranks";
-const NO_INTRODUCTION: &str =
-    "host:port where rank 0 waits for the others, because the launcher does not speak PMI-1 or PMIx with this process";
+const NO_INTRODUCTION: &str = "host:port where rank 0 waits for the others, because the launcher does not speak PMI-1 or PMIx with this process";
 
 impl Place {
     /// By the launcher that counts.
@@ -73,9 +73,14 @@ impl Place {
         }
     }
 
-    /// `MASTER_ADDR` and the port after torchrun's own; loopback where torchrun has started all ranks on this host.
+    /// `MASTER_ADDR` and the port after torchrun's own; loopback where torchrun has started all ranks on this
+    /// host.
     fn torchrun(self, variables: Variables<'_>) -> Result<Self> {
-        let named = variables.required("MASTER_ADDR", "the host of rank 0, or BREVITY_MASTER=host:port", non_empty)?;
+        let named = variables.required(
+            "MASTER_ADDR",
+            "the host of rank 0, or BREVITY_MASTER=host:port",
+            non_empty,
+        )?;
         let next = |text: &str| text.parse::<u16>().ok().filter(|&port| port != 0)?.checked_add(1);
         let port = variables.required("MASTER_PORT", NEXT_PORT, next)?;
         let one_host = variables.equal("LOCAL_WORLD_SIZE", "WORLD_SIZE");

@@ -1,8 +1,9 @@
 //! What both ends of a connection say first, and how each proves that it holds the job's key.
 //!
-//! Pure: bytes in, bytes out. The caller is who connects, the answerer who accepts. Each sends an [`Opening`]; each then
-//! proves itself with `HMAC-SHA256(key, label of its role | caller's opening | answerer's opening)`. Openings hold the
-//! job, both ranks and a nonce each, so a proof is good for one direction of one connection between two given ranks.
+//! Pure: bytes in, bytes out. The caller is who connects, the answerer who accepts. Each sends an
+//! [`Opening`]; each then proves itself with `HMAC-SHA256(key, label of its role | caller's opening |
+//! answerer's opening)`. Openings hold the job, both ranks and a nonce each, so a proof is good for one
+//! direction of one connection between two given ranks.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -12,8 +13,8 @@ use super::key::fill_random;
 use crate::Result;
 use crate::tcp::MAX_LANES;
 
-/// An opening on the wire: magic 8, wire version 4, purpose 1, role 1, job length 1, stream 1, rank 4, peer 4,
-/// world size 4, job 64, nonce 32; integers little-endian.
+/// An opening on the wire: magic 8, wire version 4, purpose 1, role 1, job length 1, stream 1, rank 4, peer
+/// 4, world size 4, job 64, nonce 32; integers little-endian.
 pub(super) const OPENING_BYTES: usize = 28 + MAX_JOB_BYTES + NONCE_BYTES;
 
 /// A proof on the wire.
@@ -76,7 +77,17 @@ impl Party {
         let mut nonce = [0; NONCE_BYTES];
         fill_random(&mut nonce)?;
         let &Self { rank, world_size, wire_version, .. } = self;
-        Ok(Opening { wire_version, purpose, role, rank, peer, world_size, stream: 0, job: self.job.clone(), nonce })
+        Ok(Opening {
+            wire_version,
+            purpose,
+            role,
+            rank,
+            peer,
+            world_size,
+            stream: 0,
+            job: self.job.clone(),
+            nonce,
+        })
     }
 }
 
@@ -106,7 +117,8 @@ impl Opening {
         let purpose = purposes.into_iter().find(|&purpose| purpose as u8 == bytes[12])?;
         let most_streams = if purpose == Purpose::Mesh { MAX_LANES } else { 1 };
         let stream = bytes[15];
-        let valid = may_begin(bytes) && usize::from(stream) < most_streams && padding.iter().all(|&byte| byte == 0);
+        let valid =
+            may_begin(bytes) && usize::from(stream) < most_streams && padding.iter().all(|&byte| byte == 0);
         valid.then_some(Self {
             wire_version: word(8),
             purpose,

@@ -20,7 +20,8 @@ pub use super::wire::MAX_BLOB_BYTES;
 /// How much longer than its own deadline a rank waits for rank 0 to say what happened.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// All ranks of a job, joined: each has proven to hold the job's key, and they agree on wire version, job and world size.
+/// All ranks of a job, joined: each has proven to hold the job's key, and they agree on wire version, job and
+/// world size.
 pub struct Rendezvous {
     party: Arc<Party>,
     /// Of everything until all have joined: the earliest of all ranks'.
@@ -38,15 +39,16 @@ enum Side {
 impl Rendezvous {
     /// Meets the other ranks; blocks until all have joined or the job has failed.
     ///
-    /// Rank 0 listens on the master's address, the others call it until it answers. The earliest deadline of all joined
-    /// ranks counts. Costs a connection and four messages a rank.
+    /// Rank 0 listens on the master's address, the others call it until it answers. The earliest deadline of
+    /// all joined ranks counts. Costs a connection and four messages a rank.
     ///
     /// # Errors
-    /// The same on every joined rank: [`Error::MissingRanks`] at the deadline, [`Error::Disagreement`] when a rank has
-    /// another wire version or world size. Only where it happens: [`Error::Disagreement`] for a rank of another job, or
-    /// for the second process of a rank; [`Error::Unauthenticated`] for a rank with another key;
-    /// [`Error::PeerLost`] when rank 0 has gone; [`Error::Environment`] when there is no key and the master is not on
-    /// loopback; [`Error::System`] when the master's name is unknown or its port is taken.
+    /// The same on every joined rank: [`Error::MissingRanks`] at the deadline, [`Error::Disagreement`] when a
+    /// rank has another wire version or world size. Only where it happens: [`Error::Disagreement`] for a rank
+    /// of another job, or for the second process of a rank; [`Error::Unauthenticated`] for a rank with
+    /// another key; [`Error::PeerLost`] when rank 0 has gone; [`Error::Environment`] when there is no key and
+    /// the master is not on loopback; [`Error::System`] when the master's name is unknown or its port is
+    /// taken.
     pub fn join(identity: &Identity) -> Result<Self> {
         Self::join_by(identity, Deadline::after(identity.join_timeout))
     }
@@ -80,13 +82,14 @@ impl Rendezvous {
 
     /// Gives every rank the blobs of all ranks, in rank order. All ranks must call it equally often.
     ///
-    /// Blocks until all ranks have called it, at most until the deadline of joining: there is one for the joining and all
-    /// exchanges together, the earliest of all ranks'. Costs one
-    /// message to rank 0 and one back, of all blobs. After an error every later exchange returns the same error.
+    /// Blocks until all ranks have called it, at most until the deadline of joining: there is one for the
+    /// joining and all exchanges together, the earliest of all ranks'. Costs one message to rank 0 and one
+    /// back, of all blobs. After an error every later exchange returns the same error.
     ///
     /// # Errors
-    /// The same on every rank that is still there: [`Error::MissingRanks`] at the deadline, [`Error::PeerLost`] when a
-    /// rank has gone. [`Error::TooLong`] when `mine` is longer than [`MAX_BLOB_BYTES`]: nothing was sent.
+    /// The same on every rank that is still there: [`Error::MissingRanks`] at the deadline,
+    /// [`Error::PeerLost`] when a rank has gone. [`Error::TooLong`] when `mine` is longer than
+    /// [`MAX_BLOB_BYTES`]: nothing was sent.
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -104,10 +107,12 @@ impl Rendezvous {
         blobs.inspect_err(|error| self.failure = Some(error.clone()))
     }
 
-    /// Whether all ranks are still there, between two exchanges, when something else is waited for. Does not block.
+    /// Whether all ranks are still there, between two exchanges, when something else is waited for. Does not
+    /// block.
     ///
     /// # Errors
-    /// The same on every rank that is still there: [`Error::PeerLost`] when a rank has gone, or whatever rank 0 says.
+    /// The same on every rank that is still there: [`Error::PeerLost`] when a rank has gone, or whatever rank
+    /// 0 says.
     pub(super) fn check(&mut self) -> Result<()> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -138,7 +143,8 @@ impl Rendezvous {
         &self.party
     }
 
-    /// The address of this host on which peers are served; never one that others can reach when there is no key.
+    /// The address of this host on which peers are served; never one that others can reach when there is no
+    /// key.
     pub(super) fn own_address(&self, identity: &Identity) -> Result<IpAddr> {
         let towards = match &self.side {
             Side::Alone => LOOPBACK,

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A port of `address`, of the system's choice, that nobody else gets while the socket lives: bound, not listening, and
-/// shared with other sockets of this user that ask for it.
+/// A port of `address`, of the system's choice, that nobody else gets while the socket lives: bound, not
+/// listening, and shared with other sockets of this user that ask for it.
 ///
 /// The IPv6 address that means all addresses means those of IPv4 too.
 pub(crate) fn reserve(address: IpAddr) -> io::Result<(Socket, SocketAddr)> {

@@ -51,8 +51,13 @@ struct Assembly {
 }
 
 impl Root {
-    /// Listens until all other ranks have joined. Gives the deadline back, as early as that of the most impatient rank.
-    pub(super) fn join(identity: &Identity, party: &Arc<Party>, deadline: Deadline) -> Result<(Self, Deadline)> {
+    /// Listens until all other ranks have joined. Gives the deadline back, as early as that of the most
+    /// impatient rank.
+    pub(super) fn join(
+        identity: &Identity,
+        party: &Arc<Party>,
+        deadline: Deadline,
+    ) -> Result<(Self, Deadline)> {
         let others = identity.world_size.saturating_sub(1);
         descriptors::check(&format!("can't be called by {others} ranks"), others as usize + LISTENERS)?;
         let lobby = listen(identity, party, &deadline)?;
@@ -79,13 +84,15 @@ impl Root {
             wait_for(None, self.seats.iter_mut().flatten(), deadline.remaining());
         }
         let blobs: Vec<Vec<u8>> = blobs.into_iter().flatten().collect();
-        let frames: Vec<u8> = blobs.iter().flat_map(|blob| Frame::Gathered(blob.clone()).encode().to_vec()).collect();
+        let frames: Vec<u8> =
+            blobs.iter().flat_map(|blob| Frame::Gathered(blob.clone()).encode().to_vec()).collect();
         self.broadcast(frames.into());
         self.flush(&deadline)?;
         Ok(blobs)
     }
 
-    /// Whether all others are still there; else tells those who are. What they have sent is kept for the next exchange.
+    /// Whether all others are still there; else tells those who are. What they have sent is kept for the next
+    /// exchange.
     pub(super) fn check(&mut self) -> Result<()> {
         let max_body = Frame::max_body_bytes(self.seats.len() as u32);
         for (rank, seat) in (0..).zip(&mut self.seats).skip(1) {
@@ -104,21 +111,24 @@ impl Root {
         self.seats.iter_mut().flatten()
     }
 
-    /// This host's address on the way to the others: one that another host has used, if anybody came from outside.
+    /// This host's address on the way to the others: one that another host has used, if anybody came from
+    /// outside.
     ///
     /// A rank of this same host may have come over any of its addresses, also one that nobody else can reach.
     pub(super) fn local_address(&self) -> IpAddr {
-        let ends = self
-            .seats
-            .iter()
-            .flatten()
-            .filter_map(|channel| Some((channel.local_address().ok()?.ip(), channel.peer().ip().to_canonical())));
+        let ends = self.seats.iter().flatten().filter_map(|channel| {
+            Some((channel.local_address().ok()?.ip(), channel.peer().ip().to_canonical()))
+        });
         let ranked = ends.min_by_key(|&(own, peer)| (own.is_loopback(), own == peer));
         ranked.map_or(LOOPBACK, |(own, _)| own)
     }
 
     /// Takes the blobs that have arrived.
-    fn collect(&mut self, blobs: &mut [Option<Vec<u8>>], deadline: &mut Deadline) -> std::result::Result<(), Verdict> {
+    fn collect(
+        &mut self,
+        blobs: &mut [Option<Vec<u8>>],
+        deadline: &mut Deadline,
+    ) -> std::result::Result<(), Verdict> {
         let max_body = Frame::max_body_bytes(self.seats.len() as u32);
         for ((rank, seat), blob) in (0..).zip(&mut self.seats).zip(blobs).skip(1) {
             let channel = seat.as_mut().ok_or(Verdict::Lost { rank })?;
@@ -152,7 +162,8 @@ impl Root {
     fn flush(&mut self, deadline: &Deadline) -> Result<()> {
         loop {
             self.seats.iter_mut().flatten().for_each(|channel| channel.pump(0));
-            let waiting = |seat: &Option<Channel>| seat.as_ref().is_some_and(|seat| !seat.flushed() && !seat.ended());
+            let waiting =
+                |seat: &Option<Channel>| seat.as_ref().is_some_and(|seat| !seat.flushed() && !seat.ended());
             let slow: Vec<u32> =
                 (0..).zip(&self.seats).filter(|(_, seat)| waiting(seat)).map(|(rank, _)| rank).collect();
             if slow.is_empty() {
@@ -246,7 +257,9 @@ impl Assembly {
             let Some(channel) = seat else { continue };
             channel.pump_frames(max_body);
             match channel.take_frame(max_body) {
-                Ok(Some(Frame::Patience(remaining))) => self.deadline = self.deadline.no_later_than(remaining),
+                Ok(Some(Frame::Patience(remaining))) => {
+                    self.deadline = self.deadline.no_later_than(remaining)
+                }
                 Ok(None) if !channel.ended() => {}
                 _ => {
                     tracing::warn!(rank, "a rank has left while the others were joining");
@@ -344,7 +357,8 @@ mod tests {
         holder.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let address = holder.local_addr().unwrap().as_socket().unwrap();
         let join = |rank| {
-            let mut identity = Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port: address.port() });
+            let mut identity =
+                Identity::new(Rank(rank), 3, Master { host: "127.0.0.1".into(), port: address.port() });
             identity.port_reserved = true;
             std::thread::spawn(move || Rendezvous::join(&identity).map(|_| ()))
         };

@@ -21,13 +21,17 @@ struct Greeting {
 /// Agrees on a secret over every channel, by rank and stream.
 ///
 /// # Errors
-/// [`Error::Unauthenticated`] when a rank's greeting is not one under the job's key; [`Error::MissingRanks`] when ranks have
-/// gone, or have not answered by the deadline.
-pub(super) fn encrypt(party: &Arc<Party>, channels: Vec<Vec<Channel>>, deadline: Deadline) -> Result<Vec<Vec<Lane>>> {
+/// [`Error::Unauthenticated`] when a rank's greeting is not one under the job's key; [`Error::MissingRanks`]
+/// when ranks have gone, or have not answered by the deadline.
+pub(super) fn encrypt(
+    party: &Arc<Party>,
+    channels: Vec<Vec<Channel>>,
+    deadline: Deadline,
+) -> Result<Vec<Vec<Lane>>> {
     let counts: Vec<usize> = channels.iter().map(Vec::len).collect();
-    let numbered = (0..)
-        .zip(channels)
-        .flat_map(|(peer, channels)| (0..).zip(channels).map(move |(stream, channel)| (peer, stream, channel)));
+    let numbered = (0..).zip(channels).flat_map(|(peer, channels)| {
+        (0..).zip(channels).map(move |(stream, channel)| (peer, stream, channel))
+    });
     let mut greetings = numbered
         .map(|(peer, stream, channel)| Greeting::begin(party, peer, stream, channel))
         .collect::<Result<Vec<_>>>()?;
@@ -71,9 +75,10 @@ impl Greeting {
             && let Some(handshake) = self.handshake.take()
         {
             let heard = <[u8; GREETING_BYTES]>::try_from(greeting).map_err(|_| Forged);
-            let (session, answer) = heard.and_then(|greeting| handshake.hear(&greeting)).map_err(|Forged| {
-                Error::Unauthenticated { who: format!("rank {} at {}", self.peer, self.channel.peer()) }
-            })?;
+            let (session, answer) =
+                heard.and_then(|greeting| handshake.hear(&greeting)).map_err(|Forged| {
+                    Error::Unauthenticated { who: format!("rank {} at {}", self.peer, self.channel.peer()) }
+                })?;
             self.session = Some(session);
             if let Some(answer) = answer {
                 self.channel.queue(answer);

@@ -8,13 +8,15 @@ use crate::Result;
 const FIRST_PORT: u32 = 20_000;
 const PORTS: u32 = 10_000;
 
-/// The step's name and where its rank 0 waits: the first host of the step (or loopback, if it is the only one), at the
-/// first port that Slurm reserves for the step, or else at a port derived from the step's number.
+/// The step's name and where its rank 0 waits: the first host of the step (or loopback, if it is the only
+/// one), at the first port that Slurm reserves for the step, or else at a port derived from the step's
+/// number.
 ///
 /// Another job may have the derived port on that host: then rank 0 says so.
 ///
 /// # Errors
-/// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables do not say enough.
+/// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables do not say
+/// enough.
 pub(super) fn step_and_master(variables: Variables<'_>) -> Result<(String, Master)> {
     let found = step(variables).zip(host(variables));
     let (step, host) = found.ok_or_else(|| not_set("BREVITY_MASTER", MASTER))?;

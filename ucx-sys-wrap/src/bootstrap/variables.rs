@@ -58,7 +58,11 @@ impl Variables<'_> {
     }
 
     /// A rank and a world size that fit together.
-    pub(super) fn rank_of(&self, rank_name: &'static str, world_size_name: &'static str) -> Result<(Rank, u32)> {
+    pub(super) fn rank_of(
+        &self,
+        rank_name: &'static str,
+        world_size_name: &'static str,
+    ) -> Result<(Rank, u32)> {
         let world_size = self.required(world_size_name, WORLD_SIZE, world_size)?;
         let below = |text: &str| text.parse().ok().filter(|&rank| rank < world_size).map(Rank);
         Ok((self.required(rank_name, RANK, below)?, world_size))

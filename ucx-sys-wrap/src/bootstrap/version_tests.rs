@@ -26,7 +26,12 @@ fn frames() -> Vec<Frame> {
     let (time, text) = (Duration::from_millis(1500), |text: &str| text.to_owned());
     let subjects = [Subject::WireVersion, Subject::Job, Subject::WorldSize, Subject::Processes];
     let differences = subjects.map(|subject| {
-        Frame::Verdict(Verdict::Disagreement { subject, rank: 4, found: text("this"), expected: text("that") })
+        Frame::Verdict(Verdict::Disagreement {
+            subject,
+            rank: 4,
+            found: text("this"),
+            expected: text("that"),
+        })
     });
     let mut frames = vec![
         Frame::Patience(time),
@@ -52,5 +57,9 @@ fn what_is_said_while_joining_has_this_version() {
     frames().iter().for_each(|frame| hash.update(frame.encode()));
     hash.update(MAX_BLOB_BYTES.to_le_bytes());
     let digest = hex(&hash.finalize()[..8]);
-    assert_eq!((WIRE_VERSION, &*digest), (10, "dcb5517f64594635"), "bump bootstrap::WIRE_VERSION, then put both here");
+    assert_eq!(
+        (WIRE_VERSION, &*digest),
+        (10, "dcb5517f64594635"),
+        "bump bootstrap::WIRE_VERSION, then put both here"
+    );
 }

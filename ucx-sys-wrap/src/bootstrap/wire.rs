@@ -21,8 +21,8 @@ const MAX_TEXT_BYTES: usize = 256;
 pub(super) enum Frame {
     /// To rank 0: how long this rank is still willing to wait for the others to join.
     Patience(Duration),
-    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest. And rank 0's
-    /// address: one on which another host has reached it, if any has.
+    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest.
+    /// And rank 0's address: one on which another host has reached it, if any has.
     Joined(Duration, IpAddr),
     /// To rank 0: this rank's blob, and how long it is willing to wait for the others'.
     Blob(Duration, Vec<u8>),
@@ -60,9 +60,11 @@ impl Verdict {
     /// The error that it stands for; `master` is where this rank looked for rank 0.
     pub(super) fn into_error(self, master: String) -> Error {
         match self {
-            Self::Missing { ranks, waited } => {
-                Error::MissingRanks { missing: ranks.into_iter().map(Rank).collect(), deadline: waited, master }
-            }
+            Self::Missing { ranks, waited } => Error::MissingRanks {
+                missing: ranks.into_iter().map(Rank).collect(),
+                deadline: waited,
+                master,
+            },
             Self::Lost { rank } => Error::PeerLost { rank: Rank(rank) },
             Self::Disagreement { subject, rank, found, expected } => {
                 Error::Disagreement { what: subject.name(), rank: Rank(rank), found, expected }
@@ -229,11 +231,14 @@ mod tests {
         let subject = (0..SUBJECTS.len()).prop_map(|at| SUBJECTS[at].0);
         let missing = (proptest::collection::vec(any::<u32>(), 0..40), time())
             .prop_map(|(ranks, waited)| Verdict::Missing { ranks, waited });
-        let disagreement = (subject, any::<u32>(), ".{0,60}", ".{0,60}")
-            .prop_map(|(subject, rank, found, expected)| Verdict::Disagreement { subject, rank, found, expected });
+        let disagreement =
+            (subject, any::<u32>(), ".{0,60}", ".{0,60}").prop_map(|(subject, rank, found, expected)| {
+                Verdict::Disagreement { subject, rank, found, expected }
+            });
         prop_oneof![
             time().prop_map(Frame::Patience),
-            (time(), any::<IpAddr>()).prop_map(|(remaining, address)| Frame::Joined(remaining, address.to_canonical())),
+            (time(), any::<IpAddr>())
+                .prop_map(|(remaining, address)| Frame::Joined(remaining, address.to_canonical())),
             (time(), blob()).prop_map(|(remaining, blob)| Frame::Blob(remaining, blob)),
             blob().prop_map(Frame::Gathered),
             missing.prop_map(Frame::Verdict),

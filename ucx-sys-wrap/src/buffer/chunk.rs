@@ -15,11 +15,11 @@ use crate::transport::{RecvParts, SendParts};
 
 /// The sole right to a stretch of elements, borrowed for `'env` or owned.
 ///
-/// A chunk is split into disjoint chunks, which operations take and give back, and neighbours are joined again, all
-/// without copying. An owned chunk frees its memory when its last piece is dropped.
+/// A chunk is split into disjoint chunks, which operations take and give back, and neighbours are joined
+/// again, all without copying. An owned chunk frees its memory when its last piece is dropped.
 ///
-/// Invariants: `pointer..pointer + length` lies inside `origin`, whose pointer it derives from, and no other chunk of
-/// the same origin overlaps it.
+/// Invariants: `pointer..pointer + length` lies inside `origin`, whose pointer it derives from, and no other
+/// chunk of the same origin overlaps it.
 pub struct Chunk<'env, T> {
     pointer: NonNull<T>,
     length: usize,
@@ -66,8 +66,12 @@ impl<'env, T> Chunk<'env, T> {
         assert!(middle <= self.length, "split at {middle} of {} elements", self.length);
         // SAFETY: `middle` is at most the length, so the result lies inside the origin or one past its end.
         let second = unsafe { self.pointer.add(middle) };
-        let rest =
-            Self { pointer: second, length: self.length - middle, origin: Arc::clone(&self.origin), env: PhantomData };
+        let rest = Self {
+            pointer: second,
+            length: self.length - middle,
+            origin: Arc::clone(&self.origin),
+            env: PhantomData,
+        };
         (Self { length: middle, ..self }, rest)
     }
 
@@ -115,8 +119,12 @@ impl<'env, T> Chunk<'env, T> {
     /// An empty piece at the start, leaving the whole in its place: a placeholder while the chunk is away.
     #[must_use]
     pub fn take(&mut self) -> Self {
-        let taken =
-            Self { pointer: self.pointer, length: self.length, origin: Arc::clone(&self.origin), env: PhantomData };
+        let taken = Self {
+            pointer: self.pointer,
+            length: self.length,
+            origin: Arc::clone(&self.origin),
+            env: PhantomData,
+        };
         self.length = 0;
         taken
     }

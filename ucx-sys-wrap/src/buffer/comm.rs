@@ -16,28 +16,30 @@ use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 
 /// Sends and receives inside one scope, on buffers that outlive `'env`.
 ///
-/// The lifetime is invariant and `'env` outlives the scope, as with [`std::thread::scope`]: lending a buffer that is
-/// local to the scope's own future does not compile.
+/// The lifetime is invariant and `'env` outlives the scope, as with [`std::thread::scope`]: lending a buffer
+/// that is local to the scope's own future does not compile.
 pub struct Comm<'env> {
     port: Arc<Port>,
     scope: usize,
     /// Whether the deadline has passed. Here and not in the port's book: every poll asks.
     expired: AtomicBool,
-    /// How often an awaited receive that is alone in the scope looks for its message before it lets others have a turn.
+    /// How often an awaited receive that is alone in the scope looks for its message before it lets others
+    /// have a turn.
     spins: AtomicU32,
     /// Awaited receives that may have looked, so far.
     looks: AtomicU32,
     env: PhantomData<fn(&'env ()) -> &'env ()>,
 }
 
-/// In a row of messages that are there as soon as they are looked for, one of so many waits for a turn: others need turns too.
+/// In a row of messages that are there as soon as they are looked for, one of so many waits for a turn:
+/// others need turns too.
 const LOOKS_PER_TURN: u32 = 16;
 
 /// Runs `body` to its end on this thread, calling `between` after each poll that left it waiting.
 ///
-/// Returns only after every operation that `body` posted has ended, whether it was awaited, dropped or forgotten; the
-/// same on a panic. `between` should move the transport ([`Port::progress`]) and may let the deadline pass
-/// ([`Comm::expire`]).
+/// Returns only after every operation that `body` posted has ended, whether it was awaited, dropped or
+/// forgotten; the same on a panic. `between` should move the transport ([`Port::progress`]) and may let the
+/// deadline pass ([`Comm::expire`]).
 pub fn scope<'env, R>(
     port: &Arc<Port>,
     mut between: impl FnMut(&Comm<'env>),
@@ -59,16 +61,17 @@ pub fn scope<'env, R>(
     result
 }
 
-/// As [`scope`], but moves the transport itself: `between` is told whether a turn that left `body` waiting moved
-/// anything.
+/// As [`scope`], but moves the transport itself: `between` is told whether a turn that left `body` waiting
+/// moved anything.
 ///
-/// The transport stays entered for as long as no other thread wants to enter it, which saves what each operation would pay
-/// to enter it, and a change of hands of the lock every turn. Other threads can enter it between two turns, and a poll of
-/// `body` must not wait for one that does; nor may `between`, unless it has called [`Turn::leave`].
+/// The transport stays entered for as long as no other thread wants to enter it, which saves what each
+/// operation would pay to enter it, and a change of hands of the lock every turn. Other threads can enter it
+/// between two turns, and a poll of `body` must not wait for one that does; nor may `between`, unless it has
+/// called [`Turn::leave`].
 ///
-/// A receive that `body` awaits while no other operation is in flight looks for a short message up to `spins` times before
-/// `between` is called: some 100 where nobody else wants the processor, none where somebody does. `between` can change that
-/// ([`Comm::set_spins`]).
+/// A receive that `body` awaits while no other operation is in flight looks for a short message up to `spins`
+/// times before `between` is called: some 100 where nobody else wants the processor, none where somebody
+/// does. `between` can change that ([`Comm::set_spins`]).
 pub fn scope_in_turns<'env, R>(
     port: &Arc<Port>,
     spins: u32,
@@ -149,7 +152,8 @@ impl<'env> Comm<'env> {
         self.port.now()
     }
 
-    /// Lets the deadline pass: every operation of this scope that has not ended fails with [`Error::Timeout`].
+    /// Lets the deadline pass: every operation of this scope that has not ended fails with
+    /// [`Error::Timeout`].
     pub fn expire(&self) {
         self.expired.store(true, Ordering::Relaxed);
     }
@@ -161,14 +165,15 @@ impl<'env> Comm<'env> {
         self.expired.load(Ordering::Relaxed)
     }
 
-    /// From now on an awaited receive that is alone in this scope looks so often for its message; see [`scope_in_turns`].
+    /// From now on an awaited receive that is alone in this scope looks so often for its message; see
+    /// [`scope_in_turns`].
     #[inline]
     pub fn set_spins(&self, spins: u32) {
         self.spins.store(spins, Ordering::Relaxed);
     }
 
-    /// How often a receive that is awaited may look for its message: not where another operation is in flight, or another thread
-    /// wants to enter.
+    /// How often a receive that is awaited may look for its message: not where another operation is in
+    /// flight, or another thread wants to enter.
     #[inline]
     fn spins(&self, inner: &Inner) -> u32 {
         let spins = self.spins.load(Ordering::Relaxed);
@@ -186,7 +191,8 @@ impl<'env> Comm<'env> {
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
-        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
+        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases
+        // back.
         unsafe { B::lend(&raw, &mut parts) };
         let alone = if parts.len() == 1 { parts.pop() } else { None };
         let state = match alone {
@@ -210,7 +216,11 @@ impl<'env> Comm<'env> {
 
     /// Notes an operation that goes on in the scope's book.
     #[inline]
-    pub(super) fn note<Id: Direction>(&self, inner: &Inner, posted: Posted<Id, Result<Id::Outcome>>) -> State<Id> {
+    pub(super) fn note<Id: Direction>(
+        &self,
+        inner: &Inner,
+        posted: Posted<Id, Result<Id::Outcome>>,
+    ) -> State<Id> {
         match posted {
             Posted::Done(Ok(outcome)) => State::Done(outcome),
             Posted::Done(Err(error)) => State::failed(error),
@@ -223,8 +233,8 @@ impl<'env> Comm<'env> {
 
     /// Posts a receive of the next message from `from` with the envelope's tag.
     ///
-    /// The buffer comes back with what arrived; each part is at most as long as its place. What lies behind a shorter part is
-    /// unspecified: bytes may have been read into it before it was known what they belong to.
+    /// The buffer comes back with what arrived; each part is at most as long as its place. What lies behind a
+    /// shorter part is unspecified: bytes may have been read into it before it was known what they belong to.
     #[inline]
     pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
         self.post_recv(from, envelope, buffer, |_| ()).0
@@ -256,7 +266,8 @@ impl<'env> Comm<'env> {
     ) -> (Recv<'_, 'env, B>, N) {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
-        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases back.
+        // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has given the leases
+        // back.
         unsafe { B::lend(&mut raw, &mut parts) };
         let noted = note(&parts);
         let state = self.recv_parts(from, &envelope, parts);
@@ -281,8 +292,8 @@ pub type Recv<'comm, 'env, B> = Leaf<'comm, 'env, B, RecvId>;
 
 /// An operation in flight: posted already, it resolves to its buffer and its outcome.
 ///
-/// Dropped early, it cancels the operation and leaves its buffer to the scope. An operation that fails drops its
-/// buffer.
+/// Dropped early, it cancels the operation and leaves its buffer to the scope. An operation that fails drops
+/// its buffer.
 #[must_use = "an operation that is dropped is canceled"]
 pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     comm: &'comm Comm<'env>,
@@ -312,7 +323,12 @@ impl<Id: Direction> State<Id> {
 
 impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
     #[inline]
-    pub(super) fn new(comm: &'comm Comm<'env>, (peer, tag): (Rank, Tag), raw: B::Raw, state: State<Id>) -> Self {
+    pub(super) fn new(
+        comm: &'comm Comm<'env>,
+        (peer, tag): (Rank, Tag),
+        raw: B::Raw,
+        state: State<Id>,
+    ) -> Self {
         Self { comm, peer, tag, state, raw: Some(raw) }
     }
 
@@ -362,7 +378,9 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
     #[inline(always)]
     fn resolve(&mut self, outcome: Id::Outcome) -> Poll<Result<(B, Id::Outcome)>> {
         self.state = State::Taken;
-        let Some(raw) = self.raw.take() else { unreachable!("the buffer of an operation stays until it is over") };
+        let Some(raw) = self.raw.take() else {
+            unreachable!("the buffer of an operation stays until it is over")
+        };
         // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
         let buffer = unsafe { B::from_raw(raw) };
         Poll::Ready(Ok((buffer, outcome)))
@@ -419,8 +437,8 @@ impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
 /// Boxes raw parts to be kept until their operation has ended.
 fn orphan<'env, R: std::marker::Send + 'env>(raw: R) -> Box<dyn Orphan> {
     let kept: Box<dyn Orphan + 'env> = Box::new(Kept(raw));
-    // SAFETY: the scope drops the box before `'env` ends, because it is closed before its stack frame or its task is
-    // left; what a scope never closes is never dropped.
+    // SAFETY: the scope drops the box before `'env` ends, because it is closed before its stack frame or its
+    // task is left; what a scope never closes is never dropped.
     unsafe { std::mem::transmute::<Box<dyn Orphan + 'env>, Box<dyn Orphan>>(kept) }
 }
 

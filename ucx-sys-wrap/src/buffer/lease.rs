@@ -6,8 +6,8 @@ use std::slice;
 
 /// Bytes that a transport may read until it gives the lease back.
 ///
-/// Invariants: `pointer` is valid for reads of `length` bytes, and nobody writes them, until the lease has been given
-/// back (or for ever, if it never is). Whoever makes a lease guarantees both.
+/// Invariants: `pointer` is valid for reads of `length` bytes, and nobody writes them, until the lease has
+/// been given back (or for ever, if it never is). Whoever makes a lease guarantees both.
 pub struct ReadLease {
     pointer: NonNull<u8>,
     length: usize,
@@ -15,8 +15,9 @@ pub struct ReadLease {
 
 /// Bytes that a transport may read and write until it gives the lease back.
 ///
-/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes, and nobody else touches them,
-/// until the lease has been given back (or for ever, if it never is). Whoever makes a lease guarantees both.
+/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes, and nobody else touches
+/// them, until the lease has been given back (or for ever, if it never is). Whoever makes a lease guarantees
+/// both.
 pub struct WriteLease {
     pointer: NonNull<u8>,
     length: usize,
@@ -79,7 +80,8 @@ impl WriteLease {
     /// The bytes, to write.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: whoever made the lease guarantees that the bytes are valid and that nobody else touches them.
+        // SAFETY: whoever made the lease guarantees that the bytes are valid and that nobody else touches
+        // them.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
     }
 

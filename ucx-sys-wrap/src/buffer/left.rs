@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::port::{DRAIN_PATIENCE, Inner, Port};
 use crate::ucx::exiting;
 
-/// A scope with operations in flight, and the memory that they work on: owned, and not freed when this is dropped.
+/// A scope with operations in flight, and the memory that they work on: owned, and not freed when this is
+/// dropped.
 pub(super) struct Left {
     scope: usize,
     memory: NonNull<dyn Send>,
@@ -27,13 +28,14 @@ impl Port {
     /// Keeps a scope that could not be closed, and frees `memory` once it can be.
     ///
     /// # Safety
-    /// `memory` is that of a `Box`, given away here; nothing but the scope's operations, and what the scope has kept of
-    /// them, uses it any more.
+    /// `memory` is that of a `Box`, given away here; nothing but the scope's operations, and what the scope
+    /// has kept of them, uses it any more.
     pub(super) unsafe fn leave_scope(&self, scope: usize, memory: NonNull<dyn Send>) {
         self.enter().left.borrow_mut().push(Left { scope, memory });
     }
 
-    /// Ends what can be ended of the operations that were left, and frees their memory. Says whether none is left.
+    /// Ends what can be ended of the operations that were left, and frees their memory. Says whether none is
+    /// left.
     #[cold]
     pub(super) fn end_left(&self) -> bool {
         let (ended, is_over) = {
@@ -41,24 +43,28 @@ impl Port {
             let mut transport = inner.transport.borrow_mut();
             let mut scopes = inner.scopes.borrow_mut();
             let mut left = inner.left.borrow_mut();
-            let ended: Vec<_> = left.extract_if(.., |left| scopes[left.scope].end_all(&mut **transport)).collect();
-            let ended: Vec<_> = ended.into_iter().map(|left| (scopes.close(left.scope), left.memory)).collect();
+            let ended: Vec<_> =
+                left.extract_if(.., |left| scopes[left.scope].end_all(&mut **transport)).collect();
+            let ended: Vec<_> =
+                ended.into_iter().map(|left| (scopes.close(left.scope), left.memory)).collect();
             (ended, left.is_empty())
         };
         for (orphans, memory) in ended {
-            // Whoever turns the transport is not who has made them: a panic of theirs, which has been told, ends here.
+            // Whoever turns the transport is not who has made them: a panic of theirs, which has been told,
+            // ends here.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 drop(orphans);
-                // SAFETY: owned, by the promise of `leave_scope`, and taken out of the list, so that it is freed once. The scope
-                // is closed, and what it had kept is gone.
+                // SAFETY: owned, by the promise of `leave_scope`, and taken out of the list, so that it is
+                // freed once. The scope is closed, and what it had kept is gone.
                 drop(unsafe { Box::from_raw(memory.as_ptr()) });
             }));
         }
         is_over
     }
 
-    /// Ends all operations that were left, for a port that goes: what peers have begun to read goes on for a while. Then they
-    /// are told, before the memory is given back, that what they still read of it does not count.
+    /// Ends all operations that were left, for a port that goes: what peers have begun to read goes on for a
+    /// while. Then they are told, before the memory is given back, that what they still read of it does not
+    /// count.
     fn end_all_left(&self) {
         let start = Instant::now();
         while !self.end_left() && start.elapsed() < DRAIN_PATIENCE {

@@ -1,7 +1,7 @@
 //! What can be sent from and received into: slices, vectors, shared vectors, `Bytes`, and tuples of them.
 //!
-//! A buffer is taken by value and given back when its operation has ended. In between it is held as raw parts, so that
-//! moving the operation about does not count as touching the memory.
+//! A buffer is taken by value and given back when its operation has ended. In between it is held as raw
+//! parts, so that moving the operation about does not count as touching the memory.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -17,9 +17,9 @@ use crate::transport::{RecvParts, SendParts};
 /// Memory that can be given to an operation and taken back.
 ///
 /// # Safety
-/// `from_raw(into_raw(buffer))` is `buffer`. Between the two, the memory that the leases name stays valid and in its
-/// place however the raw parts are moved, and nobody writes it (nor reads it, where there are write leases) but the
-/// holder of the lease.
+/// `from_raw(into_raw(buffer))` is `buffer`. Between the two, the memory that the leases name stays valid and
+/// in its place however the raw parts are moved, and nobody writes it (nor reads it, where there are write
+/// leases) but the holder of the lease.
 pub unsafe trait Buffer: Sized + Send {
     /// The buffer while an operation has it.
     type Raw: Send;
@@ -75,14 +75,14 @@ impl<T: Pod> RawSlice<T> {
     }
 
     fn read_lease(&self) -> ReadLease {
-        // SAFETY: the buffer that was taken apart owns or borrows these elements for as long as `self` exists, and is
-        // not written; elements without padding are initialised bytes (`Pod`).
+        // SAFETY: the buffer that was taken apart owns or borrows these elements for as long as `self`
+        // exists, and is not written; elements without padding are initialised bytes (`Pod`).
         unsafe { ReadLease::new(self.pointer.cast(), self.byte_count()) }
     }
 
     fn write_lease(&mut self) -> WriteLease {
-        // SAFETY: the buffer that was taken apart owns or exclusively borrows these elements for as long as `self`
-        // exists; any bytes are a valid element (`Pod`).
+        // SAFETY: the buffer that was taken apart owns or exclusively borrows these elements for as long as
+        // `self` exists; any bytes are a valid element (`Pod`).
         unsafe { WriteLease::new(self.pointer.cast(), self.byte_count()) }
     }
 }
@@ -92,7 +92,12 @@ unsafe impl<T: Pod + Send + Sync> Buffer for &[T] {
     type Raw = RawSlice<T>;
 
     fn into_raw(self) -> Self::Raw {
-        RawSlice { pointer: NonNull::from(self).cast(), length: self.len(), capacity: 0, element: PhantomData }
+        RawSlice {
+            pointer: NonNull::from(self).cast(),
+            length: self.len(),
+            capacity: 0,
+            element: PhantomData,
+        }
     }
 
     unsafe fn from_raw(raw: Self::Raw) -> Self {

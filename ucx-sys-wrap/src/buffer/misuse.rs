@@ -1,11 +1,12 @@
 //! Programs that must not compile: each lends memory that somebody else could touch while the network has it.
 //!
-//! Each comes after a program that differs from it in that one thing and does compile, so that it fails for the reason
-//! it is here for. The codes are checked by `ci/test.sh`.
+//! Each comes after a program that differs from it in that one thing and does compile, so that it fails for
+//! the reason it is here for. The codes are checked by `ci/test.sh`.
 //!
 //! # A local of the scope's own body
 //!
-//! The scope ends its operations after its body is gone, so memory must outlive the scope, not only the operation.
+//! The scope ends its operations after its body is gone, so memory must outlive the scope, not only the
+//! operation.
 //!
 //! ```no_run
 //! # use std::sync::Arc; use ucx_sys_wrap::{buffer::*, *};

@@ -10,9 +10,9 @@
 //! - [`Region`]: memory that peers put to and get from; [`RemoteRegion`]: the same at a peer;
 //! - [`Task`]: the same on buffers that the future owns.
 //!
-//! All that is unsafe about lending memory to a network is in this folder. An operation holds its buffer until it has
-//! ended; dropping or forgetting the future of an operation leaves it in the scope's book, and the scope ends it
-//! before `'env` does.
+//! All that is unsafe about lending memory to a network is in this folder. An operation holds its buffer
+//! until it has ended; dropping or forgetting the future of an operation leaves it in the scope's book, and
+//! the scope ends it before `'env` does.
 #![allow(unsafe_code)]
 
 mod chunk;

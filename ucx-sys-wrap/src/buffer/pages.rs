@@ -72,7 +72,11 @@ mod system {
         /// Maps `length` bytes, a multiple of a page; `None` when the system has no memory.
         pub(in super::super) fn map(length: usize) -> Option<Self> {
             if length < HUGE_PAGE_BYTES {
-                return map(length, MapFlags::PRIVATE).map(|pointer| Self { pointer, length, kind: Kind::Ordinary });
+                return map(length, MapFlags::PRIVATE).map(|pointer| Self {
+                    pointer,
+                    length,
+                    kind: Kind::Ordinary,
+                });
             }
             if let Some(pointer) = map(length, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB) {
                 return Some(Self { pointer, length, kind: Kind::Reserved });
@@ -93,7 +97,8 @@ mod system {
 
     fn map(length: usize, flags: MapFlags) -> Option<NonNull<u8>> {
         // SAFETY: a new mapping where the kernel likes.
-        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let mapped =
+            unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags) };
         NonNull::new(mapped.ok()?.cast())
     }
 
@@ -112,7 +117,8 @@ mod system {
 
     fn unmap(pointer: *mut u8, length: usize) {
         if length > 0 {
-            // SAFETY: a part of a mapping of ours that nobody uses. Failure leaves it mapped, which harms nobody.
+            // SAFETY: a part of a mapping of ours that nobody uses. Failure leaves it mapped, which harms
+            // nobody.
             let _ = unsafe { munmap(pointer.cast::<c_void>(), length) };
         }
     }

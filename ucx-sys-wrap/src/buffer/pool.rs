@@ -16,11 +16,12 @@ const DEFAULT_KEPT_BYTES: usize = 256 << 20;
 
 /// Memory for buffers, in whole pages, that is used again.
 ///
-/// Buffers of 2 MiB and more lie on huge pages where the kernel has them ([`HugePages`](super::HugePages)): set-aside
-/// ones if any are free, else transparent ones. Memory comes zeroed from the kernel when it is first used, and is not
-/// touched again: a buffer that is used again holds what its last user left. Sizes are rounded up by at most a quarter (to
-/// 4 KiB, and to 2 MiB from there on), so that buffers of nearly the same length share memory. Taking and dropping one cost
-/// a lock and a search in a short list; the first use costs a system call and the kernel's zeroing.
+/// Buffers of 2 MiB and more lie on huge pages where the kernel has them ([`HugePages`](super::HugePages)):
+/// set-aside ones if any are free, else transparent ones. Memory comes zeroed from the kernel when it is
+/// first used, and is not touched again: a buffer that is used again holds what its last user left. Sizes are
+/// rounded up by at most a quarter (to 4 KiB, and to 2 MiB from there on), so that buffers of nearly the same
+/// length share memory. Taking and dropping one cost a lock and a search in a short list; the first use costs
+/// a system call and the kernel's zeroing.
 ///
 /// Clones are handles of the same pool. Buffers may outlive it.
 ///
@@ -77,13 +78,15 @@ impl Pool {
         Self::with_kept_bytes(DEFAULT_KEPT_BYTES)
     }
 
-    /// A pool that keeps at most so many bytes that nobody uses; what comes back beyond that goes to the kernel.
+    /// A pool that keeps at most so many bytes that nobody uses; what comes back beyond that goes to the
+    /// kernel.
     #[must_use]
     pub fn with_kept_bytes(most_kept_bytes: usize) -> Self {
         Self(Arc::new(Inner { state: Mutex::default(), most_kept_bytes }))
     }
 
-    /// A buffer of `length` elements. What they are is unspecified: zero, or what the memory was last used for.
+    /// A buffer of `length` elements. What they are is unspecified: zero, or what the memory was last used
+    /// for.
     ///
     /// # Errors
     /// [`Error::System`] when there is no memory.
@@ -111,7 +114,9 @@ impl Pool {
 
     /// A buffer, and whether its memory was used before.
     fn take_pages<T: Pod>(&self, length: usize) -> Result<(PoolBuffer<T>, bool)> {
-        let none = || Error::system(format!("can't get memory for {length} elements"), std::io::ErrorKind::OutOfMemory);
+        let none = || {
+            Error::system(format!("can't get memory for {length} elements"), std::io::ErrorKind::OutOfMemory)
+        };
         let rounded = length.checked_mul(size_of::<T>()).and_then(rounded).ok_or_else(none)?;
         let buffer = |pages| PoolBuffer::new(pages, length, &self.0);
         let mut state = self.0.state.lock();
@@ -172,7 +177,8 @@ impl Inner {
     }
 }
 
-/// Bytes of pages for a buffer of so many: quarters of powers of two, whole pages, whole huge pages from 2 MiB on.
+/// Bytes of pages for a buffer of so many: quarters of powers of two, whole pages, whole huge pages from 2
+/// MiB on.
 fn rounded(bytes: usize) -> Option<usize> {
     let quarter = bytes.checked_ilog2().map_or(0, |power| (1usize << power) / 4);
     let unit = if bytes < HUGE_PAGE_BYTES { PAGE_BYTES } else { HUGE_PAGE_BYTES };
@@ -206,7 +212,11 @@ mod tests {
         assert_eq!(pool.statistics().mapped_bytes, 24 << 10);
         drop(buffers);
         let statistics = pool.statistics();
-        assert_eq!((statistics.mapped_bytes, statistics.kept_bytes), (16 << 10, 16 << 10), "the third went back");
+        assert_eq!(
+            (statistics.mapped_bytes, statistics.kept_bytes),
+            (16 << 10, 16 << 10),
+            "the third went back"
+        );
         let buffer = pool.take::<u64>(1000).unwrap();
         assert_eq!(buffer.len(), 1000);
         let statistics = pool.statistics();

@@ -17,7 +17,8 @@ use super::pool::Inner;
 use super::shared::SharedBuffer;
 use crate::transport::{RecvParts, SendParts};
 
-/// A buffer of a [`Pool`](super::Pool): a slice that its holder alone has. Dropped, its memory goes back to the pool.
+/// A buffer of a [`Pool`](super::Pool): a slice that its holder alone has. Dropped, its memory goes back to
+/// the pool.
 ///
 /// Can be sent, received into, and registered as a [`Region`](super::Region).
 pub struct PoolBuffer<T> {
@@ -29,7 +30,8 @@ pub struct PoolBuffer<T> {
 }
 
 impl<T> PoolBuffer<T> {
-    /// A buffer of `length` elements in `pages` of `pool`, which are large enough and hold any bytes of a `T: Pod`.
+    /// A buffer of `length` elements in `pages` of `pool`, which are large enough and hold any bytes of a `T:
+    /// Pod`.
     pub(super) fn new(pages: Option<Pages>, length: usize, pool: &Arc<Inner>) -> Self
     where
         T: Pod,
@@ -75,8 +77,8 @@ impl<T> Deref for PoolBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the pages hold so many elements (`new`), initialised because any bytes are a `T: Pod`, and this
-        // is their sole owner.
+        // SAFETY: the pages hold so many elements (`new`), initialised because any bytes are a `T: Pod`, and
+        // this is their sole owner.
         unsafe { slice::from_raw_parts(self.pointer().as_ptr(), self.length) }
     }
 }

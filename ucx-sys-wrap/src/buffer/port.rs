@@ -21,8 +21,8 @@ pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A transport that can be shared between threads and is entered by one of them at a time.
 ///
-/// It knows every operation in flight by the scope that posted it, so that a scope can end all its own, whether or not
-/// somebody still holds them.
+/// It knows every operation in flight by the scope that posted it, so that a scope can end all its own,
+/// whether or not somebody still holds them.
 pub struct Port {
     inner: ReentrantMutex<Inner>,
     /// Threads that wait to enter.
@@ -76,8 +76,8 @@ pub(super) trait Orphan: Send {}
 
 /// The buffers that a closed scope has kept.
 ///
-/// To be dropped before what they borrow is free, and once the caller knows that the scope is closed: a buffer may have been made
-/// by anybody, and dropping it may panic, or enter the port.
+/// To be dropped before what they borrow is free, and once the caller knows that the scope is closed: a
+/// buffer may have been made by anybody, and dropping it may panic, or enter the port.
 #[must_use]
 pub(super) struct Orphans {
     _kept: Vec<Box<dyn Orphan>>,
@@ -89,9 +89,20 @@ impl Port {
     pub fn new(transport: Box<dyn Transport>) -> Arc<Self> {
         let (name, rank, world_size) = (transport.name(), transport.rank(), transport.world_size());
         let stands_on_library = transport.stands_on_library();
-        let inner = Inner { transport: RefCell::new(transport), scopes: RefCell::default(), left: RefCell::default() };
+        let inner = Inner {
+            transport: RefCell::new(transport),
+            scopes: RefCell::default(),
+            left: RefCell::default(),
+        };
         let inner = ReentrantMutex::new(inner);
-        let port = Arc::new(Self { inner, waiting: AtomicU32::new(0), owner: Owner::here(), name, rank, world_size });
+        let port = Arc::new(Self {
+            inner,
+            waiting: AtomicU32::new(0),
+            owner: Owner::here(),
+            name,
+            rank,
+            world_size,
+        });
         if stands_on_library {
             exiting::keep(&port);
         }
@@ -127,12 +138,14 @@ impl Port {
         self.world_size
     }
 
-    /// Whether this is not a copy in a forked child, which is to leave the transport alone. Costs a system call.
+    /// Whether this is not a copy in a forked child, which is to leave the transport alone. Costs a system
+    /// call.
     pub(super) fn is_own(&self) -> bool {
         self.owner.is_here()
     }
 
-    /// Moves bytes, without blocking except for another thread that is inside. Says whether anything happened.
+    /// Moves bytes, without blocking except for another thread that is inside. Says whether anything
+    /// happened.
     pub fn progress(&self) -> bool {
         let inside = self.enter();
         let moved = inside.transport.borrow_mut().progress();
@@ -177,8 +190,9 @@ impl Port {
         self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
     }
 
-    /// Closes the transport on all ranks because this one has waited for as long as it may. Every operation that is
-    /// pending, on any rank, ends with [`Error::Timeout`](crate::Error::Timeout) naming the rank that it waits for.
+    /// Closes the transport on all ranks because this one has waited for as long as it may. Every operation
+    /// that is pending, on any rank, ends with [`Error::Timeout`](crate::Error::Timeout) naming the rank that
+    /// it waits for.
     pub fn time_out(&self) {
         self.enter().transport.borrow_mut().fail(Failure::TimedOut(self.rank));
     }
@@ -196,8 +210,9 @@ impl Port {
         }
     }
 
-    /// Prepares for sleeping without the port: a descriptor, always the same, that becomes readable when there is something
-    /// to [`progress`](Self::progress). `None` when there is already, or when nobody can sleep on this transport.
+    /// Prepares for sleeping without the port: a descriptor, always the same, that becomes readable when
+    /// there is something to [`progress`](Self::progress). `None` when there is already, or when nobody can
+    /// sleep on this transport.
     #[must_use]
     pub fn arm(&self) -> Option<Arc<OwnedFd>> {
         self.enter().transport.borrow_mut().arm()
@@ -237,7 +252,8 @@ impl Port {
         self.enter().scopes.borrow_mut().open()
     }
 
-    /// Cancels and tests what the scope has in flight. Once nothing is left, closes the scope and gives what it has kept.
+    /// Cancels and tests what the scope has in flight. Once nothing is left, closes the scope and gives what
+    /// it has kept.
     pub(super) fn try_close_scope(&self, scope: usize) -> Option<Orphans> {
         let inner = self.enter();
         let mut scopes = inner.scopes.borrow_mut();
@@ -247,8 +263,9 @@ impl Port {
 
     /// Ends what the scope has in flight, whatever it takes, and closes the scope.
     ///
-    /// Borrowed memory goes back to its owner after this. If the transport can't promise that nothing touches it, the
-    /// process ends: the alternative is a peer that writes into memory that is used for something else.
+    /// Borrowed memory goes back to its owner after this. If the transport can't promise that nothing touches
+    /// it, the process ends: the alternative is a peer that writes into memory that is used for something
+    /// else.
     pub(super) fn close_scope(&self, scope: usize) {
         let mut start = None;
         let orphans = loop {
@@ -269,9 +286,10 @@ impl Port {
         let abandoned = self.enter().transport.borrow_mut().abandon();
         let closed = if abandoned.is_ok() { self.try_close_scope(scope) } else { None };
         closed.unwrap_or_else(|| {
-            // Not an event: whoever listens to these must hear it too. Nothing may unwind from here, not even for want of
-            // a standard error.
-            let why = format!("operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
+            // Not an event: whoever listens to these must hear it too. Nothing may unwind from here, not even
+            // for want of a standard error.
+            let why =
+                format!("operations on borrowed memory can't be ended ({abandoned:?}): stopping the process");
             let _ = writeln!(std::io::stderr(), "brevity: {why}");
             std::process::abort();
         })

@@ -20,8 +20,8 @@ impl<F: FnMut() + Send> Drop for Kept<F> {
     }
 }
 
-/// Has three receives in flight, each with a buffer that enters the port when it is dropped and finds nothing in flight; the
-/// second panics.
+/// Has three receives in flight, each with a buffer that enters the port when it is dropped and finds nothing
+/// in flight; the second panics.
 fn post(port: &Arc<Port>, scope: usize) {
     let inner = port.enter();
     for sequence in 0..3 {

@@ -18,17 +18,19 @@ use crate::{Error, Result};
 
 /// Memory of this rank that peers with its [key](Self::key) put to and get from.
 ///
-/// The region owns its buffer, of one part: a `Vec`, or a buffer of a [`Pool`](super::Pool). While it is registered
-/// nobody has a reference to the memory, which peers write at any time: this rank copies in and out with
-/// [`write`](Self::write) and [`read`](Self::read), and what order that has with a peer's puts and gets is for messages
-/// to say (the peer flushes, sends a message, and this rank then reads). An access that meets a peer's may be torn.
+/// The region owns its buffer, of one part: a `Vec`, or a buffer of a [`Pool`](super::Pool). While it is
+/// registered nobody has a reference to the memory, which peers write at any time: this rank copies in and
+/// out with [`write`](Self::write) and [`read`](Self::read), and what order that has with a peer's puts and
+/// gets is for messages to say (the peer flushes, sends a message, and this rank then reads). An access that
+/// meets a peer's may be torn.
 ///
-/// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` where nothing but sockets join this rank and all
-/// others, peers' accesses are carried out here, so [`unregister`](Self::unregister) gives the buffer back (on `ucx` unless
-/// UCX is just moving bytes to or from it), and a peer's later access fails with [`Error::NoSuchRegion`]. Elsewhere on `ucx` peers (and RDMA
-/// hardware) reach the memory by themselves and can't be kept from it: the transport then keeps the memory until the process
-/// ends, and never uses it for anything else. So register long-lived memory, once, or [`allocate`](Self::allocate) it. On all
-/// transports a region is unregistered when it is dropped.
+/// **When peers may still access it.** On `local`, `sim` and `tcp`, and on `ucx` where nothing but sockets
+/// join this rank and all others, peers' accesses are carried out here, so [`unregister`](Self::unregister)
+/// gives the buffer back (on `ucx` unless UCX is just moving bytes to or from it), and a peer's later access
+/// fails with [`Error::NoSuchRegion`]. Elsewhere on `ucx` peers (and RDMA hardware) reach the memory by
+/// themselves and can't be kept from it: the transport then keeps the memory until the process ends, and
+/// never uses it for anything else. So register long-lived memory, once, or [`allocate`](Self::allocate) it.
+/// On all transports a region is unregistered when it is dropped.
 ///
 /// ```
 /// use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion, scope};
@@ -59,16 +61,17 @@ pub struct Region<B: RecvBuffer + 'static> {
     buffer: PhantomData<B>,
 }
 
-/// A region's memory as a transport has it: it copies in and out, and nothing else touches the bytes meanwhile but
-/// what reaches them from outside: peers, or UCX on their behalf.
+/// A region's memory as a transport has it: it copies in and out, and nothing else touches the bytes
+/// meanwhile but what reaches them from outside: peers, or UCX on their behalf.
 #[derive(Clone)]
 pub struct RegionMemory(Arc<dyn Shareable>);
 
 /// A buffer that several hold and nobody has a reference to.
 ///
-/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes for as long as `raw` lives, which
-/// is as long as this. Threads of this process touch the bytes only while they hold the lock of `raw`, but by raw pointers, as
-/// peers do, once `is_reached_from_outside` is set. References to the bytes are made under the lock, and never after that.
+/// Invariants: `pointer` is valid for reads and writes of `length` initialised bytes for as long as `raw`
+/// lives, which is as long as this. Threads of this process touch the bytes only while they hold the lock of
+/// `raw`, but by raw pointers, as peers do, once `is_reached_from_outside` is set. References to the bytes
+/// are made under the lock, and never after that.
 struct Shared<R> {
     pointer: NonNull<u8>,
     length: usize,
@@ -76,8 +79,8 @@ struct Shared<R> {
     is_reached_from_outside: AtomicBool,
 }
 
-// SAFETY: the pointer is into memory that `raw` owns, which may move between threads (`R: Send`); what is shared is
-// touched under a lock.
+// SAFETY: the pointer is into memory that `raw` owns, which may move between threads (`R: Send`); what is
+// shared is touched under a lock.
 unsafe impl<R: Send> Send for Shared<R> {}
 // SAFETY: as above.
 unsafe impl<R: Send> Sync for Shared<R> {}
@@ -92,11 +95,12 @@ trait Shareable: Send + Sync {
 }
 
 impl<B: RecvBuffer + 'static> Region<B> {
-    /// Registers a buffer. Where `ucx` lets peers reach it, its pages become resident, which takes microseconds and more.
+    /// Registers a buffer. Where `ucx` lets peers reach it, its pages become resident, which takes
+    /// microseconds and more.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] for a buffer of no or several parts, and for memory that can't be registered; the
-    /// transport's failure if it is closed. The buffer is dropped then.
+    /// [`Error::Unavailable`] for a buffer of no or several parts, and for memory that can't be registered;
+    /// the transport's failure if it is closed. The buffer is dropped then.
     pub fn register(port: &Arc<Port>, buffer: B) -> Result<Self> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
@@ -111,7 +115,14 @@ impl<B: RecvBuffer + 'static> Region<B> {
         let shared = Arc::new(Shared { pointer, length, raw: Mutex::new(raw), is_reached_from_outside });
         let memory = RegionMemory(shared.clone());
         let key = port.enter().transport.borrow_mut().one_sided().expose(memory.clone())?;
-        Ok(Self { port: Arc::clone(port), key, memory, shared: Some(shared), is_over: false, buffer: PhantomData })
+        Ok(Self {
+            port: Arc::clone(port),
+            key,
+            memory,
+            shared: Some(shared),
+            is_over: false,
+            buffer: PhantomData,
+        })
     }
 
     /// What peers need to access the region.
@@ -148,13 +159,13 @@ impl<B: RecvBuffer + 'static> Region<B> {
         Ok(())
     }
 
-    /// Ends all access and gives the buffer back; `None` when peers can't be kept from it (see [`Region`]). A put that
-    /// is arriving may end with an error at the peer, and part of it may be in the buffer.
+    /// Ends all access and gives the buffer back; `None` when peers can't be kept from it (see [`Region`]). A
+    /// put that is arriving may end with an error at the peer, and part of it may be in the buffer.
     #[must_use]
     pub fn unregister(mut self) -> Option<B> {
         let raw = self.end()?.raw.into_inner();
-        // SAFETY: the raw parts of a buffer that was taken apart in `register`; nobody else has them, and the transport
-        // has promised that nothing touches the memory.
+        // SAFETY: the raw parts of a buffer that was taken apart in `register`; nobody else has them, and the
+        // transport has promised that nothing touches the memory.
         Some(unsafe { B::from_raw(raw) })
     }
 
@@ -176,8 +187,8 @@ impl<B: RecvBuffer + 'static> Region<B> {
 }
 
 impl Region<PoolBuffer<u8>> {
-    /// Registers `length` bytes of zeroes where peers reach them best: memory that `ucx` shares between processes, which
-    /// peers of this host then write and read by themselves; else memory of the pool.
+    /// Registers `length` bytes of zeroes where peers reach them best: memory that `ucx` shares between
+    /// processes, which peers of this host then write and read by themselves; else memory of the pool.
     ///
     /// `ucx` keeps such memory when the region is dropped, and uses it for later regions.
     ///
@@ -200,8 +211,8 @@ impl RegionMemory {
     /// Memory that peers reach by themselves; makes it zero.
     ///
     /// # Safety
-    /// `length` bytes from `pointer` on are valid for reads and writes until the process ends, and this process
-    /// touches them through this and its clones alone.
+    /// `length` bytes from `pointer` on are valid for reads and writes until the process ends, and this
+    /// process touches them through this and its clones alone.
     pub(crate) unsafe fn forever(pointer: NonNull<u8>, length: usize) -> Self {
         let is_reached_from_outside = AtomicBool::new(true);
         let memory = Self(Arc::new(Shared { pointer, length, raw: Mutex::new(()), is_reached_from_outside }));
@@ -212,7 +223,12 @@ impl RegionMemory {
     /// No memory.
     fn none() -> Self {
         let is_reached_from_outside = AtomicBool::new(false);
-        Self(Arc::new(Shared { pointer: NonNull::dangling(), length: 0, raw: Mutex::new(()), is_reached_from_outside }))
+        Self(Arc::new(Shared {
+            pointer: NonNull::dangling(),
+            length: 0,
+            raw: Mutex::new(()),
+            is_reached_from_outside,
+        }))
     }
 
     /// Bytes of memory.
@@ -227,8 +243,8 @@ impl RegionMemory {
         self.0.pointer()
     }
 
-    /// Where so many bytes lie, of memory that is [open to the outside](Self::open_to_the_outside), for those who touch them by
-    /// raw pointers alone; `None` unless they are there.
+    /// Where so many bytes lie, of memory that is [open to the outside](Self::open_to_the_outside), for those
+    /// who touch them by raw pointers alone; `None` unless they are there.
     pub(crate) fn outside(&self, offset: usize, length: usize) -> Option<NonNull<u8>> {
         debug_assert!(self.0.is_reached_from_outside().load(Ordering::Relaxed), "there may be references");
         NonNull::new(self.place(offset, length)?)
@@ -237,8 +253,8 @@ impl RegionMemory {
     /// Copies bytes in. Does nothing unless they fit.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         if let Some(place) = self.place(offset, from.len()) {
-            // SAFETY: `place` points at as many bytes that are valid, and other threads stay out (the lock). `from` is
-            // no part of them: nobody has a reference to them.
+            // SAFETY: `place` points at as many bytes that are valid, and other threads stay out (the lock).
+            // `from` is no part of them: nobody has a reference to them.
             self.0.locked(&mut || unsafe { ptr::copy_nonoverlapping(from.as_ptr(), place, from.len()) });
         }
     }
@@ -258,15 +274,22 @@ impl RegionMemory {
         }
     }
 
-    /// Gives the bytes at `offset` to `body`; `None` unless they are there, and for memory that is reached from outside.
-    pub(crate) fn with<T>(&self, offset: usize, length: usize, body: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+    /// Gives the bytes at `offset` to `body`; `None` unless they are there, and for memory that is reached
+    /// from outside.
+    pub(crate) fn with<T>(
+        &self,
+        offset: usize,
+        length: usize,
+        body: impl FnOnce(&mut [u8]) -> T,
+    ) -> Option<T> {
         let place = self.place(offset, length)?;
         let (mut body, mut result) = (Some(body), None);
         self.0.locked(&mut || {
             if self.0.is_reached_from_outside().load(Ordering::Relaxed) {
                 return;
             }
-            // SAFETY: valid initialised bytes that other threads stay out of (the lock) and nobody else reaches.
+            // SAFETY: valid initialised bytes that other threads stay out of (the lock) and nobody else
+            // reaches.
             let bytes = unsafe { std::slice::from_raw_parts_mut(place, length) };
             result = body.take().map(|body| body(bytes));
         });

@@ -25,8 +25,8 @@ impl RemoteRegion {
     /// Does not ask the peer: a key whose registration has ended is found out by the first operation.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for bytes that are no key of the peer's memory on this transport; the transport's failure if it
-    /// is closed.
+    /// [`Error::Protocol`] for bytes that are no key of the peer's memory on this transport; the transport's
+    /// failure if it is closed.
     pub fn open(port: &Arc<Port>, peer: Rank, key: &[u8]) -> Result<Self> {
         let key = RegionKey::from_bytes(key, peer)?;
         let number = port.enter().transport.borrow_mut().one_sided().attach(&key)?;
@@ -59,16 +59,17 @@ impl Drop for RemoteRegion {
 }
 
 impl<'env> Comm<'env> {
-    /// Writes a buffer's parts, one after another, to a peer's region from byte `offset` on. The buffer comes back when it
-    /// may be reused; that the bytes have reached the peer's memory is what [`flush`](Self::flush) says.
+    /// Writes a buffer's parts, one after another, to a peer's region from byte `offset` on. The buffer comes
+    /// back when it may be reused; that the bytes have reached the peer's memory is what
+    /// [`flush`](Self::flush) says.
     ///
-    /// Puts are in no order with each other, nor with messages. One that fails or is dropped may have written any part of
-    /// its bytes, or may yet. Whether the peer must make progress meanwhile is up to the transport: on `local` and on
-    /// shared memory or RDMA under `ucx` it need not.
+    /// Puts are in no order with each other, nor with messages. One that fails or is dropped may have written
+    /// any part of its bytes, or may yet. Whether the peer must make progress meanwhile is up to the
+    /// transport: on `local` and on shared memory or RDMA under `ucx` it need not.
     ///
     /// # Errors
-    /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]; memory that `ucx` reaches without its owner nobody checks there, so
-    /// that only the key's length is, here. What sends fail with.
+    /// [`Error::OutOfRegion`] and [`Error::NoSuchRegion`]; memory that `ucx` reaches without its owner nobody
+    /// checks there, so that only the key's length is, here. What sends fail with.
     pub fn put<B: SendBuffer + 'env>(&self, to: &RemoteRegion, offset: usize, buffer: B) -> Put<'_, 'env, B> {
         let raw = buffer.into_raw();
         let mut parts = SendParts::new();
@@ -87,7 +88,12 @@ impl<'env> Comm<'env> {
     ///
     /// # Errors
     /// As for [`put`](Self::put).
-    pub fn get<B: RecvBuffer + 'env>(&self, from: &RemoteRegion, offset: usize, buffer: B) -> Get<'_, 'env, B> {
+    pub fn get<B: RecvBuffer + 'env>(
+        &self,
+        from: &RemoteRegion,
+        offset: usize,
+        buffer: B,
+    ) -> Get<'_, 'env, B> {
         let mut raw = buffer.into_raw();
         let mut parts = RecvParts::new();
         // SAFETY: the leaf, and after it the scope, keeps `raw` until the transport has dropped the leases.
@@ -101,8 +107,8 @@ impl<'env> Comm<'env> {
         Leaf::new(self, (key.owner, tag(key.owner)), raw, self.note(&inner, posted))
     }
 
-    /// Resolves when all puts to `to` that were posted before have reached its memory: a message that is sent then finds
-    /// them there. Costs a round trip where the peer carries puts out.
+    /// Resolves when all puts to `to` that were posted before have reached its memory: a message that is sent
+    /// then finds them there. Costs a round trip where the peer carries puts out.
     ///
     /// # Errors
     /// What the transport fails with. A put that failed has said so itself.

@@ -12,8 +12,8 @@ use super::memory::{Buffer, SendBuffer};
 use super::pooled::PoolBuffer;
 use crate::transport::SendParts;
 
-/// A frozen [`PoolBuffer`], or a piece of one: cheaply cloned, so that many sends have it at once. The memory goes back to
-/// the pool with the last clone.
+/// A frozen [`PoolBuffer`], or a piece of one: cheaply cloned, so that many sends have it at once. The memory
+/// goes back to the pool with the last clone.
 pub struct SharedBuffer<T> {
     buffer: Arc<PoolBuffer<T>>,
     range: Range<usize>,

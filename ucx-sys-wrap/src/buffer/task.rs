@@ -14,9 +14,9 @@ pub type TaskFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
 
 /// A future together with the buffers that it works on and the scope that its operations belong to.
 ///
-/// Invariants: `future` borrows `*comm` and `*buffers`, both on the heap and touched by nothing else while it exists;
-/// it is dropped first, then the scope is closed, then the two are freed. A scope that can't be closed yet stays with the
-/// port, and the buffers with it: the network may still use them.
+/// Invariants: `future` borrows `*comm` and `*buffers`, both on the heap and touched by nothing else while it
+/// exists; it is dropped first, then the scope is closed, then the two are freed. A scope that can't be
+/// closed yet stays with the port, and the buffers with it: the network may still use them.
 pub struct Task<B: Send + 'static, R> {
     future: Option<TaskFuture<'static, R>>,
     output: Option<R>,
@@ -24,7 +24,8 @@ pub struct Task<B: Send + 'static, R> {
     buffers: Option<NonNull<B>>,
 }
 
-// SAFETY: the pointers are owning pointers to a `Comm`, which is `Send`, and to a `B: Send`; the future is `Send`.
+// SAFETY: the pointers are owning pointers to a `Comm`, which is `Send`, and to a `B: Send`; the future is
+// `Send`.
 unsafe impl<B: Send + 'static, R: Send> Send for Task<B, R> {}
 
 impl<B: Send + 'static, R> Task<B, R> {
@@ -35,8 +36,8 @@ impl<B: Send + 'static, R> Task<B, R> {
     {
         let comm = NonNull::from(Box::leak(Box::new(Comm::open(port, 0))));
         let mut buffers = NonNull::from(Box::leak(Box::new(buffers)));
-        // SAFETY: both live on the heap until the future is gone (the invariants), whatever lifetime they are given
-        // here; `body` is generic over it and so can't keep them longer than its future.
+        // SAFETY: both live on the heap until the future is gone (the invariants), whatever lifetime they are
+        // given here; `body` is generic over it and so can't keep them longer than its future.
         let future = unsafe { body(comm.as_ref(), buffers.as_mut()) };
         Self { future: Some(future), output: None, comm, buffers: Some(buffers) }
     }
@@ -73,8 +74,8 @@ impl<B: Send + 'static, R> Task<B, R> {
         let buffers = self.buffers?;
         let orphans = self.comm().port().try_close_scope(self.comm().scope_key())?;
         self.buffers = None;
-        // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow the buffers, and is
-        // dropped before them. They are freed once.
+        // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow the
+        // buffers, and is dropped before them. They are freed once.
         let buffers = unsafe { Box::from_raw(buffers.as_ptr()) };
         drop(orphans);
         Some(buffers)
@@ -93,8 +94,8 @@ impl<B: Send + 'static, R> Drop for Task<B, R> {
         let Some(buffers) = self.buffers else { return };
         match comm.port().try_close_scope(comm.scope_key()) {
             Some(orphans) => {
-                // SAFETY: the future is gone and the scope is closed, so that only what it has kept may borrow the buffers, and is
-                // dropped before them.
+                // SAFETY: the future is gone and the scope is closed, so that only what it has kept may
+                // borrow the buffers, and is dropped before them.
                 let buffers = unsafe { Box::from_raw(buffers.as_ptr()) };
                 drop(orphans);
                 drop(buffers);

@@ -14,10 +14,11 @@ pub fn is_launched() -> bool {
     launcher().is_some()
 }
 
-/// Has this process killed when its launcher ends, however that happens. To be called first thing in the main thread.
+/// Has this process killed when its launcher ends, however that happens. To be called first thing in the main
+/// thread.
 ///
-/// Does nothing where no launcher of this library has started this process itself. Ends the process at once where the
-/// launcher has gone already. Lasts over `exec`.
+/// Does nothing where no launcher of this library has started this process itself. Ends the process at once
+/// where the launcher has gone already. Lasts over `exec`.
 pub fn die_with_parent() {
     let Some(launcher) = launcher() else { return };
     if getppid() == Some(launcher) {

@@ -1,10 +1,10 @@
 //! A process that ends a job whose launcher was killed.
 //!
-//! A killed launcher can't end anything. Its ranks die with it by themselves, but not what they have started: so a guard
-//! holds the other end of a pipe, sees it close, and kills the job's process group.
+//! A killed launcher can't end anything. Its ranks die with it by themselves, but not what they have started:
+//! so a guard holds the other end of a pipe, sees it close, and kills the job's process group.
 //!
-//! The launcher and its guard look after each other: a guard that is killed is followed by another. It has a name of its own,
-//! so that who kills all processes of the launcher's name does not kill it with them.
+//! The launcher and its guard look after each other: a guard that is killed is followed by another. It has a
+//! name of its own, so that who kills all processes of the launcher's name does not kill it with them.
 
 use std::ffi::OsString;
 use std::io::{PipeWriter, Read, Write, pipe};
@@ -35,8 +35,8 @@ const PARTING: Duration = Duration::from_secs(2);
 
 /// What a guard does: the program that [`Launch::guard`](super::Launch::guard) names calls this and ends.
 ///
-/// Reads from standard input until the launcher says that the job has ended, or has gone without a word: then kills the
-/// job's process group.
+/// Reads from standard input until the launcher says that the job has ended, or has gone without a word: then
+/// kills the job's process group.
 pub fn guard() {
     // The name of the process, whichever thread this is. Without it, the guard is only easier to hit.
     let _ = std::fs::write("/proc/self/comm", NAME);
@@ -78,8 +78,8 @@ struct Running {
 impl Guard {
     /// Starts the guard, out of reach of what ends the launcher or the job.
     pub(super) fn start(words: (OsString, Vec<OsString>)) -> Result<Self> {
-        let running =
-            Running::start(&words, None).map_err(|error| Error::system("can't start the job's guard", error))?;
+        let running = Running::start(&words, None)
+            .map_err(|error| Error::system("can't start the job's guard", error))?;
         Ok(Self { words, group: None, state: State::Running(running), killed: 0 })
     }
 
@@ -102,8 +102,8 @@ impl Guard {
         if let State::Due(time) = self.state { Some(time) } else { None }
     }
 
-    /// Puts another guard in the place of one that was killed, as soon as one can be started. One that has ended by itself
-    /// can't do its work here.
+    /// Puts another guard in the place of one that was killed, as soon as one can be started. One that has
+    /// ended by itself can't do its work here.
     pub(super) fn renew(&mut self) {
         match &mut self.state {
             State::Running(running) => {

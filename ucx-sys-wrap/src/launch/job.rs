@@ -5,7 +5,9 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+};
 use socket2::Socket;
 
 use super::guard::Guard;
@@ -16,8 +18,8 @@ use crate::{Error, Rank, Result};
 /// How long output may take to arrive after its writers have ended.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The flag of a process that is ending, among those that its `stat` tells (`PF_EXITING` of Linux). It is set before the
-/// process closes anything: who has failed because of that has failed after it.
+/// The flag of a process that is ending, among those that its `stat` tells (`PF_EXITING` of Linux). It is set
+/// before the process closes anything: who has failed because of that has failed after it.
 const ENDING: u64 = 4;
 
 /// The longest sleep of a wait that has nothing to do by any time.
@@ -25,7 +27,8 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// The running ranks of a job. Dropped, it kills and reaps those that are left, and what they have started.
 pub struct Job {
-    /// Every child is reaped at the end, and not before: as long as the first is not, its process group is this job's.
+    /// Every child is reaped at the end, and not before: as long as the first is not, its process group is
+    /// this job's.
     children: Vec<Running>,
     taggers: Option<Taggers>,
     /// From before the first rank is there: a signal must not end the launcher alone.
@@ -59,13 +62,14 @@ pub enum Ending {
 pub struct Outcome {
     /// How each rank ended, in rank order.
     pub endings: Vec<Ending>,
-    /// The first rank that failed. One that was killed while another ended by itself comes before it: the other most likely
-    /// failed because of it.
+    /// The first rank that failed. One that was killed while another ended by itself comes before it: the
+    /// other most likely failed because of it.
     pub first_failure: Option<Rank>,
 }
 
 impl Outcome {
-    /// The status that the launcher should end with: the first failing rank's, 128 and the signal where one killed it.
+    /// The status that the launcher should end with: the first failing rank's, 128 and the signal where one
+    /// killed it.
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         let Some(rank) = self.first_failure else { return 0 };
@@ -88,7 +92,12 @@ impl Outcome {
 
 impl Job {
     /// A job without ranks; from now on it catches the signals that are meant for them.
-    pub(super) fn new(reserved: Socket, grace: Duration, tag_output: bool, guard: Option<Guard>) -> Result<Self> {
+    pub(super) fn new(
+        reserved: Socket,
+        grace: Duration,
+        tag_output: bool,
+        guard: Option<Guard>,
+    ) -> Result<Self> {
         let taggers = tag_output.then(Taggers::new);
         Ok(Self { children: Vec::new(), taggers, relay: Relay::new()?, grace, _reserved: reserved, guard })
     }
@@ -126,10 +135,10 @@ impl Job {
         self.children.iter().map(|running| running.child.id()).collect()
     }
 
-    /// Waits until all ranks have ended. After the first failure, ranks that go on for longer than the grace period are
-    /// killed. `SIGINT`, `SIGTERM` and `SIGHUP` are passed on to the ranks, those too that came before this call; ranks that
-    /// go on for longer than the grace period after the first of them are killed as well. What the
-    /// ranks have started and left in the job's process group is killed at the end.
+    /// Waits until all ranks have ended. After the first failure, ranks that go on for longer than the grace
+    /// period are killed. `SIGINT`, `SIGTERM` and `SIGHUP` are passed on to the ranks, those too that came
+    /// before this call; ranks that go on for longer than the grace period after the first of them are killed
+    /// as well. What the ranks have started and left in the job's process group is killed at the end.
     ///
     /// # Errors
     /// [`Error::System`] when the system can't wait; the ranks are killed.
@@ -179,7 +188,8 @@ impl Job {
     fn sleep(&self, longest: Duration) {
         let running = self.children.iter().filter(|running| running.ending.is_none());
         let guard = self.guard.as_ref().and_then(Guard::descriptor);
-        let descriptors = running.map(|running| running.process.as_fd()).chain(self.relay.descriptors()).chain(guard);
+        let descriptors =
+            running.map(|running| running.process.as_fd()).chain(self.relay.descriptors()).chain(guard);
         let mut events: Vec<PollFd<'_>> =
             descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
@@ -232,7 +242,8 @@ struct Blame {
 }
 
 impl Blame {
-    /// Who is to blame of those that were found to have `failed` first, at the same time, while others were `ending`.
+    /// Who is to blame of those that were found to have `failed` first, at the same time, while others were
+    /// `ending`.
     fn among(failed: &[(Rank, Ending)], ending: Vec<Rank>) -> Option<Self> {
         let &(rank, first) = failed.first()?;
         let suspects = failed.iter().map(|&(rank, _)| rank).chain(ending).collect();
@@ -249,15 +260,17 @@ impl Blame {
     }
 }
 
-/// Whether a process that nobody has reaped is ending, or has ended: all its threads are. `tasks` is the folder of its threads.
-/// Its first thread alone says nothing: it may end, and others go on.
+/// Whether a process that nobody has reaped is ending, or has ended: all its threads are. `tasks` is the
+/// folder of its threads. Its first thread alone says nothing: it may end, and others go on.
 fn is_ending(tasks: &str) -> bool {
     let Ok(threads) = std::fs::read_dir(tasks) else { return false };
     threads.flatten().all(|thread| {
         // A thread that has gone meanwhile has ended.
         let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else { return true };
-        // Behind the name, which may hold anything: state, parent, group, session, terminal and its group, and flags.
-        let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+        // Behind the name, which may hold anything: state, parent, group, session, terminal and its group,
+        // and flags.
+        let flags =
+            stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & ENDING != 0)
     })
 }
@@ -271,8 +284,8 @@ impl Drop for Job {
 /// How a child has ended, if it has. It is left to be reaped.
 fn ending(process: Pid) -> Result<Option<Ending>> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let status =
-        waitid(WaitId::Pid(process), options).map_err(|error| Error::system("can't wait for a rank", error))?;
+    let status = waitid(WaitId::Pid(process), options)
+        .map_err(|error| Error::system("can't wait for a rank", error))?;
     Ok(status.map(|status| match status.exit_status() {
         Some(code) => Ending::Exited(code),
         None => Ending::Killed(status.terminating_signal().unwrap_or(0)),

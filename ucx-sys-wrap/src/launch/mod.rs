@@ -1,10 +1,11 @@
 //! Starting the ranks of a job on one host, and ending them together.
 //!
-//! The launcher starts every rank with its place in the environment, a fresh key and a port that it keeps reserved. It
-//! waits for all of them; after the first that fails, the others get a grace period to say so themselves and are then
-//! killed. It passes on the signals that are meant for the job, after which ranks have as long to end. The job is a process group of its own, and what is left
-//! of it when all ranks have ended is killed. Nothing outlives a launcher that is killed, either: a rank that calls
-//! [`die_with_parent`] dies with it, and a [guard](Launch::guard) kills what such ranks have started.
+//! The launcher starts every rank with its place in the environment, a fresh key and a port that it keeps
+//! reserved. It waits for all of them; after the first that fails, the others get a grace period to say so
+//! themselves and are then killed. It passes on the signals that are meant for the job, after which ranks
+//! have as long to end. The job is a process group of its own, and what is left of it when all ranks have
+//! ended is killed. Nothing outlives a launcher that is killed, either: a rank that calls [`die_with_parent`]
+//! dies with it, and a [guard](Launch::guard) kills what such ranks have started.
 #![forbid(unsafe_code)]
 
 mod child;
@@ -54,7 +55,10 @@ pub struct Launch {
 
 impl Launch {
     /// A job of one rank that runs `program` with `arguments`.
-    pub fn new<A: Into<OsString>>(program: impl Into<OsString>, arguments: impl IntoIterator<Item = A>) -> Self {
+    pub fn new<A: Into<OsString>>(
+        program: impl Into<OsString>,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Self {
         Self {
             program: program.into(),
             arguments: arguments.into_iter().map(Into::into).collect(),
@@ -82,7 +86,8 @@ impl Launch {
         self
     }
 
-    /// Has the ranks encrypt what they send to each other over tcp; else what this process's environment says.
+    /// Has the ranks encrypt what they send to each other over tcp; else what this process's environment
+    /// says.
     #[must_use]
     pub fn encrypt(mut self, encrypt: bool) -> Self {
         self.encrypt = encrypt;
@@ -96,7 +101,8 @@ impl Launch {
         self
     }
 
-    /// How long ranks may go on after the first one has failed or a signal was passed on, before they are killed.
+    /// How long ranks may go on after the first one has failed or a signal was passed on, before they are
+    /// killed.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -110,7 +116,8 @@ impl Launch {
         self
     }
 
-    /// The program and arguments of a process that calls [`guard`]: it ends the job if this process is killed.
+    /// The program and arguments of a process that calls [`guard`]: it ends the job if this process is
+    /// killed.
     #[must_use]
     pub fn guard<A: Into<OsString>>(
         mut self,
@@ -123,14 +130,14 @@ impl Launch {
 
     /// Starts the ranks.
     ///
-    /// The thread that calls this must live as long as the job: the system takes its end for the launcher's, and ranks
-    /// that have called [`die_with_parent`] die with it. Rank 0 reads this process's standard input, unless that is a
-    /// terminal; the other ranks read nothing.
+    /// The thread that calls this must live as long as the job: the system takes its end for the launcher's,
+    /// and ranks that have called [`die_with_parent`] die with it. Rank 0 reads this process's standard
+    /// input, unless that is a terminal; the other ranks read nothing.
     ///
     /// # Errors
-    /// [`Error::Environment`] for a number of ranks that can't be, and for a variable that the ranks would refuse: then no
-    /// rank was started. [`Error::System`] when the program can't be started:
-    /// then no rank is left running.
+    /// [`Error::Environment`] for a number of ranks that can't be, and for a variable that the ranks would
+    /// refuse: then no rank was started. [`Error::System`] when the program can't be started: then no rank is
+    /// left running.
     pub fn spawn(self) -> Result<Job> {
         if self.ranks == 0 || self.ranks > MAX_WORLD_SIZE {
             return Err(Error::Environment {
@@ -151,9 +158,9 @@ impl Launch {
             let mut command = self.command(rank, master, &key);
             // The first rank leads a process group that the others, and what they start, are in.
             command.process_group(job.leader().map_or(0, Pid::as_raw_pid));
-            let child = command
-                .spawn()
-                .map_err(|error| Error::system(format!("can't start {}", self.program.to_string_lossy()), error))?;
+            let child = command.spawn().map_err(|error| {
+                Error::system(format!("can't start {}", self.program.to_string_lossy()), error)
+            })?;
             job.add(rank, child)?;
         }
         Ok(job)

@@ -32,7 +32,8 @@ impl Taggers {
         });
     }
 
-    /// Waits until all output is written, at most `patience`: a process that has left the job may hold a pipe for ever.
+    /// Waits until all output is written, at most `patience`: a process that has left the job may hold a pipe
+    /// for ever.
     pub(super) fn finish(self, patience: Duration) {
         let Self { alive, all_ended } = self;
         drop(alive);

@@ -16,7 +16,8 @@ use crate::{Error, Result};
 
 const FORWARDED: [(i32, Signal); 3] = [(SIGINT, Signal::INT), (SIGTERM, Signal::TERM), (SIGHUP, Signal::HUP)];
 
-/// Catches the signals that are meant for a job until it is dropped; then they do again what they do by default.
+/// Catches the signals that are meant for a job until it is dropped; then they do again what they do by
+/// default.
 pub(super) struct Relay {
     caught: Vec<Caught>,
     /// Last: dropped when nothing is caught any more.
@@ -33,8 +34,10 @@ struct Caught {
 impl Relay {
     pub(super) fn new() -> Result<Self> {
         let busy = Busy::new()?;
-        let caught =
-            FORWARDED.into_iter().map(|(number, signal)| Caught::new(number, signal)).collect::<Result<_>>()?;
+        let caught = FORWARDED
+            .into_iter()
+            .map(|(number, signal)| Caught::new(number, signal))
+            .collect::<Result<_>>()?;
         Ok(Self { caught, _busy: busy })
     }
 
@@ -45,7 +48,9 @@ impl Relay {
 
     /// The signals that have come since the last call.
     pub(super) fn take(&mut self) -> Vec<Signal> {
-        let came = |caught: &mut Caught| matches!(caught.arrivals.read(&mut [0; 64]), Ok(1..)).then_some(caught.signal);
+        let came = |caught: &mut Caught| {
+            matches!(caught.arrivals.read(&mut [0; 64]), Ok(1..)).then_some(caught.signal)
+        };
         self.caught.iter_mut().filter_map(came).collect()
     }
 }
@@ -66,8 +71,8 @@ impl Drop for Caught {
     }
 }
 
-/// Counts relays. What a signal does belongs to the whole process, and so does this count: a signal that was caught once
-/// would else be ignored when nobody waits for it any more.
+/// Counts relays. What a signal does belongs to the whole process, and so does this count: a signal that was
+/// caught once would else be ignored when nobody waits for it any more.
 struct Busy;
 
 static RELAYS: Mutex<Relays> = Mutex::new(Relays { count: 0, defaults_registered: false });

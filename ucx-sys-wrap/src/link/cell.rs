@@ -9,13 +9,14 @@
 //! | 5 | three lengths of 16 bits | | length | length | | |
 //! | 6, 7 | the first 16 bytes | | lengths | lengths | | |
 //!
-//! Behind it, a message has the rest of its payload; an offer has its number, the word that says whether its memory may
-//! be read (or 64), the serial number that it then holds, zero, and three addresses.
+//! Behind it, a message has the rest of its payload; an offer has its number, the word that says whether its
+//! memory may be read (or 64), the serial number that it then holds, zero, and three addresses.
 //!
-//! A message is short when it has one part, and signature and mark of the last message, long or offer before it (zeros
-//! before the first): so up to 48 bytes lie in the line of the stamp. If it does not fit its cell, it is *middling* up to 32 KiB: the cell says
-//! its tag, and its bytes in the extra bits, and all of them lie in the ring already, or in the pocket. Of an offer that is short all lies there: tag, length,
-//! number, word, serial number and address.
+//! A message is short when it has one part, and signature and mark of the last message, long or offer before
+//! it (zeros before the first): so up to 48 bytes lie in the line of the stamp. If it does not fit its cell,
+//! it is *middling* up to 32 KiB: the cell says its tag, and its bytes in the extra bits, and all of them lie
+//! in the ring already, or in the pocket. Of an offer that is short all lies there: tag, length, number,
+//! word, serial number and address.
 
 use std::ops::Range;
 
@@ -131,7 +132,10 @@ pub(super) fn is_stamped(stamp: u64, position: u64) -> bool {
 
 #[inline]
 pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 {
-    u64::from(position.wrapping_add(1) as u32) | (kind as u64) << 32 | (parts as u64) << 40 | u64::from(extra) << 48
+    u64::from(position.wrapping_add(1) as u32)
+        | (kind as u64) << 32
+        | (parts as u64) << 40
+        | u64::from(extra) << 48
 }
 
 /// The kind and the extra bits.
@@ -194,7 +198,8 @@ impl Head {
         [0, self.tag.0, self.lengths[0] as u64, number, word, serial, address, 0]
     }
 
-    /// What the line of a short offer says, which `peer` has written after a message of this signature and mark.
+    /// What the line of a short offer says, which `peer` has written after a message of this signature and
+    /// mark.
     pub(super) fn decode_short_offer(
         line: &Line,
         (signature, mark): (Signature, Mark),
@@ -228,7 +233,13 @@ impl Head {
             return Err(format!("a message of {lengths:?} bytes, expected at most {most}"));
         }
         let signature = Signature::from_words([line[2], line[3]]);
-        Ok(Self { tag, signature, mark: Mark(line[4]), parts, lengths: lengths.map(|length| length as usize) })
+        Ok(Self {
+            tag,
+            signature,
+            mark: Mark(line[4]),
+            parts,
+            lengths: lengths.map(|length| length as usize),
+        })
     }
 }
 
@@ -255,7 +266,8 @@ impl Place {
     /// What the second line of an offer says.
     pub(super) fn decode(line: &Line) -> Result<Self, String> {
         let [number, word, serial, _, a, b, c, _] = *line;
-        let number = u32::try_from(number).map_err(|_| format!("offer {number}, expected at most {}", u32::MAX))?;
+        let number =
+            u32::try_from(number).map_err(|_| format!("offer {number}, expected at most {}", u32::MAX))?;
         if word > Self::NO_WORD as u64 {
             return Err(format!("an offer with word {word}, expected at most {}", Self::NO_WORD));
         }
@@ -314,8 +326,11 @@ mod tests {
     #[test]
     fn spans_are_the_bytes_of_their_range() {
         for lengths in [[0; 3], [5, 0, 0], [3, 0, 4], [0, 2, 9], [1, 6, 2]] {
-            let envelope =
-                Envelope { tag: Tag::new(Rank(0), 0, 0, 0), signature: Signature::default(), mark: Mark::NONE };
+            let envelope = Envelope {
+                tag: Tag::new(Rank(0), 0, 0, 0),
+                signature: Signature::default(),
+                mark: Mark::NONE,
+            };
             let head = Head::new(envelope, lengths.into_iter());
             let place = Place { addresses: [100, 200, usize::MAX - 1], ..Place::default() };
             let all: Vec<usize> = (0..3)
@@ -324,8 +339,9 @@ mod tests {
             for start in 0..=all.len() {
                 for end in start..=all.len() {
                     let spans = place.spans(&head, start..end);
-                    let bytes =
-                        spans.iter().flat_map(|(address, count)| (0..*count).map(|byte| address.wrapping_add(byte)));
+                    let bytes = spans
+                        .iter()
+                        .flat_map(|(address, count)| (0..*count).map(|byte| address.wrapping_add(byte)));
                     assert_eq!(bytes.collect::<Vec<_>>(), all[start..end], "{start}..{end} of {lengths:?}");
                 }
             }

@@ -1,4 +1,5 @@
-//! One link against whatever the neighbour writes into its block, while operations are posted, tested and canceled.
+//! One link against whatever the neighbour writes into its block, while operations are posted, tested and
+//! canceled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,8 +36,8 @@ struct Bench {
     _world: Vec<Arc<Neighbourhood>>,
 }
 
-/// Follows a plan: a byte that says whether memory may be read, and then bytes that say what is done next, and what the
-/// neighbour writes.
+/// Follows a plan: a byte that says whether memory may be read, and then bytes that say what is done next,
+/// and what the neighbour writes.
 pub fn shared_memory(data: &[u8]) {
     let mut bytes = Bytes(data);
     let Some(may_read) = bytes.byte() else { return };
@@ -80,7 +81,8 @@ impl Bench {
         Some(())
     }
 
-    /// The cell of a message, short, middling, long or offered at length or shortly, that is right but for its lengths.
+    /// The cell of a message, short, middling, long or offered at length or shortly, that is right but for
+    /// its lengths.
     fn write_message(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (kind, round, parts, extra) = (bytes.byte()?, bytes.byte()?, bytes.byte()?, bytes.byte()?);
         let mut lengths = [0u64; 3];
@@ -217,7 +219,8 @@ impl Bench {
         }
     }
 
-    /// Whatever has come: what has ended well fits its place, and every operation ends when the link is closed.
+    /// Whatever has come: what has ended well fits its place, and every operation ends when the link is
+    /// closed.
     fn finish(mut self) {
         match self.receives.len() % 3 {
             0 => self.link.close(&Error::Closed),
@@ -228,7 +231,9 @@ impl Bench {
                 let Some(done) = self.link.receiver.test(*key) else { panic!("a receive goes on") };
                 if let Ok(arrival) = done.result {
                     assert_eq!(arrival.lengths.len(), done.parts.len());
-                    assert!(arrival.lengths.iter().zip(&done.parts).all(|(length, part)| *length <= part.len()));
+                    assert!(
+                        arrival.lengths.iter().zip(&done.parts).all(|(length, part)| *length <= part.len())
+                    );
                 }
             }
         }
@@ -267,18 +272,25 @@ mod tests {
         }
     }
 
-    /// What is kept on the heap is counted by its bytes: of short messages, many more could be kept than are counted.
+    /// What is kept on the heap is counted by its bytes: of short messages, many more could be kept than are
+    /// counted.
     #[test]
     fn a_short_offer_is_not_read_to_the_heap() {
         for (length, may_be_read) in [(0, false), (1, false), (LEAST_OPEN - 1, false), (LEAST_OPEN, true)] {
             let mut bench = Bench::new(true).unwrap();
             let memory = vec![1u8; LEAST_OPEN];
             let span = [(memory.as_ptr().addr(), 1), (0, 0), (0, 0)];
-            let is_read = bench._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]) && may_be_read;
+            let is_read =
+                bench._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]) && may_be_read;
             let (number, word, serial, address) = (0, 0, 7, memory.as_ptr().addr() as u64);
             bench.theirs.word(OPEN_AT).store(serial, Ordering::Release);
             let tag = envelope(PEER, 0).tag.0;
-            bench.publish(Kind::ShortOffer as u64, 1, 0, [tag, length as u64, number, word, serial, address, 0]);
+            bench.publish(
+                Kind::ShortOffer as u64,
+                1,
+                0,
+                [tag, length as u64, number, word, serial, address, 0],
+            );
             for _ in 0..3 {
                 bench.link.poll(1 << 20, &mut bench.statistics).unwrap();
             }

@@ -22,20 +22,27 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Links of rank `own` to all its neighbours, in a world of `world_size`. `may_read` says whether messages may be read
-    /// from the memory of another process, where the system allows it: long messages, and those that come before their receive, are faster so.
+    /// Links of rank `own` to all its neighbours, in a world of `world_size`. `may_read` says whether
+    /// messages may be read from the memory of another process, where the system allows it: long messages,
+    /// and those that come before their receive, are faster so.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::NoSuchPeer`] when a neighbour is outside
-    /// that world.
-    pub(crate) fn new(neighbourhood: &Arc<Neighbourhood>, own: Rank, world_size: u32, may_read: bool) -> Result<Self> {
+    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::NoSuchPeer`] when a neighbour
+    /// is outside that world.
+    pub(crate) fn new(
+        neighbourhood: &Arc<Neighbourhood>,
+        own: Rank,
+        world_size: u32,
+        may_read: bool,
+    ) -> Result<Self> {
         if neighbourhood.ranks().get(neighbourhood.own_place()) != Some(&own) {
             let why = format!("rank {own} was given the neighbourhood of another");
             return Err(Error::Unavailable { name: "shared memory", why });
         }
         let mut links: Vec<Option<Link>> = (0..world_size).map(|_| None).collect();
         for (place, rank) in neighbourhood.ranks().iter().enumerate() {
-            let slot = links.get_mut(rank.index()).ok_or(Error::NoSuchPeer { rank: *rank, own, world_size })?;
+            let slot =
+                links.get_mut(rank.index()).ok_or(Error::NoSuchPeer { rank: *rank, own, world_size })?;
             *slot = Link::new(neighbourhood, place, may_read);
         }
         let linked = (0..links.len()).filter(|index| links[*index].is_some()).collect();
@@ -60,7 +67,8 @@ impl Links {
         Some(link.receiver.outcome(key))
     }
 
-    /// Looks up to `spins` times for a short message of the peer that a receive waits for, and takes it. Says whether there was one.
+    /// Looks up to `spins` times for a short message of the peer that a receive waits for, and takes it. Says
+    /// whether there was one.
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
@@ -100,9 +108,16 @@ impl Links {
         }
     }
 
-    /// Sends a message of one part, if the peer has a link and the message can be on its way at once; says whether it is.
+    /// Sends a message of one part, if the peer has a link and the message can be on its way at once; says
+    /// whether it is.
     #[inline]
-    pub(crate) fn send_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8], counts: &mut Statistics) -> bool {
+    pub(crate) fn send_at_once(
+        &mut self,
+        to: Rank,
+        envelope: &Envelope,
+        part: &[u8],
+        counts: &mut Statistics,
+    ) -> bool {
         match self.links.get_mut(to.index()) {
             Some(Some(link)) => link.send_at_once(envelope, part, counts),
             _ => false,
@@ -197,12 +212,15 @@ impl Links {
         self.neighbourhood.hear();
     }
 
-    /// Says that this rank is about to sleep, and looks for news once more: it must not sleep if this says that
-    /// anything moved.
+    /// Says that this rank is about to sleep, and looks for news once more: it must not sleep if this says
+    /// that anything moved.
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
-    pub(crate) fn begin_sleep(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn begin_sleep(
+        &mut self,
+        counts: &mut Statistics,
+    ) -> std::result::Result<bool, (Rank, Error)> {
         for link in self.links.iter_mut().flatten() {
             link.sender.begin_sleep(link.receiver.has_offers());
         }

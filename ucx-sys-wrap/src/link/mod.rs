@@ -1,7 +1,7 @@
 //! Messages between two ranks of one host, over the memory that they share.
 //!
-//! What a rank sends to a neighbour, it writes into the [block](crate::shm::Neighbourhood::own_block) that it has made for it,
-//! and what it has taken of the neighbour's, it acknowledges there too.
+//! What a rank sends to a neighbour, it writes into the [block](crate::shm::Neighbourhood::own_block) that it
+//! has made for it, and what it has taken of the neighbour's, it acknowledges there too.
 //!
 //! | bytes of a block | what |
 //! | --- | --- |
@@ -16,37 +16,44 @@
 //!
 //! A message takes one of these ways:
 //!
-//! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the message says of
-//!    itself what the one before has said. One copy in, one copy out.
-//!    Where it has one part and likewise says nothing new, 257 bytes to 2 KiB lie in the pocket, and up to 32 KiB in the ring as a whole: as
-//!    much work, and the same copies. What finds the pocket full lies in a cell or in the ring.
-//! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each announced by
-//!    a cell. One copy in, one copy out. Above 8 KiB this and the ring as a whole are only for messages that could not be read otherwise, or to a neighbour that has
-//!    received all before: another copy is due for one that is not expected.
-//! 3. Otherwise, from 8 KiB on (and from 6 KiB on without credit), where the kernel allows it, the message is offered with its address and the receiver reads it from
-//!    the sender's memory. One copy. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read
-//!    to the heap, as far as the credit goes.
-//! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it takes one of three ways, of which
-//!    [`Ways`](receiving) finds out the fastest: it is read, in pieces, one a turn, with other messages in between; or the sender puts references to its pages into
-//!    pipes, 128 KiB at a time, from which the receiver copies, one copy as well; or it goes through the ring.
+//! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the
+//!    message says of itself what the one before has said. One copy in, one copy out. Where it has one part
+//!    and likewise says nothing new, 257 bytes to 2 KiB lie in the pocket, and up to 32 KiB in the ring as a
+//!    whole: as much work, and the same copies. What finds the pocket full lies in a cell or in the ring.
+//! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each
+//!    announced by a cell. One copy in, one copy out. Above 8 KiB this and the ring as a whole are only for
+//!    messages that could not be read otherwise, or to a neighbour that has received all before: another copy
+//!    is due for one that is not expected.
+//! 3. Otherwise, from 8 KiB on (and from 6 KiB on without credit), where the kernel allows it, the message is
+//!    offered with its address and the receiver reads it from the sender's memory. One copy. Up to
+//!    [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read to
+//!    the heap, as far as the credit goes.
+//! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it takes one of three ways, of
+//!    which [`Ways`](receiving) finds out the fastest: it is read, in pieces, one a turn, with other messages
+//!    in between; or the sender puts references to its pages into pipes, 128 KiB at a time, from which the
+//!    receiver copies, one copy as well; or it goes through the ring.
 //! 5. Anything else is offered, and goes through the ring when a receive is posted.
 //!
-//! The ring of few ranks is larger than the second cache of a processor: a line that the neighbour still has there is slow to write again.
-//! Faster than either is what lies in the first caches of both, as the pocket does.
+//! The ring of few ranks is larger than the second cache of a processor: a line that the neighbour still has
+//! there is slow to write again. Faster than either is what lies in the first caches of both, as the pocket
+//! does.
 //!
-//! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces of one
-//! message at a time go through the ring; cells of others come between them. The credits are those of the sockets.
+//! Cells are in the order in which messages were posted, and a receiver matches in the order of cells. Pieces
+//! of one message at a time go through the ring; cells of others come between them. The credits are those of
+//! the sockets.
 //!
-//! Memory is read only while there is a cell for the answer: whoever has received the message may take no more turns, and its
-//! sender waits for that. Without one, the message comes through the ring, which its receiver waits for.
+//! Memory is read only while there is a cell for the answer: whoever has received the message may take no
+//! more turns, and its sender waits for that. Without one, the message comes through the ring, which its
+//! receiver waits for.
 //!
-//! A sender that ends a message early whose memory may be read, or lies in pipes, takes the word away *before* it gives the memory back. A
-//! receiver looks at the word after each piece that it has read, and after the last out of a pipe: if it is gone, it asks for the whole message through the
-//! ring, and gets the copy that the sender has made.
+//! A sender that ends a message early whose memory may be read, or lies in pipes, takes the word away
+//! *before* it gives the memory back. A receiver looks at the word after each piece that it has read, and
+//! after the last out of a pipe: if it is gone, it asks for the whole message through the ring, and gets the
+//! copy that the sender has made.
 //!
-//! Nothing that a neighbour writes is believed: positions are counted here, lengths are checked against what is left of
-//! the message and of the ring, acknowledgements against what was sent. What does not fit is [`Error::Protocol`] naming
-//! the neighbour.
+//! Nothing that a neighbour writes is believed: positions are counted here, lengths are checked against what
+//! is left of the message and of the ring, acknowledgements against what was sent. What does not fit is
+//! [`Error::Protocol`] naming the neighbour.
 
 mod cell;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -110,8 +117,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The link between this rank and the neighbour at `place`; `None` when there is none. `may_read` says whether
-    /// messages may be read from the neighbour's memory, where the kernel allows it.
+    /// The link between this rank and the neighbour at `place`; `None` when there is none. `may_read` says
+    /// whether messages may be read from the neighbour's memory, where the kernel allows it.
     fn new(neighbourhood: &Arc<Neighbourhood>, place: usize, may_read: bool) -> Option<Self> {
         let peer = *neighbourhood.ranks().get(place)?;
         let own = neighbourhood.own_block(place)?;
@@ -121,7 +128,12 @@ impl Link {
         Some(Self { receiver, sender, is_open: true, is_listed: false, peer })
     }
 
-    fn post_send(&mut self, envelope: Envelope, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
+    fn post_send(
+        &mut self,
+        envelope: Envelope,
+        parts: SendParts,
+        counts: &mut Statistics,
+    ) -> Posted<usize, SendDone> {
         if !self.is_open {
             return Posted::Done(SendDone { parts, result: Err(self.lost()) });
         }
@@ -137,7 +149,12 @@ impl Link {
         is_sent
     }
 
-    fn post_recv(&mut self, envelope: Envelope, parts: RecvParts, counts: &mut Statistics) -> Posted<usize, RecvDone> {
+    fn post_recv(
+        &mut self,
+        envelope: Envelope,
+        parts: RecvParts,
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
         self.receiver.post(envelope, parts, self.is_open, &mut self.sender, counts)
     }
 
@@ -149,8 +166,8 @@ impl Link {
         self.receiver.cancel(key);
     }
 
-    /// Takes what the neighbour has sent, about `quota` bytes of it, and sends what there is room for. Says whether
-    /// anything moved.
+    /// Takes what the neighbour has sent, about `quota` bytes of it, and sends what there is room for. Says
+    /// whether anything moved.
     #[inline]
     fn poll(&mut self, quota: usize, counts: &mut Statistics) -> Result<bool> {
         if !self.receiver.has_cell() && self.sender.is_idle() && !self.receiver.has_offers() {
@@ -207,8 +224,8 @@ impl Link {
         self.is_open && self.sender.has_queued()
     }
 
-    /// The neighbour is gone, as who has left in good order or otherwise: ends what still waits for it, and says whether anything
-    /// did. What it sent before can still be received.
+    /// The neighbour is gone, as who has left in good order or otherwise: ends what still waits for it, and
+    /// says whether anything did. What it sent before can still be received.
     fn finish(&mut self, has_left: bool, counts: &mut Statistics) -> bool {
         let error = self.lost();
         self.is_open = false;

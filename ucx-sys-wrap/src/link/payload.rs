@@ -5,8 +5,8 @@ use std::time::Instant;
 use crate::shm::{LINE_BYTES, OwnArea, PeerArea, blocks};
 use crate::transport::SendParts;
 
-/// Nanoseconds a line above which an ordinary copy into the ring is slow: the lines come from the other processor's
-/// cache at that price, which stores past the caches do not pay.
+/// Nanoseconds a line above which an ordinary copy into the ring is slow: the lines come from the other
+/// processor's cache at that price, which stores past the caches do not pay.
 const SLOW_LINE: u64 = 14;
 
 /// Pieces that are timed before it is decided how the next are copied.
@@ -65,8 +65,8 @@ impl Payload {
 /// Copies into this rank's ring, the way that is faster now.
 pub(super) struct RingWriter {
     ring: OwnArea,
-    /// Bytes of ordinary copies that say nothing yet: once round the ring, whose lines lie in memory after stores past the caches, and
-    /// whose pages are not there at first.
+    /// Bytes of ordinary copies that say nothing yet: once round the ring, whose lines lie in memory after
+    /// stores past the caches, and whose pages are not there at first.
     untold: usize,
     /// Pieces until the next decision, and how they are copied.
     left: u32,
@@ -98,7 +98,8 @@ impl RingWriter {
         self.end(end - start, begun);
     }
 
-    /// As [`write`](Self::write), for up to 32 KiB. No lines are asked for ahead: on an EPYC that takes longer than it spares.
+    /// As [`write`](Self::write), for up to 32 KiB. No lines are asked for ahead: on an EPYC that takes
+    /// longer than it spares.
     #[inline]
     pub(super) fn write_little(&mut self, position: u64, bytes: &[u8]) {
         if bytes.len() < LEAST_TIMED {
@@ -126,7 +127,8 @@ impl RingWriter {
         }
     }
 
-    /// Copies `bytes`, of which there are not more than the ring has, to `position`: past the caches, or by `copy`.
+    /// Copies `bytes`, of which there are not more than the ring has, to `position`: past the caches, or by
+    /// `copy`.
     #[inline]
     fn copy(&self, position: u64, bytes: &[u8], streams: bool, copy: impl Fn(&OwnArea, usize, &[u8])) {
         let offset = (position % self.ring.bytes() as u64) as usize;
@@ -225,7 +227,8 @@ mod tests {
         }
     }
 
-    /// Pages that are not there yet, and lines that stores past the caches have sent to memory, are slow once.
+    /// Pages that are not there yet, and lines that stores past the caches have sent to memory, are slow
+    /// once.
     #[test]
     fn nothing_is_told_by_the_first_way_round_the_ring() {
         let world = Neighbourhood::in_process(2).unwrap();

@@ -15,7 +15,8 @@ pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, MAX_PARTS>;
 
 pub(super) struct Receives {
     peer: Rank,
-    /// Posted receives by their keys, and the keys that are free: what has ended leaves its place to the next.
+    /// Posted receives by their keys, and the keys that are free: what has ended leaves its place to the
+    /// next.
     operations: Vec<Receive>,
     free: Vec<usize>,
     /// Posted and not matched, in the order of posting.
@@ -139,7 +140,8 @@ impl Receives {
         }
     }
 
-    /// Delivers a message of one part to the receive that waits for it: `fill` writes the part, of `bytes` bytes.
+    /// Delivers a message of one part to the receive that waits for it: `fill` writes the part, of `bytes`
+    /// bytes.
     #[inline]
     pub(super) fn deliver(
         &mut self,
@@ -159,7 +161,8 @@ impl Receives {
             self.pending -= 1;
             return Delivery::Delivered;
         }
-        let checked = check_message(self.peer, receive.envelope.signature, &receive.parts, signature, &[bytes]);
+        let checked =
+            check_message(self.peer, receive.envelope.signature, &receive.parts, signature, &[bytes]);
         self.end(key, checked.and(Err(Error::Canceled)));
         Delivery::Refused
     }
@@ -243,8 +246,8 @@ impl Receives {
         self.new_offers > 0
     }
 
-    /// New offers are new no more: `fetch` gets them, and may give the bytes of the message. Where it breaks off, what is
-    /// left stays new. Says whether there was one that is no more.
+    /// New offers are new no more: `fetch` gets them, and may give the bytes of the message. Where it breaks
+    /// off, what is left stays new. Says whether there was one that is no more.
     pub(super) fn age_offers(
         &mut self,
         mut fetch: impl FnMut(&Head, &Place) -> ControlFlow<(), Option<Vec<u8>>>,
@@ -299,9 +302,13 @@ impl Receives {
 
     /// Of these receives, whose messages come no more, those that may have later ones of their tags.
     pub(super) fn may_have_later(&self, cut: &[usize]) -> Vec<Posted> {
-        let pending = self.operations.iter().enumerate().filter(|(_, receive)| matches!(receive.state, State::Pending));
-        let posted =
-            |(key, receive): (usize, &Receive)| Posted { key, number: receive.number, tag: receive.envelope.tag };
+        let pending =
+            self.operations.iter().enumerate().filter(|(_, receive)| matches!(receive.state, State::Pending));
+        let posted = |(key, receive): (usize, &Receive)| Posted {
+            key,
+            number: receive.number,
+            tag: receive.envelope.tag,
+        };
         may_have_later(cut, pending.map(posted), self.posted)
     }
 

@@ -13,12 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use super::cell::{
-    CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, POCKET_BYTES, is_stamped, offset_of, read_stamp,
+    CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, POCKET_BYTES, is_stamped, offset_of,
+    read_stamp,
 };
 use super::receives::Receives;
 use super::sending::Sender;
 use super::{
-    CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, POCKET_AT, POCKET_TAKEN_AT, RING_TAKEN_AT, STARVING_AT,
+    CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, POCKET_AT, POCKET_TAKEN_AT, RING_TAKEN_AT,
+    STARVING_AT,
 };
 use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{Attempt, LINE_BYTES, Neighbourhood, Outlet, OwnArea, PeerArea};
@@ -43,7 +45,8 @@ pub(super) struct Receiver {
     /// What this rank acknowledges, in its own block.
     acknowledged: OwnArea,
     may_read: bool,
-    /// Cells taken, bytes of the ring and of the pocket taken, and bytes of payload that came without asking, so far.
+    /// Cells taken, bytes of the ring and of the pocket taken, and bytes of payload that came without asking,
+    /// so far.
     position: u64,
     ring_taken: u64,
     pocket_taken: u64,
@@ -170,7 +173,8 @@ impl Receiver {
         self.receives.has_operations()
     }
 
-    /// Whether offers are here that have waited for a turn, that are being read, or that came out of pipes and are not answered.
+    /// Whether offers are here that have waited for a turn, that are being read, or that came out of pipes
+    /// and are not answered.
     #[inline]
     pub(super) fn has_offers(&self) -> bool {
         self.receives.has_new_offers() || !self.reads.is_empty() || self.has_whole_piped()
@@ -206,7 +210,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks up to `spins` times for a cell, and takes it if it is a plain message. Says whether it has taken one.
+    /// Looks up to `spins` times for a cell, and takes it if it is a plain message. Says whether it has taken
+    /// one.
     #[inline]
     pub(super) fn look_for_small(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
         let at = offset_of(self.position);
@@ -246,7 +251,8 @@ impl Receiver {
         self.acknowledged.word(RING_TAKEN_AT).store(self.ring_taken, Ordering::Release);
         self.acknowledged.word(POCKET_TAKEN_AT).store(self.pocket_taken, Ordering::Release);
         self.acknowledged.word(CELLS_TAKEN_AT).store(self.position, Ordering::Release);
-        // Who finds no room has filled all cells or most of the ring: such a number comes before they are empty.
+        // Who finds no room has filled all cells or most of the ring: such a number comes before they are
+        // empty.
         if self.position.is_multiple_of(8) {
             self.wake_who_starves();
         }

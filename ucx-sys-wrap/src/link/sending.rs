@@ -179,7 +179,12 @@ impl Sender {
     }
 
     /// Sends a message that is not short.
-    fn post_other(&mut self, envelope: Envelope, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
+    fn post_other(
+        &mut self,
+        envelope: Envelope,
+        parts: SendParts,
+        counts: &mut Statistics,
+    ) -> Posted<usize, SendDone> {
         let head = Head::new(envelope, parts.iter().map(|part| part.len()));
         let bytes = head.bytes();
         if bytes <= INLINE_BYTES && self.may_go_now() && self.has_credit(bytes) && self.has_cell() {
@@ -199,9 +204,10 @@ impl Sender {
 
     /// Answers an offer, now or when there is a cell.
     ///
-    /// Only a refusal may be late for a neighbour whose rank takes no more turns: what was read is answered where
-    /// [`can_answer`](Self::can_answer), and who has granted waits for the bytes. A rank that has refused a message has an error
-    /// in its hands: it leaves or closes the transport, and either ends the neighbour's send.
+    /// Only a refusal may be late for a neighbour whose rank takes no more turns: what was read is answered
+    /// where [`can_answer`](Self::can_answer), and who has granted waits for the bytes. A rank that has
+    /// refused a message has an error in its hands: it leaves or closes the transport, and either ends the
+    /// neighbour's send.
     pub(super) fn answer(&mut self, reply: Reply, counts: &mut Statistics) {
         self.queue.push_back(Queued::Control(reply));
         // By a new look where no cell is known to be free.
@@ -226,8 +232,8 @@ impl Sender {
         Ok(self.position != before || has_found_room)
     }
 
-    /// Says that this rank is about to sleep: who takes something from here wakes it if that makes room for what is queued, or
-    /// for an answer that is put off.
+    /// Says that this rank is about to sleep: who takes something from here wakes it if that makes room for
+    /// what is queued, or for an answer that is put off.
     pub(super) fn begin_sleep(&mut self, is_answer_put_off: bool) {
         if (!self.is_idle() || is_answer_put_off) && !self.is_starving {
             self.is_starving = true;
@@ -266,7 +272,12 @@ impl Sender {
     }
 
     /// Sends a message that does not fit a cell, or that finds no room.
-    fn post_long(&mut self, head: Head, parts: SendParts, counts: &mut Statistics) -> Posted<usize, SendDone> {
+    fn post_long(
+        &mut self,
+        head: Head,
+        parts: SendParts,
+        counts: &mut Statistics,
+    ) -> Posted<usize, SendDone> {
         let bytes = head.bytes();
         let operation = self.begin();
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
@@ -278,7 +289,8 @@ impl Sender {
             self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
             let word = self.may_be_open(bytes).then(|| self.open_word());
-            let number = self.offers.insert(Offer { message, word, is_written: false, is_piped: false }) as u32;
+            let number =
+                self.offers.insert(Offer { message, word, is_written: false, is_piped: false }) as u32;
             self.queue.push_back(Queued::Offer(head, number));
         }
         self.flush(counts);

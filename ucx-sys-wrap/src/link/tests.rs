@@ -1,4 +1,5 @@
-//! Two links that face each other: what is sent at once, and neighbours that are gone in the middle of a message.
+//! Two links that face each other: what is sent at once, and neighbours that are gone in the middle of a
+//! message.
 
 use super::cell::{CELLS, INLINE_BYTES, MIDDLING_BYTES, POCKETED_BYTES};
 use super::*;
@@ -74,7 +75,10 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
     for (number, (_, key)) in receives.iter().enumerate() {
         if number % 2 == 0 {
             let mut done = receiver.test(*key).unwrap();
-            assert_eq!((done.result.unwrap().lengths[0], done.parts[0].bytes_mut()), (8, &mut [number as u8; 8][..]));
+            assert_eq!(
+                (done.result.unwrap().lengths[0], done.parts[0].bytes_mut()),
+                (8, &mut [number as u8; 8][..])
+            );
         } else {
             assert_eq!(receiver.outcome(*key).unwrap().unwrap().lengths[0], 8);
         }
@@ -145,7 +149,8 @@ fn what_finds_the_pocket_full_goes_elsewhere_and_arrives_in_order() {
     }
 }
 
-/// Who has left in good order has taken the message back; who has died has not, and nothing is received in its place.
+/// Who has left in good order has taken the message back; who has died has not, and nothing is received in
+/// its place.
 #[test]
 fn only_who_has_left_is_taken_to_have_taken_back_what_is_cut() {
     for has_left in [true, false] {

@@ -51,7 +51,8 @@ pub(super) enum Taken {
     PeerHasLeft,
 }
 
-/// Written by all peers, read by its owner. Nobody holds the lock of two mailboxes, nor copies payload under one.
+/// Written by all peers, read by its owner. Nobody holds the lock of two mailboxes, nor copies payload under
+/// one.
 pub(super) struct Mailbox {
     inbox: Mutex<Inbox>,
     copied_bytes: AtomicUsize,

@@ -81,7 +81,8 @@ impl Receives {
         self.waiting.range(start..).next().is_some_and(|(key, _)| key.source == from)
     }
 
-    /// Takes the oldest receive of this source and tag out of the line; [`deliver`](Self::deliver) must follow.
+    /// Takes the oldest receive of this source and tag out of the line; [`deliver`](Self::deliver) must
+    /// follow.
     pub(crate) fn claim(&mut self, from: Rank, tag: Tag) -> Option<RecvId> {
         let key = first_of(&self.waiting, from, tag)?;
         self.waiting.remove(&key)

@@ -1,8 +1,8 @@
 //! Ranks that are threads of one process.
 //!
-//! Every rank has a mailbox, which its peers put messages into. A message of at most [`COPIED_BYTES`] bytes is copied
-//! when it is posted, so that its send is done at once. A larger one lends the sender's memory to the receiver, who
-//! copies it to its place, once, and gives the memory back: then the send is done.
+//! Every rank has a mailbox, which its peers put messages into. A message of at most [`COPIED_BYTES`] bytes
+//! is copied when it is posted, so that its send is done at once. A larger one lends the sender's memory to
+//! the receiver, who copies it to its place, once, and gives the memory back: then the send is done.
 //!
 //! A rank that drops its transport has left. Who then waits for it, or sends to it, closes the world with
 //! [`Error::PeerLost`]; what it sent before can still be received.
@@ -132,7 +132,12 @@ impl Transport for Local {
         }
     }
 
-    fn post_recv(&mut self, from: Rank, envelope: Envelope, mut parts: RecvParts) -> Posted<RecvId, RecvDone> {
+    fn post_recv(
+        &mut self,
+        from: Rank,
+        envelope: Envelope,
+        mut parts: RecvParts,
+    ) -> Posted<RecvId, RecvDone> {
         self.progress();
         if let Err(error) = self.check_open(from) {
             return Posted::Done(RecvDone { parts, result: Err(error) });
@@ -146,7 +151,8 @@ impl Transport for Local {
             Taken::PeerHasLeft => Posted::Done(RecvDone { parts, result: Err(self.lose(from)) }),
             Taken::Message(Message { header, payload }) => {
                 let slices = payload.slices(&header);
-                let result = accept(from, envelope.signature, &mut parts, &header, slices, &mut self.statistics);
+                let result =
+                    accept(from, envelope.signature, &mut parts, &header, slices, &mut self.statistics);
                 self.world.give_back(from, payload, true);
                 Posted::Done(RecvDone { parts, result })
             }
@@ -161,7 +167,8 @@ impl Transport for Local {
         self.receives.test(id)
     }
 
-    /// Takes the message back if nobody has matched it; else the receiver is copying it, and the send ends soon.
+    /// Takes the message back if nobody has matched it; else the receiver is copying it, and the send ends
+    /// soon.
     fn cancel_send(&mut self, id: SendId) {
         if let Some(send) = self.sends.get_mut(id.0) {
             send.take_back(&self.world, &Error::Canceled);
@@ -182,7 +189,8 @@ impl Transport for Local {
         }
         let mut news = std::mem::take(&mut self.news);
         mailbox.look(&mut self.receives, &mut news);
-        let moved = self.take_messages(&mut news) | self.take_returned(&mut news) | self.look_for_the_lost(&news);
+        let moved =
+            self.take_messages(&mut news) | self.take_returned(&mut news) | self.look_for_the_lost(&news);
         self.news = news;
         self.end_if_failed() || moved
     }
@@ -212,7 +220,8 @@ impl Transport for Local {
         self.end_if_failed();
     }
 
-    /// Leaves the world. Waits for peers that are copying from this rank's memory, which takes no longer than the copy.
+    /// Leaves the world. Waits for peers that are copying from this rank's memory, which takes no longer than
+    /// the copy.
     fn abandon(&mut self) -> Result<()> {
         self.leave();
         Ok(())
@@ -270,7 +279,9 @@ impl Local {
     fn lend(&mut self, to: Rank, key: Key, header: Header, parts: SendParts) -> Posted<SendId, SendDone> {
         let id = SendId(self.sends.insert(Outgoing { to, key, done: None }));
         let message = Message { header, payload: Payload::Lent(id, parts) };
-        let Some(refused) = self.world.mailboxes[to.index()].put(key, message) else { return Posted::Pending(id) };
+        let Some(refused) = self.world.mailboxes[to.index()].put(key, message) else {
+            return Posted::Pending(id);
+        };
         self.sends.remove_if(id.0, |_| true);
         let parts = match refused.payload {
             Payload::Lent(_, parts) => parts,

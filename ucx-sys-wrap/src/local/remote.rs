@@ -1,7 +1,7 @@
 //! Puts and gets: the rank that calls copies, between its own memory and that of the region.
 //!
-//! A region is found, and the bytes are copied, under the table's lock for readers; a region is taken out of the table
-//! under its lock for writers. So nobody copies any more once it is out.
+//! A region is found, and the bytes are copied, under the table's lock for readers; a region is taken out of
+//! the table under its lock for writers. So nobody copies any more once it is out.
 
 use parking_lot::RwLock;
 

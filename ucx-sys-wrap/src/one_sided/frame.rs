@@ -1,5 +1,5 @@
-//! What ranks tell each other of puts and gets that the owner of the memory carries out: on `tcp` the header of a frame, on
-//! `ucx` that of a message.
+//! What ranks tell each other of puts and gets that the owner of the memory carries out: on `tcp` the header
+//! of a frame, on `ucx` that of a message.
 //!
 //! | bytes | put (10) | get (11) | bytes (12) | ended (13) |
 //! | --- | --- | --- | --- | --- |
@@ -14,8 +14,8 @@
 //! | 48..56 | number of the region | same | 0 | 0 |
 //! | 56..64 | 0 | 0 | 0 | 0 |
 //!
-//! Each frame of a put is answered by *ended*. A get is answered by *bytes*, in order, until all have come, or by *ended* when
-//! they can't be had. How many bytes follow a frame at most is up to the transport.
+//! Each frame of a put is answered by *ended*. A get is answered by *bytes*, in order, until all have come,
+//! or by *ended* when they can't be had. How many bytes follow a frame at most is up to the transport.
 
 use super::{Nonce, RegionKey};
 use crate::limits::MAX_MESSAGE_BYTES;
@@ -107,7 +107,8 @@ impl RemoteFrame {
         bytes
     }
 
-    /// The frame that `peer` sent as `bytes`, whose kind is one of these four, where at most `most_bytes` follow one.
+    /// The frame that `peer` sent as `bytes`, whose kind is one of these four, where at most `most_bytes`
+    /// follow one.
     ///
     /// # Errors
     /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make.

@@ -1,4 +1,5 @@
-//! What every transport does on memory that a rank has registered: peers write and read it without its taking part.
+//! What every transport does on memory that a rank has registered: peers write and read it without its taking
+//! part.
 
 pub(crate) mod frame;
 mod regions;
@@ -22,12 +23,13 @@ pub struct GetId(pub u64);
 
 /// Names one registration of memory by one rank; peers that hold it can put to and get from that memory.
 ///
-/// It is made by [`Region::key`](crate::buffer::Region::key), travels in ordinary messages as bytes, and is opened by
-/// [`RemoteRegion::open`](crate::buffer::RemoteRegion::open). 16 of its bytes are drawn at random for each
-/// registration, so that it can't be guessed, and a key that outlives its registration names nothing.
+/// It is made by [`Region::key`](crate::buffer::Region::key), travels in ordinary messages as bytes, and is
+/// opened by [`RemoteRegion::open`](crate::buffer::RemoteRegion::open). 16 of its bytes are drawn at random
+/// for each registration, so that it can't be guessed, and a key that outlives its registration names
+/// nothing.
 ///
-/// As bytes, little-endian: the letters `brvk`; version, 4 bytes; owner, 4; zero, 4; number of the region, 8; random
-/// bytes, 16; bytes of memory, 8; then what the transport adds, to the end.
+/// As bytes, little-endian: the letters `brvk`; version, 4 bytes; owner, 4; zero, 4; number of the region, 8;
+/// random bytes, 16; bytes of memory, 8; then what the transport adds, to the end.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RegionKey {
     pub(crate) owner: Rank,
@@ -52,7 +54,8 @@ impl RegionKey {
     /// A key with fresh random bytes.
     pub(crate) fn new(owner: Rank, number: u64, length: usize) -> Result<Self> {
         let mut nonce = Nonce::default();
-        getrandom::fill(&mut nonce).map_err(|error| Error::system("can't draw a key", std::io::Error::other(error)))?;
+        getrandom::fill(&mut nonce)
+            .map_err(|error| Error::system("can't draw a key", std::io::Error::other(error)))?;
         Ok(Self { owner, number, nonce, length: length as u64, native: Vec::new() })
     }
 
@@ -86,7 +89,8 @@ impl RegionKey {
     /// The key that `peer` has sent as `bytes`: a key of its own memory.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for anything that [`to_bytes`](Self::to_bytes) does not make, and for the key of another rank.
+    /// [`Error::Protocol`] for anything that [`to_bytes`](Self::to_bytes) does not make, and for the key of
+    /// another rank.
     pub fn from_bytes(bytes: &[u8], peer: Rank) -> Result<Self> {
         let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
         let Some((fixed, native)) = bytes.split_first_chunk::<FIXED_BYTES>() else {
@@ -117,7 +121,8 @@ impl RegionKey {
         Err(Error::Protocol { rank: self.owner, what })
     }
 
-    /// Refuses an access that does not lie inside the region, as a put or get at `owner` of `bytes` bytes at `offset`.
+    /// Refuses an access that does not lie inside the region, as a put or get at `owner` of `bytes` bytes at
+    /// `offset`.
     pub(crate) fn check(&self, offset: u64, bytes: u64) -> Result<()> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.length);
         if inside {
@@ -154,8 +159,8 @@ pub trait OneSided {
     /// When the transport is closed, or the memory can't be registered.
     fn expose(&mut self, memory: RegionMemory) -> Result<RegionKey>;
 
-    /// Allocates and exposes memory of zeroes that peers reach best, if this transport has such memory; it is the
-    /// transport's, and is never freed.
+    /// Allocates and exposes memory of zeroes that peers reach best, if this transport has such memory; it is
+    /// the transport's, and is never freed.
     ///
     /// # Errors
     /// As for [`expose`](Self::expose).
@@ -191,7 +196,8 @@ pub trait OneSided {
     /// Asks whether a get has ended: its leases are dropped then, and the id is no longer valid.
     fn test_get(&mut self, id: GetId) -> Option<Result<()>>;
 
-    /// Asks a put or flush to end early; any part of a put may have been written, or may yet be. It must still be tested.
+    /// Asks a put or flush to end early; any part of a put may have been written, or may yet be. It must
+    /// still be tested.
     fn cancel_put(&mut self, id: PutId);
 
     /// Asks a get to end early. It must still be tested.
@@ -287,9 +293,14 @@ mod tests {
     #[test]
     fn only_what_lies_inside_is_allowed() {
         let key = RegionKey::new(Rank(1), 0, 100).unwrap();
-        for (offset, bytes, allowed) in
-            [(0, 100, true), (100, 0, true), (99, 1, true), (99, 2, false), (101, 0, false), (u64::MAX, 2, false)]
-        {
+        for (offset, bytes, allowed) in [
+            (0, 100, true),
+            (100, 0, true),
+            (99, 1, true),
+            (99, 2, false),
+            (101, 0, false),
+            (u64::MAX, 2, false),
+        ] {
             assert_eq!(key.check(offset, bytes).is_ok(), allowed, "{bytes} at {offset}");
         }
     }

@@ -22,7 +22,12 @@ impl Regions {
     }
 
     /// Adds a region of `owner`: the first `length` bytes of this memory.
-    pub(crate) fn add_first(&mut self, owner: Rank, memory: RegionMemory, length: usize) -> Result<RegionKey> {
+    pub(crate) fn add_first(
+        &mut self,
+        owner: Rank,
+        memory: RegionMemory,
+        length: usize,
+    ) -> Result<RegionKey> {
         let key = RegionKey::new(owner, self.registered, length)?;
         self.registered += 1;
         self.by_number.insert(key.number, (key.clone(), memory));
@@ -37,7 +42,8 @@ impl Regions {
     /// The memory for an access of `bytes` bytes at `offset`, with the offset as this machine counts.
     ///
     /// # Errors
-    /// [`Error::NoSuchRegion`] for a key that names no region here, [`Error::OutOfRegion`] for an access outside of it.
+    /// [`Error::NoSuchRegion`] for a key that names no region here, [`Error::OutOfRegion`] for an access
+    /// outside of it.
     pub(crate) fn find(&self, key: &RegionKey, offset: u64, bytes: u64) -> Result<(&RegionMemory, usize)> {
         let missing = Error::NoSuchRegion { rank: key.owner };
         let (own, memory) = self.by_number.get(&key.number).ok_or(missing.clone())?;

@@ -11,8 +11,8 @@ use super::mapping::Mapping;
 /// Bytes that processors move between their caches at once.
 pub const LINE_BYTES: usize = 64;
 
-/// A stretch of what this rank writes and its peers read at any time. Of a segment it is the only writer; into a block the neighbour
-/// could write, so nothing that is read there is believed.
+/// A stretch of what this rank writes and its peers read at any time. Of a segment it is the only writer;
+/// into a block the neighbour could write, so nothing that is read there is believed.
 ///
 /// Offsets are from the start of the stretch. An access outside it is a mistake of this program, and panics.
 #[derive(Clone)]
@@ -20,8 +20,8 @@ pub struct OwnArea(pub(super) Area);
 
 /// A stretch of what a peer writes, to read; it may change at any time.
 ///
-/// Offsets are from the start of the stretch. An access outside it is a mistake of this program, and panics: no offset
-/// may come from a peer unchecked.
+/// Offsets are from the start of the stretch. An access outside it is a mistake of this program, and panics:
+/// no offset may come from a peer unchecked.
 #[derive(Clone)]
 pub struct PeerArea(pub(super) Area);
 
@@ -69,8 +69,9 @@ impl OwnArea {
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.0.pointer(offset, bytes.len());
-        // SAFETY: `pointer` has checked that this many bytes are there; they are writable, because only what this process
-        // has made has own areas. Private memory can't overlap it, as no reference to shared bytes exists.
+        // SAFETY: `pointer` has checked that this many bytes are there; they are writable, because only what
+        // this process has made has own areas. Private memory can't overlap it, as no reference to shared
+        // bytes exists.
         unsafe { copying::copy(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -160,8 +161,8 @@ impl PeerArea {
     #[inline]
     pub(crate) fn read_block(&self, offset: usize, into: &mut [u8]) {
         let from = self.0.pointer(offset, into.len());
-        // SAFETY: `pointer` has checked that this many bytes are there; `into` is private, as no reference to shared
-        // bytes exists.
+        // SAFETY: `pointer` has checked that this many bytes are there; `into` is private, as no reference to
+        // shared bytes exists.
         unsafe { copying::copy_block(from, into.as_mut_ptr(), into.len()) };
     }
 
@@ -190,7 +191,9 @@ impl PeerArea {
 
 impl Area {
     pub(super) fn new(mapping: &Arc<Mapping>, range: Range<usize>) -> Self {
-        let fits = range.start <= range.end && range.end <= mapping.bytes() && range.start.is_multiple_of(LINE_BYTES);
+        let fits = range.start <= range.end
+            && range.end <= mapping.bytes()
+            && range.start.is_multiple_of(LINE_BYTES);
         assert!(fits, "bytes {range:?} of a mapping of {}", mapping.bytes());
         // SAFETY: just checked to lie in the mapping.
         let start = unsafe { mapping.start().add(range.start) };
@@ -215,8 +218,8 @@ impl Area {
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word at {offset}");
         let word = self.pointer(offset, 8).cast::<AtomicU64>();
-        // SAFETY: eight bytes of the stretch, aligned, and never reached by anything but atomics and copies that allow
-        // for races. On read-only pages only loads are made: `PeerArea` has no other access.
+        // SAFETY: eight bytes of the stretch, aligned, and never reached by anything but atomics and copies
+        // that allow for races. On read-only pages only loads are made: `PeerArea` has no other access.
         unsafe { &*word }
     }
 
@@ -231,7 +234,8 @@ impl Area {
     #[inline]
     fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.pointer(offset, into.len());
-        // SAFETY: `pointer` has checked that this many bytes are there to read; `into` is private and exclusive.
+        // SAFETY: `pointer` has checked that this many bytes are there to read; `into` is private and
+        // exclusive.
         unsafe { copying::copy(from, into.as_mut_ptr(), into.len()) };
     }
 }

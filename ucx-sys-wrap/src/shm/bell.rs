@@ -12,9 +12,9 @@ const HEARD_AT_ONCE: usize = 1024;
 
 /// A descriptor that becomes readable when somebody rings.
 ///
-/// Two connected sockets. Whoever shares a descriptor also shares its flags, and can fill what it leads to: so neither ringing
-/// nor hearing leaves it to those whether it may block, which a write to an event descriptor would. A ring that finds no room is
-/// none too few: there are others that nobody has heard.
+/// Two connected sockets. Whoever shares a descriptor also shares its flags, and can fill what it leads to:
+/// so neither ringing nor hearing leaves it to those whether it may block, which a write to an event
+/// descriptor would. A ring that finds no room is none too few: there are others that nobody has heard.
 pub struct Bell {
     /// Where it is heard. Stays with its owner.
     ear: OwnedFd,
@@ -117,7 +117,8 @@ mod tests {
     fn what_is_no_cord_is_refused() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (datagrams, _) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (datagrams, _) =
+            socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
         for descriptor in [file.into(), tcp.into(), datagrams] {
             let refused = Cord::received(Rank(3), descriptor).err();
             assert!(matches!(refused, Some(Error::Protocol { rank: Rank(3), .. })), "{refused:?}");

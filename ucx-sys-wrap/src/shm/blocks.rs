@@ -1,18 +1,19 @@
 //! Bulk copies into and out of slots, a block at a time.
 //!
-//! What holds such copies up are lines that another processor has: one that it has read must be taken from it before it
-//! is written here, one that it has written must be fetched. So the next block's lines are asked for while this block is
-//! copied. Measured on two cores of a Sapphire Rapids server, 512 KiB read from a peer, combined, and written for it: 62
-//! us with plain copies of 4 KiB, 41 us like this.
+//! What holds such copies up are lines that another processor has: one that it has read must be taken from it
+//! before it is written here, one that it has written must be fetched. So the next block's lines are asked
+//! for while this block is copied. Measured on two cores of a Sapphire Rapids server, 512 KiB read from a
+//! peer, combined, and written for it: 62 us with plain copies of 4 KiB, 41 us like this.
 
 use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::copying;
 
-/// What is copied between two requests for what comes next, in bytes: about as many lines as a processor core can wait
-/// for at once.
+/// What is copied between two requests for what comes next, in bytes: about as many lines as a processor core
+/// can wait for at once.
 pub(super) const BLOCK_BYTES: usize = 512;
 
-/// Copies `bytes` to `at`; with `streams` past the caches, and then [`fence`] must follow before they are published.
+/// Copies `bytes` to `at`; with `streams` past the caches, and then [`fence`] must follow before they are
+/// published.
 #[inline]
 pub(crate) fn write(own: &OwnArea, at: usize, bytes: &[u8], streams: bool) {
     if streams {
@@ -26,7 +27,8 @@ pub(crate) fn write(own: &OwnArea, at: usize, bytes: &[u8], streams: bool) {
     }
 }
 
-/// Copies what is at `at` to `into`, whose lines are asked for ahead as well: 5 to 9 % of broadcasts of 2 to 16 MiB.
+/// Copies what is at `at` to `into`, whose lines are asked for ahead as well: 5 to 9 % of broadcasts of 2 to
+/// 16 MiB.
 #[inline]
 pub(crate) fn read(peer: &PeerArea, at: usize, into: &mut [u8]) {
     let (bytes, start) = (into.len(), into.as_ptr());
@@ -38,8 +40,8 @@ pub(crate) fn read(peer: &PeerArea, at: usize, into: &mut [u8]) {
     }
 }
 
-/// As [`read`], but what is copied goes to memory at once, and pushes nothing out of the caches; nor are its lines fetched
-/// only to be overwritten. It is ordered before what the caller stores next.
+/// As [`read`], but what is copied goes to memory at once, and pushes nothing out of the caches; nor are its
+/// lines fetched only to be overwritten. It is ordered before what the caller stores next.
 pub(super) fn read_past_caches(peer: &PeerArea, at: usize, into: &mut [u8]) {
     let bytes = into.len();
     let ahead = into.as_ptr().align_offset(LINE_BYTES).min(bytes);

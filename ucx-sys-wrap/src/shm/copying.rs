@@ -1,7 +1,7 @@
 //! Copies between private memory and memory that other processes read or write at the same time.
 //!
-//! On x86-64 they are assembly: what the compiler may assume of a race ends there, whatever bytes come out. Elsewhere,
-//! and under miri, they go through atomics of a word or a byte.
+//! On x86-64 they are assembly: what the compiler may assume of a race ends there, whatever bytes come out.
+//! Elsewhere, and under miri, they go through atomics of a word or a byte.
 
 /// Assembly: a string instruction, and stores past the caches.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -9,7 +9,8 @@ mod machine {
     use std::arch::asm;
     use std::sync::atomic::AtomicU32;
 
-    /// Copies `lines` times 64 bytes with this instruction to store 16 of them; both ranges are the caller's to guarantee.
+    /// Copies `lines` times 64 bytes with this instruction to store 16 of them; both ranges are the caller's
+    /// to guarantee.
     macro_rules! copy_lines {
         ($store:literal, $from:ident, $to:ident, $lines:ident) => {
             asm!(
@@ -55,8 +56,8 @@ mod machine {
         }
     }
 
-    /// As [`copy`], for a block of a few hundred bytes: a string instruction would begin late, and would not overlap
-    /// with what comes before and after it.
+    /// As [`copy`], for a block of a few hundred bytes: a string instruction would begin late, and would not
+    /// overlap with what comes before and after it.
     ///
     /// # Safety
     /// As [`copy`].
@@ -238,12 +239,13 @@ mod machine {
         unsafe { asm!("sfence", options(nostack, preserves_flags)) };
     }
 
-    /// A fence for everything, which orders stores before later loads; cheaper than the `mfence` that compilers make.
+    /// A fence for everything, which orders stores before later loads; cheaper than the `mfence` that
+    /// compilers make.
     #[inline]
     pub(in super::super) fn full_fence() {
         let word = AtomicU32::new(0);
-        // SAFETY: changes no bit of a word of this function's own. A locked instruction orders all stores before it, but
-        // those past the caches, before all loads after it.
+        // SAFETY: changes no bit of a word of this function's own. A locked instruction orders all stores
+        // before it, but those past the caches, before all loads after it.
         unsafe { asm!("lock or dword ptr [{}], 0", in(reg) word.as_ptr(), options(nostack)) };
     }
 
@@ -358,11 +360,13 @@ pub(super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use machine::{
-    copy, copy_block, copy_wide, demote, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+    copy, copy_block, copy_wide, demote, fence, full_fence, prefetch_to_read, prefetch_to_write,
+    stream_unfenced,
 };
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(super) use portable::{
-    copy, copy_block, copy_wide, demote, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+    copy, copy_block, copy_wide, demote, fence, full_fence, prefetch_to_read, prefetch_to_write,
+    stream_unfenced,
 };
 
 #[cfg(test)]
@@ -379,7 +383,11 @@ mod tests {
                     let mut target = vec![0xAA; 5000];
                     // SAFETY: both ends lie inside vectors that nobody else touches.
                     unsafe { copied(source.as_ptr().add(from), target.as_mut_ptr().add(to), bytes) };
-                    assert_eq!(target[to..to + bytes], source[from..from + bytes], "{name} {from} {to} {bytes}");
+                    assert_eq!(
+                        target[to..to + bytes],
+                        source[from..from + bytes],
+                        "{name} {from} {to} {bytes}"
+                    );
                     let outside = target[..to].iter().chain(&target[to + bytes..]);
                     assert!(outside.copied().all(|byte| byte == 0xAA), "{name} {from} {to} {bytes}: outside");
                 }

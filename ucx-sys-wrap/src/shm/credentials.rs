@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// The process that has connected a socket, or that listens where it was connected to.
 ///
-/// `rustix` has the same, but for a process that is always visible: it takes the zero that the kernel gives for one of a
-/// process namespace that is not to be seen from here for a number that can't be zero.
+/// `rustix` has the same, but for a process that is always visible: it takes the zero that the kernel gives
+/// for one of a process namespace that is not to be seen from here for a number that can't be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
     /// Its number here; `None` if it is not visible from here.
@@ -21,10 +21,12 @@ type Written = [c_int; 3];
 
 /// `SOL_SOCKET` and `SO_PEERCRED`, of which the second is another number on some processors.
 const SOCKET_LEVEL: c_int = 1;
-const PEER_CREDENTIALS: c_int = if cfg!(any(target_arch = "powerpc", target_arch = "powerpc64")) { 21 } else { 17 };
+const PEER_CREDENTIALS: c_int =
+    if cfg!(any(target_arch = "powerpc", target_arch = "powerpc64")) { 21 } else { 17 };
 
 unsafe extern "C" {
-    fn getsockopt(socket: c_int, level: c_int, name: c_int, value: *mut Written, bytes: *mut c_uint) -> c_int;
+    fn getsockopt(socket: c_int, level: c_int, name: c_int, value: *mut Written, bytes: *mut c_uint)
+    -> c_int;
 }
 
 impl Credentials {
@@ -35,15 +37,19 @@ impl Credentials {
     pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Result<Self> {
         let mut written = Written::default();
         let mut bytes = size_of::<Written>() as c_uint;
-        // SAFETY: both places are this function's own, and the kernel is told how long the first is; every bit pattern
-        // is a number.
-        let status =
-            unsafe { getsockopt(socket.as_raw_fd(), SOCKET_LEVEL, PEER_CREDENTIALS, &raw mut written, &raw mut bytes) };
+        // SAFETY: both places are this function's own, and the kernel is told how long the first is; every
+        // bit pattern is a number.
+        let status = unsafe {
+            getsockopt(socket.as_raw_fd(), SOCKET_LEVEL, PEER_CREDENTIALS, &raw mut written, &raw mut bytes)
+        };
         if status != 0 {
             return Err(Error::last_os_error());
         }
         if bytes as usize != size_of::<Written>() {
-            return Err(Error::new(ErrorKind::InvalidData, format!("{bytes} bytes of credentials, expected 12")));
+            return Err(Error::new(
+                ErrorKind::InvalidData,
+                format!("{bytes} bytes of credentials, expected 12"),
+            ));
         }
         let [process, user, _] = written;
         Ok(Self { process: Some(process).filter(|process| *process > 0), user: user.cast_unsigned() })

@@ -27,8 +27,8 @@ pub(super) const VERSION: u64 = 9;
 /// Bytes of the fixed part of a block: small messages and acknowledgements.
 const BLOCK_FIXED_BYTES: usize = 48 << 10;
 
-/// Bytes that one rank spends on the rings of payload to all its neighbours, unless they get the least or the most of all. The most is
-/// what the second cache of a processor has, or twice as much.
+/// Bytes that one rank spends on the rings of payload to all its neighbours, unless they get the least or the
+/// most of all. The most is what the second cache of a processor has, or twice as much.
 const RINGS_BYTES: usize = 8 << 20;
 const LEAST_RING_BYTES: usize = 64 << 10;
 const MOST_RING_BYTES: usize = 2 << 20;

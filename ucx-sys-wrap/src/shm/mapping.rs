@@ -9,26 +9,31 @@ use crate::{Error, Result};
 
 /// Pages that are shared with other processes.
 ///
-/// Invariants: `bytes` bytes at `start` are mapped, readable, and writable if they were mapped so, until this is dropped,
-/// and the file behind them can't shrink. Other processes may write them at any time.
+/// Invariants: `bytes` bytes at `start` are mapped, readable, and writable if they were mapped so, until this
+/// is dropped, and the file behind them can't shrink. Other processes may write them at any time.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
 impl Mapping {
-    /// Maps the first `bytes` bytes of `file`, which must not shrink any more, or never be touched behind its end.
+    /// Maps the first `bytes` bytes of `file`, which must not shrink any more, or never be touched behind its
+    /// end.
     ///
     /// # Safety
-    /// The file has `bytes` bytes and can't be made shorter while the mapping exists: it is sealed, or nobody else has
-    /// it yet.
+    /// The file has `bytes` bytes and can't be made shorter while the mapping exists: it is sealed, or nobody
+    /// else has it yet.
     pub(crate) unsafe fn new(file: impl AsFd, bytes: usize, is_writable: bool) -> Result<Self> {
         let access = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory that is there already.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory that is there
+        // already.
         let mapped = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
         let start = mapped.map_err(|error| Error::system("can't map shared memory", error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| {
-            Error::system("can't map shared memory", std::io::Error::other("the system has mapped it at address zero"))
+            Error::system(
+                "can't map shared memory",
+                std::io::Error::other("the system has mapped it at address zero"),
+            )
         })?;
         Ok(Self { start, bytes })
     }
@@ -44,12 +49,14 @@ impl Mapping {
 
 // SAFETY: pages belong to the process, not to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: the mapping itself is never changed; its bytes are reached through atomics and copies that allow for races.
+// SAFETY: the mapping itself is never changed; its bytes are reached through atomics and copies that allow
+// for races.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: whoever has an address in it holds the mapping, so nothing points into these pages any more.
+        // SAFETY: whoever has an address in it holds the mapping, so nothing points into these pages any
+        // more.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
             tracing::error!(%error, "can't unmap shared memory");

@@ -14,16 +14,18 @@ use super::process::Process;
 use super::segment::{OwnBlock, OwnSegment, PeerSegment, peer_block};
 use crate::{Error, Rank, Result};
 
-/// The ranks of this rank's host, its own segment and the segments of the others, and a block each way between it and each of them.
+/// The ranks of this rank's host, its own segment and the segments of the others, and a block each way
+/// between it and each of them.
 ///
 /// Ranks of the host are numbered by *places*, from 0, in the order of ranks.
 ///
-/// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* looks once more for news
-/// in its neighbours' segments and blocks, and then waits for [`bell`](Self::bell) to be readable. A rank that has published
-/// something calls [`wake`](Self::wake). Between them no wake-up is lost: both have a full fence between their store and
-/// their load, so that either the sleeper sees the news or the publisher sees that it sleeps. A ring stays until somebody
-/// [`hear`](Self::hear)s it, who then looks at *all* that neighbours ring for, messages and slots: whoever looks only at a part
-/// of it must leave the ring to the others.
+/// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* looks once
+/// more for news in its neighbours' segments and blocks, and then waits for [`bell`](Self::bell) to be
+/// readable. A rank that has published something calls [`wake`](Self::wake). Between them no wake-up is lost:
+/// both have a full fence between their store and their load, so that either the sleeper sees the news or the
+/// publisher sees that it sleeps. A ring stays until somebody [`hear`](Self::hear)s it, who then looks at
+/// *all* that neighbours ring for, messages and slots: whoever looks only at a part of it must leave the ring
+/// to the others.
 pub struct Neighbourhood {
     ranks: Box<[Rank]>,
     own_place: usize,
@@ -80,13 +82,20 @@ impl Neighbourhood {
         let layout = Layout::new(ranks.len());
         let block = |rank: &Rank| (*rank != own).then(|| OwnBlock::new(layout)).transpose();
         let blocks = ranks.iter().map(block).collect::<Result<_>>()?;
-        Ok(Prepared { own, ranks: ranks.into(), segment: OwnSegment::new(own, layout)?, bell: Bell::new()?, blocks })
+        Ok(Prepared {
+            own,
+            ranks: ranks.into(),
+            segment: OwnSegment::new(own, layout)?,
+            bell: Bell::new()?,
+            blocks,
+        })
     }
 
     /// Puts together what was prepared and what the neighbours have given, one gift of each.
     ///
     /// # Errors
-    /// As [`PeerSegment::new`]; [`Error::Protocol`] when what it was given is no cord of a bell; [`Error::Unavailable`] when a gift is missing.
+    /// As [`PeerSegment::new`]; [`Error::Protocol`] when what it was given is no cord of a bell;
+    /// [`Error::Unavailable`] when a gift is missing.
     pub(crate) fn new(prepared: Prepared, gifts: Vec<(Rank, Gift)>) -> Result<Self> {
         let Prepared { own, ranks, segment, bell, blocks } = prepared;
         let layout = Layout::new(ranks.len());
@@ -98,7 +107,8 @@ impl Neighbourhood {
             let block = blocks.get(place).and_then(Option::as_ref).ok_or_else(|| missing(rank))?;
             neighbours[place] = Some(Neighbour::new(rank, gift, block, layout)?);
         }
-        if let Some(place) = (0..ranks.len()).find(|&place| place != own_place && neighbours[place].is_none()) {
+        if let Some(place) = (0..ranks.len()).find(|&place| place != own_place && neighbours[place].is_none())
+        {
             return Err(missing(ranks[place]));
         }
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
@@ -108,7 +118,8 @@ impl Neighbourhood {
     /// The neighbourhoods of `world_size` ranks that are threads of this process, in the order of ranks.
     ///
     /// # Errors
-    /// As [`OwnSegment::new`] and [`Bell::new`]; [`Error::Unavailable`] for more than [`MAX_RANKS`](Self::MAX_RANKS).
+    /// As [`OwnSegment::new`] and [`Bell::new`]; [`Error::Unavailable`] for more than
+    /// [`MAX_RANKS`](Self::MAX_RANKS).
     pub fn in_process(world_size: u32) -> Result<Vec<Arc<Self>>> {
         if world_size as usize > Self::MAX_RANKS {
             let why = format!("{world_size} ranks, expected at most {}", Self::MAX_RANKS);
@@ -124,7 +135,11 @@ impl Neighbourhood {
             others.map(gift).collect::<Result<Vec<_>>>()
         };
         let gifts = ranks.iter().map(|own| gifts_for(*own)).collect::<Result<Vec<_>>>()?;
-        prepared.into_iter().zip(gifts).map(|(prepared, gifts)| Self::new(prepared, gifts).map(Arc::new)).collect()
+        prepared
+            .into_iter()
+            .zip(gifts)
+            .map(|(prepared, gifts)| Self::new(prepared, gifts).map(Arc::new))
+            .collect()
     }
 
     /// The ranks of this host, rising; this rank is one of them.
@@ -157,13 +172,15 @@ impl Neighbourhood {
         self.segment.area(self.layout.slots())
     }
 
-    /// The slots that the rank at `place` writes; `None` at this rank's own place, or when there is no such place.
+    /// The slots that the rank at `place` writes; `None` at this rank's own place, or when there is no such
+    /// place.
     #[must_use]
     pub fn peer_slots(&self, place: usize) -> Option<PeerArea> {
         Some(self.neighbour(place)?.segment.area(self.layout.slots()))
     }
 
-    /// The block that this rank writes for the rank at `place`; `None` at this rank's own place, or when there is none.
+    /// The block that this rank writes for the rank at `place`; `None` at this rank's own place, or when
+    /// there is none.
     #[must_use]
     pub fn own_block(&self, place: usize) -> Option<OwnArea> {
         Some(self.neighbour(place)?.own_block.clone())
@@ -181,9 +198,9 @@ impl Neighbourhood {
         self.neighbour(place).is_some_and(|neighbour| neighbour.process.is_some())
     }
 
-    /// Copies bytes from the memory of the rank at `place`: from all of `spans` (address and bytes) to all of `into`,
-    /// which have as many. Says whether all could be read. What is read is what lies there at that moment, nothing more:
-    /// whether it still means anything must be asked afterwards.
+    /// Copies bytes from the memory of the rank at `place`: from all of `spans` (address and bytes) to all of
+    /// `into`, which have as many. Says whether all could be read. What is read is what lies there at that
+    /// moment, nothing more: whether it still means anything must be asked afterwards.
     #[must_use]
     pub fn read_memory(&self, place: usize, spans: [(usize, usize); 3], into: &mut [IoSliceMut<'_>]) -> bool {
         let process = self.neighbour(place).and_then(|neighbour| neighbour.process.as_ref());
@@ -195,8 +212,8 @@ impl Neighbourhood {
         Inlet::new(self.neighbour(place)?.process.as_ref()?, words)
     }
 
-    /// Says that this rank is about to sleep: neighbours that publish something from now on ring its bell, once each.
-    /// Look for news once more after this, and before sleeping. Earlier rings stay. Costs a fence.
+    /// Says that this rank is about to sleep: neighbours that publish something from now on ring its bell,
+    /// once each. Look for news once more after this, and before sleeping. Earlier rings stay. Costs a fence.
     ///
     /// There is no end of a sleep to be told: who is awake is at worst rung once more by each neighbour.
     pub fn begin_sleep(&self) {
@@ -204,8 +221,8 @@ impl Neighbourhood {
         fence(Ordering::SeqCst);
     }
 
-    /// Wakes the rank at `place` if it sleeps, for news that were published before this. Costs a fence, and a system
-    /// call where it sleeps.
+    /// Wakes the rank at `place` if it sleeps, for news that were published before this. Costs a fence, and a
+    /// system call where it sleeps.
     #[inline]
     pub fn wake(&self, place: usize) {
         copying::full_fence();
@@ -267,7 +284,9 @@ impl Prepared {
     /// [`Error::Unavailable`] when that is no neighbour.
     pub(crate) fn gift(&self, rank: Rank) -> Result<[BorrowedFd<'_>; GIVEN]> {
         let place = self.ranks.binary_search(&rank).ok();
-        let block = place.and_then(|place| self.blocks.get(place)?.as_ref()).ok_or_else(|| missing(rank, self.own))?;
+        let block = place
+            .and_then(|place| self.blocks.get(place)?.as_ref())
+            .ok_or_else(|| missing(rank, self.own))?;
         Ok([self.segment.descriptor(), block.descriptor(), self.bell.cord()])
     }
 
@@ -299,7 +318,10 @@ mod tests {
     fn what_one_writes_the_others_read() {
         let world = Neighbourhood::in_process(3).unwrap();
         for (place, neighbourhood) in world.iter().enumerate() {
-            assert_eq!((neighbourhood.own_place(), neighbourhood.place_of(Rank(place as u32))), (place, Some(place)));
+            assert_eq!(
+                (neighbourhood.own_place(), neighbourhood.place_of(Rank(place as u32))),
+                (place, Some(place))
+            );
             assert!(neighbourhood.peer_slots(place).is_none() && neighbourhood.own_block(place).is_none());
             assert!(neighbourhood.peer_slots(3).is_none() && neighbourhood.place_of(Rank(3)).is_none());
             let slots = neighbourhood.own_slots();
@@ -307,7 +329,11 @@ mod tests {
             slots.stream(4096, &[place as u8 + 10; 1000]);
             slots.word(0).store(place as u64 + 1, Ordering::Release);
             for peer in (0..3).filter(|peer| *peer != place) {
-                neighbourhood.own_block(peer).unwrap().word(8).store((10 * place + peer) as u64, Ordering::Release);
+                neighbourhood
+                    .own_block(peer)
+                    .unwrap()
+                    .word(8)
+                    .store((10 * place + peer) as u64, Ordering::Release);
             }
         }
         for (own, neighbourhood) in world.iter().enumerate() {
@@ -365,7 +391,10 @@ mod tests {
                     if theirs.load(0) < turn {
                         let longest = Timespec { tv_sec: 20, tv_nsec: 0 };
                         let fds = &mut [PollFd::from_borrowed_fd(neighbourhood.bell(), PollFlags::IN)];
-                        assert!(poll(fds, Some(&longest)).unwrap() > 0, "rank {own} was not woken in turn {turn}");
+                        assert!(
+                            poll(fds, Some(&longest)).unwrap() > 0,
+                            "rank {own} was not woken in turn {turn}"
+                        );
                     }
                 }
                 if own == 1 {
@@ -375,14 +404,21 @@ mod tests {
             }
         };
         std::thread::scope(|scope| {
-            [0, 1].map(|rank| scope.spawn(move || play(rank))).into_iter().for_each(|thread| thread.join().unwrap());
+            [0, 1]
+                .map(|rank| scope.spawn(move || play(rank)))
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
         });
     }
 
     #[test]
     fn missing_gifts_are_named() {
         let prepared = Neighbourhood::prepare(Rank(0), &[Rank(0), Rank(4)]).unwrap();
-        assert!(prepared.gift(Rank(0)).is_err() && prepared.gift(Rank(1)).is_err() && prepared.gift(Rank(4)).is_ok());
+        assert!(
+            prepared.gift(Rank(0)).is_err()
+                && prepared.gift(Rank(1)).is_err()
+                && prepared.gift(Rank(4)).is_ok()
+        );
         let error = Neighbourhood::new(prepared, Vec::new()).err().unwrap();
         assert!(error.to_string().contains("rank 4 has given none to rank 0"), "{error}");
         assert!(Neighbourhood::in_process(257).is_err());

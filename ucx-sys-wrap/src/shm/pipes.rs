@@ -1,12 +1,14 @@
 //! Pages of one rank's memory that go to a neighbour through pipes: one copy, which the neighbour makes.
 //!
-//! Who reads another process's memory has its pages looked up on its own processor, one by one, between two copies. A pipe holds
-//! references to pages: so the sender looks them up, while the receiver copies those that it was given before.
+//! Who reads another process's memory has its pages looked up on its own processor, one by one, between two
+//! copies. A pipe holds references to pages: so the sender looks them up, while the receiver copies those
+//! that it was given before.
 //!
-//! The receiver makes the pipes, and says in its block which descriptors they are. The sender gets them from the kernel
-//! (`pidfd_getfd`), which allows it where it allows to read that process's memory. It takes both ends: a pipe that nobody can read any
-//! more, as when the receiver has died, would end the sender by a signal. The sender asks in each call not to be blocked; the receiver reads no more
-//! than what is there, since who shares a descriptor shares its flags.
+//! The receiver makes the pipes, and says in its block which descriptors they are. The sender gets them from
+//! the kernel (`pidfd_getfd`), which allows it where it allows to read that process's memory. It takes both
+//! ends: a pipe that nobody can read any more, as when the receiver has died, would end the sender by a
+//! signal. The sender asks in each call not to be blocked; the receiver reads no more than what is there,
+//! since who shares a descriptor shares its flags.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -32,7 +34,8 @@ const ROOM_BYTES: usize = 2 * PIPED_BYTES;
 /// Which descriptors pipes are, as their receiver says it: none where a word is zero.
 pub(super) type Words = [u64; PIPES];
 
-/// The most ranks of a host that have pipes: a pair of them costs each four descriptors and the system's user 256 of the pages that pipes may hold.
+/// The most ranks of a host that have pipes: a pair of them costs each four descriptors and the system's user
+/// 256 of the pages that pipes may hold.
 const MOST_RANKS: usize = 8;
 
 /// The receiver's side.
@@ -106,7 +109,8 @@ impl Outlet {
 }
 
 impl Drop for Outlet {
-    /// The numbers may be other descriptors' soon. A child that has come by a fork says nothing: the block is its parent's too.
+    /// The numbers may be other descriptors' soon. A child that has come by a fork says nothing: the block is
+    /// its parent's too.
     fn drop(&mut self) {
         if self.process == std::process::id() {
             self.say([0; PIPES]);
@@ -118,21 +122,24 @@ impl Inlet {
     /// The sender's side of the pipes that `process` has made, if it has and the system allows it.
     pub(super) fn new(process: &Process, words: Words) -> Option<Self> {
         let number = |half: u64| i32::try_from(half.checked_sub(1)?).ok();
-        let [first, second] = words.map(|word| Some([number(word >> 32)?, number(word & u64::from(u32::MAX))?]));
+        let [first, second] =
+            words.map(|word| Some([number(word >> 32)?, number(word & u64::from(u32::MAX))?]));
         let ([first_out, first_into], [second_out, second_into]) = (first?, second?);
         let [a, b, c, d] = process.descriptors([first_out, first_into, second_out, second_into])?;
         Some(Self([Ends::received(a, b)?, Ends::received(c, d)?]))
     }
 
-    /// Puts references to the pages of `bytes` into the pipe `index`, which must be empty; says whether all went in. Their memory is read until
-    /// the receiver has copied it: whatever is written there meanwhile is what it gets.
+    /// Puts references to the pages of `bytes` into the pipe `index`, which must be empty; says whether all
+    /// went in. Their memory is read until the receiver has copied it: whatever is written there meanwhile is
+    /// what it gets.
     ///
     /// Where it failed, the pipe may hold a part: it can't be used any more.
     pub(crate) fn put(&self, index: usize, mut bytes: &[u8]) -> bool {
         let into = &self.0[index % PIPES].into;
         while !bytes.is_empty() {
-            // SAFETY: it is the end to write to, which was checked, so the memory is only read, through references to its pages, which the kernel keeps for as long as they lie in the pipe,
-            // whatever becomes of their mapping here.
+            // SAFETY: it is the end to write to, which was checked, so the memory is only read, through
+            // references to its pages, which the kernel keeps for as long as they lie in the pipe, whatever
+            // becomes of their mapping here.
             match unsafe { vmsplice(into, &[IoSliceRaw::from_slice(bytes)], SpliceFlags::NONBLOCK) } {
                 Ok(0) => return false,
                 Ok(count) => bytes = &bytes[count..],
@@ -164,8 +171,14 @@ impl<T> Attempt<T> {
 }
 
 impl Attempt<Outlet> {
-    /// Makes pipes for the rank at `place`, unless that was tried, and says so in the line at `at` of the block for it. Costs four descriptors.
-    pub(crate) fn invite(&mut self, neighbourhood: &Neighbourhood, place: usize, at: usize) -> Option<&Outlet> {
+    /// Makes pipes for the rank at `place`, unless that was tried, and says so in the line at `at` of the
+    /// block for it. Costs four descriptors.
+    pub(crate) fn invite(
+        &mut self,
+        neighbourhood: &Neighbourhood,
+        place: usize,
+        at: usize,
+    ) -> Option<&Outlet> {
         if let (Self::Untried, Some(block)) = (&self, neighbourhood.own_block(place)) {
             let may_be = neighbourhood.ranks().len() <= MOST_RANKS;
             let pipes = may_be.then(|| Outlet::new(block.area(at..at + LINE_BYTES)));
@@ -199,7 +212,8 @@ impl Attempt<Inlet> {
 }
 
 impl Ends {
-    /// Those that a neighbour has said, if they are the two of one pipe: what a call does with the memory that it is given depends on which end it gets.
+    /// Those that a neighbour has said, if they are the two of one pipe: what a call does with the memory
+    /// that it is given depends on which end it gets.
     fn received(out: OwnedFd, into: OwnedFd) -> Option<Self> {
         let has_mode = |end, mode| fcntl_getfl(end).is_ok_and(|flags| flags & OFlags::ACCMODE == mode);
         let is_right = has_mode(&out, OFlags::RDONLY) && has_mode(&into, OFlags::WRONLY);

@@ -1,13 +1,14 @@
 //! Reading the memory of another process, where the kernel allows it.
 //!
-//! The kernel knows a process by its number, which another one may have after its death, and a process may run another
-//! program. What it has offered in shared memory stays offered then: nobody is left to take it back. So that the bytes
-//! of a stranger are not taken for a message, every segment has a random word, the *mark*, and says where that lies in the
-//! memory of its process. It is read by the same call as the bytes, for which the kernel takes all from one memory.
+//! The kernel knows a process by its number, which another one may have after its death, and a process may
+//! run another program. What it has offered in shared memory stays offered then: nobody is left to take it
+//! back. So that the bytes of a stranger are not taken for a message, every segment has a random word, the
+//! *mark*, and says where that lies in the memory of its process. It is read by the same call as the bytes,
+//! for which the kernel takes all from one memory.
 //!
-//! That costs 140 ns a call, which without it takes 520 for 8 KiB. So a mark that was found holds for the rest of a tick of the
-//! kernel's coarse clock, 1 to 10 ms, in which a process would have to die, be waited for, and have its number taken by one
-//! of the same user that has memory at the same addresses.
+//! That costs 140 ns a call, which without it takes 520 for 8 KiB. So a mark that was found holds for the
+//! rest of a tick of the kernel's coarse clock, 1 to 10 ms, in which a process would have to die, be waited
+//! for, and have its number taken by one of the same user that has memory at the same addresses.
 
 use std::ffi::{c_int, c_ulong};
 use std::io::IoSliceMut;
@@ -59,12 +60,17 @@ impl Process {
     pub(super) fn probe(number: c_int, segment: &PeerSegment) -> Option<Self> {
         let header = segment.area(0..LINE_BYTES);
         let address = usize::try_from(header.load(ADDRESS_AT)).ok()?;
-        let process = Self { number, address, mark: header.load(MARK_AT), found_in: AtomicU64::new(u64::MAX) };
+        let process =
+            Self { number, address, mark: header.load(MARK_AT), found_in: AtomicU64::new(u64::MAX) };
         (number > 0 && process.read_marked([(0, 0); MAX_SPANS], &mut [])).then_some(process)
     }
 
-    /// Copies of descriptors of the process, by their numbers there; `None` if the system does not give them all.
-    pub(super) fn descriptors<const COUNT: usize>(&self, numbers: [c_int; COUNT]) -> Option<[OwnedFd; COUNT]> {
+    /// Copies of descriptors of the process, by their numbers there; `None` if the system does not give them
+    /// all.
+    pub(super) fn descriptors<const COUNT: usize>(
+        &self,
+        numbers: [c_int; COUNT],
+    ) -> Option<[OwnedFd; COUNT]> {
         let number = Pid::from_raw(self.number)?;
         let process = pidfd_open(number, PidfdFlags::empty()).ok()?;
         let copies = numbers.map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
@@ -107,15 +113,18 @@ impl Process {
     /// Copies from all spans to all of `into`, which have as many bytes; says whether every byte was.
     fn copy<const SPANS: usize>(&self, spans: &[(usize, usize); SPANS], into: &mut [IoSliceMut<'_>]) -> bool {
         let bytes: usize = into.iter().map(|place| place.len()).sum();
-        let span = |(address, bytes): (usize, usize)| Span { address: null_mut::<u8>().with_addr(address), bytes };
+        let span =
+            |(address, bytes): (usize, usize)| Span { address: null_mut::<u8>().with_addr(address), bytes };
         let remote = spans.map(span);
         // The kernel goes through what is empty as well.
         let used = spans.iter().rposition(|(_, bytes)| *bytes > 0).map_or(0, |last| last + 1);
         let local = into.as_mut_ptr().cast::<Span>();
-        // SAFETY: `into` are exclusive places of this process in the form that the C library wants, which `IoSliceMut`
-        // has by its documentation; what is read is the other process's, and the kernel checks those addresses.
-        let read =
-            unsafe { process_vm_readv(self.number, local, into.len() as c_ulong, remote.as_ptr(), used as c_ulong, 0) };
+        // SAFETY: `into` are exclusive places of this process in the form that the C library wants, which
+        // `IoSliceMut` has by its documentation; what is read is the other process's, and the kernel checks
+        // those addresses.
+        let read = unsafe {
+            process_vm_readv(self.number, local, into.len() as c_ulong, remote.as_ptr(), used as c_ulong, 0)
+        };
         usize::try_from(read) == Ok(bytes)
     }
 }

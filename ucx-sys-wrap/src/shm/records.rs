@@ -1,4 +1,5 @@
-//! What the ranks of one host have called last, so that who waits can find out that a peer calls something else.
+//! What the ranks of one host have called last, so that who waits can find out that a peer calls something
+//! else.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,7 +44,8 @@ impl Records {
         line[0].store(u64::from(number) + 1, Ordering::Release);
     }
 
-    /// What call number `number` of the rank at `place` is, if it has made it, and not 64 more. `None` at this rank's own.
+    /// What call number `number` of the rank at `place` is, if it has made it, and not 64 more. `None` at
+    /// this rank's own.
     #[must_use]
     pub fn call(&self, place: usize, number: u32) -> Option<Signature> {
         let peer = self.peers.get(place)?.as_ref()?;

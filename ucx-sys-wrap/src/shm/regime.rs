@@ -1,11 +1,12 @@
 //! Whether lines that another processor has are slow to get, and what goes round them is faster.
 //!
-//! A line that another processor has read costs an ordinary store some nanoseconds, or, on some machines and for minutes
-//! at a time, some tens of them: there stores past the caches are faster, though whoever reads must then go to memory.
-//! Nobody can tell in advance, so this measures, each rank for itself: the order of bytes does not depend on it.
+//! A line that another processor has read costs an ordinary store some nanoseconds, or, on some machines and
+//! for minutes at a time, some tens of them: there stores past the caches are faster, though whoever reads
+//! must then go to memory. Nobody can tell in advance, so this measures, each rank for itself: the order of
+//! bytes does not depend on it.
 //!
-//! A write is slow as well while what it reads lies in no cache, as after a pause: then it is no faster past them. So a few
-//! writes past the caches are timed before more follow.
+//! A write is slow as well while what it reads lies in no cache, as after a pause: then it is no faster past
+//! them. So a few writes past the caches are timed before more follow.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,8 @@ use super::area::LINE_BYTES;
 /// Writes of fewer bytes say nothing.
 const TELLING_BYTES: usize = 16 << 10;
 
-/// Ordinary stores are slow when a line costs this many picoseconds. Measured: 2,700 to 4,000 in one regime, 28,000 in
-/// the other.
+/// Ordinary stores are slow when a line costs this many picoseconds. Measured: 2,700 to 4,000 in one regime,
+/// 28,000 in the other.
 const SLOW_PICOSECONDS: u128 = 12_000;
 
 /// So many slow writes in a row are no accident, as losing the processor meanwhile is.

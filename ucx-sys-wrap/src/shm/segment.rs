@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs,
+};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -14,8 +16,10 @@ use super::layout::{ADDRESS_AT, BYTES_AT, Layout, MAGIC, MAGIC_AT, MARK_AT, RANK
 use super::mapping::Mapping;
 use crate::{Error, Rank, Result};
 
-/// What a peer's segment must be sealed against, so that nobody can make it shorter under a reader, or write it.
-const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
+/// What a peer's segment must be sealed against, so that nobody can make it shorter under a reader, or write
+/// it.
+const SEALS: SealFlags =
+    SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
 
 /// What a block must be sealed against. Both its ranks may write it.
 const BLOCK_SEALS: SealFlags = SEALS.difference(SealFlags::FUTURE_WRITE);
@@ -37,20 +41,22 @@ pub struct PeerSegment {
 
 /// What this rank tells one neighbour.
 ///
-/// The neighbour maps it writable, though it only reads it: a processor takes a line for its own when it reads it through pages
-/// that it may write, and has it taken away again at half the price (an EPYC: 1 KiB there in 160 ns instead of 260). So that is
-/// for memory that nobody else has, of which nothing is believed that this rank has not kept elsewhere.
+/// The neighbour maps it writable, though it only reads it: a processor takes a line for its own when it
+/// reads it through pages that it may write, and has it taken away again at half the price (an EPYC: 1 KiB
+/// there in 160 ns instead of 260). So that is for memory that nobody else has, of which nothing is believed
+/// that this rank has not kept elsewhere.
 pub(super) struct OwnBlock {
     descriptor: OwnedFd,
     mapping: Arc<Mapping>,
 }
 
 impl OwnSegment {
-    /// Makes the segment of `rank`, all zeros but for its header; its memory is taken from the system at once.
+    /// Makes the segment of `rank`, all zeros but for its header; its memory is taken from the system at
+    /// once.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no memory for it, does not know sealed memory (Linux before 5.1), or has no
-    /// random bytes.
+    /// [`Error::System`] when the system has no memory for it, does not know sealed memory (Linux before
+    /// 5.1), or has no random bytes.
     pub fn new(rank: Rank, layout: Layout) -> Result<Self> {
         let (descriptor, mapping) = make(layout.bytes(), SEALS)?;
         let segment = Self { descriptor, mapping };
@@ -87,8 +93,8 @@ impl PeerSegment {
     /// Takes over the segment of `rank`, whose descriptor came from there.
     ///
     /// # Errors
-    /// [`Error::Protocol`] when the descriptor is not a sealed memfd of exactly the bytes of `layout`, or its header is
-    /// another rank's: it is not touched then. [`Error::System`] when it can't be mapped.
+    /// [`Error::Protocol`] when the descriptor is not a sealed memfd of exactly the bytes of `layout`, or its
+    /// header is another rank's: it is not touched then. [`Error::System`] when it can't be mapped.
     pub fn new(rank: Rank, descriptor: &OwnedFd, layout: Layout) -> Result<Self> {
         let mapping = take_over(rank, descriptor, layout.bytes(), SEALS)?;
         let segment = Self { rank, mapping };
@@ -164,15 +170,21 @@ fn make(bytes: usize, seals: SealFlags) -> Result<(OwnedFd, Arc<Mapping>)> {
     Ok((descriptor, Arc::new(mapping)))
 }
 
-/// Maps what `rank` has given, if it is a memfd of exactly so many bytes with these seals: read-only, unless they allow more.
+/// Maps what `rank` has given, if it is a memfd of exactly so many bytes with these seals: read-only, unless
+/// they allow more.
 fn take_over(rank: Rank, descriptor: &OwnedFd, bytes: usize, seals: SealFlags) -> Result<Arc<Mapping>> {
     let refuse = |what: String| Error::Protocol { rank, what };
     let found = fcntl_get_seals(descriptor)
         .map_err(|error| refuse(format!("a descriptor that is no shared memory ({error})")))?;
     if !found.contains(seals) {
-        return Err(refuse(format!("shared memory with seals {:#x}, expected {:#x}", found.bits(), seals.bits())));
+        return Err(refuse(format!(
+            "shared memory with seals {:#x}, expected {:#x}",
+            found.bits(),
+            seals.bits()
+        )));
     }
-    let failed = |error: Errno| Error::system(format!("can't examine the shared memory of rank {rank}"), error);
+    let failed =
+        |error: Errno| Error::system(format!("can't examine the shared memory of rank {rank}"), error);
     // Huge pages can run out under a reader, which would be a signal.
     if fstatfs(descriptor).map_err(failed)?.f_type as u64 != TMPFS_MAGIC {
         return Err(refuse("shared memory that is not of ordinary pages".into()));
@@ -186,7 +198,8 @@ fn take_over(rank: Rank, descriptor: &OwnedFd, bytes: usize, seals: SealFlags) -
     Ok(Arc::new(mapping))
 }
 
-/// Refuses what the limit of file sizes forbids: the system would not only refuse it, but end this process by a signal.
+/// Refuses what the limit of file sizes forbids: the system would not only refuse it, but end this process by
+/// a signal.
 fn check_file_limit(bytes: u64) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if limit < bytes => {
@@ -238,7 +251,9 @@ mod tests {
         let others = OwnSegment::new(Rank(2), layout).unwrap();
         assert!(refusal(&others.descriptor().try_clone_to_owned().unwrap(), layout).contains("at byte 16"));
         for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL, SealFlags::FUTURE_WRITE] {
-            assert!(refusal(&memfd(layout.bytes(), SEALS.difference(missing)), layout).contains("with seals"));
+            assert!(
+                refusal(&memfd(layout.bytes(), SEALS.difference(missing)), layout).contains("with seals")
+            );
         }
         assert!(refusal(&memfd(layout.bytes(), SEALS), layout).contains("at byte 0"));
         assert!(refusal(&memfd(layout.bytes() - 4096, SEALS), layout).contains("bytes, expected"));
@@ -266,7 +281,10 @@ mod tests {
             assert!(refusal(&unsealed, layout).contains("with seals"));
         }
         let sealed = memfd(layout.block_bytes(), SEALS);
-        assert!(matches!(peer_block(Rank(3), &sealed, layout), Err(Error::System { .. })), "nobody may write it");
+        assert!(
+            matches!(peer_block(Rank(3), &sealed, layout), Err(Error::System { .. })),
+            "nobody may write it"
+        );
         assert!(ftruncate(&copy, 0).is_err() && fcntl_add_seals(&copy, SealFlags::FUTURE_WRITE).is_err());
     }
 
@@ -281,7 +299,10 @@ mod tests {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert!(fallocate(&copy, punch, 0, 4096).is_err());
         // SAFETY: the file is sealed against being made shorter.
-        assert!(unsafe { Mapping::new(&copy, layout.bytes(), true) }.is_err(), "a second mapping that writes");
+        assert!(
+            unsafe { Mapping::new(&copy, layout.bytes(), true) }.is_err(),
+            "a second mapping that writes"
+        );
     }
 
     #[test]

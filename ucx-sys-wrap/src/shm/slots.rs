@@ -1,9 +1,10 @@
 //! Slots: what the ranks of one host publish for each other, step by step.
 //!
-//! A *step* is something that all ranks of the host do in the same order: each may publish bytes in its own slot of the
-//! step, each reads what others have published, and each says when it has finished the step. Steps are numbered from 1,
-//! and step `s` uses slot `s mod` [`DEPTH`]; so a rank may publish in step `s` once all others have finished step
-//! `s - DEPTH`. A step is cheap: no lock, no line that two ranks write, and no system call.
+//! A *step* is something that all ranks of the host do in the same order: each may publish bytes in its own
+//! slot of the step, each reads what others have published, and each says when it has finished the step.
+//! Steps are numbered from 1, and step `s` uses slot `s mod` [`DEPTH`]; so a rank may publish in step `s`
+//! once all others have finished step `s - DEPTH`. A step is cheap: no lock, no line that two ranks write,
+//! and no system call.
 //!
 //! | bytes of the slots | what |
 //! | --- | --- |
@@ -12,8 +13,8 @@
 //! | 4096.. | what the rank's last calls were, a line each ([`Records`](super::Records)) |
 //! | 8192.. | for each slot [`CHUNK_BYTES`] of bytes |
 //!
-//! Control: word 0 is twice the step, and one more if there is a mark; words 1 and 2 are the signature, then up to
-//! [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published.
+//! Control: word 0 is twice the step, and one more if there is a mark; words 1 and 2 are the signature, then
+//! up to [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published.
 //!
 //! Nothing that a peer writes is trusted: it can be wrong numbers, and a step from the future is an error.
 
@@ -69,7 +70,8 @@ pub struct Header {
 
 /// The slots of the ranks of one host, as one rank has them: it writes its own and reads the others'.
 ///
-/// Ranks go by their places in the [`Neighbourhood`]. A place outside it is a mistake of the caller, and panics.
+/// Ranks go by their places in the [`Neighbourhood`]. A place outside it is a mistake of the caller, and
+/// panics.
 pub struct Slots {
     neighbourhood: Arc<Neighbourhood>,
     own: OwnArea,
@@ -194,8 +196,8 @@ impl Slots {
         self.is_quiet = false;
     }
 
-    /// Asks for what follows the flag of a step that the rank at `place` is about to publish with `bytes` bytes, if that
-    /// is one line: more would keep the writer from its lines.
+    /// Asks for what follows the flag of a step that the rank at `place` is about to publish with `bytes`
+    /// bytes, if that is one line: more would keep the writer from its lines.
     #[inline]
     pub fn ask_for_inline(&self, place: usize, step: Step, bytes: usize) {
         let rest = bytes.saturating_sub(FIRST_BYTES);
@@ -265,12 +267,17 @@ impl Slots {
         blocks::read_past_caches(self.peer(place), step.chunk() + offset, into);
     }
 
-    /// [`write`](Self::write)s and [`read`](Self::read)s at once, which is faster than one after the other where they
-    /// are of about one length.
+    /// [`write`](Self::write)s and [`read`](Self::read)s at once, which is faster than one after the other
+    /// where they are of about one length.
     ///
     /// # Panics
     /// As they do.
-    pub fn exchange(&mut self, (into, to, bytes): (Step, usize, &[u8]), from: (usize, Step, usize), read: &mut [u8]) {
+    pub fn exchange(
+        &mut self,
+        (into, to, bytes): (Step, usize, &[u8]),
+        from: (usize, Step, usize),
+        read: &mut [u8],
+    ) {
         check_chunk(to, bytes.len());
         self.count(bytes.len());
         let (place, step, offset) = from;
@@ -313,8 +320,8 @@ impl Slots {
         *finished = (*finished).max(step.0 - 1);
     }
 
-    /// Wakes the ranks that sleep, if anything was published since the last time. Costs a fence, so do it when there is
-    /// nothing else to do.
+    /// Wakes the ranks that sleep, if anything was published since the last time. Costs a fence, so do it
+    /// when there is nothing else to do.
     #[inline]
     pub fn wake(&mut self) {
         if !std::mem::replace(&mut self.is_quiet, true) {
@@ -322,14 +329,15 @@ impl Slots {
         }
     }
 
-    /// Asks for the line that the next step will be published in, which peers have read: its store then need not wait
-    /// for it.
+    /// Asks for the line that the next step will be published in, which peers have read: its store then need
+    /// not wait for it.
     #[inline]
     pub fn prepare_next(&self) {
         blocks::ask_to_write(&self.own, self.next_step().control(), 2 * LINE_BYTES);
     }
 
-    /// Has the system give all pages of this rank's slots, so that the first writes take no longer than later ones.
+    /// Has the system give all pages of this rank's slots, so that the first writes take no longer than later
+    /// ones.
     #[cold]
     fn touch(&mut self) {
         self.is_touched = true;
@@ -339,7 +347,8 @@ impl Slots {
         }
     }
 
-    /// Takes note of bytes put into a slot. Nobody else stores there, so nothing is lost between load and store.
+    /// Takes note of bytes put into a slot. Nobody else stores there, so nothing is lost between load and
+    /// store.
     #[inline]
     fn count(&self, bytes: usize) {
         self.written.store(self.written.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
@@ -363,7 +372,10 @@ impl Slots {
 
     #[cold]
     fn beyond(&self, place: usize, found: u64, step: Step) -> Error {
-        Error::Protocol { rank: self.rank_at(place), what: format!("a slot of step {found}, expected {}", step.0) }
+        Error::Protocol {
+            rank: self.rank_at(place),
+            what: format!("a slot of step {found}, expected {}", step.0),
+        }
     }
 }
 
@@ -382,8 +394,8 @@ impl Step {
         self.0
     }
 
-    /// Where to put up to so many bytes in the slot: further on in each step, so that they are written over lines that no
-    /// other processor has in its cache any more. The same on all ranks.
+    /// Where to put up to so many bytes in the slot: further on in each step, so that they are written over
+    /// lines that no other processor has in its cache any more. The same on all ranks.
     #[inline]
     #[must_use]
     pub const fn place_for(self, bytes: usize) -> usize {

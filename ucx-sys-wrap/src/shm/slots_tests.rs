@@ -55,7 +55,8 @@ fn a_slot_is_free_when_all_have_finished_its_last_step() {
 fn chunks_arrive_whole_by_every_way_to_write_and_read_them() {
     for bytes in [1, 63, 64, 511, 513, 5000, 100_000, CHUNK_BYTES] {
         let ([mut left, mut right], _) = pair();
-        let payload = |seed: usize| -> Vec<u8> { (0..bytes).map(|index| ((index * 31 + seed) >> 2) as u8).collect() };
+        let payload =
+            |seed: usize| -> Vec<u8> { (0..bytes).map(|index| ((index * 31 + seed) >> 2) as u8).collect() };
         let (step, _) = (left.take_steps(2), right.take_steps(2));
         left.write(step, 0, &payload(1));
         left.publish(step, header(1));
@@ -118,7 +119,11 @@ fn a_step_of_the_future_is_an_error_and_no_panic() {
     let is_refused = |error: Error| matches!(error, Error::Protocol { rank: Rank(0), .. });
     assert!(is_refused(reader.published(0, step).unwrap_err()));
     assert!(is_refused(reader.has_second(0, step).unwrap_err()));
-    assert_eq!(reader.in_the_way(step.plus(100)), None, "it says that it has finished everything: its own loss");
+    assert_eq!(
+        reader.in_the_way(step.plus(100)),
+        None,
+        "it says that it has finished everything: its own loss"
+    );
     let mut bytes = [0; 512];
     reader.read_inline(0, step, &mut bytes);
     reader.read(0, step, 0, &mut bytes);
@@ -149,8 +154,15 @@ fn a_place_in_a_slot_moves_on_with_its_steps_and_stays_inside() {
         different.dedup();
         let rooms = CHUNK_BYTES / bytes.next_multiple_of(64);
         // Four steps one after another have slots of their own.
-        assert!(different.len() == rooms || different.len() >= 750 && rooms > 750, "{bytes}: {}", different.len());
-        assert!(different.iter().all(|place| place.is_multiple_of(64) && place + bytes <= CHUNK_BYTES), "{bytes}");
+        assert!(
+            different.len() == rooms || different.len() >= 750 && rooms > 750,
+            "{bytes}: {}",
+            different.len()
+        );
+        assert!(
+            different.iter().all(|place| place.is_multiple_of(64) && place + bytes <= CHUNK_BYTES),
+            "{bytes}"
+        );
         assert!(different.windows(2).all(|pair| pair[1] - pair[0] >= bytes), "{bytes}");
     }
 }

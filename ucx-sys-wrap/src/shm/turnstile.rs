@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 
 /// A thing that one [`Ticket`] has at a time.
 ///
-/// Invariants: `turn` is at most `next`. Only two set it: the ticket of its number, when it is dropped, and whoever finds
-/// its number in `given_back`, and takes it out, under that lock. So a thing is reached by the ticket of the number `turn`
-/// alone, of which there is one, and by nobody else before that ticket is gone.
+/// Invariants: `turn` is at most `next`. Only two set it: the ticket of its number, when it is dropped, and
+/// whoever finds its number in `given_back`, and takes it out, under that lock. So a thing is reached by the
+/// ticket of the number `turn` alone, of which there is one, and by nobody else before that ticket is gone.
 pub struct Turnstile<T> {
     /// The number of the next ticket.
     next: AtomicU64,
@@ -24,8 +24,8 @@ pub struct Turnstile<T> {
     thing: UnsafeCell<T>,
 }
 
-// SAFETY: the thing is reached by one ticket at a time (the invariants), which hands it over with `Release` and
-// `Acquire`; so it is sent between threads, never shared.
+// SAFETY: the thing is reached by one ticket at a time (the invariants), which hands it over with `Release`
+// and `Acquire`; so it is sent between threads, never shared.
 unsafe impl<T: Send> Sync for Turnstile<T> {}
 
 /// A place in the queue for a thing. Dropped, it lets the next one in.
@@ -83,7 +83,8 @@ impl<T, Q: Hold<T>> Ticket<T, Q> {
     #[inline]
     pub fn thing(&mut self) -> Option<&mut T> {
         self.has_turn = self.has_turn || self.queue.has_come_to(self.number);
-        // SAFETY: it is this ticket's turn, and until it is dropped nobody else's; it is borrowed as long as the thing.
+        // SAFETY: it is this ticket's turn, and until it is dropped nobody else's; it is borrowed as long as
+        // the thing.
         self.has_turn.then(|| unsafe { &mut *self.queue.thing.get() })
     }
 }
@@ -151,7 +152,8 @@ mod tests {
                 scope.spawn(move || play(seed));
             }
         });
-        let expected = (0..3).flat_map(|seed| (0..TURNS).map(move |turn| turn + seed)).filter(|sum| sum % 3 != 0);
+        let expected =
+            (0..3).flat_map(|seed| (0..TURNS).map(move |turn| turn + seed)).filter(|sum| sum % 3 != 0);
         assert_eq!(Ticket::take(&*turnstile).thing().unwrap().0, expected.count());
     }
 }

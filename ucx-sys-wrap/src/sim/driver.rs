@@ -32,11 +32,12 @@ pub struct Stuck {
 
 /// Runs `start`'s future for every rank, and returns what they return, by rank.
 ///
-/// Deterministic: all that happens at one time happens before any future is polled; futures are polled by rising rank,
-/// only those of ranks to which something has happened, and again while they post or end operations. Every rank is
-/// polled at least every 10 ms of virtual time; after a silence, at the latest when it has lasted 1/8 longer: a deadline
-/// in a silence is seen that much late. Wakers do nothing: a future that waits for anything but its transport and its
-/// clock is polled only then. A future that ends is dropped, and with it its transport.
+/// Deterministic: all that happens at one time happens before any future is polled; futures are polled by
+/// rising rank, only those of ranks to which something has happened, and again while they post or end
+/// operations. Every rank is polled at least every 10 ms of virtual time; after a silence, at the latest when
+/// it has lasted 1/8 longer: a deadline in a silence is seen that much late. Wakers do nothing: a future that
+/// waits for anything but its transport and its clock is polled only then. A future that ends is dropped, and
+/// with it its transport.
 ///
 /// ```
 /// use std::time::Duration;
@@ -110,8 +111,11 @@ struct Ranks<'cluster, R, F> {
 
 impl<'cluster, R, F: Future<Output = R>> Ranks<'cluster, R, F> {
     fn start(cluster: &'cluster Cluster, mut start: impl FnMut(Box<dyn Transport>) -> F) -> Self {
-        let futures: Vec<_> =
-            cluster.transports().into_iter().map(|transport| Some(Box::pin(start(Box::new(transport))))).collect();
+        let futures: Vec<_> = cluster
+            .transports()
+            .into_iter()
+            .map(|transport| Some(Box::pin(start(Box::new(transport)))))
+            .collect();
         let outputs = futures.iter().map(|_| None).collect();
         let running = futures.len();
         Self { cluster, futures, outputs, running }

@@ -44,8 +44,8 @@ impl Links {
         self
     }
 
-    /// Bytes that every message takes on the wire besides its payload; none unless this is called, as in the formulas
-    /// of the papers.
+    /// Bytes that every message takes on the wire besides its payload; none unless this is called, as in the
+    /// formulas of the papers.
     #[must_use]
     pub fn with_header_bytes(mut self, header_bytes: usize) -> Self {
         self.header_bytes = header_bytes;
@@ -101,7 +101,8 @@ pub enum Fault {
         /// For how long.
         lasting: Duration,
     },
-    /// The link is cut for good, both ways: messages whose first byte has not arrived are lost, and nobody is told.
+    /// The link is cut for good, both ways: messages whose first byte has not arrived are lost, and nobody is
+    /// told.
     Cut {
         /// One end.
         a: Rank,
@@ -113,8 +114,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// `count` faults of any kind at any time before `before`, the same for the same seed. None where there are fewer
-    /// than two ranks.
+    /// `count` faults of any kind at any time before `before`, the same for the same seed. None where there
+    /// are fewer than two ranks.
     #[must_use]
     pub fn random(seed: u64, world_size: u32, count: usize, before: Duration) -> Vec<Self> {
         let mut state = seed;
@@ -166,7 +167,8 @@ mod tests {
     #[test]
     fn an_override_holds_both_ways_and_nowhere_else() {
         let links = Links::new(1e-6, 1e-9).with_link(Rank(0), Rank(2), 5e-6, 2e-9);
-        for (from, to, latency, time) in [(0, 2, 5, 2000), (2, 0, 5, 2000), (0, 1, 1, 1000), (2, 1, 1, 1000)] {
+        for (from, to, latency, time) in [(0, 2, 5, 2000), (2, 0, 5, 2000), (0, 1, 1, 1000), (2, 1, 1, 1000)]
+        {
             let link = links.between(Rank(from), Rank(to));
             assert_eq!((link.latency(), link.port_time(1)), (latency * 1_000_000, time));
         }

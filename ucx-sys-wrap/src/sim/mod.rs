@@ -1,23 +1,23 @@
 //! A simulated network with virtual time: many ranks in one thread, always with the same outcome.
 //!
-//! Every rank has one full-duplex port on a network that is otherwise never full. `alpha` (seconds a message) and
-//! `beta` (seconds a byte) belong to the link between two ranks. A message of `b` bytes (payload and, if asked for, a
-//! header of fixed size) that is posted at time `t`
+//! Every rank has one full-duplex port on a network that is otherwise never full. `alpha` (seconds a message)
+//! and `beta` (seconds a byte) belong to the link between two ranks. A message of `b` bytes (payload and, if
+//! asked for, a header of fixed size) that is posted at time `t`
 //!
-//! 1. leaves at `s`, the later of `t` and the time at which the sender's port is free of earlier messages, and keeps
-//!    the outgoing half of that port busy until `s + beta * b`;
-//! 2. comes to the receiver's port at `s + alpha`, its last byte still leaving (cut-through), and enters it at `r`, the
-//!    later of that and the time at which the port is free of messages that came before;
+//! 1. leaves at `s`, the later of `t` and the time at which the sender's port is free of earlier messages,
+//!    and keeps the outgoing half of that port busy until `s + beta * b`;
+//! 2. comes to the receiver's port at `s + alpha`, its last byte still leaving (cut-through), and enters it
+//!    at `r`, the later of that and the time at which the port is free of messages that came before;
 //! 3. has arrived at `r + beta * b`, until when it keeps the incoming half of that port busy.
 //!
-//! So a lone message takes `alpha + beta * b`, latencies overlap while bytes do not, and the usual formulas come out
-//! exactly where no port is shared: `(P - 1) (alpha + beta * b)` for a ring's rounds, `log2(P) (alpha + beta * b)` for a
-//! binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive doubling. Computing takes no time.
-//! Time is counted in picoseconds, and given out in nanoseconds.
+//! So a lone message takes `alpha + beta * b`, latencies overlap while bytes do not, and the usual formulas
+//! come out exactly where no port is shared: `(P - 1) (alpha + beta * b)` for a ring's rounds, `log2(P)
+//! (alpha + beta * b)` for a binomial tree, `log2(P) alpha + (P - 1) beta * b` for an all-gather by recursive
+//! doubling. Computing takes no time. Time is counted in picoseconds, and given out in nanoseconds.
 //!
-//! A send is done when it is posted. A rank that has left, or has been killed, is known to be lost by those who wait for
-//! it, `alpha` later and after everything that it sent; they close their transports and tell their peers, which takes
-//! `alpha` and no port.
+//! A send is done when it is posted. A rank that has left, or has been killed, is known to be lost by those
+//! who wait for it, `alpha` later and after everything that it sent; they close their transports and tell
+//! their peers, which takes `alpha` and no port.
 #![forbid(unsafe_code)]
 
 mod driver;
@@ -142,7 +142,12 @@ impl Transport for Sim {
         Posted::Done(SendDone { parts, result })
     }
 
-    fn post_recv(&mut self, from: Rank, envelope: Envelope, mut parts: RecvParts) -> Posted<RecvId, RecvDone> {
+    fn post_recv(
+        &mut self,
+        from: Rank,
+        envelope: Envelope,
+        mut parts: RecvParts,
+    ) -> Posted<RecvId, RecvDone> {
         let mut network = self.cluster.network.lock();
         if let Err(error) = self.check_open(&network, from) {
             return Posted::Done(RecvDone { parts, result: Err(error) });
@@ -150,7 +155,8 @@ impl Transport for Sim {
         network.nodes[self.rank.index()].has_acted = true;
         if let Some(message) = network.take_message(self.rank, from, envelope.tag) {
             let statistics = &mut network.nodes[self.rank.index()].statistics;
-            let result = accept(from, envelope.signature, &mut parts, &message.header, message.slices(), statistics);
+            let result =
+                accept(from, envelope.signature, &mut parts, &message.header, message.slices(), statistics);
             return Posted::Done(RecvDone { parts, result });
         }
         if network.knows_gone(self.rank, from) {
@@ -179,7 +185,8 @@ impl Transport for Sim {
         self.with_node(|node| node.receives.cancel(id));
     }
 
-    /// Says whether anything has happened to this rank; the clock is moved by [`run`] or [`Cluster::advance`] alone.
+    /// Says whether anything has happened to this rank; the clock is moved by [`run`] or [`Cluster::advance`]
+    /// alone.
     fn progress(&mut self) -> bool {
         self.with_node(|node| std::mem::take(&mut node.has_changed))
     }

@@ -167,7 +167,8 @@ impl Network {
         next.is_some()
     }
 
-    /// Sends a message on its way: it waits for the sender's port, and then takes it for the time of its bytes.
+    /// Sends a message on its way: it waits for the sender's port, and then takes it for the time of its
+    /// bytes.
     pub(super) fn send(&mut self, from: Rank, to: Rank, cargo: Cargo) {
         let link = self.links.between(from, to);
         let port_time = link.port_time(cargo.payload_bytes() + self.links.header_bytes());
@@ -176,7 +177,10 @@ impl Network {
         let start = sender.out_port_free.max(self.now);
         sender.out_port_free = start.saturating_add(port_time);
         sender.in_flight += 1;
-        self.schedule(start.saturating_add(link.latency()), Event::Head(Box::new(Flight { from, to, cargo })));
+        self.schedule(
+            start.saturating_add(link.latency()),
+            Event::Head(Box::new(Flight { from, to, cargo })),
+        );
     }
 
     /// The oldest message that has arrived of a source and tag.

@@ -1,8 +1,8 @@
 //! Puts and gets on the simulated network.
 //!
-//! A put travels as a message of its bytes does, is carried out when its last byte has arrived, and ends `alpha` later.
-//! A get asks (a message without payload) and its answer travels as a message of the bytes wanted. A flush ends when the
-//! puts before it have.
+//! A put travels as a message of its bytes does, is carried out when its last byte has arrived, and ends
+//! `alpha` later. A get asks (a message without payload) and its answer travels as a message of the bytes
+//! wanted. A flush ends when the puts before it have.
 
 use std::collections::BTreeMap;
 
@@ -256,7 +256,8 @@ impl Sim {
 
     fn request(&mut self, to: Rank, request: Request) {
         let mut network = self.cluster.network.lock();
-        network.nodes[self.rank.index()].statistics.bytes_sent += HEADER_BYTES + request.payload_bytes() as u64;
+        network.nodes[self.rank.index()].statistics.bytes_sent +=
+            HEADER_BYTES + request.payload_bytes() as u64;
         network.send(self.rank, to, Cargo::Request(request));
     }
 

@@ -9,8 +9,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// A header and so much payload behind it.
 ///
-/// What is copied lies in whole lines so. Measured beside bare sockets, in turns: 4 KiB took 1.13 times as long where an allocator
-/// had placed it, and 1.08 so; other sizes took as long as before.
+/// What is copied lies in whole lines so. Measured beside bare sockets, in turns: 4 KiB took 1.13 times as
+/// long where an allocator had placed it, and 1.08 so; other sizes took as long as before.
 pub(super) struct Area {
     bytes: Vec<u8>,
     start: usize,

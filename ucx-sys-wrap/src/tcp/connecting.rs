@@ -13,13 +13,15 @@ use super::wire::{Lane, Wire};
 use crate::one_sided::Regions;
 use crate::{Error, Rank, Result};
 
-/// How long a peer is silent before the kernel asks it for a sign of life, how often it asks, and how often it gets no answer
-/// before it gives the connection up. A rank that only computes is alive: its kernel answers, so there is no bound on how
-/// long it may leave bytes unread. A host that has begun anew says so when it is asked.
+/// How long a peer is silent before the kernel asks it for a sign of life, how often it asks, and how often
+/// it gets no answer before it gives the connection up. A rank that only computes is alive: its kernel
+/// answers, so there is no bound on how long it may leave bytes unread. A host that has begun anew says so
+/// when it is asked.
 ///
-/// A connection that was given up can't be used again, so a link that is cut for a while must not cost one: the deadlines of
-/// calls are to end what waits. An idle connection is given up after some 15 minutes, as one with bytes under way is by
-/// the kernel's `tcp_retries2`. Not `TCP_USER_TIMEOUT`, which before Linux 5.11 also gives up peers that answer and read nothing.
+/// A connection that was given up can't be used again, so a link that is cut for a while must not cost one:
+/// the deadlines of calls are to end what waits. An idle connection is given up after some 15 minutes, as one
+/// with bytes under way is by the kernel's `tcp_retries2`. Not `TCP_USER_TIMEOUT`, which before Linux 5.11
+/// also gives up peers that answer and read nothing.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 90;
@@ -45,8 +47,10 @@ pub(super) fn connect(
 fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
-    let keepalive =
-        TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive)
 }
@@ -63,7 +67,8 @@ mod tests {
         set_up(&stream).unwrap();
         let socket = SockRef::from(&stream);
         let retries = socket.tcp_keepalive_retries().unwrap();
-        let silence = socket.tcp_keepalive_time().unwrap() + retries * socket.tcp_keepalive_interval().unwrap();
+        let silence =
+            socket.tcp_keepalive_time().unwrap() + retries * socket.tcp_keepalive_interval().unwrap();
         assert!(socket.keepalive().unwrap() && silence > Duration::from_secs(600), "{silence:?}");
     }
 }

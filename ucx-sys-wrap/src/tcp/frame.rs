@@ -26,7 +26,8 @@ use crate::{Failure, Mark, Rank, Signature, Tag};
 pub(super) use super::sizes::HEADER_BYTES;
 pub(super) use decoding::{decode, decode_small};
 
-/// What was offered is sent in frames of at most so much payload, in bytes, so that other messages get in between.
+/// What was offered is sent in frames of at most so much payload, in bytes, so that other messages get in
+/// between.
 pub const SEGMENT_BYTES: usize = 1 << 20;
 
 const MESSAGE: u8 = 1;
@@ -201,7 +202,9 @@ mod tests {
     fn lengths_that_overflow_together_are_refused() {
         let full = MAX_MESSAGE_BYTES as usize;
         assert_eq!(decode(&encode(&message(&[full]), Rank(3)), Rank(3), 4).unwrap(), message(&[full]));
-        for lengths in [&[full, 1][..], &[full + 1], &[1, full], &[usize::MAX, usize::MAX], &[1, 1, usize::MAX]] {
+        for lengths in
+            [&[full, 1][..], &[full + 1], &[1, full], &[usize::MAX, usize::MAX], &[1, 1, usize::MAX]]
+        {
             assert!(decode(&encode(&message(lengths), Rank(3)), Rank(3), 4).is_err(), "{lengths:?}");
         }
     }

@@ -1,8 +1,9 @@
-//! Reading a header and its payload in one system call, on the guess that they belong to the first waiting receive.
+//! Reading a header and its payload in one system call, on the guess that they belong to the first waiting
+//! receive.
 //!
-//! The read goes to three places: the header and what follows the message to the staging area, the payload between
-//! them to the parts of the receive. When the guess was wrong, what has landed there is staged again and read as usual;
-//! the receive still waits, so nobody looks at its parts.
+//! The read goes to three places: the header and what follows the message to the staging area, the payload
+//! between them to the parts of the receive. When the guess was wrong, what has landed there is staged again
+//! and read as usual; the receive still waits, so nobody looks at its parts.
 
 use std::io::IoSliceMut;
 

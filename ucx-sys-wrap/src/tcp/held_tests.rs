@@ -1,5 +1,5 @@
-//! Sends that are canceled while the first byte of their frame ends an encrypted record: the kernel has some of that record, so
-//! the byte can't be taken back.
+//! Sends that are canceled while the first byte of their frame ends an encrypted record: the kernel has some
+//! of that record, so the byte can't be taken back.
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -19,7 +19,8 @@ use crate::{Error, Failure, Rank, Statistics};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What ends one byte into the frame of the third message, with the header of the first in a record of its own kind.
+/// What ends one byte into the frame of the third message, with the header of the first in a record of its
+/// own kind.
 const REST: usize = 1000;
 const FIRST: usize = (MAX_OPEN_BYTES - HEADER_BYTES) + 12 * MAX_OPEN_BYTES + REST;
 const SECOND: usize = MAX_OPEN_BYTES - 1 - HEADER_BYTES - REST;
@@ -78,8 +79,11 @@ impl Pair {
 
     fn send(&mut self, bytes: usize) {
         let message = vec![(0..bytes).map(|at| (at * 7 + at / 251) as u8).collect()];
-        let posted =
-            self.near.post_send(envelope(self.messages.len() as u32), lent_to_send(&message), &mut self.counts);
+        let posted = self.near.post_send(
+            envelope(self.messages.len() as u32),
+            lent_to_send(&message),
+            &mut self.counts,
+        );
         self.messages.push(message);
         match posted {
             Posted::Pending(key) => self.keys.push(key),
@@ -98,7 +102,8 @@ impl Pair {
 
     fn turn(&mut self, quota: usize) {
         assert!(self.start.elapsed() < PATIENCE, "what counts as sent does not come");
-        for verdict in [self.far.service(quota, &mut self.counts).1, self.near.service(1, &mut self.counts).1] {
+        for verdict in [self.far.service(quota, &mut self.counts).1, self.near.service(1, &mut self.counts).1]
+        {
             assert!(matches!(verdict, Verdict::Open), "{verdict:?}");
         }
     }
@@ -110,7 +115,9 @@ impl Pair {
         let mut done = receiving.posted;
         loop {
             match done {
-                Posted::Done(mut done) => return done.parts[0].bytes_mut()[..done.result.unwrap().lengths[0]].to_vec(),
+                Posted::Done(mut done) => {
+                    return done.parts[0].bytes_mut()[..done.result.unwrap().lengths[0]].to_vec();
+                }
                 Posted::Pending(key) => match self.far.test_recv(key) {
                     Some(ended) => done = Posted::Done(ended),
                     None => {

@@ -1,9 +1,9 @@
 //! Reading one connection: which bytes are a header, which belong to which message, and where they go.
 //!
-//! Between messages bytes are read into a small staging area, so that a small message costs one read and a small copy,
-//! or on a guess into the first posted receive, if that is large.
-//! Once a header has been read and its receive is posted, the rest is read straight into the receiver's parts, with
-//! the staging area behind them for what follows.
+//! Between messages bytes are read into a small staging area, so that a small message costs one read and a
+//! small copy, or on a guess into the first posted receive, if that is large. Once a header has been read and
+//! its receive is posted, the rest is read straight into the receiver's parts, with the staging area behind
+//! them for what follows.
 
 use std::collections::VecDeque;
 
@@ -68,7 +68,8 @@ pub(super) enum News {
 pub(super) enum Found {
     /// The message is there, whole.
     Whole(Header, Vec<u8>),
-    /// The message is arriving; these bytes of it are there. The receive must be given to [`Incoming::redirect`].
+    /// The message is arriving; these bytes of it are there. The receive must be given to
+    /// [`Incoming::redirect`].
     Arriving(Header, Vec<u8>),
     /// The message is offered under this number. The offer must be given to [`Incoming::answer`].
     Offered(Header, u32),
@@ -105,8 +106,8 @@ impl Incoming {
             if let Some(farewell) = self.digest(receives, statistics)? {
                 return Ok(Turn::Farewell(farewell));
             }
-            // Who waits for the message that is here does not wait for a look at what follows, nor is that put on the heap
-            // before the next receive can be posted.
+            // Who waits for the message that is here does not wait for a look at what follows, nor is that
+            // put on the heap before the next receive can be posted.
             let has_place = self.arriving.as_ref().is_some_and(|arriving| arriving.target != Target::Kept);
             let is_served = self.has_delivered && !has_place && quota <= QUOTA;
             if rest == 0 || is_served {
@@ -158,7 +159,11 @@ impl Incoming {
             Some((header, Body::Bytes(bytes))) => {
                 let payload_bytes = header.payload_bytes();
                 self.ledger.consume(payload_bytes);
-                if bytes.len() == payload_bytes { Found::Whole(header, bytes) } else { Found::Arriving(header, bytes) }
+                if bytes.len() == payload_bytes {
+                    Found::Whole(header, bytes)
+                } else {
+                    Found::Arriving(header, bytes)
+                }
             }
         }
     }
@@ -222,7 +227,9 @@ impl Incoming {
                     read_in_place(wire, key, arriving, &mut self.staging, receives, limit, statistics)
                 }
                 Target::Kept => read_kept(wire, arriving, receives, limit, statistics),
-                Target::Remote => read_remote(wire, arriving, &mut self.accesses, &mut self.staging, limit, statistics),
+                Target::Remote => {
+                    read_remote(wire, arriving, &mut self.accesses, &mut self.staging, limit, statistics)
+                }
                 Target::Discarded => self.staging.fill(wire, statistics),
             },
         }
@@ -237,7 +244,8 @@ impl Incoming {
         limit: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Guessed { asked, got, landed } = guess.read(wire, &mut self.staging, receives, limit, statistics)?;
+        let Guessed { asked, got, landed } =
+            guess.read(wire, &mut self.staging, receives, limit, statistics)?;
         let Some(header) = self.staging.staged().first_chunk() else { return Ok((asked, got)) };
         let payload = got - HEADER_BYTES;
         match frame::decode(header, self.peer, self.world_size) {
@@ -274,7 +282,11 @@ impl Incoming {
 
     /// Likewise, whatever it is.
     #[inline(never)]
-    fn digest_others(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> Result<Option<Farewell>> {
+    fn digest_others(
+        &mut self,
+        receives: &mut Receives,
+        statistics: &mut Statistics,
+    ) -> Result<Option<Farewell>> {
         loop {
             if self.arriving.is_none() {
                 if self.deliver_small(receives, statistics) {
@@ -291,11 +303,14 @@ impl Incoming {
         }
     }
 
-    /// Gives a whole staged message to the receive that was posted first, if it is for that and nothing is wrong.
+    /// Gives a whole staged message to the receive that was posted first, if it is for that and nothing is
+    /// wrong.
     #[inline]
     fn deliver_small(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
         let Some((header, rest)) = self.staging.staged().split_first_chunk() else { return false };
-        let Some(header) = frame::decode_small(header, self.peer, STAGED_PAYLOAD as u64) else { return false };
+        let Some(header) = frame::decode_small(header, self.peer, STAGED_PAYLOAD as u64) else {
+            return false;
+        };
         let payload_bytes = header.payload_bytes();
         let Some(payload) = rest.get(..payload_bytes) else { return false };
         if !self.ledger.may_be_eager(payload_bytes) || !receives.deliver_first(&header, payload, statistics) {
@@ -373,7 +388,9 @@ impl Incoming {
         let Some(arriving) = &mut self.arriving else { return false };
         let bytes = self.staging.take(arriving.end - arriving.received);
         match arriving.target {
-            Target::Posted(key) => receives.scatter(key, &arriving.header, arriving.received, bytes, statistics),
+            Target::Posted(key) => {
+                receives.scatter(key, &arriving.header, arriving.received, bytes, statistics)
+            }
             Target::Kept => keep(bytes, receives, statistics),
             Target::Remote => self.accesses.deposit(arriving.received, bytes, statistics),
             Target::Discarded => {}

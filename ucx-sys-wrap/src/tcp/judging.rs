@@ -45,8 +45,8 @@ impl Tcp {
 
     /// Decides who died when connections have ended without a word.
     ///
-    /// All that is left on the other sockets is read first: the cause that somebody names there comes before what can
-    /// be concluded from an end.
+    /// All that is left on the other sockets is read first: the cause that somebody names there comes before
+    /// what can be concluded from an end.
     pub(super) fn judge(&mut self) {
         for index in 0..self.connections.len() {
             if !self.suspects.contains(&Rank(index as u32)) {

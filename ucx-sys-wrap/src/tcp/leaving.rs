@@ -1,4 +1,5 @@
-//! How a transport that is dropped leaves: what is queued is written, the last word said, and nothing lost behind it.
+//! How a transport that is dropped leaves: what is queued is written, the last word said, and nothing lost
+//! behind it.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,12 @@ use crate::Failure;
 use crate::link::Links;
 use crate::transport::Transport;
 
-/// How long a transport that is dropped goes on writing what is queued, and one that has failed waits for the kernel too.
+/// How long a transport that is dropped goes on writing what is queued, and one that has failed waits for the
+/// kernel too.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a transport that is dropped in good order waits for peers to make room for what the kernel has not sent.
+/// How long a transport that is dropped in good order waits for peers to make room for what the kernel has
+/// not sent.
 const LINGER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often is looked, in that time.
@@ -45,7 +48,8 @@ impl Tcp {
             self.poller.wait(Duration::from_millis(10));
         }
         // Nobody who fails waits longer for peers that may have failed as well.
-        let until = if self.closed.is_none() { Instant::now() + LINGER_PATIENCE } else { start + FLUSH_PATIENCE };
+        let until =
+            if self.closed.is_none() { Instant::now() + LINGER_PATIENCE } else { start + FLUSH_PATIENCE };
         self.linger(until);
     }
 

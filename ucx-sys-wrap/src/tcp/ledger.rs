@@ -44,7 +44,8 @@ impl Ledger {
     /// Whether the peer may send this message without asking.
     #[inline]
     pub(super) fn may_be_eager(&self, payload_bytes: usize) -> bool {
-        payload_bytes <= MAX_EAGER_BYTES && self.received - self.reported + cost(payload_bytes) <= CREDIT_BYTES
+        payload_bytes <= MAX_EAGER_BYTES
+            && self.received - self.reported + cost(payload_bytes) <= CREDIT_BYTES
     }
 
     /// Refuses a message that the peer should have offered.
@@ -103,7 +104,8 @@ impl Ledger {
         let missing = (granted.header.payload_bytes() - granted.received) as u64;
         // Nothing at all is only sent of a message that is empty.
         if bytes > missing || (bytes == 0 && missing > 0) {
-            return self.refuse(format!("{bytes} bytes of data for offer {number}, of which {missing} are missing"));
+            return self
+                .refuse(format!("{bytes} bytes of data for offer {number}, of which {missing} are missing"));
         }
         Ok(granted)
     }

@@ -1,7 +1,7 @@
 //! The receives of one connection: those posted, and the messages that came before their receive was posted.
 //!
-//! Both are short lists in the order of posting and of arrival, searched from the front: what is asked for is nearly
-//! always the first, and a hundred entries are searched in the time of a cache miss.
+//! Both are short lists in the order of posting and of arrival, searched from the front: what is asked for is
+//! nearly always the first, and a hundred entries are searched in the time of a cache miss.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -66,7 +66,12 @@ impl Receives {
 
     /// Gives a whole message to the receive that was posted first of those that wait, if it may have it.
     #[inline]
-    pub(super) fn deliver_first(&mut self, header: &Header, payload: &[u8], statistics: &mut Statistics) -> bool {
+    pub(super) fn deliver_first(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        statistics: &mut Statistics,
+    ) -> bool {
         let Some(&(tag, key)) = self.waiting.front() else { return false };
         let Some(receive) = self.operations.get_mut(key) else { return false };
         let Receive { envelope, parts, outcome, .. } = receive;
@@ -189,8 +194,11 @@ impl Receives {
     /// Of these receives, whose messages come no more, those that may have later ones of their tags.
     pub(super) fn may_have_later(&self, cut: &[usize]) -> Vec<Posted> {
         let pending = self.operations.iter().filter(|(_, receive)| receive.outcome.is_none());
-        let posted =
-            |(key, receive): (usize, &Receive)| Posted { key, number: receive.number, tag: receive.envelope.tag };
+        let posted = |(key, receive): (usize, &Receive)| Posted {
+            key,
+            number: receive.number,
+            tag: receive.envelope.tag,
+        };
         may_have_later(cut, pending.map(posted), self.posted)
     }
 
@@ -199,9 +207,15 @@ impl Receives {
         self.unexpected = VecDeque::new();
     }
 
-    /// Where the rest of a message of `lengths` goes whose first `received` bytes are there, at most `limit` bytes of
-    /// it.
-    pub(super) fn places(&mut self, key: usize, lengths: &Sizes, received: usize, limit: usize) -> Places<'_> {
+    /// Where the rest of a message of `lengths` goes whose first `received` bytes are there, at most `limit`
+    /// bytes of it.
+    pub(super) fn places(
+        &mut self,
+        key: usize,
+        lengths: &Sizes,
+        received: usize,
+        limit: usize,
+    ) -> Places<'_> {
         let mut places = Places::new();
         let Some(Receive { parts, outcome: None, .. }) = self.operations.get_mut(key) else { return places };
         let (mut skip, mut room) = (received, limit);
@@ -264,7 +278,12 @@ impl Receives {
 }
 
 /// Copies a whole message of these lengths into the parts, if they have room for it; says whether they have.
-fn scatter_whole(parts: &mut RecvParts, lengths: &Sizes, payload: &[u8], statistics: &mut Statistics) -> bool {
+fn scatter_whole(
+    parts: &mut RecvParts,
+    lengths: &Sizes,
+    payload: &[u8],
+    statistics: &mut Statistics,
+) -> bool {
     if lengths.iter().zip(&*parts).any(|(length, part)| *length > part.len()) {
         return false;
     }
@@ -279,7 +298,8 @@ fn scatter_whole(parts: &mut RecvParts, lengths: &Sizes, payload: &[u8], statist
     true
 }
 
-/// Copies `bytes`, which follow the first `received` bytes of the message, into the parts that they belong to.
+/// Copies `bytes`, which follow the first `received` bytes of the message, into the parts that they belong
+/// to.
 pub(super) fn scatter(
     parts: &mut RecvParts,
     header: &Header,

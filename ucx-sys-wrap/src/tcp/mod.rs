@@ -1,27 +1,30 @@
 //! Ranks that are processes, over TCP sockets.
 //!
-//! There is one connection between any two ranks, over one socket or several, encrypted or not: `wire` makes one stream of
-//! bytes each way of them, and the rest knows nothing else. A connection carries frames (of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)), whose
-//! header of 64 bytes `frame.rs` lays down and, for puts and gets, `remote/frame.rs`.
+//! There is one connection between any two ranks, over one socket or several, encrypted or not: `wire` makes
+//! one stream of bytes each way of them, and the rest knows nothing else. A connection carries frames (of
+//! [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)), whose header of 64 bytes `frame.rs` lays down and, for
+//! puts and gets, `remote/frame.rs`.
 //!
-//! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted is read
-//! into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that the peer has not
-//! received yet; beyond that, for any message above [`MAX_EAGER_BYTES`], and for any but a small one while another is
-//! offered, it sends an offer, which the peer grants when a receive is posted, and which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between.
-//! So kept messages are bounded, none stands in the way of another, and a small message waits for at most a piece, or a
+//! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted
+//! is read into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that
+//! the peer has not received yet; beyond that, for any message above [`MAX_EAGER_BYTES`], and for any but a
+//! small one while another is offered, it sends an offer, which the peer grants when a receive is posted, and
+//! which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between. So kept messages
+//! are bounded, none stands in the way of another, and a small message waits for at most a piece, or a
 //! message, of 1 MiB and what the kernel has already taken.
 //!
-//! **Failure.** A connection that ends without bye or failure means that its peer has died: the transport fails, and
-//! the cause is sent to all peers, which pass it on, so that every rank names the rank that died. A rank that says bye
-//! has left in good order: what it sent can still be received, what it has taken back is passed over, and the others go on, but who
-//! then waits for it, or sends to it, fails with [`Error::PeerLost`] and tells all. A peer that sends what is no frame closes the transport with
+//! **Failure.** A connection that ends without bye or failure means that its peer has died: the transport
+//! fails, and the cause is sent to all peers, which pass it on, so that every rank names the rank that died.
+//! A rank that says bye has left in good order: what it sent can still be received, what it has taken back is
+//! passed over, and the others go on, but who then waits for it, or sends to it, fails with
+//! [`Error::PeerLost`] and tells all. A peer that sends what is no frame closes the transport with
 //! [`Error::Protocol`]; the others are told that it is lost.
 //!
-//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, see `link`; their
-//! socket carries the rest, and ends when one of them dies.
+//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, see `link`;
+//! their socket carries the rest, and ends when one of them dies.
 //!
-//! Both sides have proven to hold the job's key before a socket comes here. Who changes bytes on their way is found out
-//! where they are encrypted, and only there.
+//! Both sides have proven to hold the job's key before a socket comes here. Who changes bytes on their way is
+//! found out where they are encrypted, and only there.
 #![forbid(unsafe_code)]
 
 mod area;
@@ -82,23 +85,26 @@ const QUOTA: usize = 1 << 20;
 /// Connections that nothing waits for are looked at in every so many turns.
 const SWEEP_EVERY: u32 = 64;
 
-/// The same where all peers are on this host and share memory: little but the first put or get comes unasked on their sockets.
+/// The same where all peers are on this host and share memory: little but the first put or get comes unasked
+/// on their sockets.
 const SWEEP_LINKED_EVERY: u32 = 1024;
 
-/// Where all peers share memory, it is asked every so many turns whether a tick has passed since their sockets were looked at.
+/// Where all peers share memory, it is asked every so many turns whether a tick has passed since their
+/// sockets were looked at.
 const TURNS_PER_LOOK: u32 = 4;
-const _: () = assert!(SWEEP_EVERY.is_multiple_of(TURNS_PER_LOOK) && SWEEP_LINKED_EVERY.is_multiple_of(TURNS_PER_LOOK));
+const _: () =
+    assert!(SWEEP_EVERY.is_multiple_of(TURNS_PER_LOOK) && SWEEP_LINKED_EVERY.is_multiple_of(TURNS_PER_LOOK));
 
 /// From so many awaited connections on, the kernel is asked which of them have something.
 const MANY: usize = 8;
 
 /// The transport over TCP.
 ///
-/// Dropped, it writes what is queued for at most a second and says bye. It then waits, for ten seconds at most, until the
-/// kernel has sent everything: a socket that is closed before that loses what is left when its peer sends something. A
-/// message whose send has ended therefore arrives, unless the peer reads nothing for so long. One that has failed waits a second
-/// at most, for its last word to arrive. A copy of it that is dropped in
-/// a forked child does nothing of this.
+/// Dropped, it writes what is queued for at most a second and says bye. It then waits, for ten seconds at
+/// most, until the kernel has sent everything: a socket that is closed before that loses what is left when
+/// its peer sends something. A message whose send has ended therefore arrives, unless the peer reads nothing
+/// for so long. One that has failed waits a second at most, for its last word to arrive. A copy of it that is
+/// dropped in a forked child does nothing of this.
 pub struct Tcp {
     owner: Owner,
     rank: Rank,
@@ -139,7 +145,8 @@ struct Closed {
 }
 
 impl Tcp {
-    /// Makes a transport of sockets that are connected to every other rank, in the order of ranks, and authenticated.
+    /// Makes a transport of sockets that are connected to every other rank, in the order of ranks, and
+    /// authenticated.
     ///
     /// # Errors
     /// As [`over`](Self::over), with one socket for each other rank.
@@ -151,14 +158,14 @@ impl Tcp {
         )
     }
 
-    /// The same over several sockets for each other rank, all as many, in an order that both ends agree on; or over
-    /// encrypted ones.
+    /// The same over several sockets for each other rank, all as many, in an order that both ends agree on;
+    /// or over encrypted ones.
     ///
     /// The sockets are made non-blocking and set to send small messages at once.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there are not as many sockets for each other rank, 1 to [`MAX_LANES`], and none for
-    /// this one; [`Error::System`] when the system refuses to set one up.
+    /// [`Error::Unavailable`] when there are not as many sockets for each other rank, 1 to [`MAX_LANES`], and
+    /// none for this one; [`Error::System`] when the system refuses to set one up.
     pub fn over(rank: Rank, world_size: u32, lanes: Vec<Vec<Lane>>) -> Result<Self> {
         let count = lanes.iter().map(Vec::len).max().unwrap_or_default();
         let is_mesh = lanes.len() == world_size as usize
@@ -169,7 +176,8 @@ impl Tcp {
                 .enumerate()
                 .all(|(index, lanes)| lanes.len() == if index == rank.index() { 0 } else { count });
         if !is_mesh || (count == 0 && world_size > 1) {
-            let why = format!("rank {rank} of {world_size} must be connected equally often to every other rank");
+            let why =
+                format!("rank {rank} of {world_size} must be connected equally often to every other rank");
             return Err(Error::Unavailable { name: "tcp", why });
         }
         let poller = Poller::new()?;
@@ -204,8 +212,8 @@ impl Tcp {
 
     /// One turn of a transport that is open.
     ///
-    /// One system call for each awaited connection or, where those are many, one for all and one for each that has
-    /// something.
+    /// One system call for each awaited connection or, where those are many, one for all and one for each
+    /// that has something.
     fn turn(&mut self) -> bool {
         let mut moved = false;
         let is_many = self.awaited.len() >= MANY;

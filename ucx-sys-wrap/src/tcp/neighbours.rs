@@ -9,14 +9,16 @@ use crate::tick::tick;
 use crate::{Error, Failure, Rank, Result};
 
 impl Tcp {
-    /// Sends messages to the ranks of this host through the memory that they share with this rank; their sockets stay for
-    /// signs of life and for what is not a message. Must be called before anything is posted, by all of them.
+    /// Sends messages to the ranks of this host through the memory that they share with this rank; their
+    /// sockets stay for signs of life and for what is not a message. Must be called before anything is
+    /// posted, by all of them.
     ///
-    /// `may_read` says whether messages may be read from the memory of another process, where the system allows it:
-    /// long messages, and those that come before their receive, are faster so.
+    /// `may_read` says whether messages may be read from the memory of another process, where the system
+    /// allows it: long messages, and those that come before their receive, are faster so.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't be watched.
+    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't
+    /// be watched.
     pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
         let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
         self.poller.add_bell(links.bell())?;
@@ -24,9 +26,9 @@ impl Tcp {
         Ok(())
     }
 
-    /// Whether it is time to look at what is not awaited. Where all peers are neighbours, sockets say who has died, and carry
-    /// puts and gets, each of which has its connection looked at for a while: the others are looked at seldom while this rank
-    /// is busy, and at once when it sleeps.
+    /// Whether it is time to look at what is not awaited. Where all peers are neighbours, sockets say who has
+    /// died, and carry puts and gets, each of which has its connection looked at for a while: the others are
+    /// looked at seldom while this rank is busy, and at once when it sleeps.
     #[inline]
     pub(super) fn is_sweep_due(&self) -> bool {
         let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
@@ -34,14 +36,16 @@ impl Tcp {
             None if is_all_seen && !self.poller.has_processes() => return false,
             // Only processes are not seen.
             None if is_all_seen => SWEEP_LINKED_EVERY,
-            Some(links) if links.count() + 1 >= self.connections.len() && self.awaited.is_empty() => SWEEP_LINKED_EVERY,
+            Some(links) if links.count() + 1 >= self.connections.len() && self.awaited.is_empty() => {
+                SWEEP_LINKED_EVERY
+            }
             _ => SWEEP_EVERY,
         };
         self.turns.is_multiple_of(every)
     }
 
-    /// In some turns: whether it is time to look at the sockets of neighbours at least, where so many turns would be too seldom: a turn may
-    /// take milliseconds where processors are scarce.
+    /// In some turns: whether it is time to look at the sockets of neighbours at least, where so many turns
+    /// would be too seldom: a turn may take milliseconds where processors are scarce.
     #[inline]
     pub(super) fn is_look_due(&mut self) -> bool {
         let is_linked = self.links.as_ref().is_some_and(|links| links.count() + 1 >= self.connections.len());

@@ -153,7 +153,8 @@ impl Transport for Tcp {
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         self.sweep_next = true;
         let is_unread = |index: &usize| self.connections[*index].as_ref().is_some_and(Connection::has_unread);
-        if std::mem::take(&mut self.has_moved) || self.closed.is_some() || self.awaited.iter().any(is_unread) {
+        if std::mem::take(&mut self.has_moved) || self.closed.is_some() || self.awaited.iter().any(is_unread)
+        {
             return None;
         }
         if let Some(links) = &mut self.links {

@@ -1,7 +1,9 @@
-//! Which sockets have something, and which processes have ended: one epoll descriptor over all of them, level-triggered.
+//! Which sockets have something, and which processes have ended: one epoll descriptor over all of them,
+//! level-triggered.
 //!
-//! A watched socket costs the kernel a call back for each packet, 100 ns on the way of every message. So the sockets of a few
-//! peers that are read in every turn anyway are not watched, until somebody prepares to sleep.
+//! A watched socket costs the kernel a call back for each packet, 100 ns on the way of every message. So the
+//! sockets of a few peers that are read in every turn anyway are not watched, until somebody prepares to
+//! sleep.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,8 +24,8 @@ use crate::{Error, Result};
 /// Events that are taken from the kernel at once.
 const EVENTS: usize = 64;
 
-/// Turns without a preparation for sleep after which sockets are not watched any more: longer than it takes to spin, so
-/// that who sleeps often does not change what is watched each time.
+/// Turns without a preparation for sleep after which sockets are not watched any more: longer than it takes
+/// to spin, so that who sleeps often does not change what is watched each time.
 const WAKEFUL_TURNS: u32 = 4096;
 
 /// What names the processes of peers among what is watched: their rank and this.
@@ -46,7 +48,8 @@ pub(super) type Ready = ArrayVec<usize, EVENTS>;
 
 impl Poller {
     pub(super) fn new() -> Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::system("can't create epoll", error))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|error| Error::system("can't create epoll", error))?;
         let (processes, ended) = Default::default();
         Ok(Self { epoll: Arc::new(epoll), processes, ended, unwatched: ArrayVec::new(), watched_at: 0 })
     }
@@ -135,8 +138,8 @@ impl Poller {
         }
     }
 
-    /// Stops watching the socket of a connection that is read without, where there is room for it in the list of those, and
-    /// one socket alone.
+    /// Stops watching the socket of a connection that is read without, where there is room for it in the list
+    /// of those, and one socket alone.
     fn unwatch(&mut self, index: usize, connection: &mut Connection) {
         if let Some([lane]) = connection.wire_mut().map(Wire::lanes_mut)
             && !lane.interest.is_empty()
@@ -159,7 +162,8 @@ impl Poller {
         self.unwatched.clone()
     }
 
-    /// Waits at most `patience` for something; at zero, only looks. Processes that have ended go to [`ended`](Self::ended).
+    /// Waits at most `patience` for something; at zero, only looks. Processes that have ended go to
+    /// [`ended`](Self::ended).
     pub(super) fn wait(&mut self, patience: Duration) -> Ready {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
@@ -197,8 +201,8 @@ impl Tcp {
         }
     }
 
-    /// Stops watching connections that every turn reads, once nobody has prepared to sleep for a while. From time to time,
-    /// watches those again that no turn reads any more.
+    /// Stops watching connections that every turn reads, once nobody has prepared to sleep for a while. From
+    /// time to time, watches those again that no turn reads any more.
     pub(super) fn unwatch_awaited(&mut self) {
         if self.turns.wrapping_sub(self.poller.watched_at) < WAKEFUL_TURNS {
             return;

@@ -1,7 +1,7 @@
 //! Peers whose processes have ended, whatever becomes of their sockets.
 //!
-//! A process that has forked a child shares its sockets with it, so that they stay open when it dies. What it has sent is
-//! on its way then, and no end follows it: the peer is lost once nothing has come for a while.
+//! A process that has forked a child shares its sockets with it, so that they stay open when it dies. What it
+//! has sent is on its way then, and no end follows it: the peer is lost once nothing has come for a while.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,9 @@ use super::wire::Wire;
 use super::{QUOTA, Tcp};
 use crate::process::PeerProcess;
 
-/// How long nothing must come of a peer whose process has ended before nothing more will. Inside one network what was sent is
-/// there at once, or as fast as congestion control lets it; between two networks of a host it may be lost and sent again.
+/// How long nothing must come of a peer whose process has ended before nothing more will. Inside one network
+/// what was sent is there at once, or as fast as congestion control lets it; between two networks of a host
+/// it may be lost and sent again.
 const SETTLED_HERE: Duration = Duration::from_millis(50);
 const SETTLED_FAR: Duration = Duration::from_millis(500);
 
@@ -37,14 +38,13 @@ impl Tcp {
         self.poller.add_processes(processes);
     }
 
-    /// Takes what peers whose processes have ended have sent, and loses those of whom nothing more comes. Says whether
-    /// anything moved.
+    /// Takes what peers whose processes have ended have sent, and loses those of whom nothing more comes.
+    /// Says whether anything moved.
     #[cold]
     pub(super) fn settle_ended(&mut self) -> bool {
         let now = Instant::now();
         for index in std::mem::take(&mut self.poller.ended) {
-            let is_here =
-                matches!(self.connections.get(index), Some(Some(connection)) if connection.is_inside_network());
+            let is_here = matches!(self.connections.get(index), Some(Some(connection)) if connection.is_inside_network());
             let patience = if is_here { SETTLED_HERE } else { SETTLED_FAR };
             self.ended.push(Ended { index, quiet_since: now, patience });
         }
@@ -99,7 +99,8 @@ mod tests {
         }
         assert_eq!(transport.failure(), None, "it lives");
         let place = Place { region: 1, nonce: [0; 16], offset: 0 };
-        let sent: Vec<u8> = (0..100).flat_map(|number| RemoteFrame::Get(number, place, 8).encode(Rank(1))).collect();
+        let sent: Vec<u8> =
+            (0..100).flat_map(|number| RemoteFrame::Get(number, place, 8).encode(Rank(1))).collect();
         socket.write_all(&sent).unwrap();
         drop(process.stdin.take());
         process.wait().unwrap();

@@ -87,8 +87,9 @@ impl Queued {
         self.payload_slices(self.start + skip.saturating_sub(HEADER_BYTES), self.end, slices);
     }
 
-    /// Leaves a copy of what follows the first `skip` bytes, at least the header, that no send waits for; gives the
-    /// original. The copy has the payload of the later frames too, unless this one is to be the last.
+    /// Leaves a copy of what follows the first `skip` bytes, at least the header, that no send waits for;
+    /// gives the original. The copy has the payload of the later frames too, unless this one is to be the
+    /// last.
     pub(super) fn detach(&mut self, skip: usize, is_last: bool, statistics: &mut Statistics) -> Self {
         let start = self.start + skip - HEADER_BYTES;
         let end = if is_last { self.end } else { self.payload.len() };
@@ -100,7 +101,8 @@ impl Queued {
         statistics.bytes_copied += copy.len() as u64;
         drop(rest);
         let Self { offer, data, is_one_sided, .. } = *self;
-        let mut detached = Self { offer, data, is_one_sided, ..Self::new(self.header, Payload::Copied(copy)) };
+        let mut detached =
+            Self { offer, data, is_one_sided, ..Self::new(self.header, Payload::Copied(copy)) };
         detached.end = self.end - start;
         std::mem::replace(self, detached)
     }

@@ -10,7 +10,8 @@ use super::staging::Staging;
 use super::wire::Wire;
 use crate::{Mark, Signature, Statistics, Tag};
 
-/// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as announced.
+/// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as
+/// announced.
 const KEEP_STEP: usize = 128 << 10;
 
 /// A message of which the header and `received` bytes of payload are there.
@@ -27,8 +28,12 @@ pub(super) struct Arriving {
 impl Arriving {
     /// Payload of a put or get.
     pub(super) fn remote(payload_bytes: usize) -> Self {
-        let header =
-            Header { tag: Tag(0), signature: Signature::default(), mark: Mark::NONE, lengths: Sizes::default() };
+        let header = Header {
+            tag: Tag(0),
+            signature: Signature::default(),
+            mark: Mark::NONE,
+            lengths: Sizes::default(),
+        };
         Self { header, end: payload_bytes, received: 0, target: Target::Remote, offer: None }
     }
 
@@ -65,7 +70,8 @@ pub(super) fn read_in_place(
     let mut places = receives.places(key, &arriving.header.lengths, arriving.received, missing.min(limit));
     if missing <= limit {
         let room = staging.room();
-        // Of a message that goes on in the next frame no more than that frame's header is wanted outside its place.
+        // Of a message that goes on in the next frame no more than that frame's header is wanted outside its
+        // place.
         let wanted = if arriving.is_continued() { room.len().min(HEADER_BYTES) } else { room.len() };
         places.push(IoSliceMut::new(&mut room[..wanted]));
     }

@@ -25,7 +25,11 @@ impl Staging {
     }
 
     /// Reads into the free room; gives the bytes asked for and the bytes got.
-    pub(super) fn fill(&mut self, wire: &mut Wire, statistics: &mut Statistics) -> rustix::io::Result<(usize, usize)> {
+    pub(super) fn fill(
+        &mut self,
+        wire: &mut Wire,
+        statistics: &mut Statistics,
+    ) -> rustix::io::Result<(usize, usize)> {
         let room = self.room();
         let asked = room.len();
         let got = wire.read(&mut [IoSliceMut::new(room)], statistics)?;
@@ -33,7 +37,8 @@ impl Staging {
         Ok((asked, got))
     }
 
-    /// The free room, with what is staged moved to the front: less than a header, as all else has been consumed.
+    /// The free room, with what is staged moved to the front: less than a header, as all else has been
+    /// consumed.
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);

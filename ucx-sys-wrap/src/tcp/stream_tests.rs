@@ -1,4 +1,5 @@
-//! One connection against a stream of bytes: any split of valid frames gives the messages, any bytes at all no panic.
+//! One connection against a stream of bytes: any split of valid frames gives the messages, any bytes at all
+//! no panic.
 
 use std::collections::HashMap;
 use std::io::Write;

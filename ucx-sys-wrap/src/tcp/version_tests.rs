@@ -13,8 +13,12 @@ use crate::{Failure, Mark, Rank, Signature, Tag};
 fn frames() -> Vec<Frame> {
     let mut lengths = Sizes::default();
     [5, 600].into_iter().for_each(|length| lengths.push(length));
-    let header =
-        Header { tag: Tag::new(Rank(3), 1, 2, 3), signature: Signature([4; 16]), mark: Mark(0x0506_0708), lengths };
+    let header = Header {
+        tag: Tag::new(Rank(3), 1, 2, 3),
+        signature: Signature([4; 16]),
+        mark: Mark(0x0506_0708),
+        lengths,
+    };
     let place = Place { region: 9, nonce: [10; 16], offset: 11 };
     let remote = [
         RemoteFrame::Put(12, place, 13),
@@ -44,9 +48,14 @@ fn frames() -> Vec<Frame> {
 fn what_travels_on_a_connection_has_this_version() {
     let mut hash = Sha256::new();
     frames().iter().for_each(|frame| hash.update(encode(frame, Rank(30))));
-    let limits = [CREDIT_BYTES, MAX_MESSAGE_BYTES, MAX_EAGER_BYTES as u64, SEGMENT_BYTES as u64, PIECE_BYTES as u64];
+    let limits =
+        [CREDIT_BYTES, MAX_MESSAGE_BYTES, MAX_EAGER_BYTES as u64, SEGMENT_BYTES as u64, PIECE_BYTES as u64];
     limits.iter().for_each(|limit| hash.update(limit.to_le_bytes()));
     hash.update(cost(31).to_le_bytes());
     let digest: String = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!((WIRE_VERSION, &*digest), (10, "e0abdabd381d3a4a"), "bump bootstrap::WIRE_VERSION, then put both here");
+    assert_eq!(
+        (WIRE_VERSION, &*digest),
+        (10, "e0abdabd381d3a4a"),
+        "bump bootstrap::WIRE_VERSION, then put both here"
+    );
 }

@@ -1,10 +1,10 @@
 //! What a rank tells all others about itself when the world is made.
 //!
-//! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and its minor number, process and
-//! descriptor of the rank's word, 4 bytes each; the token, 16; the run of the rank's kernel, 16, zeros where it is not known;
-//! the control address: 16 bytes of IPv6 (or IPv4 mapped to it) and 4 of port; the length of the settings, 4; whether the rank
-//! has hardware by which other hosts reach its memory, 4; the settings that ranks must have alike; then UCX's worker
-//! address to the end.
+//! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and its minor number,
+//! process and descriptor of the rank's word, 4 bytes each; the token, 16; the run of the rank's kernel, 16,
+//! zeros where it is not known; the control address: 16 bytes of IPv6 (or IPv4 mapped to it) and 4 of port;
+//! the length of the settings, 4; whether the rank has hardware by which other hosts reach its memory, 4; the
+//! settings that ranks must have alike; then UCX's worker address to the end.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -45,8 +45,8 @@ pub(super) struct Card {
 }
 
 impl Card {
-    /// Whether `other` is of the same host, by the system's word. `BREVITY_HOST_ID` does not count: UCX does not know it, and
-    /// fetches from the memory of whom it can reach.
+    /// Whether `other` is of the same host, by the system's word. `BREVITY_HOST_ID` does not count: UCX does
+    /// not know it, and fetches from the memory of whom it can reach.
     pub(super) fn shares_host_with(&self, other: &Self) -> bool {
         self.boot.is_some() && self.boot == other.boot
     }
@@ -81,15 +81,21 @@ impl Card {
             let what = format!("{} bytes that are no UCX address of this library", bytes.len());
             Err(Error::Protocol { rank, what })
         };
-        let Some((fixed, rest)) = bytes.split_first_chunk::<FIXED_BYTES>().filter(|(fixed, _)| fixed[..4] == MAGIC)
+        let Some((fixed, rest)) =
+            bytes.split_first_chunk::<FIXED_BYTES>().filter(|(fixed, _)| fixed[..4] == MAGIC)
         else {
             return no_card();
         };
-        let number = |at: usize| fixed[at..at + 4].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
+        let number =
+            |at: usize| fixed[at..at + 4].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
         let disagreement =
             |what, found: String, expected: String| Err(Error::Disagreement { what, rank, found, expected });
         if number(VERSION_AT) != WIRE_VERSION {
-            return disagreement("wire version of ucx", number(VERSION_AT).to_string(), WIRE_VERSION.to_string());
+            return disagreement(
+                "wire version of ucx",
+                number(VERSION_AT).to_string(),
+                WIRE_VERSION.to_string(),
+            );
         }
         let (major, minor) = (number(8), number(12));
         if (major, minor) != ucx_version {
@@ -97,7 +103,8 @@ impl Card {
             return disagreement("UCX version", format!("{major}.{minor}"), expected);
         }
         let length = number(76) as usize;
-        let Some((settings, worker)) = rest.split_at_checked(length).filter(|_| length <= MAX_SETTINGS_BYTES) else {
+        let Some((settings, worker)) = rest.split_at_checked(length).filter(|_| length <= MAX_SETTINGS_BYTES)
+        else {
             return no_card();
         };
         let Ok(settings) = std::str::from_utf8(settings) else { return no_card() };
@@ -162,7 +169,9 @@ mod tests {
             [Some([8; 16]), Some([9; 16]), None].map(|boot| Card { boot, ..card("127.0.0.1:4000") });
         assert!(one.shares_host_with(&one) && !one.shares_host_with(&other));
         assert!(
-            !unknown.shares_host_with(&unknown) && !unknown.shares_host_with(&one) && !one.shares_host_with(&unknown)
+            !unknown.shares_host_with(&unknown)
+                && !unknown.shares_host_with(&one)
+                && !one.shares_host_with(&unknown)
         );
     }
 
@@ -174,7 +183,10 @@ mod tests {
             Card::decode(&bytes, Rank(1), (1, 13)).expect_err("a card that is wrong").to_string()
         };
         assert!(refusal(|bytes| bytes.truncate(76)).contains("76 bytes that are no UCX address"));
-        assert!(refusal(|bytes| bytes.truncate(84 + 11)).contains("no UCX address"), "settings, and nothing more");
+        assert!(
+            refusal(|bytes| bytes.truncate(84 + 11)).contains("no UCX address"),
+            "settings, and nothing more"
+        );
         assert!(refusal(|bytes| bytes[76] = 200).contains("no UCX address"), "settings longer than the card");
         assert!(refusal(|bytes| bytes[79] = 200).contains("no UCX address"));
         assert!(refusal(|bytes| bytes[80] = 2).contains("no UCX address"), "neither yes nor no");

@@ -31,8 +31,8 @@ impl Engine {
             closing.retain(|request| !self.free_if_complete(*request));
         }
         for request in closing {
-            // SAFETY: a request of this worker that is not freed. It need not be complete: UCX then frees it when it is,
-            // and ends the process when its worker goes before and somebody still has it.
+            // SAFETY: a request of this worker that is not freed. It need not be complete: UCX then frees it
+            // when it is, and ends the process when its worker goes before and somebody still has it.
             unsafe { self.ucp.ucp_request_free(request) };
         }
     }

@@ -13,7 +13,8 @@ use crate::Rank;
 
 /// The inbox of a worker, what is asked of memory, and the flights of its operations.
 ///
-/// Invariants: it lies on the heap at a fixed address and is freed after the worker. `worker` is null or lives.
+/// Invariants: it lies on the heap at a fixed address and is freed after the worker. `worker` is null or
+/// lives.
 pub(super) struct Desk {
     pub(super) own: Rank,
     pub(super) inbox: Inbox,
@@ -32,7 +33,8 @@ impl Desk {
         Self { own, inbox, requests, flights: Flights::new(), ucp, worker: null_mut(), is_leaving: false }
     }
 
-    /// Begins to fetch what is due to be fetched next: in the handler that it has been offered to, and not a turn later.
+    /// Begins to fetch what is due to be fetched next: in the handler that it has been offered to, and not a
+    /// turn later.
     pub(super) fn fetch_due(&mut self) {
         while !self.is_leaving
             && let Some((number, part, offer)) = self.inbox.next_fetch()
@@ -43,12 +45,14 @@ impl Desk {
         }
     }
 
-    /// Begins to fetch an offered payload to a part of a receive; gives the offer back if the receive is over.
+    /// Begins to fetch an offered payload to a part of a receive; gives the offer back if the receive is
+    /// over.
     pub(super) fn fetch(&mut self, number: u64, part: usize, offer: Offer) -> Option<Offer> {
         let bytes = offer.bytes;
         let place = self.inbox.receive(number).and_then(|incoming| incoming.place(part, bytes));
         let Some(place) = place.map(|place| NonNull::from(place).cast()) else { return Some(offer) };
-        // SAFETY: whoever made the lease keeps the place, of so many bytes, until it is given back, when the flight is reaped.
+        // SAFETY: whoever made the lease keeps the place, of so many bytes, until it is given back, when the
+        // flight is reaped.
         let flight = unsafe { self.fetch_to(place, offer) };
         if let Some(incoming) = self.inbox.receive(number) {
             incoming.comes(Some((flight, bytes)));
@@ -70,16 +74,19 @@ impl Desk {
         }
         let mut param = ucp_request_param_t {
             // Not completed without a callback: then there is one way to learn the length.
-            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK
+                | UCP_OP_ATTR_FIELD_USER_DATA
+                | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
             user_data: flight.user_data(),
             ..Default::default()
         };
         param.cb.recv_am = Some(fetch_ended);
         let place = place.as_ptr().cast();
-        // SAFETY: the worker lives; the offer is used once, in its handler, which UCX allows, or after it; the caller keeps the
-        // place; the record outlives the worker. The call runs no handler: those run in progress, and there is no endpoint
-        // to this rank.
-        let request = unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), place, bytes, &param) };
+        // SAFETY: the worker lives; the offer is used once, in its handler, which UCX allows, or after it;
+        // the caller keeps the place; the record outlives the worker. The call runs no handler: those run in
+        // progress, and there is no endpoint to this rank.
+        let request =
+            unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), place, bytes, &param) };
         take_down(record, request);
         flight
     }

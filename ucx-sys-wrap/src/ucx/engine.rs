@@ -32,10 +32,11 @@ pub(super) enum Manner {
 
 /// A context with one worker and an endpoint to each peer.
 ///
-/// Invariants: the pointers are null or were made by `ucp`, and each is released once, in the order endpoints, worker,
-/// context; `desk` is freed after the worker, whose callbacks write it, or when nobody will make a leaked one progress. It is reached through this (or, in callbacks,
-/// while a method of this calls UCX), never by two at a time. A null worker means that UCX is torn down: nothing is
-/// sent, received or written any more.
+/// Invariants: the pointers are null or were made by `ucp`, and each is released once, in the order
+/// endpoints, worker, context; `desk` is freed after the worker, whose callbacks write it, or when nobody
+/// will make a leaked one progress. It is reached through this (or, in callbacks, while a method of this
+/// calls UCX), never by two at a time. A null worker means that UCX is torn down: nothing is sent, received
+/// or written any more.
 pub(super) struct Engine {
     pub(super) ucp: &'static Ucp,
     pub(super) endpoints: Vec<ucp_ep_h>,
@@ -52,8 +53,8 @@ pub(super) struct Engine {
     pub(super) is_connected: bool,
 }
 
-// SAFETY: the worker's thread mode is serialized: any thread may enter it, one at a time, which `&mut` of the owner
-// ensures. The context and the flights are used through the worker only.
+// SAFETY: the worker's thread mode is serialized: any thread may enter it, one at a time, which `&mut` of the
+// owner ensures. The context and the flights are used through the worker only.
 unsafe impl Send for Engine {}
 
 /// How long what UCX can do by itself may take when it is torn down.
@@ -69,7 +70,10 @@ impl Engine {
             context: null_mut(),
             has_allocated: Cell::new(false),
             desk: NonNull::from(Box::leak(Box::new(Desk::new(ucp, own, world_size)))),
-            short: ucp_request_param_t { op_attr_mask: UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL, ..Default::default() },
+            short: ucp_request_param_t {
+                op_attr_mask: UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
+                ..Default::default()
+            },
             has_sockets_only: tuning.has_sockets_only,
             is_connected: false,
         };
@@ -114,12 +118,14 @@ impl Engine {
         // SAFETY: the context lives until this is dropped; the worker is written to a field of ours.
         let status = unsafe { self.ucp.ucp_worker_create(self.context, &params, &mut self.worker) };
         check(self.ucp, "ucp_worker_create", status)?;
-        let mut attributes = ucp_worker_attr_t { field_mask: UCP_WORKER_ATTR_FIELD_THREAD_MODE, ..Default::default() };
+        let mut attributes =
+            ucp_worker_attr_t { field_mask: UCP_WORKER_ATTR_FIELD_THREAD_MODE, ..Default::default() };
         // SAFETY: the worker lives, the attributes are ours.
         let status = unsafe { self.ucp.ucp_worker_query(self.worker, &mut attributes) };
         check(self.ucp, "ucp_worker_query", status)?;
         if attributes.thread_mode == ucs_thread_mode_t::UCS_THREAD_MODE_SINGLE {
-            let why = "this UCX binds a worker to one thread; install one that is built with --enable-mt".into();
+            let why =
+                "this UCX binds a worker to one thread; install one that is built with --enable-mt".into();
             return Err(Error::Unavailable { name: "ucx", why });
         }
         Ok(())
@@ -138,10 +144,11 @@ impl Engine {
         Ok(bytes)
     }
 
-    /// Makes the endpoint to `peer`, whose worker has this address. The connection is made as messages are sent.
+    /// Makes the endpoint to `peer`, whose worker has this address. The connection is made as messages are
+    /// sent.
     ///
-    /// UCX reads the address without a length: it must be the very bytes that [`address`](Self::address) gave to a rank
-    /// of the same UCX version.
+    /// UCX reads the address without a length: it must be the very bytes that [`address`](Self::address) gave
+    /// to a rank of the same UCX version.
     pub(super) fn connect(&mut self, peer: Rank, address: &[u8]) -> Result<()> {
         // A copy, aligned as the allocator aligns and with room behind it.
         let mut aligned = vec![0u64; address.len() / 8 + 9];
@@ -202,15 +209,16 @@ impl Engine {
 
     #[inline]
     pub(super) fn desk(&mut self) -> &mut Desk {
-        // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that makes progress, and with it the
-        // handlers that use the desk, can run meanwhile.
+        // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that makes progress, and
+        // with it the handlers that use the desk, can run meanwhile.
         unsafe { self.desk.as_mut() }
     }
 
     /// The same, to look at.
     #[inline]
     pub(super) fn seen_inbox(&self) -> &Inbox {
-        // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut self`.
+        // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut
+        // self`.
         unsafe { &self.desk.as_ref().inbox }
     }
 
@@ -220,12 +228,12 @@ impl Engine {
         self.seen_inbox().is_idle() && self.seen_requests().is_idle()
     }
 
-    /// Begins to send `header_bytes` of the flight's header and a payload to handler `id`; the flight says when it is
-    /// over.
+    /// Begins to send `header_bytes` of the flight's header and a payload to handler `id`; the flight says
+    /// when it is over.
     ///
     /// # Safety
-    /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `flight` is in no other use,
-    /// and its header is not written until then.
+    /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `flight` is in no
+    /// other use, and its header is not written until then.
     #[inline]
     pub(super) unsafe fn send(
         &mut self,
@@ -254,31 +262,42 @@ impl Engine {
         param.cb.send = Some(send_ended);
         let mut payload = (bytes.cast(), length);
         if manner == Manner::InOnePiece {
-            // UCX sends contiguous bytes in several pieces, however few they are, and copies lists of stretches.
+            // UCX sends contiguous bytes in several pieces, however few they are, and copies lists of
+            // stretches.
             param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
             param.datatype = ucp_dt_make_iov();
             record.stretch.set(ucp_dt_iov_t { buffer: bytes.cast_mut().cast(), length });
             payload = (record.stretch.as_ptr().cast_const().cast(), 1);
         }
         let (endpoint, header) = (self.endpoints[to.index()], flight.header().cast());
-        // SAFETY: the endpoint lives as the worker does; the caller keeps header and bytes; the record outlives the
-        // worker.
-        let request =
-            unsafe { self.ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, payload.0, payload.1, &param) };
+        // SAFETY: the endpoint lives as the worker does; the caller keeps header and bytes; the record
+        // outlives the worker.
+        let request = unsafe {
+            self.ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, payload.0, payload.1, &param)
+        };
         take_down(record, request);
     }
 
-    /// Sends a header and a payload to handler `id`, if UCX can do that before this returns; says whether it has. Else nothing
-    /// has happened.
+    /// Sends a header and a payload to handler `id`, if UCX can do that before this returns; says whether it
+    /// has. Else nothing has happened.
     #[inline]
     pub(super) fn send_short(&mut self, to: Rank, id: u32, header: &[u8], payload: &[u8]) -> bool {
         let Some(endpoint) = self.endpoints.get(to.index()).filter(|endpoint| !endpoint.is_null()) else {
             return false;
         };
         let (start, bytes) = (payload.as_ptr().cast(), payload.len());
-        // SAFETY: the endpoint lives as the worker does. UCX copies header and payload before it returns, or refuses.
+        // SAFETY: the endpoint lives as the worker does. UCX copies header and payload before it returns, or
+        // refuses.
         let status = unsafe {
-            self.ucp.ucp_am_send_nbx(*endpoint, id, header.as_ptr().cast(), header.len(), start, bytes, &self.short)
+            self.ucp.ucp_am_send_nbx(
+                *endpoint,
+                id,
+                header.as_ptr().cast(),
+                header.len(),
+                start,
+                bytes,
+                &self.short,
+            )
         };
         status.is_null()
     }
@@ -319,7 +338,8 @@ impl Engine {
         }
     }
 
-    /// The outcome of an operation that is over, or `None`; afterwards UCX does not touch its memory. Frees its request.
+    /// The outcome of an operation that is over, or `None`; afterwards UCX does not touch its memory. Frees
+    /// its request.
     #[inline]
     pub(super) fn reap(&self, flight: &Flight) -> Option<(ucs_status_t, usize)> {
         let record = flight.record();
@@ -376,15 +396,16 @@ impl Engine {
         if !self.worker.is_null() {
             // What UCX warns of is known: offers that nobody has taken, sends that nobody has received.
             let _quiet = Quiet::begin(self.ucp);
-            // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of ours.
+            // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of
+            // ours.
             unsafe { self.ucp.ucp_worker_destroy(self.worker) };
             self.worker = null_mut();
             self.desk().worker = null_mut();
         }
     }
 
-    /// Destroys the context, whose worker and registrations are gone; leaks it if it has allocated memory, which peers
-    /// may still reach and UCX would free.
+    /// Destroys the context, whose worker and registrations are gone; leaks it if it has allocated memory,
+    /// which peers may still reach and UCX would free.
     pub(super) fn destroy_context(&mut self) {
         if self.has_allocated.get() {
             self.context = null_mut();
@@ -405,8 +426,8 @@ impl Engine {
         self.desk().worker = null_mut();
     }
 
-    /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when its worker is
-    /// destroyed in the middle of one.
+    /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when
+    /// its worker is destroyed in the middle of one.
     fn finish_fetches(&mut self) {
         let start = Instant::now();
         while !self.is_quiet() && self.progress() && start.elapsed() < FETCH_PATIENCE {}
@@ -440,8 +461,8 @@ impl Drop for Engine {
         if inside.is_some() && (self.is_connected || self.peers().is_empty()) {
             self.tear_down();
         }
-        // Else it is leaked: the process exits, or a connection is being made, and UCX 1.13 ends the process when one is
-        // destroyed then. Nobody makes it progress any more.
+        // Else it is leaked: the process exits, or a connection is being made, and UCX 1.13 ends the process
+        // when one is destroyed then. Nobody makes it progress any more.
         // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
         drop(unsafe { Box::from_raw(self.desk.as_ptr()) });
     }
@@ -449,8 +470,9 @@ impl Drop for Engine {
 
 /// Hears that an endpoint has failed.
 ///
-/// It has nothing to do: what was under way there ends with an error, and liveness says who is lost. But an error that
-/// nobody hears UCX takes for fatal: it would end the process when a peer dies whose memory is being read.
+/// It has nothing to do: what was under way there ends with an error, and liveness says who is lost. But an
+/// error that nobody hears UCX takes for fatal: it would end the process when a peer dies whose memory is
+/// being read.
 unsafe extern "C" fn endpoint_failed(_: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
     tracing::debug!(status = status.0, "UCX has lost an endpoint");
 }

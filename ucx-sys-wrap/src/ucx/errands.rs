@@ -28,17 +28,19 @@ impl Engine {
                 Errand::Send { to, frame, bytes } => self.send_frame(to, &frame, bytes),
                 Errand::Fetch { offer, into, answer } => {
                     let (bytes, target) = (offer.bytes, self.requests().target(&into));
-                    let place =
-                        target.filter(|(_, length)| *length == bytes).and_then(|(start, _)| NonNull::new(start));
+                    let place = target
+                        .filter(|(_, length)| *length == bytes)
+                        .and_then(|(start, _)| NonNull::new(start));
                     let Some(place) = place else {
                         // Nobody waits for it any more.
                         self.release(offer);
                         continue;
                     };
-                    // SAFETY: so many bytes, which are kept with the flight until it is reaped: a region's, which are
-                    // not reached but by raw pointers, or a part's, whose lease nobody else has.
+                    // SAFETY: so many bytes, which are kept with the flight until it is reaped: a region's,
+                    // which are not reached but by raw pointers, or a part's, whose lease nobody else has.
                     let flight = unsafe { self.desk().fetch_to(place, offer) };
-                    let then = answer.map_or(Then::Served(self.desk().own), |(to, number)| Then::Answer(to, number));
+                    let then =
+                        answer.map_or(Then::Served(self.desk().own), |(to, number)| Then::Answer(to, number));
                     self.requests().keep(flight, into, bytes, then);
                 }
                 Errand::Release(offer) => self.release(offer),
@@ -70,7 +72,8 @@ impl Engine {
         Some((peer, result.and(canceled), is_fetched))
     }
 
-    /// Ends what the requests have begun: operations with `error`, and its work for peers, once UCX is torn down.
+    /// Ends what the requests have begun: operations with `error`, and its work for peers, once UCX is torn
+    /// down.
     pub(super) fn close_requests(&mut self, error: &Error, is_torn_down: bool) {
         self.requests().close(error, is_torn_down);
         if is_torn_down {
@@ -86,13 +89,14 @@ impl Engine {
         let room = unsafe { flight.header_mut() };
         room[..FRAME_BYTES].copy_from_slice(&frame.encode(own));
         let manner = if payload.1 <= AT_ONCE_BYTES { Manner::Any } else { Manner::Offer };
-        // SAFETY: the bytes are kept with the flight until it is reaped; those of a region may change, and whatever they are
-        // is sent.
+        // SAFETY: the bytes are kept with the flight until it is reaped; those of a region may change, and
+        // whatever they are is sent.
         unsafe { self.send(to, (ACCESS, manner), FRAME_BYTES, payload, &flight) };
         self.requests().keep(flight, bytes, 0, Then::Served(to));
     }
 
-    /// Lets go of the memory that UCX has done with, and tells peers whose bytes have come. Says whether there was any.
+    /// Lets go of the memory that UCX has done with, and tells peers whose bytes have come. Says whether
+    /// there was any.
     fn end_carried(&mut self) -> bool {
         let is_torn_down = self.requests().is_torn_down;
         let mut carried = std::mem::take(&mut self.requests().carried);

@@ -1,10 +1,12 @@
 //! A process that exits while some of its threads use UCX.
 //!
-//! `exit` runs the handlers that were registered and then the destructors of the libraries, and all the while the other
-//! threads go on. UCX's destructors take away what its calls use (its asynchronous contexts, its memory hooks): a thread
-//! that is inside, or comes in later, crashes. So when UCX is loaded a handler is registered, which runs before the
-//! destructors of UCX's own libraries. It has the transports leave that a [`Port`] holds, and then waits until nobody makes or
-//! drops one: until then whoever drops one says all that it has to say. What is made or dropped later does not enter UCX. Calls that are under way in other threads end as after [`Port::abort`].
+//! `exit` runs the handlers that were registered and then the destructors of the libraries, and all the while
+//! the other threads go on. UCX's destructors take away what its calls use (its asynchronous contexts, its
+//! memory hooks): a thread that is inside, or comes in later, crashes. So when UCX is loaded a handler is
+//! registered, which runs before the destructors of UCX's own libraries. It has the transports leave that a
+//! [`Port`] holds, and then waits until nobody makes or drops one: until then whoever drops one says all that
+//! it has to say. What is made or dropped later does not enter UCX. Calls that are under way in other threads
+//! end as after [`Port::abort`].
 //!
 //! Operations cost nothing for this: the port's own lock keeps the other threads out.
 
@@ -20,7 +22,8 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::buffer::Port;
 use crate::{Error, Result};
 
-/// How long an exit waits for threads that are inside. It goes on without them: a crash is not worse than a hang.
+/// How long an exit waits for threads that are inside. It goes on without them: a crash is not worse than a
+/// hang.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether the process has begun to exit: nothing new is begun.
@@ -48,7 +51,8 @@ pub(super) fn prepare() {
         fn atexit(handler: extern "C" fn()) -> c_int;
     }
     if PROCESS.set(process::id()).is_ok() {
-        // SAFETY: the handler is a function of this library, does not panic, and lives as long as the library does.
+        // SAFETY: the handler is a function of this library, does not panic, and lives as long as the library
+        // does.
         let status = unsafe { atexit(leave_all) };
         if status != 0 {
             tracing::warn!("no handler can be registered: exiting while threads use UCX may crash");
@@ -56,7 +60,8 @@ pub(super) fn prepare() {
     }
 }
 
-/// Enters UCX, without a port; `None` when it may go at any moment, because the process exits: then its objects are left to it.
+/// Enters UCX, without a port; `None` when it may go at any moment, because the process exits: then its
+/// objects are left to it.
 pub(crate) fn enter() -> Option<Inside> {
     // Recursive: who fails to make something drops it inside.
     let inside = Inside(INSIDE.read_recursive());
@@ -68,7 +73,9 @@ pub(crate) fn enter() -> Option<Inside> {
 /// # Errors
 /// [`Error::Unavailable`] when the process exits.
 pub(super) fn enter_to_make() -> Result<Inside> {
-    enter().filter(|_| !has_begun()).ok_or_else(|| Error::Unavailable { name: "ucx", why: "the process exits".into() })
+    enter()
+        .filter(|_| !has_begun())
+        .ok_or_else(|| Error::Unavailable { name: "ucx", why: "the process exits".into() })
 }
 
 /// Whether the process has begun to exit.
@@ -121,8 +128,8 @@ mod tests {
     const NAME: &str = "ucx::exiting::tests::who_drops_while_exit_waits_for_another_enters_ucx";
     const CHILD: &str = "BREVITY_TEST_EXITS";
 
-    /// In a process of its own, because it exits: with the port of one group in use by a thread that lets go of it only once
-    /// another has dropped its group.
+    /// In a process of its own, because it exits: with the port of one group in use by a thread that lets go
+    /// of it only once another has dropped its group.
     #[test]
     fn who_drops_while_exit_waits_for_another_enters_ucx() {
         if std::env::var_os(CHILD).is_some() {
@@ -146,7 +153,8 @@ mod tests {
         unsafe extern "C" {
             fn atexit(handler: extern "C" fn()) -> c_int;
         }
-        // SAFETY: the handler is a function of this program. Registered before UCX is loaded, it runs after `leave_all`.
+        // SAFETY: the handler is a function of this program. Registered before UCX is loaded, it runs after
+        // `leave_all`.
         assert_eq!(unsafe { atexit(say_after) }, 0);
         let ranks = world(2, &[]).into_iter().map(|rank| Port::new(Box::new(rank)));
         let [used, dropped] = <[Arc<Port>; 2]>::try_from(ranks.collect::<Vec<_>>()).ok().unwrap();

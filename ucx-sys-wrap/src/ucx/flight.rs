@@ -13,9 +13,9 @@ const BATCH: usize = 32;
 
 /// What UCX's callback writes for one operation.
 ///
-/// Invariants: it lies on the heap at a fixed address until the [`Flights`] that made it are dropped, which is after
-/// the worker is gone. It is only ever reached through shared references, so a callback that runs inside one of our
-/// UCX calls may write it while we hold one. One thread at a time, as the worker.
+/// Invariants: it lies on the heap at a fixed address until the [`Flights`] that made it are dropped, which
+/// is after the worker is gone. It is only ever reached through shared references, so a callback that runs
+/// inside one of our UCX calls may write it while we hold one. One thread at a time, as the worker.
 pub(super) struct Record {
     pub(super) state: Cell<State>,
     pub(super) status: Cell<ucs_status_t>,
@@ -36,11 +36,12 @@ pub(super) enum State {
     Over,
 }
 
-/// The sole handle of a [`Record`] that is in use; comes from [`Flights::take`] and goes back with [`Flights::put`].
+/// The sole handle of a [`Record`] that is in use; comes from [`Flights::take`] and goes back with
+/// [`Flights::put`].
 pub(super) struct Flight(NonNull<Record>);
 
-// SAFETY: records are written by callbacks of the worker and read by the owner of both, `Ucx`, which moves between
-// threads with all its flights at once.
+// SAFETY: records are written by callbacks of the worker and read by the owner of both, `Ucx`, which moves
+// between threads with all its flights at once.
 unsafe impl Send for Flight {}
 // SAFETY: as above.
 unsafe impl Send for Flights {}
@@ -86,7 +87,11 @@ impl Flight {
 }
 
 /// The callback of a send.
-pub(super) unsafe extern "C" fn send_ended(_request: *mut c_void, status: ucs_status_t, user_data: *mut c_void) {
+pub(super) unsafe extern "C" fn send_ended(
+    _request: *mut c_void,
+    status: ucs_status_t,
+    user_data: *mut c_void,
+) {
     // SAFETY: `user_data` is the record of a flight, which lives until the worker is gone.
     let record = unsafe { &*user_data.cast::<Record>() };
     record.end(status, 0);
@@ -166,7 +171,8 @@ impl Flights {
 impl Drop for Flights {
     fn drop(&mut self) {
         for record in self.records.drain(..) {
-            // SAFETY: leaked from a box when it was made; the worker is gone, and handles are not used after this.
+            // SAFETY: leaked from a box when it was made; the worker is gone, and handles are not used after
+            // this.
             drop(unsafe { Box::from_raw(record.as_ptr()) });
         }
     }
@@ -226,7 +232,8 @@ impl<const BYTES: usize> Bounces<BYTES> {
 impl<const BYTES: usize> Drop for Bounces<BYTES> {
     fn drop(&mut self) {
         for memory in self.all.drain(..) {
-            // SAFETY: leaked from a box when it was made; the worker is gone, and handles are not used after this.
+            // SAFETY: leaked from a box when it was made; the worker is gone, and handles are not used after
+            // this.
             drop(unsafe { Box::from_raw(memory.as_ptr()) });
         }
     }

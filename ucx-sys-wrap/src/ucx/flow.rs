@@ -1,17 +1,18 @@
 //! How much may be on its way to a peer that it has not asked for.
 //!
-//! A message whose payload is sent at once is copied by its receiver if no receive waits for it. So that this memory is
-//! bounded, such messages count against a credit of [`CREDIT_BYTES`] from one rank to another; a sender without credit
-//! only offers its payload, which the receiver fetches when it is wanted. So no message has to wait for another.
-//! The receiver says in every message, or in a [`Word`] for that purpose, how much it has consumed, in blocks of
+//! A message whose payload is sent at once is copied by its receiver if no receive waits for it. So that this
+//! memory is bounded, such messages count against a credit of [`CREDIT_BYTES`] from one rank to another; a
+//! sender without credit only offers its payload, which the receiver fetches when it is wanted. So no message
+//! has to wait for another. The receiver says in every message, or in a [`Word`] for that purpose, how much
+//! it has consumed, in blocks of
 //! [`BLOCK_BYTES`]: a word says all of it, a message modulo 256, which is more than the credit has blocks.
 //!
-//! UCX may let one overtake another. What a message says means something only to who has heard nothing newer: 128 blocks
-//! later it would seem to say that more was consumed, not less. So a word says after how many messages it was sent, and what a
-//! message says that was sent before the newest that was heard is not read.
+//! UCX may let one overtake another. What a message says means something only to who has heard nothing newer:
+//! 128 blocks later it would seem to say that more was consumed, not less. So a word says after how many
+//! messages it was sent, and what a message says that was sent before the newest that was heard is not read.
 //!
-//! Messages are taken in the order in which they were sent, so a message need not say what the one before has said: its
-//! signature.
+//! Messages are taken in the order in which they were sent, so a message need not say what the one before has
+//! said: its signature.
 
 use super::header::Header;
 use crate::{Rank, Signature};
@@ -131,8 +132,8 @@ impl Flow {
         true
     }
 
-    /// A message says what the peer has consumed: the one before which `distance` others are to be taken. False if that is
-    /// more than was sent.
+    /// A message says what the peer has consumed: the one before which `distance` others are to be taken.
+    /// False if that is more than was sent.
     #[inline]
     pub(super) fn hear(&mut self, distance: u16, consumed: u8) -> bool {
         let distance = distance.into();
@@ -241,8 +242,8 @@ mod tests {
         assert!(flow.hear_word(&word(1)));
     }
 
-    /// What a receiver says comes in any order within a window of some hundred; what it consumes meanwhile is far more than
-    /// messages can count.
+    /// What a receiver says comes in any order within a window of some hundred; what it consumes meanwhile is
+    /// far more than messages can count.
     #[test]
     fn whatever_overtakes_what_no_credit_is_made_up() {
         enum Said {

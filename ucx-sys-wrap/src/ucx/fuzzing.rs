@@ -1,4 +1,5 @@
-//! What ranks over UCX tell each other: cards and notices; and an inbox against whatever arrives, in whatever order.
+//! What ranks over UCX tell each other: cards and notices; and an inbox against whatever arrives, in whatever
+//! order.
 
 use std::ptr::NonNull;
 
@@ -16,7 +17,8 @@ use crate::{Envelope, Error, Lengths, Mark, Rank, Signature, Tag};
 
 const PEER: Rank = Rank(1);
 
-/// Reads bytes as a card, whatever version it says that it is of, and as a notice; what is understood is written again.
+/// Reads bytes as a card, whatever version it says that it is of, and as a notice; what is understood is
+/// written again.
 pub fn ucx_cards(data: &[u8]) {
     if let Some(card) = card(data) {
         assert!(Card::decode(&card.encode(), PEER, (1, 13)).is_ok_and(|again| again == card), "{card:?}");
@@ -68,7 +70,8 @@ impl Bench {
                 self.arrive(header, &vec![payload; count], is_offered);
             }
             3 => {
-                let (serial, part, is_counted) = (bytes.byte()?.into(), bytes.byte()?, bytes.byte()? % 2 == 1);
+                let (serial, part, is_counted) =
+                    (bytes.byte()?.into(), bytes.byte()?, bytes.byte()? % 2 == 1);
                 let (count, is_offered) = (bytes.word()?, bytes.byte()? % 2 == 1);
                 let header = PieceHeader { from: PEER, serial, part, is_counted }.encode();
                 self.inbox.piece(&header, payload(&vec![part; count], is_offered));
@@ -155,7 +158,8 @@ impl Bench {
     fn finish(mut self) {
         self.inbox.close(&Error::Closed);
         for (_, number) in &self.receives {
-            let is_waiting = number.and_then(|number| self.inbox.receive(number)).is_some_and(|it| it.is_waiting());
+            let is_waiting =
+                number.and_then(|number| self.inbox.receive(number)).is_some_and(|it| it.is_waiting());
             assert!(!is_waiting, "a receive goes on");
         }
     }
@@ -177,12 +181,16 @@ fn payload(bytes: &[u8], is_offered: bool) -> Payload<'_> {
 mod tests {
     use super::*;
 
-    /// Who changes what a card is makes these anew: from others the fuzzer does not get past their first fields.
+    /// Who changes what a card is makes these anew: from others the fuzzer does not get past their first
+    /// fields.
     #[test]
     fn what_the_fuzzer_begins_with_are_cards() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/ucx_cards");
         let read = |name: &str| card(&std::fs::read(folder.join(name)).unwrap());
-        assert_eq!(read("card").map(|card| (card.settings, card.worker.len())), Some(("UCX_TLS=all".into(), 3)));
+        assert_eq!(
+            read("card").map(|card| (card.settings, card.worker.len())),
+            Some(("UCX_TLS=all".into(), 3))
+        );
         assert!(read("bare_card").is_some_and(|card| card.boot.is_none()));
     }
 }

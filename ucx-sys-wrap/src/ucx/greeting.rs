@@ -1,10 +1,10 @@
 //! Making all connections before the first message.
 //!
-//! UCX makes a connection when something is sent. Making all of them at once spares the first messages the time, and
-//! nobody can leave before all have joined. And UCX 1.13 ends the process when an endpoint goes, here or because its
-//! peer has gone, that still has a part of its connecting to do. So: every rank hears from every other; then it
-//! flushes its endpoints, which includes what connecting has queued; then every rank hears from every other that this
-//! is done, and goes on making progress until then.
+//! UCX makes a connection when something is sent. Making all of them at once spares the first messages the
+//! time, and nobody can leave before all have joined. And UCX 1.13 ends the process when an endpoint goes,
+//! here or because its peer has gone, that still has a part of its connecting to do. So: every rank hears
+//! from every other; then it flushes its endpoints, which includes what connecting has queued; then every
+//! rank hears from every other that this is done, and goes on making progress until then.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,8 @@ struct Patience<'a> {
 /// Connects to all peers, within `most`.
 ///
 /// # Errors
-/// [`Error::MissingRanks`] for those that are not heard from in time; what the meeting says of those that have gone.
+/// [`Error::MissingRanks`] for those that are not heard from in time; what the meeting says of those that
+/// have gone.
 pub(super) fn greet(own: Rank, engine: &mut Engine, meeting: &mut dyn Meeting, most: Duration) -> Result<()> {
     let patience = &mut Patience { meeting, start: Instant::now(), most, next_check: CHECK_EVERY };
     exchange_greetings(own, engine, 0, patience)?;

@@ -39,8 +39,8 @@ pub(super) fn note(from: Rank, time: u8) -> [u8; NOTE_BYTES] {
 /// Has what arrives put into the inbox of `desk`, and fetched.
 ///
 /// # Safety
-/// The worker lives, and is the desk's. The desk lives as long as the worker makes progress, and nobody else has a
-/// reference to it during calls that make progress.
+/// The worker lives, and is the desk's. The desk lives as long as the worker makes progress, and nobody else
+/// has a reference to it during calls that make progress.
 pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, desk: NonNull<Desk>) -> Result<()> {
     let handlers: [ucp_am_recv_callback_t; 5] = [
         Some(arrived::<MESSAGE>),
@@ -51,7 +51,9 @@ pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, desk: NonNull
     ];
     for (id, cb) in (0..).zip(handlers) {
         let param = ucp_am_handler_param_t {
-            field_mask: UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
+            field_mask: UCP_AM_HANDLER_PARAM_FIELD_ID
+                | UCP_AM_HANDLER_PARAM_FIELD_CB
+                | UCP_AM_HANDLER_PARAM_FIELD_ARG,
             id,
             cb,
             arg: desk.as_ptr().cast(),
@@ -124,8 +126,8 @@ unsafe fn arrived_any<const ID: u32>(
     answer
 }
 
-/// Asks for the lines of memory that are about to be copied: they lie in the cache of the sender's processor, and come while
-/// the header is read.
+/// Asks for the lines of memory that are about to be copied: they lie in the cache of the sender's processor,
+/// and come while the header is read.
 #[inline]
 fn prefetch(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

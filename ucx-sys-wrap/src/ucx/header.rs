@@ -13,13 +13,13 @@
 //! | then, for 2 or 3 parts | bytes of each part, 8 bytes each |
 //! | then, with bit 3 | the parts of at most 128 bytes, in order |
 //!
-//! The payload of a message that is not spread is all its parts, one after the other; a single part is as long as the
-//! payload. Of a spread message it is the first part above 128 bytes, and every later part above 128 bytes is a piece:
-//! a UCX message of its own, with a [`PieceHeader`]. A hollow message has no payload but one byte that means nothing,
-//! because UCX can't offer nothing.
+//! The payload of a message that is not spread is all its parts, one after the other; a single part is as
+//! long as the payload. Of a spread message it is the first part above 128 bytes, and every later part above
+//! 128 bytes is a piece: a UCX message of its own, with a [`PieceHeader`]. A hollow message has no payload
+//! but one byte that means nothing, because UCX can't offer nothing.
 //!
-//! UCX has room for 28 bytes of header and payload beside its own words in the first line of memory of a message: every
-//! byte of the header counts. A [`Plain`] header is written and read in one go.
+//! UCX has room for 28 bytes of header and payload beside its own words in the first line of memory of a
+//! message: every byte of the header counts. A [`Plain`] header is written and read in one go.
 
 use crate::buffer::ReadLease;
 use crate::limits::{MAX_MESSAGE_BYTES, check_length};
@@ -72,7 +72,8 @@ pub(super) struct PieceHeader {
 pub(super) const PIECE_BYTES: usize = 10;
 
 impl Header {
-    /// The header of a message of `parts`, which is spread if there are several above `packed_bytes` together.
+    /// The header of a message of `parts`, which is spread if there are several above `packed_bytes`
+    /// together.
     ///
     /// # Errors
     /// As [`check_length`].
@@ -129,7 +130,8 @@ impl Header {
         let mark = if self.mark == Mark::NONE { 0 } else { 8 };
         let signature = if self.is_signed { SIGNATURE_BYTES } else { 0 };
         let lengths = if self.lengths.len() > 1 { 8 * self.lengths.len() } else { 0 };
-        (FIXED_BYTES + signature + mark + lengths + PIECE_BYTES * self.pieces().count() + self.total_bytes()) as u64
+        (FIXED_BYTES + signature + mark + lengths + PIECE_BYTES * self.pieces().count() + self.total_bytes())
+            as u64
     }
 
     /// What the receiver is told.
@@ -140,7 +142,8 @@ impl Header {
 
     /// The parts of a spread message that are messages of their own.
     pub(super) fn pieces(&self) -> impl Iterator<Item = usize> + '_ {
-        let first = if self.is_spread { self.carried().map_or(MAX_PARTS, |part| part + 1) } else { MAX_PARTS };
+        let first =
+            if self.is_spread { self.carried().map_or(MAX_PARTS, |part| part + 1) } else { MAX_PARTS };
         (first..self.lengths.len()).filter(|part| self.lengths[*part] > INLINE_BYTES)
     }
 
@@ -176,12 +179,12 @@ impl Header {
         end
     }
 
-    /// Reads the header of a message with a payload of `payload_bytes`; gives the parts that travel in it. A signature that
-    /// it does not say is left at zero.
+    /// Reads the header of a message with a payload of `payload_bytes`; gives the parts that travel in it. A
+    /// signature that it does not say is left at zero.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make. The rank is the one that the bytes
-    /// name as their sender, or the number that stands there.
+    /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make. The rank is the one that
+    /// the bytes name as their sender, or the number that stands there.
     #[inline]
     pub(super) fn decode(bytes: &[u8], payload_bytes: usize) -> Result<(Self, &[u8])> {
         let Some((fixed, mut rest)) = bytes.split_first_chunk::<FIXED_BYTES>() else {
@@ -196,7 +199,8 @@ impl Header {
         if flags & !(PARTS | MARKED | SPREAD | COUNTED | HOLLOW | SIGNED) != 0 || tag.kind() != 0 || is_odd {
             return refuse("a header with bits set that have no meaning".into());
         }
-        let cut = || Error::Protocol { rank: tag.source(), what: format!("a header cut to {} bytes", bytes.len()) };
+        let cut =
+            || Error::Protocol { rank: tag.source(), what: format!("a header cut to {} bytes", bytes.len()) };
         let (mut signature, mut mark) = (Signature::default(), Mark::NONE);
         let is_signed = flags & SIGNED != 0;
         if is_signed {
@@ -223,8 +227,18 @@ impl Header {
         }
         let (is_spread, is_counted) = (flags & SPREAD != 0, flags & COUNTED != 0);
         let serial = u16::from_le_bytes([low, high]);
-        let header =
-            Self { tag, signature, mark, lengths, is_spread, is_counted, is_hollow, is_signed, consumed, serial };
+        let header = Self {
+            tag,
+            signature,
+            mark,
+            lengths,
+            is_spread,
+            is_counted,
+            is_hollow,
+            is_signed,
+            consumed,
+            serial,
+        };
         let inline: usize = if is_spread { header.inline_bytes() } else { 0 };
         if rest.len() != inline {
             return refuse(format!("{} bytes behind a header, expected {inline}", rest.len()));
@@ -255,7 +269,8 @@ fn word(bytes: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*word))
 }
 
-/// The header of a message of one part that has no mark, is not hollow, and has the signature of the one before.
+/// The header of a message of one part that has no mark, is not hollow, and has the signature of the one
+/// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plain {
     pub(super) tag: Tag,
@@ -269,7 +284,8 @@ impl Plain {
 
     #[inline]
     pub(super) fn encode(self) -> [u8; FIXED_BYTES] {
-        let ([low, high], flags) = (self.serial.to_le_bytes(), Self::FLAGS | if self.is_counted { COUNTED } else { 0 });
+        let ([low, high], flags) =
+            (self.serial.to_le_bytes(), Self::FLAGS | if self.is_counted { COUNTED } else { 0 });
         let [first, second] = bytemuck::cast::<_, [u32; 2]>(self.tag.0.to_le_bytes());
         bytemuck::cast([first, second, bytemuck::cast([flags, self.consumed, low, high])])
     }

@@ -59,7 +59,12 @@ fn a_plain_header_is_a_header() {
         let plain = Plain { tag: TAG, is_counted, consumed: 0x77, serial: 0x0b0a };
         let bytes = &plain.encode();
         assert_eq!(Plain::decode(bytes), Some(plain));
-        let header = Header { is_signed: false, is_counted, signature: Signature::default(), ..header(0, false, &[5]) };
+        let header = Header {
+            is_signed: false,
+            is_counted,
+            signature: Signature::default(),
+            ..header(0, false, &[5])
+        };
         assert_eq!(Header::decode(bytes, 5).unwrap().0, header);
         assert_eq!(encoded(&header), bytes);
         for wrong in [&bytes[1..], &[bytes.as_slice(), &[0]].concat(), &[]] {

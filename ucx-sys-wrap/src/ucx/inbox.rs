@@ -1,12 +1,14 @@
 //! What arrives, and the receives that it is for.
 //!
-//! UCX calls a handler for every message, inside `progress`. The handler finds the receive and copies a payload that is
-//! there straight into its places; a large payload is only *offered* then, and is fetched straight into its place: at once
-//! if a receive waits for it (`desk.rs`). What no receive waits for is kept: small payloads as a copy, bounded by the senders' credit (`flow.rs`),
-//! offers as what UCX needs to fetch them.
+//! UCX calls a handler for every message, inside `progress`. The handler finds the receive and copies a
+//! payload that is there straight into its places; a large payload is only *offered* then, and is fetched
+//! straight into its place: at once if a receive waits for it (`desk.rs`). What no receive waits for is kept:
+//! small payloads as a copy, bounded by the senders' credit (`flow.rs`), offers as what UCX needs to fetch
+//! them.
 //!
-//! Messages of one sender are taken in the order of their numbers, whatever UCX does to the order. Pieces, the parts of
-//! a spread message that are UCX messages of their own, are found by the number of their message.
+//! Messages of one sender are taken in the order of their numbers, whatever UCX does to the order. Pieces,
+//! the parts of a spread message that are UCX messages of their own, are found by the number of their
+//! message.
 
 use std::collections::VecDeque;
 
@@ -24,8 +26,8 @@ use crate::{Envelope, Error, Rank, Tag};
 /// So many withdrawals of messages that have not come are remembered.
 const MAX_WITHDRAWN: usize = 256;
 
-/// Messages that may have overtaken the next one of their sender: half of all numbers, so that it is known which come later. More
-/// than a sender's credit has.
+/// Messages that may have overtaken the next one of their sender: half of all numbers, so that it is known
+/// which come later. More than a sender's credit has.
 const MAX_AHEAD: u16 = 1 << 15;
 
 const MORE_THAN_SENT: &str = "word that more was consumed than was sent";
@@ -144,8 +146,8 @@ impl Inbox {
         }
     }
 
-    /// Takes what nearly every message is: a plain one that comes in order, for a receive that waits, with its payload. False,
-    /// and nothing has happened, if it is anything else.
+    /// Takes what nearly every message is: a plain one that comes in order, for a receive that waits, with
+    /// its payload. False, and nothing has happened, if it is anything else.
     // Always: this is the handler of nearly every message, which has nothing else to keep.
     #[inline(always)]
     pub(super) fn take_plain(&mut self, header: &[u8], payload: &[u8]) -> bool {
@@ -157,7 +159,8 @@ impl Inbox {
         true
     }
 
-    /// As [`take_plain`](Self::take_plain), with the offer of its payload. Gives the offer back if nothing has happened.
+    /// As [`take_plain`](Self::take_plain), with the offer of its payload. Gives the offer back if nothing
+    /// has happened.
     fn take_plain_offer(&mut self, header: &[u8], offer: Offer) -> Option<Offer> {
         let bytes = offer.bytes;
         let Some((plain, number)) = self.match_plain(header, bytes) else { return Some(offer) };
@@ -169,8 +172,8 @@ impl Inbox {
         None
     }
 
-    /// The receive that waits for a plain message that comes in order, and has a place of so many bytes for it; it does not
-    /// wait in line any longer.
+    /// The receive that waits for a plain message that comes in order, and has a place of so many bytes for
+    /// it; it does not wait in line any longer.
     #[inline(always)]
     fn match_plain(&mut self, header: &[u8], bytes: usize) -> Option<(Plain, u64)> {
         let plain = Plain::decode(header)?;
@@ -378,7 +381,9 @@ impl Inbox {
     /// Takes the messages that came before the one that has just been taken.
     fn catch_up(&mut self, from: Rank) {
         loop {
-            let Some(serial) = self.flows.get(from.index()).map(|flow| flow.taken_count as u16) else { return };
+            let Some(serial) = self.flows.get(from.index()).map(|flow| flow.taken_count as u16) else {
+                return;
+            };
             let is_next = |ahead: &Ahead| ahead.header.tag.source() == from && ahead.header.serial == serial;
             let Some(position) = self.ahead.iter().position(is_next) else { return };
             let Ahead { header, inline, payload } = self.ahead.swap_remove(position);
@@ -395,7 +400,9 @@ impl Inbox {
     /// Gives a message to the receive that waits for it.
     #[inline]
     fn deliver(&mut self, number: u64, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
-        let Some(incoming) = self.receives.get_mut(number) else { return self.discard(header, payload, serial) };
+        let Some(incoming) = self.receives.get_mut(number) else {
+            return self.discard(header, payload, serial);
+        };
         self.statistics.messages_received += 1;
         self.statistics.bytes_received += header.wire_bytes();
         if let Err(error) = header.check(incoming.signature, &incoming.parts) {

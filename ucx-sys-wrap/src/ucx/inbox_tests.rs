@@ -161,7 +161,8 @@ fn a_message_that_others_have_overtaken_says_nothing_new() {
 #[test]
 fn what_is_no_word_is_refused() {
     let word = Word { from: PEER, sent_count: 0, consumed: 0 }.encode();
-    let others = [OWN, Rank(2), Rank(u32::MAX)].map(|from| Word { from, sent_count: 0, consumed: 0 }.encode());
+    let others =
+        [OWN, Rank(2), Rank(u32::MAX)].map(|from| Word { from, sent_count: 0, consumed: 0 }.encode());
     let wrong = [&word[..15], &[], &others[0], &others[1], &others[2]];
     for bytes in wrong {
         let mut inbox = Inbox::new(OWN, 2);
@@ -223,8 +224,9 @@ fn a_plain_message_fits_its_place_or_ends_its_receive() {
     assert!(inbox.violation.is_none());
 }
 
-/// What becomes of messages of these sizes, in order, received into places of 5 bytes each: offered or not, with a receive
-/// posted before it or after. `is_plain`: whether those after the first leave their signature out.
+/// What becomes of messages of these sizes, in order, received into places of 5 bytes each: offered or not,
+/// with a receive posted before it or after. `is_plain`: whether those after the first leave their signature
+/// out.
 fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u64, u64) {
     let mut inbox = Inbox::new(OWN, 2);
     let mut places = vec![[0u8; 5]; messages.len()];
@@ -250,7 +252,8 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         if *is_early {
             receive(&mut inbox);
         }
-        let ended = ended.or_else(|| Some(inbox.take_ended(number?)?.1.result.map(|arrival| arrival.lengths[0])));
+        let ended =
+            ended.or_else(|| Some(inbox.take_ended(number?)?.1.result.map(|arrival| arrival.lengths[0])));
         told.push(format!("{ended:?}"));
         while let Some(job) = inbox.next_job() {
             told.push(match job {
@@ -270,8 +273,9 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
 #[test]
 fn a_plain_message_is_taken_as_any_other() {
     let cases = [(0, false), (1, false), (5, false), (6, false), (1, true), (5, true), (6, true)];
-    let both =
-        cases.iter().flat_map(|&(bytes, is_offered)| [false, true].map(|is_early| (bytes, is_offered, is_early)));
+    let both = cases
+        .iter()
+        .flat_map(|&(bytes, is_offered)| [false, true].map(|is_early| (bytes, is_offered, is_early)));
     let messages: Vec<_> = [(1, false, false)].into_iter().chain(both).collect();
     assert_eq!(outcomes(&messages, true), outcomes(&messages, false));
     let fetched = outcomes(&[(1, false, false), (5, true, false)], true).0;
@@ -299,7 +303,10 @@ fn offers_are_fetched_for_who_wants_them_and_released_otherwise() {
     assert!(matches!(inbox.next_job(), Some(Job::Fetch { number: found, part: 0, offer })
         if found == number && offer.bytes == 100_000));
     let mut short = [0u8; 10];
-    assert!(matches!(post(&mut inbox, 5, &mut short), Err(Err(Error::TooLong { sent: 100_000, capacity: 10, .. }))));
+    assert!(matches!(
+        post(&mut inbox, 5, &mut short),
+        Err(Err(Error::TooLong { sent: 100_000, capacity: 10, .. }))
+    ));
     assert!(matches!(inbox.next_job(), Some(Job::Release(_))));
 }
 
@@ -344,13 +351,17 @@ fn pieces_that_are_longer_than_announced_are_refused() {
     assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))));
 }
 
-/// A header, indices and values, which come before anybody has asked for them, and the values before all else.
+/// A header, indices and values, which come before anybody has asked for them, and the values before all
+/// else.
 #[test]
 fn what_is_kept_is_counted_as_copied() {
     let mut inbox = Inbox::new(OWN, 2);
     let parts = [vec![1u8; 16], vec![2u8; 3000], vec![3u8; 2000]];
     let copied = |inbox: &Inbox| (inbox.statistics.copies, inbox.statistics.bytes_copied);
-    inbox.piece(&PieceHeader { from: PEER, serial: 1, part: 2, is_counted: false }.encode(), Payload::Here(&parts[2]));
+    inbox.piece(
+        &PieceHeader { from: PEER, serial: 1, part: 2, is_counted: false }.encode(),
+        Payload::Here(&parts[2]),
+    );
     assert_eq!(copied(&inbox), (1, 2000));
     inbox.message(&header(5, 1, &parts, 4096), Payload::Here(&parts[1]));
     assert_eq!(copied(&inbox), (3, 5016), "overtook another message");

@@ -101,7 +101,9 @@ impl Incoming {
     /// Takes one whole part.
     pub(super) fn unpack_part(&mut self, part: usize, bytes: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, bytes.len());
-        if let Some(place) = self.parts.get_mut(part).and_then(|place| place.bytes_mut().get_mut(..bytes.len())) {
+        if let Some(place) =
+            self.parts.get_mut(part).and_then(|place| place.bytes_mut().get_mut(..bytes.len()))
+        {
             // A copy: as above.
             place.copy_from_slice(bytes);
         }
@@ -111,7 +113,9 @@ impl Incoming {
     pub(super) fn fetch(&mut self, arrival: Arrival, missing: usize, is_fetched: bool) {
         match missing {
             0 => self.ended(Ok(arrival), is_fetched),
-            _ => self.stage = Stage::Fetching(Fetch { arrival, flights: Landing::new(), missing, is_fetched }),
+            _ => {
+                self.stage = Stage::Fetching(Fetch { arrival, flights: Landing::new(), missing, is_fetched })
+            }
         }
     }
 
@@ -193,7 +197,9 @@ impl Incoming {
     pub(super) fn is_over(&self) -> bool {
         match &self.stage {
             Stage::Waiting => false,
-            Stage::Fetching(fetch) => fetch.missing == 0 && fetch.flights.iter().all(|(flight, _)| flight.is_over()),
+            Stage::Fetching(fetch) => {
+                fetch.missing == 0 && fetch.flights.iter().all(|(flight, _)| flight.is_over())
+            }
             Stage::Plain(_) | Stage::Ended(_) => true,
         }
     }

@@ -19,9 +19,9 @@ pub struct Report {
 
 /// Says which UCX library is in use, or why there is none, in one line with the remedy.
 ///
-/// The first call loads the library, from the path in `BREVITY_UCX_LIB` or else `libucp.so.0` from where the dynamic
-/// linker looks; it stays loaded, and there is never a second one. Loading takes milliseconds, starts UCX's own
-/// modules and changes the allocator's functions: ask only where UCX is wanted.
+/// The first call loads the library, from the path in `BREVITY_UCX_LIB` or else `libucp.so.0` from where the
+/// dynamic linker looks; it stays loaded, and there is never a second one. Loading takes milliseconds, starts
+/// UCX's own modules and changes the allocator's functions: ask only where UCX is wanted.
 ///
 /// # Errors
 /// The line.
@@ -66,8 +66,8 @@ pub(super) fn load() -> Result<&'static Ucp, &'static LoadError> {
     static LIBRARY: OnceLock<Result<Ucp, LoadError>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let path = std::env::var_os("BREVITY_UCX_LIB").filter(|path| !path.is_empty());
-        // SAFETY: whoever installs a libucp.so.0, or names one in BREVITY_UCX_LIB, vouches that it is UCX; this is the
-        // only place of the process that loads it.
+        // SAFETY: whoever installs a libucp.so.0, or names one in BREVITY_UCX_LIB, vouches that it is UCX;
+        // this is the only place of the process that loads it.
         let library = unsafe { Ucp::load(path.as_deref().map(Path::new)) };
         match &library {
             Ok(ucp) => {

@@ -9,8 +9,8 @@ const BUCKETS: usize = 64;
 
 /// Two queues a bucket of tags, each in the order of posting and of arrival.
 ///
-/// Of one tag there are waiting receives or early messages, never both. Queues keep their memory. Cost: what the bucket
-/// holds is searched from the front, where what is asked for is nearly always the first.
+/// Of one tag there are waiting receives or early messages, never both. Queues keep their memory. Cost: what
+/// the bucket holds is searched from the front, where what is asked for is nearly always the first.
 pub(super) struct Lines<Message> {
     buckets: Vec<Bucket<Message>>,
 }

@@ -1,17 +1,19 @@
 //! Who is still there: control connections that follow the waits.
 //!
-//! Every rank listens on a control address. A rank that waits long for a peer connects to it and *watches*: the peer's
-//! kernel takes the connection even if the peer only computes, and ends it when the peer's process ends. A rank that
-//! closes its transport answers its watchers, those that its kernel has taken for it included, with the cause; a rank
-//! that fails also connects to all others and tells them. No thread, and nothing to look at while nobody waits.
+//! Every rank listens on a control address. A rank that waits long for a peer connects to it and *watches*:
+//! the peer's kernel takes the connection even if the peer only computes, and ends it when the peer's process
+//! ends. A rank that closes its transport answers its watchers, those that its kernel has taken for it
+//! included, with the cause; a rank that fails also connects to all others and tells them. No thread, and
+//! nothing to look at while nobody waits.
 //!
-//! The sockets of a peer stay open when its process ends if a child that it has forked has them as well. So of a peer on
-//! this host the process is watched too. A network that does not bring anything says nothing about a peer: the connection is
-//! made anew for as long as somebody waits.
+//! The sockets of a peer stay open when its process ends if a child that it has forked has them as well. So
+//! of a peer on this host the process is watched too. A network that does not bring anything says nothing
+//! about a peer: the connection is made anew for as long as somebody waits.
 //!
-//! Anybody can connect, so not everybody is kept: a rank has room for the connections of its peers and some strangers,
-//! and makes more by closing the oldest on which nobody has proven to know the token. So an end alone is no death: a
-//! watcher whose connection ends connects again, and the peer is gone when nobody listens there any more.
+//! Anybody can connect, so not everybody is kept: a rank has room for the connections of its peers and some
+//! strangers, and makes more by closing the oldest on which nobody has proven to know the token. So an end
+//! alone is no death: a watcher whose connection ends connects again, and the peer is gone when nobody
+//! listens there any more.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -41,7 +43,8 @@ const DEAF: Duration = Duration::from_millis(100);
 /// Connections that are kept besides two for each peer: strangers', until they make room.
 const STRANGERS: usize = 64;
 
-/// Connections that the kernel keeps for a listener: a rank that only computes takes none, and may be watched by many.
+/// Connections that the kernel keeps for a listener: a rank that only computes takes none, and may be watched
+/// by many.
 const BACKLOG: i32 = 4096;
 
 /// Connections that are taken in one look, and when the last word is said.
@@ -104,11 +107,22 @@ impl Liveness {
             epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
             Ok((listener, epoll))
         };
-        let (listener, epoll) =
-            make().map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
+        let (listener, epoll) = make()
+            .map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
         let (peers, accepted, answer, deaf_until) = (Vec::new(), Slab::new(), None, None);
         let (unsaid, withdrawn) = (Vec::new(), Vec::new());
-        Ok(Self { listener, token, peers, accepted, accepted_ever: 0, epoll, deaf_until, answer, unsaid, withdrawn })
+        Ok(Self {
+            listener,
+            token,
+            peers,
+            accepted,
+            accepted_ever: 0,
+            epoll,
+            deaf_until,
+            answer,
+            unsaid,
+            withdrawn,
+        })
     }
 
     /// Where peers connect to.
@@ -118,8 +132,13 @@ impl Liveness {
 
     /// Adds the next rank; `None` for this one.
     pub(super) fn add_peer(&mut self, peer: Option<(SocketAddr, Token)>) {
-        let made =
-            |(address, token)| Peer { address, token, watch: None, has_hung_up: false, process: Process::Unknown };
+        let made = |(address, token)| Peer {
+            address,
+            token,
+            watch: None,
+            has_hung_up: false,
+            process: Process::Unknown,
+        };
         self.peers.push(peer.map(made));
     }
 
@@ -147,8 +166,8 @@ impl Liveness {
         &self.epoll
     }
 
-    /// Begins to watch a peer, unless it is watched. `Gone` when its kernel says at once that nobody listens, or its process is
-    /// known to have ended.
+    /// Begins to watch a peer, unless it is watched. `Gone` when its kernel says at once that nobody listens,
+    /// or its process is known to have ended.
     pub(super) fn watch(&mut self, rank: Rank) -> Option<News> {
         let peer = self.peers.get_mut(rank.index())?.as_mut()?;
         if peer.watch.is_some() {
@@ -174,7 +193,8 @@ impl Liveness {
         }
     }
 
-    /// Takes new connections and hears what there is. A cause that somebody names comes before what an end tells.
+    /// Takes new connections and hears what there is. A cause that somebody names comes before what an end
+    /// tells.
     pub(super) fn look(&mut self) -> Option<News> {
         self.say_unsaid();
         match self.hear() {
@@ -224,7 +244,11 @@ impl Liveness {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // One that has gone already.
-                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) =>
+                {
+                    continue;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "can't take a control connection now");
                     self.listen(false);
@@ -252,8 +276,8 @@ impl Liveness {
         failed
     }
 
-    /// Looks at the listener, or does not for a while: what nobody has descriptors for stays there, and would be found at every
-    /// look. Whoever has connected waits as for a rank that only computes.
+    /// Looks at the listener, or does not for a while: what nobody has descriptors for stays there, and would
+    /// be found at every look. Whoever has connected waits as for a rank that only computes.
     fn listen(&mut self, is_ready: bool) {
         self.deaf_until = if is_ready { None } else { Some(Instant::now() + DEAF) };
         let events = if is_ready { EventFlags::IN } else { EventFlags::empty() };
@@ -267,14 +291,15 @@ impl Liveness {
         if self.accepted.len() < 2 * self.peers.len() + STRANGERS {
             return;
         }
-        let oldest = self.accepted.iter().min_by_key(|(_, connection)| (connection.is_proven, connection.number));
+        let oldest =
+            self.accepted.iter().min_by_key(|(_, connection)| (connection.is_proven, connection.number));
         if let Some((key, _)) = oldest {
             self.remove(key);
         }
     }
 
-    /// Hears a peer that has connected to this rank: it watches, or it has something to say. Who says anything else is a
-    /// stranger, and not heard any longer.
+    /// Hears a peer that has connected to this rank: it watches, or it has something to say. Who says
+    /// anything else is a stranger, and not heard any longer.
     fn hear_accepted(&mut self, key: usize) -> Option<News> {
         let world_size = self.peers.len() as u32;
         loop {
@@ -379,7 +404,8 @@ impl Liveness {
         self.accept(TAKEN_AT_LAST);
     }
 
-    /// Listens no longer, whoever else has the listener: a child of this process, which would seem to listen for ever.
+    /// Listens no longer, whoever else has the listener: a child of this process, which would seem to listen
+    /// for ever.
     pub(super) fn hang_up(&self) {
         if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
             tracing::debug!(%error, "can't close the control listener");
@@ -394,7 +420,8 @@ impl Liveness {
         untold.retain(|rank| self.watch(*rank).is_none());
         loop {
             untold.retain(|rank| {
-                let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(rank.index()) else {
+                let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(rank.index())
+                else {
                     return false;
                 };
                 !watch.say(&encode(Notice::Closed(closed), token))

@@ -70,7 +70,8 @@ fn strangers_are_neither_kept_nor_believed_and_watchers_go_on() {
     let mut open = Vec::new();
     for number in 0..1000 {
         let mut stranger = TcpStream::connect(address).unwrap();
-        // Nothing, half of one, something that is none, or a notice of a job with another token: a failure or a withdrawal.
+        // Nothing, half of one, something that is none, or a notice of a job with another token: a failure or
+        // a withdrawal.
         let failed = encode(Notice::Closed(Closed::Failed(Failure::Aborted(Rank(0)))), &[9; 16]);
         let withdrawn = encode(Notice::Withdrawn(Withdrawal { tag: Tag(9), serial: 1 }), &[9; 16]);
         let words: [&[u8]; 5] = [&[], &[7; 5], &[7; NOTICE_BYTES], &failed, &withdrawn];
@@ -168,7 +169,8 @@ fn what_a_rank_has_said_comes_before_its_end() {
     assert_eq!(watcher.watch(Rank(1)), None);
     watched.answer(Closed::Failed(Failure::Aborted(Rank(1))));
     drop(process.stdin.take());
-    rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+    rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 }))
+        .unwrap();
     assert_eq!(heard(&mut watcher), News::Failed(Failure::Aborted(Rank(1))));
     process.wait().unwrap();
 }

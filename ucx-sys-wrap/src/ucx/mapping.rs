@@ -11,8 +11,8 @@ use crate::{Error, Rank, Result};
 
 /// Memory registered with a context.
 ///
-/// Invariant: made by `ucp_mem_map` of the engine's context, which is alive until the engine is torn down; then this
-/// means nothing any more.
+/// Invariant: made by `ucp_mem_map` of the engine's context, which is alive until the engine is torn down;
+/// then this means nothing any more.
 pub(super) struct Mapping(ucp_mem_h);
 
 /// A peer's key, unpacked for the endpoint to it.
@@ -20,7 +20,8 @@ pub(super) struct Mapping(ucp_mem_h);
 /// Invariant: made by `ucp_ep_rkey_unpack` on an endpoint of the engine; as for [`Mapping`].
 pub(super) struct Unpacked(ucp_rkey_h);
 
-// SAFETY: handles that are used through the engine only, which owns what they name and moves with them, in `Ucx`.
+// SAFETY: handles that are used through the engine only, which owns what they name and moves with them, in
+// `Ucx`.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Send for Unpacked {}
@@ -54,8 +55,8 @@ impl Engine {
         }
     }
 
-    /// Allocates and registers memory that UCX can share; it stays until the process ends, whatever becomes of
-    /// the context. Gives its address, and the bytes that peers unpack.
+    /// Allocates and registers memory that UCX can share; it stays until the process ends, whatever becomes
+    /// of the context. Gives its address, and the bytes that peers unpack.
     pub(super) fn allocate(&self, length: usize) -> Result<(NonNull<u8>, Vec<u8>)> {
         if self.is_quiet() {
             return Err(Error::Closed);
@@ -72,8 +73,10 @@ impl Engine {
         self.check("ucp_mem_map", status)?;
         self.has_allocated.set(true);
         let mapping = Mapping(handle);
-        let mut attributes =
-            ucp_mem_attr_t { field_mask: UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH, ..Default::default() };
+        let mut attributes = ucp_mem_attr_t {
+            field_mask: UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH,
+            ..Default::default()
+        };
         // SAFETY: just made; the attributes are ours.
         let status = unsafe { self.ucp.ucp_mem_query(mapping.0, &mut attributes) };
         let queried = self.check("ucp_mem_query", status).and_then(|()| self.pack(&mapping));
@@ -92,7 +95,8 @@ impl Engine {
     fn pack(&self, mapping: &Mapping) -> Result<Vec<u8>> {
         let (mut packed, mut packed_bytes) = (null_mut(), 0);
         // SAFETY: registered with this context, which lives; the results go to locals.
-        let status = unsafe { self.ucp.ucp_rkey_pack(self.context, mapping.0, &mut packed, &mut packed_bytes) };
+        let status =
+            unsafe { self.ucp.ucp_rkey_pack(self.context, mapping.0, &mut packed, &mut packed_bytes) };
         self.check("ucp_rkey_pack", status)?;
         // SAFETY: UCX returned so many bytes, released below.
         let key = unsafe { std::slice::from_raw_parts(packed.cast::<u8>(), packed_bytes) }.to_vec();
@@ -104,8 +108,8 @@ impl Engine {
     /// Takes a registration back, unless the context is gone. What peers do about it is theirs.
     pub(super) fn unmap(&self, mapping: Mapping) {
         if !self.context.is_null() {
-            // SAFETY: registered with this context, which lives, and given up by its only holder. UCX reports failures
-            // itself, and there is nothing to be done about one.
+            // SAFETY: registered with this context, which lives, and given up by its only holder. UCX reports
+            // failures itself, and there is nothing to be done about one.
             unsafe { self.ucp.ucp_mem_unmap(self.context, mapping.0) };
         }
     }
@@ -119,9 +123,11 @@ impl Engine {
             return Err(Error::Closed);
         }
         let mut unpacked = null_mut();
-        // SAFETY: the endpoint lives as the worker does; the caller vouches for the bytes; the result goes to a local.
-        let status =
-            unsafe { self.ucp.ucp_ep_rkey_unpack(self.endpoints[peer.index()], key.as_ptr().cast(), &mut unpacked) };
+        // SAFETY: the endpoint lives as the worker does; the caller vouches for the bytes; the result goes to
+        // a local.
+        let status = unsafe {
+            self.ucp.ucp_ep_rkey_unpack(self.endpoints[peer.index()], key.as_ptr().cast(), &mut unpacked)
+        };
         self.check("ucp_ep_rkey_unpack", status)?;
         Ok(Unpacked(unpacked))
     }
@@ -129,7 +135,8 @@ impl Engine {
     /// Destroys an unpacked key that no operation uses, unless UCX is torn down.
     pub(super) fn destroy(&self, key: Unpacked) {
         if !self.is_quiet() {
-            // SAFETY: unpacked for an endpoint that lives as the worker does, and given up by its only holder.
+            // SAFETY: unpacked for an endpoint that lives as the worker does, and given up by its only
+            // holder.
             unsafe { self.ucp.ucp_rkey_destroy(key.0) };
         }
     }
@@ -138,7 +145,14 @@ impl Engine {
     ///
     /// # Safety
     /// As for [`send`](Self::send); `address` and the bytes from there on lie in the memory of the key.
-    pub(super) unsafe fn put(&mut self, to: Rank, key: &Unpacked, address: u64, bytes: &[u8], flight: &Flight) {
+    pub(super) unsafe fn put(
+        &mut self,
+        to: Rank,
+        key: &Unpacked,
+        address: u64,
+        bytes: &[u8],
+        flight: &Flight,
+    ) {
         let record = flight.record();
         record.begin();
         if self.is_quiet() {
@@ -146,7 +160,8 @@ impl Engine {
         }
         let (endpoint, from) = (self.endpoints[to.index()], bytes.as_ptr().cast::<c_void>());
         let param = param(flight);
-        // SAFETY: endpoint and key live as the worker does; the caller keeps the bytes; the record outlives the worker.
+        // SAFETY: endpoint and key live as the worker does; the caller keeps the bytes; the record outlives
+        // the worker.
         let request = unsafe { self.ucp.ucp_put_nbx(endpoint, from, bytes.len(), address, key.0, &param) };
         take_down(record, request);
     }
@@ -155,7 +170,14 @@ impl Engine {
     ///
     /// # Safety
     /// As for [`fetch`](Self::fetch); `address` and the bytes from there on lie in the memory of the key.
-    pub(super) unsafe fn get(&mut self, from: Rank, key: &Unpacked, address: u64, bytes: &mut [u8], flight: &Flight) {
+    pub(super) unsafe fn get(
+        &mut self,
+        from: Rank,
+        key: &Unpacked,
+        address: u64,
+        bytes: &mut [u8],
+        flight: &Flight,
+    ) {
         let record = flight.record();
         record.begin();
         if self.is_quiet() {

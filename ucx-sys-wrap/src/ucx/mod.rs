@@ -1,31 +1,35 @@
 //! Ranks that are processes (or threads), over UCX.
 //!
-//! UCX is loaded at run time, once and only when this transport is asked for ([`available`], [`Ucx::connect`]).
-//! Every rank has one worker and an endpoint to each peer, made from the worker addresses that all ranks exchange.
+//! UCX is loaded at run time, once and only when this transport is asked for ([`available`],
+//! [`Ucx::connect`]). Every rank has one worker and an endpoint to each peer, made from the worker addresses
+//! that all ranks exchange.
 //!
-//! **Messages** are UCX's active messages: a header of ours (`header.rs`) and a payload that UCX takes from where it
-//! lies. Up to [`AT_ONCE_BYTES`] go at once and are copied once, by the receiver, straight into their place; UCX's own
-//! tagged messages would cost a second copy. Above, and when the receiver has [`CREDIT_BYTES`] that it has not asked
-//! for, the payload is offered, and fetched straight into its place when its receive is posted. So what a rank
-//! keeps unasked is bounded, and no tag blocks another. Of several parts up to [`PACKED_BYTES`] together are packed;
-//! above, large parts are active messages of their own. Matching is ours (`inbox.rs`).
+//! **Messages** are UCX's active messages: a header of ours (`header.rs`) and a payload that UCX takes from
+//! where it lies. Up to [`AT_ONCE_BYTES`] go at once and are copied once, by the receiver, straight into
+//! their place; UCX's own tagged messages would cost a second copy. Above, and when the receiver has
+//! [`CREDIT_BYTES`] that it has not asked for, the payload is offered, and fetched straight into its place
+//! when its receive is posted. So what a rank keeps unasked is bounded, and no tag blocks another. Of several
+//! parts up to [`PACKED_BYTES`] together are packed; above, large parts are active messages of their own.
+//! Matching is ours (`inbox.rs`).
 //!
-//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, as on tcp (`link`): it is
-//! faster than UCX's. UCX carries what crosses hosts, and puts and gets.
+//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, as on tcp
+//! (`link`): it is faster than UCX's. UCX carries what crosses hosts, and puts and gets.
 //!
-//! **Failure.** Endpoints have UCX's error handling `NONE`, which is what shared memory is fast with, and which never
-//! reports a dead peer. So liveness is ours: who waits for a peer longer than about 20 ms, or goes to sleep, watches it
-//! over a control connection (`liveness.rs`). Once a transport fails, its peers are told, UCX is torn down at once and
-//! every operation ends with the cause; nothing is left that could touch memory, because rendezvous is by `get_zcopy`
-//! wherever memory is shared (`tuning.rs`), and because a receiver that has fetched from a sender's memory looks
-//! afterwards whether the sender had not taken it back (`word.rs`).
+//! **Failure.** Endpoints have UCX's error handling `NONE`, which is what shared memory is fast with, and
+//! which never reports a dead peer. So liveness is ours: who waits for a peer longer than about 20 ms, or
+//! goes to sleep, watches it over a control connection (`liveness.rs`). Once a transport fails, its peers are
+//! told, UCX is torn down at once and every operation ends with the cause; nothing is left that could touch
+//! memory, because rendezvous is by `get_zcopy` wherever memory is shared (`tuning.rs`), and because a
+//! receiver that has fetched from a sender's memory looks afterwards whether the sender had not taken it back
+//! (`word.rs`).
 //!
-//! **Ending early.** A receive whose message has not come can be canceled; one whose parts are on the way ends when
-//! they have come. A large send that is canceled asks its receiver, over the control connection, to discard the
-//! message; if that does not answer, the send ends when the peer receives, or when the transport is abandoned.
+//! **Ending early.** A receive whose message has not come can be canceled; one whose parts are on the way
+//! ends when they have come. A large send that is canceled asks its receiver, over the control connection, to
+//! discard the message; if that does not answer, the send ends when the peer receives, or when the transport
+//! is abandoned.
 //!
-//! Neither UCX's own connections nor the control connections are encrypted; the latter ask for a token that only the
-//! job's ranks know. UCX is as trusted as its network.
+//! Neither UCX's own connections nor the control connections are encrypted; the latter ask for a token that
+//! only the job's ranks know. UCX is as trusted as its network.
 #![allow(unsafe_code)]
 
 mod card;
@@ -127,7 +131,8 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How ranks reach each other before they are connected. A closure that exchanges is one.
 pub trait Meeting {
-    /// Hands this rank's bytes to all ranks and returns those of all, in the order of ranks; blocks until all have called.
+    /// Hands this rank's bytes to all ranks and returns those of all, in the order of ranks; blocks until all
+    /// have called.
     ///
     /// # Errors
     /// When that fails.
@@ -153,8 +158,8 @@ impl<F: FnMut(&[u8]) -> Result<Vec<Vec<u8>>>> Meeting for F {
 pub struct Options {
     /// The interface that peers reach this rank's control listener by; loopback unless set.
     pub interface: IpAddr,
-    /// UCX settings, such as `("TLS", "tcp,self")`: names without `UCX_`. They win over the environment. A name that
-    /// UCX does not know is ignored.
+    /// UCX settings, such as `("TLS", "tcp,self")`: names without `UCX_`. They win over the environment. A
+    /// name that UCX does not know is ignored.
     pub settings: Vec<(String, String)>,
     /// How long UCX may take to connect all ranks once all addresses are known; 60 s unless set.
     pub join_timeout: Duration,
@@ -171,12 +176,13 @@ impl Default for Options {
 ///
 /// It may move between threads; its worker is entered by one thread at a time, which `&mut` ensures.
 ///
-/// Dropped, it sends what is queued for at most a second and tells who waits for it that it has left; but not as a copy in a
-/// forked child. Then go, in this
-/// order: endpoints, worker, context, and last the memory that UCX's callbacks write.
+/// Dropped, it sends what is queued for at most a second and tells who waits for it that it has left; but not
+/// as a copy in a forked child. Then go, in this order: endpoints, worker, context, and last the memory that
+/// UCX's callbacks write.
 ///
-/// When the process exits, the transport leaves that a [`Port`](crate::buffer::Port) holds, whatever other threads do with it.
-/// Used by itself it must be dropped before: UCX goes with the process, and a thread inside would crash.
+/// When the process exits, the transport leaves that a [`Port`](crate::buffer::Port) holds, whatever other
+/// threads do with it. Used by itself it must be dropped before: UCX goes with the process, and a thread
+/// inside would crash.
 pub struct Ucx {
     owner: Owner,
     rank: Rank,
@@ -242,12 +248,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Makes context and worker of `rank` in a world of `world_size`. Loads UCX if that has not happened. `settings` as in
-    /// [`Options`].
+    /// Makes context and worker of `rank` in a world of `world_size`. Loads UCX if that has not happened.
+    /// `settings` as in [`Options`].
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses, or when it can't get what it needs:
-    /// the reason says which and what to do.
+    /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses, or when it can't get
+    /// what it needs: the reason says which and what to do.
     pub fn new(rank: Rank, world_size: u32, settings: &[(String, String)]) -> Result<Self> {
         let unavailable = |why| Error::Unavailable { name: "ucx", why };
         if rank.0 >= world_size || world_size > MAX_WORLD_SIZE {
@@ -273,13 +279,14 @@ impl Prepared {
 
     /// Makes the transport, together with all other ranks.
     ///
-    /// There is one exchange. Blocks as long as it does, and then until every rank has heard from every other over
-    /// UCX. All ranks must run the same minor version of UCX. Of `options`, the settings have been taken already.
+    /// There is one exchange. Blocks as long as it does, and then until every rank has heard from every other
+    /// over UCX. All ranks must run the same minor version of UCX. Of `options`, the settings have been taken
+    /// already.
     ///
     /// # Errors
-    /// [`Error::Ucx`] and [`Error::System`] when addresses or sockets can't be made; [`Error::Disagreement`] for ranks
-    /// with other versions or settings; [`Error::MissingRanks`] for ranks that are not heard from in time; whatever
-    /// `meeting` returns.
+    /// [`Error::Ucx`] and [`Error::System`] when addresses or sockets can't be made; [`Error::Disagreement`]
+    /// for ranks with other versions or settings; [`Error::MissingRanks`] for ranks that are not heard from
+    /// in time; whatever `meeting` returns.
     pub fn connect(self, meeting: &mut dyn Meeting, options: &Options) -> Result<Ucx> {
         let Self { rank, world_size, ucx_version, tuning, mut engine } = self;
         let inside = exiting::enter_to_make()?;
@@ -342,12 +349,17 @@ impl Prepared {
 }
 
 impl Ucx {
-    /// Makes the transport of `rank` in a world of `world_size`, together with all other ranks: [`Prepared::new`], then
-    /// [`Prepared::connect`].
+    /// Makes the transport of `rank` in a world of `world_size`, together with all other ranks:
+    /// [`Prepared::new`], then [`Prepared::connect`].
     ///
     /// # Errors
     /// As these.
-    pub fn connect(rank: Rank, world_size: u32, meeting: &mut dyn Meeting, options: &Options) -> Result<Self> {
+    pub fn connect(
+        rank: Rank,
+        world_size: u32,
+        meeting: &mut dyn Meeting,
+        options: &Options,
+    ) -> Result<Self> {
         Prepared::new(rank, world_size, &options.settings)?.connect(meeting, options)
     }
 }
@@ -376,8 +388,10 @@ fn meet(
         return Err(Error::Unavailable { name: "ucx", why });
     }
     let ranks = Rank::all(world_size);
-    let cards: Vec<Card> =
-        ranks.zip(cards).map(|(peer, bytes)| Card::decode(bytes, peer, ucx_version)).collect::<Result<_>>()?;
+    let cards: Vec<Card> = ranks
+        .zip(cards)
+        .map(|(peer, bytes)| Card::decode(bytes, peer, ucx_version))
+        .collect::<Result<_>>()?;
     agree(&cards)?;
     let own = cards.get(rank.index());
     let (mut words, mut is_reached) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
@@ -401,8 +415,8 @@ fn meet(
     Ok(Neighbours { words, is_reached, is_open })
 }
 
-/// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be understood, or may
-/// write where nobody expects it.
+/// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be
+/// understood, or may write where nobody expects it.
 fn agree(cards: &[Card]) -> Result<()> {
     let Some(first) = cards.first() else { return Ok(()) };
     match Rank::all(u32::MAX).zip(cards).find(|(_, card)| card.settings != first.settings) {

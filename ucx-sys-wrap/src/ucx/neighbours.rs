@@ -1,5 +1,5 @@
-//! What this transport does with its links to the ranks of this host: their messages go over the memory that they share,
-//! and UCX carries the rest.
+//! What this transport does with its links to the ranks of this host: their messages go over the memory that
+//! they share, and UCX carries the rest.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,8 @@ use crate::{Envelope, Error, Rank, Result};
 /// Marks the numbers of operations on links; those on UCX do without.
 const LINKED: u64 = 1 << 63;
 
-/// UCX is progressed in every so many turns while nothing of it is awaited: peers that put or get may need that.
+/// UCX is progressed in every so many turns while nothing of it is awaited: peers that put or get may need
+/// that.
 const TURNS_PER_IDLE_UCX: u32 = 8;
 
 /// After UCX has moved something it is progressed in so many turns: what peers do takes it several steps.
@@ -27,14 +28,15 @@ const BUSY_TURNS: u32 = 1000;
 const SWEEP_EVERY: u32 = 64;
 
 impl Ucx {
-    /// Sends messages to the ranks of this host through the memory that they share with this rank; UCX stays for other
-    /// hosts, and for puts and gets. Must be called before anything is posted, by all of them.
+    /// Sends messages to the ranks of this host through the memory that they share with this rank; UCX stays
+    /// for other hosts, and for puts and gets. Must be called before anything is posted, by all of them.
     ///
-    /// `may_read` says whether messages may be read from the memory of another process, where the system allows it:
-    /// long messages, and those that come before their receive, are faster so.
+    /// `may_read` says whether messages may be read from the memory of another process, where the system
+    /// allows it: long messages, and those that come before their receive, are faster so.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't be watched.
+    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't
+    /// be watched.
     pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
         let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
         epoll::add(&self.epoll, links.bell(), EventData::new_u64(2), EventFlags::IN)
@@ -62,7 +64,9 @@ impl Ucx {
         envelope: Envelope,
         parts: SendParts,
     ) -> Posted<SendId, SendDone> {
-        let Some(links) = &mut self.links else { return Posted::Done(SendDone { parts, result: Err(Error::Closed) }) };
+        let Some(links) = &mut self.links else {
+            return Posted::Done(SendDone { parts, result: Err(Error::Closed) });
+        };
         if let Err(error) = check_length(self.rank, &parts) {
             return Posted::Done(SendDone { parts, result: Err(error) });
         }
@@ -89,7 +93,9 @@ impl Ucx {
         envelope: Envelope,
         parts: RecvParts,
     ) -> Posted<RecvId, RecvDone> {
-        let Some(links) = &mut self.links else { return Posted::Done(RecvDone { parts, result: Err(Error::Closed) }) };
+        let Some(links) = &mut self.links else {
+            return Posted::Done(RecvDone { parts, result: Err(Error::Closed) });
+        };
         match links.post_recv(from, envelope, parts, &mut self.engine.inbox().statistics) {
             Posted::Pending(id) => Posted::Pending(RecvId(id.0 | LINKED)),
             Posted::Done(RecvDone { parts, result }) => {
@@ -142,7 +148,8 @@ impl Ucx {
         moved
     }
 
-    /// In every turn while an operation waits for UCX or something has just moved there, or where there are no links.
+    /// In every turn while an operation waits for UCX or something has just moved there, or where there are
+    /// no links.
     #[inline]
     fn is_ucx_due(&self) -> bool {
         self.links.is_none()
@@ -152,7 +159,8 @@ impl Ucx {
             || !(self.sends.is_empty() && self.accesses.is_empty() && self.engine.is_idle())
     }
 
-    /// Tells the neighbours that this rank is about to sleep. Says whether it must not, because something has moved.
+    /// Tells the neighbours that this rank is about to sleep. Says whether it must not, because something has
+    /// moved.
     pub(super) fn begin_sleep(&mut self) -> bool {
         let Some(links) = &mut self.links else { return false };
         let turn = links.begin_sleep(&mut self.engine.inbox().statistics);
@@ -168,7 +176,8 @@ impl Ucx {
         }
     }
 
-    /// Writes what is queued for neighbours, for a short while: they are not told that this rank has left before that.
+    /// Writes what is queued for neighbours, for a short while: they are not told that this rank has left
+    /// before that.
     pub(super) fn flush_links(&mut self) {
         let start = Instant::now();
         while self.links.as_ref().is_some_and(Links::has_queued) && start.elapsed() < FLUSH_PATIENCE {

@@ -47,14 +47,17 @@ pub(super) fn encode(notice: Notice, token: &Token) -> [u8; NOTICE_BYTES] {
 
 /// What a notice says; `None` if it is none, or not of this job.
 pub(super) fn decode(bytes: &[u8; NOTICE_BYTES], token: &Token, world_size: u32) -> Option<Notice> {
-    let word =
-        |range: std::ops::Range<usize>| bytes[range].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let word = |range: std::ops::Range<usize>| {
+        bytes[range].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
     if bytes[16..] != *token {
         return None;
     }
     match (&bytes[..4], word(4..8) as u32, word(8..16)) {
         (kind, 0, closed) if kind == CLOSED => Closed::decode(closed, world_size).map(Notice::Closed),
-        (kind, serial, tag) if kind == WITHDRAWN => Some(Notice::Withdrawn(Withdrawal { tag: Tag(tag), serial })),
+        (kind, serial, tag) if kind == WITHDRAWN => {
+            Some(Notice::Withdrawn(Withdrawal { tag: Tag(tag), serial }))
+        }
         _ => None,
     }
 }
@@ -73,7 +76,11 @@ mod tests {
             assert_eq!(decode(&bytes, &[5; 16], 4), Some(notice));
             assert_eq!(decode(&bytes, &[6; 16], 4), None, "the token of another rank");
         }
-        assert_eq!(decode(&encode(Notice::Closed(failed), &[5; 16]), &[5; 16], 3), None, "a rank outside the world");
+        assert_eq!(
+            decode(&encode(Notice::Closed(failed), &[5; 16]), &[5; 16], 3),
+            None,
+            "a rank outside the world"
+        );
         assert_eq!(decode(&[5; 32], &[5; 16], 3), None);
     }
 }

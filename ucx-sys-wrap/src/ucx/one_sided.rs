@@ -1,15 +1,15 @@
 //! Puts and gets: by UCX, or asked for in messages where it would do no better.
 //!
-//! UCX's own reach the owner's memory through hardware for RDMA or shared memory (`remote.rs`). Where nothing but sockets join
-//! two ranks the owner carries them out (`requests.rs`).
+//! UCX's own reach the owner's memory through hardware for RDMA or shared memory (`remote.rs`). Where nothing
+//! but sockets join two ranks the owner carries them out (`requests.rs`).
 //!
-//! **What is promised.** An operation's own buffer is touched by this rank's worker and nobody else, so tearing UCX down
-//! ends all access to it, as with messages. A region's memory is reached by peers that UCX lets reach it, whether this rank is
-//! torn down or not, so it is kept until the process ends and is never used for anything else
-//! ([`Region`](crate::buffer::Region)); where no peer can, it is given back. On the wire a key holds, after
-//! what every key holds: the address, 8 bytes; the HMAC-SHA256 of all the rest under the owner's token, 32 bytes; UCX's
-//! packed key, if its memory can be reached. UCX reads a packed key without a length and trusts it, so only one that a rank of
-//! this job has made gets so far.
+//! **What is promised.** An operation's own buffer is touched by this rank's worker and nobody else, so
+//! tearing UCX down ends all access to it, as with messages. A region's memory is reached by peers that UCX
+//! lets reach it, whether this rank is torn down or not, so it is kept until the process ends and is never
+//! used for anything else ([`Region`](crate::buffer::Region)); where no peer can, it is given back. On the
+//! wire a key holds, after what every key holds: the address, 8 bytes; the HMAC-SHA256 of all the rest under
+//! the owner's token, 32 bytes; UCX's packed key, if its memory can be reached. UCX reads a packed key
+//! without a length and trusts it, so only one that a rank of this job has made gets so far.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -56,7 +56,8 @@ impl OneSided for Ucx {
         if let Some(closed) = &self.closed {
             return Err(closed.error.clone());
         }
-        let Some(rounded) = length.max(1).checked_next_multiple_of(PAGE_BYTES).filter(|_| self.is_open) else {
+        let Some(rounded) = length.max(1).checked_next_multiple_of(PAGE_BYTES).filter(|_| self.is_open)
+        else {
             return Ok(None);
         };
         let allocated = self.accesses.allocate(&self.engine, rounded)?;
@@ -79,7 +80,8 @@ impl OneSided for Ucx {
 
     fn attach(&mut self, key: &RegionKey) -> Result<u64> {
         self.check_open(key.owner)?;
-        let refuse = || Error::Protocol { rank: key.owner, what: "a key that no rank of this job has made".into() };
+        let refuse =
+            || Error::Protocol { rank: key.owner, what: "a key that no rank of this job has made".into() };
         let token = self.liveness.token(key.owner).ok_or_else(refuse)?;
         let (fixed, packed) = key.native.split_first_chunk::<FIXED_BYTES>().ok_or_else(refuse)?;
         proof(&token, key).verify_slice(&fixed[8..]).map_err(|_| refuse())?;
@@ -88,7 +90,8 @@ impl OneSided for Ucx {
             if packed.is_empty() {
                 return Err(refuse());
             }
-            // SAFETY: the HMAC under the owner's token, which the ranks of this job alone know, covers the bytes.
+            // SAFETY: the HMAC under the owner's token, which the ranks of this job alone know, covers the
+            // bytes.
             unpacked = Some(unsafe { self.engine.unpack(key.owner, packed) }?);
         }
         let address = bytemuck::pod_read_unaligned::<u64>(&fixed[..8]).to_le();
@@ -102,7 +105,9 @@ impl OneSided for Ucx {
     fn post_put(&mut self, remote: &Remote, offset: u64, parts: SendParts) -> Posted<PutId, Result<()>> {
         let posted = match self.check_open(remote.key.owner) {
             Err(error) => Posted::Done(Err(error)),
-            Ok(()) if self.is_reached[remote.key.owner.index()] => self.begin(remote, offset, Memory::Put(parts)),
+            Ok(()) if self.is_reached[remote.key.owner.index()] => {
+                self.begin(remote, offset, Memory::Put(parts))
+            }
             Ok(()) => {
                 let number = self.engine.requests().begin_put(&remote.key, offset, parts, self.round);
                 self.ask(number)
@@ -114,7 +119,9 @@ impl OneSided for Ucx {
     fn post_get(&mut self, remote: &Remote, offset: u64, parts: RecvParts) -> Posted<GetId, Result<()>> {
         let posted = match self.check_open(remote.key.owner) {
             Err(error) => Posted::Done(Err(error)),
-            Ok(()) if self.is_reached[remote.key.owner.index()] => self.begin(remote, offset, Memory::Get(parts)),
+            Ok(()) if self.is_reached[remote.key.owner.index()] => {
+                self.begin(remote, offset, Memory::Get(parts))
+            }
             Ok(()) => {
                 let number = self.engine.requests().begin_get(&remote.key, offset, parts, self.round);
                 self.ask(number)
@@ -189,7 +196,8 @@ impl Ucx {
         }
     }
 
-    /// An operation that failed may have moved any part of its bytes: the transport is closed. A refusal fails nothing else.
+    /// An operation that failed may have moved any part of its bytes: the transport is closed. A refusal
+    /// fails nothing else.
     pub(super) fn judge_access(&mut self, peer: Rank, result: Result<()>) -> Result<()> {
         match result {
             Err(Error::Canceled | Error::NoSuchRegion { .. } | Error::OutOfRegion { .. }) => result,
@@ -224,7 +232,9 @@ fn proof(token: &Token, key: &RegionKey) -> Hmac<Sha256> {
     #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
     let mut mac = Hmac::<Sha256>::new_from_slice(token).expect("a key of any length");
     let (address, packed) = (&key.native[..8], &key.native[FIXED_BYTES..]);
-    for bytes in [&key.owner.0.to_le_bytes()[..], &key.number.to_le_bytes(), &key.nonce, &key.length.to_le_bytes()] {
+    for bytes in
+        [&key.owner.0.to_le_bytes()[..], &key.number.to_le_bytes(), &key.nonce, &key.length.to_le_bytes()]
+    {
         mac.update(bytes);
     }
     mac.update(address);

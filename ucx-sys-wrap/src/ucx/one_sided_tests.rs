@@ -29,12 +29,16 @@ fn one_rank_asks_and_the_other_reaches() {
         return;
     }
     let world = lopsided();
-    assert_eq!(world.iter().map(|ucx| ucx.is_reached.clone()).collect::<Vec<_>>(), [[false, false], [true, false]]);
+    assert_eq!(
+        world.iter().map(|ucx| ucx.is_reached.clone()).collect::<Vec<_>>(),
+        [[false, false], [true, false]]
+    );
     assert!(world.iter().all(|ucx| ucx.is_open));
     let ports: Vec<Arc<Port>> = world.into_iter().map(|ucx| Port::new(Box::new(ucx))).collect();
     for (visitor, owner) in [(0, 1), (1, 0)] {
         let region = Region::register(&ports[owner], vec![0u8; 100_000]).unwrap();
-        let remote = RemoteRegion::open(&ports[visitor], Rank(owner as u32), &region.key().to_bytes()).unwrap();
+        let remote =
+            RemoteRegion::open(&ports[visitor], Rank(owner as u32), &region.key().to_bytes()).unwrap();
         let turn = |_: &_| ports.iter().for_each(|port| _ = port.progress());
         let got = scope(&ports[visitor], turn, async |comm| {
             comm.put(&remote, 5, vec![visitor as u8 + 1; 90_000]).await.unwrap();

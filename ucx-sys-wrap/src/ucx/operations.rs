@@ -9,7 +9,8 @@ use super::neighbours::linked;
 use super::{TURNS_PER_CLOCK, Ucx};
 use crate::buffer::ReadLease;
 use crate::transport::{
-    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer, one, split,
+    Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer, one,
+    split,
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
@@ -81,7 +82,8 @@ impl Transport for Ucx {
         }
     }
 
-    /// After a failure a send that had not ended ends with the cause, which does not say whether the peer has it.
+    /// After a failure a send that had not ended ends with the cause, which does not say whether the peer has
+    /// it.
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
         if let Some((links, number)) = self.linked(id.0) {
             return links.test_send(SendId(number));
@@ -128,8 +130,8 @@ impl Transport for Ucx {
         self.test_recv(id).map(|done| done.result)
     }
 
-    /// Asks the peer to discard a message that was only offered and that it has not matched: UCX itself can't take one
-    /// back. It does so within some 20 ms if it makes progress. Small messages end by themselves.
+    /// Asks the peer to discard a message that was only offered and that it has not matched: UCX itself can't
+    /// take one back. It does so within some 20 ms if it makes progress. Small messages end by themselves.
     fn cancel_send(&mut self, id: SendId) {
         if let Some(number) = linked(id.0) {
             if let Some(links) = &mut self.links {
@@ -166,7 +168,11 @@ impl Transport for Ucx {
 
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         self.may_have_slept = true;
-        if std::mem::take(&mut self.has_moved) || self.look(true) || self.closed.is_some() || !self.engine.arm() {
+        if std::mem::take(&mut self.has_moved)
+            || self.look(true)
+            || self.closed.is_some()
+            || !self.engine.arm()
+        {
             return None;
         }
         // What a look has taken in of a peer that is gone has moved this rank too.
@@ -188,8 +194,8 @@ impl Transport for Ucx {
         self.close_for(Some(cause), cause.into());
     }
 
-    /// Tears UCX down, after the peers were told. The promise holds unless the user's settings (`UCX_RNDV_SCHEME`) let
-    /// peers write this rank's memory, or the peers of this host can't be told.
+    /// Tears UCX down, after the peers were told. The promise holds unless the user's settings
+    /// (`UCX_RNDV_SCHEME`) let peers write this rank's memory, or the peers of this host can't be told.
     fn abandon(&mut self) -> Result<()> {
         self.close_for(None, Error::Closed);
         if self.engine.is_quiet() && !self.receives.are_left_open {
@@ -239,11 +245,13 @@ impl Ucx {
     #[inline]
     fn judge_recv(&mut self, (parts, ended): Finished) -> RecvDone {
         self.judge_violation();
-        let result = if ended.is_fetched || ended.result.is_err() { self.judge_ended(ended) } else { ended.result };
+        let result =
+            if ended.is_fetched || ended.result.is_err() { self.judge_ended(ended) } else { ended.result };
         RecvDone { parts, result }
     }
 
-    /// A message that was fetched counts if its sender had not taken the memory back; and who has died first is named.
+    /// A message that was fetched counts if its sender had not taken the memory back; and who has died first
+    /// is named.
     #[inline(never)]
     fn judge_ended(&mut self, ended: Ended) -> Result<Arrival> {
         let mut result = ended.result;

@@ -16,8 +16,8 @@ pub(super) struct Receives {
     own: Rank,
     /// Words to peers that UCX has not sent yet.
     words: Vec<Flight>,
-    /// Whether peers may go on writing the parts that are being fetched, although UCX is left to the process that exits: those
-    /// receives never end.
+    /// Whether peers may go on writing the parts that are being fetched, although UCX is left to the process
+    /// that exits: those receives never end.
     pub(super) are_left_open: bool,
 }
 
@@ -70,7 +70,8 @@ impl Receives {
         engine.inbox().take_ended(number)
     }
 
-    /// Ends every receive with `error` but those whose parts UCX may still write; all of them once it is torn down.
+    /// Ends every receive with `error` but those whose parts UCX may still write; all of them once it is torn
+    /// down.
     pub(super) fn end_all(&mut self, engine: &mut Engine, error: &Error) {
         engine.inbox().close(error);
         if !engine.is_quiet() || self.are_left_open {

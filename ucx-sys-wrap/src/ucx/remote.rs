@@ -219,8 +219,8 @@ impl Ucx {
         };
         let mut access = Access::new(remote.key.owner, Some(remote.number), memory, self.round);
         if let Some(unpacked) = &key.unpacked {
-            // SAFETY: `access` keeps the memory and uses the key from here on, and the offset was checked against the
-            // key's length, which the key's maker vouches for.
+            // SAFETY: `access` keeps the memory and uses the key from here on, and the offset was checked
+            // against the key's length, which the key's maker vouches for.
             unsafe { access.start(&mut self.engine, unpacked, key.address.wrapping_add(offset)) };
         }
         key.used += 1;
@@ -281,14 +281,15 @@ impl Access {
     /// Begins one UCX operation for each part that is not empty.
     ///
     /// # Safety
-    /// `self`, and with it the memory and the key's number, is kept until [`is_over`](Self::is_over); the bytes from
-    /// `address` on lie in the memory of the key.
+    /// `self`, and with it the memory and the key's number, is kept until [`is_over`](Self::is_over); the
+    /// bytes from `address` on lie in the memory of the key.
     unsafe fn start(&mut self, engine: &mut Engine, key: &Unpacked, mut address: u64) {
         match &mut self.memory {
             Memory::Put(parts) => {
                 for part in parts.iter().filter(|part| !part.is_empty()) {
                     let flight = engine.flights().take();
-                    // SAFETY: whoever made the lease keeps the bytes until it is dropped, after the flight is reaped.
+                    // SAFETY: whoever made the lease keeps the bytes until it is dropped, after the flight is
+                    // reaped.
                     unsafe { engine.put(self.peer, key, address, part.bytes(), &flight) };
                     address = address.wrapping_add(part.len() as u64);
                     self.flights.push(flight);

@@ -22,7 +22,8 @@ use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result};
 /// What a message without a payload offers.
 static NOTHING: [u8; 1] = [0];
 
-/// Over sockets, payloads of up to so many bytes are copied beside their header: more cost more than a second piece does.
+/// Over sockets, payloads of up to so many bytes are copied beside their header: more cost more than a second
+/// piece does.
 const ONE_PIECE_BYTES: usize = 2 << 10;
 
 /// The sends of one rank, until they are tested.
@@ -109,7 +110,8 @@ impl Sends {
         let serial = flow.next_sent();
         (header.serial, header.consumed) = (serial as u16, flow.tell());
         flow.sign(&mut header);
-        header.is_counted = header.payload_bytes() <= AT_ONCE_BYTES && flow.spend(cost(header.bytes_at_once()));
+        header.is_counted =
+            header.payload_bytes() <= AT_ONCE_BYTES && flow.spend(cost(header.bytes_at_once()));
         if !header.is_counted && parts.len() > 1 {
             header.is_spread = true;
         }
@@ -120,8 +122,8 @@ impl Sends {
         // SAFETY: just taken: it is in no use.
         let header_bytes = header.encode(&parts, unsafe { flight.header_mut() });
         count(engine, &header);
-        // SAFETY: whoever made the leases keeps the bytes until they are given back, and the bounce memory is put back,
-        // when the flight is reaped.
+        // SAFETY: whoever made the leases keeps the bytes until they are given back, and the bounce memory is
+        // put back, when the flight is reaped.
         unsafe { engine.send(to, (MESSAGE, manner), header_bytes, payload, &flight) };
         let mut outgoing = Outgoing::new(to, message, parts, bounce, posted_in);
         outgoing.fly(engine, flight);
@@ -188,8 +190,8 @@ enum Plainly {
     Begun(Flight, u32),
 }
 
-/// Sends what nearly every message of one part is: with a [`Plain`] header, at once or as an offer. `None`, and nothing has
-/// happened, if it is anything else.
+/// Sends what nearly every message of one part is: with a [`Plain`] header, at once or as an offer. `None`,
+/// and nothing has happened, if it is anything else.
 #[inline]
 fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLease) -> Option<Plainly> {
     let (bytes, inbox) = (part.len(), engine.inbox());
@@ -270,8 +272,11 @@ fn count(engine: &mut Engine, header: &Header) {
     statistics.bytes_sent += header.wire_bytes();
     if header.lengths.len() > 1 {
         // Packed, or in the header.
-        let copied =
-            if header.is_spread { header.bytes_at_once() - header.payload_bytes() } else { header.total_bytes() };
+        let copied = if header.is_spread {
+            header.bytes_at_once() - header.payload_bytes()
+        } else {
+            header.total_bytes()
+        };
         count_copy(statistics, copied);
     }
 }
@@ -310,14 +315,16 @@ impl Outgoing {
             let (bytes, tag) = (self.parts[part].bytes(), self.message.tag);
             let is_counted = bytes.len() <= AT_ONCE_BYTES
                 && engine.inbox().flow(self.to).is_some_and(|flow| flow.spend(cost(bytes.len())));
-            let piece = PieceHeader { from: tag.source(), serial: self.message.serial, part: part as u8, is_counted };
+            let piece =
+                PieceHeader { from: tag.source(), serial: self.message.serial, part: part as u8, is_counted };
             let mut flight = engine.flights().take();
             // SAFETY: just taken: it is in no use.
             let room = unsafe { flight.header_mut() };
             room[..PIECE_BYTES].copy_from_slice(&piece.encode());
             let manner = if is_counted { Manner::Any } else { Manner::Offer };
             let payload = (bytes.as_ptr(), bytes.len());
-            // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is reaped.
+            // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is
+            // reaped.
             unsafe { engine.send(self.to, (PIECE, manner), PIECE_BYTES, payload, &flight) };
             self.fly(engine, flight);
         }

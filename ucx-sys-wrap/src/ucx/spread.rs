@@ -24,8 +24,9 @@ impl Inbox {
         let Some(piece) = PieceHeader::decode(header).filter(|piece| self.is_peer(piece.from)) else {
             return self.refuse(Rank(u32::MAX), format!("a header of {header:?} before a piece"));
         };
-        let is_meant =
-            |awaited: &Awaited| (awaited.from, awaited.serial, awaited.part) == (piece.from, piece.serial, piece.part);
+        let is_meant = |awaited: &Awaited| {
+            (awaited.from, awaited.serial, awaited.part) == (piece.from, piece.serial, piece.part)
+        };
         match self.awaited.iter().position(is_meant) {
             Some(position) => {
                 let awaited = self.awaited.swap_remove(position);
@@ -48,7 +49,8 @@ impl Inbox {
         let from = header.tag.source();
         self.consume(from, header.is_counted, header.bytes_at_once());
         let Some(incoming) = self.receives.get_mut(number) else { return };
-        let carried = if header.is_spread { header.carried() } else { (header.total_bytes() > 0).then_some(0) };
+        let carried =
+            if header.is_spread { header.carried() } else { (header.total_bytes() > 0).then_some(0) };
         if header.is_spread {
             incoming.unpack_inline(header, inline, &mut self.statistics);
         }
@@ -85,7 +87,8 @@ impl Inbox {
 
     fn take_piece(&mut self, awaited: &Awaited, payload: Payload<'_>) {
         if payload.bytes() != awaited.bytes {
-            let what = format!("a part of {} bytes that was announced with {}", payload.bytes(), awaited.bytes);
+            let what =
+                format!("a part of {} bytes that was announced with {}", payload.bytes(), awaited.bytes);
             return self.refuse(awaited.from, what);
         }
         let part = awaited.part.into();
@@ -95,7 +98,9 @@ impl Inbox {
                 incoming.unpack_part(part, bytes, &mut self.statistics);
                 incoming.comes(None);
             }
-            (Some((number, _)), Payload::Offered(offer)) => self.jobs.push_back(Job::Fetch { number, part, offer }),
+            (Some((number, _)), Payload::Offered(offer)) => {
+                self.jobs.push_back(Job::Fetch { number, part, offer })
+            }
             (None, Payload::Here(_)) => {}
             (None, Payload::Offered(offer)) => self.jobs.push_back(Job::Release(offer)),
         }

@@ -2,8 +2,9 @@
 
 /// A table whose numbers hold the place (32 bits) and how many entries came before (31 bits, wrapping).
 ///
-/// The highest bit of a number is left to those who use the table. An entry that nobody wants any more is dropped where it
-/// lies ([`free`](Self::free)): a receive has 200 bytes, and to move it out costs more than to find it.
+/// The highest bit of a number is left to those who use the table. An entry that nobody wants any more is
+/// dropped where it lies ([`free`](Self::free)): a receive has 200 bytes, and to move it out costs more than
+/// to find it.
 pub(super) struct Table<T> {
     places: Vec<Place<T>>,
     /// The place that is filled next: the one left last, or a new one.

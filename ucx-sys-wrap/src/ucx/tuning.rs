@@ -14,14 +14,16 @@ const SCHEME: &str = "RNDV_SCHEME";
 
 const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 
-/// The slots of UCX's shared memory, which every rank has for what others send it: 128 of them, each with room for a message of
-/// [`AT_ONCE_BYTES`](super::AT_ONCE_BYTES), which then is copied in and out as a whole. UCX 1.13 has 64 of 128 bytes, and
-/// what is longer goes in pieces, through buffers that are half as many here as by default. Lines of memory that the
-/// receiver has in its cache are slow to write again; 4 MiB are more than the cache of a processor.
+/// The slots of UCX's shared memory, which every rank has for what others send it: 128 of them, each with
+/// room for a message of [`AT_ONCE_BYTES`](super::AT_ONCE_BYTES), which then is copied in and out as a whole.
+/// UCX 1.13 has 64 of 128 bytes, and what is longer goes in pieces, through buffers that are half as many
+/// here as by default. Lines of memory that the receiver has in its cache are slow to write again; 4 MiB are
+/// more than the cache of a processor.
 const SLOTS: [(&str, &str); 3] = [("FIFO_ELEM_SIZE", "32832"), ("FIFO_SIZE", "128"), ("RX_BUFS_GROW", "256")];
 
-/// From where on UCX hands a list of stretches to sockets as it is: below, it copies them into one piece ([`Manner::InOnePiece`](super::engine::Manner)).
-/// Contiguous bytes it never copies, and sends as they are up to here anyway.
+/// From where on UCX hands a list of stretches to sockets as it is: below, it copies them into one piece
+/// ([`Manner::InOnePiece`](super::engine::Manner)). Contiguous bytes it never copies, and sends as they are
+/// up to here anyway.
 const GATHERED: (&str, &str) = ("ZCOPY_THRESH", "8k");
 
 /// What ranks that share memory must have alike, for UCX does not compare it: each of these of each of those.
@@ -32,7 +34,8 @@ const SHARED_BY: [&str; 4] = ["MM", "POSIX", "SYSV", "XPMEM"];
 pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
                                     peers may still write its memory; unset it";
 
-/// What names in `UCX_TLS` begin with that bring no lanes to other hosts by hardware for RDMA, apart from those of shared memory.
+/// What names in `UCX_TLS` begin with that bring no lanes to other hosts by hardware for RDMA, apart from
+/// those of shared memory.
 const WITHOUT_RDMA: [&str; 8] = ["tcp", "self", "ud", "cuda", "rocm", "gdr", "ze_", "gaudi"];
 
 /// Names in `UCX_TLS` that bring shared-memory lanes.
@@ -41,7 +44,8 @@ const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cm
 /// Modules of the kernel through which UCX reads memory that it has registered.
 const REGISTERING_MODULES: [&str; 2] = ["/dev/knem", "/dev/xpmem"];
 
-/// Whether registering memory costs anything on this host: it has a device for RDMA or a module of the kernel for it.
+/// Whether registering memory costs anything on this host: it has a device for RDMA or a module of the kernel
+/// for it.
 pub(super) fn registers_memory() -> bool {
     !rdma_devices().is_empty() || REGISTERING_MODULES.iter().any(|device| Path::new(device).exists())
 }
@@ -53,8 +57,8 @@ pub(super) struct Tuning {
     settings: Vec<(String, String)>,
     /// Whether nothing writes our memory any more once the worker is destroyed.
     pub(super) is_quiet: bool,
-    /// Whether UCX's puts and gets reach the memory of ranks of this host other than by messages. Where it is in doubt they do
-    /// not: ranks can always ask each other.
+    /// Whether UCX's puts and gets reach the memory of ranks of this host other than by messages. Where it is
+    /// in doubt they do not: ranks can always ask each other.
     pub(super) reaches_here: bool,
     /// Whether they reach that of other hosts so, by hardware.
     pub(super) has_rdma: bool,
@@ -68,12 +72,14 @@ impl Tuning {
     /// Decides, given the caller's settings (without `UCX_`), the environment, the library's version, whether
     /// registering memory costs anything here, and whether there is a device for RDMA.
     ///
-    /// Where there are shared-memory lanes, rendezvous is by `get_zcopy`: the receiver fetches, so that destroying its
-    /// worker ends it. Under `put_zcopy` the sender goes on writing. Without shared memory only our own worker writes
-    /// what arrived on its sockets, and from 1.19 on `put_zcopy` is four times as fast on tcp as the default.
+    /// Where there are shared-memory lanes, rendezvous is by `get_zcopy`: the receiver fetches, so that
+    /// destroying its worker ends it. Under `put_zcopy` the sender goes on writing. Without shared memory
+    /// only our own worker writes what arrived on its sockets, and from 1.19 on `put_zcopy` is four times as
+    /// fast on tcp as the default.
     ///
-    /// Registrations are kept only where they cost something: for the cache UCX replaces the C library's `munmap`, `brk`
-    /// and their like in a process whose threads may be using them, and sets the end of the heap without its lock.
+    /// Registrations are kept only where they cost something: for the cache UCX replaces the C library's
+    /// `munmap`, `brk` and their like in a process whose threads may be using them, and sets the end of the
+    /// heap without its lock.
     pub(super) fn decide(
         given: &[(String, String)],
         environment: impl Fn(&str) -> Option<String>,
@@ -87,7 +93,8 @@ impl Tuning {
         };
         let transports = chosen("TLS").unwrap_or_else(|| "all".into());
         let networks = chosen("NET_DEVICES").unwrap_or_else(|| "all".into());
-        let has_rdma = uses_hardware(&transports) && devices.iter().any(|device| uses_device(&networks, device));
+        let has_rdma =
+            uses_hardware(&transports) && devices.iter().any(|device| uses_device(&networks, device));
         let (shares_memory, reaches_here) = (shares_memory(&transports), reaches_here(&transports));
         let mut settings = given.to_vec();
         let mut is_quiet = true;
@@ -127,8 +134,10 @@ impl Tuning {
     /// `config` comes from `ucp_config_read` of `ucp` and has not been released.
     pub(super) unsafe fn apply(&self, ucp: &Ucp, config: *mut ucp_config_t) -> Result<()> {
         for (name, value) in &self.settings {
-            let refused = || Error::Unavailable { name: "ucx", why: format!("UCX does not take UCX_{name}={value}") };
-            let (Ok(name_c), Ok(value_c)) = (CString::new(name.as_str()), CString::new(value.as_str())) else {
+            let refused =
+                || Error::Unavailable { name: "ucx", why: format!("UCX does not take UCX_{name}={value}") };
+            let (Ok(name_c), Ok(value_c)) = (CString::new(name.as_str()), CString::new(value.as_str()))
+            else {
                 return Err(refused());
             };
             // SAFETY: the configuration lives (the caller), and the strings outlive the call.
@@ -154,7 +163,8 @@ fn reaches_here(transports: &str) -> bool {
 
 /// Whether a value of `UCX_TLS` allows lanes of hardware for RDMA, where there is such, for sure.
 fn uses_hardware(transports: &str) -> bool {
-    let is_other = |name: &str| brings_shared_memory(name) || WITHOUT_RDMA.iter().any(|start| name.starts_with(start));
+    let is_other =
+        |name: &str| brings_shared_memory(name) || WITHOUT_RDMA.iter().any(|start| name.starts_with(start));
     match transports.strip_prefix('^') {
         Some(without) => names(without).all(is_other),
         None => names(transports).any(|name| name == "all" || !is_other(name)),
@@ -188,7 +198,8 @@ mod tests {
         version: (u32, u32, u32),
     ) -> (Option<String>, bool) {
         let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let look = |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+        let look =
+            |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
         let tuning = Tuning::decide(&given, look, version, false, &[]);
         let scheme = tuning.settings.iter().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
         (scheme, tuning.is_quiet)
@@ -197,7 +208,11 @@ mod tests {
     #[test]
     fn the_receiver_fetches_where_memory_is_shared() {
         for transports in ["all", "tcp,sm,self", "posix,cma,self", "^rc", "\\shm"] {
-            assert_eq!(scheme(&[], &[("UCX_TLS", transports)], NEW), (Some("get_zcopy".into()), true), "{transports}");
+            assert_eq!(
+                scheme(&[], &[("UCX_TLS", transports)], NEW),
+                (Some("get_zcopy".into()), true),
+                "{transports}"
+            );
         }
         assert_eq!(scheme(&[], &[], OLD), (Some("get_zcopy".into()), true));
     }
@@ -205,7 +220,10 @@ mod tests {
     #[test]
     fn without_shared_memory_the_fast_scheme_is_taken() {
         assert_eq!(scheme(&[("TLS", "tcp,self")], &[], OLD), (None, true));
-        assert_eq!(scheme(&[("TLS", "tcp,self")], &[("UCX_TLS", "all")], NEW), (Some("put_zcopy".into()), true));
+        assert_eq!(
+            scheme(&[("TLS", "tcp,self")], &[("UCX_TLS", "all")], NEW),
+            (Some("put_zcopy".into()), true)
+        );
     }
 
     #[test]
@@ -221,7 +239,9 @@ mod tests {
             (tuning.reaches_here, tuning.has_rdma)
         };
         let reach = |transports: &str, has_device| reach_by(transports, None, has_device);
-        for (networks, expected) in [("all", true), ("eth0,mlx5_0:1", true), ("mlx5_0", true), ("eth0", false)] {
+        for (networks, expected) in
+            [("all", true), ("eth0,mlx5_0:1", true), ("mlx5_0", true), ("eth0", false)]
+        {
             assert_eq!(reach_by("all", Some(networks), true), (true, expected), "{networks}");
         }
         for (transports, has_device, expected) in [
@@ -248,10 +268,12 @@ mod tests {
     #[test]
     fn registrations_are_kept_where_they_cost_something_or_the_user_says_so() {
         let cache = |given: &[(&str, &str)], environment: &'static str, registers| {
-            let given: Vec<_> = given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            let given: Vec<_> =
+                given.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
             let look = |name: &str| (name == environment).then(|| "y".to_string());
             let settings = Tuning::decide(&given, look, NEW, registers, &[]).settings;
-            let values = settings.into_iter().filter(|(name, _)| name == REGISTRATION_CACHE).map(|(_, value)| value);
+            let values =
+                settings.into_iter().filter(|(name, _)| name == REGISTRATION_CACHE).map(|(_, value)| value);
             values.collect::<Vec<_>>()
         };
         assert_eq!(cache(&[], "", false), ["n"]);
@@ -262,8 +284,9 @@ mod tests {
     #[test]
     fn what_ranks_must_have_alike_is_what_holds() {
         let agreed = |environment: &[(&str, &str)], version| {
-            let look =
-                |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+            let look = |name: &str| {
+                environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string())
+            };
             Tuning::decide(&[], look, version, true, &[]).agreed
         };
         assert_eq!(agreed(&[], OLD), "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
@@ -276,8 +299,9 @@ mod tests {
     #[test]
     fn slots_have_room_for_what_is_sent_at_once_unless_the_user_says_otherwise() {
         let decide = |environment: &'static [(&str, &str)]| {
-            let look =
-                |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
+            let look = |name: &str| {
+                environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string())
+            };
             let tuning = Tuning::decide(&[], look, NEW, true, &[]);
             let settings = tuning.settings.into_iter().filter(|(name, _)| name.starts_with("MM_"));
             (settings.collect::<Vec<_>>(), tuning.agreed)
@@ -291,7 +315,10 @@ mod tests {
         assert_eq!(tcp, (vec![], "UCX_TLS=tcp UCX_RNDV_SCHEME=put_zcopy".into()));
         let (left, agreed) = decide(&[("UCX_MM_FIFO_SIZE", "32"), ("UCX_POSIX_FIFO_ELEM_SIZE", "256")]);
         assert_eq!(left, [all[2].clone()]);
-        assert_eq!(agreed, "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy UCX_MM_FIFO_SIZE=32 UCX_POSIX_FIFO_ELEM_SIZE=256");
+        assert_eq!(
+            agreed,
+            "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy UCX_MM_FIFO_SIZE=32 UCX_POSIX_FIFO_ELEM_SIZE=256"
+        );
     }
 
     #[test]
@@ -307,7 +334,9 @@ mod tests {
         };
         assert_eq!(decide("tcp,self", None, &[]), (true, true));
         assert_eq!(decide("tcp,self", Some("16k"), &[]), (true, false), "the user's threshold counts");
-        for (transports, devices) in [("all", vec![]), ("tcp,shm", vec![]), ("tcp,rc", vec!["mlx5_0".to_string()])] {
+        for (transports, devices) in
+            [("all", vec![]), ("tcp,shm", vec![]), ("tcp,rc", vec!["mlx5_0".to_string()])]
+        {
             assert_eq!(decide(transports, None, &devices), (false, false), "{transports}");
         }
     }

@@ -12,11 +12,13 @@ use crate::{Error, Failure, Rank};
 /// An operation waits long when it was posted so many looks ago.
 const LONG_ROUNDS: u32 = 2;
 
-/// How long nothing must come of a peer that is gone before nothing more will: on this host, and over a network.
+/// How long nothing must come of a peer that is gone before nothing more will: on this host, and over a
+/// network.
 const SETTLED_HERE: Duration = Duration::from_millis(2);
 const SETTLED_FAR: Duration = Duration::from_millis(50);
 
-/// How long a peer to whom nothing can be sent may take to have left in good order: it sends what is queued first.
+/// How long a peer to whom nothing can be sent may take to have left in good order: it sends what is queued
+/// first.
 const GONE_WITHIN: Duration = FLUSH_PATIENCE.saturating_mul(5);
 
 impl Ucx {
@@ -81,8 +83,8 @@ impl Ucx {
         self.take_news(news) | self.give_back_withdrawn() | self.look_after_unanswered()
     }
 
-    /// Closes for a peer that waits for an answer which could not be sent: it is there, but can't be reached. Says whether
-    /// there was one.
+    /// Closes for a peer that waits for an answer which could not be sent: it is there, but can't be reached.
+    /// Says whether there was one.
     fn look_after_unanswered(&mut self) -> bool {
         let now = self.now();
         let new = std::mem::take(&mut self.engine.requests().unanswered);
@@ -206,8 +208,8 @@ impl Ucx {
         self.close_as(Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank))), cause, error);
     }
 
-    /// Leaves because the process exits, in good order if nothing is under way; UCX is torn down, or forgotten if it is not
-    /// there any more.
+    /// Leaves because the process exits, in good order if nothing is under way; UCX is torn down, or
+    /// forgotten if it is not there any more.
     pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
         let awaits_neighbours = self.links.iter().any(|links| links.waits().next().is_some());
         // What peers have asked for counts where they may write it themselves.
@@ -221,8 +223,8 @@ impl Ucx {
             self.engine.close_endpoints(FLUSH_PATIENCE);
         }
         if is_under_way && !self.can_be_quiet {
-            // By the user's settings peers may write until the process is gone, whatever becomes of the worker: what they write is not
-            // given back to other threads, which go on until then.
+            // By the user's settings peers may write until the process is gone, whatever becomes of the
+            // worker: what they write is not given back to other threads, which go on until then.
             self.engine.forget();
             self.receives.are_left_open = true;
         }

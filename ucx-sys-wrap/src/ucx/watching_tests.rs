@@ -1,5 +1,5 @@
-//! What a rank learns of peers that are gone, and what one says that exits. Skipped where there is no UCX, unless
-//! `BREVITY_REQUIRE_UCX` is 1.
+//! What a rank learns of peers that are gone, and what one says that exits. Skipped where there is no UCX,
+//! unless `BREVITY_REQUIRE_UCX` is 1.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,8 @@ fn ended(receiver: &mut Ucx, id: RecvId) -> Result<Arrival> {
     }
 }
 
-/// Its memory goes back to its threads, which may write it: who fetches from there must not take that for the message.
+/// Its memory goes back to its threads, which may write it: who fetches from there must not take that for the
+/// message.
 #[test]
 fn who_exits_in_the_middle_of_a_send_says_that_it_failed() {
     if !has_ucx() {

@@ -1,11 +1,12 @@
-//! How ranks of one host see each other's failure without asking: a word in memory that the peer's kernel keeps.
+//! How ranks of one host see each other's failure without asking: a word in memory that the peer's kernel
+//! keeps.
 //!
-//! A large message is fetched by its receiver from the sender's memory. A sender whose transport fails takes its memory
-//! back, and a receiver that fetches after that would get bytes of something else and take them for the message. So
-//! the sender writes its word before it takes the memory back, and the receiver reads the word after it has fetched: if
-//! the word is still open then, so was the memory. The memory can only be fetched by a process of the same host and
-//! process namespace, and such a process can also open the word; for all others the bytes pass through the sender's
-//! own UCX, which is torn down.
+//! A large message is fetched by its receiver from the sender's memory. A sender whose transport fails takes
+//! its memory back, and a receiver that fetches after that would get bytes of something else and take them
+//! for the message. So the sender writes its word before it takes the memory back, and the receiver reads the
+//! word after it has fetched: if the word is still open then, so was the memory. The memory can only be
+//! fetched by a process of the same host and process namespace, and such a process can also open the word;
+//! for all others the bytes pass through the sender's own UCX, which is torn down.
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
@@ -97,19 +98,23 @@ impl OwnWord {
 pub(super) struct PeerWord(Mapping);
 
 impl PeerWord {
-    /// Opens the word of a process of this host; `None` if there is none that holds `token`, as in another process namespace.
+    /// Opens the word of a process of this host; `None` if there is none that holds `token`, as in another
+    /// process namespace.
     pub(super) fn open(process: u32, number: u32, token: &Token) -> Option<Self> {
         let path = format!("/proc/{process}/fd/{number}");
         let may_be_word = |metadata: Metadata| metadata.is_file() && metadata.len() == FILE_BYTES;
-        // Asked before it is opened: where the peer is of another container, its numbers may lead to anything here, and
-        // to open some files blocks, or does something.
+        // Asked before it is opened: where the peer is of another container, its numbers may lead to anything
+        // here, and to open some files blocks, or does something.
         if !may_be_word(std::fs::metadata(&path).ok()?) {
             return None;
         }
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(&path).ok()?;
         let mut found = Token::default();
-        if !may_be_word(file.metadata().ok()?) || file.read_exact_at(&mut found, 0).is_err() || found != *token {
+        if !may_be_word(file.metadata().ok()?)
+            || file.read_exact_at(&mut found, 0).is_err()
+            || found != *token
+        {
             return None;
         }
         if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS)) {
@@ -125,8 +130,9 @@ impl PeerWord {
         // SAFETY: inside the mapping.
         let word = unsafe { self.0.start().as_ptr().add(WORD_AT as usize) }.cast::<AtomicU64>();
         fence(Ordering::SeqCst);
-        // SAFETY: aligned and readable while `self` lives. Its owner writes it through the kernel and takes memory back only
-        // after that: a word of which a part is written says open or nothing that is known, and both are true then.
+        // SAFETY: aligned and readable while `self` lives. Its owner writes it through the kernel and takes
+        // memory back only after that: a word of which a part is written says open or nothing that is known,
+        // and both are true then.
         let word = u64::from_le(unsafe { &*word }.load(Ordering::SeqCst));
         Closed::decode(word, world_size).unwrap_or(Closed::Left)
     }
@@ -162,7 +168,9 @@ mod tests {
         let path = folder.path().join("fifo");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         // To open one that nobody writes to blocks.
-        let fifo = rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let fifo =
+            rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+                .unwrap();
         let (number, (report, reports)) = (fifo.as_raw_fd() as u32, channel());
         spawn(move || report.send(PeerWord::open(std::process::id(), number, &[7; 16]).is_none()));
         // Generous: it only has to tell slow from stuck.

@@ -28,7 +28,8 @@ pub(super) fn world_with_cards(
 ) -> Vec<Ucx> {
     let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let options = &Options { settings, ..Options::default() };
-    let (cards, met) = (&Mutex::new(vec![Vec::new(); world_size as usize]), &Barrier::new(world_size as usize));
+    let (cards, met) =
+        (&Mutex::new(vec![Vec::new(); world_size as usize]), &Barrier::new(world_size as usize));
     let connect = |rank: Rank| {
         let mut exchange = |own: &[u8]| {
             let mut own = own.to_vec();

@@ -1,5 +1,5 @@
-//! What the tests of several crates share: [the wires under test](Wire) and how worlds of ranks are made on them, and what
-//! the system says about processes.
+//! What the tests of several crates share: [the wires under test](Wire) and how worlds of ranks are made on
+//! them, and what the system says about processes.
 #![forbid(unsafe_code)]
 
 mod process;
@@ -9,8 +9,8 @@ pub mod worlds;
 pub use process::{Process, listening_ports};
 pub use wire::{Wire, ucx_is_here};
 
-/// Whether a variable such as `BREVITY_REQUIRE_UCX` says that what a test needs must be here: missing, it is a failure
-/// then, and nothing that is skipped.
+/// Whether a variable such as `BREVITY_REQUIRE_UCX` says that what a test needs must be here: missing, it is
+/// a failure then, and nothing that is skipped.
 #[must_use]
 pub fn is_required(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value == "1")

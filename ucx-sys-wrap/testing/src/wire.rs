@@ -9,7 +9,8 @@ use crate::worlds::{self, Lanes, boxed, joined, neighbours, over_sockets, over_u
 
 /// What the bytes between ranks travel on.
 ///
-/// The simulated network is none of these: its ranks are futures of one thread, in virtual time. It has tests of its own.
+/// The simulated network is none of these: its ranks are futures of one thread, in virtual time. It has tests
+/// of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
     /// Memory of one process.
@@ -28,10 +29,11 @@ pub enum Wire {
     UcxShared,
     /// UCX over its own tcp.
     UcxTcp,
-    /// UCX over its own tcp, with shared memory of ours between ranks of one host. In a world of threads, the upper half
-    /// are as if on other hosts.
+    /// UCX over its own tcp, with shared memory of ours between ranks of one host. In a world of threads, the
+    /// upper half are as if on other hosts.
     UcxNeighbours,
-    /// UCX as users have it who set nothing: all that it has, with shared memory of ours between ranks of one host.
+    /// UCX as users have it who set nothing: all that it has, with shared memory of ours between ranks of one
+    /// host.
     Ucx,
 }
 
@@ -64,7 +66,9 @@ impl Wire {
     pub fn choice(self) -> Choice {
         match self {
             Self::Local => Choice::Auto,
-            Self::Tcp | Self::TcpStriped | Self::TcpEncrypted | Self::TcpShared | Self::TcpRings => Choice::Tcp,
+            Self::Tcp | Self::TcpStriped | Self::TcpEncrypted | Self::TcpShared | Self::TcpRings => {
+                Choice::Tcp
+            }
             Self::UcxShared | Self::UcxTcp | Self::UcxNeighbours | Self::Ucx => Choice::Ucx,
         }
     }
@@ -78,9 +82,11 @@ impl Wire {
         match self {
             Self::Local | Self::TcpRings => panic!("{self:?} is only between threads"),
             Self::Tcp => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "off")],
-            Self::TcpStriped => {
-                &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "off"), ("BREVITY_TCP_STREAMS", "4")]
-            }
+            Self::TcpStriped => &[
+                ("BREVITY_TRANSPORT", "tcp"),
+                ("BREVITY_SHARED_MEMORY", "off"),
+                ("BREVITY_TCP_STREAMS", "4"),
+            ],
             Self::TcpEncrypted => &[
                 ("BREVITY_TRANSPORT", "tcp"),
                 ("BREVITY_SHARED_MEMORY", "off"),
@@ -89,7 +95,9 @@ impl Wire {
             ],
             Self::TcpShared => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "on")],
             Self::UcxShared => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off")],
-            Self::UcxTcp => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off"), ("UCX_TLS", "tcp,self")],
+            Self::UcxTcp => {
+                &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off"), ("UCX_TLS", "tcp,self")]
+            }
             Self::UcxNeighbours => {
                 &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "on"), ("UCX_TLS", "tcp,self")]
             }

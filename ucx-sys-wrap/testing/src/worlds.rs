@@ -71,8 +71,8 @@ pub fn neighbours(world_size: u32, may_read: bool) -> Vec<Tcp> {
     ranks
 }
 
-/// A port on loopback that nobody else takes as long as the socket is kept; rank 0 of a job binds it too, told that it is
-/// reserved.
+/// A port on loopback that nobody else takes as long as the socket is kept; rank 0 of a job binds it too,
+/// told that it is reserved.
 ///
 /// # Panics
 /// When the system has no sockets.

@@ -41,8 +41,9 @@ fn a_rank_that_never_calls_the_mesh_delays_nobody_beyond_the_deadline() {
         // Says that it lacks nothing.
         rendezvous.exchange(b"")
     });
-    let patient =
-        rank(port.identity(0, 2, TIMEOUT), |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous));
+    let patient = rank(port.identity(0, 2, TIMEOUT), |identity, mut rendezvous| {
+        connect_mesh(identity, &mut rendezvous)
+    });
     let error = error(patient);
     assert_eq!(missing(&error), [1]);
     assert!(error.to_string().contains("within 3 s"), "{error}");
@@ -60,7 +61,9 @@ fn the_earliest_deadline_counts_for_the_mesh_as_well() {
         rendezvous.exchange(b"")
     });
     let ranks = [(0, SHORT), (1, AMPLE)].map(|(number, timeout)| {
-        rank(port.identity(number, 3, timeout), |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous))
+        rank(port.identity(number, 3, timeout), |identity, mut rendezvous| {
+            connect_mesh(identity, &mut rendezvous)
+        })
     });
     for rank in ranks {
         assert_eq!(missing(&error(rank)), [2]);
@@ -75,7 +78,8 @@ fn an_address_that_is_none_is_a_fault_of_the_rank_that_sent_it() {
         rendezvous.exchange(b"next door")?;
         rendezvous.exchange(b"")
     });
-    let other = rank(port.identity(0, 2, AMPLE), |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous));
+    let other =
+        rank(port.identity(0, 2, AMPLE), |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous));
     let error = error(other);
     assert!(matches!(error, Error::Protocol { rank: Rank(1), .. }), "{error}");
     assert!(error.to_string().starts_with("rank 1 sent the address \"next door\""), "{error}");

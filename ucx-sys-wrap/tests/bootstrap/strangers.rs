@@ -62,7 +62,8 @@ impl Strangers {
 fn rubbish(number: usize) -> &'static [u8] {
     const OPENING: [u8; 124] = {
         let mut opening = [0; 124];
-        let head = *b"BREVITY\x01\x01\x00\x00\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00";
+        let head =
+            *b"BREVITY\x01\x01\x00\x00\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00";
         let mut at = 0;
         while at < head.len() {
             opening[at] = head[at];

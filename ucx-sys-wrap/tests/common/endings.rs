@@ -168,7 +168,9 @@ pub fn tasks(port: &Arc<Port>) {
         })
     };
     let mut abandoned = Task::new(port, vec![0u8; 100], move |comm, place| {
-        Box::pin(async move { comm.recv(previous, envelope(previous, 3, 0), &mut place[..]).await.map(|_| ()) })
+        Box::pin(
+            async move { comm.recv(previous, envelope(previous, 3, 0), &mut place[..]).await.map(|_| ()) },
+        )
     });
     let mut context = Context::from_waker(Waker::noop());
     assert!(abandoned.poll(&mut context).is_pending());
@@ -182,7 +184,9 @@ pub fn tasks(port: &Arc<Port>) {
             Poll::Pending => true,
             Poll::Ready(((sent, received), (recv, send))) => {
                 recv.and(send).unwrap();
-                assert!(sent == pattern(own.index(), 100_000) && received == pattern(previous.index(), 100_000));
+                assert!(
+                    sent == pattern(own.index(), 100_000) && received == pattern(previous.index(), 100_000)
+                );
                 false
             }
         });
@@ -278,7 +282,8 @@ pub fn abort(port: &Arc<Port>) {
     assert_eq!(port.failure(), Some(Failure::Aborted(B)));
 }
 
-/// B has waited for as long as it may, for rank 0, which waits for rank 2, which is late: each names whom it waits for.
+/// B has waited for as long as it may, for rank 0, which waits for rank 2, which is late: each names whom it
+/// waits for.
 pub fn time_over(port: &Arc<Port>) {
     const C: Rank = Rank(2);
     let awaited = if port.rank() == A { C } else { A };

@@ -19,8 +19,9 @@ pub fn order_within_a_tag(port: &Arc<Port>) {
     let length = |index: usize| if index.is_multiple_of(5) { 20_000 + index } else { index % 50 };
     block(port, async |comm| {
         if port.rank() == A {
-            let sends: Vec<_> =
-                (0..200).map(|index| comm.send(B, envelope(A, 1, 0), pattern(index, length(index)))).collect();
+            let sends: Vec<_> = (0..200)
+                .map(|index| comm.send(B, envelope(A, 1, 0), pattern(index, length(index))))
+                .collect();
             for send in sends {
                 send.await.unwrap();
             }
@@ -58,8 +59,9 @@ pub fn unexpected(port: &Arc<Port>) {
     const COUNT: usize = 2000;
     block(port, async |comm| {
         if port.rank() == A {
-            let sends: Vec<_> =
-                (0..COUNT).map(|index| comm.send(B, envelope(A, 1, index as u32 % 7), pattern(index, 100))).collect();
+            let sends: Vec<_> = (0..COUNT)
+                .map(|index| comm.send(B, envelope(A, 1, index as u32 % 7), pattern(index, 100)))
+                .collect();
             comm.send(B, envelope(A, 2, 0), ()).await.unwrap();
             for send in sends {
                 send.await.unwrap();
@@ -68,7 +70,8 @@ pub fn unexpected(port: &Arc<Port>) {
             comm.recv(A, envelope(A, 2, 0), ()).await.unwrap();
             for round in (0..7).rev() {
                 for index in (0..COUNT).filter(|index| index % 7 == round) {
-                    let (bytes, _) = comm.recv(A, envelope(A, 1, round as u32), vec![0u8; 100]).await.unwrap();
+                    let (bytes, _) =
+                        comm.recv(A, envelope(A, 1, round as u32), vec![0u8; 100]).await.unwrap();
                     assert_eq!(bytes, pattern(index, 100), "message {index}");
                 }
             }
@@ -97,11 +100,18 @@ pub fn parts(port: &Arc<Port>) {
                     let places = (place(a), place(b));
                     let ((first, second), two) = comm.recv(A, envelope(A, 1, 2), places).await.unwrap();
                     assert_eq!(two, arrival(&[a, b]));
-                    assert!(first[..a] == pattern(1, a) && second[..b] == pattern(2, b), "two parts of {a} and {b}");
+                    assert!(
+                        first[..a] == pattern(1, a) && second[..b] == pattern(2, b),
+                        "two parts of {a} and {b}"
+                    );
                     let places = ((place(a), place(b)), place(c));
-                    let (((first, second), third), three) = comm.recv(A, envelope(A, 1, 3), places).await.unwrap();
+                    let (((first, second), third), three) =
+                        comm.recv(A, envelope(A, 1, 3), places).await.unwrap();
                     assert_eq!(three, arrival(&[a, b, c]));
-                    assert!(first[..a] == pattern(1, a) && second[..b] == pattern(2, b), "three parts of {a} and {b}");
+                    assert!(
+                        first[..a] == pattern(1, a) && second[..b] == pattern(2, b),
+                        "three parts of {a} and {b}"
+                    );
                     assert_eq!(third[..c], pattern(3, c));
                 }
             }
@@ -129,7 +139,8 @@ pub fn refused(port: &Arc<Port>) {
             let too_long = comm.recv(A, envelope(A, 1, 0), vec![0u8; length - 1]).await.unwrap_err();
             let Error::TooLong { rank, part, sent, capacity } = too_long else { panic!("{too_long}") };
             assert_eq!((rank, part, sent, capacity), (A, 0, length as u64, length - 1));
-            let too_few = comm.recv(A, envelope(A, 1, 0), (vec![0u8; length], vec![0u8; 1])).await.unwrap_err();
+            let too_few =
+                comm.recv(A, envelope(A, 1, 0), (vec![0u8; length], vec![0u8; 1])).await.unwrap_err();
             assert!(matches!(too_few, Error::TooLong { rank: A, .. }), "{too_few}");
             let too_many = comm.recv(A, envelope(A, 1, 0), vec![0u8; length]).await.unwrap_err();
             assert!(matches!(too_many, Error::TooLong { rank: A, .. }), "{too_many}");
@@ -181,7 +192,8 @@ fn round_trip(port: &Arc<Port>, length: usize) {
 
 pub fn all_to_all(port: &Arc<Port>) {
     let own = port.rank();
-    let length = |from: Rank, to: Rank| if (from.0 + to.0).is_multiple_of(2) { 64 } else { 100_000 + from.index() };
+    let length =
+        |from: Rank, to: Rank| if (from.0 + to.0).is_multiple_of(2) { 64 } else { 100_000 + from.index() };
     block(port, async |comm| {
         for round in 0..5 {
             let seed = |from: Rank, to: Rank| from.index() * 1000 + to.index() * 10 + round as usize;

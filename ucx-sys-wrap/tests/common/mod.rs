@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::{Comm, Port, scope};
 use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag, Transport};
 
-/// How long the ranks of one case may take together; generous, since it only has to tell slow from stuck. Where all is slow,
-/// as under a sanitizer, `BREVITY_TEST_PATIENCE` says how many times as long.
+/// How long the ranks of one case may take together; generous, since it only has to tell slow from stuck.
+/// Where all is slow, as under a sanitizer, `BREVITY_TEST_PATIENCE` says how many times as long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The sequence number of the messages that end a case; cases use others.
@@ -103,7 +103,12 @@ pub fn run(title: &str, world: World, body: impl Fn(Arc<Port>) + Send + Sync + '
 ///
 /// # Panics
 /// As [`run`].
-pub fn run_for(title: &str, patience: Duration, world: World, body: impl Fn(Arc<Port>) + Send + Sync + 'static) {
+pub fn run_for(
+    title: &str,
+    patience: Duration,
+    world: World,
+    body: impl Fn(Arc<Port>) + Send + Sync + 'static,
+) {
     let (body, (report, reports)) = (Arc::new(body), channel());
     let mut running: Vec<_> = (0..world.len()).collect();
     let mut threads = Vec::new();
@@ -149,7 +154,8 @@ pub fn turn(port: &Port) {
 pub fn meet(port: &Arc<Port>) {
     let own = port.rank();
     block(port, async |comm| {
-        let sends: Vec<_> = peers(port).map(|peer| comm.send(peer, envelope(own, LAST_SEQUENCE, 0), ())).collect();
+        let sends: Vec<_> =
+            peers(port).map(|peer| comm.send(peer, envelope(own, LAST_SEQUENCE, 0), ())).collect();
         for peer in peers(port) {
             comm.recv(peer, envelope(peer, LAST_SEQUENCE, 0), ()).await.unwrap();
         }

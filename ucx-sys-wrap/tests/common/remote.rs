@@ -22,7 +22,9 @@ const LENGTHS: [usize; 9] = [0, 1, 8, 511, 4096, 4097, 100_000, (1 << 20) + 3, 5
 fn share(port: &Arc<Port>, sequence: u32, memory: Vec<u8>) -> Result<Region<Vec<u8>>, RemoteRegion> {
     if port.rank() == B {
         let region = Region::register(port, memory).unwrap();
-        block(port, async |comm| comm.send(A, envelope(B, sequence, 0), region.key().to_bytes()).await.unwrap());
+        block(port, async |comm| {
+            comm.send(A, envelope(B, sequence, 0), region.key().to_bytes()).await.unwrap()
+        });
         return Ok(region);
     }
     Err(RemoteRegion::open(port, B, &key(port, sequence)).unwrap())
@@ -52,7 +54,8 @@ fn contents(region: &Region<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// A puts, flushes and sends a message: B then finds exactly those bytes. A gets them back, and what B has written.
+/// A puts, flushes and sends a message: B then finds exactly those bytes. A gets them back, and what B has
+/// written.
 pub fn put_and_get(port: &Arc<Port>) {
     for (sequence, length) in (1..).zip(LENGTHS) {
         let offset = length % 13;
@@ -68,7 +71,9 @@ pub fn put_and_get(port: &Arc<Port>) {
                 meet(port, sequence, 1);
                 meet(port, sequence, 2);
                 let mut place = vec![0u8; length];
-                block(port, async |comm| comm.get(&remote, offset, &mut place[..]).await.map(|_| ()).unwrap());
+                block(port, async |comm| {
+                    comm.get(&remote, offset, &mut place[..]).await.map(|_| ()).unwrap()
+                });
                 assert!(place == pattern(2, length), "{length} bytes");
                 meet(port, sequence, 3);
             }
@@ -109,7 +114,8 @@ pub fn parts(port: &Arc<Port>) {
     }
 }
 
-/// The same on memory of a pool, and on memory that the transport has allocated; each is zero when it is used again.
+/// The same on memory of a pool, and on memory that the transport has allocated; each is zero when it is used
+/// again.
 pub fn allocated(port: &Arc<Port>) {
     let pool = Pool::new();
     for (round, length) in (0..).zip([0, 8, 5000, 5000, 1 << 20, 1 << 20]) {
@@ -137,7 +143,9 @@ pub fn allocated(port: &Arc<Port>) {
             };
             assert_eq!(region.byte_count(), length);
             let key = region.key().to_bytes();
-            block(port, async |comm| comm.send(A, envelope(B, sequence + step, 0), key).await.map(|_| ()).unwrap());
+            block(port, async |comm| {
+                comm.send(A, envelope(B, sequence + step, 0), key).await.map(|_| ()).unwrap()
+            });
             meet(port, sequence + step, 1);
             let mut found = vec![0; length];
             region.read(0, &mut found).unwrap();
@@ -152,11 +160,13 @@ pub fn many(port: &Arc<Port>) {
     let length = |index: usize| if index.is_multiple_of(4) { SIZE } else { 1 + index % 50 };
     match share(port, 1, vec![0; 100 * SIZE]) {
         Err(remote) => block(port, async |comm| {
-            let puts: Vec<_> =
-                (0..100).map(|index| comm.put(&remote, index * SIZE, pattern(index, length(index)))).collect();
+            let puts: Vec<_> = (0..100)
+                .map(|index| comm.put(&remote, index * SIZE, pattern(index, length(index))))
+                .collect();
             let message = comm.send(B, envelope(A, 2, 0), pattern(7, 100_000));
             let flush = comm.flush(B);
-            let gets: Vec<_> = (0..100).map(|index| comm.get(&remote, index * SIZE + SIZE - 5, vec![7u8; 5])).collect();
+            let gets: Vec<_> =
+                (0..100).map(|index| comm.get(&remote, index * SIZE + SIZE - 5, vec![7u8; 5])).collect();
             message.await.unwrap();
             flush.await.unwrap();
             for put in puts {
@@ -186,7 +196,8 @@ pub fn bounds(port: &Arc<Port>) {
     match share(port, 1, vec![UNTOUCHED; 100]) {
         Err(remote) => {
             block(port, async |comm| {
-                for (offset, length) in [(0, 101), (100, 1), (99, 2), (101, 0), (usize::MAX, 2), (1 << 40, 8)] {
+                for (offset, length) in [(0, 101), (100, 1), (99, 2), (101, 0), (usize::MAX, 2), (1 << 40, 8)]
+                {
                     let put = comm.put(&remote, offset, vec![1u8; length]).await.map(|_| ());
                     let get = comm.get(&remote, offset, vec![1u8; length]).await.map(|_| ());
                     for result in [put, get] {
@@ -227,7 +238,8 @@ pub fn forged_keys(port: &Arc<Port>) {
                 let Ok(remote) = RemoteRegion::open(port, B, &forged) else { continue };
                 assert_ne!(port.name(), "ucx", "byte {at}: a peer's UCX does not check");
                 let length = remote.region_bytes().min(1 << 20) as usize;
-                let result = block(port, async |comm| comm.put(&remote, 0, vec![1u8; length]).await.map(|_| ()));
+                let result =
+                    block(port, async |comm| comm.put(&remote, 0, vec![1u8; length]).await.map(|_| ()));
                 let is_refused = match at {
                     40..48 => matches!(result, Err(Error::OutOfRegion { rank: B, .. })) || length < 100,
                     _ => matches!(result, Err(Error::NoSuchRegion { rank: B })),
@@ -245,15 +257,16 @@ pub fn forged_keys(port: &Arc<Port>) {
     }
 }
 
-/// After a region is gone its key names nothing, another region works, and the buffer is its owner's again: unless peers reach
-/// it by themselves, over `ucx`.
+/// After a region is gone its key names nothing, another region works, and the buffer is its owner's again:
+/// unless peers reach it by themselves, over `ucx`.
 pub fn unregistered(port: &Arc<Port>) {
     for drops in [false, true] {
         let sequence = 1 + 10 * u32::from(drops);
         // Whether a third region's memory is given back says whether peers have to ask.
         let asks = gives_back(port, sequence + 3);
         assert!(asks || port.name() == "ucx");
-        let (first, second) = (share(port, sequence, vec![3; 1000]), share(port, sequence + 1, vec![UNTOUCHED; 1000]));
+        let (first, second) =
+            (share(port, sequence, vec![3; 1000]), share(port, sequence + 1, vec![UNTOUCHED; 1000]));
         match (first, second) {
             (Ok(first), Ok(second)) => {
                 meet(port, sequence + 2, 0);
@@ -297,7 +310,9 @@ fn gives_back(port: &Arc<Port>, sequence: u32) -> bool {
             });
             is_back
         }
-        Err(_) => block(port, async |comm| comm.recv(B, envelope(B, sequence, 99), vec![0u8]).await.unwrap().0 == [1]),
+        Err(_) => block(port, async |comm| {
+            comm.recv(B, envelope(B, sequence, 99), vec![0u8]).await.unwrap().0 == [1]
+        }),
     }
 }
 
@@ -313,7 +328,10 @@ pub fn unregistered_in_flight(port: &Arc<Port>) {
                     memory.fill(UNTOUCHED);
                 }
                 meet(port, 100 + turns, 0);
-                assert!(back.is_none_or(|memory| memory.iter().all(|byte| *byte == UNTOUCHED)), "written afterwards");
+                assert!(
+                    back.is_none_or(|memory| memory.iter().all(|byte| *byte == UNTOUCHED)),
+                    "written afterwards"
+                );
             }
             Err(remote) => {
                 let bytes = pattern(1, LENGTH);
@@ -338,16 +356,20 @@ fn expect_ended(result: ucx_sys_wrap::Result<()>) {
     assert!(matches!(result, Ok(()) | Err(Error::NoSuchRegion { rank: B })), "{result:?}");
 }
 
-/// A borrowed place is not written any more once the scope is left, however that happens, nor is a source read.
+/// A borrowed place is not written any more once the scope is left, however that happens, nor is a source
+/// read.
 pub fn left_in_a_scope(port: &Arc<Port>) {
-    for (round, (way, length)) in (0..3).flat_map(|way| [16, 10_000, 8 << 20].map(|length| (way, length))).enumerate() {
+    for (round, (way, length)) in
+        (0..3).flat_map(|way| [16, 10_000, 8 << 20].map(|length| (way, length))).enumerate()
+    {
         let sequence = 1 + round as u32;
         match share(port, sequence, pattern(3, length)) {
             Ok(region) => {
                 meet(port, 100, round as u32);
                 let found = contents(&region);
                 let (before, after) = (pattern(3, length), pattern(4, length));
-                let is_either = found.iter().zip(before.iter().zip(&after)).all(|(b, (x, y))| b == x || b == y);
+                let is_either =
+                    found.iter().zip(before.iter().zip(&after)).all(|(b, (x, y))| b == x || b == y);
                 assert!(is_either, "way {way}, {length} bytes: bytes that nobody has put");
             }
             Err(remote) => {
@@ -395,7 +417,9 @@ pub fn sleep(port: &Arc<Port>) {
                 comm.recv(B, envelope(B, 2, round), ()).await.unwrap();
             }),
             Ok(region) => {
-                scope(port, asleep, async |comm| comm.recv(A, envelope(A, 2, round), ()).await.map(|_| ()).unwrap());
+                scope(port, asleep, async |comm| {
+                    comm.recv(A, envelope(A, 2, round), ()).await.map(|_| ()).unwrap()
+                });
                 assert!(contents(region)[..length].iter().all(|byte| *byte == round as u8));
                 block(port, async |comm| comm.send(A, envelope(B, 2, round), ()).await.map(|_| ()).unwrap());
             }
@@ -415,7 +439,8 @@ pub fn peer_dropped(port: &Arc<Port>) {
             let flush = comm.flush(B);
             for result in [put.await.map(|_| ()), get.await.map(|_| ()), flush.await] {
                 // Memory that peers reach by themselves is there for as long as its process.
-                let is_gone = matches!(result, Err(Error::PeerLost { rank: B } | Error::NoSuchRegion { rank: B }));
+                let is_gone =
+                    matches!(result, Err(Error::PeerLost { rank: B } | Error::NoSuchRegion { rank: B }));
                 assert!(is_gone || result.is_ok(), "{result:?}");
             }
         }
@@ -441,7 +466,8 @@ pub fn aborted(port: &Arc<Port>) {
         Err(remote) => block(port, async |comm| {
             let mut operations = Vec::new();
             for _ in 0..4 {
-                operations.push((comm.put(&remote, 0, vec![1u8; LENGTH]), comm.get(&remote, 0, vec![0u8; LENGTH])));
+                operations
+                    .push((comm.put(&remote, 0, vec![1u8; LENGTH]), comm.get(&remote, 0, vec![0u8; LENGTH])));
             }
             let flush = comm.flush(B);
             let mut results = vec![comm.recv(B, envelope(B, 2, 0), ()).await.map(|_| ())];

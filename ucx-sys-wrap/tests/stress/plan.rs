@@ -9,7 +9,8 @@ pub enum Way {
     Drop,
     Forget,
     Panic,
-    /// Only when it has ended; a receive only waits for some turns, since its message may have been taken back.
+    /// Only when it has ended; a receive only waits for some turns, since its message may have been taken
+    /// back.
     Await,
 }
 

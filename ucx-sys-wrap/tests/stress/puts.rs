@@ -1,5 +1,5 @@
-//! Puts and gets that are awaited, dropped, forgotten or left by a panic at random: no memory is touched after it was given
-//! back, nothing lands that was not put, and what is put last is what stays.
+//! Puts and gets that are awaited, dropped, forgotten or left by a panic at random: no memory is touched
+//! after it was given back, nothing lands that was not put, and what is put last is what stays.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,20 +57,32 @@ impl Memory {
         if port.rank() == OWNER {
             let region = Region::register(port, vec![0; REGION_BYTES]).unwrap();
             let key = region.key().to_bytes();
-            block(port, async |comm| comm.send(VISITOR, envelope(OWNER, 0, 1, Mark::NONE), key).await.unwrap());
+            block(port, async |comm| {
+                comm.send(VISITOR, envelope(OWNER, 0, 1, Mark::NONE), key).await.unwrap()
+            });
             return Self::Own(region);
         }
         let tag = envelope(OWNER, 0, 1, Mark::NONE);
-        let (mut key, arrived) = block(port, async |comm| comm.recv(OWNER, tag, vec![0u8; 16 << 10]).await.unwrap());
+        let (mut key, arrived) =
+            block(port, async |comm| comm.recv(OWNER, tag, vec![0u8; 16 << 10]).await.unwrap());
         key.truncate(arrived.lengths[0]);
         Self::Theirs(RemoteRegion::open(port, OWNER, &key).unwrap())
     }
 }
 
-/// Of each group every other message is put, and the rest are places for gets; in the end all of the region is put.
-fn visit(port: &Arc<Port>, remote: &RemoteRegion, round: u32, groups: &[Vec<Message>], last: &[u8], whole: &Message) {
+/// Of each group every other message is put, and the rest are places for gets; in the end all of the region
+/// is put.
+fn visit(
+    port: &Arc<Port>,
+    remote: &RemoteRegion,
+    round: u32,
+    groups: &[Vec<Message>],
+    last: &[u8],
+    whole: &Message,
+) {
     let possible = Possible::new(groups, last);
-    let mut memory: Vec<Vec<Vec<u8>>> = groups.iter().map(|group| group.iter().map(Message::bytes).collect()).collect();
+    let mut memory: Vec<Vec<Vec<u8>>> =
+        groups.iter().map(|group| group.iter().map(Message::bytes).collect()).collect();
     for (group, memory) in groups.iter().zip(&mut memory) {
         leave(|| {
             block(port, async |comm| {
@@ -100,7 +112,10 @@ fn visit(port: &Arc<Port>, remote: &RemoteRegion, round: u32, groups: &[Vec<Mess
         comm.send(OWNER, envelope(VISITOR, round, 0, Mark::NONE), ()).await.unwrap();
         comm.recv(OWNER, envelope(OWNER, round, 1, Mark::NONE), ()).await.unwrap();
     });
-    assert!(memory.iter().flatten().flatten().all(|byte| *byte == REUSED), "memory was written after its return");
+    assert!(
+        memory.iter().flatten().flatten().all(|byte| *byte == REUSED),
+        "memory was written after its return"
+    );
 }
 
 /// Serves its memory, and looks now and then at what is in it.

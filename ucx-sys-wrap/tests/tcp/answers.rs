@@ -8,11 +8,13 @@ use super::world::*;
 
 const CELLS: usize = 64;
 
-/// Sends `count` messages that lie in their cells from rank 0 to rank 1, which takes them if it `receives` them.
+/// Sends `count` messages that lie in their cells from rank 0 to rank 1, which takes them if it `receives`
+/// them.
 fn use_up(transports: &mut [Tcp], count: usize, receives: bool) {
     for round in 0..count as u32 {
         let receiving = receives.then(|| Receiving::post(&mut transports[1], 0, envelope(0, round), &[8]));
-        let sent = Sending::post(&mut transports[0], 1, envelope(0, round), &[b"eight by"]).test(&mut transports[0]);
+        let sent =
+            Sending::post(&mut transports[0], 1, envelope(0, round), &[b"eight by"]).test(&mut transports[0]);
         sent.expect("it lies in its cell").unwrap();
         if let Some(mut receiving) = receiving {
             turn_until(&mut transports[1..], |ranks| receiving.test(&mut ranks[0]).is_some());
@@ -29,8 +31,8 @@ fn offer(transports: &mut [Tcp], bytes: &[u8]) -> Sending {
     Sending::post(&mut transports[1], 0, envelope(1, 0), &[bytes])
 }
 
-/// Whoever has received a message may never turn again: that its sender's memory is read is said at once, also where all
-/// cells that were known to be free are used up.
+/// Whoever has received a message may never turn again: that its sender's memory is read is said at once,
+/// also where all cells that were known to be free are used up.
 #[test]
 fn an_answer_does_not_wait_for_another_turn() {
     for earlier in CELLS - 2..=CELLS + 2 {
@@ -49,8 +51,8 @@ fn an_answer_does_not_wait_for_another_turn() {
     }
 }
 
-/// Two ranks, the first of which has refused what the second is sending, and has another receive posted; `use_up` says how
-/// many cells have been in use by then, and whether they have been taken.
+/// Two ranks, the first of which has refused what the second is sending, and has another receive posted;
+/// `use_up` says how many cells have been in use by then, and whether they have been taken.
 fn refused(cells: usize, are_taken: bool) -> (Vec<Tcp>, Sending, Receiving) {
     let mut transports = neighbours(2, true);
     use_up(&mut transports, cells, are_taken);
@@ -71,8 +73,9 @@ fn a_refusal_does_not_wait_for_another_turn() {
     }
 }
 
-/// Where there is no cell for a refusal it waits for a turn of the rank that refuses. That rank's receive has failed, after which it
-/// may take none: then it leaves, or it closes the transport, and either ends the send.
+/// Where there is no cell for a refusal it waits for a turn of the rank that refuses. That rank's receive has
+/// failed, after which it may take none: then it leaves, or it closes the transport, and either ends the
+/// send.
 #[test]
 fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
     for leaves in [false, true] {
@@ -89,7 +92,8 @@ fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
     }
 }
 
-/// Where the neighbour has taken none of the cells, nothing can be said now: the receive goes on until it was.
+/// Where the neighbour has taken none of the cells, nothing can be said now: the receive goes on until it
+/// was.
 #[test]
 fn a_receive_ends_only_when_its_sender_was_told() {
     for is_late in [false, true] {
@@ -110,8 +114,8 @@ fn a_receive_ends_only_when_its_sender_was_told() {
     }
 }
 
-/// What nobody asks for is read as soon as there is a cell for the answer, however many turns that takes, and also if both
-/// sleep meanwhile.
+/// What nobody asks for is read as soon as there is a cell for the answer, however many turns that takes, and
+/// also if both sleep meanwhile.
 #[test]
 fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
     let mut transports = neighbours(2, true);

@@ -15,7 +15,9 @@ fn a_canceled_receive_ends_at_once_and_its_message_is_consumed() {
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[500_000]);
         socket.write_all(&first[..half]).unwrap();
         let before = transports[0].statistics().bytes_received;
-        turn_until(&mut transports, |transports| transports[0].statistics().bytes_received - before == half as u64);
+        turn_until(&mut transports, |transports| {
+            transports[0].statistics().bytes_received - before == half as u64
+        });
         assert!(matches!(receiving.cancel(&mut transports[0]), Err(Error::Canceled)));
         drop(receiving);
         let mut next = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[500_000]);
@@ -89,7 +91,11 @@ fn a_canceled_offer_is_whole_or_never_was() {
     let stuffing = stuff_with(&mut transports[0], 1, 64 << 10);
     let mut unsent = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, size)]);
     assert!(matches!(unsent.cancel(&mut transports[0]), Err(Error::Canceled)));
-    assert_eq!(transports[0].statistics().bytes_copied, size as u64, "an offer that is not sent is withdrawn");
+    assert_eq!(
+        transports[0].statistics().bytes_copied,
+        size as u64,
+        "an offer that is not sent is withdrawn"
+    );
     let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(3, size)]);
     for seed in [1, 3] {
         let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size]);
@@ -171,10 +177,12 @@ fn a_canceled_receive_that_has_granted_discards_the_data() {
 #[test]
 fn what_was_taken_back_before_leaving_is_passed_over() {
     let makes = [|| world(2), || neighbours(2, false)];
-    for (make, size) in makes.iter().flat_map(|make| [MAX_EAGER_BYTES + 1, 20 << 20].map(|size| (make, size))) {
+    for (make, size) in makes.iter().flat_map(|make| [MAX_EAGER_BYTES + 1, 20 << 20].map(|size| (make, size)))
+    {
         let mut transports = make();
         let tag = envelope(0, 0);
-        let mut receives: Vec<_> = (0..2).map(|_| Receiving::post(&mut transports[1], 0, tag, &[size])).collect();
+        let mut receives: Vec<_> =
+            (0..2).map(|_| Receiving::post(&mut transports[1], 0, tag, &[size])).collect();
         let mut own = vec![transports.remove(0)];
         let mut taken_back: Vec<_> =
             (0..3).map(|seed| Sending::post(&mut own[0], 1, tag, &[&pattern(seed, size)])).collect();
@@ -223,13 +231,15 @@ fn what_was_taken_back_while_it_is_read_is_passed_over() {
     assert_eq!(transports[0].statistics().messages_received, 1);
 }
 
-/// A receive that was posted later has had what came later: who was posted before gets nothing that came later still.
+/// A receive that was posted later has had what came later: who was posted before gets nothing that came
+/// later still.
 #[test]
 fn nobody_is_passed_over_out_of_order() {
     for make in [|| world(2), || neighbours(2, false)] {
         let mut transports = make();
         let (tag, size) = (envelope(0, 0), 20 << 20);
-        let mut receives: Vec<_> = (0..2).map(|_| Receiving::post(&mut transports[1], 0, tag, &[size])).collect();
+        let mut receives: Vec<_> =
+            (0..2).map(|_| Receiving::post(&mut transports[1], 0, tag, &[size])).collect();
         let mut own = vec![transports.remove(0)];
         let mut taken_back = Sending::post(&mut own[0], 1, tag, &[&pattern(1, size)]);
         turn(&mut own, 10);

@@ -1,4 +1,5 @@
-//! How often bytes are copied between the sender's memory and the receiver's: exactly, on every path of this transport.
+//! How often bytes are copied between the sender's memory and the receiver's: exactly, on every path of this
+//! transport.
 
 use std::collections::VecDeque;
 
@@ -13,8 +14,8 @@ const SPARSE: [usize; 3] = [16, 400 << 10, 400 << 10];
 /// The most that is read on to the staging area with a header, in bytes.
 const STAGED: u64 = 4096;
 
-/// Copies and bytes copied at the sender and at the receiver for a message of these parts, whose receive is posted
-/// before or afterwards.
+/// Copies and bytes copied at the sender and at the receiver for a message of these parts, whose receive is
+/// posted before or afterwards.
 fn copied(transports: &mut [Tcp], parts: &[usize], is_posted: bool) -> [(u64, u64); 2] {
     let before = [0, 1].map(|rank| transports[rank].statistics());
     let payload: Vec<_> = parts.iter().map(|length| pattern(1, *length)).collect();
@@ -22,7 +23,8 @@ fn copied(transports: &mut [Tcp], parts: &[usize], is_posted: bool) -> [(u64, u6
     let early = is_posted.then(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), parts));
     let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &slices);
     turn(transports, if is_posted { 0 } else { 1000 });
-    let mut receiving = early.unwrap_or_else(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), parts));
+    let mut receiving =
+        early.unwrap_or_else(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), parts));
     receive(transports, 1, &mut receiving).unwrap();
     turn_until(transports, |transports| sending.test(&mut transports[0]).is_some());
     assert!(receiving.bytes() == payload);
@@ -45,7 +47,11 @@ fn over_sockets_small_messages_are_copied_once_on_each_side() {
         let whole = times(parts, 1);
         assert_eq!(copied(&mut world(2), parts, true), [(count, whole), (count, whole)], "{parts:?}");
         // To the heap, at once, and then to their places.
-        assert_eq!(copied(&mut world(2), parts, false), [(count, whole), (count + 1, 2 * whole)], "{parts:?}");
+        assert_eq!(
+            copied(&mut world(2), parts, false),
+            [(count, whole), (count + 1, 2 * whole)],
+            "{parts:?}"
+        );
     }
 }
 
@@ -66,8 +72,8 @@ fn over_sockets_large_messages_are_not_copied() {
     }
 }
 
-/// With many messages on their way and two receives posted at any time, messages come to their receives and not to the heap,
-/// whether they are sent without asking, offered, or first the one and then the other.
+/// With many messages on their way and two receives posted at any time, messages come to their receives and
+/// not to the heap, whether they are sent without asking, offered, or first the one and then the other.
 #[test]
 fn over_sockets_a_stream_is_not_copied() {
     const ON_THEIR_WAY: usize = 64;
@@ -97,7 +103,10 @@ fn over_sockets_a_stream_is_not_copied() {
             }
         }
         let copied = transports[1].statistics().bytes_copied;
-        assert!(copied <= times(&[bytes], COUNT as u64) / 10, "messages of {bytes} bytes: {copied} bytes are copied");
+        assert!(
+            copied <= times(&[bytes], COUNT as u64) / 10,
+            "messages of {bytes} bytes: {copied} bytes are copied"
+        );
     }
 }
 
@@ -107,9 +116,11 @@ fn over_sockets_a_wrong_guess_costs_two_copies() {
     const BYTES: usize = 20_000;
     let transports = &mut world(2)[..];
     // The first receive waits for a message that comes last.
-    let mut receives = [1, 2].map(|round| Receiving::post(&mut transports[1], 0, envelope(0, round), &[BYTES]));
+    let mut receives =
+        [1, 2].map(|round| Receiving::post(&mut transports[1], 0, envelope(0, round), &[BYTES]));
     let mut sends = [2, 1].map(|round| {
-        let sending = Sending::post(&mut transports[0], 1, envelope(0, round), &[&pattern(round as usize, BYTES)]);
+        let sending =
+            Sending::post(&mut transports[0], 1, envelope(0, round), &[&pattern(round as usize, BYTES)]);
         turn(transports, 100);
         sending
     });
@@ -124,8 +135,8 @@ fn over_sockets_a_wrong_guess_costs_two_copies() {
     assert!((BYTES as u64 + 1..=2 * BYTES as u64 + STAGED).contains(&copied), "{copied} bytes are copied");
 }
 
-/// What is read on with the header of a stretch lies in the area of the first socket before; a stretch is what was written in one
-/// call.
+/// What is read on with the header of a stretch lies in the area of the first socket before; a stretch is
+/// what was written in one call.
 #[test]
 fn over_several_sockets_only_what_comes_with_a_header_is_copied() {
     for streams in [2, 3] {
@@ -135,18 +146,25 @@ fn over_several_sockets_only_what_comes_with_a_header_is_copied() {
             // It reads the grant of an offer: the header of a frame.
             let granted = if times(parts, 1) > 1 << 20 { (1, 64) } else { (0, 0) };
             assert_eq!(sender, granted, "{streams} streams, {parts:?}");
-            assert!(bytes < times(parts, 1) / 50, "{streams} streams, {parts:?}: {copies} copies, {bytes} bytes");
+            assert!(
+                bytes < times(parts, 1) / 50,
+                "{streams} streams, {parts:?}: {copies} copies, {bytes} bytes"
+            );
         }
     }
 }
 
-/// A record that has a header or the ends of two parts is gathered; what is left over at the end of one is small.
+/// A record that has a header or the ends of two parts is gathered; what is left over at the end of one is
+/// small.
 #[test]
 fn encryption_copies_little_of_a_header_indices_and_values() {
     for streams in [1, 3] {
         let found = copied(&mut met(2, Lanes { streams, encrypt: true }), &SPARSE, true);
         for (rank, (copies, bytes)) in found.into_iter().enumerate() {
-            assert!(copies > 0 && bytes < times(&SPARSE, 1) / 3, "{streams} streams: rank {rank} copied {bytes} bytes");
+            assert!(
+                copies > 0 && bytes < times(&SPARSE, 1) / 3,
+                "{streams} streams: rank {rank} copied {bytes} bytes"
+            );
         }
     }
 }
@@ -156,7 +174,8 @@ fn encryption_copies_little_of_a_header_indices_and_values() {
 fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
     for is_posted in [true, false] {
         for parts in [&[8][..], &[16, 100, 100], &[528], &[4097], &[400 << 10], &SPARSE, &[3 << 20]] {
-            let [(in_copies, in_bytes), (out_copies, out_bytes)] = copied(&mut neighbours(2, false), parts, is_posted);
+            let [(in_copies, in_bytes), (out_copies, out_bytes)] =
+                copied(&mut neighbours(2, false), parts, is_posted);
             assert_eq!((in_bytes, out_bytes), (times(parts, 1), times(parts, 1)), "{parts:?}");
             assert_eq!(in_copies, out_copies, "{parts:?}: pieces");
             assert!(times(parts, 1) > 528 || in_copies == 1, "{parts:?}: {in_copies} copies");
@@ -164,17 +183,22 @@ fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
     }
 }
 
-/// The receiver reads the sender's memory, all parts in one call, or gets its pages through pipes. Up to 8 KiB go through the
-/// ring all the same, and up to 1 MiB while it has received all that came before.
+/// The receiver reads the sender's memory, all parts in one call, or gets its pages through pipes. Up to 8
+/// KiB go through the ring all the same, and up to 1 MiB while it has received all that came before.
 #[test]
 fn what_may_be_read_is_copied_by_the_receiver_alone_unless_it_is_likely_to_be_expected() {
     for is_posted in [true, false] {
         for parts in [&[(8 << 10) + 1][..], &[400 << 10], &SPARSE, &[1 << 20], &[3 << 20]] {
             let mut transports = neighbours(2, true);
-            let ahead = Sending::post(&mut transports[0], 1, envelope(0, 9), &[&[0; 8]]).test(&mut transports[0]);
+            let ahead =
+                Sending::post(&mut transports[0], 1, envelope(0, 9), &[&[0; 8]]).test(&mut transports[0]);
             ahead.expect("it lies in its cell").unwrap();
             // The receiver has kept the one ahead.
-            assert_eq!(copied(&mut transports, parts, is_posted), [(0, 0), (2, times(parts, 1) + 8)], "{parts:?}");
+            assert_eq!(
+                copied(&mut transports, parts, is_posted),
+                [(0, 0), (2, times(parts, 1) + 8)],
+                "{parts:?}"
+            );
         }
         for bytes in [529, 8 << 10, (8 << 10) + 1, 1 << 20] {
             let [(_, in_bytes), (_, out_bytes)] = copied(&mut neighbours(2, true), &[bytes], is_posted);

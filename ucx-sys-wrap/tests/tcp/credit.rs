@@ -11,13 +11,19 @@ fn messages_that_nobody_receives_are_bounded_and_not_lost() {
     let size = 500 << 10;
     let count = 200;
     let mut transports = world(2);
-    let mut sends: Vec<_> =
-        (0..count).map(|i| Sending::post(&mut transports[0], 1, envelope(0, i as u32), &[&pattern(i, size)])).collect();
+    let mut sends: Vec<_> = (0..count)
+        .map(|i| Sending::post(&mut transports[0], 1, envelope(0, i as u32), &[&pattern(i, size)]))
+        .collect();
     let mut pass = Sending::post(&mut transports[0], 1, envelope(0, 500), &[b"pass"]);
     turn(&mut transports, 5000);
     let received = transports[1].statistics().bytes_received;
-    assert!(received > CREDIT_BYTES * 9 / 10 && received < CREDIT_BYTES + (1 << 16), "{received} bytes are kept");
-    assert!(sends[0].test(&mut transports[0]).is_some() && sends[count - 1].test(&mut transports[0]).is_none());
+    assert!(
+        received > CREDIT_BYTES * 9 / 10 && received < CREDIT_BYTES + (1 << 16),
+        "{received} bytes are kept"
+    );
+    assert!(
+        sends[0].test(&mut transports[0]).is_some() && sends[count - 1].test(&mut transports[0]).is_none()
+    );
     // None stands in the way of another.
     let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 500), &[4]);
     receive(&mut transports, 1, &mut receiving).unwrap();
@@ -61,7 +67,8 @@ fn large_and_small_messages_of_one_tag_keep_their_order() {
         let capacity = 20 << 20;
         let mut receives = Vec::new();
         if post_first {
-            receives.extend(sizes.map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[capacity])));
+            receives
+                .extend(sizes.map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[capacity])));
         }
         let mut sends: Vec<_> = sizes
             .iter()
@@ -70,7 +77,8 @@ fn large_and_small_messages_of_one_tag_keep_their_order() {
             .collect();
         turn(&mut transports, 500);
         if !post_first {
-            receives.extend(sizes.map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[capacity])));
+            receives
+                .extend(sizes.map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[capacity])));
         }
         for (i, receiving) in receives.iter_mut().enumerate().rev() {
             receive(&mut transports, 1, receiving).unwrap();
@@ -92,7 +100,8 @@ fn an_offer_that_does_not_fit_is_refused_without_its_data() {
         let early = post_first.then(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[100]));
         let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
         turn(&mut transports, 200);
-        let mut receiving = early.unwrap_or_else(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[100]));
+        let mut receiving =
+            early.unwrap_or_else(|| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[100]));
         let result = receive(&mut transports, 1, &mut receiving);
         assert!(matches!(result, Err(Error::TooLong { rank: Rank(0), part: 0, .. })), "{result:?}");
         turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());

@@ -62,7 +62,9 @@ fn a_rank_that_dies_in_the_middle_of_a_frame_is_named_by_all() {
         let frame = message(3, 0, &pattern(1, 100_000));
         strangers[0][1].as_mut().unwrap().write_all(&frame[..cut]).unwrap();
         let mut receives: Vec<_> = (0..3)
-            .map(|rank| Receiving::post(&mut transports[rank], (rank + 1) % 3, envelope((rank + 1) % 3, 0), &[8]))
+            .map(|rank| {
+                Receiving::post(&mut transports[rank], (rank + 1) % 3, envelope((rank + 1) % 3, 0), &[8])
+            })
             .collect();
         let mut from_dead = Receiving::post(&mut transports[1], 3, envelope(3, 0), &[100_000]);
         turn(&mut transports, 200);
@@ -96,7 +98,8 @@ fn a_rank_that_dies_while_it_is_written_to_is_named() {
 fn a_cause_that_somebody_names_comes_before_a_bare_end() {
     for messenger in 1..3 {
         let (mut transports, mut strangers) = world_with_strangers(1, 4);
-        let mut receiving = Receiving::post(&mut transports[0], 3 - messenger, envelope(3 - messenger, 0), &[8]);
+        let mut receiving =
+            Receiving::post(&mut transports[0], 3 - messenger, envelope(3 - messenger, 0), &[8]);
         let frame = lost_frame(messenger, 3);
         strangers[messenger - 1][0].as_mut().unwrap().write_all(&frame).unwrap();
         strangers.truncate(2);
@@ -143,7 +146,10 @@ fn what_was_sent_before_a_bye_still_arrives_and_the_others_go_on() {
     receive(&mut transports, 1, &mut receiving).unwrap();
     // Who misses it says so to all.
     let mut other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[2]);
-    assert_lost(Receiving::post(&mut transports[0], 2, envelope(2, 0), &[5]).test(&mut transports[0]).unwrap(), 2);
+    assert_lost(
+        Receiving::post(&mut transports[0], 2, envelope(2, 0), &[5]).test(&mut transports[0]).unwrap(),
+        2,
+    );
     assert_eq!(transports[0].failure(), Some(Failure::PeerLost(Rank(2))));
     assert_lost(receive(&mut transports, 1, &mut other), 2);
 }
@@ -153,8 +159,8 @@ fn who_waits_for_a_rank_that_leaves_or_sends_to_it_has_lost_it() {
     for way in 0..3 {
         let mut transports = world(2);
         let mut waiting = (way == 0).then(|| Receiving::post(&mut transports[0], 1, envelope(1, 0), &[5]));
-        let mut stuck =
-            (way == 1).then(|| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 32 << 20)]));
+        let mut stuck = (way == 1)
+            .then(|| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 32 << 20)]));
         drop(transports.pop());
         turn(&mut transports, 200);
         let result = match (&mut waiting, &mut stuck) {
@@ -162,7 +168,9 @@ fn who_waits_for_a_rank_that_leaves_or_sends_to_it_has_lost_it() {
             (_, Some(stuck)) => stuck.test(&mut transports[0]).unwrap(),
             _ => {
                 assert_eq!(transports[0].failure(), None);
-                Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"x"]).test(&mut transports[0]).unwrap()
+                Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"x"])
+                    .test(&mut transports[0])
+                    .unwrap()
             }
         };
         assert_lost(result, 1);
@@ -187,7 +195,8 @@ fn an_abort_is_told_to_all() {
     }
 }
 
-/// Behind megabytes that the kernel still has to send, to a peer that goes on sending: a socket closed before would drop them.
+/// Behind megabytes that the kernel still has to send, to a peer that goes on sending: a socket closed before
+/// would drop them.
 #[test]
 fn a_cause_is_told_behind_what_the_kernel_has_not_sent() {
     let mut rows = mesh(2);

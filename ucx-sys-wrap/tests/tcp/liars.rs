@@ -72,7 +72,8 @@ fn place(region: &Region<Vec<u8>>) -> Place {
 
 /// A region that the stranger says it has.
 fn remote(port: &Arc<Port>) -> RemoteRegion {
-    let key = [&b"brvk"[..], &1u32.to_le_bytes(), &1u32.to_le_bytes(), &[0; 4], &7u64.to_le_bytes(), &[9; 16]];
+    let key =
+        [&b"brvk"[..], &1u32.to_le_bytes(), &1u32.to_le_bytes(), &[0; 4], &7u64.to_le_bytes(), &[9; 16]];
     let key = [key.concat(), (LENGTH as u64).to_le_bytes().to_vec()].concat();
     RemoteRegion::open(port, Rank(1), &key).unwrap()
 }

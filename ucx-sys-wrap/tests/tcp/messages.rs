@@ -50,14 +50,17 @@ fn every_rank_sends_to_every_other_in_all_sizes() {
 #[test]
 fn parts_are_gathered_and_scattered() {
     let mut transports = world(2);
-    for (round, lengths) in [[3, 0, 5], [100_000, 1, 70_000], [0, 0, 0], [5000, 5000, 5000]].iter().enumerate() {
+    for (round, lengths) in
+        [[3, 0, 5], [100_000, 1, 70_000], [0, 0, 0], [5000, 5000, 5000]].iter().enumerate()
+    {
         let parts: Vec<_> = lengths.iter().enumerate().map(|(part, length)| pattern(part, *length)).collect();
         // Larger places than needed: what follows in the stream must not land in them.
         let capacities = lengths.map(|length| length + round * 1000);
         let mut first = Receiving::post(&mut transports[1], 0, envelope(0, 1), &capacities);
         let mut second = Receiving::post(&mut transports[1], 0, envelope(0, 1), &capacities);
         let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-        let sends: Vec<_> = (0..2).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 1), &slices)).collect();
+        let sends: Vec<_> =
+            (0..2).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 1), &slices)).collect();
         for receiving in [&mut first, &mut second] {
             let arrival = receive(&mut transports, 1, receiving).unwrap();
             assert_eq!((arrival.mark, &arrival.lengths[..]), (Mark(1), &lengths[..]));
@@ -91,8 +94,9 @@ fn messages_of_one_tag_arrive_in_order() {
     let mut transports = world(2);
     let mut early: Vec<_> =
         (0..5).map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[100_000])).collect();
-    let sends: Vec<_> =
-        (0..10).map(|i| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(i, 1 + i * 9000)])).collect();
+    let sends: Vec<_> = (0..10)
+        .map(|i| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(i, 1 + i * 9000)]))
+        .collect();
     turn(&mut transports, 100);
     early.extend((0..5).map(|_| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[100_000])));
     for (i, receiving) in early.iter_mut().enumerate() {
@@ -148,26 +152,44 @@ fn what_does_not_fit_is_refused_and_consumed() {
         let mut other = envelope(0, 0);
         other.signature = Signature([9; 16]);
         let sent = pattern(3, size);
-        let posts: [(Envelope, &[usize]); 4] =
-            [(envelope(0, 0), &[size - 1]), (envelope(0, 0), &[size, 0]), (other, &[size]), (envelope(0, 0), &[size])];
+        let posts: [(Envelope, &[usize]); 4] = [
+            (envelope(0, 0), &[size - 1]),
+            (envelope(0, 0), &[size, 0]),
+            (other, &[size]),
+            (envelope(0, 0), &[size]),
+        ];
         let mut receives = Vec::new();
         if early {
             receives.extend(
-                posts.iter().map(|(envelope, places)| Receiving::post(&mut transports[1], 0, *envelope, places)),
+                posts
+                    .iter()
+                    .map(|(envelope, places)| Receiving::post(&mut transports[1], 0, *envelope, places)),
             );
         }
-        let _sends: Vec<_> = (0..4).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&sent])).collect();
+        let _sends: Vec<_> =
+            (0..4).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&sent])).collect();
         if !early {
             turn(&mut transports, 200);
             receives.extend(
-                posts.iter().map(|(envelope, places)| Receiving::post(&mut transports[1], 0, *envelope, places)),
+                posts
+                    .iter()
+                    .map(|(envelope, places)| Receiving::post(&mut transports[1], 0, *envelope, places)),
             );
         }
-        let results: Vec<_> = receives.iter_mut().map(|receiving| receive(&mut transports, 1, receiving)).collect();
+        let results: Vec<_> =
+            receives.iter_mut().map(|receiving| receive(&mut transports, 1, receiving)).collect();
         let rank = Rank(0);
-        assert!(matches!(results[0], Err(Error::TooLong { rank: r, part: 0, .. }) if r == rank), "{results:?}");
-        assert!(matches!(results[1], Err(Error::TooLong { rank: r, part: 1, .. }) if r == rank), "{results:?}");
-        assert!(matches!(results[2], Err(Error::Mismatch { rank: r, found: Signature([7, ..]), .. }) if r == rank));
+        assert!(
+            matches!(results[0], Err(Error::TooLong { rank: r, part: 0, .. }) if r == rank),
+            "{results:?}"
+        );
+        assert!(
+            matches!(results[1], Err(Error::TooLong { rank: r, part: 1, .. }) if r == rank),
+            "{results:?}"
+        );
+        assert!(
+            matches!(results[2], Err(Error::Mismatch { rank: r, found: Signature([7, ..]), .. }) if r == rank)
+        );
         assert!(results[3].is_ok());
         assert_eq!(receives[3].bytes(), [sent]);
     }

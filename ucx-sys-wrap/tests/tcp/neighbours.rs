@@ -90,10 +90,12 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
 #[test]
 fn who_awaits_a_message_and_nothing_else_sees_it_before_others_have_a_turn() {
     let ports: Vec<_> = neighbours(2, true).into_iter().map(|rank| Port::new(Box::new(rank))).collect();
-    let envelope = Envelope { tag: Tag::new(Rank(1), 1, 2, 0), signature: Signature::default(), mark: Mark::NONE };
+    let envelope =
+        Envelope { tag: Tag::new(Rank(1), 1, 2, 0), signature: Signature::default(), mark: Mark::NONE };
     let turns_of = |spins, count| {
         for number in 0..count {
-            scope(&ports[1], |_| (), async |comm| comm.send(Rank(0), envelope, vec![number; 8]).await).unwrap();
+            scope(&ports[1], |_| (), async |comm| comm.send(Rank(0), envelope, vec![number; 8]).await)
+                .unwrap();
         }
         let mut turns = 0;
         scope_in_turns(
@@ -101,7 +103,8 @@ fn who_awaits_a_message_and_nothing_else_sees_it_before_others_have_a_turn() {
             spins,
             |_, _| turns += 1,
             async |comm| {
-                let receives: Vec<_> = (0..count).map(|_| comm.recv(Rank(1), envelope, vec![0u8; 8])).collect();
+                let receives: Vec<_> =
+                    (0..count).map(|_| comm.recv(Rank(1), envelope, vec![0u8; 8])).collect();
                 for (number, receive) in (0..count).zip(receives) {
                     assert_eq!(receive.await.unwrap().0, [number; 8]);
                 }
@@ -119,7 +122,8 @@ fn who_awaits_a_message_and_nothing_else_sees_it_before_others_have_a_turn() {
         |_, _| turns += 1,
         async |comm| {
             for number in 0..64 {
-                scope(&ports[1], |_| (), async |comm| comm.send(Rank(0), envelope, vec![number; 8]).await).unwrap();
+                scope(&ports[1], |_| (), async |comm| comm.send(Rank(0), envelope, vec![number; 8]).await)
+                    .unwrap();
                 assert_eq!(comm.recv(Rank(1), envelope, vec![0u8; 8]).await.unwrap().0, [number; 8]);
             }
         },
@@ -154,7 +158,10 @@ fn pieces_are_bounded_by_their_message_and_the_ring() {
         write_cell(&block, 0, 2, 1, 1, words(0, [1000, 0, 0]));
         write_cell(&block, 1, 3, 0, 0, [piece, 0, 0, 0, 0, 0, 0]);
         let result = receive(&mut transports, 0, &mut receiving);
-        assert!(matches!(result, Err(Error::Protocol { rank: Rank(1), .. })), "a piece of {piece}: {result:?}");
+        assert!(
+            matches!(result, Err(Error::Protocol { rank: Rank(1), .. })),
+            "a piece of {piece}: {result:?}"
+        );
     }
 }
 
@@ -164,8 +171,9 @@ fn false_acknowledgements_close_the_transport() {
         let (mut transports, _strangers, block, _world) = with_stranger();
         block.word(at).store(value, Ordering::Release);
         // More than the cells hold, so that the acknowledgements are looked at.
-        let mut sends: Vec<_> =
-            (0..80).map(|round| Sending::post(&mut transports[0], 1, envelope(0, round), &[b"12345678"])).collect();
+        let mut sends: Vec<_> = (0..80)
+            .map(|round| Sending::post(&mut transports[0], 1, envelope(0, round), &[b"12345678"]))
+            .collect();
         let last = sends.len() - 1;
         turn_until(&mut transports, |transports| sends[last].test(&mut transports[0]).is_some());
         let result = sends[last].test(&mut transports[0]);
@@ -173,7 +181,8 @@ fn false_acknowledgements_close_the_transport() {
     }
 }
 
-/// Whatever the neighbour writes, and wherever: an error that names it, or nothing, and no byte outside the receive.
+/// Whatever the neighbour writes, and wherever: an error that names it, or nothing, and no byte outside the
+/// receive.
 #[test]
 fn garbage_of_a_neighbour_is_an_error_or_nothing() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -186,8 +195,9 @@ fn garbage_of_a_neighbour_is_an_error_or_nothing() {
     let mut refused = 0;
     for _ in 0..60 {
         let (mut transports, _strangers, block, _world) = with_stranger();
-        let mut receives: Vec<_> =
-            (0..3).map(|round| Receiving::post(&mut transports[0], 1, envelope(1, round), &[1000, 10])).collect();
+        let mut receives: Vec<_> = (0..3)
+            .map(|round| Receiving::post(&mut transports[0], 1, envelope(1, round), &[1000, 10]))
+            .collect();
         let _sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, 100_000)]);
         for position in 0..40 {
             let mut line: [u64; 7] = std::array::from_fn(|_| next() >> (next() % 64));
@@ -217,7 +227,8 @@ fn garbage_of_a_neighbour_is_an_error_or_nothing() {
 #[test]
 fn a_short_message_has_signature_and_mark_of_the_last_that_said_them() {
     let (mut transports, _strangers, block, _world) = with_stranger();
-    let mut receives = [8, 20, 20].map(|capacity| Receiving::post(&mut transports[0], 1, envelope(1, 0), &[capacity]));
+    let mut receives =
+        [8, 20, 20].map(|capacity| Receiving::post(&mut transports[0], 1, envelope(1, 0), &[capacity]));
     let mut said = words(0, [8, 1, 2]);
     said[3] = 5;
     write_cell(&block, 0, 1, 1, 0, said);
@@ -303,12 +314,15 @@ fn signatures_and_marks_arrive_in_any_order_of_lengths() {
                 assert_eq!(arrival.mark, said.mark);
                 assert!(receiving.bytes() == *parts, "{} bytes, may_read {may_read}", parts[0].len());
             }
-            turn_until(&mut transports, |transports| sends.iter_mut().all(|it| it.test(&mut transports[0]).is_some()));
+            turn_until(&mut transports, |transports| {
+                sends.iter_mut().all(|it| it.test(&mut transports[0]).is_some())
+            });
         }
     }
 }
 
-/// Who can't read gets everything without asking, as far as the credit goes: sends end though nothing is received.
+/// Who can't read gets everything without asking, as far as the credit goes: sends end though nothing is
+/// received.
 #[test]
 fn what_nobody_can_read_waits_for_no_receive() {
     for (may_read, bytes, count) in [(false, 100_000, 3), (true, 16 << 10, 100)] {
@@ -317,7 +331,9 @@ fn what_nobody_can_read_waits_for_no_receive() {
         let mut sends: Vec<_> =
             (0..count).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 0), &[&payload])).collect();
         let _other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
-        turn_until(&mut transports, |transports| sends.iter_mut().all(|it| it.test(&mut transports[0]).is_some()));
+        turn_until(&mut transports, |transports| {
+            sends.iter_mut().all(|it| it.test(&mut transports[0]).is_some())
+        });
         for _ in 0..count {
             let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[bytes]);
             receive(&mut transports, 1, &mut receiving).unwrap();
@@ -362,7 +378,10 @@ fn what_a_dead_neighbour_has_sent_whole_arrives_and_the_rest_is_lost() {
     receive(&mut transports, 0, &mut whole).unwrap();
     assert_eq!(whole.bytes(), [b"last wor"]);
     assert!(start.elapsed() < PATIENCE);
-    assert_lost(Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"x"]).test(&mut transports[0]).unwrap(), 1);
+    assert_lost(
+        Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"x"]).test(&mut transports[0]).unwrap(),
+        1,
+    );
 }
 
 #[test]
@@ -372,8 +391,9 @@ fn canceled_messages_are_whole_or_never_were() {
         for size in [8, 3000, 100_000, 600_000, 3 << 20] {
             let mut transports = neighbours(2, may_read);
             // Fills the ring and the cells, so that there is something to cancel.
-            let mut before: Vec<_> =
-                (0..70).map(|_| Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(9, 7000)])).collect();
+            let mut before: Vec<_> = (0..70)
+                .map(|_| Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(9, 7000)]))
+                .collect();
             let bytes = pattern(size, size);
             let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
             turn(&mut transports[..1], 3);
@@ -395,7 +415,9 @@ fn canceled_messages_are_whole_or_never_were() {
                 let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[7000]);
                 receive(&mut transports, 1, &mut receiving).unwrap();
             }
-            turn_until(&mut transports, |transports| before.iter_mut().all(|it| it.test(&mut transports[0]).is_some()));
+            turn_until(&mut transports, |transports| {
+                before.iter_mut().all(|it| it.test(&mut transports[0]).is_some())
+            });
         }
     }
 }
@@ -421,8 +443,24 @@ fn a_small_message_does_not_wait_for_a_large_one() {
 
 #[test]
 fn messages_of_all_sizes_arrive_in_order_and_whole() {
-    let sizes =
-        [0, 1, 15, 16, 17, 528, 529, 4096, 6143, 6144, 70_000, 512 << 10, 600_000, 1 << 20, (1 << 20) + 1, 5 << 20];
+    let sizes = [
+        0,
+        1,
+        15,
+        16,
+        17,
+        528,
+        529,
+        4096,
+        6143,
+        6144,
+        70_000,
+        512 << 10,
+        600_000,
+        1 << 20,
+        (1 << 20) + 1,
+        5 << 20,
+    ];
     for may_read in [true, false] {
         for post_first in [true, false] {
             let mut transports = neighbours(2, may_read);
@@ -431,7 +469,9 @@ fn messages_of_all_sizes_arrive_in_order_and_whole() {
             for step in [post_first, !post_first] {
                 if step {
                     receives.extend(
-                        sizes.map(|size| Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size, 9, 40])),
+                        sizes.map(|size| {
+                            Receiving::post(&mut transports[1], 0, envelope(0, 0), &[size, 9, 40])
+                        }),
                     );
                 } else {
                     sends.extend(sizes.iter().enumerate().map(|(i, size)| {
@@ -444,7 +484,10 @@ fn messages_of_all_sizes_arrive_in_order_and_whole() {
             for (i, receiving) in receives.iter_mut().enumerate() {
                 receive(&mut transports, 1, receiving).unwrap();
                 let expected = [pattern(i, sizes[i]), pattern(i + 1, 9), pattern(i + 2, 40)];
-                assert!(receiving.bytes() == expected, "message {i}, may_read {may_read}, post_first {post_first}");
+                assert!(
+                    receiving.bytes() == expected,
+                    "message {i}, may_read {may_read}, post_first {post_first}"
+                );
             }
             for sending in &mut sends {
                 turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
@@ -474,7 +517,8 @@ fn play_asleep(rank: Tcp, own: usize) {
     for round in 0..1200u32 {
         let size = sizes[round as usize % sizes.len()];
         if (round as usize + own).is_multiple_of(2) {
-            let mut sending = Sending::post(&mut rank[0], 1 - own, envelope(own, round), &[&pattern(1, size)]);
+            let mut sending =
+                Sending::post(&mut rank[0], 1 - own, envelope(own, round), &[&pattern(1, size)]);
             sleep_until(&mut rank, |rank| sending.test(&mut rank[0]).is_some(), round);
         } else {
             let mut receiving = Receiving::post(&mut rank[0], 1 - own, envelope(1 - own, round), &[size]);

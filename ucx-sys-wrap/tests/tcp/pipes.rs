@@ -20,16 +20,19 @@ fn long_messages_on_small_pages_come_through_pipes() {
                 let mut transports = neighbours(2, true);
                 let post = if is_receiver_pooled { Receiving::post_pooled } else { Receiving::post };
                 let early = is_posted.then(|| post(&mut transports[1], 0, envelope(0, 0), lengths));
-                let parts: Vec<_> = lengths.iter().enumerate().map(|(seed, length)| pattern(seed, *length)).collect();
+                let parts: Vec<_> =
+                    lengths.iter().enumerate().map(|(seed, length)| pattern(seed, *length)).collect();
                 let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
                 let send = if is_sender_pooled { Sending::post_pooled } else { Sending::post };
                 let mut sending = send(&mut transports[0], 1, envelope(0, 0), &slices);
                 turn(&mut transports, if is_posted { 0 } else { 100 });
-                let mut receiving = early.unwrap_or_else(|| post(&mut transports[1], 0, envelope(0, 0), lengths));
+                let mut receiving =
+                    early.unwrap_or_else(|| post(&mut transports[1], 0, envelope(0, 0), lengths));
                 receive(&mut transports, 1, &mut receiving).unwrap();
                 assert!(receiving.bytes() == parts, "{lengths:?}");
                 turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
-                let copied = [0, 1].map(|rank| transports[rank].statistics()).map(|it| (it.copies, it.bytes_copied));
+                let copied =
+                    [0, 1].map(|rank| transports[rank].statistics()).map(|it| (it.copies, it.bytes_copied));
                 assert_eq!(copied, [(0, 0), (1, lengths.iter().sum::<usize>() as u64)], "{lengths:?}");
             }
         }
@@ -126,7 +129,11 @@ fn who_can_not_put_into_pipes_sends_through_the_ring() {
         }
         write_cell(&block, 0, 12, 0, 0, [0; 7]);
         turn(&mut transports, 3);
-        assert_eq!([1, 2].map(|position| kind_at(&seen, position)), [7, 3], "{word:#x}: data, and a piece in the ring");
+        assert_eq!(
+            [1, 2].map(|position| kind_at(&seen, position)),
+            [7, 3],
+            "{word:#x}: data, and a piece in the ring"
+        );
     }
 }
 

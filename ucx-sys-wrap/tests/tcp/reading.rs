@@ -25,21 +25,29 @@ fn begun(pieces: usize) -> (Vec<Tcp>, Sending, Receiving, Vec<u8>) {
 #[test]
 fn long_messages_on_huge_pages_are_copied_by_the_receiver_alone() {
     for is_posted in [true, false] {
-        for lengths in [&[2 * PIECE][..], &[5 * PIECE + 3], &[16, 2 * PIECE, 3 * PIECE + 1], &[2 * PIECE, 0, PIECE - 1]]
+        for lengths in
+            [&[2 * PIECE][..], &[5 * PIECE + 3], &[16, 2 * PIECE, 3 * PIECE + 1], &[2 * PIECE, 0, PIECE - 1]]
         {
             let mut transports = neighbours(2, true);
-            let parts: Vec<_> = lengths.iter().enumerate().map(|(seed, length)| pattern(seed, *length)).collect();
+            let parts: Vec<_> =
+                lengths.iter().enumerate().map(|(seed, length)| pattern(seed, *length)).collect();
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-            let early = is_posted.then(|| Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), lengths));
+            let early =
+                is_posted.then(|| Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), lengths));
             let mut sending = Sending::post_pooled(&mut transports[0], 1, envelope(0, 0), &slices);
             turn(&mut transports, if is_posted { 0 } else { 100 });
-            let mut receiving =
-                early.unwrap_or_else(|| Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), lengths));
+            let mut receiving = early
+                .unwrap_or_else(|| Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), lengths));
             receive(&mut transports, 1, &mut receiving).unwrap();
             assert!(receiving.bytes() == parts, "{lengths:?}");
             turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
-            let copied = [0, 1].map(|rank| transports[rank].statistics()).map(|it| (it.copies, it.bytes_copied));
-            assert_eq!(copied, [(0, 0), (1, lengths.iter().sum::<usize>() as u64)], "{lengths:?}, posted {is_posted}");
+            let copied =
+                [0, 1].map(|rank| transports[rank].statistics()).map(|it| (it.copies, it.bytes_copied));
+            assert_eq!(
+                copied,
+                [(0, 0), (1, lengths.iter().sum::<usize>() as u64)],
+                "{lengths:?}, posted {is_posted}"
+            );
         }
     }
 }
@@ -62,7 +70,8 @@ fn long_messages_arrive_by_every_way() {
     assert!(ways[0] > 0 && ways[1] > 0, "{ways:?}: by the receiver's copy alone, and through the ring");
 }
 
-/// A sender may take its memory back at any time: the message then comes whole by another way, whatever was read before.
+/// A sender may take its memory back at any time: the message then comes whole by another way, whatever was
+/// read before.
 #[test]
 fn what_is_withdrawn_while_it_is_read_arrives_whole() {
     for pieces in 0..=5 {
@@ -133,7 +142,8 @@ fn a_small_message_does_not_wait_until_a_long_one_is_read() {
 fn what_can_not_be_answered_is_read_when_it_can() {
     let (mut transports, mut sending, mut receiving, bytes) = begun(2);
     for round in 0..CELLS as u32 {
-        let sent = Sending::post(&mut transports[1], 0, envelope(1, round), &[b"eight by"]).test(&mut transports[1]);
+        let sent =
+            Sending::post(&mut transports[1], 0, envelope(1, round), &[b"eight by"]).test(&mut transports[1]);
         sent.expect("it lies in its cell").unwrap();
     }
     let bell = (0..100).find_map(|_| transports[1].arm()).expect("nothing moves: it can sleep");

@@ -7,8 +7,13 @@ use crate::world::*;
 use ucx_sys_wrap::Transport;
 use ucx_sys_wrap::tcp::SEGMENT_BYTES;
 
-/// Reads frames until `count` have come; gives the header of each and the place in the stream where it begins.
-fn frames(socket: &mut TcpStream, transports: &mut [ucx_sys_wrap::tcp::Tcp], count: usize) -> Vec<([u8; 64], usize)> {
+/// Reads frames until `count` have come; gives the header of each and the place in the stream where it
+/// begins.
+fn frames(
+    socket: &mut TcpStream,
+    transports: &mut [ucx_sys_wrap::tcp::Tcp],
+    count: usize,
+) -> Vec<([u8; 64], usize)> {
     socket.set_nonblocking(true).unwrap();
     let (mut stream, mut chunk) = (Vec::new(), vec![0; 1 << 20]);
     let (mut found, mut at) = (Vec::new(), 0);
@@ -60,11 +65,13 @@ fn large_messages_share_the_connection() {
     let (mut transports, mut strangers) = world_with_strangers(1, 2);
     let socket = strangers[0][0].as_mut().unwrap();
     let size = 4 * SEGMENT_BYTES;
-    let _sends =
-        [0, 1].map(|round| Sending::post(&mut transports[0], 1, envelope(0, round), &[&pattern(round as usize, size)]));
+    let _sends = [0, 1].map(|round| {
+        Sending::post(&mut transports[0], 1, envelope(0, round), &[&pattern(round as usize, size)])
+    });
     socket.write_all(&[grant(1, 0), grant(1, 1)].concat()).unwrap();
     let found = frames(socket, &mut transports, 2 + 8);
-    let order: Vec<_> = found.iter().filter(|(header, _)| header[0] == 9).map(|(header, _)| header[4]).collect();
+    let order: Vec<_> =
+        found.iter().filter(|(header, _)| header[0] == 9).map(|(header, _)| header[4]).collect();
     assert_eq!(order, [0, 1, 0, 1, 0, 1, 0, 1]);
 }
 
@@ -160,7 +167,8 @@ fn offers_have_numbers_of_their_own_while_their_data_is_under_way() {
     turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > 1000);
     let _second = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(2, 2 << 20)]);
     let found = frames(socket, &mut transports, 2 + size / SEGMENT_BYTES);
-    let numbers = |kind: u8| found.iter().filter(move |(header, _)| header[0] == kind).map(|(header, _)| header[4]);
+    let numbers =
+        |kind: u8| found.iter().filter(move |(header, _)| header[0] == kind).map(|(header, _)| header[4]);
     assert_eq!(numbers(6).collect::<Vec<_>>(), [0, 1]);
     assert!(numbers(9).all(|number| number == 0));
     // Then it is.

@@ -72,7 +72,8 @@ fn encryption_costs_a_copy_of_what_is_small_and_none_of_what_is_large() {
     turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
     assert!(receiving.bytes() == [pattern(1, size)]);
     let after = copied(&transports);
-    // A record that has the frame's header is gathered from two places; and what is left over at the end is small.
+    // A record that has the frame's header is gathered from two places; and what is left over at the end is
+    // small.
     for (rank, (before, after)) in before.into_iter().zip(after).enumerate() {
         let copied = after - before;
         assert!(copied > 0 && copied < size as u64 / 3, "rank {rank} copied {copied} bytes");

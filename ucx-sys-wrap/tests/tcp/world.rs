@@ -1,4 +1,5 @@
-//! Ranks over loopback sockets, strangers that speak the wire format, and operations with the memory they borrow.
+//! Ranks over loopback sockets, strangers that speak the wire format, and operations with the memory they
+//! borrow.
 
 use std::any::Any;
 use std::time::{Duration, Instant};
@@ -8,8 +9,8 @@ pub use brevity_testing::worlds::{Lanes, Row};
 use ucx_sys_wrap::buffer::{Buffer, Pool, PoolBuffer, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
-    Arrival, Envelope, Error, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId, SendParts,
-    Signature, Tag, Transport,
+    Arrival, Envelope, Error, Mark, Posted, Rank, RecvDone, RecvId, RecvParts, Result, SendDone, SendId,
+    SendParts, Signature, Tag, Transport,
 };
 
 pub const HEADER_BYTES: u64 = 64;
@@ -40,7 +41,10 @@ pub fn world_with_strangers(real: usize, world_size: usize) -> (Vec<Tcp>, Vec<Ro
     let mut rows = mesh(world_size);
     let strangers = rows.split_off(real);
     let rows = rows.into_iter().enumerate();
-    (rows.map(|(rank, row)| Tcp::new(Rank(rank as u32), world_size as u32, row).unwrap()).collect(), strangers)
+    (
+        rows.map(|(rank, row)| Tcp::new(Rank(rank as u32), world_size as u32, row).unwrap()).collect(),
+        strangers,
+    )
 }
 
 pub fn envelope(source: usize, round: u32) -> Envelope {
@@ -100,7 +104,8 @@ pub fn stuff(transport: &mut Tcp, to: usize) -> Vec<Sending> {
     stuff_with(transport, to, MAX_EAGER_BYTES)
 }
 
-/// The same in messages of `bytes` of payload: of 64 KiB and less they are sent without asking even beside an offer.
+/// The same in messages of `bytes` of payload: of 64 KiB and less they are sent without asking even beside an
+/// offer.
 pub fn stuff_with(transport: &mut Tcp, to: usize, bytes: usize) -> Vec<Sending> {
     let from = transport.rank().index();
     let count = CREDIT_BYTES as usize / (bytes + 128);

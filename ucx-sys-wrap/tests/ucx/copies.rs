@@ -8,8 +8,8 @@ use ucx_sys_wrap::{Rank, Statistics};
 
 use super::{OVER_UCX, envelope, pattern, ported_on, run};
 
-/// What of a message is copied: times and bytes at the sender, at a receiver whose receive is posted, and at one whose is
-/// not.
+/// What of a message is copied: times and bytes at the sender, at a receiver whose receive is posted, and at
+/// one whose is not.
 struct Copies {
     parts: [usize; 3],
     at_the_sender: (u64, u64),
@@ -28,20 +28,21 @@ const SPARSE: [Copies; 5] = [
     // Packed: one copy each, and one for what nobody has asked for.
     row([16, 100, 100], (1, 216), (1, 216), (2, 432)),
     row([16, ROOM - 100, 100], (1, 4096), (1, 4096), (2, 8192)),
-    // The header goes with UCX's, the rest out of its place: at once, and copied by the receiver, each on its own.
+    // The header goes with UCX's, the rest out of its place: at once, and copied by the receiver, each on its
+    // own.
     row([16, ROOM, 100], (1, 116), (2, 4196), (4, 8392)),
     row([16, 3000, 2000], (1, 16), (3, 5016), (6, 10_032)),
     // The rest is fetched into its place.
     row([16, 400 << 10, 400 << 10], (1, 16), (1, 16), (2, 32)),
 ];
 
-/// One part: bytes, times that the receiver copies it, times that it does if it was not asked for. Of what lies between,
-/// up to what is sent at once, UCX decides whether it is fetched.
+/// One part: bytes, times that the receiver copies it, times that it does if it was not asked for. Of what
+/// lies between, up to what is sent at once, UCX decides whether it is fetched.
 const CONTIGUOUS: [(usize, u64, u64); 4] =
     [(8, 1, 2), (PACKED_BYTES, 1, 2), (AT_ONCE_BYTES + 1, 0, 0), (3 << 20, 0, 0)];
 
-/// Sends a message from rank 0 to rank 1, whose receive is posted before, or after the message has come; what this rank
-/// has copied.
+/// Sends a message from rank 0 to rank 1, whose receive is posted before, or after the message has come; what
+/// this rank has copied.
 fn copied<B>(port: &Arc<Port>, is_posted: bool, (message, places): (B, B)) -> (u64, u64)
 where
     B: SendBuffer + RecvBuffer + Clone + PartialEq + 'static,
@@ -49,8 +50,10 @@ where
     let (rank, peer) = (port.rank(), Rank(1 - port.rank().0));
     let before = port.statistics();
     run(port, async |comm| {
-        let hear = async |round| drop(comm.recv(peer, envelope(peer, round), Vec::<u8>::new()).await.unwrap());
-        let tell = async |round| drop(comm.send(peer, envelope(rank, round), Vec::<u8>::new()).await.unwrap());
+        let hear =
+            async |round| drop(comm.recv(peer, envelope(peer, round), Vec::<u8>::new()).await.unwrap());
+        let tell =
+            async |round| drop(comm.send(peer, envelope(rank, round), Vec::<u8>::new()).await.unwrap());
         if rank == Rank(0) {
             if is_posted {
                 hear(1).await;
@@ -83,9 +86,14 @@ fn of_a_header_indices_and_values() {
         let sparse = |fill: fn(usize) -> Vec<u8>| (fill(parts[0]), (fill(parts[1]), fill(parts[2])));
         for (is_posted, received) in [(true, at_the_receiver), (false, unasked)] {
             ported_on(&OVER_UCX, 2, |port, rank| {
-                let buffers = (sparse(|length| pattern(length as u32, length)), sparse(|length| vec![0; length]));
+                let buffers =
+                    (sparse(|length| pattern(length as u32, length)), sparse(|length| vec![0; length]));
                 let expected = if rank == Rank(0) { at_the_sender } else { received };
-                assert_eq!(copied(port, is_posted, buffers), *expected, "rank {rank}, posted {is_posted}, {parts:?}");
+                assert_eq!(
+                    copied(port, is_posted, buffers),
+                    *expected,
+                    "rank {rank}, posted {is_posted}, {parts:?}"
+                );
             });
         }
     }
@@ -98,7 +106,11 @@ fn of_one_part() {
             ported_on(&OVER_UCX, 2, |port, rank| {
                 let times = if rank == Rank(0) { 0 } else { times };
                 let found = copied(port, is_posted, (pattern(1, bytes), vec![0; bytes]));
-                assert_eq!(found, (times, times * bytes as u64), "rank {rank}, posted {is_posted}, {bytes} bytes");
+                assert_eq!(
+                    found,
+                    (times, times * bytes as u64),
+                    "rank {rank}, posted {is_posted}, {bytes} bytes"
+                );
             });
         }
     }
@@ -112,7 +124,10 @@ fn of_one_part_that_ucx_may_fetch() {
             ported_on(&OVER_UCX, 2, |port, rank| {
                 let found = copied(port, is_posted, (pattern(1, bytes), vec![0; bytes]));
                 let is_copied = rank == Rank(1) && found == (times, times * bytes as u64);
-                assert!(found == (0, 0) || is_copied, "rank {rank}, posted {is_posted}, {bytes} bytes: {found:?}");
+                assert!(
+                    found == (0, 0) || is_copied,
+                    "rank {rank}, posted {is_posted}, {bytes} bytes: {found:?}"
+                );
             });
         }
     }

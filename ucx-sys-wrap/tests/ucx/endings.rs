@@ -91,7 +91,8 @@ fn memory_that_is_taken_back_from_a_stalled_peer_is_never_received() {
             assert!(matches!(result, Err(Error::Closed)), "{result:?}");
         } else {
             std::thread::sleep(Duration::from_millis(2500));
-            let result = run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), 0), vec![0u8; LENGTH]).await);
+            let result =
+                run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), 0), vec![0u8; LENGTH]).await);
             assert!(matches!(result, Err(Error::PeerLost { rank: Rank(0) })), "{:?}", result.err());
         }
     });
@@ -138,8 +139,9 @@ fn what_was_sent_before_leaving_arrives() {
                 run(port, async |comm| comm.send(Rank(1), envelope(rank, round), &bytes[..]).await.unwrap());
             } else {
                 std::thread::sleep(Duration::from_millis(60));
-                let received =
-                    run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), round), vec![0u8; length]).await);
+                let received = run(port, async |comm| {
+                    comm.recv(Rank(0), envelope(Rank(0), round), vec![0u8; length]).await
+                });
                 assert!(received.unwrap().0 == pattern(1, length));
             }
         }

@@ -22,8 +22,8 @@ impl Drop for Bytes {
     }
 }
 
-/// Has rank 0 drop a task with a large message under way, which rank 1 has not received; gives what says whether its
-/// memory has gone.
+/// Has rank 0 drop a task with a large message under way, which rank 1 has not received; gives what says
+/// whether its memory has gone.
 fn drop_task_with_a_large_send(port: &Arc<Port>) -> Arc<AtomicBool> {
     let is_freed = Arc::new(AtomicBool::new(false));
     let bytes = Bytes(pattern(1, LENGTH), Arc::clone(&is_freed));
@@ -67,7 +67,8 @@ fn what_is_fetched_from_a_task_whose_rank_has_gone_is_never_received() {
         }
         // Mostly rank 0, which is not answered meanwhile, has gone after that.
         std::thread::sleep(Duration::from_millis(2500));
-        let result = run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), 1), vec![0u8; LENGTH]).await);
+        let result =
+            run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), 1), vec![0u8; LENGTH]).await);
         match result {
             Ok((bytes, _)) => assert!(bytes == pattern(1, LENGTH)),
             Err(error) => assert!(matches!(error, Error::PeerLost { rank: Rank(0) }), "{error}"),

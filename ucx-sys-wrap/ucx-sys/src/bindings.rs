@@ -69,10 +69,12 @@ pub struct sockaddr_storage {
 const _: () = {
     ["Size of sockaddr_storage"][::core::mem::size_of::<sockaddr_storage>() - 128usize];
     ["Alignment of sockaddr_storage"][::core::mem::align_of::<sockaddr_storage>() - 8usize];
-    ["Offset of field: sockaddr_storage::ss_family"][::core::mem::offset_of!(sockaddr_storage, ss_family) - 0usize];
+    ["Offset of field: sockaddr_storage::ss_family"]
+        [::core::mem::offset_of!(sockaddr_storage, ss_family) - 0usize];
     ["Offset of field: sockaddr_storage::__ss_padding"]
         [::core::mem::offset_of!(sockaddr_storage, __ss_padding) - 2usize];
-    ["Offset of field: sockaddr_storage::__ss_align"][::core::mem::offset_of!(sockaddr_storage, __ss_align) - 120usize];
+    ["Offset of field: sockaddr_storage::__ss_align"]
+        [::core::mem::offset_of!(sockaddr_storage, __ss_align) - 120usize];
 };
 impl Default for sockaddr_storage {
     fn default() -> Self {
@@ -208,14 +210,20 @@ pub struct ucp_recv_desc {
 }
 pub type ucp_tag_message_h = *mut ucp_recv_desc;
 pub type ucp_datatype_t = u64;
-pub type ucp_request_init_callback_t = ::core::option::Option<unsafe extern "C" fn(request: *mut ::core::ffi::c_void)>;
+pub type ucp_request_init_callback_t =
+    ::core::option::Option<unsafe extern "C" fn(request: *mut ::core::ffi::c_void)>;
 pub type ucp_request_cleanup_callback_t =
     ::core::option::Option<unsafe extern "C" fn(request: *mut ::core::ffi::c_void)>;
 pub type ucp_send_nbx_callback_t = ::core::option::Option<
-    unsafe extern "C" fn(request: *mut ::core::ffi::c_void, status: ucs_status_t, user_data: *mut ::core::ffi::c_void),
+    unsafe extern "C" fn(
+        request: *mut ::core::ffi::c_void,
+        status: ucs_status_t,
+        user_data: *mut ::core::ffi::c_void,
+    ),
 >;
-pub type ucp_err_handler_cb_t =
-    ::core::option::Option<unsafe extern "C" fn(arg: *mut ::core::ffi::c_void, ep: ucp_ep_h, status: ucs_status_t)>;
+pub type ucp_err_handler_cb_t = ::core::option::Option<
+    unsafe extern "C" fn(arg: *mut ::core::ffi::c_void, ep: ucp_ep_h, status: ucs_status_t),
+>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ucp_err_handler {
@@ -299,14 +307,18 @@ pub struct ucp_ep_params {
 const _: () = {
     ["Size of ucp_ep_params"][::core::mem::size_of::<ucp_ep_params>() - 104usize];
     ["Alignment of ucp_ep_params"][::core::mem::align_of::<ucp_ep_params>() - 8usize];
-    ["Offset of field: ucp_ep_params::field_mask"][::core::mem::offset_of!(ucp_ep_params, field_mask) - 0usize];
+    ["Offset of field: ucp_ep_params::field_mask"]
+        [::core::mem::offset_of!(ucp_ep_params, field_mask) - 0usize];
     ["Offset of field: ucp_ep_params::address"][::core::mem::offset_of!(ucp_ep_params, address) - 8usize];
     ["Offset of field: ucp_ep_params::err_mode"][::core::mem::offset_of!(ucp_ep_params, err_mode) - 16usize];
-    ["Offset of field: ucp_ep_params::err_handler"][::core::mem::offset_of!(ucp_ep_params, err_handler) - 24usize];
-    ["Offset of field: ucp_ep_params::user_data"][::core::mem::offset_of!(ucp_ep_params, user_data) - 40usize];
+    ["Offset of field: ucp_ep_params::err_handler"]
+        [::core::mem::offset_of!(ucp_ep_params, err_handler) - 24usize];
+    ["Offset of field: ucp_ep_params::user_data"]
+        [::core::mem::offset_of!(ucp_ep_params, user_data) - 40usize];
     ["Offset of field: ucp_ep_params::flags"][::core::mem::offset_of!(ucp_ep_params, flags) - 48usize];
     ["Offset of field: ucp_ep_params::sockaddr"][::core::mem::offset_of!(ucp_ep_params, sockaddr) - 56usize];
-    ["Offset of field: ucp_ep_params::conn_request"][::core::mem::offset_of!(ucp_ep_params, conn_request) - 72usize];
+    ["Offset of field: ucp_ep_params::conn_request"]
+        [::core::mem::offset_of!(ucp_ep_params, conn_request) - 72usize];
     ["Offset of field: ucp_ep_params::name"][::core::mem::offset_of!(ucp_ep_params, name) - 80usize];
     ["Offset of field: ucp_ep_params::local_sockaddr"]
         [::core::mem::offset_of!(ucp_ep_params, local_sockaddr) - 88usize];
@@ -493,10 +505,14 @@ const _: () = {
     ["Alignment of ucp_params"][::core::mem::align_of::<ucp_params>() - 8usize];
     ["Offset of field: ucp_params::field_mask"][::core::mem::offset_of!(ucp_params, field_mask) - 0usize];
     ["Offset of field: ucp_params::features"][::core::mem::offset_of!(ucp_params, features) - 8usize];
-    ["Offset of field: ucp_params::request_size"][::core::mem::offset_of!(ucp_params, request_size) - 16usize];
-    ["Offset of field: ucp_params::request_init"][::core::mem::offset_of!(ucp_params, request_init) - 24usize];
-    ["Offset of field: ucp_params::request_cleanup"][::core::mem::offset_of!(ucp_params, request_cleanup) - 32usize];
-    ["Offset of field: ucp_params::tag_sender_mask"][::core::mem::offset_of!(ucp_params, tag_sender_mask) - 40usize];
+    ["Offset of field: ucp_params::request_size"]
+        [::core::mem::offset_of!(ucp_params, request_size) - 16usize];
+    ["Offset of field: ucp_params::request_init"]
+        [::core::mem::offset_of!(ucp_params, request_init) - 24usize];
+    ["Offset of field: ucp_params::request_cleanup"]
+        [::core::mem::offset_of!(ucp_params, request_cleanup) - 32usize];
+    ["Offset of field: ucp_params::tag_sender_mask"]
+        [::core::mem::offset_of!(ucp_params, tag_sender_mask) - 40usize];
     ["Offset of field: ucp_params::mt_workers_shared"]
         [::core::mem::offset_of!(ucp_params, mt_workers_shared) - 48usize];
     ["Offset of field: ucp_params::estimated_num_eps"]
@@ -531,11 +547,14 @@ pub struct ucp_worker_attr {
 const _: () = {
     ["Size of ucp_worker_attr"][::core::mem::size_of::<ucp_worker_attr>() - 80usize];
     ["Alignment of ucp_worker_attr"][::core::mem::align_of::<ucp_worker_attr>() - 8usize];
-    ["Offset of field: ucp_worker_attr::field_mask"][::core::mem::offset_of!(ucp_worker_attr, field_mask) - 0usize];
-    ["Offset of field: ucp_worker_attr::thread_mode"][::core::mem::offset_of!(ucp_worker_attr, thread_mode) - 8usize];
+    ["Offset of field: ucp_worker_attr::field_mask"]
+        [::core::mem::offset_of!(ucp_worker_attr, field_mask) - 0usize];
+    ["Offset of field: ucp_worker_attr::thread_mode"]
+        [::core::mem::offset_of!(ucp_worker_attr, thread_mode) - 8usize];
     ["Offset of field: ucp_worker_attr::address_flags"]
         [::core::mem::offset_of!(ucp_worker_attr, address_flags) - 12usize];
-    ["Offset of field: ucp_worker_attr::address"][::core::mem::offset_of!(ucp_worker_attr, address) - 16usize];
+    ["Offset of field: ucp_worker_attr::address"]
+        [::core::mem::offset_of!(ucp_worker_attr, address) - 16usize];
     ["Offset of field: ucp_worker_attr::address_length"]
         [::core::mem::offset_of!(ucp_worker_attr, address_length) - 24usize];
     ["Offset of field: ucp_worker_attr::max_am_header"]
@@ -572,18 +591,25 @@ pub struct ucp_worker_params {
 const _: () = {
     ["Size of ucp_worker_params"][::core::mem::size_of::<ucp_worker_params>() - 200usize];
     ["Alignment of ucp_worker_params"][::core::mem::align_of::<ucp_worker_params>() - 8usize];
-    ["Offset of field: ucp_worker_params::field_mask"][::core::mem::offset_of!(ucp_worker_params, field_mask) - 0usize];
+    ["Offset of field: ucp_worker_params::field_mask"]
+        [::core::mem::offset_of!(ucp_worker_params, field_mask) - 0usize];
     ["Offset of field: ucp_worker_params::thread_mode"]
         [::core::mem::offset_of!(ucp_worker_params, thread_mode) - 8usize];
-    ["Offset of field: ucp_worker_params::cpu_mask"][::core::mem::offset_of!(ucp_worker_params, cpu_mask) - 16usize];
-    ["Offset of field: ucp_worker_params::events"][::core::mem::offset_of!(ucp_worker_params, events) - 144usize];
-    ["Offset of field: ucp_worker_params::user_data"][::core::mem::offset_of!(ucp_worker_params, user_data) - 152usize];
-    ["Offset of field: ucp_worker_params::event_fd"][::core::mem::offset_of!(ucp_worker_params, event_fd) - 160usize];
-    ["Offset of field: ucp_worker_params::flags"][::core::mem::offset_of!(ucp_worker_params, flags) - 168usize];
+    ["Offset of field: ucp_worker_params::cpu_mask"]
+        [::core::mem::offset_of!(ucp_worker_params, cpu_mask) - 16usize];
+    ["Offset of field: ucp_worker_params::events"]
+        [::core::mem::offset_of!(ucp_worker_params, events) - 144usize];
+    ["Offset of field: ucp_worker_params::user_data"]
+        [::core::mem::offset_of!(ucp_worker_params, user_data) - 152usize];
+    ["Offset of field: ucp_worker_params::event_fd"]
+        [::core::mem::offset_of!(ucp_worker_params, event_fd) - 160usize];
+    ["Offset of field: ucp_worker_params::flags"]
+        [::core::mem::offset_of!(ucp_worker_params, flags) - 168usize];
     ["Offset of field: ucp_worker_params::name"][::core::mem::offset_of!(ucp_worker_params, name) - 176usize];
     ["Offset of field: ucp_worker_params::am_alignment"]
         [::core::mem::offset_of!(ucp_worker_params, am_alignment) - 184usize];
-    ["Offset of field: ucp_worker_params::client_id"][::core::mem::offset_of!(ucp_worker_params, client_id) - 192usize];
+    ["Offset of field: ucp_worker_params::client_id"]
+        [::core::mem::offset_of!(ucp_worker_params, client_id) - 192usize];
 };
 impl Default for ucp_worker_params {
     fn default() -> Self {
@@ -611,10 +637,14 @@ const _: () = {
     ["Alignment of ucp_mem_map_params"][::core::mem::align_of::<ucp_mem_map_params>() - 8usize];
     ["Offset of field: ucp_mem_map_params::field_mask"]
         [::core::mem::offset_of!(ucp_mem_map_params, field_mask) - 0usize];
-    ["Offset of field: ucp_mem_map_params::address"][::core::mem::offset_of!(ucp_mem_map_params, address) - 8usize];
-    ["Offset of field: ucp_mem_map_params::length"][::core::mem::offset_of!(ucp_mem_map_params, length) - 16usize];
-    ["Offset of field: ucp_mem_map_params::flags"][::core::mem::offset_of!(ucp_mem_map_params, flags) - 24usize];
-    ["Offset of field: ucp_mem_map_params::prot"][::core::mem::offset_of!(ucp_mem_map_params, prot) - 28usize];
+    ["Offset of field: ucp_mem_map_params::address"]
+        [::core::mem::offset_of!(ucp_mem_map_params, address) - 8usize];
+    ["Offset of field: ucp_mem_map_params::length"]
+        [::core::mem::offset_of!(ucp_mem_map_params, length) - 16usize];
+    ["Offset of field: ucp_mem_map_params::flags"]
+        [::core::mem::offset_of!(ucp_mem_map_params, flags) - 24usize];
+    ["Offset of field: ucp_mem_map_params::prot"]
+        [::core::mem::offset_of!(ucp_mem_map_params, prot) - 28usize];
     ["Offset of field: ucp_mem_map_params::memory_type"]
         [::core::mem::offset_of!(ucp_mem_map_params, memory_type) - 32usize];
 };
@@ -638,8 +668,10 @@ pub struct ucp_tag_recv_info {
 const _: () = {
     ["Size of ucp_tag_recv_info"][::core::mem::size_of::<ucp_tag_recv_info>() - 16usize];
     ["Alignment of ucp_tag_recv_info"][::core::mem::align_of::<ucp_tag_recv_info>() - 8usize];
-    ["Offset of field: ucp_tag_recv_info::sender_tag"][::core::mem::offset_of!(ucp_tag_recv_info, sender_tag) - 0usize];
-    ["Offset of field: ucp_tag_recv_info::length"][::core::mem::offset_of!(ucp_tag_recv_info, length) - 8usize];
+    ["Offset of field: ucp_tag_recv_info::sender_tag"]
+        [::core::mem::offset_of!(ucp_tag_recv_info, sender_tag) - 0usize];
+    ["Offset of field: ucp_tag_recv_info::length"]
+        [::core::mem::offset_of!(ucp_tag_recv_info, length) - 8usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -665,7 +697,8 @@ pub union ucp_request_param_t__bindgen_ty_1 {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ucp_request_param_t__bindgen_ty_1"][::core::mem::size_of::<ucp_request_param_t__bindgen_ty_1>() - 8usize];
+    ["Size of ucp_request_param_t__bindgen_ty_1"]
+        [::core::mem::size_of::<ucp_request_param_t__bindgen_ty_1>() - 8usize];
     ["Alignment of ucp_request_param_t__bindgen_ty_1"]
         [::core::mem::align_of::<ucp_request_param_t__bindgen_ty_1>() - 8usize];
     ["Offset of field: ucp_request_param_t__bindgen_ty_1::send"]
@@ -694,7 +727,8 @@ pub union ucp_request_param_t__bindgen_ty_2 {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ucp_request_param_t__bindgen_ty_2"][::core::mem::size_of::<ucp_request_param_t__bindgen_ty_2>() - 8usize];
+    ["Size of ucp_request_param_t__bindgen_ty_2"]
+        [::core::mem::size_of::<ucp_request_param_t__bindgen_ty_2>() - 8usize];
     ["Alignment of ucp_request_param_t__bindgen_ty_2"]
         [::core::mem::align_of::<ucp_request_param_t__bindgen_ty_2>() - 8usize];
     ["Offset of field: ucp_request_param_t__bindgen_ty_2::length"]
@@ -717,8 +751,10 @@ const _: () = {
     ["Alignment of ucp_request_param_t"][::core::mem::align_of::<ucp_request_param_t>() - 8usize];
     ["Offset of field: ucp_request_param_t::op_attr_mask"]
         [::core::mem::offset_of!(ucp_request_param_t, op_attr_mask) - 0usize];
-    ["Offset of field: ucp_request_param_t::flags"][::core::mem::offset_of!(ucp_request_param_t, flags) - 4usize];
-    ["Offset of field: ucp_request_param_t::request"][::core::mem::offset_of!(ucp_request_param_t, request) - 8usize];
+    ["Offset of field: ucp_request_param_t::flags"]
+        [::core::mem::offset_of!(ucp_request_param_t, flags) - 4usize];
+    ["Offset of field: ucp_request_param_t::request"]
+        [::core::mem::offset_of!(ucp_request_param_t, request) - 8usize];
     ["Offset of field: ucp_request_param_t::cb"][::core::mem::offset_of!(ucp_request_param_t, cb) - 16usize];
     ["Offset of field: ucp_request_param_t::datatype"]
         [::core::mem::offset_of!(ucp_request_param_t, datatype) - 24usize];
@@ -730,7 +766,8 @@ const _: () = {
         [::core::mem::offset_of!(ucp_request_param_t, memory_type) - 48usize];
     ["Offset of field: ucp_request_param_t::recv_info"]
         [::core::mem::offset_of!(ucp_request_param_t, recv_info) - 56usize];
-    ["Offset of field: ucp_request_param_t::memh"][::core::mem::offset_of!(ucp_request_param_t, memh) - 64usize];
+    ["Offset of field: ucp_request_param_t::memh"]
+        [::core::mem::offset_of!(ucp_request_param_t, memh) - 64usize];
 };
 impl Default for ucp_request_param_t {
     fn default() -> Self {
@@ -757,9 +794,12 @@ const _: () = {
     ["Offset of field: ucp_am_handler_param::field_mask"]
         [::core::mem::offset_of!(ucp_am_handler_param, field_mask) - 0usize];
     ["Offset of field: ucp_am_handler_param::id"][::core::mem::offset_of!(ucp_am_handler_param, id) - 8usize];
-    ["Offset of field: ucp_am_handler_param::flags"][::core::mem::offset_of!(ucp_am_handler_param, flags) - 12usize];
-    ["Offset of field: ucp_am_handler_param::cb"][::core::mem::offset_of!(ucp_am_handler_param, cb) - 16usize];
-    ["Offset of field: ucp_am_handler_param::arg"][::core::mem::offset_of!(ucp_am_handler_param, arg) - 24usize];
+    ["Offset of field: ucp_am_handler_param::flags"]
+        [::core::mem::offset_of!(ucp_am_handler_param, flags) - 12usize];
+    ["Offset of field: ucp_am_handler_param::cb"]
+        [::core::mem::offset_of!(ucp_am_handler_param, cb) - 16usize];
+    ["Offset of field: ucp_am_handler_param::arg"]
+        [::core::mem::offset_of!(ucp_am_handler_param, arg) - 24usize];
 };
 impl Default for ucp_am_handler_param {
     fn default() -> Self {
@@ -781,8 +821,10 @@ pub struct ucp_am_recv_param {
 const _: () = {
     ["Size of ucp_am_recv_param"][::core::mem::size_of::<ucp_am_recv_param>() - 16usize];
     ["Alignment of ucp_am_recv_param"][::core::mem::align_of::<ucp_am_recv_param>() - 8usize];
-    ["Offset of field: ucp_am_recv_param::recv_attr"][::core::mem::offset_of!(ucp_am_recv_param, recv_attr) - 0usize];
-    ["Offset of field: ucp_am_recv_param::reply_ep"][::core::mem::offset_of!(ucp_am_recv_param, reply_ep) - 8usize];
+    ["Offset of field: ucp_am_recv_param::recv_attr"]
+        [::core::mem::offset_of!(ucp_am_recv_param, recv_attr) - 0usize];
+    ["Offset of field: ucp_am_recv_param::reply_ep"]
+        [::core::mem::offset_of!(ucp_am_recv_param, reply_ep) - 8usize];
 };
 impl Default for ucp_am_recv_param {
     fn default() -> Self {
@@ -811,8 +853,10 @@ const _: () = {
     ["Alignment of ucp_ep_attr"][::core::mem::align_of::<ucp_ep_attr>() - 8usize];
     ["Offset of field: ucp_ep_attr::field_mask"][::core::mem::offset_of!(ucp_ep_attr, field_mask) - 0usize];
     ["Offset of field: ucp_ep_attr::name"][::core::mem::offset_of!(ucp_ep_attr, name) - 8usize];
-    ["Offset of field: ucp_ep_attr::local_sockaddr"][::core::mem::offset_of!(ucp_ep_attr, local_sockaddr) - 40usize];
-    ["Offset of field: ucp_ep_attr::remote_sockaddr"][::core::mem::offset_of!(ucp_ep_attr, remote_sockaddr) - 168usize];
+    ["Offset of field: ucp_ep_attr::local_sockaddr"]
+        [::core::mem::offset_of!(ucp_ep_attr, local_sockaddr) - 40usize];
+    ["Offset of field: ucp_ep_attr::remote_sockaddr"]
+        [::core::mem::offset_of!(ucp_ep_attr, remote_sockaddr) - 168usize];
 };
 impl Default for ucp_ep_attr {
     fn default() -> Self {
@@ -879,8 +923,11 @@ pub(crate) mod prototypes {
         pub fn ucp_worker_wait(worker: ucp_worker_h) -> ucs_status_t;
         pub fn ucp_worker_arm(worker: ucp_worker_h) -> ucs_status_t;
         pub fn ucp_worker_signal(worker: ucp_worker_h) -> ucs_status_t;
-        pub fn ucp_ep_create(worker: ucp_worker_h, params: *const ucp_ep_params_t, ep_p: *mut ucp_ep_h)
-        -> ucs_status_t;
+        pub fn ucp_ep_create(
+            worker: ucp_worker_h,
+            params: *const ucp_ep_params_t,
+            ep_p: *mut ucp_ep_h,
+        ) -> ucs_status_t;
         pub fn ucp_ep_close_nbx(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t;
         pub fn ucp_ep_flush_nbx(ep: ucp_ep_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t;
         pub fn ucp_mem_map(
@@ -979,7 +1026,10 @@ pub(crate) mod prototypes {
         pub fn ucp_request_check_status(request: *mut ::core::ffi::c_void) -> ucs_status_t;
         pub fn ucp_request_cancel(worker: ucp_worker_h, request: *mut ::core::ffi::c_void);
         pub fn ucp_request_free(request: *mut ::core::ffi::c_void);
-        pub fn ucp_worker_flush_nbx(worker: ucp_worker_h, param: *const ucp_request_param_t) -> ucs_status_ptr_t;
+        pub fn ucp_worker_flush_nbx(
+            worker: ucp_worker_h,
+            param: *const ucp_request_param_t,
+        ) -> ucs_status_ptr_t;
         pub fn ucp_ep_query(ep: ucp_ep_h, attr: *mut ucp_ep_attr_t) -> ucs_status_t;
     }
 }

@@ -1,10 +1,11 @@
 //! UCX's hooks stay out of a process that has threads for as long as nobody needs them.
 //!
-//! While UCX is loaded it writes over the first bytes of `munmap`, `brk` and their like, and moves the end of the heap to
-//! and fro to see whether that worked. Another thread that allocates just then finds its heap cut off: it crashes, or waits
-//! for ever for the allocator's lock. UCX's `libucm` does this once, when it is told settings for the first time. So it is
-//! loaded before the rest, and told first that nothing is to be hooked; UCX's own constructors then tell it what the user
-//! wants. From there on hooks are made when something asks for them (a cache of registrations), and the heap stays as it is.
+//! While UCX is loaded it writes over the first bytes of `munmap`, `brk` and their like, and moves the end of
+//! the heap to and fro to see whether that worked. Another thread that allocates just then finds its heap cut
+//! off: it crashes, or waits for ever for the allocator's lock. UCX's `libucm` does this once, when it is
+//! told settings for the first time. So it is loaded before the rest, and told first that nothing is to be
+//! hooked; UCX's own constructors then tell it what the user wants. From there on hooks are made when
+//! something asks for them (a cache of registrations), and the heap stays as it is.
 
 use std::path::Path;
 
@@ -37,10 +38,12 @@ pub(crate) unsafe fn defer(libucp: &Path) {
     }
     // By need, because it uses functions of `libucs`, which comes with `libucp`.
     // SAFETY: the caller vouches for the file.
-    let Ok(library) = (unsafe { Library::open(Some(libucp.with_file_name(NAME)), RTLD_LAZY | RTLD_LOCAL) }) else {
+    let Ok(library) = (unsafe { Library::open(Some(libucp.with_file_name(NAME)), RTLD_LAZY | RTLD_LOCAL) })
+    else {
         return;
     };
-    // SAFETY: the caller vouches that this is UCX, whose header has a pointer to a smaller struct here, which is copied.
+    // SAFETY: the caller vouches that this is UCX, whose header has a pointer to a smaller struct here, which
+    // is copied.
     if let Some(set_global_opts) = unsafe { lookup::<SetGlobalOpts>(&library, "ucm_set_global_opts") } {
         // SAFETY: the settings outlive the call; zeroes are values of all fields (numbers all).
         unsafe { set_global_opts(&NoHooks([0; 1024])) };

@@ -5,8 +5,8 @@
 use std::ffi::c_void;
 
 use crate::{
-    UCP_API_MAJOR, UCP_API_MINOR, UCP_DATATYPE_CONTIG, UCP_DATATYPE_IOV, UCP_DATATYPE_SHIFT, Ucp, ucp_config_t,
-    ucp_context_h, ucp_datatype_t, ucp_params_t, ucs_status_ptr_t, ucs_status_t,
+    UCP_API_MAJOR, UCP_API_MINOR, UCP_DATATYPE_CONTIG, UCP_DATATYPE_IOV, UCP_DATATYPE_SHIFT, Ucp,
+    ucp_config_t, ucp_context_h, ucp_datatype_t, ucp_params_t, ucs_status_ptr_t, ucs_status_t,
 };
 
 /// The datatype of contiguous elements of `element_bytes` each; `count` is then in elements.

@@ -1,8 +1,8 @@
 //! Raw bindings to UCX's UCP interface, loaded at run time. Nothing else: no policy, no safety.
 //!
-//! The types and constants are those of the UCX 1.13 headers (`ci/ucx-bindings.sh` writes them).
-//! Later versions only appended fields and constants, checked up to 1.22, so one binary runs with
-//! any 1.x from 1.13 on. No UCX is needed to build, and none to start: [`Ucp::load`] finds it or says why not.
+//! The types and constants are those of the UCX 1.13 headers (`ci/ucx-bindings.sh` writes them). Later
+//! versions only appended fields and constants, checked up to 1.22, so one binary runs with any 1.x from 1.13
+//! on. No UCX is needed to build, and none to start: [`Ucp::load`] finds it or says why not.
 //!
 //! - [`Ucp`] is the table of functions; each keeps its C name and is a method.
 //! - Parameter structs start as zeroes (`Default`). **UCX reads and writes only the fields that

@@ -47,7 +47,12 @@ impl fmt::Display for LoadError {
                 write!(f, "no UCX library (looked for {}): {reason}; {REMEDY}", looked_for.display())
             }
             Self::MissingSymbols { path, names } => {
-                write!(f, "{} is not a complete UCX library, it lacks {}; {REMEDY}", path.display(), names.join(", "))
+                write!(
+                    f,
+                    "{} is not a complete UCX library, it lacks {}; {REMEDY}",
+                    path.display(),
+                    names.join(", ")
+                )
             }
             Self::UnsupportedVersion { path, found } => write!(
                 f,
@@ -66,10 +71,12 @@ impl std::error::Error for LoadError {}
 impl Ucp {
     /// Loads UCX from `path`, or else `libucp.so.0` from where the dynamic linker looks.
     ///
-    /// The library stays loaded for the life of the process, also when this fails later on: UCX
-    /// patches the C library's `munmap` and the like (in a process that has threads not before a cache of registrations
-    /// asks for it), installs exit handlers and starts threads, all of which would run into unmapped code. Its signal handlers are taken out again, unless `UCX_HANDLE_ERRORS` or `UCX_DEBUG_SIGNO` is set. So function pointers and strings of it never dangle.
-    /// Loading it again is cheap and gives the same library. Allocates; not for the hot path.
+    /// The library stays loaded for the life of the process, also when this fails later on: UCX patches the C
+    /// library's `munmap` and the like (in a process that has threads not before a cache of registrations
+    /// asks for it), installs exit handlers and starts threads, all of which would run into unmapped code.
+    /// Its signal handlers are taken out again, unless `UCX_HANDLE_ERRORS` or `UCX_DEBUG_SIGNO` is set. So
+    /// function pointers and strings of it never dangle. Loading it again is cheap and gives the same
+    /// library. Allocates; not for the hot path.
     ///
     /// # Errors
     ///
@@ -94,7 +101,10 @@ impl Ucp {
         // SAFETY: the caller vouches for the types of the symbols; this is the header's.
         let get_version = unsafe { lookup::<GetVersion>(&library, "ucp_get_version") };
         let Some(get_version) = get_version else {
-            return Err(LoadError::MissingSymbols { path: looked_for.to_owned(), names: vec!["ucp_get_version"] });
+            return Err(LoadError::MissingSymbols {
+                path: looked_for.to_owned(),
+                names: vec!["ucp_get_version"],
+            });
         };
         let path = mapped_file(get_version as usize).unwrap_or_else(|| looked_for.to_owned());
         let (mut major, mut minor, mut release) = (0, 0, 0);
@@ -113,7 +123,8 @@ impl Ucp {
 type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
 
 const DEFAULT_NAME: &str = "libucp.so.0";
-const REMEDY: &str = "install UCX 1.13 or newer (package libucx0 or ucx), or set BREVITY_UCX_LIB to its libucp.so.0";
+const REMEDY: &str =
+    "install UCX 1.13 or newer (package libucx0 or ucx), or set BREVITY_UCX_LIB to its libucp.so.0";
 
 fn not_loaded(looked_for: &Path, error: &libloading::Error) -> LoadError {
     let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);

@@ -1,8 +1,9 @@
 //! What this process does on a signal stays as it was when UCX is loaded.
 //!
-//! UCX's constructors take over `SIGHUP`, by which it prints its statistics, and the signals of a crash, on which it
-//! prints its own stack. A job would outlive its terminal by the first, and a program's own crash handler would be gone by
-//! the second. So they are given back, but for those that the user asked UCX to take.
+//! UCX's constructors take over `SIGHUP`, by which it prints its statistics, and the signals of a crash, on
+//! which it prints its own stack. A job would outlive its terminal by the first, and a program's own crash
+//! handler would be gone by the second. So they are given back, but for those that the user asked UCX to
+//! take.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -32,7 +33,8 @@ impl Kept {
     /// Has the process do again what it did.
     pub(crate) fn restore(self) {
         for (signal, action) in self.0 {
-            // SAFETY: the action is what the kernel gave for this signal, so its handler is one of this process.
+            // SAFETY: the action is what the kernel gave for this signal, so its handler is one of this
+            // process.
             unsafe { sigaction(signal, &action, std::ptr::null_mut()) };
         }
     }

@@ -34,13 +34,15 @@ impl Ucp {
 type SetGlobal = unsafe extern "C" fn(*const c_char, *const c_char) -> ucs_status_t;
 type GetGlobal = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> ucs_status_t;
 
-/// Settings of the whole process, which are of UCX's base library and not of its interface: a library may lack them.
+/// Settings of the whole process, which are of UCX's base library and not of its interface: a library may
+/// lack them.
 impl Ucp {
     /// Sets one, by its name without `UCX_`; says whether that could be done.
     pub fn set_global(&self, name: &CStr, value: &CStr) -> bool {
         // SAFETY: the type that UCX's `ucs/config/global_opts.h` gives it; the library is never unloaded.
         let set = unsafe { lookup::<SetGlobal>(&self._library, "ucs_global_opts_set_value") };
-        // SAFETY: terminated strings that outlive the call, which parses them into a word that UCX reads at any time.
+        // SAFETY: terminated strings that outlive the call, which parses them into a word that UCX reads at
+        // any time.
         set.is_some_and(|set| unsafe { set(name.as_ptr(), value.as_ptr()) } == ucs_status_t::UCS_OK)
     }
 
@@ -58,7 +60,10 @@ impl Ucp {
 
 impl fmt::Debug for Ucp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ucp").field("version", &self.version).field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Ucp")
+            .field("version", &self.version)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -275,7 +280,8 @@ functions! {
         worker: ucp_worker_h,
         param: *const ucp_am_handler_param_t,
     ) -> ucs_status_t;
-    /// Sends a header and a payload to the handler of `id`. The header, too, must stay until this is complete.
+    /// Sends a header and a payload to the handler of `id`. The header, too, must stay until this is
+    /// complete.
     fn ucp_am_send_nbx(
         endpoint: ucp_ep_h,
         id: c_uint,

@@ -9,7 +9,8 @@ use std::process::Command;
 
 use brevity_ucx_sys::{LoadError, Ucp, ucs_status_t};
 
-const REMEDY: &str = "install UCX 1.13 or newer (package libucx0 or ucx), or set BREVITY_UCX_LIB to its libucp.so.0";
+const REMEDY: &str =
+    "install UCX 1.13 or newer (package libucx0 or ucx), or set BREVITY_UCX_LIB to its libucp.so.0";
 
 fn load(path: &Path) -> Result<Ucp, LoadError> {
     // SAFETY: the files of these tests are no UCX, or have functions of UCX's types.
@@ -21,7 +22,8 @@ fn library(folder: &Path, source: &str) -> PathBuf {
     let (input, output) = (folder.join("fake.c"), folder.join("libucp.so.0"));
     std::fs::write(&input, source).unwrap();
     let compiler = std::env::var_os("CC").unwrap_or("cc".into());
-    let status = Command::new(compiler).args(["-shared", "-fPIC", "-o"]).args([&output, &input]).status().unwrap();
+    let status =
+        Command::new(compiler).args(["-shared", "-fPIC", "-o"]).args([&output, &input]).status().unwrap();
     assert!(status.success());
     output
 }

@@ -23,7 +23,8 @@ struct Loopback {
 impl Loopback {
     /// Nothing where UCX is not installed.
     fn new(features: ucp_feature) -> Option<Self> {
-        let mut this = Self { ucp: common::ucx()?, context: null_mut(), worker: null_mut(), endpoint: null_mut() };
+        let mut this =
+            Self { ucp: common::ucx()?, context: null_mut(), worker: null_mut(), endpoint: null_mut() };
         this.make_context(features);
         this.make_worker();
         this.make_endpoint();
@@ -36,7 +37,9 @@ impl Loopback {
         // SAFETY: the pointer is to a local, null means no prefix and no file.
         assert_eq!(OK, unsafe { self.ucp.ucp_config_read(null(), null(), &mut config) });
         // SAFETY: the configuration lives until it is released below; the strings are terminated.
-        assert_eq!(OK, unsafe { self.ucp.ucp_config_modify(config, c"RNDV_THRESH".as_ptr(), c"64k".as_ptr()) });
+        assert_eq!(OK, unsafe {
+            self.ucp.ucp_config_modify(config, c"RNDV_THRESH".as_ptr(), c"64k".as_ptr())
+        });
         // SAFETY: parameters and configuration live; the context is written to a field of ours.
         assert_eq!(OK, unsafe { self.ucp.ucp_init(&params, config, &mut self.context) });
         // SAFETY: made by `ucp_config_read`, used no more.
@@ -188,8 +191,8 @@ fn an_unexpected_message_is_probed_and_received() {
 fn a_gathered_message_arrives_in_one_piece() {
     let Some(this) = Loopback::new(UCP_FEATURE_TAG) else { return };
     let (header, payload) = (pattern(16), pattern(300_000));
-    let parts =
-        [&header, &payload].map(|part| ucp_dt_iov_t { buffer: part.as_ptr().cast_mut().cast(), length: part.len() });
+    let parts = [&header, &payload]
+        .map(|part| ucp_dt_iov_t { buffer: part.as_ptr().cast_mut().cast(), length: part.len() });
     let param = ucp_request_param_t {
         op_attr_mask: UCP_OP_ATTR_FIELD_DATATYPE,
         datatype: ucp_dt_make_iov(),
@@ -313,8 +316,10 @@ fn register(this: &Loopback, window: &mut [u8]) -> (ucp_mem_h, ucp_rkey_h) {
     let mut memory = null_mut();
     // SAFETY: the window outlives the registration, which the caller ends.
     assert_eq!(OK, unsafe { this.ucp.ucp_mem_map(this.context, &params, &mut memory) });
-    let mut attributes =
-        ucp_mem_attr_t { field_mask: UCP_MEM_ATTR_FIELD_LENGTH | UCP_MEM_ATTR_FIELD_MEM_TYPE, ..Default::default() };
+    let mut attributes = ucp_mem_attr_t {
+        field_mask: UCP_MEM_ATTR_FIELD_LENGTH | UCP_MEM_ATTR_FIELD_MEM_TYPE,
+        ..Default::default()
+    };
     // SAFETY: the memory is registered, the attributes are ours.
     assert_eq!(OK, unsafe { this.ucp.ucp_mem_query(memory, &mut attributes) });
     assert!(attributes.length >= window.len());

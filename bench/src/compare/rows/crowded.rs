@@ -1,7 +1,8 @@
-//! More ranks than processors: eight ranks in four pairs on two processors, each pair with its own ping-pong at the same time.
+//! More ranks than processors: eight ranks in four pairs on two processors, each pair with its own ping-pong
+//! at the same time.
 //!
-//! Which of them share a processor counts for more than what they do there. So ours and theirs are placed alike, in two ways,
-//! and measured once more where the system places them.
+//! Which of them share a processor counts for more than what they do there. So ours and theirs are placed
+//! alike, in two ways, and measured once more where the system places them.
 
 use std::process::Command;
 
@@ -21,7 +22,8 @@ const BYTES: usize = 8;
 /// A slice must be long enough for every pair to have had many turns on a processor.
 const SLICE_FACTOR: f64 = 5.0;
 
-/// Turns where the system places the ranks, for each turn where they are placed: it takes another place in each.
+/// Turns where the system places the ranks, for each turn where they are placed: it takes another place in
+/// each.
 const FREE_FACTOR: usize = 3;
 
 pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {

@@ -45,7 +45,9 @@ pub(super) fn tcp(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(bare)];
     for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
         let bar = Bar::Ratio(if what == What::Latency { 1.10 } else { 1.0 / 0.95 });
-        for comparison in compare(&subject(what, Wire::Tcp, bytes), what, &mut ours, &mut theirs, stage.effort)? {
+        for comparison in
+            compare(&subject(what, Wire::Tcp, bytes), what, &mut ours, &mut theirs, stage.effort)?
+        {
             tell(comparison.judged(bar))?;
         }
     }

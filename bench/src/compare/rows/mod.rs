@@ -153,10 +153,17 @@ impl Like {
 fn ours_ucx(wire: Wire, ranks: u32, like: Like) -> Result<Job> {
     let variables = [("UCX_TLS", wire.ucx_tls()), NOT_SHARED];
     let over = if wire == Wire::Tcp { "--over=ucx-tcp" } else { "--over=memory" };
-    Job::ours(&format!("ucx {}", wire.name()), ranks, Choice::Ucx, &[like.arguments(), &[over]].concat(), &variables)
+    Job::ours(
+        &format!("ucx {}", wire.name()),
+        ranks,
+        Choice::Ucx,
+        &[like.arguments(), &[over]].concat(),
+        &variables,
+    )
 }
 
-/// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks share.
+/// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks
+/// share.
 fn ours_ucx_here(ranks: u32, like: Like) -> Result<Job> {
     Job::ours("ucx", ranks, Choice::Ucx, like.arguments(), &[SHARED])
 }

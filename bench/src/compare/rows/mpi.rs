@@ -15,7 +15,8 @@ pub(super) fn latency(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     messages(stage, What::Latency, tell)
 }
 
-/// Streams of the sizes that are streamed, likewise; beside shared memory also over a copy in memory, without a bar.
+/// Streams of the sizes that are streamed, likewise; beside shared memory also over a copy in memory, without
+/// a bar.
 pub(super) fn bandwidth(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     messages(stage, What::Bandwidth, tell)
 }
@@ -30,7 +31,8 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
         };
         for job in ours {
             let mut ours = Alike::start(|| Ok(OfJob::median(job()?)))?;
-            for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes)) {
+            for &bytes in stage.sizes.iter().filter(|bytes| what == What::Latency || STREAMED.contains(bytes))
+            {
                 let subject = subject(what, wire, bytes);
                 let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
                 judge_best(found, Some(Bar::NotSlower), tell)?;
@@ -50,7 +52,9 @@ fn messages(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
 pub(super) fn collective(stage: &Stage, what: What, tell: Tell<'_>) -> Result<()> {
     let mut theirs = start(stage, Wire::Shm, Mpi::is_open);
     let mut ours = Alike::start(|| Ok(OfJob::median(ours_host(2, Like::Calls)?)))?;
-    for &bytes in stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == What::AllReduce || bytes >= 1 << 20) {
+    for &bytes in
+        stage.sizes.iter().chain(&[64 << 20]).filter(|&&bytes| what == What::AllReduce || bytes >= 1 << 20)
+    {
         let subject = subject(what, Wire::Shm, bytes);
         let found = compare(&subject, what, &mut ours, &mut theirs, stage.effort)?;
         judge_best(found, bar(what, bytes), tell)?;
@@ -106,6 +110,9 @@ mod tests {
         assert_eq!([1 << 10, 64 << 10].map(all_reduce), [Some(Bar::Ratio(0.71)); 2]);
         assert_eq!([1 << 20, 64 << 20].map(all_reduce), [Some(Bar::Ratio(0.8)); 2]);
         assert_eq!([128, 512, 128 << 10, 512 << 10].map(all_reduce), [None; 4]);
-        assert_eq!([64 << 10, 1 << 20].map(|bytes| bar(What::Broadcast, bytes)), [None, Some(Bar::Ratio(0.77))]);
+        assert_eq!(
+            [64 << 10, 1 << 20].map(|bytes| bar(What::Broadcast, bytes)),
+            [None, Some(Bar::Ratio(0.77))]
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Puts and gets beside `ucx_perftest`, without a bar: what a put is differs. Ours ends when the word has come back that it has
-//! arrived; `ucp_put_lat` is half a round trip of two puts, each of which its target sees in memory.
+//! Puts and gets beside `ucx_perftest`, without a bar: what a put is differs. Ours ends when the word has
+//! come back that it has arrived; `ucp_put_lat` is half a round trip of two puts, each of which its target
+//! sees in memory.
 
 use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx, subject};
 use crate::Result;
@@ -22,7 +23,9 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
         let mut theirs: Vec<Box<dyn Contestant>> = vec![Box::new(PerftestOver(perftest.clone(), wire))];
         for what in [What::Put, What::Get] {
             for &bytes in stage.sizes.iter().filter(|bytes| is_measured(**bytes)) {
-                for comparison in compare(&subject(what, wire, bytes), what, &mut ours, &mut theirs, stage.effort)? {
+                for comparison in
+                    compare(&subject(what, wire, bytes), what, &mut ours, &mut theirs, stage.effort)?
+                {
                     tell(comparison)?;
                 }
             }

@@ -2,8 +2,9 @@
 
 use super::TURN;
 
-/// Conversions at one level. A value is the token of that level: those for instructions beyond the architecture's common ones exist
-/// only where the CPU has them. All methods must be `#[inline(always)]`: what is not inlined is compiled for the poorest CPU.
+/// Conversions at one level. A value is the token of that level: those for instructions beyond the
+/// architecture's common ones exist only where the CPU has them. All methods must be `#[inline(always)]`:
+/// what is not inlined is compiled for the poorest CPU.
 pub(crate) trait Convert: Copy {
     fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]);
     fn narrow(self, values: &[f32; TURN], bits: &mut [u16; TURN]);
@@ -29,7 +30,8 @@ impl Convert for Portable {
         for (value, &bits) in values.iter_mut().zip(bits) {
             let sign = u32::from(bits & 0x8000) << 16;
             let magnitude = u32::from(bits & 0x7fff) << 13;
-            // The exponent's bias is 127 instead of 15; a product counts subnormal numbers as well. It is exact.
+            // The exponent's bias is 127 instead of 15; a product counts subnormal numbers as well. It is
+            // exact.
             let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
             let infinite = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
             let quiet = if magnitude > 0x0f80_0000 { 0x0040_0000 } else { 0 };
@@ -119,7 +121,9 @@ macro_rules! by_instructions {
             #[inline(always)]
             fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]) {
                 use std::arch::x86_64::{$narrow, $wide, $widen};
-                for (bits, values) in bits.as_chunks::<$lanes>().0.iter().zip(values.as_chunks_mut::<$lanes>().0) {
+                for (bits, values) in
+                    bits.as_chunks::<$lanes>().0.iter().zip(values.as_chunks_mut::<$lanes>().0)
+                {
                     // SAFETY: both types have as many bytes, of which every value is valid.
                     let bits: $narrow = unsafe { std::mem::transmute(*bits) };
                     // SAFETY: the token exists only where the CPU has the instruction.
@@ -132,7 +136,9 @@ macro_rules! by_instructions {
             #[inline(always)]
             fn narrow(self, values: &[f32; TURN], bits: &mut [u16; TURN]) {
                 use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, $narrow, $round, $wide};
-                for (bits, values) in bits.as_chunks_mut::<$lanes>().0.iter_mut().zip(values.as_chunks::<$lanes>().0) {
+                for (bits, values) in
+                    bits.as_chunks_mut::<$lanes>().0.iter_mut().zip(values.as_chunks::<$lanes>().0)
+                {
                     // SAFETY: both types have as many bytes, of which every value is valid.
                     let values: $wide = unsafe { std::mem::transmute(*values) };
                     // SAFETY: the token exists only where the CPU has the instruction.

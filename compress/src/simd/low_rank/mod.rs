@@ -1,14 +1,15 @@
 //! Products of a large row-major matrix with a few columns, each in one pass over the matrix.
 //!
-//! `M` is `rows x cols`, `P` is `rows x r`, `Q` is `cols x r`, all row-major. Columns are cut into panels, whose part of
-//! `Q` lies transposed in the second-level cache. Rows go by fours, each four along the whole panel, in tiles that the
-//! first-level cache holds: what is loaded serves four rows, or several columns of `Q`, from registers. Meanwhile the
-//! next tile is asked for, so that memory is never idle.
+//! `M` is `rows x cols`, `P` is `rows x r`, `Q` is `cols x r`, all row-major. Columns are cut into panels,
+//! whose part of `Q` lies transposed in the second-level cache. Rows go by fours, each four along the whole
+//! panel, in tiles that the first-level cache holds: what is loaded serves four rows, or several columns of
+//! `Q`, from registers. Meanwhile the next tile is asked for, so that memory is never idle.
 //!
-//! The order of additions is fixed. A dot product along a row has sixteen partial sums a tile, which are added to sixteen
-//! a panel, and these pairwise to one. One along a row of `P` takes the columns in turn, by eights, then four, two and
-//! one, and what it is added to is rounded once for each of these. One down a column sums eight rows at a time. How many
-//! rows or columns share the registers is up to the level: it changes no sum.
+//! The order of additions is fixed. A dot product along a row has sixteen partial sums a tile, which are
+//! added to sixteen a panel, and these pairwise to one. One along a row of `P` takes the columns in turn, by
+//! eights, then four, two and one, and what it is added to is rounded once for each of these. One down a
+//! column sums eight rows at a time. How many rows or columns share the registers is up to the level: it
+//! changes no sum.
 
 mod strip;
 mod tiles;
@@ -36,7 +37,8 @@ pub(crate) struct Product<'a> {
     pub(crate) q: &'a [f32],
 }
 
-/// Scratch of the phases, to be kept from step to step: 32 KiB for each unit of rank, and as much as the largest `P`.
+/// Scratch of the phases, to be kept from step to step: 32 KiB for each unit of rank, and as much as the
+/// largest `P`.
 #[derive(Debug, Clone, Default)]
 pub struct Workspace {
     q: Panel,
@@ -56,7 +58,14 @@ impl Workspace {
 }
 
 /// `P = M Q`.
-pub(crate) fn multiply(level: Level, m: &[f32], q: &[f32], shape: Shape, p: &mut [f32], workspace: &mut Workspace) {
+pub(crate) fn multiply(
+    level: Level,
+    m: &[f32],
+    q: &[f32],
+    shape: Shape,
+    p: &mut [f32],
+    workspace: &mut Workspace,
+) {
     p.fill(0.0);
     dispatch(level, Multiply { m, q, shape, p, workspace });
 }
@@ -87,7 +96,13 @@ pub(crate) fn add_product(
 }
 
 /// `M = P Q^T`.
-pub(crate) fn reconstruct(level: Level, m: &mut [f32], product: Product<'_>, shape: Shape, workspace: &mut Workspace) {
+pub(crate) fn reconstruct(
+    level: Level,
+    m: &mut [f32],
+    product: Product<'_>,
+    shape: Shape,
+    workspace: &mut Workspace,
+) {
     dispatch(level, AddProduct { m, product, sign: 1.0, replace: true, shape, panel: &mut workspace.q });
 }
 
@@ -106,8 +121,8 @@ pub(crate) struct Accumulation<'a, G> {
 /// The two sums are rounded as if one had followed the other over the whole matrix.
 ///
 /// # Errors
-/// The first tile where a sum or product is not finite. The pending product is subtracted everywhere then, but `G` has
-/// been added to the tiles before only; `p` is unspecified.
+/// The first tile where a sum or product is not finite. The pending product is subtracted everywhere then,
+/// but `G` has been added to the tiles before only; `p` is unspecified.
 pub(crate) fn accumulate<G: Element>(
     level: Level,
     m: &mut [f32],
@@ -289,7 +304,8 @@ mod tests {
         let Shape { cols, rank } = shape;
         let (mut m, gradient, mut out) = (normal(rows * cols), normal(rows * cols), normal(rows * cols));
         let (p_before, q_before, q) = (normal(rows * rank), normal(cols * rank), normal(cols * rank));
-        let (mut p, mut left, mut right) = (vec![f32::NAN; rows * rank], normal(rows * rank), normal(cols * rank));
+        let (mut p, mut left, mut right) =
+            (vec![f32::NAN; rows * rank], normal(rows * rank), normal(cols * rank));
         let mut workspace = Workspace::default();
         let pending = with_pending.then_some(Product { p: &p_before, q: &q_before });
         let terms = Accumulation { gradient: &gradient, pending, q: &q, shape };

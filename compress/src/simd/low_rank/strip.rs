@@ -38,7 +38,14 @@ impl Strip {
 
     /// Adds a tile of `gradient`.
     #[inline(always)]
-    pub(super) fn add<S: Simd, G: Element>(&mut self, s: S, level: Level, gradient: &[G], cols: usize, tile: Tile) {
+    pub(super) fn add<S: Simd, G: Element>(
+        &mut self,
+        s: S,
+        level: Level,
+        gradient: &[G],
+        cols: usize,
+        tile: Tile,
+    ) {
         let mut converted = [0.0; TILE];
         for (r, row) in self.0[..tile.height].iter_mut().enumerate() {
             let values = part(gradient, cols, tile, r);
@@ -61,7 +68,8 @@ impl Strip {
     pub(super) fn write<S: Simd>(&self, s: S, m: &mut [f32], cols: usize, tile: Tile) {
         let (all, next) = (m.as_ptr(), tile.next_start(cols));
         for (r, row) in self.0[..tile.height].iter().enumerate() {
-            let (whole, rest) = m[(tile.row + r) * cols + tile.column..][..tile.width].as_chunks_mut::<LANES>();
+            let (whole, rest) =
+                m[(tile.row + r) * cols + tile.column..][..tile.width].as_chunks_mut::<LANES>();
             let blocks = whole.len();
             for (j, (to, from)) in whole.iter_mut().zip(row).enumerate() {
                 prefetch_line(all.wrapping_add(next + r * cols + j * LANES));
@@ -79,7 +87,8 @@ impl Strip {
         self.0[..tile.height].iter().all(|row| row[..tile.blocks()].iter().all(|block| block.is_finite()))
     }
 
-    /// Adds to `totals` the dot products of the rows with the panel's columns, and asks for the next tile of two matrices.
+    /// Adds to `totals` the dot products of the rows with the panel's columns, and asks for the next tile of
+    /// two matrices.
     #[inline(always)]
     pub(super) fn dots<S: Simd, G: Element>(
         &self,
@@ -138,7 +147,15 @@ impl Strip {
 
     /// Adds `sign * P Q^T`.
     #[inline(always)]
-    pub(super) fn add_product<S: Simd>(&mut self, s: S, p: &[f32], sign: f32, panel: &Panel, rank: usize, tile: Tile) {
+    pub(super) fn add_product<S: Simd>(
+        &mut self,
+        s: S,
+        p: &[f32],
+        sign: f32,
+        panel: &Panel,
+        rank: usize,
+        tile: Tile,
+    ) {
         for_columns!(rank, first, COLUMNS => {
             let columns = panel.columns::<COLUMNS>(first, tile);
             let p = &p[tile.row * rank + first..];

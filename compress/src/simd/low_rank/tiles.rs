@@ -56,7 +56,11 @@ impl Tile {
     /// Where the tile after it starts in a row-major matrix; past the end after the last.
     #[inline(always)]
     pub(super) fn next_start(self, cols: usize) -> usize {
-        if self.closes_group() { (self.row + GROUP) * cols + self.panel } else { self.row * cols + self.column + TILE }
+        if self.closes_group() {
+            (self.row + GROUP) * cols + self.panel
+        } else {
+            self.row * cols + self.column + TILE
+        }
     }
 }
 
@@ -104,7 +108,8 @@ impl Iterator for Tiles {
     }
 }
 
-/// The part of `Q` that belongs to a panel, transposed: `stride` blocks for each column of `Q`, padded with zeros.
+/// The part of `Q` that belongs to a panel, transposed: `stride` blocks for each column of `Q`, padded with
+/// zeros.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Panel {
     pub(super) blocks: Vec<Block>,
@@ -185,10 +190,15 @@ mod tests {
                 let mut seen = vec![0_u8; rows * cols];
                 let mut expected_start = 0;
                 for tile in Tiles::new(rows * cols, cols) {
-                    assert!(tile.opens_panel() || tile.row * cols + tile.column == expected_start, "{tile:?}");
+                    assert!(
+                        tile.opens_panel() || tile.row * cols + tile.column == expected_start,
+                        "{tile:?}"
+                    );
                     expected_start = tile.next_start(cols);
                     for row in tile.row..tile.row + tile.height {
-                        seen[row * cols + tile.column..][..tile.width].iter_mut().for_each(|count| *count += 1);
+                        seen[row * cols + tile.column..][..tile.width]
+                            .iter_mut()
+                            .for_each(|count| *count += 1);
                     }
                 }
                 assert!(seen.iter().all(|&count| count == 1), "{rows} x {cols}");

@@ -64,7 +64,8 @@ fn add_rows<S: Simd, const R: usize>(s: S, rows: [&[f32]; R], p: &[f32], rank: u
     });
 }
 
-/// Adds blocks of `R` rows, times `factors`, to columns `first..first + C` of `Q`, from block `start` of the panel on.
+/// Adds blocks of `R` rows, times `factors`, to columns `first..first + C` of `Q`, from block `start` of the
+/// panel on.
 #[inline(always)]
 fn add_blocks<S: Simd, const R: usize, const C: usize>(
     s: S,

@@ -31,7 +31,8 @@ pub(super) fn add_and_take(
     }
     while len - done >= BLOCK && room - found >= BLOCK {
         let first = first + done as u32;
-        // SAFETY: `r` and `g` hold a block from `done` on, and there is room for one: these are the loop's conditions.
+        // SAFETY: `r` and `g` hold a block from `done` on, and there is room for one: these are the loop's
+        // conditions.
         found += unsafe {
             let (r, g) = (r.as_mut_ptr().add(done), g.as_ptr().add(done));
             add_block(r, g, first, &bound, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found))
@@ -42,13 +43,22 @@ pub(super) fn add_and_take(
         let lanes = lanes(len - done);
         // SAFETY: only lanes below `len` are read and written.
         let (old, g) = unsafe {
-            (_mm512_maskz_loadu_ps(lanes, r.as_ptr().add(done)), _mm512_maskz_loadu_ps(lanes, g.as_ptr().add(done)))
+            (
+                _mm512_maskz_loadu_ps(lanes, r.as_ptr().add(done)),
+                _mm512_maskz_loadu_ps(lanes, g.as_ptr().add(done)),
+            )
         };
         let sum = _mm512_add_ps(old, g);
         let mask = bound.reached(sum) & lanes;
         // SAFETY: a block of room is there, and only lanes below `len` are written.
         unsafe {
-            append(sum, mask, first + done as u32, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found));
+            append(
+                sum,
+                mask,
+                first + done as u32,
+                bits.as_mut_ptr().add(found),
+                indices.as_mut_ptr().add(found),
+            );
             _mm512_mask_storeu_ps(r.as_mut_ptr().add(done), lanes, bound.without_candidates(old, sum, mask));
         }
         found += mask.count_ones() as usize;
@@ -92,7 +102,8 @@ impl Aside {
     }
 }
 
-/// As [`add_and_take`], up to an end that leaves less than [`STRETCHES`] stretches, or less room than these may need.
+/// As [`add_and_take`], up to an end that leaves less than [`STRETCHES`] stretches, or less room than these
+/// may need.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
 fn add_side_by_side(
     r: &mut [f32],
@@ -114,10 +125,13 @@ fn add_side_by_side(
             for (stretch, aside) in asides.iter_mut().enumerate() {
                 let at = stretch * STRETCH + at;
                 let first = first + (pass.done + at) as u32;
-                // SAFETY: the turn holds a block from `at` on, and the stretch had no more candidates than values before it:
-                // there is room for a block.
+                // SAFETY: the turn holds a block from `at` on, and the stretch had no more candidates than
+                // values before it: there is room for a block.
                 aside.count += unsafe {
-                    let to = (aside.bits.as_mut_ptr().add(aside.count), aside.indices.as_mut_ptr().add(aside.count));
+                    let to = (
+                        aside.bits.as_mut_ptr().add(aside.count),
+                        aside.indices.as_mut_ptr().add(aside.count),
+                    );
                     add_block(r.as_mut_ptr().add(at), g.as_ptr().add(at), first, bound, to.0, to.1)
                 };
             }
@@ -136,7 +150,14 @@ fn add_side_by_side(
 /// `r` and `g` hold a block, and as many places can be written at `bits` and at `indices`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
 #[inline]
-unsafe fn add_block(r: *mut f32, g: *const f32, first: u32, bound: &Bound, bits: *mut u32, indices: *mut u32) -> usize {
+unsafe fn add_block(
+    r: *mut f32,
+    g: *const f32,
+    first: u32,
+    bound: &Bound,
+    bits: *mut u32,
+    indices: *mut u32,
+) -> usize {
     let mut old = [_mm512_setzero_ps(); 4];
     let mut sums = [_mm512_setzero_ps(); 4];
     let mut masks = [0_u16; 4];
@@ -150,7 +171,9 @@ unsafe fn add_block(r: *mut f32, g: *const f32, first: u32, bound: &Bound, bits:
     if masks[0] | masks[1] | masks[2] | masks[3] != 0 {
         for i in 0..4 {
             // SAFETY: each vector takes at most its own lanes of the room that the caller promises.
-            unsafe { append(sums[i], masks[i], first + (i * LANES) as u32, bits.add(found), indices.add(found)) };
+            unsafe {
+                append(sums[i], masks[i], first + (i * LANES) as u32, bits.add(found), indices.add(found))
+            };
             found += masks[i].count_ones() as usize;
             sums[i] = bound.without_candidates(old[i], sums[i], masks[i]);
         }
@@ -164,7 +187,13 @@ unsafe fn add_block(r: *mut f32, g: *const f32, first: u32, bound: &Bound, bits:
 
 /// As the function of this name above.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
-pub(super) fn copy_out(values: &[f32], first: u32, bound: u32, bits: &mut [u32], indices: &mut [u32]) -> Pass {
+pub(super) fn copy_out(
+    values: &[f32],
+    first: u32,
+    bound: u32,
+    bits: &mut [u32],
+    indices: &mut [u32],
+) -> Pass {
     let (len, room) = (values.len(), bits.len().min(indices.len()));
     let bound = Bound::new(bound);
     let (mut done, mut found) = (0, 0);
@@ -182,7 +211,13 @@ pub(super) fn copy_out(values: &[f32], first: u32, bound: u32, bits: &mut [u32],
                     let first = first + (done + i * LANES) as u32;
                     // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
                     unsafe {
-                        append(block[i], masks[i], first, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found))
+                        append(
+                            block[i],
+                            masks[i],
+                            first,
+                            bits.as_mut_ptr().add(found),
+                            indices.as_mut_ptr().add(found),
+                        )
                     };
                     found += masks[i].count_ones() as usize;
                 }
@@ -197,7 +232,13 @@ pub(super) fn copy_out(values: &[f32], first: u32, bound: u32, bits: &mut [u32],
         let mask = bound.reached(values) & lanes;
         // SAFETY: a block of room is there.
         unsafe {
-            append(values, mask, first + done as u32, bits.as_mut_ptr().add(found), indices.as_mut_ptr().add(found));
+            append(
+                values,
+                mask,
+                first + done as u32,
+                bits.as_mut_ptr().add(found),
+                indices.as_mut_ptr().add(found),
+            );
         }
         found += mask.count_ones() as usize;
         done += (len - done).min(LANES);

@@ -1,5 +1,5 @@
-//! A block of a step with instructions of AVX-512: what a message says is looked up in a register, and codes are made of sums
-//! that are in registers.
+//! A block of a step with instructions of AVX-512: what a message says is looked up in a register, and codes
+//! are made of sums that are in registers.
 
 use std::arch::x86_64::*;
 
@@ -16,19 +16,25 @@ const PARTS: usize = LANES / WIDE;
 
 /// A step, block by block; `means` as for those that call it.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
-pub(super) fn run<const WIDTH: usize, C: Code>(step: Step<'_>, code: &C, means: bool) -> Result<Figures, usize> {
+pub(super) fn run<const WIDTH: usize, C: Code>(
+    step: Step<'_>,
+    code: &C,
+    means: bool,
+) -> Result<Figures, usize> {
     // Looked up by four bits, of which only the lowest are of the code.
     let said: [f32; WIDE] = std::array::from_fn(|bits| code.value(bits as u8 & ((1 << WIDTH) - 1)));
     // SAFETY: sixteen floats may be read.
     let said = unsafe { _mm512_loadu_ps(said.as_ptr()) };
     let mut before = [0.0; BLOCK];
     if means {
-        let block =
-            |of: Block<'_>, partial: &mut Partial| block::<WIDTH, true, C>(of, said, code, &mut before, partial);
+        let block = |of: Block<'_>, partial: &mut Partial| {
+            block::<WIDTH, true, C>(of, said, code, &mut before, partial)
+        };
         super::run::<WIDTH, true, C>(step, code, block)
     } else {
-        let block =
-            |of: Block<'_>, partial: &mut Partial| block::<WIDTH, false, C>(of, said, code, &mut before, partial);
+        let block = |of: Block<'_>, partial: &mut Partial| {
+            block::<WIDTH, false, C>(of, said, code, &mut before, partial)
+        };
         super::run::<WIDTH, false, C>(step, code, block)
     }
 }

@@ -15,7 +15,8 @@ pub(super) fn prefetch_codes(last: &[u8], next: &[u8]) {
     }
 }
 
-/// `r = (r - d) + g`, the codes of that, and its figures. False, with `r` unchanged, if a value of it is not finite.
+/// `r = (r - d) + g`, the codes of that, and its figures. False, with `r` unchanged, if a value of it is not
+/// finite.
 #[inline(always)]
 pub(super) fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
     Block { r, g, last, next }: Block<'_>,
@@ -87,7 +88,8 @@ pub(super) fn magnitudes_of(values: &[f32; BLOCK]) -> Row {
     magnitudes
 }
 
-/// Writes the codes of a block, of `length` values and zeros, and adds to the other figures. Zeros change none.
+/// Writes the codes of a block, of `length` values and zeros, and adds to the other figures. Zeros change
+/// none.
 #[inline(always)]
 pub(super) fn write<const WIDTH: usize, const MEANS: bool, C: Code>(
     values: &[f32; BLOCK],

@@ -2,8 +2,9 @@
 
 use super::{BLOCK, LANES, Row};
 
-/// What the scales of a message are made of: sums, counts and smallest magnitudes of all values (first) and, with two
-/// bits, of those above the threshold (second). Public in a private module: it is in the signatures of a hidden method.
+/// What the scales of a message are made of: sums, counts and smallest magnitudes of all values (first) and,
+/// with two bits, of those above the threshold (second). Public in a private module: it is in the signatures
+/// of a hidden method.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
     pub(crate) sums: [f64; 2],
@@ -34,11 +35,12 @@ impl Partial {
         }
     }
 
-    /// Adds the magnitudes of a block, given as they are and added up in rows; false, and nothing added, if a value is not
-    /// finite: then the row of sums is not either.
+    /// Adds the magnitudes of a block, given as they are and added up in rows; false, and nothing added, if a
+    /// value is not finite: then the row of sums is not either.
     #[inline(always)]
     pub(super) fn add_magnitudes(&mut self, values: &[f32; BLOCK], magnitudes: &Row) -> bool {
-        let largest = magnitudes.iter().fold(0, |largest: i32, v| largest.max((v.to_bits() & 0x7fff_ffff) as i32));
+        let largest =
+            magnitudes.iter().fold(0, |largest: i32, v| largest.max((v.to_bits() & 0x7fff_ffff) as i32));
         if largest < 0x7f80_0000 {
             self.sums[0].iter_mut().zip(magnitudes).for_each(|(sum, &v)| *sum += f64::from(v));
             return true;
@@ -46,7 +48,10 @@ impl Partial {
         // Or finite values are so large that eight of them are not.
         let finite = values.iter().all(|v| v.is_finite());
         if finite {
-            values.iter().zip((0..LANES).cycle()).for_each(|(v, lane)| self.sums[0][lane] += f64::from(v.abs()));
+            values
+                .iter()
+                .zip((0..LANES).cycle())
+                .for_each(|(v, lane)| self.sums[0][lane] += f64::from(v.abs()));
         }
         finite
     }

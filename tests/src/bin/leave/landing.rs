@@ -11,7 +11,8 @@ use std::time::Instant;
 /// Bytes that are looked at, from the first to the last in equal steps.
 const LOOKS: u64 = 16;
 
-/// Memory of this process, read as any other process's: the system copies out of it, and nothing here borrows it.
+/// Memory of this process, read as any other process's: the system copies out of it, and nothing here borrows
+/// it.
 pub struct Place {
     memory: File,
     address: u64,

@@ -1,10 +1,11 @@
 //! One of two ranks, of which one leaves a scope while the other is stopped: `leave WHO WAY BYTES WHEN`.
 //!
-//! WHO is `receiver`, `sender` or `visitor`. The other rank posts its half of a message of BYTES bytes and is stopped WHEN:
-//! `before` it posts, after it has made progress so many times, or in the `middle`, when some of the message has landed
-//! and some has not. Then WHO leaves, by WAY (`drop`, `forget` or `panic`), uses the memory for something else, and lets
-//! the other go on. Memory that was given back must not be written any more, and what is sent from it must not be
-//! received. A visitor puts into the other's memory and gets from it, and leaves in the `middle` of that.
+//! WHO is `receiver`, `sender` or `visitor`. The other rank posts its half of a message of BYTES bytes and is
+//! stopped WHEN: `before` it posts, after it has made progress so many times, or in the `middle`, when some
+//! of the message has landed and some has not. Then WHO leaves, by WAY (`drop`, `forget` or `panic`), uses
+//! the memory for something else, and lets the other go on. Memory that was given back must not be written
+//! any more, and what is sent from it must not be received. A visitor puts into the other's memory and gets
+//! from it, and leaves in the `middle` of that.
 #![forbid(unsafe_code)]
 
 mod landing;
@@ -64,7 +65,8 @@ fn main() -> ExitCode {
         turns => When::After(number(turns)),
     };
     let plan = Plan { way: way.clone(), bytes: number(bytes) as usize, when };
-    let opened = Identity::from_env().and_then(|identity| open(&identity)).unwrap_or_else(|error| panic!("{error}"));
+    let opened =
+        Identity::from_env().and_then(|identity| open(&identity)).unwrap_or_else(|error| panic!("{error}"));
     let port = Port::new(opened.transport);
     let own = port.rank();
     match (who.as_str(), own) {
@@ -198,7 +200,8 @@ fn run<'env, R>(port: &Arc<Port>, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R
     scope(port, |comm| turn(comm.port()), body)
 }
 
-/// Runs `body`, whose operations end when `end` has come or soon after the other rank has nothing more to say.
+/// Runs `body`, whose operations end when `end` has come or soon after the other rank has nothing more to
+/// say.
 fn run_until<'env, R>(port: &Arc<Port>, end: Instant, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
     scope(
         port,

@@ -9,8 +9,8 @@ use brevity::transport::buffer::{Port, Region, RemoteRegion};
 
 use crate::landing::Place;
 use crate::{
-    AFTERMATH, OWNER, PATIENCE, Plan, REUSED, SENT, UNTOUCHED, VISITOR, envelope, hear_process, part, run, run_until,
-    stop_other, tell_process, turn_for,
+    AFTERMATH, OWNER, PATIENCE, Plan, REUSED, SENT, UNTOUCHED, VISITOR, envelope, hear_process, part, run,
+    run_until, stop_other, tell_process, turn_for,
 };
 
 /// Its memory: of twice the bytes, the first half to be got, the second to be put to.
@@ -30,15 +30,19 @@ pub fn own(port: &Arc<Port>, plan: &Plan) {
     region.read(0, &mut found).unwrap_or_else(|error| panic!("{error}"));
     let (got, put) = found.split_at(plan.bytes);
     assert!(got.iter().all(|byte| *byte == SENT), "memory was written that nobody has put to");
-    assert!(put.iter().all(|byte| [UNTOUCHED, SENT].contains(byte)), "what was put is not what was handed in");
+    assert!(
+        put.iter().all(|byte| [UNTOUCHED, SENT].contains(byte)),
+        "what was put is not what was handed in"
+    );
 }
 
 /// The rank that leaves.
 pub fn visit(port: &Arc<Port>, plan: &Plan) {
     let owner = hear_process(port, OWNER);
     let mut key = vec![0u8; 4096];
-    let heard =
-        run(port, async |comm| comm.recv(OWNER, envelope(OWNER, 2), &mut key[..]).await.map(|(_, heard)| heard));
+    let heard = run(port, async |comm| {
+        comm.recv(OWNER, envelope(OWNER, 2), &mut key[..]).await.map(|(_, heard)| heard)
+    });
     let length = heard.unwrap_or_else(|error| panic!("{error}")).lengths[0];
     let remote = RemoteRegion::open(port, OWNER, &key[..length]).unwrap_or_else(|error| panic!("{error}"));
     let (mut source, mut place) = (vec![SENT; plan.bytes], vec![UNTOUCHED; plan.bytes]);

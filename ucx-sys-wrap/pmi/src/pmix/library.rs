@@ -30,7 +30,8 @@ impl Table {
     /// It is never unloaded: it starts threads that would run into unmapped code.
     pub(super) fn load(path: Option<&Path>) -> Result<Self> {
         let looked_for = path.unwrap_or(Path::new(DEFAULT_NAME));
-        // SAFETY: loading runs the file's constructors. The user, or the system, names it as the PMIx library.
+        // SAFETY: loading runs the file's constructors. The user, or the system, names it as the PMIx
+        // library.
         let library = unsafe { Library::open(Some(looked_for), RTLD_NOW | RTLD_LOCAL) };
         let library = ManuallyDrop::new(library.map_err(|error| {
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -41,7 +42,8 @@ impl Table {
         let mut names = Vec::new();
         macro_rules! symbol {
             ($kind:ty, $name:literal) => {{
-                // SAFETY: the type is the header's, which `ci/pmix-bindings.sh` checks; the file is a PMIx library.
+                // SAFETY: the type is the header's, which `ci/pmix-bindings.sh` checks; the file is a PMIx
+                // library.
                 let found = unsafe { library.get::<$kind>(concat!($name, "\0").as_bytes()) };
                 if found.is_err() {
                     names.push($name);
@@ -57,9 +59,15 @@ impl Table {
         let get = symbol!(raw::Get, "PMIx_Get");
         let error_string = symbol!(raw::ErrorString, "PMIx_Error_string");
         match (init, finalize, put, commit, fence, get, error_string) {
-            (Some(init), Some(finalize), Some(put), Some(commit), Some(fence), Some(get), Some(error_string)) => {
-                Ok(Self { init, finalize, put, commit, fence, get, error_string })
-            }
+            (
+                Some(init),
+                Some(finalize),
+                Some(put),
+                Some(commit),
+                Some(fence),
+                Some(get),
+                Some(error_string),
+            ) => Ok(Self { init, finalize, put, commit, fence, get, error_string }),
             _ => Err(Error::Incomplete { looked_for: looked_for.to_owned(), names }),
         }
     }

@@ -17,14 +17,16 @@ use crate::{Error, KEY, Result, check, is_plain};
 
 /// Gives rank 0's `text` to all ranks of the job, through the PMIx server that the environment names.
 ///
-/// `library` is the file to load, else [`DEFAULT_NAME`]. Rank 0 brings the text, the others none. Blocks until all ranks
-/// of the job have called it, at most until `deadline`: the library knows no deadlines, so it works on a thread of its own,
-/// which stays behind when the deadline passes. Init and finalize are counted by the library, so this does not disturb an
-/// MPI library that is initialised at the time. Costs a fence over all ranks of the job.
+/// `library` is the file to load, else [`DEFAULT_NAME`]. Rank 0 brings the text, the others none. Blocks
+/// until all ranks of the job have called it, at most until `deadline`: the library knows no deadlines, so it
+/// works on a thread of its own, which stays behind when the deadline passes. Init and finalize are counted
+/// by the library, so this does not disturb an MPI library that is initialised at the time. Costs a fence
+/// over all ranks of the job.
 ///
 /// # Errors
-/// [`Error::NotLoaded`] and [`Error::Incomplete`] when there is no such library, [`Error::Late`] at the deadline,
-/// [`Error::OtherRank`] when the server does not know this process as `rank`, [`Error::Refused`] by what it says.
+/// [`Error::NotLoaded`] and [`Error::Incomplete`] when there is no such library, [`Error::Late`] at the
+/// deadline, [`Error::OtherRank`] when the server does not know this process as `rank`, [`Error::Refused`] by
+/// what it says.
 pub fn share(library: Option<&Path>, rank: u32, text: Option<&str>, deadline: Instant) -> Result<String> {
     text.map_or(Ok(()), check)?;
     let (library, text) = (library.map(Path::to_owned), text.map(str::to_owned));
@@ -137,7 +139,8 @@ impl Found {
     /// Its text, if that is what it is.
     fn text(&self) -> Option<String> {
         let string = self.string()?;
-        // SAFETY: a value of type string holds a closed string, owned by the value, which lives as long as `self`.
+        // SAFETY: a value of type string holds a closed string, owned by the value, which lives as long as
+        // `self`.
         Some(unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned())
     }
 
@@ -145,7 +148,8 @@ impl Found {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: the library returned this pointer with success, so that it leads to a value, owned by `self`.
+        // SAFETY: the library returned this pointer with success, so that it leads to a value, owned by
+        // `self`.
         let value = unsafe { *self.0 };
         if value.kind != PMIX_STRING {
             return None;
@@ -159,10 +163,12 @@ impl Found {
 impl Drop for Found {
     fn drop(&mut self) {
         if let Some(string) = self.string() {
-            // SAFETY: the library allocated the string with the C library, for the caller to free; nobody else holds it.
+            // SAFETY: the library allocated the string with the C library, for the caller to free; nobody
+            // else holds it.
             unsafe { free(string.cast()) };
         }
-        // SAFETY: likewise the value itself; null is allowed. What is no string may hold more, which is leaked.
+        // SAFETY: likewise the value itself; null is allowed. What is no string may hold more, which is
+        // leaked.
         unsafe { free(self.0.cast()) };
     }
 }

@@ -1,5 +1,5 @@
-//! What is used of `pmix.h`, by hand: six functions, three structs, five constants. `ci/pmix-bindings.sh` compares them
-//! with an installed header; they are alike in PMIx 3 to 5.
+//! What is used of `pmix.h`, by hand: six functions, three structs, five constants. `ci/pmix-bindings.sh`
+//! compares them with an installed header; they are alike in PMIx 3 to 5.
 
 use std::ffi::{c_char, c_int};
 
@@ -63,7 +63,8 @@ pub type Finalize = unsafe extern "C" fn(*const Info, usize) -> Status;
 pub type Put = unsafe extern "C" fn(Scope, *const c_char, *mut Value) -> Status;
 pub type Commit = unsafe extern "C" fn() -> Status;
 pub type Fence = unsafe extern "C" fn(*const Process, usize, *const Info, usize) -> Status;
-pub type Get = unsafe extern "C" fn(*const Process, *const c_char, *const Info, usize, *mut *mut Value) -> Status;
+pub type Get =
+    unsafe extern "C" fn(*const Process, *const c_char, *const Info, usize, *mut *mut Value) -> Status;
 pub type ErrorString = unsafe extern "C" fn(Status) -> *const c_char;
 
 impl Process {

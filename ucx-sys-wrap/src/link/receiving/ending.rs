@@ -7,11 +7,17 @@ use crate::tag::Posted;
 use crate::{Error, Statistics};
 
 impl Receiver {
-    /// The neighbour is gone: what it sent whole can still be received. Says whether a receive waited for more.
+    /// The neighbour is gone: what it sent whole can still be received. Says whether a receive waited for
+    /// more.
     ///
-    /// If it has left in good order, a receive that waits for the rest of a message whose send was taken back gets the next one
-    /// of its tag, unless a receive that was posted later may have had that.
-    pub(in super::super) fn finish(&mut self, error: &Error, has_left: bool, counts: &mut Statistics) -> bool {
+    /// If it has left in good order, a receive that waits for the rest of a message whose send was taken back
+    /// gets the next one of its tag, unless a receive that was posted later may have had that.
+    pub(in super::super) fn finish(
+        &mut self,
+        error: &Error,
+        has_left: bool,
+        counts: &mut Statistics,
+    ) -> bool {
         self.receives.forget_incomplete();
         let granted = self.granted.drain().filter_map(|(_, granted)| granted.receive);
         let read = self.reads.drain(..).chain(self.piped.drain(..)).filter_map(|reading| reading.receive);

@@ -1,5 +1,5 @@
-//! Messages that were not expected, and offers: what a receive finds that is posted after its message has come, and what
-//! is read from the sender's memory.
+//! Messages that were not expected, and offers: what a receive finds that is posted after its message has
+//! come, and what is read from the sender's memory.
 
 use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
@@ -56,13 +56,24 @@ impl Receiver {
     }
 
     /// An offer of one part that is like the message before it.
-    pub(super) fn take_short_offer(&mut self, line: &Line, sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
-        let offer = Head::decode_short_offer(line, self.last, self.peer).map_err(|what| self.refusal(what))?;
+    pub(super) fn take_short_offer(
+        &mut self,
+        line: &Line,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Result<()> {
+        let offer =
+            Head::decode_short_offer(line, self.last, self.peer).map_err(|what| self.refusal(what))?;
         self.meet_offer(offer, sender, counts)
     }
 
     /// Reads what is offered, asks for it, or keeps the offer until a receive is posted.
-    fn meet_offer(&mut self, (head, place): (Head, Place), sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
+    fn meet_offer(
+        &mut self,
+        (head, place): (Head, Place),
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Result<()> {
         counts.bytes_received += HEADER_BYTES;
         match self.matched(&head) {
             Target::Posted(key) if self.is_long(&head) => self.begin_read(key, (head, place), sender, counts),
@@ -84,19 +95,21 @@ impl Receiver {
             Target::Kept(_) if self.receives.offers() >= MAX_OFFERS => {
                 return Err(self.refusal(format!("more than {MAX_OFFERS} offers")));
             }
-            // Who waits for its own send to end posts the receive when this turn has ended it: most are not kept long.
+            // Who waits for its own send to end posts the receive when this turn has ended it: most are not
+            // kept long.
             Target::Kept(_) => self.receives.keep_offer(head, place),
         }
         Ok(())
     }
 
-    /// Reads to the heap what was offered in an earlier turn and may be read, as far as the credit goes: so its send ends.
-    /// What can't be answered now is looked at again. Says whether anything was settled.
+    /// Reads to the heap what was offered in an earlier turn and may be read, as far as the credit goes: so
+    /// its send ends. What can't be answered now is looked at again. Says whether anything was settled.
     pub(in super::super) fn fetch_offers(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
         let Self { receives, fetched, .. } = self;
         receives.age_offers(|head, place| {
             let bytes = head.bytes();
-            // What is shorter would cost more than the bytes that are counted for it; nobody who keeps to the rules offers it so.
+            // What is shorter would cost more than the bytes that are counted for it; nobody who keeps to the
+            // rules offers it so.
             let may_be_kept = (LEAST_OPEN..=MAX_EAGER_BYTES).contains(&bytes);
             if !may_be_kept || (*fetched + bytes) as u64 > CREDIT_BYTES {
                 return ControlFlow::Continue(None);
@@ -174,7 +187,9 @@ impl Receiver {
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths()) {
+        if let Err(error) =
+            check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths())
+        {
             sender.answer(Reply::refusal(place.number), counts);
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
@@ -187,7 +202,8 @@ impl Receiver {
         let may_read = self.may_read && sender.can_answer();
         let neighbour = (self.place, &self.theirs);
         let bytes = 0..head.bytes();
-        let is_read = read_memory(may_read, &self.neighbourhood, neighbour, (&head, &place), bytes, &mut into);
+        let is_read =
+            read_memory(may_read, &self.neighbourhood, neighbour, (&head, &place), bytes, &mut into);
         drop(into);
         let key = self.receives.post_matched(envelope, parts);
         counts.bytes_received += if is_read { head.bytes() as u64 } else { 0 };
@@ -226,12 +242,14 @@ fn fetch(
     let (first, rest) = bytes.split_at_mut(head.lengths[0]);
     let (second, third) = rest.split_at_mut(head.lengths[1]);
     let mut places: Places<'_> = [first, second, third].into_iter().map(IoSliceMut::new).collect();
-    let is_read = read_memory(may_read, neighbourhood, neighbour, (head, offer), 0..head.bytes(), &mut places);
+    let is_read =
+        read_memory(may_read, neighbourhood, neighbour, (head, offer), 0..head.bytes(), &mut places);
     drop(places);
     is_read.then_some(bytes)
 }
 
-/// Reads `bytes` of an offered message from the memory of the neighbour at `place`; says whether they are its bytes.
+/// Reads `bytes` of an offered message from the memory of the neighbour at `place`; says whether they are its
+/// bytes.
 pub(super) fn read_memory(
     may_read: bool,
     neighbourhood: &Neighbourhood,

@@ -52,7 +52,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message that was to come out of pipes comes through the ring instead, if there is such a one: its sender can't use them.
+    /// A message that was to come out of pipes comes through the ring instead, if there is such a one: its
+    /// sender can't use them.
     pub(super) fn give_up_pipes(&mut self, number: u32) -> Option<Granted> {
         let index = self.piped.iter().position(|reading| reading.place.number == number)?;
         let Reading { head, receive, .. } = self.piped.remove(index)?;
@@ -70,8 +71,8 @@ impl Receiver {
         !self.piped.is_empty()
     }
 
-    /// Ends the first of these messages, if all of it has come and it can be answered: whoever has received it may take no more turns.
-    /// Says whether it has.
+    /// Ends the first of these messages, if all of it has come and it can be answered: whoever has received
+    /// it may take no more turns. Says whether it has.
     pub(in super::super) fn end_piped(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
         if !self.has_whole_piped() || !sender.can_answer() {
             return false;

@@ -1,5 +1,5 @@
-//! Long messages: which way they take, and how they are read from the sender's memory: piece by piece, a piece a turn, so that others
-//! are not kept waiting.
+//! Long messages: which way they take, and how they are read from the sender's memory: piece by piece, a
+//! piece a turn, so that others are not kept waiting.
 
 use super::super::cell::{Head, Place};
 use super::super::sending::{Reply, Sender};
@@ -10,8 +10,8 @@ use super::{Granted, Receiver};
 use crate::Statistics;
 use crate::buffer::HUGE_PAGE_BYTES;
 
-/// What is read in one turn, at most, in bytes: a message of another tag waits no longer than that takes, 0.2 ms. Pieces of 1 MiB took 1.05 of
-/// the time at 2 MiB, and 1.1 to 1.3 at 16 MiB.
+/// What is read in one turn, at most, in bytes: a message of another tag waits no longer than that takes, 0.2
+/// ms. Pieces of 1 MiB took 1.05 of the time at 2 MiB, and 1.1 to 1.3 at 16 MiB.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
 /// Longer messages are worth a choice of ways.
@@ -29,12 +29,14 @@ pub(super) struct Reading {
 }
 
 impl Receiver {
-    /// Whether a message is long: it may take another way than one that is read at once, and more than a turn.
+    /// Whether a message is long: it may take another way than one that is read at once, and more than a
+    /// turn.
     pub(super) fn is_long(&self, head: &Head) -> bool {
         head.bytes() > self.piece_bytes.min(LONG_BYTES)
     }
 
-    /// Has an offered message come to the posted receive `key`, the way that is the fastest of those that are possible.
+    /// Has an offered message come to the posted receive `key`, the way that is the fastest of those that are
+    /// possible.
     pub(super) fn begin_read(
         &mut self,
         key: usize,
@@ -68,7 +70,8 @@ impl Receiver {
         }
     }
 
-    /// Reads the next piece of the first of these messages, unless it could not be answered. Says whether anything moved.
+    /// Reads the next piece of the first of these messages, unless it could not be answered. Says whether
+    /// anything moved.
     pub(in super::super) fn read_on(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
         let Some(reading) = self.reads.front_mut() else { return false };
         if reading.done == 0 {
@@ -86,7 +89,8 @@ impl Receiver {
         let end = head.bytes().min(done + self.piece_bytes);
         let mut into = self.receives.places(key, &head, done, end);
         let neighbour = (self.place, &self.theirs);
-        let is_read = read_memory(true, &self.neighbourhood, neighbour, (&head, &place), done..end, &mut into);
+        let is_read =
+            read_memory(true, &self.neighbourhood, neighbour, (&head, &place), done..end, &mut into);
         drop(into);
         counts.bytes_received += if is_read { (end - done) as u64 } else { 0 };
         match self.reads.front_mut() {
@@ -103,8 +107,8 @@ impl Receiver {
     }
 }
 
-/// How many bytes of these stretches (address and bytes) lie on ordinary pages. Nothing says so cheaply: what begins where a huge page does
-/// lies on such ones mostly, as buffers of a [`Pool`](crate::buffer::Pool) do.
+/// How many bytes of these stretches (address and bytes) lie on ordinary pages. Nothing says so cheaply: what
+/// begins where a huge page does lies on such ones mostly, as buffers of a [`Pool`](crate::buffer::Pool) do.
 fn on_small_pages(stretches: impl Iterator<Item = (usize, usize)>) -> usize {
     stretches.filter(|(address, _)| !address.is_multiple_of(HUGE_PAGE_BYTES)).map(|(_, bytes)| bytes).sum()
 }

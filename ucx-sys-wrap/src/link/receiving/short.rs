@@ -1,5 +1,5 @@
-//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells, in the pocket
-//! or, as a whole, in the ring.
+//! Short and middling messages: they say of themselves only what differs from the one before, and lie in
+//! their cells, in the pocket or, as a whole, in the ring.
 
 use super::super::cell::{Head, INLINE_BYTES, MIDDLING_BYTES, POCKETED_BYTES, SHORT_AT};
 use super::super::payload::read_little;
@@ -25,7 +25,9 @@ impl Receiver {
     #[inline]
     pub(super) fn take_short(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
         if bytes > INLINE_BYTES {
-            return Err(self.refusal(format!("a short message of {bytes} bytes, expected at most {INLINE_BYTES}")));
+            return Err(
+                self.refusal(format!("a short message of {bytes} bytes, expected at most {INLINE_BYTES}"))
+            );
         }
         self.take_like_the_last(at, bytes, Source::Cell(at), counts)
     }
@@ -34,7 +36,9 @@ impl Receiver {
     #[inline]
     pub(super) fn take_pocketed(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
         if bytes > POCKETED_BYTES {
-            return Err(self.refusal(format!("{bytes} bytes in the pocket, expected at most {POCKETED_BYTES}")));
+            return Err(
+                self.refusal(format!("{bytes} bytes in the pocket, expected at most {POCKETED_BYTES}"))
+            );
         }
         let source = Source::Pocket(self.pocket_taken);
         self.pocket_taken += bytes.next_multiple_of(LINE_BYTES) as u64;
@@ -54,10 +58,18 @@ impl Receiver {
 
     /// A message of one part that has signature and mark of the last one that said them.
     #[inline(always)]
-    fn take_like_the_last(&mut self, at: usize, bytes: usize, source: Source, counts: &mut Statistics) -> Result<()> {
+    fn take_like_the_last(
+        &mut self,
+        at: usize,
+        bytes: usize,
+        source: Source,
+        counts: &mut Statistics,
+    ) -> Result<()> {
         let tag = Tag(self.cells.load(at + 8));
         if tag.source() != self.peer {
-            return Err(self.refusal(format!("a message of {bytes} bytes with the tag of rank {}", tag.source())));
+            return Err(
+                self.refusal(format!("a message of {bytes} bytes with the tag of rank {}", tag.source()))
+            );
         }
         self.receive_eager(bytes)?;
         let (signature, mark) = self.last;

@@ -24,7 +24,10 @@ impl Receiver {
         let head = self.decode(line, Kind::Long)?;
         let bytes = head.bytes();
         if bytes > MAX_EAGER_BYTES || bytes <= INLINE_BYTES {
-            let what = format!("a long message of {bytes} bytes, expected {} to {MAX_EAGER_BYTES}", INLINE_BYTES + 1);
+            let what = format!(
+                "a long message of {bytes} bytes, expected {} to {MAX_EAGER_BYTES}",
+                INLINE_BYTES + 1
+            );
             return Err(self.refusal(what));
         }
         self.receive_eager(bytes)?;

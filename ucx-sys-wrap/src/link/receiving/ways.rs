@@ -6,8 +6,8 @@
 //! | pipe | the receiver, while the sender looks up pages | pages are small |
 //! | ring | both, at the same time, half as fast each | what was written last lies in the sender's caches and is slow to get, or in no cache |
 //!
-//! Which one it is differs by a factor of two and more between processors, lengths and minutes. So messages begin with the way that is
-//! likely, by their pages, and the others are tried now and then.
+//! Which one it is differs by a factor of two and more between processors, lengths and minutes. So messages
+//! begin with the way that is likely, by their pages, and the others are tried now and then.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ const SOON: u32 = 8;
 /// Later every so many messages another way is tried, ...
 const SELDOM: u32 = 64;
 
-/// ... one that has taken twice as long and more as the best only at every so many. No multiple of two or three of those, so that each has its turn.
+/// ... one that has taken twice as long and more as the best only at every so many. No multiple of two or
+/// three of those, so that each has its turn.
 const RARELY: u32 = 17 * SELDOM;
 
 /// How the bytes of a long message come.
@@ -61,7 +62,8 @@ struct Record {
 }
 
 impl Class {
-    /// The class of a message of so many bytes, of which at most `on_small_pages` lie or will lie on ordinary pages.
+    /// The class of a message of so many bytes, of which at most `on_small_pages` lie or will lie on ordinary
+    /// pages.
     pub(super) fn new(bytes: usize, on_small_pages: usize) -> Self {
         let octave = (bytes >> 20).checked_ilog2().map_or(0, |octave| octave as usize).min(OCTAVES - 1);
         Self { octave, is_huge: 2 * on_small_pages <= bytes }
@@ -79,7 +81,8 @@ impl Ways {
     /// The way that the next message of this class takes.
     pub(super) fn choose(&mut self, class: Class, bytes: usize, has_pipes: bool) -> Trial {
         let record = &mut self.classes[usize::from(class.is_huge)][class.octave];
-        let order = if class.is_huge { [Way::Read, Way::Pipe, Way::Ring] } else { [Way::Pipe, Way::Read, Way::Ring] };
+        let order =
+            if class.is_huge { [Way::Read, Way::Pipe, Way::Ring] } else { [Way::Pipe, Way::Read, Way::Ring] };
         let way = record.choose(order.into_iter().filter(|way| has_pipes || *way != Way::Pipe));
         Trial { class, way, bytes, begun: Instant::now() }
     }
@@ -100,7 +103,9 @@ impl Record {
         let likely = nth(0);
         let tried = ways.clone().filter(|way| self.prices[*way as usize] > 0);
         // The likely way is left for one that takes an eighth less.
-        let fair = |way: Way| if way == likely { self.prices[way as usize] / 8 * 7 } else { self.prices[way as usize] };
+        let fair = |way: Way| {
+            if way == likely { self.prices[way as usize] / 8 * 7 } else { self.prices[way as usize] }
+        };
         let best = tried.min_by_key(|way| fair(*way)).unwrap_or(likely);
         if turn < SOON * count {
             return if turn.is_multiple_of(SOON) { nth(turn / SOON) } else { best };

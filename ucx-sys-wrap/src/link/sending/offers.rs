@@ -17,7 +17,8 @@ impl Sender {
             return Err(self.refusal(format!("an answer to offer {number}, which is none")));
         };
         self.piping.retain(|piping| piping.number != number);
-        // The neighbour reads no more of it: the word may say what it likes until it stands for another message.
+        // The neighbour reads no more of it: the word may say what it likes until it stands for another
+        // message.
         if let Some((word, _)) = offer.word {
             self.open &= !(1 << word);
         }
@@ -51,7 +52,9 @@ impl Sender {
         }
         let queued = self.queue.iter().position(|queued| match queued {
             Queued::Message(_, message) => is_it(message),
-            Queued::Offer(_, number) => self.offers.get(*number as usize).is_some_and(|offer| is_it(&offer.message)),
+            Queued::Offer(_, number) => {
+                self.offers.get(*number as usize).is_some_and(|offer| is_it(&offer.message))
+            }
             Queued::Control(_) | Queued::Data(..) => false,
         });
         if let Some(queued) = queued.and_then(|position| self.queue.remove(position)) {
@@ -123,7 +126,8 @@ impl Stream {
     /// Leaves a copy of what is not sent, that nobody waits for; gives the parts back.
     fn detach(&mut self, counts: &mut Statistics) -> SendParts {
         self.operation = None;
-        // A copy: the send has ended, its memory goes back, and the neighbour must still get the whole message.
+        // A copy: the send has ended, its memory goes back, and the neighbour must still get the whole
+        // message.
         counts.copies += 1;
         counts.bytes_copied += (self.bytes - self.sent) as u64;
         self.payload.detach(self.sent, self.bytes)

@@ -37,7 +37,8 @@ impl Sender {
     /// Copies the next piece of the first message into the ring, if there is room; gives its bytes.
     fn copy_piece(&mut self, counts: &mut Statistics) -> Option<usize> {
         let stream = self.streams.front()?;
-        let piece = (stream.bytes / 4).next_power_of_two().clamp(LEAST_PIECE, MOST_PIECE.min(self.ring.bytes() / 8));
+        let piece =
+            (stream.bytes / 4).next_power_of_two().clamp(LEAST_PIECE, MOST_PIECE.min(self.ring.bytes() / 8));
         let count = piece.min(stream.bytes - stream.sent);
         let room = self.ring.bytes() as u64 - (self.ring_written - self.ring_taken);
         if count as u64 > room {
@@ -71,8 +72,8 @@ impl Sender {
         self.queue.is_empty() && !self.is_piece_due()
     }
 
-    /// Whether so many messages have gone before a piece that waits that it comes before the next: small ones without end do not
-    /// keep a large one back.
+    /// Whether so many messages have gone before a piece that waits that it comes before the next: small ones
+    /// without end do not keep a large one back.
     #[inline]
     pub(super) fn is_piece_due(&mut self) -> bool {
         if self.position < self.piece_due {

@@ -1,4 +1,5 @@
-//! Long messages that go through [pipes](crate::shm): this rank puts references to their pages there, the neighbour copies them.
+//! Long messages that go through [pipes](crate::shm): this rank puts references to their pages there, the
+//! neighbour copies them.
 
 use super::super::PIPES_AT;
 use super::super::cell::Kind;
@@ -18,7 +19,11 @@ impl Sender {
         let offer = self.offers.get_mut(number as usize);
         match offer.filter(|offer| offer.is_written && !offer.is_piped && offer.message.bytes > 0) {
             Some(offer) => offer.is_piped = true,
-            None => return Err(self.refusal(format!("a place in pipes for offer {number}, which waits for none"))),
+            None => {
+                return Err(
+                    self.refusal(format!("a place in pipes for offer {number}, which waits for none"))
+                );
+            }
         }
         self.inlet.find(&self.neighbourhood, self.place, PIPES_AT);
         self.piping.push_back(Piping { number, done: 0 });
@@ -27,7 +32,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Puts the next piece of the first of these messages into a pipe that is empty, if there is one; says whether anything was done.
+    /// Puts the next piece of the first of these messages into a pipe that is empty, if there is one; says
+    /// whether anything was done.
     ///
     /// Where that fails, all of them go through the ring, from their beginning: the neighbour understands.
     pub(super) fn pipe_piece(&mut self) -> bool {
@@ -43,7 +49,10 @@ impl Sender {
         let mut is_put = self.inlet.get().is_some();
         if let Some(inlet) = self.inlet.get() {
             let index = self.pieces_put as usize;
-            offer.message.payload.stretches(done, done + bytes, |stretch| is_put = is_put && inlet.put(index, stretch));
+            offer
+                .message
+                .payload
+                .stretches(done, done + bytes, |stretch| is_put = is_put && inlet.put(index, stretch));
         }
         if !is_put {
             self.inlet.bar();

@@ -1,7 +1,9 @@
 //! Room: what the neighbour has taken of what was sent to it.
 
 use super::super::cell::{CELLS, POCKET_BYTES, POCKETED_BYTES};
-use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, PIECES_TAKEN_AT, POCKET_TAKEN_AT, RING_TAKEN_AT};
+use super::super::{
+    CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, PIECES_TAKEN_AT, POCKET_TAKEN_AT, RING_TAKEN_AT,
+};
 use super::Sender;
 use crate::Result;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
@@ -31,8 +33,8 @@ impl Sender {
         has(self) || (self.read_acknowledgements().is_ok() && has(self))
     }
 
-    /// Whether a message of so many bytes may lie in the pocket, and finds room there, by what is known or by a new look. There are
-    /// other places, so nobody looks again and again.
+    /// Whether a message of so many bytes may lie in the pocket, and finds room there, by what is known or by
+    /// a new look. There are other places, so nobody looks again and again.
     #[inline]
     pub(super) fn has_pocket(&mut self, bytes: usize) -> bool {
         let has = |sender: &Self| {
@@ -59,8 +61,9 @@ impl Sender {
         has(self) || (self.read_acknowledgements().is_ok() && has(self))
     }
 
-    /// Whether so many bytes may be sent without asking, and had better be: they are few, or likely to be expected, or can't be
-    /// read where they lie. What is not expected the neighbour copies once more, and what it may read not.
+    /// Whether so many bytes may be sent without asking, and had better be: they are few, or likely to be
+    /// expected, or can't be read where they lie. What is not expected the neighbour copies once more, and
+    /// what it may read not.
     #[inline]
     pub(super) fn may_be_eager(&mut self, bytes: usize) -> bool {
         let is_better = bytes <= LIKELY_BYTES || self.has_caught_up() || !self.may_be_open(bytes);

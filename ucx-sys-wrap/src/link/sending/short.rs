@@ -1,5 +1,5 @@
-//! Short and middling messages: they say of themselves only what differs from the one before, and lie in their cells, in the pocket
-//! or, as a whole, in the ring.
+//! Short and middling messages: they say of themselves only what differs from the one before, and lie in
+//! their cells, in the pocket or, as a whole, in the ring.
 
 use std::sync::atomic::Ordering;
 
@@ -9,14 +9,19 @@ use crate::limits::cost;
 use crate::shm::{LINE_BYTES, blocks};
 use crate::{Envelope, Statistics, Tag};
 
-/// What is longer than so many bytes lies in the pocket rather than in a cell: all cells together are larger than the first cache of a
-/// processor.
+/// What is longer than so many bytes lies in the pocket rather than in a cell: all cells together are larger
+/// than the first cache of a processor.
 const LEAST_POCKETED: usize = 256;
 
 impl Sender {
     /// Writes a message of one part that may be short or middling and finds room; says whether it was one.
     #[inline]
-    pub(in super::super) fn send_short(&mut self, envelope: &Envelope, bytes: &[u8], counts: &mut Statistics) -> bool {
+    pub(in super::super) fn send_short(
+        &mut self,
+        envelope: &Envelope,
+        bytes: &[u8],
+        counts: &mut Statistics,
+    ) -> bool {
         let may_be = bytes.len() <= MIDDLING_BYTES && (envelope.signature, envelope.mark) == self.last;
         if !may_be || !self.may_go_now() || !self.may_be_eager(bytes.len()) || !self.has_cell() {
             return false;
@@ -46,7 +51,8 @@ impl Sender {
 
     /// Writes a middling message, if the ring has room for it; says so.
     fn send_middling(&mut self, tag: Tag, bytes: &[u8], counts: &mut Statistics) -> bool {
-        // An eighth of the ring at most: where there is no room, eight cells are to be taken, with which the neighbour wakes who starves.
+        // An eighth of the ring at most: where there is no room, eight cells are to be taken, with which the
+        // neighbour wakes who starves.
         if bytes.len() > self.ring.bytes() / 8 || !self.has_ring(bytes.len()) {
             return false;
         }

@@ -9,7 +9,8 @@ use crate::shm::blocks::{self, BLOCK_BYTES};
 #[repr(align(64))]
 struct Block<const BYTES: usize>([u8; BYTES]);
 
-/// What a rank works with while it reduces a block: what it has read of another, and its own part, where that comes later.
+/// What a rank works with while it reduces a block: what it has read of another, and its own part, where that
+/// comes later.
 struct Scratch<const BYTES: usize> {
     theirs: Block<BYTES>,
     own: Option<Block<BYTES>>,
@@ -23,7 +24,8 @@ impl<const BYTES: usize> Block<BYTES> {
 }
 
 impl<const BYTES: usize> Scratch<BYTES> {
-    /// For the rank at a place. The first two are interchangeable: a reduction is commutative, if not associative.
+    /// For the rank at a place. The first two are interchangeable: a reduction is commutative, if not
+    /// associative.
     #[inline]
     fn new(own_place: usize) -> Self {
         Self { theirs: Block::new(), own: (own_place > 1).then(Block::new) }
@@ -31,22 +33,27 @@ impl<const BYTES: usize> Scratch<BYTES> {
 }
 
 impl Slots {
-    /// Reduces over all ranks what was published by [`publish_inline`](Self::publish_inline), of up to `N` bytes, otherwise as
-    /// [`reduce`](Self::reduce).
+    /// Reduces over all ranks what was published by [`publish_inline`](Self::publish_inline), of up to `N`
+    /// bytes, otherwise as [`reduce`](Self::reduce).
     ///
     /// # Panics
     /// When `own` is longer than `N` bytes or [`INLINE_BYTES`](super::INLINE_BYTES).
     #[inline]
-    pub fn reduce_inline<T: Pod, const N: usize>(&self, step: Step, own: &mut [T], combine: impl Fn(&mut [T], &[T])) {
+    pub fn reduce_inline<T: Pod, const N: usize>(
+        &self,
+        step: Step,
+        own: &mut [T],
+        combine: impl Fn(&mut [T], &[T]),
+    ) {
         check_inline(size_of_val(own));
         let at = step.control() + PAYLOAD_AT;
         self.fold(at, own, &mut Scratch::<N>::new(self.own_place()), combine);
     }
 
-    /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the others' lie in
-    /// their slots of the step, from `offset` on. `combine` puts the second into the first, and it makes no difference which
-    /// of them is which, but for which NaN comes of two; `finish` has the last word. Works a block at a time, so that what is read is still near when it
-    /// is combined.
+    /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the
+    /// others' lie in their slots of the step, from `offset` on. `combine` puts the second into the first,
+    /// and it makes no difference which of them is which, but for which NaN comes of two; `finish` has the
+    /// last word. Works a block at a time, so that what is read is still near when it is combined.
     ///
     /// With `publishing`, the result goes to this rank's slot too, at the same offset.
     ///

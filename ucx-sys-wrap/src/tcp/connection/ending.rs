@@ -8,11 +8,11 @@ use crate::tcp::outgoing::Written;
 use crate::{Error, Failure, Rank, Statistics};
 
 impl Connection {
-    /// The peer has said bye: ends what still waits for it, and says whether anything did. What it sent before can still be
-    /// received.
+    /// The peer has said bye: ends what still waits for it, and says whether anything did. What it sent
+    /// before can still be received.
     ///
-    /// A receive that waits for a message that was offered, and whose send was then taken back, gets the next one of its tag,
-    /// unless a receive that was posted later may have had that.
+    /// A receive that waits for a message that was offered, and whose send was then taken back, gets the next
+    /// one of its tag, unless a receive that was posted later may have had that.
     pub(in crate::tcp) fn finish(&mut self, statistics: &mut Statistics) -> bool {
         let error = self.lost();
         self.receives.forget_offers();
@@ -78,8 +78,8 @@ impl Connection {
         self.outgoing.drop_all(error);
         self.incoming.accesses.end_all(error, &mut self.outgoing);
         if let Some(mut wire) = self.wire.take() {
-            // Bytes that are left unread would make the kernel reset the connection, and drop what the peer has not
-            // read.
+            // Bytes that are left unread would make the kernel reset the connection, and drop what the peer
+            // has not read.
             wire.finish_sending();
             self.incoming.throw_away(&mut wire, statistics);
         }

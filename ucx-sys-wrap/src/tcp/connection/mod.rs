@@ -52,7 +52,13 @@ pub(super) enum Verdict {
 
 impl Connection {
     /// Takes what leads to `peer`.
-    pub(super) fn new(own: Rank, peer: Rank, world_size: u32, wire: Wire, regions: Arc<Mutex<Regions>>) -> Self {
+    pub(super) fn new(
+        own: Rank,
+        peer: Rank,
+        world_size: u32,
+        wire: Wire,
+        regions: Arc<Mutex<Regions>>,
+    ) -> Self {
         let accesses = Accesses::new(own, peer, regions);
         Self {
             peer,
@@ -181,11 +187,13 @@ impl Connection {
         self.receives.cancel(key);
     }
 
-    /// Whether this connection has something to do that somebody waits for, here or, after a put or get, at its peer.
+    /// Whether this connection has something to do that somebody waits for, here or, after a put or get, at
+    /// its peer.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
         let is_attentive = self.incoming.accesses.is_attentive();
-        self.wire.is_some() && (self.has_operations() || self.has_unsent() || self.has_unread() || is_attentive)
+        self.wire.is_some()
+            && (self.has_operations() || self.has_unsent() || self.has_unread() || is_attentive)
     }
 
     /// A turn of the transport in which this connection was listed is over.
@@ -197,7 +205,9 @@ impl Connection {
     /// Whether an operation has not ended.
     #[inline]
     pub(super) fn has_operations(&self) -> bool {
-        self.receives.has_operations() || self.outgoing.has_operations() || self.incoming.accesses.has_operations()
+        self.receives.has_operations()
+            || self.outgoing.has_operations()
+            || self.incoming.accesses.has_operations()
     }
 
     /// Whether the next turn has something of which no poller knows.
@@ -208,8 +218,8 @@ impl Connection {
 
     /// Writes and reads about `quota` bytes each. Says whether anything moved, and how the connection stands.
     ///
-    /// While there is more to write than the kernel takes and nothing to read, only some turns look for something to
-    /// read: every look takes the lock that the kernel needs to send.
+    /// While there is more to write than the kernel takes and nothing to read, only some turns look for
+    /// something to read: every look takes the lock that the kernel needs to send.
     pub(super) fn service(&mut self, quota: usize, statistics: &mut Statistics) -> (bool, Verdict) {
         let Some(wire) = &mut self.wire else { return (false, Verdict::Open) };
         let before = (statistics.bytes_sent, statistics.bytes_received);

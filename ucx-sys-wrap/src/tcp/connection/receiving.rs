@@ -19,12 +19,16 @@ impl Connection {
             return Posted::Pending(self.receives.post(envelope, parts));
         }
         let posted = match self.incoming.find(envelope.tag, &mut self.receives) {
-            Found::Nothing if self.wire.is_none() => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
+            Found::Nothing if self.wire.is_none() => {
+                Posted::Done(RecvDone { parts, result: Err(self.lost()) })
+            }
             Found::Nothing => Posted::Pending(self.receives.post(envelope, parts)),
             Found::Whole(header, bytes) => {
                 Posted::Done(deliver(self.peer, &envelope, parts, header, &bytes, statistics))
             }
-            Found::Arriving(header, bytes) => self.post_arriving(envelope, parts, &header, &bytes, statistics),
+            Found::Arriving(header, bytes) => {
+                self.post_arriving(envelope, parts, &header, &bytes, statistics)
+            }
             Found::Offered(header, number) => self.post_offered(envelope, parts, header, number),
         };
         self.reply(statistics);
@@ -38,7 +42,9 @@ impl Connection {
         header: Header,
         number: u32,
     ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths) {
+        if let Err(error) =
+            check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths)
+        {
             self.incoming.answer(number, header, None);
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
@@ -55,7 +61,9 @@ impl Connection {
         bytes: &[u8],
         statistics: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        if let Err(error) = check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths) {
+        if let Err(error) =
+            check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths)
+        {
             self.incoming.discard();
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
@@ -75,10 +83,11 @@ fn deliver(
     bytes: &[u8],
     statistics: &mut Statistics,
 ) -> RecvDone {
-    let result = check_message(peer, envelope.signature, &parts, header.signature, &header.lengths).map(|()| {
-        scatter(&mut parts, &header, 0, bytes, statistics);
-        statistics.messages_received += 1;
-        Arrival { mark: header.mark, lengths: header.lengths.into() }
-    });
+    let result =
+        check_message(peer, envelope.signature, &parts, header.signature, &header.lengths).map(|()| {
+            scatter(&mut parts, &header, 0, bytes, statistics);
+            statistics.messages_received += 1;
+            Arrival { mark: header.mark, lengths: header.lengths.into() }
+        });
     RecvDone { parts, result }
 }

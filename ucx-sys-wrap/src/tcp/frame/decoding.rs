@@ -1,14 +1,16 @@
 //! From bytes to frames: nothing is believed before it is checked.
 
 use super::{
-    ABORTED, CREDIT, DATA, Frame, GRANT, HEADER_BYTES, Header, LOST, MESSAGE, OFFER, REFUSAL, TIMED_OUT, encode,
+    ABORTED, CREDIT, DATA, Frame, GRANT, HEADER_BYTES, Header, LOST, MESSAGE, OFFER, REFUSAL, TIMED_OUT,
+    encode,
 };
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::tcp::remote::{ENDED, PIECE_BYTES, PUT, RemoteFrame};
 use crate::tcp::sizes::Sizes;
 use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
-/// The message without anything wrong about it that these bytes announce, if its parts have at most `limit` bytes.
+/// The message without anything wrong about it that these bytes announce, if its parts have at most `limit`
+/// bytes.
 ///
 /// A short form of [`decode`] for small messages: what it does not accept, `decode` judges.
 #[inline]

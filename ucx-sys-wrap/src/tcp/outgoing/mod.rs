@@ -1,5 +1,5 @@
-//! Writing one connection: a queue of frames, written from where their parts lie, several in one system call, and the
-//! messages that were offered and wait for their grant.
+//! Writing one connection: a queue of frames, written from where their parts lie, several in one system call,
+//! and the messages that were offered and wait for their grant.
 
 mod offers;
 
@@ -25,8 +25,8 @@ use crate::{Envelope, Error, MAX_PARTS, Rank, Result, Statistics};
 /// A message of up to so much payload is packed and sent from one place, in bytes.
 const PACKED_PAYLOAD: usize = 4096;
 
-/// While something is offered to a peer, a message of more payload than this is offered too, in bytes: kept on the peer's
-/// heap, it would cost more than the round trip of an offer.
+/// While something is offered to a peer, a message of more payload than this is offered too, in bytes: kept
+/// on the peer's heap, it would cost more than the round trip of an offer.
 const MAX_KEPT_BYTES: usize = 64 << 10;
 
 pub(super) struct Outgoing {
@@ -91,8 +91,8 @@ impl Outgoing {
         }
     }
 
-    /// Sends a message, or offers it if it is large or the credit is used up. What is not before anything else is
-    /// written at once, as far as the kernel takes it.
+    /// Sends a message, or offers it if it is large or the credit is used up. What is not before anything
+    /// else is written at once, as far as the kernel takes it.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -166,8 +166,8 @@ impl Outgoing {
         operation
     }
 
-    /// Sends a frame of a put or get, now as far as the kernel takes it; gives the send that ends when the parts are not
-    /// needed any more, if they still are.
+    /// Sends a frame of a put or get, now as far as the kernel takes it; gives the send that ends when the
+    /// parts are not needed any more, if they still are.
     pub(super) fn post_one_sided(
         &mut self,
         wire: &mut Wire,
@@ -272,8 +272,11 @@ impl Outgoing {
         if let Some(position) = self.queue.iter().position(|frame| frame.operation == Some(key)) {
             // The peer waits for data that it has granted, so that is sent in any case.
             let is_withdrawn = self.is_unwritten(position) && self.queue[position].credit > 0;
-            let frame =
-                if is_withdrawn { self.queue.remove(position) } else { self.detach(position, false, statistics) };
+            let frame = if is_withdrawn {
+                self.queue.remove(position)
+            } else {
+                self.detach(position, false, statistics)
+            };
             if let Some(frame) = frame {
                 self.eager_sent -= if is_withdrawn { frame.credit } else { 0 };
                 self.end(frame, Err(error));
@@ -283,7 +286,8 @@ impl Outgoing {
         }
     }
 
-    /// Ends all sends early, as [`cancel`](Self::cancel) does; a half-written frame stays queued, and nothing else.
+    /// Ends all sends early, as [`cancel`](Self::cancel) does; a half-written frame stays queued, and nothing
+    /// else.
     pub(super) fn cancel_all(&mut self, error: &Error, statistics: &mut Statistics) {
         let keep = usize::from(!self.is_unwritten(0));
         for frame in self.queue.split_off(keep.min(self.queue.len())) {
@@ -314,8 +318,8 @@ impl Outgoing {
         self.operations.insert(None)
     }
 
-    /// Writes a frame before which nothing waits, in one system call; says whether the kernel took all of it. What is left is to be
-    /// queued.
+    /// Writes a frame before which nothing waits, in one system call; says whether the kernel took all of it.
+    /// What is left is to be queued.
     #[inline]
     fn write_first(
         &mut self,
@@ -346,7 +350,12 @@ impl Outgoing {
 
     /// Copies a small frame to one place; gives its bytes.
     #[inline]
-    fn pack(&mut self, header: &[u8; HEADER_BYTES], parts: &[ReadLease], statistics: &mut Statistics) -> usize {
+    fn pack(
+        &mut self,
+        header: &[u8; HEADER_BYTES],
+        parts: &[ReadLease],
+        statistics: &mut Statistics,
+    ) -> usize {
         self.pack[..HEADER_BYTES].copy_from_slice(header);
         let mut end = HEADER_BYTES;
         for part in parts.iter().filter(|part| !part.is_empty()) {

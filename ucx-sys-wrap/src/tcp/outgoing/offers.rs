@@ -46,7 +46,8 @@ impl Outgoing {
             return Posted::Done(SendDone { parts, result: Err(Error::Unavailable { name: "tcp", why }) });
         }
         let operation = self.begin();
-        let message = Queued { operation: Some(operation), ..Queued::new([0; HEADER_BYTES], Payload::Leased(parts)) };
+        let message =
+            Queued { operation: Some(operation), ..Queued::new([0; HEADER_BYTES], Payload::Leased(parts)) };
         let number = self.offers.insert(Offered::Waiting(message)) as u32;
         self.push_control(&Frame::Offer(number, header));
         if let Some(frame) = self.queue.back_mut() {
@@ -71,7 +72,8 @@ impl Outgoing {
     }
 
     pub(super) fn offer_of(&self, key: usize) -> Option<u32> {
-        let is_it = |offer: &Offered| matches!(offer, Offered::Waiting(message) if message.operation == Some(key));
+        let is_it =
+            |offer: &Offered| matches!(offer, Offered::Waiting(message) if message.operation == Some(key));
         self.offers.iter().find(|(_, offer)| is_it(offer)).map(|(number, _)| number as u32)
     }
 
@@ -105,7 +107,9 @@ impl Outgoing {
 
     /// Takes note of an offer that is written, or of the last data of one.
     pub(super) fn written(&mut self, frame: &Queued) {
-        if let Some(Offered::Waiting(message)) = frame.offer.and_then(|number| self.offers.get_mut(number as usize)) {
+        if let Some(Offered::Waiting(message)) =
+            frame.offer.and_then(|number| self.offers.get_mut(number as usize))
+        {
             message.offer = frame.offer;
         }
         if let Some(number) = frame.data {
@@ -113,7 +117,8 @@ impl Outgoing {
         }
     }
 
-    /// Queues the next frame of data that was offered: behind the others, or, once the last word is queued, before them.
+    /// Queues the next frame of data that was offered: behind the others, or, once the last word is queued,
+    /// before them.
     pub(super) fn go_on(&mut self, mut data: Queued) {
         if let Some(number) = data.data {
             carry_next(&mut data, number, self.own);

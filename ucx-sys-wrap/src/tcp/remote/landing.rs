@@ -30,7 +30,9 @@ impl Accesses {
         match self.landing.as_mut()? {
             Landing::Put { memory, .. } => {
                 let (memory, offset) = memory.as_ref()?;
-                memory.with(offset + received, limit, |place| wire.read(&mut [IoSliceMut::new(place)], statistics))
+                memory.with(offset + received, limit, |place| {
+                    wire.read(&mut [IoSliceMut::new(place)], statistics)
+                })
             }
             Landing::Got(number) => {
                 let Kind::Get { parts, received, .. } = &mut self.operations.get_mut(*number)?.kind else {
@@ -61,7 +63,8 @@ impl Accesses {
                 count(bytes.len());
             }
             Some(Landing::Got(number)) => {
-                let Some(Operation { kind: Kind::Get { parts, received, .. }, .. }) = self.operations.get_mut(*number)
+                let Some(Operation { kind: Kind::Get { parts, received, .. }, .. }) =
+                    self.operations.get_mut(*number)
                 else {
                     return;
                 };
@@ -82,9 +85,12 @@ impl Accesses {
     /// The payload is complete.
     pub(in crate::tcp) fn landed(&mut self) {
         match self.landing.take() {
-            Some(Landing::Put { number, outcome, .. }) => self.answers.push_back(RemoteFrame::Ended(number, outcome)),
+            Some(Landing::Put { number, outcome, .. }) => {
+                self.answers.push_back(RemoteFrame::Ended(number, outcome))
+            }
             Some(Landing::Got(number)) => {
-                if let Some(Operation { kind: Kind::Get { received, wanted, .. }, .. }) = self.operations.get(number)
+                if let Some(Operation { kind: Kind::Get { received, wanted, .. }, .. }) =
+                    self.operations.get(number)
                     && received == wanted
                 {
                     self.answered(number);

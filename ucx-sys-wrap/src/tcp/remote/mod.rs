@@ -1,9 +1,11 @@
-//! Puts and gets on one connection: requests that the peer carries out, and those that are carried out for it.
+//! Puts and gets on one connection: requests that the peer carries out, and those that are carried out for
+//! it.
 //!
-//! A put is cut into frames of at most [`PIECE_BYTES`]; two at most wait to be written, so that messages get in between. The
-//! payload is read into the region's memory where it can be, under the lock of the region. A get is answered with copies
-//! of the region's memory, one frame at a time, as fast as the requester reads: what is kept for a peer stays bounded.
-//! Both are checked against the key and the bounds of the region before a byte is moved.
+//! A put is cut into frames of at most [`PIECE_BYTES`]; two at most wait to be written, so that messages get
+//! in between. The payload is read into the region's memory where it can be, under the lock of the region. A
+//! get is answered with copies of the region's memory, one frame at a time, as fast as the requester reads:
+//! what is kept for a peer stays bounded. Both are checked against the key and the bounds of the region
+//! before a byte is moved.
 
 mod landing;
 mod requests;
@@ -34,12 +36,12 @@ pub(super) const PIECE_BYTES: usize = 512 << 10;
 /// Frames that wait for their answer, at most; more are held back, and more of a peer's are not taken.
 const MAX_REQUESTS: usize = 1 << 14;
 
-/// Turns for which a connection is still looked at after the peer has put or got something: more may follow at once, and nothing
-/// here waits for it. Turns take some 0.3 us then.
+/// Turns for which a connection is still looked at after the peer has put or got something: more may follow
+/// at once, and nothing here waits for it. Turns take some 0.3 us then.
 const ATTENTIVE_TURNS: u32 = 1000;
 
-/// So many frames of puts and gets wait to be written before the next one is made; messages do not count, of which there may
-/// always be some.
+/// So many frames of puts and gets wait to be written before the next one is made; messages do not count, of
+/// which there may always be some.
 const PIECES_QUEUED: usize = 2;
 
 /// The one-sided operations of one connection, in both directions.
@@ -115,7 +117,13 @@ impl Accesses {
     }
 
     /// Sends what there is to send, as far as the queue takes it, about `quota` bytes at most.
-    pub(super) fn pump(&mut self, outgoing: &mut Outgoing, wire: &mut Wire, quota: usize, statistics: &mut Statistics) {
+    pub(super) fn pump(
+        &mut self,
+        outgoing: &mut Outgoing,
+        wire: &mut Wire,
+        quota: usize,
+        statistics: &mut Statistics,
+    ) {
         self.collect(outgoing);
         let mut sent = 0;
         while sent < quota && outgoing.one_sided_queued() < PIECES_QUEUED && self.has_unsent() {
@@ -152,7 +160,13 @@ impl Accesses {
                 match self.find(&place, length)? {
                     // What was found is no longer than memory can be.
                     Ok((memory, offset)) => {
-                        self.served.push_back(Served { number, region, memory, offset, rest: length as usize });
+                        self.served.push_back(Served {
+                            number,
+                            region,
+                            memory,
+                            offset,
+                            rest: length as usize,
+                        });
                     }
                     Err(outcome) => self.answers.push_back(RemoteFrame::Ended(number, outcome)),
                 }

@@ -76,7 +76,12 @@ impl Accesses {
     }
 
     /// Ends an operation early: what is being written is copied.
-    pub(in crate::tcp) fn cancel(&mut self, number: usize, outgoing: &mut Outgoing, statistics: &mut Statistics) {
+    pub(in crate::tcp) fn cancel(
+        &mut self,
+        number: usize,
+        outgoing: &mut Outgoing,
+        statistics: &mut Statistics,
+    ) {
         if self.operations.get(number).is_none_or(|operation| operation.done.is_some()) {
             return;
         }
@@ -176,7 +181,8 @@ impl Accesses {
 
     /// Ends an operation, unless it has ended.
     pub(super) fn end(&mut self, number: usize, result: Result<()>) {
-        let Some(operation) = self.operations.get_mut(number).filter(|operation| operation.done.is_none()) else {
+        let Some(operation) = self.operations.get_mut(number).filter(|operation| operation.done.is_none())
+        else {
             return;
         };
         operation.done = Some(result);
@@ -208,7 +214,11 @@ impl Accesses {
 
     /// Lets go of an operation that nobody asks for any more.
     pub(super) fn forget(&mut self, number: usize) {
-        if self.operations.get(number).is_some_and(|operation| operation.is_forgotten && operation.unanswered == 0) {
+        if self
+            .operations
+            .get(number)
+            .is_some_and(|operation| operation.is_forgotten && operation.unanswered == 0)
+        {
             self.operations.remove(number);
         }
     }

@@ -50,7 +50,8 @@ impl Accesses {
         length: u64,
     ) -> Result<std::result::Result<(RegionMemory, usize), Outcome>> {
         if self.answers.len() + self.served.len() > MAX_REQUESTS {
-            return self.refuse(format!("more than {MAX_REQUESTS} puts and gets without reading the answers"));
+            return self
+                .refuse(format!("more than {MAX_REQUESTS} puts and gets without reading the answers"));
         }
         Ok(self.regions.lock().look_up(self.own, place, length))
     }

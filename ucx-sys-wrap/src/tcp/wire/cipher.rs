@@ -1,8 +1,10 @@
-//! Bytes in and out of an encrypted socket, in records: length (2 bytes, little-endian), then a sealed message.
+//! Bytes in and out of an encrypted socket, in records: length (2 bytes, little-endian), then a sealed
+//! message.
 //!
-//! What is written is gathered up to a record, sealed, and handed to the kernel. The last byte of a record counts as written
-//! only when the kernel has all of the record, so that who waits for a message to be written sees to the rest. What
-//! is read is opened straight into its place where a whole record fits, else kept and copied.
+//! What is written is gathered up to a record, sealed, and handed to the kernel. The last byte of a record
+//! counts as written only when the kernel has all of the record, so that who waits for a message to be
+//! written sees to the rest. What is read is opened straight into its place where a whole record fits, else
+//! kept and copied.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -140,7 +142,8 @@ impl Cipher {
             || matches!(self.record_length(), Some(length) if self.arrived.get().len() >= LENGTH_BYTES + length)
     }
 
-    /// Whether the first byte that does not count as written lies in a record of which the kernel may have some.
+    /// Whether the first byte that does not count as written lies in a record of which the kernel may have
+    /// some.
     pub(super) fn holds_a_byte(&self) -> bool {
         self.is_held
     }
@@ -195,7 +198,8 @@ impl Cipher {
             return Ok(0);
         }
         // Fails only where the session is used up, which takes 2^64 records.
-        let sealed = self.session.seal(open, &mut self.record[LENGTH_BYTES..]).map_err(|_| Errno::CONNABORTED)?;
+        let sealed =
+            self.session.seal(open, &mut self.record[LENGTH_BYTES..]).map_err(|_| Errno::CONNABORTED)?;
         self.record[..LENGTH_BYTES].copy_from_slice(&(sealed as u16).to_le_bytes());
         (self.record_written, self.record_end) = (0, LENGTH_BYTES + sealed);
         Ok(open.len())
@@ -235,7 +239,8 @@ impl Cipher {
         Ok((start + length <= self.arrived.end).then_some((start, start + length)))
     }
 
-    /// Opens a record into `place` if it fits there, else into the buffer; gives the bytes that are in `place`.
+    /// Opens a record into `place` if it fits there, else into the buffer; gives the bytes that are in
+    /// `place`.
     fn open_next(&mut self, (start, end): (usize, usize), place: &mut [u8]) -> rustix::io::Result<usize> {
         let sealed = &self.arrived.bytes[start..end];
         let in_place = place.len() >= sealed.len();

@@ -10,13 +10,16 @@ use crate::Statistics;
 use crate::fuzzing::Bytes;
 use crate::noise::{Handshake, Session, Terms};
 
-/// Follows a plan: how many lanes there are and whether they are encrypted, then what comes over which, and what is read.
+/// Follows a plan: how many lanes there are and whether they are encrypted, then what comes over which, and
+/// what is read.
 pub fn tcp_wire(data: &[u8]) {
     let mut bytes = Bytes(data);
     let Some(kind) = bytes.byte() else { return };
     let (encrypt, count) = (kind & 1 == 1, 1 + usize::from(kind >> 1) % 4);
     let ends: Option<Vec<_>> = (0..count).map(|stream| lane(encrypt, stream as u8)).collect();
-    let Some((lanes, strangers)) = ends.map(|ends| ends.into_iter().unzip::<_, _, Vec<Lane>, Vec<TcpStream>>()) else {
+    let Some((lanes, strangers)) =
+        ends.map(|ends| ends.into_iter().unzip::<_, _, Vec<Lane>, Vec<TcpStream>>())
+    else {
         return;
     };
     let Some(mut wire) = Wire::new(lanes) else { return };

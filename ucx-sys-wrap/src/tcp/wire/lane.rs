@@ -14,7 +14,8 @@ use super::socket::{read, write};
 use crate::Statistics;
 use crate::noise::Session;
 
-/// A socket that is connected to a peer which has proven itself, and what encrypts its bytes, if anything does.
+/// A socket that is connected to a peer which has proven itself, and what encrypts its bytes, if anything
+/// does.
 pub struct Lane {
     socket: TcpStream,
     cipher: Option<Box<Cipher>>,
@@ -35,7 +36,8 @@ impl Lane {
         Self { socket, cipher: Some(Box::new(Cipher::new(session))), interest: EventFlags::empty() }
     }
 
-    /// The socket. What is written to it or read from it directly is not encrypted, and confuses who uses the lane.
+    /// The socket. What is written to it or read from it directly is not encrypted, and confuses who uses the
+    /// lane.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         &self.socket
@@ -47,7 +49,8 @@ impl Lane {
         self.cipher.is_some()
     }
 
-    /// Reads what there is; gives the bytes got, fewer than asked for only when there is nothing more for now.
+    /// Reads what there is; gives the bytes got, fewer than asked for only when there is nothing more for
+    /// now.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -62,7 +65,11 @@ impl Lane {
 
     /// Writes as much as the kernel takes.
     #[inline]
-    pub(super) fn write(&mut self, slices: &[IoSlice<'_>], statistics: &mut Statistics) -> rustix::io::Result<usize> {
+    pub(super) fn write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        statistics: &mut Statistics,
+    ) -> rustix::io::Result<usize> {
         match &mut self.cipher {
             None => write(self.socket.as_fd(), slices),
             Some(cipher) => cipher.write(self.socket.as_fd(), slices, statistics),

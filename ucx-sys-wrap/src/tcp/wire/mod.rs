@@ -1,7 +1,8 @@
 //! The bytes to and from one peer: a stream each way, over one socket or several, encrypted or not.
 //!
-//! What is above sees one stream. Where there are several lanes, `stripes.rs` says which bytes go over which; where a lane is
-//! encrypted, `cipher.rs` says how. Bytes are counted as the stream has them, without what either adds.
+//! What is above sees one stream. Where there are several lanes, `stripes.rs` says which bytes go over which;
+//! where a lane is encrypted, `cipher.rs` says how. Bytes are counted as the stream has them, without what
+//! either adds.
 
 mod cipher;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -41,8 +42,8 @@ enum Course {
 }
 
 impl Wire {
-    /// Takes lanes whose sockets are non-blocking, in the order in which both ends have numbered them; `None` when there
-    /// is none.
+    /// Takes lanes whose sockets are non-blocking, in the order in which both ends have numbered them; `None`
+    /// when there is none.
     pub(super) fn new(lanes: Vec<Lane>) -> Option<Self> {
         match <[Lane; 1]>::try_from(lanes) {
             Ok([lane]) => Some(Self(Course::One(lane))),
@@ -51,8 +52,8 @@ impl Wire {
         }
     }
 
-    /// Reads into places, one after another; gives the bytes got, fewer than asked for only when there is nothing more
-    /// for now, and none at the end.
+    /// Reads into places, one after another; gives the bytes got, fewer than asked for only when there is
+    /// nothing more for now, and none at the end.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -67,15 +68,19 @@ impl Wire {
 
     /// Writes slices, one after another; gives how many bytes need not be written again.
     #[inline]
-    pub(super) fn write(&mut self, slices: &[IoSlice<'_>], statistics: &mut Statistics) -> rustix::io::Result<usize> {
+    pub(super) fn write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        statistics: &mut Statistics,
+    ) -> rustix::io::Result<usize> {
         match &mut self.0 {
             Course::One(lane) => lane.write(slices, statistics),
             Course::Several(stripes) => stripes.write(slices, statistics),
         }
     }
 
-    /// Whether the next byte to write is taken already, though it does not count as written: it must come again, and something
-    /// must be written until it counts.
+    /// Whether the next byte to write is taken already, though it does not count as written: it must come
+    /// again, and something must be written until it counts.
     #[inline]
     pub(super) fn holds_a_byte(&self) -> bool {
         self.lanes().iter().any(Lane::holds_a_byte)
@@ -93,7 +98,9 @@ impl Wire {
     /// What the peer has sent that ends the stream, if it has.
     pub(super) fn violation(&self) -> Option<&'static str> {
         if self.lanes().iter().any(Lane::is_forged) {
-            return Some("bytes that do not decrypt, so that they were changed, repeated or left out on their way");
+            return Some(
+                "bytes that do not decrypt, so that they were changed, repeated or left out on their way",
+            );
         }
         matches!(&self.0, Course::Several(stripes) if stripes.is_malformed())
             .then_some("what is no header of a stretch of bytes")
@@ -114,8 +121,8 @@ impl Wire {
         }
     }
 
-    /// What the poller should watch a lane for: on all of them for what comes, as the end of each is the end of all; for
-    /// room where the next bytes go.
+    /// What the poller should watch a lane for: on all of them for what comes, as the end of each is the end
+    /// of all; for room where the next bytes go.
     pub(super) fn interest(&self, lane: usize, has_unsent: bool) -> EventFlags {
         let writing = match &self.0 {
             Course::One(_) => 0,
@@ -132,8 +139,8 @@ impl Wire {
         }
     }
 
-    /// Reads what there is, about 4 MiB a lane at most, and forgets it; says whether more can come. Nothing can be read
-    /// properly after this.
+    /// Reads what there is, about 4 MiB a lane at most, and forgets it; says whether more can come. Nothing
+    /// can be read properly after this.
     pub(super) fn throw_away(&mut self, statistics: &mut Statistics) -> bool {
         let mut space = [0; 16 << 10];
         self.lanes().iter().all(|lane| {
@@ -157,8 +164,8 @@ impl Wire {
     /// Whether the kernel has something left that it has not sent.
     pub(super) fn has_unsent(&self) -> bool {
         self.lanes().iter().any(|lane| {
-            // A socket counts as writable only when nothing is left that the kernel has not sent. Where it can't be told
-            // so, it counts as always.
+            // A socket counts as writable only when nothing is left that the kernel has not sent. Where it
+            // can't be told so, it counts as always.
             let _ = SockRef::from(lane.socket()).set_tcp_notsent_lowat(1);
             let mut poll_for = [PollFd::new(lane, PollFlags::OUT)];
             matches!(poll(&mut poll_for, Some(&Timespec::default())), Ok(0))

@@ -1,6 +1,7 @@
 //! One stream of bytes over several sockets.
 //!
-//! The stream is cut into stretches. On the first lane, a header of 8 bytes before each says how long it is and how it lies:
+//! The stream is cut into stretches. On the first lane, a header of 8 bytes before each says how long it is
+//! and how it lies:
 //!
 //! | bytes | field |
 //! | --- | --- |
@@ -8,9 +9,9 @@
 //! | 4 | 0: all of it follows on the first lane; 1: in pieces of [`PIECE_BYTES`], the first on the first lane, the next on the second, and so on, round and round |
 //! | 5..8 | zero |
 //!
-//! Whatever is written in one call, if it is [`STRIPED_BYTES`] or more, is a stretch in pieces; anything less goes over the
-//! first lane. Both ends go through the pieces in their order, so the stream keeps its order whatever the network does to the
-//! lanes; what comes early waits in the kernel.
+//! Whatever is written in one call, if it is [`STRIPED_BYTES`] or more, is a stretch in pieces; anything less
+//! goes over the first lane. Both ends go through the pieces in their order, so the stream keeps its order
+//! whatever the network does to the lanes; what comes early waits in the kernel.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
@@ -140,7 +141,11 @@ impl Stripes {
     }
 
     /// As [`Lane::write`].
-    pub(super) fn write(&mut self, slices: &[IoSlice<'_>], statistics: &mut Statistics) -> rustix::io::Result<usize> {
+    pub(super) fn write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        statistics: &mut Statistics,
+    ) -> rustix::io::Result<usize> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut written = 0;
         while written < total {

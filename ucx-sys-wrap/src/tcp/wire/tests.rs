@@ -1,4 +1,5 @@
-//! A wire brings its bytes, whole and in order, or ends with a clear reason; and shows nothing where it is encrypted.
+//! A wire brings its bytes, whole and in order, or ends with a clear reason; and shows nothing where it is
+//! encrypted.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -163,7 +164,10 @@ fn a_short_read_means_that_nothing_is_left() {
             assert!(start.elapsed() < PATIENCE);
             match read(&mut far, 100_000) {
                 Ok(more) => {
-                    assert!(more.len() == 100_000 || !far.has_unread(), "{count} lanes, encrypted: {encrypt}");
+                    assert!(
+                        more.len() == 100_000 || !far.has_unread(),
+                        "{count} lanes, encrypted: {encrypt}"
+                    );
                     got.extend(more);
                 }
                 Err(error) => assert!(error == Errno::AGAIN && !far.has_unread()),
@@ -278,7 +282,9 @@ fn bytes_count_as_written_when_the_kernel_has_their_record() {
 
 #[test]
 fn what_is_no_header_of_a_stretch_ends_the_wire() {
-    for header in [[0; 8], [1, 0, 0, 0, 2, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 1], [0xff; 8], [0, 0, 0, 0x41, 1, 0, 0, 0]] {
+    for header in
+        [[0; 8], [1, 0, 0, 0, 2, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 1], [0xff; 8], [0, 0, 0, 0x41, 1, 0, 0, 0]]
+    {
         let ((first, mut stranger), (second, _other)) = (sockets(), sockets());
         let mut wire = Wire::new(vec![first.into(), second.into()]).unwrap();
         stranger.write_all(&header).unwrap();
@@ -290,7 +296,8 @@ fn what_is_no_header_of_a_stretch_ends_the_wire() {
 #[test]
 fn large_writes_go_over_all_lanes_and_small_ones_over_the_first() {
     let pairs: Vec<_> = (0..3).map(|_| sockets()).collect();
-    let (near, mut far): (Vec<Lane>, Vec<TcpStream>) = pairs.into_iter().map(|(near, far)| (near.into(), far)).unzip();
+    let (near, mut far): (Vec<Lane>, Vec<TcpStream>) =
+        pairs.into_iter().map(|(near, far)| (near.into(), far)).unzip();
     let mut near = Wire::new(near).unwrap();
     for _ in 0..10 {
         assert_eq!(write(&mut near, &bytes(1000)), 1000);

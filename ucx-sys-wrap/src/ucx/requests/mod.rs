@@ -1,14 +1,16 @@
-//! Puts and gets that the owner of the memory carries out, in messages that say what is wanted (`one_sided/frame.rs`).
+//! Puts and gets that the owner of the memory carries out, in messages that say what is wanted
+//! (`one_sided/frame.rs`).
 //!
-//! UCX does no better between ranks that nothing but sockets join: its own puts and gets are messages there, too. But it ends
-//! the process when it answers one of a peer that has left, which these do not: they end as messages do.
+//! UCX does no better between ranks that nothing but sockets join: its own puts and gets are messages there,
+//! too. But it ends the process when it answers one of a peer that has left, which these do not: they end as
+//! messages do.
 //!
-//! A put is one message for each part that has bytes, answered once the bytes are in the region's memory; a get is one
-//! for each part, answered with the bytes. What is not long comes with its message and is copied to its place; what is long
-//! is offered, and UCX fetches it straight there.
+//! A put is one message for each part that has bytes, answered once the bytes are in the region's memory; a
+//! get is one for each part, answered with the bytes. What is not long comes with its message and is copied
+//! to its place; what is long is offered, and UCX fetches it straight there.
 //!
-//! Like the inbox this does not call UCX: handlers bring what arrives, and what UCX is to do stands in a list (`errands.rs`),
-//! which is done before anything else arrives.
+//! Like the inbox this does not call UCX: handlers bring what arrives, and what UCX is to do stands in a list
+//! (`errands.rs`), which is done before anything else arrives.
 
 mod request;
 mod taking;
@@ -34,7 +36,8 @@ use crate::{Error, MAX_PARTS, Rank, Result};
 /// Messages to one peer that wait for their answer, at most; more are held back.
 const MAX_REQUESTS: usize = 1 << 14;
 
-/// Puts and gets of one peer that are under way here, at most. It may ask for more as soon as it has begun to fetch.
+/// Puts and gets of one peer that are under way here, at most. It may ask for more as soon as it has begun to
+/// fetch.
 const MAX_SERVED: usize = 4 * MAX_REQUESTS;
 
 /// Bits of an operation's number on the wire that say which part it is.
@@ -62,7 +65,8 @@ pub(super) struct Requests {
 #[derive(Default)]
 struct Peer {
     order: PutOrder,
-    /// Parts that it was asked for, or is about to be, and has not answered; and those that wait until it has.
+    /// Parts that it was asked for, or is about to be, and has not answered; and those that wait until it
+    /// has.
     unanswered: usize,
     held_back: VecDeque<(usize, usize)>,
     /// Its puts and gets whose answer UCX has not sent yet.
@@ -142,13 +146,30 @@ impl Requests {
         }
     }
 
-    pub(super) fn begin_put(&mut self, key: &RegionKey, offset: u64, parts: SendParts, posted_in: u32) -> usize {
+    pub(super) fn begin_put(
+        &mut self,
+        key: &RegionKey,
+        offset: u64,
+        parts: SendParts,
+        posted_in: u32,
+    ) -> usize {
         let bytes = put_bytes(&parts);
         let order = self.peers[key.owner.index()].order.begin();
-        self.begin(key, Extent { offset, bytes, region_bytes: key.length }, Kind::Put(parts, order), posted_in)
+        self.begin(
+            key,
+            Extent { offset, bytes, region_bytes: key.length },
+            Kind::Put(parts, order),
+            posted_in,
+        )
     }
 
-    pub(super) fn begin_get(&mut self, key: &RegionKey, offset: u64, parts: RecvParts, posted_in: u32) -> usize {
+    pub(super) fn begin_get(
+        &mut self,
+        key: &RegionKey,
+        offset: u64,
+        parts: RecvParts,
+        posted_in: u32,
+    ) -> usize {
         let bytes = get_bytes(&parts);
         self.begin(key, Extent { offset, bytes, region_bytes: key.length }, Kind::Get(parts), posted_in)
     }
@@ -177,9 +198,12 @@ impl Requests {
         number
     }
 
-    /// Asks an operation to end: it has once UCX does not use its parts any more. What the peer was not asked for it never is.
+    /// Asks an operation to end: it has once UCX does not use its parts any more. What the peer was not asked
+    /// for it never is.
     pub(super) fn cancel(&mut self, number: usize) {
-        let Some(request) = self.operations.get_mut(number).filter(|request| !request.is_canceled) else { return };
+        let Some(request) = self.operations.get_mut(number).filter(|request| !request.is_canceled) else {
+            return;
+        };
         request.is_canceled = true;
         if matches!(request.kind, Kind::Flush(_)) {
             request.close_part(0, Err(Error::Canceled));
@@ -212,7 +236,8 @@ impl Requests {
 
     /// The peers of operations that are not over, each with the round that it was posted in.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
-        let is_over = |request: &Request| request.is_left || request.is_over(&self.peers[request.peer.index()].order);
+        let is_over =
+            |request: &Request| request.is_left || request.is_over(&self.peers[request.peer.index()].order);
         let pending = self.operations.iter().filter(move |(_, request)| !is_over(request));
         pending.map(|(_, request)| (request.peer, request.posted_in))
     }
@@ -230,7 +255,8 @@ impl Requests {
             Errand::Send { bytes, .. } | Errand::Fetch { into: bytes, .. } => bytes.is_of(key),
             Errand::Release(_) => false,
         };
-        !self.errands.iter().any(is_to_be_used) && !self.carried.iter().any(|carried| carried.bytes.is_of(key))
+        !self.errands.iter().any(is_to_be_used)
+            && !self.carried.iter().any(|carried| carried.bytes.is_of(key))
     }
 
     /// A put that is put, or never will be, is waited for by flushes no longer.
@@ -247,7 +273,8 @@ impl Requests {
     fn forget(&mut self, number: usize) {
         if let Some(request) = self.operations.get(number)
             && request.is_left
-            && (request.asked == 0 && !self.unasked.iter().any(|(unasked, _)| *unasked == number) || self.is_closed)
+            && (request.asked == 0 && !self.unasked.iter().any(|(unasked, _)| *unasked == number)
+                || self.is_closed)
         {
             self.operations.remove(number);
         }
@@ -290,12 +317,14 @@ impl Requests {
         Some(Errand::Send { to: request.peer, frame, bytes: Bytes::Part(number, part) })
     }
 
-    /// Where bytes lie that are to be sent, if there are any: they stay there until the flight is reaped that is then handed to
-    /// [`keep`](Self::keep).
+    /// Where bytes lie that are to be sent, if there are any: they stay there until the flight is reaped that
+    /// is then handed to [`keep`](Self::keep).
     pub(super) fn source(&self, bytes: &Bytes) -> Option<(*const u8, usize)> {
         match bytes {
             Bytes::None => None,
-            Bytes::Region { .. } => bytes.in_region().map(|(start, length)| (start.as_ptr().cast_const(), length)),
+            Bytes::Region { .. } => {
+                bytes.in_region().map(|(start, length)| (start.as_ptr().cast_const(), length))
+            }
             Bytes::Part(number, part) => match &self.operations.get(*number)?.kind {
                 Kind::Put(parts, _) => parts.get(*part).map(|part| (part.bytes().as_ptr(), part.len())),
                 _ => None,
@@ -309,7 +338,9 @@ impl Requests {
             Bytes::None => None,
             Bytes::Region { .. } => bytes.in_region().map(|(start, length)| (start.as_ptr(), length)),
             Bytes::Part(number, part) => match &mut self.operations.get_mut(*number)?.kind {
-                Kind::Get(parts) => parts.get_mut(*part).map(|part| (part.bytes_mut().as_mut_ptr(), part.len())),
+                Kind::Get(parts) => {
+                    parts.get_mut(*part).map(|part| (part.bytes_mut().as_mut_ptr(), part.len()))
+                }
                 _ => None,
             },
         }
@@ -328,8 +359,8 @@ impl Requests {
         }
     }
 
-    /// Ends every operation with `error`, once UCX does not use its memory any more: at once if it is torn down. Nothing more
-    /// is taken, or asked for.
+    /// Ends every operation with `error`, once UCX does not use its memory any more: at once if it is torn
+    /// down. Nothing more is taken, or asked for.
     pub(super) fn close(&mut self, error: &Error, is_torn_down: bool) {
         (self.is_closed, self.is_torn_down) = (true, is_torn_down);
         self.errands.clear();
@@ -341,7 +372,9 @@ impl Requests {
             }
             (request.open, request.asked) = (0, 0);
             let flights = request.flights.iter().map(|(flight, _)| flight).filter(|flight| !flight.is_over());
-            flights.filter(|_| is_torn_down).for_each(|flight| flight.record().end(ucs_status_t::UCS_ERR_CANCELED, 0));
+            flights
+                .filter(|_| is_torn_down)
+                .for_each(|flight| flight.record().end(ucs_status_t::UCS_ERR_CANCELED, 0));
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::one_sided::frame::{Extent, Place};
 use crate::transport::{RecvParts, SendParts};
 use crate::{MAX_PARTS, Rank, Result};
 
-/// UCX's work for one operation, each with the bytes that are to come: what is sent for each part, and what is fetched.
+/// UCX's work for one operation, each with the bytes that are to come: what is sent for each part, and what
+/// is fetched.
 pub(in crate::ucx) type Flights = ArrayVec<(Flight, usize), { 2 * MAX_PARTS }>;
 
 /// Invariant: the parts of `kind` stay here until every flight is reaped.
@@ -41,7 +42,19 @@ pub(super) enum Kind {
 impl Request {
     pub(super) fn new(peer: Rank, kind: Kind, place: Place, extent: Extent, posted_in: u32) -> Self {
         let (flights, is_canceled, is_left, result) = (ArrayVec::new(), false, false, Ok(()));
-        Self { peer, kind, place, extent, open: 0, asked: 0, flights, posted_in, is_canceled, is_left, result }
+        Self {
+            peer,
+            kind,
+            place,
+            extent,
+            open: 0,
+            asked: 0,
+            flights,
+            posted_in,
+            is_canceled,
+            is_left,
+            result,
+        }
     }
 
     /// Bytes of a part, if there is such a part.
@@ -53,8 +66,8 @@ impl Request {
         }
     }
 
-    /// Whether its end can be told: UCX does not use its parts any more, and the peer has answered, or nobody waits for that.
-    /// What has failed on the way is not answered.
+    /// Whether its end can be told: UCX does not use its parts any more, and the peer has answered, or nobody
+    /// waits for that. What has failed on the way is not answered.
     pub(super) fn is_over(&self, order: &PutOrder) -> bool {
         if let Kind::Flush(before) = self.kind {
             return self.result.is_err() || order.has_reached(before);

@@ -35,9 +35,9 @@ impl Requests {
             return Err((from, format!("{} bytes behind a put or get of {announced}", payload.bytes())));
         }
         let taken = match frame {
-            RemoteFrame::Put(number, place, length) => {
-                self.begin_to_serve(from).map(|()| self.take_put((from, number), (&place, length), payload, statistics))
-            }
+            RemoteFrame::Put(number, place, length) => self
+                .begin_to_serve(from)
+                .map(|()| self.take_put((from, number), (&place, length), payload, statistics)),
             RemoteFrame::Get(number, place, length) => {
                 self.release(payload);
                 self.begin_to_serve(from).map(|()| self.take_get((from, number), &place, length))
@@ -143,7 +143,11 @@ impl Requests {
                 request.close_part(part, Ok(()));
             }
             Payload::Offered(offer) => {
-                self.errands.push_back(Errand::Fetch { offer, into: Bytes::Part(number, part), answer: None });
+                self.errands.push_back(Errand::Fetch {
+                    offer,
+                    into: Bytes::Part(number, part),
+                    answer: None,
+                });
             }
         }
         self.forget(number);
@@ -162,7 +166,8 @@ impl Requests {
         Ok(())
     }
 
-    /// The operation that a peer answers about a part, if it waits for that and `is_meant` says that it is the one.
+    /// The operation that a peer answers about a part, if it waits for that and `is_meant` says that it is
+    /// the one.
     fn answered(
         &mut self,
         from: Rank,

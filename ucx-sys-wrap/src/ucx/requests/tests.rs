@@ -54,7 +54,8 @@ impl Pair {
         let Some(errand) = self.ranks[rank].next_errand() else { return false };
         match errand {
             Errand::Send { to, frame, bytes } => {
-                let (start, length) = self.ranks[rank].source(&bytes).unwrap_or((NonNull::dangling().as_ptr(), 0));
+                let (start, length) =
+                    self.ranks[rank].source(&bytes).unwrap_or((NonNull::dangling().as_ptr(), 0));
                 // SAFETY: memory that the errand, or the operation of its part, keeps.
                 let sent = unsafe { std::slice::from_raw_parts(start, length) }.to_vec();
                 let flight = self.flights.take();
@@ -104,7 +105,8 @@ impl Pair {
 
     fn take_back(&mut self, offer: Offer) -> Box<[u8]> {
         let start = offer.pointer.as_ptr().cast::<u8>().cast_const();
-        let position = self.offered.iter().position(|bytes| bytes.as_ptr() == start).expect("an offer, used once");
+        let position =
+            self.offered.iter().position(|bytes| bytes.as_ptr() == start).expect("an offer, used once");
         self.offered.swap_remove(position)
     }
 
