@@ -3,8 +3,8 @@
 #
 #   cargo build --release -p brevity-capi && capi/install.sh PREFIX [BUILT]
 #
-# BUILT is the folder with libbrevity_capi.so and .a: by default what the command above builds. DESTDIR, where set, is
-# put before PREFIX. What is installed finds its own place, so the tree may be moved.
+# BUILT is the folder with libbrevity_capi.so and .a: by default what the command above builds. DESTDIR, where
+# set, is put before PREFIX. What is installed finds its own place, so the tree may be moved.
 set -eu
 
 fail() {
@@ -12,7 +12,8 @@ fail() {
     exit "$2"
 }
 
-[ $# -ge 1 ] && [ $# -le 2 ] && [ -n "$1" ] || fail "expected PREFIX [BUILT], as in: capi/install.sh /usr/local" 2
+[ $# -ge 1 ] && [ $# -le 2 ] && [ -n "$1" ] ||
+    fail "expected PREFIX [BUILT], as in: capi/install.sh /usr/local" 2
 case $1 in
 /*) ;;
 *) fail "PREFIX is $1, expected an absolute path" 2 ;;
@@ -21,7 +22,8 @@ esac
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 built=${2:-${CARGO_TARGET_DIR:-$here/../target}/release}
 for library in libbrevity_capi.so libbrevity_capi.a; do
-    [ -f "$built/$library" ] || fail "no $library in $built: run cargo build --release -p brevity-capi first" 1
+    [ -f "$built/$library" ] ||
+        fail "no $library in $built: run cargo build --release -p brevity-capi first" 1
 done
 
 header=$here/include/brevity.h
@@ -50,4 +52,5 @@ ln -sf "libbrevity.so.$abi" "$root/lib/libbrevity.so"
 file "$built/libbrevity_capi.a" "$root/lib/libbrevity.a"
 template "$here/install/brevity.pc.in" "$root/lib/pkgconfig/brevity.pc"
 template "$here/install/brevity-config.cmake.in" "$root/lib/cmake/brevity/brevity-config.cmake"
-template "$here/install/brevity-config-version.cmake.in" "$root/lib/cmake/brevity/brevity-config-version.cmake"
+template "$here/install/brevity-config-version.cmake.in" \
+    "$root/lib/cmake/brevity/brevity-config-version.cmake"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles everything for 64-bit ARM, and runs the kernels' tests there, in an emulator. Needs Debian, whose packages of the
-# compiler come with libraries for other processors. Not a part of CI: it adds an architecture to the system's packages.
+# Compiles everything for 64-bit ARM, and runs the kernels' tests there, in an emulator. Needs Debian, whose
+# packages of the compiler come with libraries for other processors. Not a part of CI: it adds an architecture
+# to the system's packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +11,8 @@ packages=(rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu libc6-dev-ar
 if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then
     "${as_root[@]}" dpkg --add-architecture arm64
     "${as_root[@]}" apt-get update -q
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${packages[@]}"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -qy --no-install-recommends "${packages[@]}"
 fi
 
 export RUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc

@@ -10,6 +10,7 @@ step() {
 }
 
 step cargo fmt --all --check
+step ci/columns.sh
 step ci/docs.sh
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --locked

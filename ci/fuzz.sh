@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes everything that reads bytes of others: each target for so many seconds (10 unless given), from the corpus in
-# fuzz/corpus, which is left as it is.
+# Fuzzes everything that reads bytes of others: each target for so many seconds (10 unless given), from the
+# corpus in fuzz/corpus, which is left as it is.
 #
 #   ci/fuzz.sh [SECONDS] [TARGET...]
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the unit tests of lent memory under miri where there is one (a nightly toolchain with the miri component), and
-# under valgrind's memcheck otherwise. Says which.
+# Runs the unit tests of lent memory under miri where there is one (a nightly toolchain with the miri
+# component), and under valgrind's memcheck otherwise. Says which.
 #
 #   ci/miri.sh
 set -euo pipefail

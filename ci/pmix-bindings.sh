@@ -1,6 +1,6 @@
 #!/bin/sh
-# Compares the hand-written bindings in ucx-sys-wrap/pmi/src/pmix/raw.rs with an installed pmix.h: sizes, places,
-# constants and signatures. raw.rs asserts the same figures in Rust.
+# Compares the hand-written bindings in ucx-sys-wrap/pmi/src/pmix/raw.rs with an installed pmix.h: sizes,
+# places, constants and signatures. raw.rs asserts the same figures in Rust.
 #
 # PMIX_INCLUDE is the folder that holds pmix.h.
 set -eu
@@ -8,7 +8,8 @@ set -eu
 clang=${CLANG:-clang}
 include=${PMIX_INCLUDE:-}
 if [ -z "$include" ]; then
-    for folder in /usr/include "/usr/lib/$("$clang" -print-multiarch 2>/dev/null || gcc -print-multiarch)/pmix2/include"; do
+    multiarch=$("$clang" -print-multiarch 2>/dev/null || gcc -print-multiarch)
+    for folder in /usr/include "/usr/lib/$multiarch/pmix2/include"; do
         [ ! -f "$folder/pmix.h" ] || include=$folder
     done
 fi

@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 # UCX, CMake and valgrind are installed above: a test that does not find one must fail.
 export BREVITY_REQUIRE_UCX=1 BREVITY_REQUIRE_CMAKE=1 BREVITY_REQUIRE_VALGRIND=1
 
-# So are the launchers; but only root can run Slurm's daemons, make the network namespaces between which links are cut, and
-# listen to what others send.
+# So are the launchers; but only root can run Slurm's daemons, make the network namespaces between which links
+# are cut, and listen to what others send.
 if [ "$(id -u)" = 0 ]; then
     export BREVITY_REQUIRE_LAUNCHERS=1 BREVITY_REQUIRE_NAMESPACES=1 BREVITY_REQUIRE_LISTENING=1
 else
@@ -38,7 +38,8 @@ else
     BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p ucx-sys-wrap --locked --no-fail-fast ucx
     BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p ucx-sys-wrap --test ucx --locked --no-fail-fast
     BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p brevity-tests --locked --no-fail-fast ucx
-    BREVITY_UCX_LIB=$brevity_new_ucx_lib cargo test -p brevity-tests --test progress --test ucx_troubles --locked --no-fail-fast
+    BREVITY_UCX_LIB=$brevity_new_ucx_lib \
+        cargo test -p brevity-tests --test progress --test ucx_troubles --locked --no-fail-fast
     BREVITY_STRESS_SECONDS=9 cargo test -p ucx-sys-wrap --test stress --locked -- --test-threads=2
 fi
 

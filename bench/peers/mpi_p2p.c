@@ -2,13 +2,15 @@
  *
  * Usage: mpirun -n P mpi_p2p SOCKET
  *
- * Every rank connects to the Unix socket SOCKET, says "hello RANK", and then does what it is told, one line at a time:
+ * Every rank connects to the Unix socket SOCKET, says "hello RANK", and then does what it is told, one line
+ * at a time:
  *
  *     latency|bandwidth|bibandwidth|allreduce|broadcast BYTES ITERATIONS WARMUP
  *
- * It answers each with a line of JSON: {"samples_us":[...],"median_us":...,"mean_us":...}, times for one message or one
- * call. A rank that has no times of its own answers with no samples. Ranks 2i and 2i+1 are a pair. Between two lines the
- * ranks sleep, so that others can be measured. Results are checked before anything is timed; what is wrong ends the job.
+ * It answers each with a line of JSON: {"samples_us":[...],"median_us":...,"mean_us":...}, times for one
+ * message or one call. A rank that has no times of its own answers with no samples. Ranks 2i and 2i+1 are a
+ * pair. Between two lines the ranks sleep, so that others can be measured. Results are checked before
+ * anything is timed; what is wrong ends the job.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -22,7 +24,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { WINDOW = 64, POSTED_BYTES = 512 << 10, MOST_SAMPLES = 100, DATA = 1, GO = 2, PAGE = 4096, HUGE_PAGE = 2 << 20 };
+enum { WINDOW = 64, POSTED_BYTES = 512 << 10, MOST_SAMPLES = 100, DATA = 1, GO = 2, PAGE = 4096,
+    HUGE_PAGE = 2 << 20 };
 
 static int rank, world, peer;
 static FILE *orders, *conductor;
@@ -145,7 +148,8 @@ static void latency(int bytes, int iterations, int warmup)
     free(in);
 }
 
-/* How many memories a stream is received into, in turn: 512 KiB of them, or else one, as Brevity's receiver has posted. */
+/* How many memories a stream is received into, in turn: 512 KiB of them, or else one, as Brevity's receiver
+ * has posted. */
 static int stream_depth(int bytes)
 {
     int depth = POSTED_BYTES / (bytes ? bytes : 1);
@@ -161,7 +165,8 @@ static void stream(unsigned char *out, unsigned char *in, int bytes, int count, 
     while (count > 0) {
         int window = count < WINDOW ? count : WINDOW, posted = 0;
         for (int i = 0; receives && i < window; i++)
-            MPI_Irecv(in + (size_t)bytes * (i % depth), bytes, MPI_BYTE, peer, DATA, MPI_COMM_WORLD, &requests[posted++]);
+            MPI_Irecv(in + (size_t)bytes * (i % depth), bytes, MPI_BYTE, peer, DATA, MPI_COMM_WORLD,
+                      &requests[posted++]);
         for (int i = 0; sends && i < window; i++)
             MPI_Isend(out, bytes, MPI_BYTE, peer, DATA, MPI_COMM_WORLD, &requests[posted++]);
         MPI_Waitall(posted, requests, statuses);
@@ -262,8 +267,8 @@ static void obey(const char *what, int bytes, int iterations, int warmup)
         fail("%s is not measured here", what);
 }
 
-/* A processor for each rank, where there are enough, as for all that is measured: a rank that has just been woken may
- * otherwise share one with its peer for longer than a measurement takes. */
+/* A processor for each rank, where there are enough, as for all that is measured: a rank that has just been
+ * woken may otherwise share one with its peer for longer than a measurement takes. */
 static void pin(const cpu_set_t *allowed)
 {
     int place = rank;

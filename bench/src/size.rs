@@ -146,7 +146,8 @@ mod tests {
 
         #[test]
         fn ranges_hold_every_power_of_two_between(min in 1usize..=LARGEST, max in 1usize..=LARGEST) {
-            let expected: Vec<_> = (0..=34).map(|bit| 1usize << bit).filter(|size| (min..=max).contains(size)).collect();
+            let expected: Vec<_> =
+                (0..=34).map(|bit| 1usize << bit).filter(|size| (min..=max).contains(size)).collect();
             match format!("{min}:{max}").parse::<SizeRange>() {
                 Ok(range) => prop_assert_eq!(range.sizes().collect::<Vec<_>>(), expected),
                 Err(_) => prop_assert!(expected.is_empty()),

@@ -163,7 +163,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_split_as_they_say(mut times in prop::collection::vec(0.0f64..1e6, 1..300), percent in 1usize..=100) {
+        fn percentiles_split_as_they_say(
+            mut times in prop::collection::vec(0.0f64..1e6, 1..300),
+            percent in 1usize..=100,
+        ) {
             times.sort_unstable_by(f64::total_cmp);
             let found = percentile(&times, percent);
             let at_most = times.iter().filter(|&&time| time <= found).count();
@@ -173,11 +176,17 @@ mod tests {
         }
 
         #[test]
-        fn figures_are_in_order(ranks in prop::collection::vec(prop::collection::vec(0.0f64..1e6, 1..50), 1..5)) {
+        fn figures_are_in_order(
+            ranks in prop::collection::vec(prop::collection::vec(0.0f64..1e6, 1..50), 1..5),
+        ) {
             let summary = Summary::new(&ranks).unwrap();
             let rounding = 1e-9 * summary.max;
-            prop_assert!(summary.min <= summary.p50 && summary.p50 <= summary.p99 && summary.p99 <= summary.max);
-            prop_assert!(summary.min <= summary.avg + rounding && summary.avg <= summary.slowest_rank + rounding);
+            prop_assert!(
+                summary.min <= summary.p50 && summary.p50 <= summary.p99 && summary.p99 <= summary.max
+            );
+            prop_assert!(
+                summary.min <= summary.avg + rounding && summary.avg <= summary.slowest_rank + rounding
+            );
             prop_assert!(summary.slowest_rank <= summary.max + rounding);
         }
 

@@ -14,7 +14,8 @@ pub enum Error {
     /// were to the rounding of the gradient that was added and taken out again: what of an element is below
     /// half an ulp of that value is lost.
     #[error(
-        "rank {rank} has a value or a sum that is not finite in tensor {tensor:?}: the step was left out on all ranks"
+        "rank {rank} has a value or a sum that is not finite in tensor {tensor:?}: the step was left out on \
+         all ranks"
     )]
     NonFinite {
         /// The rank whose value it is.

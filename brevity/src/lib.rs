@@ -14,7 +14,8 @@
 //!     .tensor("linear.bias", [512], Policy::dense())
 //!     .build()?;
 //! let mut gradients: Vec<Vec<f32>> = backward();
-//! exchange.average(&mut gradients)?; // in place; the same bits on every rank; the rest stays in the residuals
+//! // In place; the same bits on every rank; the rest stays in the residuals.
+//! exchange.average(&mut gradients)?;
 //! # Ok::<(), brevity::Error>(())
 //! ```
 //!

@@ -28,7 +28,8 @@ pub fn to_stderr() {
         // As below, where nobody can be told any more the work goes on.
         let _ = writeln!(
             io::stderr(),
-            "brevity: {VARIABLE}={asked:?} is no level, expected off, error, warn, info, debug or trace: taking warn"
+            "brevity: {VARIABLE}={asked:?} is no level, expected off, error, warn, info, debug or trace: \
+             taking warn"
         );
     }
     let subscriber = tracing_subscriber::fmt()

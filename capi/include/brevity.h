@@ -1,39 +1,40 @@
 /*
  * brevity.h - the C interface of Brevity, the communication library that says less.
  *
- * Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with error
- * feedback so that nothing is lost.
+ * Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with
+ * error feedback so that nothing is lost.
  *
  *     brv_group *group = NULL;
  *     if (brv_group_from_env(&group) != BRV_OK) { fputs(brv_last_error(), stderr); return 1; }
  *     brv_all_reduce(group, gradient, gradient, n, BRV_F32, BRV_AVERAGE);
  *     brv_gtopk_all_reduce(group, feedback, gradient, n, 0.001);
  *
- * Ranks       All ranks make the same calls on a group in the same order, with the same n, type, reduction, root and
- *             shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT where nobody was waiting
- *             for it.
- * Blocking    Every call on a group that sends something (barrier to low_rank_all_reduce, exchange_average, from_env)
- *             blocks until it is done on this rank, fails, or the deadline passes (BREVITY_TIMEOUT in seconds, 300 by
- *             default; 60 for joining). It never hangs.
- * Ownership   Memory passed to a call is lent to it: the library uses it until the call returns, and not after. Objects
- *             that a function makes belong to the caller, who frees them with the function of the same prefix.
- *             Strings belong to the library.
- * NULL        NULL is refused with BRV_ERR_ARGUMENT, but for three cases: the functions that free take it and do
- *             nothing; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1, -1 and "".
- *             Pointers must be aligned for their type.
- * Results     brv_all_reduce, brv_gtopk_all_reduce, brv_low_rank_all_reduce and brv_exchange_average give the same bits
- *             on every rank. Where brv_all_reduce adds NaN the sum is NaN on every rank, but of which bits is left to
- *             the processor.
- * Threads     A group may be used from any thread, and by several at once as long as all ranks still make their calls
- *             in the same order. A feedback or an exchange is used by one thread at a time; another gets
- *             BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more. brv_last_error is each thread's
- *             own. After fork, a child may free its copies of the parent's objects, and nothing else.
+ * Ranks       All ranks make the same calls on a group in the same order, with the same n, type, reduction,
+ *             root and shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT where
+ *             nobody was waiting for it.
+ * Blocking    Every call on a group that sends something (barrier to low_rank_all_reduce, exchange_average,
+ *             from_env) blocks until it is done on this rank, fails, or the deadline passes (BREVITY_TIMEOUT
+ *             in seconds, 300 by default; 60 for joining). It never hangs.
+ * Ownership   Memory passed to a call is lent to it: the library uses it until the call returns, and not
+ *             after. Objects that a function makes belong to the caller, who frees them with the function of
+ *             the same prefix. Strings belong to the library.
+ * NULL        NULL is refused with BRV_ERR_ARGUMENT, but for three cases: the functions that free take it and
+ *             do nothing; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1,
+ *             -1 and "". Pointers must be aligned for their type.
+ * Results     brv_all_reduce, brv_gtopk_all_reduce, brv_low_rank_all_reduce and brv_exchange_average give the
+ *             same bits on every rank. Where brv_all_reduce adds NaN the sum is NaN on every rank, but of
+ *             which bits is left to the processor.
+ * Threads     A group may be used from any thread, and by several at once as long as all ranks still make
+ *             their calls in the same order. A feedback or an exchange is used by one thread at a time;
+ *             another gets BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more.
+ *             brv_last_error is each thread's own. After fork, a child may free its copies of the parent's
+ *             objects, and nothing else.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
- *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not know of it
- *             and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED, BRV_ERR_TIMEOUT,
- *             BRV_ERR_MISMATCH and BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT for want of memory, the group is closed on
- *             all ranks: every further call fails, with BRV_ERR_ABORTED or BRV_ERR_PEER_LOST. After BRV_ERR_NON_FINITE
- *             everything goes on.
+ *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not
+ *             know of it and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED,
+ *             BRV_ERR_TIMEOUT, BRV_ERR_MISMATCH and BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT for want of
+ *             memory, the group is closed on all ranks: every further call fails, with BRV_ERR_ABORTED or
+ *             BRV_ERR_PEER_LOST. After BRV_ERR_NON_FINITE everything goes on.
  */
 #ifndef BREVITY_H
 #define BREVITY_H
@@ -45,7 +46,7 @@
 extern "C" {
 #endif
 
-/* ---- Version -------------------------------------------------------------------------------------------------- */
+/* ---- Version ------------------------------------------------------------------------------------------- */
 
 /* The version of this header. */
 #define BRV_VERSION_MAJOR 0
@@ -53,7 +54,8 @@ extern "C" {
 #define BRV_VERSION_PATCH 0
 #define BRV_VERSION "0.1.0"
 
-/* The interface that this header describes, and the number in the soname. It rises when programs must be recompiled. */
+/* The interface that this header describes, and the number in the soname. It rises when programs must be
+ * recompiled. */
 #define BRV_ABI_VERSION 1
 
 /* The version of the library in use, as "0.1.0". Never NULL, valid for ever. */
@@ -63,7 +65,7 @@ const char *brv_version(void);
  * BRV_ABI_VERSION before it calls anything else; for others the linker does it. */
 uint32_t brv_abi_version(void);
 
-/* ---- Errors --------------------------------------------------------------------------------------------------- */
+/* ---- Errors -------------------------------------------------------------------------------------------- */
 
 /* What a call returns. Numbers never change; new ones may be added, so take all but BRV_OK as failures. */
 typedef enum brv_status {
@@ -75,41 +77,46 @@ typedef enum brv_status {
     BRV_ERR_PEER_LOST = 2,
     /* A rank called brv_group_abort. The group is closed. Rank: who. */
     BRV_ERR_ABORTED = 3,
-    /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: who was waited for. */
+    /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: who was waited
+     * for. */
     BRV_ERR_TIMEOUT = 4,
     /* A rank makes another call than this one. The group is closed. Rank: who. */
     BRV_ERR_MISMATCH = 5,
-    /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; the step is left out of gradients
-     * and residuals (to the rounding of the gradient), and the group goes on. Rank: whose value it was. */
+    /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; the step is left out of
+     * gradients and residuals (to the rounding of the gradient), and the group goes on. Rank: whose value it
+     * was. */
     BRV_ERR_NON_FINITE = 6,
     /* A variable of the environment is missing or not understood. */
     BRV_ERR_ENVIRONMENT = 7,
-    /* A peer broke the rules of the wire: another version, another job, or no rank at all. Rank: who, if known. */
+    /* A peer broke the rules of the wire: another version, another job, or no rank at all. Rank: who, if
+     * known. */
     BRV_ERR_PROTOCOL = 8,
     /* The network or the operating system failed, or the transport that was asked for is not there. */
     BRV_ERR_TRANSPORT = 9,
-    /* A defect in the library, caught before it could reach the caller. Free the objects concerned and report it. */
+    /* A defect in the library, caught before it could reach the caller. Free the objects concerned and report
+     * it. */
     BRV_ERR_PANIC = 10
 } brv_status;
 
-/* The text of this thread's last failed call, in one line with the remedy; "" if none has failed. Calls that succeed
- * leave it alone. Never NULL. Valid until the thread's next failed call, or its end. */
+/* The text of this thread's last failed call, in one line with the remedy; "" if none has failed. Calls that
+ * succeed leave it alone. Never NULL. Valid until the thread's next failed call, or its end. */
 const char *brv_last_error(void);
 
 /* The rank that this thread's last failed call was about (see brv_status), or -1 if it was about none. */
 int32_t brv_last_error_rank(void);
 
-/* ---- Groups --------------------------------------------------------------------------------------------------- */
+/* ---- Groups -------------------------------------------------------------------------------------------- */
 
 /* The ranks of a job, to make calls on. */
 typedef struct brv_group brv_group;
 
-/* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with BREVITY_RANK,
- * BREVITY_WORLD_SIZE and BREVITY_MASTER) and stores its group in *group. Blocks until all ranks have joined, for
- * BREVITY_JOIN_TIMEOUT seconds at most (60 unless set), and 2 more to hear who is missing. Where the environment
- * describes none, the group has this process alone. On failure *group is NULL.
+/* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with
+ * BREVITY_RANK, BREVITY_WORLD_SIZE and BREVITY_MASTER) and stores its group in *group. Blocks until all ranks
+ * have joined, for BREVITY_JOIN_TIMEOUT seconds at most (60 unless set), and 2 more to hear who is missing.
+ * Where the environment describes none, the group has this process alone. On failure *group is NULL.
  *
- * BRV_ERR_ENVIRONMENT, BRV_ERR_TIMEOUT (naming the first missing rank), BRV_ERR_PROTOCOL, BRV_ERR_TRANSPORT. */
+ * BRV_ERR_ENVIRONMENT, BRV_ERR_TIMEOUT (naming the first missing rank), BRV_ERR_PROTOCOL,
+ * BRV_ERR_TRANSPORT. */
 brv_status brv_group_from_env(brv_group **group);
 
 /* Makes a group of this process alone and stores it in *group: every call works, nothing is sent. */
@@ -121,20 +128,24 @@ int32_t brv_group_rank(const brv_group *group);
 /* Ranks in the group, 1 or more; -1 if group is NULL. */
 int32_t brv_group_size(const brv_group *group);
 
-/* The name of the transport in use, as "tcp"; "" if group is NULL. Never NULL, valid until the group is freed. */
+/* The name of the transport in use, as "tcp"; "" if group is NULL. Never NULL, valid until the group is
+ * freed. */
 const char *brv_group_transport(const brv_group *group);
 
-/* Closes the group on all ranks: pending and later calls fail there with BRV_ERR_ABORTED naming this rank, in a
- * group of one as well. Does not wait for them. The group must still be freed. May be called while another thread is in a call on the group. */
+/* Closes the group on all ranks: pending and later calls fail there with BRV_ERR_ABORTED naming this rank, in
+ * a group of one as well. Does not wait for them. The group must still be freed. May be called while another
+ * thread is in a call on the group. */
 brv_status brv_group_abort(brv_group *group);
 
-/* Frees a group; does nothing if group is NULL. Exchanges, and feedbacks that were used with it, keep its connections until
- * they are freed too; the order does not matter. To other ranks this rank is then gone: end with a brv_barrier.
+/* Frees a group; does nothing if group is NULL. Exchanges, and feedbacks that were used with it, keep its
+ * connections until they are freed too; the order does not matter. To other ranks this rank is then gone: end
+ * with a brv_barrier.
  *
- * A process may exit without it, also while another thread is in a call on the group: the call fails, or does not return. */
+ * A process may exit without it, also while another thread is in a call on the group: the call fails, or does
+ * not return. */
 void brv_group_free(brv_group *group);
 
-/* ---- Dense collectives ---------------------------------------------------------------------------------------- */
+/* ---- Dense collectives --------------------------------------------------------------------------------- */
 
 /* Element types. */
 typedef enum brv_type {
@@ -158,30 +169,33 @@ typedef enum brv_reduction {
 /* Waits until all ranks have called this. */
 brv_status brv_barrier(brv_group *group);
 
-/* Copies the n elements at data of rank root to all ranks. On the other ranks data need not be set before, and is
- * unspecified after an error. */
+/* Copies the n elements at data of rank root to all ranks. On the other ranks data need not be set before,
+ * and is unspecified after an error. */
 brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, int32_t root);
 
 /* Reduces the n elements at in over all ranks, to out on every rank.
  *
- * in == out is allowed and saves a copy; memory that overlaps in another way is refused. After an error out is
- * unspecified (but for BRV_ERR_ARGUMENT), so in is too where it is the same memory; else in is never changed. NaN and
- * infinity are reduced like other values: they are not an error here.
+ * in == out is allowed and saves a copy; memory that overlaps in another way is refused. After an error out
+ * is unspecified (but for BRV_ERR_ARGUMENT), so in is too where it is the same memory; else in is never
+ * changed. NaN and infinity are reduced like other values: they are not an error here.
  *
  * BRV_ERR_TRANSPORT where the system has no memory for what is received; a group of one needs none. */
 brv_status brv_all_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
                           brv_reduction reduction);
 
-/* Gathers the n elements at own of every rank, in rank order: all has n * brv_group_size(group) elements, which need
- * not be set before. own and all must not overlap. After an error all is unspecified (but for BRV_ERR_ARGUMENT). */
+/* Gathers the n elements at own of every rank, in rank order: all has n * brv_group_size(group) elements,
+ * which need not be set before. own and all must not overlap. After an error all is unspecified (but for
+ * BRV_ERR_ARGUMENT). */
 brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type);
 
-/* ---- Compressed averages with error feedback ------------------------------------------------------------------ */
+/* ---- Compressed averages with error feedback ----------------------------------------------------------- */
 
-/* What of one tensor's gradients has not been delivered yet (the residual) and what the method keeps between steps.
+/* What of one tensor's gradients has not been delivered yet (the residual) and what the method keeps between
+ * steps.
  *
- * A program keeps one for each tensor for as long as it trains. The first call, or loading, decides what it is for: the
- * group, the method, n, or rows, cols and rank. A call that differs is refused with BRV_ERR_ARGUMENT. */
+ * A program keeps one for each tensor for as long as it trains. The first call, or loading, decides what it
+ * is for: the group, the method, n, or rows, cols and rank. A call that differs is refused with
+ * BRV_ERR_ARGUMENT. */
 typedef struct brv_feedback brv_feedback;
 
 /* Makes an empty feedback and stores it in *feedback. On failure *feedback is NULL. */
@@ -194,102 +208,107 @@ void brv_feedback_free(brv_feedback *feedback);
  * BRV_ERR_ARGUMENT if n differs, or if the feedback has not been used yet. Sends nothing. */
 brv_status brv_feedback_residual(const brv_feedback *feedback, float *out, size_t n);
 
-/* Stores in *bytes how many bytes brv_feedback_save writes: some hundred, 4 for each element of the tensor, and
- * with low rank 4 for each element of its right factor. The same as long as the feedback lives. BRV_ERR_ARGUMENT
- * if the feedback has not been used yet. Sends nothing. */
+/* Stores in *bytes how many bytes brv_feedback_save writes: some hundred, 4 for each element of the tensor,
+ * and with low rank 4 for each element of its right factor. The same as long as the feedback lives.
+ * BRV_ERR_ARGUMENT if the feedback has not been used yet. Sends nothing. */
 brv_status brv_feedback_saved_size(const brv_feedback *feedback, size_t *bytes);
 
-/* Writes all that this rank must find again after a restart to the bytes at out, which need not be set before:
- * what the feedback is for, its residual, and the warm start of low rank. Keep it in a file. Each rank saves its
- * own, all after the same step. bytes is what brv_feedback_saved_size says; BRV_ERR_ARGUMENT if it differs, or if
- * the feedback has not been used yet. Nothing changes, and nothing is sent. */
+/* Writes all that this rank must find again after a restart to the bytes at out, which need not be set
+ * before: what the feedback is for, its residual, and the warm start of low rank. Keep it in a file. Each
+ * rank saves its own, all after the same step. bytes is what brv_feedback_saved_size says; BRV_ERR_ARGUMENT
+ * if it differs, or if the feedback has not been used yet. Nothing changes, and nothing is sent. */
 brv_status brv_feedback_save(const brv_feedback *feedback, void *out, size_t bytes);
 
 /* Takes over what brv_feedback_save wrote on this rank, for use with group. What follows has the bits that it
- * would have had without the restart. The feedback is a new one, or one in use for the same, of which nothing is
- * kept. All ranks must load what was saved after the same step.
+ * would have had without the restart. The feedback is a new one, or one in use for the same, of which nothing
+ * is kept. All ranks must load what was saved after the same step.
  *
- * BRV_ERR_ARGUMENT for bytes that are cut off, damaged or followed by others, and for the state of another rank,
- * method or shape: nothing has changed then. Checksums find damage; they are no defence against who wants to
- * deceive. Sends nothing. */
+ * BRV_ERR_ARGUMENT for bytes that are cut off, damaged or followed by others, and for the state of another
+ * rank, method or shape: nothing has changed then. Checksums find damage; they are no defence against who
+ * wants to deceive. Sends nothing. */
 brv_status brv_feedback_load(brv_feedback *feedback, brv_group *group, const void *saved, size_t bytes);
 
 /* Averages the n elements at gradient over all ranks by gTop-k, in place (Shi et al., ICDCS 2019).
  *
- * What goes in is gradient plus the residual. What comes out is, on every rank alike, the largest density * n entries
- * (at least one) of the sum of every rank's largest entries, divided by the number of ranks P, and 0 elsewhere. The
- * rest stays in the residuals: the result times P and the residuals of all ranks add up to what went in, to rounding.
- * Costs 2 ceil(log2 P) rounds of at most 8 * density * n bytes.
+ * What goes in is gradient plus the residual. What comes out is, on every rank alike, the largest density * n
+ * entries (at least one) of the sum of every rank's largest entries, divided by the number of ranks P, and 0
+ * elsewhere. The rest stays in the residuals: the result times P and the residuals of all ranks add up to
+ * what went in, to rounding. Costs 2 ceil(log2 P) rounds of at most 8 * density * n bytes.
  *
- * density is above 0 and at most 1, and the same on all ranks. It may change from call to call (as in a warm-up); the
- * residual is kept. feedback must not be NULL: without it, what is not sent would be lost.
+ * density is above 0 and at most 1, and the same on all ranks. It may change from call to call (as in a
+ * warm-up); the residual is kept. feedback must not be NULL: without it, what is not sent would be lost.
  *
- * After an error gradient is unchanged. After BRV_ERR_ARGUMENT so is the residual. After BRV_ERR_NON_FINITE gradient has
- * been taken out of it again, to the rounding of the gradient: what of an element is below half a unit in the last place
- * of the value that was handed in for it is lost. After every other error gradient has been added to it: do not hand it
- * in again. */
-brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t n, double density);
+ * After an error gradient is unchanged. After BRV_ERR_ARGUMENT so is the residual. After BRV_ERR_NON_FINITE
+ * gradient has been taken out of it again, to the rounding of the gradient: what of an element is below half
+ * a unit in the last place of the value that was handed in for it is lost. After every other error gradient
+ * has been added to it: do not hand it in again. */
+brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t n,
+                                double density);
 
-/* Averages the row-major matrix at gradient over all ranks by factors of the given rank, in place (PowerSGD: Vogels et
- * al., NeurIPS 2019).
+/* Averages the row-major matrix at gradient over all ranks by factors of the given rank, in place (PowerSGD:
+ * Vogels et al., NeurIPS 2019).
  *
- * What goes in is gradient plus the residual; what comes out is an approximation of its average, the same on every
- * rank. What a rank's own projection misses stays in its residual. A matrix that factors would not shrink to a half
- * or less is averaged dense, with nothing left in the residual. Costs two dense all-reduces, of rows * rank and
- * cols * rank elements.
+ * What goes in is gradient plus the residual; what comes out is an approximation of its average, the same on
+ * every rank. What a rank's own projection misses stays in its residual. A matrix that factors would not
+ * shrink to a half or less is averaged dense, with nothing left in the residual. Costs two dense all-reduces,
+ * of rows * rank and cols * rank elements.
  *
  * rank is 1 or more, usually 1 to 8. feedback must not be NULL. Errors are as for brv_gtopk_all_reduce. */
-brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows, size_t cols,
+brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows,
+                                   size_t cols,
                                    uint32_t rank);
 
-/* ---- The gradients of a whole model ---------------------------------------------------------------------------- */
+/* ---- The gradients of a whole model -------------------------------------------------------------------- */
 
-/* A list of tensors whose gradients are averaged in one call, each in its own way, with what waits of each of them
- * (their residuals).
+/* A list of tensors whose gradients are averaged in one call, each in its own way, with what waits of each of
+ * them (their residuals).
  *
- * All ranks add the same tensors in the same order, and make the same calls. The first call other than adding ends the
- * list. An exchange is used by one thread at a time, as a feedback is. */
+ * All ranks add the same tensors in the same order, and make the same calls. The first call other than adding
+ * ends the list. An exchange is used by one thread at a time, as a feedback is. */
 typedef struct brv_exchange brv_exchange;
 
-/* Makes an exchange without tensors, for use with group, and stores it in *exchange. On failure *exchange is NULL. */
+/* Makes an exchange without tensors, for use with group, and stores it in *exchange. On failure *exchange is
+ * NULL. */
 brv_status brv_exchange_new(brv_group *group, brv_exchange **exchange);
 
 /* Frees an exchange, with what was not delivered; does nothing if exchange is NULL. */
 void brv_exchange_free(brv_exchange *exchange);
 
-/* Add a tensor to the list: its name (UTF-8, unlike all others; copied), its length, and how its gradients travel.
+/* Add a tensor to the list: its name (UTF-8, unlike all others; copied), its length, and how its gradients
+ * travel.
  *
  *     dense     all of it; all dense tensors of an exchange travel together
  *     topk      every rank's largest density * n entries (at least one), gathered by all
  *     gtopk     as in brv_gtopk_all_reduce
  *     low_rank  as in brv_low_rank_all_reduce
  *
- * BRV_ERR_ARGUMENT for what is out of range, for a name that is there already, and when the list has ended. Nothing is
- * sent; memory for residuals is taken by the first call. */
+ * BRV_ERR_ARGUMENT for what is out of range, for a name that is there already, and when the list has ended.
+ * Nothing is sent; memory for residuals is taken by the first call. */
 brv_status brv_exchange_add_dense(brv_exchange *exchange, const char *name, size_t n);
 brv_status brv_exchange_add_topk(brv_exchange *exchange, const char *name, size_t n, double density);
 brv_status brv_exchange_add_gtopk(brv_exchange *exchange, const char *name, size_t n, double density);
 brv_status brv_exchange_add_low_rank(brv_exchange *exchange, const char *name, size_t rows, size_t cols,
                                      uint32_t rank);
 
-/* Averages the gradients of all tensors over all ranks, in place. gradients has one pointer for each tensor, in the
- * order of the list, each to memory of its own; tensors is how many there are.
+/* Averages the gradients of all tensors over all ranks, in place. gradients has one pointer for each tensor,
+ * in the order of the list, each to memory of its own; tensors is how many there are.
  *
- * Errors are as for brv_gtopk_all_reduce, for all tensors together; the text names a tensor that is not finite. */
+ * Errors are as for brv_gtopk_all_reduce, for all tensors together; the text names a tensor that is not
+ * finite. */
 brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors);
 
-/* Has the tensor of that name, which is one of topk or gtopk, keep another share of its entries from the next average on,
- * as while a training run warms up. All ranks do it before the same average. BRV_ERR_ARGUMENT for a density out of range,
- * and if there is no such tensor: nothing has changed then. Sends nothing. */
+/* Has the tensor of that name, which is one of topk or gtopk, keep another share of its entries from the next
+ * average on, as while a training run warms up. All ranks do it before the same average. BRV_ERR_ARGUMENT for
+ * a density out of range, and if there is no such tensor: nothing has changed then. Sends nothing. */
 brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
 
-/* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is the
- * tensor's length. A dense tensor's is 0 but after a failure. BRV_ERR_ARGUMENT if n differs, or if there is no such
- * tensor. Sends nothing. */
+/* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is
+ * the tensor's length. A dense tensor's is 0 but after a failure. BRV_ERR_ARGUMENT if n differs, or if there
+ * is no such tensor. Sends nothing. */
 brv_status brv_exchange_residual(brv_exchange *exchange, const char *name, float *out, size_t n);
 
-/* As brv_feedback_saved_size, brv_feedback_save and brv_feedback_load, for all tensors of the list. What is loaded was
- * saved with the same list; densities may be others than they were. */
+/* As brv_feedback_saved_size, brv_feedback_save and brv_feedback_load, for all tensors of the list. What is
+ * loaded was saved with the same list; densities may be others than they were. */
 brv_status brv_exchange_saved_size(brv_exchange *exchange, size_t *bytes);
 brv_status brv_exchange_save(brv_exchange *exchange, void *out, size_t bytes);
 brv_status brv_exchange_load(brv_exchange *exchange, const void *saved, size_t bytes);

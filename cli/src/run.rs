@@ -27,7 +27,8 @@ const CANNOT_RUN: u8 = 126;
 #[derive(Args)]
 pub struct RunArguments {
     /// How many ranks
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    #[arg(short = 'n', long = "ranks", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     ranks: u32,
 
     /// The transport: auto, ucx or tcp [default: BREVITY_TRANSPORT, else auto]

@@ -192,7 +192,8 @@ fn bandwidth_is_measured_in_four_ranks() {
 
 #[test]
 fn gtopk_says_what_it_sends() {
-    let line = "perf gtopk-allreduce --np 2 --transport tcp --elements 100K --density 0.001,0.01 --iterations 3 --json -";
+    let line = "perf gtopk-allreduce --np 2 --transport tcp --elements 100K --density 0.001,0.01 \
+                --iterations 3 --json -";
     let figures = json(&succeed(line));
     let rows = figures["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2);
@@ -210,7 +211,8 @@ fn kernels_of_compression_stand_beside_their_floors() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display();
     let line = format!(
-        "perf compress --elements 4K --iterations 1 --json {path}/a.json --plot {path}/a.svg --record {path}/kept"
+        "perf compress --elements 4K --iterations 1 --json {path}/a.json --plot {path}/a.svg --record \
+         {path}/kept"
     );
     let table = succeed(&line);
     let figures = json(&fs::read_to_string(folder.path().join("a.json")).unwrap());

@@ -34,7 +34,11 @@ pub enum Error {
     },
 
     /// The time of a call was over, of this one or of one of another rank, while this call waited.
-    #[error("{operation} (call {sequence}, round {round}) waited for rank {rank} when {} s were over: is it alive, and does it make the same calls?", .after.as_secs_f64())]
+    #[error(
+        "{operation} (call {sequence}, round {round}) waited for rank {rank} when {} s were over: \
+         is it alive, and does it make the same calls?",
+        .after.as_secs_f64()
+    )]
     Timeout {
         /// The operation.
         operation: Operation,

@@ -29,7 +29,8 @@ pub enum Error {
     },
     /// A sparse index points past the end of the dense vector.
     #[error(
-        "index {index} at position {position} is out of range, expected less than {dim}: do all ranks agree on the length?"
+        "index {index} at position {position} is out of range, expected less than {dim}: do all ranks agree \
+         on the length?"
     )]
     IndexOutOfRange {
         /// Position among the sparse entries.
@@ -41,7 +42,8 @@ pub enum Error {
     },
     /// Sparse indices do not rise strictly.
     #[error(
-        "index at position {position} does not rise above the one before it: sort the entries and add up duplicates"
+        "index at position {position} does not rise above the one before it: sort the entries and add up \
+         duplicates"
     )]
     UnsortedIndices {
         /// Position of the first index that is not larger than its predecessor.
@@ -88,7 +90,8 @@ pub enum Error {
     InvalidDensity(f64),
     /// A threshold that nothing or everything reaches.
     #[error(
-        "threshold {0} is out of range, expected more than 0 and finite: pass the magnitude that is to be sent"
+        "threshold {0} is out of range, expected more than 0 and finite: pass the magnitude that is to be \
+         sent"
     )]
     InvalidThreshold(f32),
     /// A vector too long for 32-bit indices.

@@ -23,7 +23,12 @@ fn encoded(message: &[u8], count: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn nothing_is_lost(values in shapes::shaped(0..=3000), levels in 1_u8..=127, bucket in 1_u32..2000, is_largest: bool) {
+    fn nothing_is_lost(
+        values in shapes::shaped(0..=3000),
+        levels in 1_u8..=127,
+        bucket in 1_u32..2000,
+        is_largest: bool,
+    ) {
         let norm = if is_largest { Norm::Largest } else { Norm::Euclidean };
         let message = qsgd(&values, levels, bucket, norm);
         let bytes = encoded(&message, values.len());
@@ -49,7 +54,10 @@ proptest! {
     ) {
         let values: Vec<f32> = shapes::shape(0, count, 3);
         let mut bytes = encoded(&qsgd(&values, levels, 512, Norm::Euclidean), count);
-        flips.iter().for_each(|flip| { let bit = flip.index(8 * bytes.len()); bytes[bit / 8] ^= 1 << (bit % 8); });
+        flips.iter().for_each(|flip| {
+            let bit = flip.index(8 * bytes.len());
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        });
         let mut other = bytes[..keep.index(bytes.len() + 1)].to_vec();
         other.extend(tail);
         for bytes in [bytes, other] {

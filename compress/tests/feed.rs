@@ -70,7 +70,10 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bits(pairs in prop::collection::vec((any::<f32>(), any::<u32>()), 0..200), k in 0_usize..220) {
+    fn arbitrary_bits(
+        pairs in prop::collection::vec((any::<f32>(), any::<u32>()), 0..200),
+        k in 0_usize..220,
+    ) {
         let r: Vec<f32> = pairs.iter().map(|pair| if pair.0.is_finite() { pair.0 } else { 1.0 }).collect();
         let g: Vec<f32> = pairs.iter().map(|pair| f32::from_bits(pair.1)).collect();
         check(&r, &g, k, &mut Hint::new(), &mut SparseVec::new(0), &mut TopKScratch::new());
@@ -83,12 +86,18 @@ proptest! {
     /// Several steps of one residual, large enough to be sampled, with all hints that come of it: gradients
     /// change their shape and scale between steps. One scratch serves other lengths and other `k` in between.
     #[test]
-    fn steps_with_hints(shapes in prop::collection::vec((0_usize..10, -3_i32..3), 2..5), n in 4000_usize..40_000, seed in any::<u64>(), share in 0.0..1.0_f64) {
+    fn steps_with_hints(
+        shapes in prop::collection::vec((0_usize..10, -3_i32..3), 2..5),
+        n in 4000_usize..40_000,
+        seed in any::<u64>(),
+        share in 0.0..1.0_f64,
+    ) {
         let k = (share.powi(5) * n as f64) as usize;
         let (mut hint, mut out, mut scratch) = (Hint::new(), SparseVec::new(0), TopKScratch::new());
         let mut r = vec![0.0; n];
         for (step, &(kind, scale)) in shapes.iter().enumerate() {
-            let g: Vec<f32> = shape(kind, n, seed + step as u64).iter().map(|v| v * 10_f32.powi(scale)).collect();
+            let g: Vec<f32> =
+                shape(kind, n, seed + step as u64).iter().map(|v| v * 10_f32.powi(scale)).collect();
             r = check(&r, &g, k, &mut hint, &mut out, &mut scratch);
             check(&g[..n / 3], &g[..n / 3], k / 2 + 1, &mut Hint::new(), &mut out, &mut scratch);
         }
@@ -96,8 +105,13 @@ proptest! {
 
     /// One threshold for a list of tensors is that of one long tensor.
     #[test]
-    fn of_all_is_of_their_concatenation(r in shaped(0..=20_000), cuts in prop::collection::vec(0.0..=1.0_f64, 0..6), share in 0.0..=1.0_f64) {
-        let mut ends: Vec<usize> = cuts.iter().map(|cut| (cut * r.len() as f64) as usize).chain([r.len()]).collect();
+    fn of_all_is_of_their_concatenation(
+        r in shaped(0..=20_000),
+        cuts in prop::collection::vec(0.0..=1.0_f64, 0..6),
+        share in 0.0..=1.0_f64,
+    ) {
+        let mut ends: Vec<usize> =
+            cuts.iter().map(|cut| (cut * r.len() as f64) as usize).chain([r.len()]).collect();
         ends.sort_unstable();
         let starts: Vec<usize> = std::iter::once(0).chain(ends.iter().copied()).take(ends.len()).collect();
         let k = (share.powi(3) * r.len() as f64) as usize;
@@ -106,7 +120,9 @@ proptest! {
         let mut scratch = TopKScratch::new();
         let mut outs = vec![SparseVec::new(0); ends.len()];
         let join = |outs: &[SparseVec]| -> Vec<(u32, u32)> {
-            let shifted = |(out, &start): (&SparseVec, &usize)| entries(out).into_iter().map(move |(i, b)| (i + start as u32, b)).collect::<Vec<_>>();
+            let shifted = |(out, &start): (&SparseVec, &usize)| {
+                entries(out).into_iter().map(move |(i, b)| (i + start as u32, b)).collect::<Vec<_>>()
+            };
             outs.iter().zip(&starts).flat_map(shifted).collect()
         };
         let mut left = r.clone();
@@ -117,10 +133,14 @@ proptest! {
             pieces.push(piece);
             behind = others;
         }
-        let gradients: Vec<Gradient<'_>> = starts.iter().zip(&ends).map(|(&start, &end)| g[start..end].into()).collect();
-        let found = feed_top_k_of_all(pieces.into_iter(), &gradients, k, &mut Hint::new(), &mut outs, &mut scratch).unwrap();
+        let gradients: Vec<Gradient<'_>> =
+            starts.iter().zip(&ends).map(|(&start, &end)| g[start..end].into()).collect();
+        let found =
+            feed_top_k_of_all(pieces.into_iter(), &gradients, k, &mut Hint::new(), &mut outs, &mut scratch)
+                .unwrap();
         prop_assert_eq!(found, None);
-        let selected: Vec<(u32, u32)> = selected.into_iter().map(|(index, value)| (index, value.to_bits())).collect();
+        let selected: Vec<(u32, u32)> =
+            selected.into_iter().map(|(index, value)| (index, value.to_bits())).collect();
         prop_assert!(join(&outs) == selected, "k {}", k);
         prop_assert!(bits(&left) == bits(&rest), "k {}", k);
 

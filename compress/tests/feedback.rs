@@ -41,7 +41,11 @@ fn column_sums(steps: &[Vec<i16>]) -> Vec<f32> {
 
 proptest! {
     #[test]
-    fn sent_plus_residual_is_the_sum_of_gradients(steps in steps(), k in 0_usize..20, lost_every in 1_usize..5) {
+    fn sent_plus_residual_is_the_sum_of_gradients(
+        steps in steps(),
+        k in 0_usize..20,
+        lost_every in 1_usize..5,
+    ) {
         let n = steps[0].len();
         let (mut plain, mut scratch, mut sent) = (Residual::new(n), TopKScratch::new(), SparseVec::new(n));
         let mut wrapped = ErrorFeedback::new(n, TopK::new(k));
@@ -70,7 +74,8 @@ proptest! {
         let mut residual = Residual::new(steps[0].len());
         steps.iter().for_each(|step| residual.accumulate(&floats(step)).unwrap());
         residual.subtract(&floats(&steps[0])).unwrap();
-        let rest: Vec<f32> = column_sums(&steps).iter().zip(&steps[0]).map(|(s, &g)| s - f32::from(g)).collect();
+        let rest: Vec<f32> =
+            column_sums(&steps).iter().zip(&steps[0]).map(|(s, &g)| s - f32::from(g)).collect();
         prop_assert_eq!(residual.values(), rest);
     }
 
@@ -126,12 +131,27 @@ fn check_mass(steps: &[Vec<i16>], compressor: impl Compressor<Message = SparseVe
 
 proptest! {
     #[test]
-    fn every_selection_conserves_mass_by_either_rule(steps in steps(), k in 0_usize..20, bound in 1.0_f32..9.0) {
+    fn every_selection_conserves_mass_by_either_rule(
+        steps in steps(),
+        k in 0_usize..20,
+        bound in 1.0_f32..9.0,
+    ) {
         for rule in [Rule::Own, Rule::Global] {
             check_mass(&steps, TopK::new(k), rule);
-            check_mass(&steps, SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, v| v.abs() > bound)), rule);
+            check_mass(
+                &steps,
+                SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, v| v.abs() > bound)),
+                rule,
+            );
             let mut turn = 0;
-            check_mass(&steps, SelectBy(move |v: &[f32], out: &mut SparseVec| { turn += 1; pick(v, out, |i, _| (i + turn) % 3 == 0) }), rule);
+            check_mass(
+                &steps,
+                SelectBy(move |v: &[f32], out: &mut SparseVec| {
+                    turn += 1;
+                    pick(v, out, |i, _| (i + turn) % 3 == 0)
+                }),
+                rule,
+            );
         }
     }
 
@@ -154,7 +174,8 @@ proptest! {
                 feedback.settle(&said).unwrap();
                 prop_assert!(feedback.residual().values().iter().all(|v| *v == 0.0), "{:?}", rule);
             }
-            let total: Vec<f32> = received.iter().zip(feedback.residual().values()).map(|(a, b)| a + b).collect();
+            let total: Vec<f32> =
+                received.iter().zip(feedback.residual().values()).map(|(a, b)| a + b).collect();
             prop_assert_eq!(total, column_sums(&steps), "{:?}", rule);
         }
     }
@@ -162,11 +183,21 @@ proptest! {
     /// Four ranks and a linear compressor: all keep the same places, a share of them in turn. With small
     /// integers all is exact.
     #[test]
-    fn rules_have_the_same_mean_update(gradients in prop::collection::vec(prop::collection::vec(prop::array::uniform4(-9_i16..10), 10), 1..7)) {
+    fn rules_have_the_same_mean_update(
+        gradients in
+            prop::collection::vec(prop::collection::vec(prop::array::uniform4(-9_i16..10), 10), 1..7),
+    ) {
         let n = 10;
         let rank = |rule| {
             let mut turn = 0;
-            ErrorFeedback::with_rule(n, SelectBy(move |v: &[f32], out: &mut SparseVec| { turn += 1; pick(v, out, |i, _| (i * 7 + turn) % 4 < 2) }), rule)
+            ErrorFeedback::with_rule(
+                n,
+                SelectBy(move |v: &[f32], out: &mut SparseVec| {
+                    turn += 1;
+                    pick(v, out, |i, _| (i * 7 + turn) % 4 < 2)
+                }),
+                rule,
+            )
         };
         let mut own: Vec<_> = (0..4).map(|_| rank(Rule::Own)).collect();
         let mut global: Vec<_> = (0..4).map(|_| rank(Rule::Global)).collect();
@@ -185,7 +216,9 @@ proptest! {
                 updates.push(mean);
             }
             prop_assert_eq!(&updates[0], &updates[1], "step {}", step);
-            let mean_error = |ranks: &[ErrorFeedback<_>], i: usize| ranks.iter().map(|r| r.residual().values()[i]).sum::<f32>();
+            let mean_error = |ranks: &[ErrorFeedback<_>], i: usize| {
+                ranks.iter().map(|r| r.residual().values()[i]).sum::<f32>()
+            };
             for i in 0..n {
                 prop_assert_eq!(mean_error(&own, i), mean_error(&global, i), "step {}", step);
             }
@@ -205,8 +238,14 @@ proptest! {
                 total.iter_mut().zip(&g).for_each(|(total, &g)| *total += f64::from(g));
                 feedback.compress(&g[..], &mut message).unwrap();
                 let mut said = vec![0.0; n];
-                Encoded::new(feedback.compressor().0.format(), n, &message).unwrap().decode_into(&mut said).unwrap();
-                largest = said.iter().chain(feedback.residual().values()).fold(largest, |l, &v| l.max(f64::from(v.abs())));
+                Encoded::new(feedback.compressor().0.format(), n, &message)
+                    .unwrap()
+                    .decode_into(&mut said)
+                    .unwrap();
+                largest = said
+                    .iter()
+                    .chain(feedback.residual().values())
+                    .fold(largest, |l, &v| l.max(f64::from(v.abs())));
                 if step % lost_every == 0 {
                     feedback.put_back(&message).unwrap();
                 } else {
@@ -216,13 +255,24 @@ proptest! {
             }
             for (i, (&left, &total)) in feedback.residual().values().iter().zip(&total).enumerate() {
                 let error = 50.0 * f64::from(f32::EPSILON) * (largest + 10.0);
-                prop_assert!((f64::from(left) - total).abs() <= error, "{:?}, element {}: {}, expected {}", rule, i, left, total);
+                prop_assert!(
+                    (f64::from(left) - total).abs() <= error,
+                    "{:?}, element {}: {}, expected {}",
+                    rule,
+                    i,
+                    left,
+                    total
+                );
             }
         }
     }
 
     #[test]
-    fn gradient_that_is_not_finite_is_taken_out_again(n in 1_usize..20_000, place in 0.0..1.0_f64, k in 0_usize..10) {
+    fn gradient_that_is_not_finite_is_taken_out_again(
+        n in 1_usize..20_000,
+        place in 0.0..1.0_f64,
+        k in 0_usize..10,
+    ) {
         let place = (place * n as f64) as usize;
         let before: Vec<f32> = (0..n).map(|i| (i % 17) as f32).collect();
         let mut g: Vec<f32> = (0..n).map(|i| (i % 13) as f32 - 6.0).collect();
@@ -234,7 +284,11 @@ proptest! {
             let expected = Err(Error::NonFinite { index: place, value: f32::NEG_INFINITY });
             prop_assert_eq!(top_k.compress(&g[..], &mut message), expected.clone());
             prop_assert_eq!(top_k.residual().values(), &before[..]);
-            let mut other = ErrorFeedback::with_rule(n, SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, _| true)), rule);
+            let mut other = ErrorFeedback::with_rule(
+                n,
+                SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, _| true)),
+                rule,
+            );
             other.residual_mut().load(&before).unwrap();
             prop_assert_eq!(other.compress(&g[..], &mut message), expected);
             prop_assert_eq!(other.residual().values(), &before[..]);

@@ -54,7 +54,8 @@ proptest! {
         prop_assert_eq!(rank, [rows, cols, rank].into_iter().min().unwrap());
         let m = normal_matrix(rows, cols, seed ^ 1);
         let given_p = normal_matrix(rows, rank, seed ^ 2);
-        let (mut p, mut q, mut out) = (vec![f32::NAN; rows * rank], vec![f32::NAN; cols * rank], vec![f32::NAN; m.len()]);
+        let (mut p, mut q, mut out) =
+            (vec![f32::NAN; rows * rank], vec![f32::NAN; cols * rank], vec![f32::NAN; m.len()]);
         let mut workspace = Workspace::default();
         state.left_factor(&m, &mut p, &mut workspace).unwrap();
         state.right_factor(&m, &given_p, &mut q, &mut workspace).unwrap();
@@ -62,7 +63,8 @@ proptest! {
         let mut error = m.clone();
         state.subtract_reconstruction(&given_p, state.q(), &mut error, &mut workspace).unwrap();
 
-        let (dense_m, dense_p, dense_q) = (dense(rows, cols, &m), dense(rows, rank, &given_p), dense(cols, rank, state.q()));
+        let (dense_m, dense_p, dense_q) =
+            (dense(rows, cols, &m), dense(rows, rank, &given_p), dense(cols, rank, state.q()));
         let product = &dense_p * dense_q.transpose();
         for (found, expected) in [
             (dense(rows, rank, &p), &dense_m * &dense_q),
@@ -77,7 +79,12 @@ proptest! {
 
     /// Dependent, zero and tiny columns among independent ones.
     #[test]
-    fn columns_become_orthonormal(rows in 1_usize..200, wanted in 1_usize..12, seed: u64, kinds in prop::collection::vec(0..5, 12)) {
+    fn columns_become_orthonormal(
+        rows in 1_usize..200,
+        wanted in 1_usize..12,
+        seed: u64,
+        kinds in prop::collection::vec(0..5, 12),
+    ) {
         let rank = wanted.min(rows);
         let mut p = normal_matrix(rows, rank, seed);
         for row in p.chunks_exact_mut(rank) {

@@ -99,7 +99,12 @@ proptest! {
 
     /// Eckart and Young: what is left has the singular values that were not taken.
     #[test]
-    fn best_rank_r_leaves_the_smallest_singular_values(rows in 1_usize..20, cols in 1_usize..20, rank in 0_usize..25, seed: u64) {
+    fn best_rank_r_leaves_the_smallest_singular_values(
+        rows in 1_usize..20,
+        cols in 1_usize..20,
+        rank in 0_usize..25,
+        seed: u64,
+    ) {
         let m = normal(rows * cols, seed);
         let components = best_low_rank(&m, rows, cols, rank).unwrap();
         prop_assert_eq!(components.count(), rank.min(rows).min(cols));
@@ -112,7 +117,10 @@ proptest! {
     /// Of all probabilities with that sum these leave the least variance: proportional to the singular values
     /// where they are below one, and no smaller value is certain while a larger one is not.
     #[test]
-    fn probabilities_are_those_of_least_variance(values in prop::collection::vec(0.0_f64..10.0, 0..20), count in 0_usize..25) {
+    fn probabilities_are_those_of_least_variance(
+        values in prop::collection::vec(0.0_f64..10.0, 0..20),
+        count in 0_usize..25,
+    ) {
         let mut values = values;
         values.sort_by(|a, b| b.total_cmp(a));
         let found = probabilities(&values, count);
@@ -120,8 +128,13 @@ proptest! {
         prop_assert!((found.iter().sum::<f64>() - count.min(positive) as f64).abs() < 1e-9, "{:?}", found);
         prop_assert!(found.iter().all(|p| (0.0..=1.0).contains(p)), "{:?}", found);
         prop_assert!(found.is_sorted_by(|a, b| a >= b), "{:?}", found);
-        let ratios: Vec<f64> = found.iter().zip(&values).filter(|(p, _)| **p < 1.0).map(|(p, v)| p / v).collect();
-        prop_assert!(count == 0 || ratios.windows(2).all(|w| (w[0] - w[1]).abs() <= 1e-9 * w[0]), "{:?}", ratios);
+        let ratios: Vec<f64> =
+            found.iter().zip(&values).filter(|(p, _)| **p < 1.0).map(|(p, v)| p / v).collect();
+        prop_assert!(
+            count == 0 || ratios.windows(2).all(|w| (w[0] - w[1]).abs() <= 1e-9 * w[0]),
+            "{:?}",
+            ratios
+        );
     }
 }
 

@@ -52,7 +52,8 @@ proptest! {
     fn gtop_k_operator_is_a_sort_of_the_sum(parts in several(), k in 0_usize..220) {
         let pair = [&parts[0], &parts[parts.len() - 1]].map(SparseVec::clone);
         let (mut kept, mut dropped) = (SparseVec::new(0), SparseVec::new(0));
-        top_k_sum(pair[0].view(), pair[1].view(), k, &mut kept, &mut dropped, &mut MergeScratch::new()).unwrap();
+        top_k_sum(pair[0].view(), pair[1].view(), k, &mut kept, &mut dropped, &mut MergeScratch::new())
+            .unwrap();
         let mut first = dense_sum(&pair);
         first.sort_by(total_order);
         let mut last = first.split_off(k.min(first.len()));
@@ -64,7 +65,11 @@ proptest! {
 
     /// Windows of the dense sum lie where the data lie: far apart, and across their edges.
     #[test]
-    fn sums_do_not_depend_on_where_the_entries_lie(parts in several(), stride in 1_u32..20_000_000, start in 0_u32..90_000_000) {
+    fn sums_do_not_depend_on_where_the_entries_lie(
+        parts in several(),
+        stride in 1_u32..20_000_000,
+        start in 0_u32..90_000_000,
+    ) {
         let spread = |part: &SparseVec| {
             let indices = part.indices().iter().map(|&index| start + index * stride).collect();
             SparseVec::from_parts(1 << 32, indices, part.values().to_vec()).unwrap()

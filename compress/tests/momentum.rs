@@ -59,7 +59,8 @@ proptest! {
     /// Some messages, or parts of them, are lost on the way.
     #[test]
     fn momentum_correction_is_the_papers(
-        n in 0_usize..3000, kind in 0_usize..8, seed: u64, m in 0.0_f32..1.0, nesterov: bool, clip: bool, share in 0.0..0.2_f64,
+        n in 0_usize..3000, kind in 0_usize..8, seed: u64, m in 0.0_f32..1.0, nesterov: bool, clip: bool,
+        share in 0.0..0.2_f64,
     ) {
         let k = (share * n as f64) as usize;
         let mut naive = Naive { u: vec![0.0; n], v: vec![0.0; n], m, nesterov };
@@ -76,7 +77,8 @@ proptest! {
             let mut selected = largest(&naive.v, k);
             prop_assert_eq!(message.iter().collect::<Vec<_>>(), selected.clone(), "step {}", step);
             if step % 3 == 1 {
-                let (lost, sent): (Vec<_>, Vec<_>) = selected.into_iter().partition(|entry| step % 2 == 0 || entry.0 % 3 == 0);
+                let (lost, sent): (Vec<_>, Vec<_>) =
+                    selected.into_iter().partition(|entry| step % 2 == 0 || entry.0 % 3 == 0);
                 let (indices, values) = lost.into_iter().unzip();
                 ours.put_back(SparseVec::from_parts(n, indices, values).unwrap().view()).unwrap();
                 selected = sent;
@@ -92,8 +94,16 @@ proptest! {
     fn momentum_correction_without_momentum_conserves_mass(n in 1_usize..500, seed: u64, k in 0_usize..60) {
         let mut turn = 0;
         let top_k = MomentumCorrection::new(n, TopK::new(k), 0.0).unwrap();
-        let above = MomentumCorrection::new(n, SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, v| v.abs() > 7.0)), 0.0).unwrap();
-        let some = SelectBy(move |v: &[f32], out: &mut SparseVec| { turn += 1; pick(v, out, |i, _| (i + turn) % 5 == 0) });
+        let above = MomentumCorrection::new(
+            n,
+            SelectBy(|v: &[f32], out: &mut SparseVec| pick(v, out, |_, v| v.abs() > 7.0)),
+            0.0,
+        )
+        .unwrap();
+        let some = SelectBy(move |v: &[f32], out: &mut SparseVec| {
+            turn += 1;
+            pick(v, out, |i, _| (i + turn) % 5 == 0)
+        });
         check_mass(n, seed, top_k)?;
         check_mass(n, seed, above)?;
         check_mass(n, seed, MomentumCorrection::new(n, some, 0.0).unwrap())?;
@@ -102,7 +112,9 @@ proptest! {
     /// The paper's own form, with its division, in double precision.
     #[test]
     fn sparsification_aware_momentum_is_the_papers(
-        n in 1_usize..2000, seed: u64, m in 0.05_f32..0.99, rate in prop::sample::select(vec![1.0_f32, 0.5, 0.1, 0.003]), share in 0.0..0.3_f64,
+        n in 1_usize..2000, seed: u64, m in 0.05_f32..0.99,
+        rate in prop::sample::select(vec![1.0_f32, 0.5, 0.1, 0.003]),
+        share in 0.0..0.3_f64,
     ) {
         let k = (share * n as f64) as usize;
         let mut ours = SparsificationAware::new(n, TopK::new(k), m).unwrap();
@@ -124,12 +136,26 @@ proptest! {
                 // Two roundings a step, none larger than half a unit of all that was added.
                 let error = scale[i] * f64::from(f32::EPSILON) * (step + 2) as f64;
                 if let Some((_, value)) = sent.next_if(|entry| entry.0 as usize == i) {
-                    prop_assert!((f64::from(value) - u[i]).abs() <= error, "step {}, sent {}: {}, expected {}", step, i, value, u[i]);
+                    prop_assert!(
+                        (f64::from(value) - u[i]).abs() <= error,
+                        "step {}, sent {}: {}, expected {}",
+                        step,
+                        i,
+                        value,
+                        u[i]
+                    );
                 } else {
                     u[i] /= f64::from(m);
                 }
                 let kept = f64::from(m) * u[i];
-                prop_assert!((f64::from(ours.state()[i]) - kept).abs() <= error, "step {}, element {}: {}, expected {}", step, i, ours.state()[i], kept);
+                prop_assert!(
+                    (f64::from(ours.state()[i]) - kept).abs() <= error,
+                    "step {}, element {}: {}, expected {}",
+                    step,
+                    i,
+                    ours.state()[i],
+                    kept
+                );
             }
         }
     }
@@ -137,7 +163,12 @@ proptest! {
     /// With momentum 0.5 and integers all is exact: an entry that was sent as `u` and then is silent for `T`
     /// steps carries `m u` plus its gradients.
     #[test]
-    fn silent_entries_carry_what_the_identity_says(n in 1_usize..300, seed: u64, silent in 0_u64..12, rate in prop::sample::select(vec![1.0_f32, 2.0, 0.25])) {
+    fn silent_entries_carry_what_the_identity_says(
+        n in 1_usize..300,
+        seed: u64,
+        silent in 0_u64..12,
+        rate in prop::sample::select(vec![1.0_f32, 2.0, 0.25]),
+    ) {
         let mut step = 0;
         let mut ours = SparsificationAware::new(n, SelectBy(move |u: &[f32], out: &mut SparseVec| {
             step += 1;
@@ -161,7 +192,12 @@ proptest! {
     }
 
     #[test]
-    fn momentum_after_aggregation_is_the_papers(start in shaped(0..=300), seed: u64, m in 0.0_f32..1.0, rate in 0.0_f32..1.0) {
+    fn momentum_after_aggregation_is_the_papers(
+        start in shaped(0..=300),
+        seed: u64,
+        m in 0.0_f32..1.0,
+        rate in 0.0_f32..1.0,
+    ) {
         let n = start.len();
         let mut ours = PostCompression::new(n, m).unwrap();
         let (mut mom, mut x) = (vec![0.0_f32; n], start);

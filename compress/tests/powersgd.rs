@@ -83,7 +83,10 @@ proptest! {
         (rows, cols) in shapes(),
         rank in 0_usize..10,
         seed: u64,
-        bad in prop::option::of((any::<prop::sample::Index>(), prop::sample::select(vec![f32::NAN, f32::INFINITY, -f32::INFINITY]))),
+        bad in prop::option::of((
+            any::<prop::sample::Index>(),
+            prop::sample::select(vec![f32::NAN, f32::INFINITY, -f32::INFINITY]),
+        )),
     ) {
         let state = LowRank::new(rows, cols, rank, seed).unwrap();
         let (mut workspace, n) = (Workspace::default(), rows * cols);

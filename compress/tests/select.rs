@@ -39,7 +39,10 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bits(values in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..200), k in 0_usize..220) {
+    fn arbitrary_bits(
+        values in prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..200),
+        k in 0_usize..220,
+    ) {
         let mut out = SparseVec::new(0);
         match values.iter().position(|v| !v.is_finite()) {
             None => check(&values, k, &mut out, &mut TopKScratch::new()),
@@ -60,7 +63,8 @@ proptest! {
     #[test]
     fn sampled_vectors(values in shaped(4000..=30_000), share in 0.0..1.0_f64) {
         let (mut out, mut scratch) = (SparseVec::new(0), TopKScratch::new());
-        for k in [1, (share.powi(6) * values.len() as f64) as usize, (share * values.len() as f64) as usize, values.len()] {
+        let n = values.len();
+        for k in [1, (share.powi(6) * n as f64) as usize, (share * n as f64) as usize, n] {
             check(&values, k, &mut out, &mut scratch);
         }
     }

@@ -67,7 +67,12 @@ fn block(values: &[f32], k: usize, seed: u64) -> Entries {
 
 proptest! {
     #[test]
-    fn a_sampled_threshold_keeps_to_its_bounds(values in shaped(0..=400), share in 0.0..=1.0_f64, limit in 0_usize..450, seed: u64) {
+    fn a_sampled_threshold_keeps_to_its_bounds(
+        values in shaped(0..=400),
+        share in 0.0..=1.0_f64,
+        limit in 0_usize..450,
+        seed: u64,
+    ) {
         let k = (share * values.len() as f64).round() as usize;
         let found = sampled(&values, k, limit, seed);
         prop_assert!(found.len() <= limit, "{} of {}", found.len(), limit);
@@ -86,19 +91,30 @@ proptest! {
     }
 
     #[test]
-    fn a_fixed_threshold_sends_itself(values in shaped(0..=200), tau in prop_oneof![0.01_f32..50.0, Just(0.25), Just(1e-42)]) {
+    fn a_fixed_threshold_sends_itself(
+        values in shaped(0..=200),
+        tau in prop_oneof![0.01_f32..50.0, Just(0.25), Just(1e-42)],
+    ) {
         let mut out = SparseVec::new(0);
         fixed_threshold(&values, tau, &mut out).unwrap();
         let passing = non_zero(&values).into_iter().filter(|entry| entry.1.abs() >= tau);
-        prop_assert_eq!(entries(&out, &values), passing.map(|(i, v)| (i, tau * v.signum())).collect::<Entries>());
+        prop_assert_eq!(
+            entries(&out, &values),
+            passing.map(|(i, v)| (i, tau * v.signum())).collect::<Entries>()
+        );
     }
 
     #[test]
-    fn signs_are_selected_apart(values in shaped(0..=200), positives in 0_usize..220, negatives in 0_usize..220) {
+    fn signs_are_selected_apart(
+        values in shaped(0..=200),
+        positives in 0_usize..220,
+        negatives in 0_usize..220,
+    ) {
         let mut out = SparseVec::new(0);
         top_k_by_sign(&values, positives, negatives, &mut out, &mut BySignScratch::new()).unwrap();
         let of_sign = |sign: f32, k| -> Entries {
-            let chosen = first(non_zero(&values).into_iter().filter(|entry| entry.1 * sign > 0.0).collect(), k);
+            let chosen =
+                first(non_zero(&values).into_iter().filter(|entry| entry.1 * sign > 0.0).collect(), k);
             let sum: f64 = chosen.iter().map(|entry| f64::from(entry.1)).sum();
             let mean = (sum / chosen.len() as f64) as f32;
             chosen.into_iter().map(|entry| (entry.0, mean)).collect()
@@ -122,12 +138,20 @@ proptest! {
         let places = |found: &Entries| found.iter().map(|entry| entry.0).collect::<Vec<_>>();
         prop_assert_eq!(places(&scattered), places(&drawn(&others, k, seed)));
         // A row has one beginning at most, counted around.
-        let begins = places(&row).iter().filter(|&&i| !places(&row).contains(&((i + values.len() as u32 - 1) % values.len() as u32))).count();
+        let begins = places(&row)
+            .iter()
+            .filter(|&&i| !places(&row).contains(&((i + values.len() as u32 - 1) % values.len() as u32)))
+            .count();
         prop_assert!(begins <= 1, "{:?}", row);
     }
 
     #[test]
-    fn bins_send_what_reaches_their_maximum(pairs in shaped(0..=200), bin in 1_usize..70, seed: u64, kind in 0_usize..9) {
+    fn bins_send_what_reaches_their_maximum(
+        pairs in shaped(0..=200),
+        bin in 1_usize..70,
+        seed: u64,
+        kind in 0_usize..9,
+    ) {
         let gradient = shape(kind, pairs.len(), seed);
         let mut out = SparseVec::new(0);
         bin_maxima(&pairs, &gradient, bin, &mut out).unwrap();
@@ -136,7 +160,8 @@ proptest! {
             let bin = &pairs[start..(start + bin).min(pairs.len())];
             bin.iter().all(|v| (pairs[index] + gradient[index]).abs() >= v.abs())
         };
-        let expected: Entries = non_zero(&pairs).into_iter().filter(|entry| chosen(entry.0 as usize)).collect();
+        let expected: Entries =
+            non_zero(&pairs).into_iter().filter(|entry| chosen(entry.0 as usize)).collect();
         prop_assert_eq!(entries(&out, &pairs), expected);
     }
 
@@ -149,7 +174,11 @@ proptest! {
         }
         let mut out = Blocks::new();
         non_zero_blocks(&values, &mut out).unwrap();
-        let expected: Vec<u32> = (0..).zip(values.chunks(BLOCK_PLACES)).filter(|(_, block)| block.iter().any(|v| *v != 0.0)).map(|(b, _)| b).collect();
+        let expected: Vec<u32> = (0..)
+            .zip(values.chunks(BLOCK_PLACES))
+            .filter(|(_, block)| block.iter().any(|v| *v != 0.0))
+            .map(|(b, _)| b)
+            .collect();
         prop_assert_eq!(out.places(), expected);
         prop_assert!(out.values().len() <= BLOCK_PLACES * out.places().len());
         let mut rest = values.clone();
@@ -161,7 +190,11 @@ proptest! {
     /// What is sent and what stays are what came in: exactly, where values are integers and so is what is
     /// sent.
     #[test]
-    fn nothing_is_lost(integers in prop::collection::vec(-1000_i16..1000, 0..300), k in 0_usize..320, seed: u64) {
+    fn nothing_is_lost(
+        integers in prop::collection::vec(-1000_i16..1000, 0..300),
+        k in 0_usize..320,
+        seed: u64,
+    ) {
         let values: Vec<f32> = integers.iter().map(|&v| f32::from(v)).collect();
         let gradient = shape(4, values.len(), seed);
         let (mut bins, mut strom) = (SparseVec::new(0), SparseVec::new(0));

@@ -59,7 +59,10 @@ fn pair(values: &[f32], steps: u64) -> Pair {
 
 proptest! {
     #[test]
-    fn what_was_saved_is_loaded(values in prop::collection::vec(-1e30_f32..1e30, 0..100), steps in any::<u64>()) {
+    fn what_was_saved_is_loaded(
+        values in prop::collection::vec(-1e30_f32..1e30, 0..100),
+        steps in any::<u64>(),
+    ) {
         let mut before = pair(&values, steps);
         let draws = steps % 5;
         for _ in 0..draws {
@@ -72,11 +75,17 @@ proptest! {
         prop_assert_eq!(after.generator.next_u64(), before.generator.next_u64());
         // The residual is as good as the one that was saved: what overflows is still refused.
         let mut after = after.residual;
-        prop_assert_eq!(after.accumulate(&vec![f32::MAX; values.len()]), before.residual.accumulate(&vec![f32::MAX; values.len()]));
+        prop_assert_eq!(
+            after.accumulate(&vec![f32::MAX; values.len()]),
+            before.residual.accumulate(&vec![f32::MAX; values.len()])
+        );
     }
 
     #[test]
-    fn any_bytes_are_refused_or_loaded(bytes in prop::collection::vec(any::<u8>(), 0..100), keep in 0_usize..60) {
+    fn any_bytes_are_refused_or_loaded(
+        bytes in prop::collection::vec(any::<u8>(), 0..100),
+        keep in 0_usize..60,
+    ) {
         let whole = state::to_bytes(&pair(&[1.0, 2.0], 3));
         let mut all = whole[..keep.min(whole.len())].to_vec();
         all.extend(bytes);

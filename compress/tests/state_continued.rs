@@ -136,8 +136,8 @@ fn low_rank_state_of_other_matrices_is_refused_and_changes_nothing() {
     assert_eq!(one_less, Fault::Shape { found: vec![2, 24, 24, 64], expected: vec![1, 16, 8, 32] });
     // The same sums in another order.
     let turned = refused(&vec![(4, 8, 2), (8, 4, 2)]);
-    let shown = "saved state holds matrix 0 of 8 x 4 at rank 2, expected matrix 0 of 4 x 8 at rank 2: was it saved with \
-                 another model or other settings?";
+    let shown = "saved state holds matrix 0 of 8 x 4 at rank 2, expected matrix 0 of 4 x 8 at rank 2: \
+                 was it saved with another model or other settings?";
     assert_eq!(turned.to_string(), shown);
 }
 

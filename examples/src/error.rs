@@ -24,7 +24,8 @@ pub enum Error {
     },
     /// The folder given by `--data` is not there.
     #[error(
-        "--data {}: no such folder; give the folder of the four MNIST files, or leave --data out for the built-in digits",
+        "--data {}: no such folder; give the folder of the four MNIST files, or leave --data out for the \
+         built-in digits",
         .folder.display()
     )]
     MissingFolder {
@@ -32,7 +33,10 @@ pub enum Error {
         folder: PathBuf,
     },
     /// A data file is not there, neither plain nor compressed.
-    #[error("{}: no such file, plain or with .gz; put it there, or leave --data out for the built-in digits", .file.display())]
+    #[error(
+        "{}: no such file, plain or with .gz; put it there, or leave --data out for the built-in digits",
+        .file.display()
+    )]
     MissingFile {
         /// The plain name that was looked for.
         file: PathBuf,
@@ -48,7 +52,10 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A data file starts with another magic number.
-    #[error("{}: magic number {found:#010x}, expected {expected:#010x} ({what}); is it the right file?", .file.display())]
+    #[error(
+        "{}: magic number {found:#010x}, expected {expected:#010x} ({what}); is it the right file?",
+        .file.display()
+    )]
     Magic {
         /// The file.
         file: PathBuf,
@@ -82,7 +89,10 @@ pub enum Error {
         expected: String,
     },
     /// A label is not one of the classes.
-    #[error("{}: label {found} at index {index}, expected 0 to {}; fetch the file again", .file.display(), .classes - 1)]
+    #[error(
+        "{}: label {found} at index {index}, expected 0 to {}; fetch the file again",
+        .file.display(), .classes - 1
+    )]
     Label {
         /// The file.
         file: PathBuf,

@@ -124,8 +124,8 @@ impl Network {
         let path = self.folder.path().join("shell");
         let [first, second] = [0, 1].map(|host| self.address(host, 4));
         let script = format!(
-            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\ncase $1 in\n{first}) host={};;\n{second}) host={};;\n\
-             *) exit 255;;\nesac\nshift\nexec ip netns exec $host sh -c \"$*\"\n",
+            "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\ncase $1 in\n{first}) host={};;\n\
+             {second}) host={};;\n*) exit 255;;\nesac\nshift\nexec ip netns exec $host sh -c \"$*\"\n",
             self.names[0], self.names[1]
         );
         fs::write(&path, script).unwrap();

@@ -35,7 +35,9 @@ fn number(variable: &str) -> Option<u64> {
 
 on_every_wire! {
     calls_go_on => |wire: Wire| stress(&format!("{wire:?}"), wire.world(WORLD_SIZE), false);
-    beside_progress_threads => |wire: Wire| stress(&format!("{wire:?}, with progress threads"), wire.world(WORLD_SIZE), true);
+    beside_progress_threads => |wire: Wire| {
+        stress(&format!("{wire:?}, with progress threads"), wire.world(WORLD_SIZE), true);
+    };
 }
 
 fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {

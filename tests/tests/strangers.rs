@@ -109,7 +109,8 @@ impl Strangers {
         }
         let peak = ranks.iter().map(|rank| rank.peak_kib()).max().unwrap();
         println!(
-            "{ATTEMPTS} attempts at {ports:?} in {:?}, {} in vain: at most {peak} KiB and {most_descriptors} descriptors",
+            "{ATTEMPTS} attempts at {ports:?} in {:?}, {} in vain: at most {peak} KiB and {most_descriptors} \
+             descriptors",
             start.elapsed(),
             self.in_vain
         );

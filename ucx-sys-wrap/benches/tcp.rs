@@ -373,7 +373,8 @@ fn report(bytes: usize, turns: usize, times: &[(f64, f64)]) {
     ratios.sort_unstable_by(f64::total_cmp);
     let (least, middle, most) = (ratios[0], median(ratios.iter().copied()), ratios[ratios.len() - 1]);
     println!(
-        "{bytes:>9} B  bare {:>10.2} us  ours {:>10.2} us  ratio {middle:.3} ({least:.3} to {most:.3})  {} x {turns}",
+        "{bytes:>9} B  bare {:>10.2} us  ours {:>10.2} us  ratio {middle:.3} ({least:.3} to {most:.3})  {} x \
+         {turns}",
         bare * 1e6,
         ours * 1e6,
         times.len()

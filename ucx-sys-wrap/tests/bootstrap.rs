@@ -50,9 +50,8 @@ fn a_longer_blob_is_refused_by_the_rank_that_has_it() {
     let sent = MAX_BLOB_BYTES as u64 + 1;
     all_ranks(2, move |identity, mut rendezvous| {
         let refused = rendezvous.exchange(&vec![0; MAX_BLOB_BYTES + 1]).unwrap_err();
-        assert!(
-            matches!(refused, Error::TooLong { rank, sent: found, .. } if rank == identity.rank && found == sent)
-        );
+        let Error::TooLong { rank, sent: found, .. } = refused else { panic!("{refused}") };
+        assert_eq!((rank, found), (identity.rank, sent));
         rendezvous.exchange(b"fits")
     });
 }

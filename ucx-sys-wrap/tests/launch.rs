@@ -157,7 +157,8 @@ fn the_rank_that_failed_first_is_named_though_others_fail_because_of_it() {
         // opened it.
         let script = format!(
             "if test $BREVITY_RANK = 2; then exec 3>{path}/alive; \
-             until [ -e {path}/0 ] && [ -e {path}/1 ] && [ -e {path}/3 ]; do sleep 0.01; done; kill -9 $$; fi; \
+             until [ -e {path}/0 ] && [ -e {path}/1 ] && [ -e {path}/3 ]; do sleep 0.01; done; \
+             kill -9 $$; fi; \
              exec 3<{path}/alive; touch {path}/$BREVITY_RANK; cat <&3; exit 3"
         );
         let outcome = outcome(shell(4, &script));
@@ -175,7 +176,8 @@ fn the_rank_that_failed_first_is_named_though_others_fail_because_of_it() {
 fn ranks_that_go_on_after_a_failure_get_their_grace_and_are_killed() {
     let (_folder, path) = folder();
     let script = format!(
-        "test $BREVITY_RANK = 0 && exit 4; trap '' TERM INT HUP; sleep 100 & echo $! > {path}/$BREVITY_RANK; wait; wait"
+        "test $BREVITY_RANK = 0 && exit 4; trap '' TERM INT HUP; sleep 100 & echo $! > {path}/$BREVITY_RANK; \
+         wait; wait"
     );
     let start = Instant::now();
     let outcome = outcome(shell(3, &script).grace(Duration::from_secs(1)));

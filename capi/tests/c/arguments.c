@@ -1,4 +1,5 @@
-/* Every argument that can be refused is refused, with a text that says what was expected, and nothing is touched. */
+/* Every argument that can be refused is refused, with a text that says what was expected, and nothing is
+ * touched. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 #include <sys/mman.h>
@@ -33,10 +34,12 @@ static void arrays(brv_group *group)
 
     CHECK_FAILS(brv_all_reduce(group, NULL, values, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "in is NULL");
     CHECK_FAILS(brv_all_reduce(group, values, NULL, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "out is NULL");
-    CHECK_FAILS(brv_all_reduce(group, crooked, crooked, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "multiple of 4");
+    CHECK_FAILS(brv_all_reduce(group, crooked, crooked, 1, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT,
+                "multiple of 4");
     CHECK_FAILS(brv_all_reduce(group, values, values + 1, 2, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "overlap");
     CHECK_FAILS(brv_all_reduce(group, values + 1, values, 2, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "overlap");
-    CHECK_FAILS(brv_all_reduce(group, values, values, SIZE_MAX / 2, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT, "check n");
+    CHECK_FAILS(brv_all_reduce(group, values, values, SIZE_MAX / 2, BRV_F32, BRV_SUM), BRV_ERR_ARGUMENT,
+                "check n");
     CHECK_FAILS(brv_all_gather(group, values, values, 1, BRV_F32), BRV_ERR_ARGUMENT, "overlap");
     CHECK_FAILS(brv_all_gather(group, NULL, values, 1, BRV_F32), BRV_ERR_ARGUMENT, "own is NULL");
     CHECK_FAILS(brv_all_gather(group, values, NULL, 1, BRV_F32), BRV_ERR_ARGUMENT, "all is NULL");
@@ -56,12 +59,16 @@ static void untouched(brv_group *group)
 
     for (i = 0; i < sizeof out; i++)
         out[i] = pattern[i] = (unsigned char)(i * 7 + 1);
-    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_I32, BRV_AVERAGE), BRV_ERR_ARGUMENT, "not defined for i32");
-    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_U8, BRV_AVERAGE), BRV_ERR_ARGUMENT, "not defined for u8");
-    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_I32, (brv_reduction)0), BRV_ERR_ARGUMENT, "reduction is 0");
+    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_I32, BRV_AVERAGE), BRV_ERR_ARGUMENT,
+                "not defined for i32");
+    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_U8, BRV_AVERAGE), BRV_ERR_ARGUMENT,
+                "not defined for u8");
+    CHECK_FAILS(brv_all_reduce(group, in, out, 4, BRV_I32, (brv_reduction)0), BRV_ERR_ARGUMENT,
+                "reduction is 0");
     CHECK_FAILS(brv_all_reduce(group, in, out, 4, (brv_type)99, BRV_SUM), BRV_ERR_ARGUMENT, "type is 99");
     CHECK_FAILS(brv_all_reduce(group, NULL, out, 4, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "in is NULL");
-    CHECK_FAILS(brv_all_reduce(group, (char *)in + 1, out, 3, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "multiple of 4");
+    CHECK_FAILS(brv_all_reduce(group, (char *)in + 1, out, 3, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT,
+                "multiple of 4");
     CHECK_FAILS(brv_all_reduce(group, out, out + 4, 4, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "overlap");
     CHECK_FAILS(brv_all_reduce(group, in, out, SIZE_MAX / 2, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "check n");
     CHECK_FAILS(brv_all_reduce(NULL, in, out, 4, BRV_I32, BRV_SUM), BRV_ERR_ARGUMENT, "group is NULL");
@@ -115,8 +122,10 @@ static void numbers(brv_group *group)
     int32_t integer = 3;
     float value = 1;
 
-    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)0, BRV_SUM), BRV_ERR_ARGUMENT, "type is 0");
-    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)8, BRV_SUM), BRV_ERR_ARGUMENT, "type is 8");
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)0, BRV_SUM), BRV_ERR_ARGUMENT,
+                "type is 0");
+    CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, (brv_type)8, BRV_SUM), BRV_ERR_ARGUMENT,
+                "type is 8");
     CHECK_FAILS(brv_all_reduce(group, &value, &value, 1, BRV_F32, (brv_reduction)5), BRV_ERR_ARGUMENT,
                 "reduction is 5");
     CHECK_FAILS(brv_all_reduce(group, &integer, &integer, 1, BRV_I32, BRV_AVERAGE), BRV_ERR_ARGUMENT,
@@ -140,30 +149,38 @@ static void feedbacks(brv_group *group)
     CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, NULL, 8, 0.5), BRV_ERR_ARGUMENT, "gradient is NULL");
     CHECK_FAILS(brv_feedback_residual(feedback, residual, 8), BRV_ERR_ARGUMENT, "used");
     for (i = 0; i < 4; i++)
-        CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 8, densities[i]), BRV_ERR_ARGUMENT, "density");
+        CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 8, densities[i]), BRV_ERR_ARGUMENT,
+                    "density");
     CHECK(gradient[0] == 8 && gradient[7] == 1);
 
     CHECK(brv_gtopk_all_reduce(group, feedback, gradient, 8, 0.25) == BRV_OK);
     for (i = 0; i < 8; i++)
         CHECK(gradient[i] == (i < 2 ? 8 - i : 0));
-    CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 7, 0.25), BRV_ERR_ARGUMENT, "gTop-k of 8 elements");
+    CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 7, 0.25), BRV_ERR_ARGUMENT,
+                "gTop-k of 8 elements");
     CHECK_FAILS(brv_low_rank_all_reduce(group, feedback, gradient, 2, 4, 1), BRV_ERR_ARGUMENT, "gTop-k of 8");
     for (i = 0; i < 4; i++)
-        CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 8, densities[i]), BRV_ERR_ARGUMENT, "density");
+        CHECK_FAILS(brv_gtopk_all_reduce(group, feedback, gradient, 8, densities[i]), BRV_ERR_ARGUMENT,
+                    "density");
     CHECK_FAILS(brv_feedback_residual(feedback, residual, 7), BRV_ERR_ARGUMENT, "expected 8");
     CHECK_FAILS(brv_feedback_residual(feedback, NULL, 8), BRV_ERR_ARGUMENT, "out is NULL");
     CHECK(brv_feedback_residual(feedback, residual, 8) == BRV_OK);
     for (i = 0; i < 8; i++)
         CHECK(residual[i] == (i < 2 ? 0 : 8 - i));
     CHECK(brv_group_solo(&another) == BRV_OK);
-    CHECK_FAILS(brv_gtopk_all_reduce(another, feedback, gradient, 8, 0.25), BRV_ERR_ARGUMENT, "another group");
+    CHECK_FAILS(brv_gtopk_all_reduce(another, feedback, gradient, 8, 0.25), BRV_ERR_ARGUMENT,
+                "another group");
 
-    CHECK_FAILS(brv_low_rank_all_reduce(group, NULL, matrix, 64, 64, 2), BRV_ERR_ARGUMENT, "feedback is NULL");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, NULL, matrix, 64, 64, 2), BRV_ERR_ARGUMENT,
+                "feedback is NULL");
     CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 64, 64, 0), BRV_ERR_ARGUMENT, "rank is 0");
-    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, SIZE_MAX, 2, 1), BRV_ERR_ARGUMENT, "check rows");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, SIZE_MAX, 2, 1), BRV_ERR_ARGUMENT,
+                "check rows");
     CHECK(brv_low_rank_all_reduce(group, other, matrix, 64, 64, 2) == BRV_OK);
-    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 64, 64, 3), BRV_ERR_ARGUMENT, "rank 2 of a 64 x 64");
-    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 32, 128, 2), BRV_ERR_ARGUMENT, "rank 2 of a 64 x 64");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 64, 64, 3), BRV_ERR_ARGUMENT,
+                "rank 2 of a 64 x 64");
+    CHECK_FAILS(brv_low_rank_all_reduce(group, other, matrix, 32, 128, 2), BRV_ERR_ARGUMENT,
+                "rank 2 of a 64 x 64");
 
     brv_feedback_free(other);
     brv_group_free(another);

@@ -1,4 +1,5 @@
-/* What the test programs share: checks that say where they fail, and random numbers that are the same everywhere. */
+/* What the test programs share: checks that say where they fail, and random numbers that are the same
+ * everywhere. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -9,20 +10,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(condition)                                                                                              \
-    do {                                                                                                              \
-        if (!(condition)) {                                                                                           \
-            fprintf(stderr, "%s:%d: not so: %s (last error: %s)\n", __FILE__, __LINE__, #condition,                   \
-                    brv_last_error());                                                                                \
-            exit(1);                                                                                                  \
-        }                                                                                                             \
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: not so: %s (last error: %s)\n", __FILE__, __LINE__, #condition,          \
+                    brv_last_error());                                                                       \
+            exit(1);                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 /* The call fails with this status, and its text has these words. */
-#define CHECK_FAILS(call, status, words)                                                                              \
-    do {                                                                                                              \
-        CHECK((call) == (status));                                                                                    \
-        CHECK(strstr(brv_last_error(), words) != NULL);                                                               \
+#define CHECK_FAILS(call, status, words)                                                                     \
+    do {                                                                                                     \
+        CHECK((call) == (status));                                                                           \
+        CHECK(strstr(brv_last_error(), words) != NULL);                                                      \
     } while (0)
 
 /* A number from -limit to limit that any rank can work out for any other. */

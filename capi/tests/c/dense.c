@@ -5,76 +5,76 @@
 
 static const size_t COUNTS[] = {0, 1, 7, 1000, 300001};
 
-#define DEFINE(NAME, TYPE, NUMBER, IS_FLOAT)                                                                          \
-    static TYPE input_##NAME(int32_t rank, size_t i) { return (TYPE)number(NUMBER, rank, i, LIMIT); }                 \
-                                                                                                                      \
-    static TYPE oracle_##NAME(int32_t size, size_t i, brv_reduction reduction)                                        \
-    {                                                                                                                 \
-        TYPE result = input_##NAME(0, i);                                                                             \
-        int32_t rank;                                                                                                 \
-        for (rank = 1; rank < size; rank++) {                                                                         \
-            TYPE next = input_##NAME(rank, i);                                                                        \
-            if (reduction == BRV_MAX)                                                                                 \
-                result = next > result ? next : result;                                                               \
-            else if (reduction == BRV_MIN)                                                                            \
-                result = next < result ? next : result;                                                               \
-            else                                                                                                      \
-                result = (TYPE)(result + next);                                                                       \
-        }                                                                                                             \
-        return reduction == BRV_AVERAGE ? (TYPE)(result / (TYPE)size) : result;                                       \
-    }                                                                                                                 \
-                                                                                                                      \
-    static void reduce_##NAME(brv_group *group, size_t n, brv_reduction reduction)                                    \
-    {                                                                                                                 \
-        int32_t rank = brv_group_rank(group), size = brv_group_size(group);                                           \
-        TYPE *in = malloc((n + 1) * sizeof *in), *out = malloc((n + 1) * sizeof *out);                                \
-        size_t i;                                                                                                     \
-        CHECK(in != NULL && out != NULL);                                                                             \
-        for (i = 0; i < n; i++)                                                                                       \
-            in[i] = input_##NAME(rank, i);                                                                            \
-        CHECK(brv_all_reduce(group, in, out, n, NUMBER, reduction) == BRV_OK);                                        \
-        for (i = 0; i < n; i++)                                                                                       \
-            CHECK(in[i] == input_##NAME(rank, i) && out[i] == oracle_##NAME(size, i, reduction));                     \
-        CHECK(brv_all_reduce(group, in, in, n, NUMBER, reduction) == BRV_OK);                                         \
-        CHECK(n == 0 || memcmp(in, out, n * sizeof *in) == 0);                                                        \
-        free(in);                                                                                                     \
-        free(out);                                                                                                    \
-    }                                                                                                                 \
-                                                                                                                      \
-    static void move_##NAME(brv_group *group, size_t n)                                                               \
-    {                                                                                                                 \
-        int32_t rank = brv_group_rank(group), size = brv_group_size(group), from;                                     \
-        TYPE *own = malloc((n + 1) * sizeof *own), *all = malloc((n * (size_t)size + 1) * sizeof *all);               \
-        size_t i;                                                                                                     \
-        CHECK(own != NULL && all != NULL);                                                                            \
-        for (i = 0; i < n; i++)                                                                                       \
-            own[i] = input_##NAME(rank, i);                                                                           \
-        CHECK(brv_all_gather(group, own, all, n, NUMBER) == BRV_OK);                                                  \
-        for (from = 0; from < size; from++)                                                                           \
-            for (i = 0; i < n; i++)                                                                                   \
-                CHECK(all[(size_t)from * n + i] == input_##NAME(from, i));                                            \
-        for (from = 0; from < size; from++) {                                                                         \
-            for (i = 0; i < n && rank == from; i++)                                                                   \
-                own[i] = input_##NAME(rank, i + 1);                                                                   \
-            CHECK(brv_broadcast(group, own, n, NUMBER, from) == BRV_OK);                                              \
-            for (i = 0; i < n; i++)                                                                                   \
-                CHECK(own[i] == input_##NAME(from, i + 1));                                                           \
-        }                                                                                                             \
-        free(own);                                                                                                    \
-        free(all);                                                                                                    \
-    }                                                                                                                 \
-                                                                                                                      \
-    static void test_##NAME(brv_group *group)                                                                         \
-    {                                                                                                                 \
-        size_t which;                                                                                                 \
-        for (which = 0; which < sizeof COUNTS / sizeof *COUNTS; which++) {                                            \
-            reduce_##NAME(group, COUNTS[which], BRV_SUM);                                                             \
-            reduce_##NAME(group, COUNTS[which], BRV_MAX);                                                             \
-            reduce_##NAME(group, COUNTS[which], BRV_MIN);                                                             \
-            if (IS_FLOAT)                                                                                             \
-                reduce_##NAME(group, COUNTS[which], BRV_AVERAGE);                                                     \
-            move_##NAME(group, COUNTS[which]);                                                                        \
-        }                                                                                                             \
+#define DEFINE(NAME, TYPE, NUMBER, IS_FLOAT)                                                                 \
+    static TYPE input_##NAME(int32_t rank, size_t i) { return (TYPE)number(NUMBER, rank, i, LIMIT); }        \
+                                                                                                             \
+    static TYPE oracle_##NAME(int32_t size, size_t i, brv_reduction reduction)                               \
+    {                                                                                                        \
+        TYPE result = input_##NAME(0, i);                                                                    \
+        int32_t rank;                                                                                        \
+        for (rank = 1; rank < size; rank++) {                                                                \
+            TYPE next = input_##NAME(rank, i);                                                               \
+            if (reduction == BRV_MAX)                                                                        \
+                result = next > result ? next : result;                                                      \
+            else if (reduction == BRV_MIN)                                                                   \
+                result = next < result ? next : result;                                                      \
+            else                                                                                             \
+                result = (TYPE)(result + next);                                                              \
+        }                                                                                                    \
+        return reduction == BRV_AVERAGE ? (TYPE)(result / (TYPE)size) : result;                              \
+    }                                                                                                        \
+                                                                                                             \
+    static void reduce_##NAME(brv_group *group, size_t n, brv_reduction reduction)                           \
+    {                                                                                                        \
+        int32_t rank = brv_group_rank(group), size = brv_group_size(group);                                  \
+        TYPE *in = malloc((n + 1) * sizeof *in), *out = malloc((n + 1) * sizeof *out);                       \
+        size_t i;                                                                                            \
+        CHECK(in != NULL && out != NULL);                                                                    \
+        for (i = 0; i < n; i++)                                                                              \
+            in[i] = input_##NAME(rank, i);                                                                   \
+        CHECK(brv_all_reduce(group, in, out, n, NUMBER, reduction) == BRV_OK);                               \
+        for (i = 0; i < n; i++)                                                                              \
+            CHECK(in[i] == input_##NAME(rank, i) && out[i] == oracle_##NAME(size, i, reduction));            \
+        CHECK(brv_all_reduce(group, in, in, n, NUMBER, reduction) == BRV_OK);                                \
+        CHECK(n == 0 || memcmp(in, out, n * sizeof *in) == 0);                                               \
+        free(in);                                                                                            \
+        free(out);                                                                                           \
+    }                                                                                                        \
+                                                                                                             \
+    static void move_##NAME(brv_group *group, size_t n)                                                      \
+    {                                                                                                        \
+        int32_t rank = brv_group_rank(group), size = brv_group_size(group), from;                            \
+        TYPE *own = malloc((n + 1) * sizeof *own), *all = malloc((n * (size_t)size + 1) * sizeof *all);      \
+        size_t i;                                                                                            \
+        CHECK(own != NULL && all != NULL);                                                                   \
+        for (i = 0; i < n; i++)                                                                              \
+            own[i] = input_##NAME(rank, i);                                                                  \
+        CHECK(brv_all_gather(group, own, all, n, NUMBER) == BRV_OK);                                         \
+        for (from = 0; from < size; from++)                                                                  \
+            for (i = 0; i < n; i++)                                                                          \
+                CHECK(all[(size_t)from * n + i] == input_##NAME(from, i));                                   \
+        for (from = 0; from < size; from++) {                                                                \
+            for (i = 0; i < n && rank == from; i++)                                                          \
+                own[i] = input_##NAME(rank, i + 1);                                                          \
+            CHECK(brv_broadcast(group, own, n, NUMBER, from) == BRV_OK);                                     \
+            for (i = 0; i < n; i++)                                                                          \
+                CHECK(own[i] == input_##NAME(from, i + 1));                                                  \
+        }                                                                                                    \
+        free(own);                                                                                           \
+        free(all);                                                                                           \
+    }                                                                                                        \
+                                                                                                             \
+    static void test_##NAME(brv_group *group)                                                                \
+    {                                                                                                        \
+        size_t which;                                                                                        \
+        for (which = 0; which < sizeof COUNTS / sizeof *COUNTS; which++) {                                   \
+            reduce_##NAME(group, COUNTS[which], BRV_SUM);                                                    \
+            reduce_##NAME(group, COUNTS[which], BRV_MAX);                                                    \
+            reduce_##NAME(group, COUNTS[which], BRV_MIN);                                                    \
+            if (IS_FLOAT)                                                                                    \
+                reduce_##NAME(group, COUNTS[which], BRV_AVERAGE);                                            \
+            move_##NAME(group, COUNTS[which]);                                                               \
+        }                                                                                                    \
     }
 
 DEFINE(f32, float, BRV_F32, 1)

@@ -1,4 +1,5 @@
-/* Exchanges: every tensor of a list as its own call would average it, what waits is saved and loaded, and a wrong list is refused. */
+/* Exchanges: every tensor of a list as its own call would average it, what waits is saved and loaded, and a
+ * wrong list is refused. */
 #include "check.h"
 
 enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 4, STEPS = 3 };
@@ -185,7 +186,8 @@ static void arguments(brv_group *group)
     CHECK_FAILS(brv_exchange_average(exchange, NULL, 2), BRV_ERR_ARGUMENT, "gradients is NULL");
     CHECK_FAILS(brv_exchange_average(exchange, pointers, 2), BRV_ERR_ARGUMENT, "overlap");
     pointers[1] = NULL;
-    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2), BRV_ERR_ARGUMENT, "the gradient of \"more\" is NULL");
+    CHECK_FAILS(brv_exchange_average(exchange, pointers, 2), BRV_ERR_ARGUMENT,
+                "the gradient of \"more\" is NULL");
     CHECK(bias[0] == 1 && bias[6] == 7);
     pointers[1] = out;
     memcpy(out, bias, sizeof out);

@@ -1,7 +1,8 @@
-/* A process that exits while its group lives, and another thread uses or frees it, ends as it says that it does: `exits WAY`.
+/* A process that exits while its group lives, and another thread uses or frees it, ends as it says that it
+ * does: `exits WAY`.
  *
- * The C library writes what is left in its streams after all handlers and destructors: a stream that takes its time leaves the
- * other thread alone with what the destructors have left of the libraries. */
+ * The C library writes what is left in its streams after all handlers and destructors: a stream that takes
+ * its time leaves the other thread alone with what the destructors have left of the libraries. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* Low rank: a mean of rank 1 comes out whole, and one of full rank comes out in time, by way of the residuals. */
+/* Low rank: a mean of rank 1 comes out whole, and one of full rank comes out in time, by way of the
+ * residuals. */
 #include "check.h"
 
 enum { ROWS = 60, COLS = 45, COUNT = ROWS * COLS, STEPS = 400 };

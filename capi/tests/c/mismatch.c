@@ -1,4 +1,5 @@
-/* Two ranks that disagree about n, the type or the reduction get BRV_ERR_MISMATCH, and their group is closed. */
+/* Two ranks that disagree about n, the type or the reduction get BRV_ERR_MISMATCH, and their group is
+ * closed. */
 #include "check.h"
 
 int main(int argc, char **argv)

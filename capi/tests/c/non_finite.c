@@ -3,7 +3,8 @@
 
 enum { COUNT = 1024, ROWS = 32, COLS = 32 };
 
-static brv_status average(brv_group *group, brv_feedback *feedback, int low_rank, float *gradient, double density)
+static brv_status average(brv_group *group, brv_feedback *feedback, int low_rank, float *gradient,
+                          double density)
 {
     return low_rank ? brv_low_rank_all_reduce(group, feedback, gradient, ROWS, COLS, 2)
                     : brv_gtopk_all_reduce(group, feedback, gradient, COUNT, density);
@@ -32,7 +33,8 @@ static void one_method(brv_group *group, int low_rank)
             if (own == culprit)
                 gradient[17] = which ? INFINITY : NAN;
             memcpy(kept, gradient, sizeof kept);
-            CHECK_FAILS(average(group, feedback, low_rank, gradient, densities[which]), BRV_ERR_NON_FINITE, "finite");
+            CHECK_FAILS(average(group, feedback, low_rank, gradient, densities[which]), BRV_ERR_NON_FINITE,
+                        "finite");
             CHECK(brv_last_error_rank() == culprit);
             CHECK(memcmp(kept, gradient, sizeof kept) == 0);
             CHECK(brv_feedback_residual(feedback, after, COUNT) == BRV_OK);

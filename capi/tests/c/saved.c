@@ -1,4 +1,5 @@
-/* Saved feedbacks: what follows a load has the bits that it would have had, and what is not a saved state is refused. */
+/* Saved feedbacks: what follows a load has the bits that it would have had, and what is not a saved state is
+ * refused. */
 #include "check.h"
 
 enum { ROWS = 40, COLS = 30, COUNT = ROWS * COLS, STEPS = 3 };
@@ -78,8 +79,8 @@ static void goes_on(brv_group *group, enum method method)
 }
 
 /* Every refusal leaves a used feedback as it was, and a new one new. */
-static void refused(brv_group *group, brv_feedback *used, const brv_feedback *witness, const unsigned char *saved,
-                    size_t bytes, const char *words)
+static void refused(brv_group *group, brv_feedback *used, const brv_feedback *witness,
+                    const unsigned char *saved, size_t bytes, const char *words)
 {
     brv_feedback *fresh = NULL;
     float residual[1];
@@ -148,17 +149,20 @@ static void arguments(brv_group *group)
     CHECK(brv_gtopk_all_reduce(another, fresh, gradient, COUNT - 1, 0.5) == BRV_OK);
     other = save(fresh, &other_bytes);
     CHECK_FAILS(brv_feedback_load(fresh, another, saved, bytes), BRV_ERR_ARGUMENT, "gTop-k of 1199 elements");
-    CHECK_FAILS(brv_feedback_load(feedback, group, other, other_bytes), BRV_ERR_ARGUMENT, "gTop-k of 1200 elements");
+    CHECK_FAILS(brv_feedback_load(feedback, group, other, other_bytes), BRV_ERR_ARGUMENT,
+                "gTop-k of 1200 elements");
     free(other);
     brv_feedback_free(fresh);
     CHECK(brv_feedback_new(&fresh) == BRV_OK);
     CHECK(brv_low_rank_all_reduce(group, fresh, gradient, ROWS, COLS, 2) == BRV_OK);
-    CHECK_FAILS(brv_feedback_load(fresh, group, saved, bytes), BRV_ERR_ARGUMENT, "rank 2 of a 40 x 30 matrix");
+    CHECK_FAILS(brv_feedback_load(fresh, group, saved, bytes), BRV_ERR_ARGUMENT,
+                "rank 2 of a 40 x 30 matrix");
     CHECK_FAILS(brv_feedback_load(feedback, another, saved, bytes), BRV_ERR_ARGUMENT, "another group");
     brv_feedback_free(fresh);
     /* What is loaded is used as what was saved. */
     CHECK(brv_feedback_new(&fresh) == BRV_OK && brv_feedback_load(fresh, another, saved, bytes) == BRV_OK);
-    CHECK_FAILS(brv_gtopk_all_reduce(another, fresh, gradient, 7, 0.5), BRV_ERR_ARGUMENT, "gTop-k of 1200 elements");
+    CHECK_FAILS(brv_gtopk_all_reduce(another, fresh, gradient, 7, 0.5), BRV_ERR_ARGUMENT,
+                "gTop-k of 1200 elements");
     free(saved);
     brv_feedback_free(fresh);
     brv_feedback_free(feedback);

@@ -46,7 +46,8 @@ pub fn check(plan: &Plan, group: &Group) -> Result<()> {
     match plan.transport {
         Some(choice) if choice != Choice::Auto && choice.name() != transport => {
             Err(Error::Arguments(format!(
-                "--transport {choice}: the launcher's job runs over {transport}, set BREVITY_TRANSPORT={choice} for all ranks"
+                "--transport {choice}: the launcher's job runs over {transport}, set \
+                 BREVITY_TRANSPORT={choice} for all ranks"
             )))
         }
         _ => Ok(()),

@@ -65,7 +65,8 @@ impl Compressor for TopK {
 ///
 /// let mut feedback = ErrorFeedback::new(3, SelectBy(|values: &[f32], out: &mut SparseVec| {
 ///     out.reset(values.len());
-///     (0..).zip(values).filter(|(_, value)| value.abs() > 1.0).for_each(|(index, &value)| out.push(index, value));
+///     let large = (0..).zip(values).filter(|(_, value)| value.abs() > 1.0);
+///     large.for_each(|(index, &value)| out.push(index, value));
 ///     Ok(())
 /// }));
 /// let mut message = SparseVec::new(3);

@@ -26,7 +26,8 @@ use crate::{Error, SparseVec};
 ///
 /// let mut r = [1.0, 0.5, -1.0, 0.0];
 /// let (mut out, mut hint, mut scratch) = (SparseVec::new(0), Hint::new(), TopKScratch::new());
-/// let left_out = feed_top_k(&mut r, [1.0, 2.0, 0.5, f32::NAN][..].into(), 1, &mut hint, &mut out, &mut scratch)?;
+/// let g = [1.0, 2.0, 0.5, f32::NAN];
+/// let left_out = feed_top_k(&mut r, g[..].into(), 1, &mut hint, &mut out, &mut scratch)?;
 /// assert_eq!((out.indices(), out.values()), (&[1][..], &[2.5][..]));
 /// assert_eq!(r, [2.0, 0.0, -0.5, 0.0]);
 /// assert_eq!(left_out.map(|found| (found.count, found.index)), Some((1, 3)));

@@ -107,7 +107,13 @@ mod tests {
     proptest! {
         #[test]
         fn every_level_adds_up_pairs_and_drops_zeros(
-            entries in prop::collection::vec((any::<bool>(), prop::sample::select(vec![0.0_f32, -0.0, 1.0, -1.0, 3.5, -f32::MAX, f32::MAX])), 0..300),
+            entries in prop::collection::vec(
+                (
+                    any::<bool>(),
+                    prop::sample::select(vec![0.0_f32, -0.0, 1.0, -1.0, 3.5, -f32::MAX, f32::MAX]),
+                ),
+                0..300,
+            ),
         ) {
             // An entry may have the index of the one before it, if that is not a second one itself.
             let (mut indices, mut index, mut is_second) = (Vec::new(), 0_u32, true);
@@ -129,7 +135,8 @@ mod tests {
             for level in Level::available() {
                 let (mut indices, mut values) = (indices.clone(), values.clone());
                 let (len, found) = close_up(level, &mut indices, &mut values);
-                let sums: Vec<(u32, f32)> = indices[..len].iter().copied().zip(values[..len].iter().copied()).collect();
+                let sums: Vec<(u32, f32)> =
+                    indices[..len].iter().copied().zip(values[..len].iter().copied()).collect();
                 prop_assert_eq!(&sums, &expected, "{}", level.name());
                 prop_assert_eq!(found, most, "{}", level.name());
             }

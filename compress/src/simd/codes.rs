@@ -109,7 +109,14 @@ fn whole(value: f32, most: f32) -> i32 {
 per_level! {
     /// QSGD: `levels + sign(v) * (|v| / norm * levels, rounded up with the probability of its fraction)`,
     /// `norm` not 0.
-    pub(crate) fn qsgd_codes(values: &[f32], norm: f32, levels: u8, key: [u32; 2], first: u32, codes: &mut [u8]) {
+    pub(crate) fn qsgd_codes(
+        values: &[f32],
+        norm: f32,
+        levels: u8,
+        key: [u32; 2],
+        first: u32,
+        codes: &mut [u8],
+    ) {
         let [large, rest] = quotient(f32::from(levels), norm);
         let mut place = first;
         for (code, &value) in codes.iter_mut().zip(values) {
@@ -169,7 +176,10 @@ per_level! {
                 *largest = if value > *largest { value } else { *largest };
             }
         }
-        (smallest.into_iter().fold(f32::INFINITY, f32::min), largest.into_iter().fold(f32::NEG_INFINITY, f32::max))
+        (
+            smallest.into_iter().fold(f32::INFINITY, f32::min),
+            largest.into_iter().fold(f32::NEG_INFINITY, f32::max),
+        )
     }
 }
 

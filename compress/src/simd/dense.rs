@@ -155,7 +155,8 @@ mod tests {
             let at = bad.filter(|_| !a.is_empty()).map(|bad| bad.index(a.len()));
             at.into_iter().for_each(|at| a[at] = f32::NEG_INFINITY);
             let done = at.map_or(a.len(), |at| at / BLOCK * BLOCK);
-            let expected: Vec<f32> = (0..a.len()).map(|i| if i < done { a[i] + b[i] } else { a[i] }).collect();
+            let expected: Vec<f32> =
+                (0..a.len()).map(|i| if i < done { a[i] + b[i] } else { a[i] }).collect();
             for level in Level::available() {
                 let mut sums = a.clone();
                 prop_assert_eq!(add_finite(level, &mut sums, &b), done, "{}", level.name());
@@ -164,23 +165,42 @@ mod tests {
         }
 
         #[test]
-        fn every_level_converts_and_scales_alike(values in prop::collection::vec(any::<f64>(), 0..100), factor: f32) {
+        fn every_level_converts_and_scales_alike(
+            values in prop::collection::vec(any::<f64>(), 0..100),
+            factor: f32,
+        ) {
             let wide: Vec<u64> = values.iter().map(|v| canonical_f64(v * f64::from(factor))).collect();
             let narrow: Vec<u32> = values.iter().map(|&v| canonical(v as f32)).collect();
             let product: Vec<u32> = values.iter().map(|&v| canonical(v as f32 * factor)).collect();
             for level in Level::available() {
                 let mut f32s = vec![0.0; values.len()];
                 narrow_f64(level, &values, &mut f32s);
-                prop_assert_eq!(f32s.iter().copied().map(canonical).collect::<Vec<_>>(), &*narrow, "{}", level.name());
+                prop_assert_eq!(
+                    f32s.iter().copied().map(canonical).collect::<Vec<_>>(),
+                    &*narrow,
+                    "{}",
+                    level.name()
+                );
                 let mut back = vec![0.0; values.len()];
                 widen_f32(level, &f32s, &mut back);
-                let exact = back.iter().zip(&f32s).all(|(b, &f)| *b == f64::from(f) || b.is_nan() && f.is_nan());
+                let exact =
+                    back.iter().zip(&f32s).all(|(b, &f)| *b == f64::from(f) || b.is_nan() && f.is_nan());
                 prop_assert!(exact, "{}", level.name());
                 scale(level, &mut f32s, factor);
-                prop_assert_eq!(f32s.into_iter().map(canonical).collect::<Vec<_>>(), &*product, "{}", level.name());
+                prop_assert_eq!(
+                    f32s.into_iter().map(canonical).collect::<Vec<_>>(),
+                    &*product,
+                    "{}",
+                    level.name()
+                );
                 let mut f64s = values.clone();
                 scale_f64(level, &mut f64s, f64::from(factor));
-                prop_assert_eq!(f64s.into_iter().map(canonical_f64).collect::<Vec<_>>(), &*wide, "{}", level.name());
+                prop_assert_eq!(
+                    f64s.into_iter().map(canonical_f64).collect::<Vec<_>>(),
+                    &*wide,
+                    "{}",
+                    level.name()
+                );
                 let (mut sums, doubled) = (values.clone(), values.iter().map(|v| canonical_f64(v + v)));
                 add_assign_f64(level, &mut sums, &values);
                 prop_assert!(sums.into_iter().map(canonical_f64).eq(doubled), "{}", level.name());

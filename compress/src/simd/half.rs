@@ -78,7 +78,10 @@ impl Format for Bf16 {
 
 /// As [`per_level`](super::per_level), for a body that is generic over the conversions of a format.
 macro_rules! per_level_half {
-    ($(#[$attribute:meta])* $vis:vis fn $name:ident<$convert:ident>($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+    (
+        $(#[$attribute:meta])*
+        $vis:vis fn $name:ident<$convert:ident>($($argument:ident: $type:ty),* $(,)?) $body:block
+    ) => {
         $(#[$attribute])*
         $vis fn $name<F: Format>(level: Level, $($argument: $type),*) {
             #[inline(always)]
@@ -95,7 +98,8 @@ macro_rules! per_level_half {
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
             fn avx512<F: Format>($($argument: $type),*) {
                 // SAFETY: this function is only called where the CPU has its features.
                 body(unsafe { F::avx512() }, $($argument),*)
@@ -287,8 +291,16 @@ mod tests {
     proptest! {
         #[test]
         fn sums_are_rounded_once(pairs in prop::collection::vec(any::<(u16, u16)>(), 0..300)) {
-            check_sums::<F16>(&pairs, |a| f16::from_bits(a).to_f32_const(), |a| f16::from_f32_const(a).to_bits());
-            check_sums::<Bf16>(&pairs, |a| bf16::from_bits(a).to_f32_const(), |a| bf16::from_f32_const(a).to_bits());
+            check_sums::<F16>(
+                &pairs,
+                |a| f16::from_bits(a).to_f32_const(),
+                |a| f16::from_f32_const(a).to_bits(),
+            );
+            check_sums::<Bf16>(
+                &pairs,
+                |a| bf16::from_bits(a).to_f32_const(),
+                |a| bf16::from_f32_const(a).to_bits(),
+            );
         }
     }
 }

@@ -88,7 +88,10 @@ fn has_avx512() -> bool {
 /// Defines a kernel: a function with one safe body that is compiled once for each level, and that takes the
 /// [`Level`] to run at before its own arguments.
 macro_rules! per_level {
-    ($(#[$attribute:meta])* $vis:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+    (
+        $(#[$attribute:meta])*
+        $vis:vis fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block
+    ) => {
         $(#[$attribute])*
         $vis fn $name(level: $crate::simd::Level, $($argument: $type),*) $(-> $result)? {
             #[inline(always)]
@@ -101,7 +104,8 @@ macro_rules! per_level {
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
+            #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
             fn avx512($($argument: $type),*) $(-> $result)? {
                 body($($argument),*)
             }

@@ -102,7 +102,10 @@ per_level! {
         let total = a.len() + b.len();
         assert!(indices.len() == total && values.len() == total, "as much room as entries");
         let is_within = |chain: &Chain| chain.a_end <= a.len() && chain.b_end <= b.len();
-        assert!(chains.iter().all(|chain| is_within(chain) && steps <= chain.safe_steps()), "chains are of these lists");
+        assert!(
+            chains.iter().all(|chain| is_within(chain) && steps <= chain.safe_steps()),
+            "chains are of these lists"
+        );
         let mut running = *chains;
         for _ in 0..steps {
             for chain in &mut running {
@@ -120,7 +123,8 @@ per_level! {
 per_level! {
     /// Looks over the entries from place `from` on, of a chain that begins at `begin`.
     fn look_over(look: &mut Look, begin: usize, from: usize, indices: &[u32], values: &[f32]) {
-        let extremes = values[from..].iter().fold((look.least as i32, look.most as i32), |(least, most), value| {
+        let before = (look.least as i32, look.most as i32);
+        let extremes = values[from..].iter().fold(before, |(least, most), value| {
             let magnitude = crate::bits::magnitude(*value) as i32;
             (magnitude.min(least), magnitude.max(most))
         });
@@ -247,7 +251,8 @@ mod tests {
     proptest! {
         #[test]
         fn every_level_merges_as_a_stable_sort_does(
-            a in prop_oneof![list(900, 3), list(300, 40), list(20, 9)], b in prop_oneof![list(900, 3), list(300, 40), list(20, 9)],
+            a in prop_oneof![list(900, 3), list(300, 40), list(20, 9)],
+            b in prop_oneof![list(900, 3), list(300, 40), list(20, 9)],
             shift in prop_oneof![Just(0_u32), 0_u32..2000],
         ) {
             let b: Vec<(u32, f32)> = b.into_iter().map(|(index, value)| (index + shift, value)).collect();
@@ -264,7 +269,8 @@ mod tests {
                     let look = merge(level, sparse(a).view(), sparse(b).view(), &mut indices, &mut values);
                     let twice = indices.windows(2).any(|pair| pair[0] == pair[1]);
                     let magnitudes = || values.iter().map(|value| value.abs().to_bits());
-                    let (least, most) = (magnitudes().min().unwrap_or(0x7fff_ffff), magnitudes().max().unwrap_or(0));
+                    let (least, most) =
+                        (magnitudes().min().unwrap_or(0x7fff_ffff), magnitudes().max().unwrap_or(0));
                     prop_assert_eq!(look, Look { least, most, twice }, "{}", level.name());
                     let found: Vec<(u32, f32)> = indices.into_iter().zip(values).collect();
                     prop_assert_eq!(found, in_order(a, b), "{}", level.name());
@@ -279,8 +285,18 @@ mod tests {
                 let (of_a, of_b) = place_of(a.indices(), b.indices(), count);
                 prop_assert_eq!(of_a + of_b, count);
                 let (next_a, next_b) = (a.indices().get(of_a), b.indices().get(of_b));
-                prop_assert!(of_a == 0 || next_b.is_none_or(|&next| a.indices()[of_a - 1] <= next), "{} and {}", of_a, of_b);
-                prop_assert!(of_b == 0 || next_a.is_none_or(|&next| b.indices()[of_b - 1] < next), "{} and {}", of_a, of_b);
+                prop_assert!(
+                    of_a == 0 || next_b.is_none_or(|&next| a.indices()[of_a - 1] <= next),
+                    "{} and {}",
+                    of_a,
+                    of_b
+                );
+                prop_assert!(
+                    of_b == 0 || next_a.is_none_or(|&next| b.indices()[of_b - 1] < next),
+                    "{} and {}",
+                    of_a,
+                    of_b
+                );
             }
         }
     }

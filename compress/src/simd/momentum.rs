@@ -98,13 +98,22 @@ mod tests {
                 prop_assert_eq!((bits(&left), bits(&right)), (bits(&next), bits(&plain)), "{}", level.name());
                 let (mut left, mut right) = (u.clone(), v.clone());
                 correct_nesterov(level, &mut left, &mut right, &g, m, c);
-                prop_assert_eq!((bits(&left), bits(&right)), (bits(&next), bits(&nesterov)), "{}", level.name());
+                prop_assert_eq!(
+                    (bits(&left), bits(&right)),
+                    (bits(&next), bits(&nesterov)),
+                    "{}",
+                    level.name()
+                );
                 let (mut left, mut right) = (u.clone(), v.clone());
                 descend(level, &mut left, &mut right, &g, m, c);
                 prop_assert_eq!((bits(&left), bits(&right)), (bits(&mom), bits(&x)), "{}", level.name());
                 let found = largest_scaled_sum(level, &v, c, &g);
                 // Which NaN comes out of a sum is not said.
-                prop_assert!(found == largest || found > 0x7f80_0000 && largest > 0x7f80_0000, "{}", level.name());
+                prop_assert!(
+                    found == largest || found > 0x7f80_0000 && largest > 0x7f80_0000,
+                    "{}",
+                    level.name()
+                );
                 let found = sum_of_squares(level, &g);
                 prop_assert!(found == squares || found.is_nan() && squares.is_nan(), "{}", level.name());
             }

@@ -157,7 +157,9 @@ mod tests {
     proptest! {
         #[test]
         fn every_level_parts_alike(
-            magnitudes in prop::collection::vec((0_u32..6, any::<bool>()), 0..200), threshold in 0_u32..7, ties in 0_usize..40,
+            magnitudes in prop::collection::vec((0_u32..6, any::<bool>()), 0..200),
+            threshold in 0_u32..7,
+            ties in 0_usize..40,
         ) {
             let bits: Vec<u32> = magnitudes.iter().map(|&(m, minus)| m | u32::from(minus) << 31).collect();
             let indices: Vec<u32> = (0..bits.len() as u32).map(|i| 3 * i + 1).collect();
@@ -165,7 +167,11 @@ mod tests {
             for (&index, &bits) in indices.iter().zip(&bits) {
                 let tie = bits & MAGNITUDE == threshold && left > 0;
                 left -= usize::from(tie);
-                if bits & MAGNITUDE > threshold || tie { stay.push((index, bits)) } else { go.push((index, bits)) }
+                if bits & MAGNITUDE > threshold || tie {
+                    stay.push((index, bits))
+                } else {
+                    go.push((index, bits))
+                }
             }
             for level in Level::available() {
                 let room = |count: usize| (vec![9_u32; count + SPARE], vec![9_u32; count + SPARE]);
@@ -184,13 +190,21 @@ mod tests {
         }
 
         #[test]
-        fn every_level_copies_the_same_band(bits in prop::collection::vec(any::<u32>(), 0..300), low in 0..1_u32 << 31, high in 0..1_u32 << 31) {
+        fn every_level_copies_the_same_band(
+            bits in prop::collection::vec(any::<u32>(), 0..300),
+            low in 0..1_u32 << 31, high in 0..1_u32 << 31,
+        ) {
             let magnitudes = || bits.iter().map(|bits| bits & MAGNITUDE);
             let inside: Vec<u32> = magnitudes().filter(|m| (low..=high).contains(m)).collect();
             let above = magnitudes().filter(|&m| m > high).count();
             for level in Level::available() {
                 let mut band = vec![0; bits.len() + SPARE];
-                prop_assert_eq!(copy_band(level, &bits, low, high, &mut band), (inside.len(), above), "{}", level.name());
+                prop_assert_eq!(
+                    copy_band(level, &bits, low, high, &mut band),
+                    (inside.len(), above),
+                    "{}",
+                    level.name()
+                );
                 prop_assert_eq!(&band[..inside.len()], &inside[..], "{}", level.name());
             }
         }

@@ -24,7 +24,10 @@ per_level! {
         let mut next = 0;
         for block in indices.chunks(GAPS) {
             let (first, behind) = (block[0].wrapping_sub(next), &block[1..]);
-            let bits = block.iter().zip(behind).fold(first, |bits, (index, after)| bits | after.wrapping_sub(index.wrapping_add(1)));
+            let bits = block
+                .iter()
+                .zip(behind)
+                .fold(first, |bits, (index, after)| bits | after.wrapping_sub(index.wrapping_add(1)));
             widths.push((u32::BITS - bits.leading_zeros()) as u8);
             next = block[block.len() - 1].wrapping_add(1);
         }
@@ -154,10 +157,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_level_measures_alike(gaps in prop::collection::vec(0_u32..1 << 20, 0..700), shift in 0_u32..20) {
+        fn every_level_measures_alike(
+            gaps in prop::collection::vec(0_u32..1 << 20, 0..700), shift in 0_u32..20,
+        ) {
             let mut next = 0;
             let indices: Vec<u32> = gaps.iter().map(|gap| { next += (gap >> shift) + 1; next - 1 }).collect();
-            let widest = |block: &[u32]| block.iter().map(|gap| 32 - (gap >> shift).leading_zeros() as u8).max().unwrap_or(0);
+            let widest = |block: &[u32]| {
+                block.iter().map(|gap| 32 - (gap >> shift).leading_zeros() as u8).max().unwrap_or(0)
+            };
             let expected: Vec<u8> = gaps.chunks(GAPS).map(widest).collect();
             for level in Level::available() {
                 let mut widths = vec![];

@@ -147,7 +147,9 @@ mod tests {
         prop_oneof![
             8 => -4.0_f32..4.0,
             1 => any::<u32>().prop_map(f32::from_bits),
-            1 => prop::sample::select(vec![0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-45]),
+            1 => prop::sample::select(
+                vec![0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-45],
+            ),
         ]
     }
 
@@ -181,7 +183,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_level_takes_alike(pairs in prop::collection::vec((value(), value()), 0..400), bound in bound()) {
+        fn every_level_takes_alike(
+            pairs in prop::collection::vec((value(), value()), 0..400),
+            bound in bound(),
+        ) {
             let (r, g): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
             let mut rest = r.clone();
             let found = expected(&mut rest, &g, 7, bound);
@@ -211,7 +216,11 @@ mod tests {
 
         /// A pass that ends for want of room is taken up where it ended.
         #[test]
-        fn passes_in_pieces_are_one_pass(pairs in prop::collection::vec((value(), value()), 0..700), bound in bound(), room in 64_usize..300) {
+        fn passes_in_pieces_are_one_pass(
+            pairs in prop::collection::vec((value(), value()), 0..700),
+            bound in bound(),
+            room in 64_usize..300,
+        ) {
             let (r, g): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
             let mut rest = r.clone();
             let expected = expected(&mut rest, &g, 0, bound);
@@ -219,7 +228,15 @@ mod tests {
                 let (mut left, mut found, mut from) = (r.clone(), Vec::new(), 0);
                 while from < r.len() {
                     let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
-                    let pass = add_and_take(level, &mut left[from..], &g[from..], from as u32, bound, &mut bits, &mut indices);
+                    let pass = add_and_take(
+                        level,
+                        &mut left[from..],
+                        &g[from..],
+                        from as u32,
+                        bound,
+                        &mut bits,
+                        &mut indices,
+                    );
                     prop_assert!(pass.done > 0 && pass.found <= room, "{}", level.name());
                     found.extend(entries(&bits, &indices, pass.found));
                     from += pass.done;
@@ -235,7 +252,10 @@ mod tests {
         /// As far as several pages are worked on side by side, with room for all candidates, or less.
         #[test]
         fn every_level_takes_alike_from_many_pages(
-            n in 65_000_usize..75_000, seed: u64, bound in prop_oneof![0.1_f32..4.0, Just(4.5)], room in 4100_usize..75_000,
+            n in 65_000_usize..75_000,
+            seed: u64,
+            bound in prop_oneof![0.1_f32..4.0, Just(4.5)],
+            room in 4100_usize..75_000,
         ) {
             let mut generator = Generator::new(seed);
             let (mut r, mut g) = (vec![0.0; n], vec![0.0; n]);
@@ -249,7 +269,15 @@ mod tests {
                 while from < n {
                     let (mut bits, mut indices) = (vec![0; room], vec![0; room]);
                     let first = 7 + from as u32;
-                    let pass = add_and_take(level, &mut left[from..], &g[from..], first, bound, &mut bits, &mut indices);
+                    let pass = add_and_take(
+                        level,
+                        &mut left[from..],
+                        &g[from..],
+                        first,
+                        bound,
+                        &mut bits,
+                        &mut indices,
+                    );
                     prop_assert!(pass.done > 0 && pass.found <= room, "{}", level.name());
                     found.extend(entries(&bits, &indices, pass.found));
                     from += pass.done;

@@ -214,7 +214,12 @@ mod tests {
                 m > threshold || tie
             }).collect();
             let part = |staying: bool| -> Vec<(u32, u32)> {
-                (0..).zip(&bits).zip(&stays).filter(|(_, s)| **s == staying).map(|((i, &b), _)| (i, b)).collect()
+                (0..)
+                    .zip(&bits)
+                    .zip(&stays)
+                    .filter(|(_, s)| **s == staying)
+                    .map(|((i, &b), _)| (i, b))
+                    .collect()
             };
             for level in Level::available() {
                 // A gap before them, which those that stay are moved to.
@@ -223,19 +228,36 @@ mod tests {
                 let mut indices: Vec<u32> = vec![9; gap];
                 indices.extend(0..bits.len() as u32);
                 let (mut mesh, mut dropped) = (Mesh { threshold, ties }, Dropped::new());
-                let kept = sieve(level, (&mut list, &mut indices), (gap, gap + bits.len()), 0, &mut mesh, &mut dropped);
-                let found: Vec<(u32, u32)> = indices.iter().copied().zip(list.iter().copied()).take(kept).collect();
+                let kept = sieve(
+                    level,
+                    (&mut list, &mut indices),
+                    (gap, gap + bits.len()),
+                    0,
+                    &mut mesh,
+                    &mut dropped,
+                );
+                let found: Vec<(u32, u32)> =
+                    indices.iter().copied().zip(list.iter().copied()).take(kept).collect();
                 prop_assert_eq!(found, part(true), "{}", level.name());
                 let gone = dropped.indices.iter().copied().zip(dropped.bits.iter().copied());
-                prop_assert_eq!(gone.take(dropped.count).collect::<Vec<_>>(), part(false), "{}", level.name());
+                prop_assert_eq!(
+                    gone.take(dropped.count).collect::<Vec<_>>(),
+                    part(false),
+                    "{}",
+                    level.name()
+                );
                 prop_assert_eq!(mesh.ties, left, "{}", level.name());
             }
         }
 
         #[test]
-        fn every_level_finds_the_largest_and_the_band(bits in prop::collection::vec(any::<u32>(), 0..300), low in 0_u32..1 << 31, width in 1_u32..1 << 30) {
+        fn every_level_finds_the_largest_and_the_band(
+            bits in prop::collection::vec(any::<u32>(), 0..300),
+            low in 0_u32..1 << 31, width in 1_u32..1 << 30,
+        ) {
             let magnitudes: Vec<u32> = bits.iter().map(|bits| bits & MAGNITUDE).collect();
-            let inside: Vec<u32> = magnitudes.iter().copied().filter(|&m| m >= low && m - low < width).collect();
+            let inside: Vec<u32> =
+                magnitudes.iter().copied().filter(|&m| m >= low && m - low < width).collect();
             for level in Level::available() {
                 prop_assert_eq!(largest_of_bits(level, &bits), magnitudes.iter().copied().max().unwrap_or(0));
                 let mut band = vec![];

@@ -41,7 +41,8 @@ pub enum Fault {
     },
     /// It belongs to an object of other lengths.
     #[error(
-        "saved state has shape {found:?}, expected {expected:?}: was it saved with another model or other settings?"
+        "saved state has shape {found:?}, expected {expected:?}: was it saved with another model or other \
+         settings?"
     )]
     Shape {
         /// The shape found.

@@ -28,7 +28,7 @@
 //! assert_eq!(after.values(), [1.0, 2.0, 3.0]);
 //! let mut other = Residual::new(4);
 //! let refused = state::from_bytes(&mut other, &bytes).unwrap_err().to_string();
-//! assert_eq!(refused, "saved state has shape [3], expected [4]: was it saved with another model or other settings?");
+//! assert!(refused.starts_with("saved state has shape [3], expected [4]: was it saved with another model"));
 //! # Ok::<(), brevity_compress::Error>(())
 //! ```
 

@@ -98,7 +98,8 @@ proptest! {
     #[test]
     fn mass_is_conserved(values in shaped(0..=1300), steps in 1_usize..5, seed: u64) {
         let tame: Vec<f32> = values.iter().map(|v| v.clamp(-1e30, 1e30)).collect();
-        let gradients: Vec<Vec<f32>> = (0..steps).map(|s| tame.iter().map(|v| v * (1.0 - 0.4 * s as f32)).collect()).collect();
+        let gradients: Vec<Vec<f32>> =
+            (0..steps).map(|s| tame.iter().map(|v| v * (1.0 - 0.4 * s as f32)).collect()).collect();
         for (number, mut kept) in feedbacks(values.len(), seed).into_iter().enumerate() {
             check_conservation(&mut *kept, &gradients, number);
         }
@@ -110,10 +111,13 @@ proptest! {
         let magnitude = if min { Magnitude::Min } else { Magnitude::Mean };
         let n = values.len();
         let (mut plain_bytes, mut two_bytes) = (Vec::new(), Vec::new());
-        let (mut plain, mut one_pass) = (Feedback::new(n, Sign::new(magnitude)), DeferredFeedback::new(n, Sign::new(magnitude)));
-        let (mut two, mut two_pass) = (Feedback::new(n, TwoBit::new(magnitude)), DeferredFeedback::new(n, TwoBit::new(magnitude)));
+        let (mut plain, mut one_pass) =
+            (Feedback::new(n, Sign::new(magnitude)), DeferredFeedback::new(n, Sign::new(magnitude)));
+        let (mut two, mut two_pass) =
+            (Feedback::new(n, TwoBit::new(magnitude)), DeferredFeedback::new(n, TwoBit::new(magnitude)));
         for step in 0..steps {
-            let gradient: Vec<f32> = values.iter().map(|v| v.clamp(-1e30, 1e30) * (0.5 - step as f32)).collect();
+            let gradient: Vec<f32> =
+                values.iter().map(|v| v.clamp(-1e30, 1e30) * (0.5 - step as f32)).collect();
             plain.compress(&gradient, &mut plain_bytes).unwrap();
             prop_assert!(one_pass.compress(&gradient).unwrap() == plain_bytes, "1 bit, step {}", step);
             two.compress(&gradient, &mut two_bytes).unwrap();
@@ -134,7 +138,8 @@ proptest! {
             let mut entries = SparseVec::from_parts(dim, indices.clone(), tame.clone()).unwrap();
             let mut residual = vec![0.0; dim];
             let mut bytes = Vec::new();
-            encode_entries(&mut *quantiser, &mut entries, &mut residual, &mut Vec::new(), &mut bytes).unwrap();
+            encode_entries(&mut *quantiser, &mut entries, &mut residual, &mut Vec::new(), &mut bytes)
+                .unwrap();
             let mut received = vec![0.0; dim];
             let message = Encoded::new(quantiser.format(), entries.len(), &bytes).unwrap();
             message.add_entries_to(1.0, entries.view(), &mut received).unwrap();
@@ -142,7 +147,8 @@ proptest! {
                 let index = index as usize;
                 prop_assert_eq!(received[index], entries.values()[i]);
                 let off = (f64::from(received[index]) + f64::from(residual[index]) - f64::from(value)).abs();
-                let bound = f64::from(f32::EPSILON) * (f64::from(value.abs()) + f64::from(received[index].abs()));
+                let bound =
+                    f64::from(f32::EPSILON) * (f64::from(value.abs()) + f64::from(received[index].abs()));
                 prop_assert!(off <= bound, "{:?} {}: off by {}", quantiser.format(), i, off);
             }
         }

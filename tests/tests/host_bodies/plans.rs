@@ -80,6 +80,8 @@ proptest! {
 
     #[test]
     fn any_calls_in_any_order(world_size in 1..6u32, progress_thread: bool, steps in steps()) {
-        on_host(world_size, Settings { progress_thread, ..Settings::default() }, move |group| play(group, &steps));
+        on_host(world_size, Settings { progress_thread, ..Settings::default() }, move |group| {
+            play(group, &steps)
+        });
     }
 }

@@ -74,7 +74,8 @@ pub enum Error {
 
     /// The text is empty, too long, or has signs that the protocol does not carry.
     #[error(
-        "the text {text:?} can't be stored: expected at most 512 printable bytes without blanks, quotes, = and ;"
+        "the text {text:?} can't be stored: expected at most 512 printable bytes without blanks, quotes, = \
+         and ;"
     )]
     Unfit {
         /// The text.

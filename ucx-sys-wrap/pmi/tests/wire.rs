@@ -151,7 +151,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn no_answer_panics(known in 0usize..6, rest in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let mut lines: Vec<u8> = answers(Some("text")).into_iter().take(known).collect::<String>().into_bytes();
+        let mut lines: Vec<u8> =
+            answers(Some("text")).into_iter().take(known).collect::<String>().into_bytes();
         lines.extend(rest);
         let (rank, server) = UnixStream::pair().unwrap();
         (&server).write_all(&lines).unwrap();

@@ -202,7 +202,8 @@ pub fn bounds(port: &Arc<Port>) {
                     let get = comm.get(&remote, offset, vec![1u8; length]).await.map(|_| ());
                     for result in [put, get] {
                         assert!(
-                            matches!(result, Err(Error::OutOfRegion { rank: B, offset: at, bytes, region_bytes: 100 })
+                            matches!(result,
+                                Err(Error::OutOfRegion { rank: B, offset: at, bytes, region_bytes: 100 })
                                 if (at, bytes) == (offset as u64, length as u64)),
                             "{length} bytes at {offset}: {result:?}"
                         );

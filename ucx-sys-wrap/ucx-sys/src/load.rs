@@ -56,7 +56,8 @@ impl fmt::Display for LoadError {
             }
             Self::UnsupportedVersion { path, found } => write!(
                 f,
-                "{} is UCX {}.{}.{}, expected {UCP_API_MAJOR}.x from {UCP_API_MAJOR}.{UCP_API_MINOR} on; {REMEDY}",
+                "{} is UCX {}.{}.{}, expected {UCP_API_MAJOR}.x from {UCP_API_MAJOR}.{UCP_API_MINOR} on; \
+                 {REMEDY}",
                 path.display(),
                 found.0,
                 found.1,

@@ -102,7 +102,10 @@ impl Convert for UpperHalf {
 /// binary16 with the instructions of `$feature`, which convert `$lanes` numbers at once.
 #[cfg(target_arch = "x86_64")]
 macro_rules! by_instructions {
-    ($token:ident, $feature:literal, $lanes:literal, $narrow:ident, $wide:ident, $widen:ident, $round:ident) => {
+    (
+        $token:ident, $feature:literal, $lanes:literal,
+        $narrow:ident, $wide:ident, $widen:ident, $round:ident
+    ) => {
         #[doc = concat!("binary16 with the instructions of ", $feature, ".")]
         #[derive(Clone, Copy)]
         pub(crate) struct $token(());

@@ -330,7 +330,8 @@ mod tests {
             seed: u64,
         ) {
             let shape = Shape { cols, rank };
-            let expected = run(Level::available().next().unwrap_or(Level::best()), rows, shape, with_pending, seed);
+            let expected =
+                run(Level::available().next().unwrap_or(Level::best()), rows, shape, with_pending, seed);
             for level in Level::available() {
                 let found = run(level, rows, shape, with_pending, seed);
                 let differs = found.iter().zip(&expected).position(|(found, expected)| found != expected);
@@ -350,12 +351,23 @@ mod tests {
             gradient[place.index(rows * cols)] = f32::NAN;
             let (row, column) = (place.index(rows * cols) / cols, place.index(rows * cols) % cols);
             for level in Level::available() {
-                let (mut m, q, mut p) = (vec![2.0; rows * cols], vec![0.5; cols * rank], vec![0.0; rows * rank]);
+                let (mut m, q, mut p) =
+                    (vec![2.0; rows * cols], vec![0.5; cols * rank], vec![0.0; rows * rank]);
                 let terms = Accumulation { gradient: &gradient, pending: None, q: &q, shape };
                 let stopped = accumulate(level, &mut m, terms, &mut p, &mut Workspace::default());
                 let Err(tile) = stopped else { panic!("{}: a NaN went through", level.name()) };
-                prop_assert!((tile.row..tile.row + tile.height).contains(&row), "{}: {:?}", level.name(), tile);
-                prop_assert!((tile.column..tile.column + tile.width).contains(&column), "{}: {:?}", level.name(), tile);
+                prop_assert!(
+                    (tile.row..tile.row + tile.height).contains(&row),
+                    "{}: {:?}",
+                    level.name(),
+                    tile
+                );
+                prop_assert!(
+                    (tile.column..tile.column + tile.width).contains(&column),
+                    "{}: {:?}",
+                    level.name(),
+                    tile
+                );
                 prop_assert!(m.iter().all(|&v| v == 2.0 || v == 3.0), "{}", level.name());
             }
         }
