@@ -23,8 +23,6 @@ mod liars;
 mod messages;
 #[path = "tcp/neighbours.rs"]
 mod neighbours;
-#[path = "tcp/pipes.rs"]
-mod pipes;
 #[path = "tcp/reading.rs"]
 mod reading;
 #[path = "tcp/segments.rs"]

@@ -1,10 +1,10 @@
 //! Cells: nine lines with a stamp in the first word, which is written last.
 //!
-//! | word of the first line | message | short | long | offer | piece, in the ring or piped | others |
+//! | word of the first line | message | short | long | offer | piece | others |
 //! | --- | --- | --- | --- | --- | --- | --- |
 //! | 0 | stamp: 32 bits of the cell's number plus one, 8 bits of kind, 8 of the number of parts, 16 extra | extra: bytes | extra: lines of its first piece, already in the ring | as message | as message | as message |
 //! | 1 | tag | tag | tag | tag | bytes | number of the offer |
-//! | 2, 3 | signature | the first 48 bytes | signature | signature | if piped: number of the offer | |
+//! | 2, 3 | signature | the first 48 bytes | signature | signature | | |
 //! | 4 | mark | | mark | mark | | |
 //! | 5 | three lengths of 16 bits | | length | length | | |
 //! | 6, 7 | the first 16 bytes | | lengths | lengths | | |
@@ -63,10 +63,6 @@ pub(super) enum Kind {
     ShortOffer = 10,
     /// A message like a short one, whose payload lies in the ring as a whole.
     Middling = 11,
-    /// The message is to be put into the pipes.
-    Pipe = 12,
-    /// The next bytes of a message are in a pipe.
-    Piped = 13,
     /// A message like a short one, whose payload lies in the pocket.
     Pocketed = 14,
 }
@@ -110,8 +106,6 @@ impl Kind {
             9 => Self::Short,
             10 => Self::ShortOffer,
             11 => Self::Middling,
-            12 => Self::Pipe,
-            13 => Self::Piped,
             14 => Self::Pocketed,
             _ => return None,
         })
@@ -355,7 +349,6 @@ mod tests {
         assert_eq!(Kind::decode(0), None);
         assert_eq!(Kind::decode(10), Some(Kind::ShortOffer));
         assert_eq!(Kind::decode(11), Some(Kind::Middling));
-        assert_eq!(Kind::decode(13), Some(Kind::Piped));
         assert_eq!(Kind::decode(14), Some(Kind::Pocketed));
         assert_eq!(Kind::decode(15), None);
     }

@@ -7,9 +7,8 @@
 //! | --- | --- |
 //! | 0..8 | not zero while this rank sleeps and has something to send that finds no room |
 //! | 8..16 | not zero if this rank can read the neighbour's memory |
-//! | 128..168 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, pieces out of pipes, bytes of the pocket |
+//! | 128..160 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, bytes of the pocket |
 //! | 256..768 | 64 words: the serial number of a message whose memory may be read, or one that is over; else zero |
-//! | 1088..1104 | which descriptors the [pipes](crate::shm) are that the neighbour puts long messages into |
 //! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
 //! | 40960..49152 | the pocket, a small ring of payload |
 //! | 49152.. | the ring of payload, a power of two |
@@ -28,10 +27,9 @@
 //!    offered with its address and the receiver reads it from the sender's memory. One copy. Up to
 //!    [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read to
 //!    the heap, as far as the credit goes.
-//! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it takes one of three ways, of
-//!    which [`Ways`](receiving) finds out the fastest: it is read, in pieces, one a turn, with other messages
-//!    in between; or the sender puts references to its pages into pipes, 128 KiB at a time, from which the
-//!    receiver copies, one copy as well; or it goes through the ring.
+//! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it is read in pieces, one a turn,
+//!    with other messages in between; or it goes through the ring, where that is faster: on ordinary pages,
+//!    which the kernel looks up one by one, unless the message is many times as long as the ring.
 //! 5. Anything else is offered, and goes through the ring when a receive is posted.
 //!
 //! The ring of few ranks is larger than the second cache of a processor: a line that the neighbour still has
@@ -46,10 +44,9 @@
 //! more turns, and its sender waits for that. Without one, the message comes through the ring, which its
 //! receiver waits for.
 //!
-//! A sender that ends a message early whose memory may be read, or lies in pipes, takes the word away
-//! *before* it gives the memory back. A receiver looks at the word after each piece that it has read, and
-//! after the last out of a pipe: if it is gone, it asks for the whole message through the ring, and gets the
-//! copy that the sender has made.
+//! A sender that ends a message early whose memory may be read takes the word away *before* it gives the
+//! memory back. A receiver looks at the word after each piece that it has read: if it is gone, it asks for the
+//! whole message through the ring, and gets the copy that the sender has made.
 //!
 //! Nothing that a neighbour writes is believed: positions are counted here, lengths are checked against what
 //! is left of the message and of the ring, acknowledgements against what was sent. What does not fit is
@@ -82,9 +79,7 @@ const CAN_READ_AT: usize = 8;
 const CELLS_TAKEN_AT: usize = 128;
 const RING_TAKEN_AT: usize = 136;
 const EAGER_TAKEN_AT: usize = 144;
-const PIECES_TAKEN_AT: usize = 152;
-const POCKET_TAKEN_AT: usize = 160;
-const PIPES_AT: usize = 1088;
+const POCKET_TAKEN_AT: usize = 152;
 const OPEN_AT: usize = 256;
 const CELLS_AT: usize = 4096;
 const POCKET_AT: usize = 40960;
@@ -191,7 +186,6 @@ impl Link {
         }
         if self.receiver.has_offers() {
             moved |= self.receiver.read_on(&mut self.sender, counts);
-            moved |= self.receiver.end_piped(&mut self.sender, counts);
         }
         if !self.sender.is_idle() || self.sender.is_starving() {
             moved |= self.sender.pump(counts)?;
@@ -211,7 +205,7 @@ impl Link {
     #[inline]
     fn is_awaited(&self) -> bool {
         let is_needed = self.has_operations() || !self.sender.is_idle();
-        self.is_open && (is_needed || self.receiver.has_offers() || self.receiver.is_piping())
+        self.is_open && (is_needed || self.receiver.has_offers())
     }
 
     #[inline]
@@ -221,7 +215,7 @@ impl Link {
 
     /// Whether something still has to be written.
     fn has_queued(&self) -> bool {
-        self.is_open && self.sender.has_queued()
+        self.is_open && !self.sender.is_idle()
     }
 
     /// The neighbour is gone, as who has left in good order or otherwise: ends what still waits for it, and

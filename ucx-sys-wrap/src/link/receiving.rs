@@ -2,11 +2,9 @@
 
 mod ending;
 mod offers;
-mod piping;
 mod reads;
 mod short;
 mod streams;
-mod ways;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,12 +21,11 @@ use super::{
     STARVING_AT,
 };
 use crate::limits::{CREDIT_BYTES, cost};
-use crate::shm::{Attempt, LINE_BYTES, Neighbourhood, Outlet, OwnArea, PeerArea};
+use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
 use crate::{Arrival, Error, Mark, Rank, Result, Signature, Statistics};
 use reads::{PIECE_BYTES, Reading};
 use streams::Stream;
-use ways::{Trial, Ways};
 
 /// Bytes that a message is counted for besides its payload.
 const HEADER_BYTES: u64 = LINE_BYTES as u64;
@@ -59,11 +56,6 @@ pub(super) struct Receiver {
     granted: HashMap<u32, Granted>,
     /// Messages that are read from the sender's memory piece by piece, the first of them now.
     reads: VecDeque<Reading>,
-    /// Messages that come out of pipes, one after another; pieces that have.
-    piped: VecDeque<Reading>,
-    outlet: Attempt<Outlet>,
-    pieces_taken: u64,
-    ways: Ways,
     /// What is read in one turn, at most, in bytes.
     pub(super) piece_bytes: usize,
     receives: Receives,
@@ -76,8 +68,6 @@ struct Granted {
     head: Head,
     /// `None` once its receive has been canceled.
     receive: Option<usize>,
-    /// What it says about the ring, if that was chosen.
-    trial: Option<Trial>,
 }
 
 /// Where a message goes.
@@ -121,10 +111,6 @@ impl Receiver {
             streams: VecDeque::new(),
             granted: HashMap::new(),
             reads: VecDeque::new(),
-            piped: VecDeque::new(),
-            outlet: Attempt::Untried,
-            pieces_taken: 0,
-            ways: Ways::default(),
             piece_bytes: PIECE_BYTES,
             receives: Receives::new(peer),
             last: Default::default(),
@@ -159,7 +145,7 @@ impl Receiver {
             }
         }
         let granted = self.granted.values_mut().map(|granted| &mut granted.receive);
-        let read = self.reads.iter_mut().chain(&mut self.piped).map(|reading| &mut reading.receive);
+        let read = self.reads.iter_mut().map(|reading| &mut reading.receive);
         for receive in granted.chain(read) {
             if *receive == Some(key) {
                 *receive = None;
@@ -173,11 +159,10 @@ impl Receiver {
         self.receives.has_operations()
     }
 
-    /// Whether offers are here that have waited for a turn, that are being read, or that came out of pipes
-    /// and are not answered.
+    /// Whether offers are here that have waited for a turn, or that are being read.
     #[inline]
     pub(super) fn has_offers(&self) -> bool {
-        self.receives.has_new_offers() || !self.reads.is_empty() || self.has_whole_piped()
+        self.receives.has_new_offers() || !self.reads.is_empty()
     }
 
     /// Whether a cell is there to be taken.
@@ -286,8 +271,6 @@ impl Receiver {
             Kind::Data => self.take_data(line[1], counts),
             // No quota stops these: there are at most two for each offer.
             Kind::Grant => sender.hear(News::Granted(self.number(line[1])?), counts),
-            Kind::Pipe => sender.begin_piping(self.number(line[1])?, counts),
-            Kind::Piped => self.take_piped((line[1], line[2]), sender, counts),
             Kind::Read => sender.hear(News::Read(self.number(line[1])?), counts),
             Kind::Refusal => sender.hear(News::Refused(self.number(line[1])?), counts),
         }

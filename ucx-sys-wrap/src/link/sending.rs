@@ -2,7 +2,6 @@
 
 mod offers;
 mod pieces;
-mod piping;
 mod room;
 mod short;
 
@@ -18,10 +17,9 @@ use super::cell::{
 use super::payload::{Payload, RingWriter};
 use super::{CAN_READ_AT, CELLS_AT, POCKET_AT, STARVING_AT};
 use crate::limits::{MAX_OFFERS, cost};
-use crate::shm::{Attempt, Inlet, LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
+use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
-use piping::Piping;
 
 pub(super) struct Sender {
     peer: Rank,
@@ -51,11 +49,6 @@ pub(super) struct Sender {
     /// Messages whose header is written and whose payload goes through the ring, one after another.
     streams: VecDeque<Stream>,
     offers: Slab<Offer>,
-    /// Offers that go through pipes, one after another; pieces put there, and taken out by the neighbour.
-    piping: VecDeque<Piping>,
-    inlet: Attempt<Inlet>,
-    pieces_put: u64,
-    pieces_taken: u64,
     /// Which words say that a message may be read, one bit each.
     open: u64,
     serial: u64,
@@ -97,17 +90,11 @@ struct Offer {
     /// The word that says that it may be read, and what it holds then.
     word: Option<(usize, u64)>,
     is_written: bool,
-    /// Whether it was asked for in pipes.
-    is_piped: bool,
 }
 
 impl Reply {
     pub(super) fn grant(number: u32) -> Self {
         Self { kind: Kind::Grant, number }
-    }
-
-    pub(super) fn pipe(number: u32) -> Self {
-        Self { kind: Kind::Pipe, number }
     }
 
     pub(super) fn read(number: u32) -> Self {
@@ -150,10 +137,6 @@ impl Sender {
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             offers: Slab::new(),
-            piping: VecDeque::new(),
-            inlet: Attempt::Untried,
-            pieces_put: 0,
-            pieces_taken: 0,
             open: 0,
             serial: 0,
             operations: Slab::new(),
@@ -249,15 +232,7 @@ impl Sender {
     /// Whether nothing waits for room.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.streams.is_empty() && self.piping.is_empty()
-    }
-
-    /// Whether something waits for room that somebody will need.
-    pub(super) fn has_queued(&self) -> bool {
-        let is_needed = |piping: &Piping| {
-            self.offers.get(piping.number as usize).is_some_and(|offer| offer.message.operation.is_some())
-        };
-        !self.queue.is_empty() || !self.streams.is_empty() || self.piping.iter().any(is_needed)
+        self.queue.is_empty() && self.streams.is_empty()
     }
 
     #[inline]
@@ -289,8 +264,7 @@ impl Sender {
             self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
             let word = self.may_be_open(bytes).then(|| self.open_word());
-            let number =
-                self.offers.insert(Offer { message, word, is_written: false, is_piped: false }) as u32;
+            let number = self.offers.insert(Offer { message, word, is_written: false }) as u32;
             self.queue.push_back(Queued::Offer(head, number));
         }
         self.flush(counts);
@@ -308,14 +282,13 @@ impl Sender {
     /// Writes what finds room, without looking for more of it.
     fn flush(&mut self, counts: &mut Statistics) {
         while self.position - self.cells_taken < CELLS {
-            if self.is_piece_due() && (self.write_piece(counts) || self.pipe_piece()) {
+            if self.is_piece_due() && self.write_piece(counts) {
                 continue;
             }
             let Some(queued) = self.queue.pop_front() else { break };
             self.write_queued(queued, counts);
         }
         while self.has_cell_for_piece() && self.write_piece(counts) {}
-        while self.has_cell_for_piece() && self.pipe_piece() {}
     }
 
     fn write_queued(&mut self, queued: Queued, counts: &mut Statistics) {

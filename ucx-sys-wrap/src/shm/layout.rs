@@ -22,7 +22,7 @@ pub(super) const MARK_AT: usize = 40;
 pub(super) const SLEEP_AT: usize = 128;
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
-pub(super) const VERSION: u64 = 9;
+pub(super) const VERSION: u64 = 10;
 
 /// Bytes of the fixed part of a block: small messages and acknowledgements.
 const BLOCK_FIXED_BYTES: usize = 48 << 10;

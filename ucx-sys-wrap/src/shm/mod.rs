@@ -37,9 +37,6 @@ mod credentials;
 mod layout;
 mod mapping;
 mod neighbourhood;
-mod pipes;
-#[cfg(test)]
-mod pipes_tests;
 mod process;
 mod records;
 mod regime;
@@ -58,7 +55,6 @@ pub use layout::{Layout, SLOTS_BYTES};
 pub(crate) use mapping::Mapping;
 pub use neighbourhood::Neighbourhood;
 pub(crate) use neighbourhood::{GIVEN, Gift, Prepared};
-pub(crate) use pipes::{Attempt, Inlet, Outlet, PIPED_BYTES, PIPES};
 pub use records::Records;
 pub use segment::{OwnSegment, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};

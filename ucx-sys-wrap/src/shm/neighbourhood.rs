@@ -9,7 +9,6 @@ use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::bell::{Bell, Cord};
 use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
-use super::pipes::{Inlet, Words};
 use super::process::Process;
 use super::segment::{OwnBlock, OwnSegment, PeerSegment, peer_block};
 use crate::{Error, Rank, Result};
@@ -205,11 +204,6 @@ impl Neighbourhood {
     pub fn read_memory(&self, place: usize, spans: [(usize, usize); 3], into: &mut [IoSliceMut<'_>]) -> bool {
         let process = self.neighbour(place).and_then(|neighbour| neighbour.process.as_ref());
         process.is_some_and(|process| process.read(spans, into))
-    }
-
-    /// The sender's side of the pipes that the rank at `place` has made, by its words.
-    pub(super) fn inlet(&self, place: usize, words: Words) -> Option<Inlet> {
-        Inlet::new(self.neighbour(place)?.process.as_ref()?, words)
     }
 
     /// Says that this rank is about to sleep: neighbours that publish something from now on ring its bell,

@@ -12,12 +12,10 @@
 
 use std::ffi::{c_int, c_ulong};
 use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::area::LINE_BYTES;
 use super::layout::{ADDRESS_AT, MARK_AT};
@@ -63,21 +61,6 @@ impl Process {
         let process =
             Self { number, address, mark: header.load(MARK_AT), found_in: AtomicU64::new(u64::MAX) };
         (number > 0 && process.read_marked([(0, 0); MAX_SPANS], &mut [])).then_some(process)
-    }
-
-    /// Copies of descriptors of the process, by their numbers there; `None` if the system does not give them
-    /// all.
-    pub(super) fn descriptors<const COUNT: usize>(
-        &self,
-        numbers: [c_int; COUNT],
-    ) -> Option<[OwnedFd; COUNT]> {
-        let number = Pid::from_raw(self.number)?;
-        let process = pidfd_open(number, PidfdFlags::empty()).ok()?;
-        let copies = numbers.map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
-        // It had this number when it was opened, if it has it still.
-        let is_it = self.read_marked([(0, 0); MAX_SPANS], &mut []);
-        let copies: Option<Vec<OwnedFd>> = copies.into_iter().collect();
-        copies.filter(|_| is_it)?.try_into().ok()
     }
 
     /// Copies from all spans to all of `into`, which are three places at most; says whether every byte was.

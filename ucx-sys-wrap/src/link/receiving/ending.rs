@@ -20,7 +20,7 @@ impl Receiver {
     ) -> bool {
         self.receives.forget_incomplete();
         let granted = self.granted.drain().filter_map(|(_, granted)| granted.receive);
-        let read = self.reads.drain(..).chain(self.piped.drain(..)).filter_map(|reading| reading.receive);
+        let read = self.reads.drain(..).filter_map(|reading| reading.receive);
         let streamed = self.streams.drain(..).filter_map(|stream| match stream.target {
             Target::Posted(key) => Some(key),
             Target::Kept(_) | Target::Discarded => None,
@@ -50,6 +50,5 @@ impl Receiver {
         self.receives.forget_all();
         self.streams.clear();
         self.reads.clear();
-        self.piped.clear();
     }
 }

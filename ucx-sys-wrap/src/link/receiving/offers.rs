@@ -144,7 +144,7 @@ impl Receiver {
             self.receives.end(key, Ok(head.arrival()));
             sender.answer(Reply::read(place.number), counts);
         } else {
-            self.granted.insert(place.number, Granted { head, receive: Some(key), trial: None });
+            self.granted.insert(place.number, Granted { head, receive: Some(key) });
             sender.answer(Reply::grant(place.number), counts);
         }
     }

@@ -1,12 +1,11 @@
-//! Long messages: which way they take, and how they are read from the sender's memory: piece by piece, a
-//! piece a turn, so that others are not kept waiting.
+//! Long messages: whether they are read from the sender's memory or come through the ring, and how they are
+//! read: piece by piece, a piece a turn, so that others are not kept waiting.
 
+use super::super::OPEN_MESSAGES;
 use super::super::cell::{Head, Place};
 use super::super::sending::{Reply, Sender};
-use super::super::{OPEN_MESSAGES, PIPES_AT};
+use super::Receiver;
 use super::offers::read_memory;
-use super::ways::{Class, Trial, Way};
-use super::{Granted, Receiver};
 use crate::Statistics;
 use crate::buffer::HUGE_PAGE_BYTES;
 
@@ -14,10 +13,15 @@ use crate::buffer::HUGE_PAGE_BYTES;
 /// ms. Pieces of 1 MiB took 1.05 of the time at 2 MiB, and 1.1 to 1.3 at 16 MiB.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 
-/// Longer messages are worth a choice of ways.
+/// Longer messages are read in more than one turn, or come through the ring. Others are read at once.
 const LONG_BYTES: usize = 1 << 20;
 
-/// A message of which `done` bytes are read, from memory or from pipes.
+/// A message on ordinary pages comes through the ring unless it is longer than so many rings. The kernel looks
+/// such pages up one by one, which takes longer than the second copy. But through a small ring the two ranks
+/// wait for each other too often.
+const MOST_RINGS: usize = 8;
+
+/// A message of which `done` bytes are read.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub(super) head: Head,
@@ -25,18 +29,15 @@ pub(super) struct Reading {
     pub(super) done: usize,
     /// `None` once its receive has been canceled.
     pub(super) receive: Option<usize>,
-    pub(super) trial: Trial,
 }
 
 impl Receiver {
-    /// Whether a message is long: it may take another way than one that is read at once, and more than a
-    /// turn.
+    /// Whether a message is long: it is not read at once, in the turn in which it is matched.
     pub(super) fn is_long(&self, head: &Head) -> bool {
         head.bytes() > self.piece_bytes.min(LONG_BYTES)
     }
 
-    /// Has an offered message come to the posted receive `key`, the way that is the fastest of those that are
-    /// possible.
+    /// Has a long message that is offered come to the posted receive `key`.
     pub(super) fn begin_read(
         &mut self,
         key: usize,
@@ -44,40 +45,27 @@ impl Receiver {
         sender: &mut Sender,
         counts: &mut Statistics,
     ) {
-        if !self.may_read || place.word >= OPEN_MESSAGES {
-            return self.settle(false, key, (head, place), sender, counts);
+        if self.may_read && place.word < OPEN_MESSAGES && self.is_faster_read(key, &head, &place) {
+            self.reads.push_back(Reading { head, place, done: 0, receive: Some(key) });
+        } else {
+            self.settle(false, key, (head, place), sender, counts);
         }
-        let into = self.receives.places(key, &head, 0, head.bytes());
-        let theirs = place.addresses.into_iter().zip(head.lengths);
-        let on_small_pages = on_small_pages(into.iter().map(|place| (place.as_ptr().addr(), place.len())));
-        let class = Class::new(head.bytes(), on_small_pages.max(self::on_small_pages(theirs)));
-        drop(into);
-        let mut trial = self.ways.choose(class, head.bytes(), self.outlet.may_be_open());
-        if trial.way == Way::Pipe && self.outlet.invite(&self.neighbourhood, self.place, PIPES_AT).is_none() {
-            trial = self.ways.choose(class, head.bytes(), false);
-        }
-        let reading = Reading { head, place, done: 0, receive: Some(key), trial };
-        match trial.way {
-            Way::Read => self.reads.push_back(reading),
-            Way::Pipe => {
-                self.piped.push_back(reading);
-                sender.answer(Reply::pipe(place.number), counts);
-            }
-            Way::Ring => {
-                self.granted.insert(place.number, Granted { head, receive: Some(key), trial: Some(trial) });
-                sender.answer(Reply::grant(place.number), counts);
-            }
-        }
+    }
+
+    /// Whether it is faster to read a message than to have it come through the ring.
+    fn is_faster_read(&mut self, key: usize, head: &Head, place: &Place) -> bool {
+        let bytes = head.bytes();
+        let into = self.receives.places(key, head, 0, bytes);
+        let ours = on_small_pages(into.iter().map(|place| (place.as_ptr().addr(), place.len())));
+        let theirs = on_small_pages(place.addresses.into_iter().zip(head.lengths));
+        bytes <= LONG_BYTES || bytes / MOST_RINGS > self.ring.bytes() || 2 * ours.max(theirs) <= bytes
     }
 
     /// Reads the next piece of the first of these messages, unless it could not be answered. Says whether
     /// anything moved.
     pub(in super::super) fn read_on(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
-        let Some(reading) = self.reads.front_mut() else { return false };
-        if reading.done == 0 {
-            reading.trial.begin();
-        }
-        let Reading { head, place, done, receive, trial } = *reading;
+        let Some(reading) = self.reads.front() else { return false };
+        let Reading { head, place, done, receive } = *reading;
         let Some(key) = receive else {
             self.reads.pop_front();
             sender.answer(Reply::refusal(place.number), counts);
@@ -97,9 +85,6 @@ impl Receiver {
             Some(reading) if is_read && end < head.bytes() => reading.done = end,
             _ => {
                 self.reads.pop_front();
-                if is_read {
-                    self.ways.learn(trial);
-                }
                 self.settle(is_read, key, (head, place), sender, counts);
             }
         }

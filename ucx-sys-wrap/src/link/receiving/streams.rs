@@ -2,7 +2,6 @@
 
 use super::super::cell::{Head, INLINE_BYTES, Kind, Line};
 use super::super::payload::read_ring;
-use super::ways::Trial;
 use super::{Granted, HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{MAX_EAGER_BYTES, cost};
 use crate::shm::LINE_BYTES;
@@ -15,7 +14,6 @@ pub(super) struct Stream {
     received: usize,
     pub(super) target: Target,
     is_eager: bool,
-    trial: Option<Trial>,
 }
 
 impl Receiver {
@@ -36,7 +34,7 @@ impl Receiver {
             Target::Kept(_) => Target::Kept(self.receives.keep(head, Vec::new())),
             target => target,
         };
-        self.streams.push_back(Stream { head, bytes, received: 0, target, is_eager: true, trial: None });
+        self.streams.push_back(Stream { head, bytes, received: 0, target, is_eager: true });
         if first == 0 {
             return Ok(());
         }
@@ -56,12 +54,11 @@ impl Receiver {
 
     pub(super) fn take_data(&mut self, number: u64, counts: &mut Statistics) -> Result<()> {
         let number = self.number(number)?;
-        let granted = self.granted.remove(&number).or_else(|| self.give_up_pipes(number));
-        let Some(Granted { head, receive, trial }) = granted else {
+        let Some(Granted { head, receive }) = self.granted.remove(&number) else {
             return Err(self.refusal(format!("data for offer {number}, which was not granted")));
         };
         let target = receive.map_or(Target::Discarded, Target::Posted);
-        let stream = Stream { head, bytes: head.bytes(), received: 0, target, is_eager: false, trial };
+        let stream = Stream { head, bytes: head.bytes(), received: 0, target, is_eager: false };
         if stream.bytes == 0 {
             self.finish_stream(stream, counts);
         } else {
@@ -80,9 +77,6 @@ impl Receiver {
             return Err(self.refusal(format!("a piece of {count} bytes, expected 1 to {left}")));
         }
         let (start, end) = (stream.received, stream.received + count);
-        if let Some(trial) = stream.trial.as_mut().filter(|_| start == 0) {
-            trial.begin();
-        }
         let (head, target) = (stream.head, stream.target);
         stream.received = end;
         match target {
@@ -121,9 +115,6 @@ impl Receiver {
         }
         if let Target::Posted(key) = stream.target {
             counts.messages_received += 1;
-            if let Some(trial) = stream.trial {
-                self.ways.learn(trial);
-            }
             self.receives.end(key, Ok(stream.head.arrival()));
         }
     }

@@ -16,7 +16,6 @@ impl Sender {
         let Some(offer) = is_written.then(|| self.offers.try_remove(number as usize)).flatten() else {
             return Err(self.refusal(format!("an answer to offer {number}, which is none")));
         };
-        self.piping.retain(|piping| piping.number != number);
         // The neighbour reads no more of it: the word may say what it likes until it stands for another
         // message.
         if let Some((word, _)) = offer.word {
@@ -94,7 +93,6 @@ impl Sender {
                 self.end(message, Err(error.clone()));
             }
         }
-        self.piping.clear();
         for stream in std::mem::take(&mut self.streams) {
             self.end(stream, Err(error.clone()));
         }

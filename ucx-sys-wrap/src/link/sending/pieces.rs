@@ -79,7 +79,7 @@ impl Sender {
         if self.position < self.piece_due {
             return false;
         }
-        let waits = !(self.streams.is_empty() && self.piping.is_empty());
+        let waits = !self.streams.is_empty();
         if !waits {
             self.put_off_piece();
         }

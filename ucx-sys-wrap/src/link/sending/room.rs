@@ -1,9 +1,7 @@
 //! Room: what the neighbour has taken of what was sent to it.
 
 use super::super::cell::{CELLS, POCKET_BYTES, POCKETED_BYTES};
-use super::super::{
-    CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, PIECES_TAKEN_AT, POCKET_TAKEN_AT, RING_TAKEN_AT,
-};
+use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, POCKET_TAKEN_AT, RING_TAKEN_AT};
 use super::Sender;
 use crate::Result;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
@@ -87,21 +85,19 @@ impl Sender {
         let cells = self.theirs.load(CELLS_TAKEN_AT);
         let ring = self.theirs.load(RING_TAKEN_AT);
         let eager = self.theirs.load(EAGER_TAKEN_AT);
-        let pieces = self.theirs.load(PIECES_TAKEN_AT);
         let pocket = self.theirs.load(POCKET_TAKEN_AT);
         let is_true = (self.cells_taken..=self.position).contains(&cells)
             && (self.ring_taken..=self.ring_written).contains(&ring)
             && (self.eager_taken..=self.eager_sent).contains(&eager)
-            && (self.pieces_taken..=self.pieces_put).contains(&pieces)
             && (self.pocket_taken..=self.pocket_written).contains(&pocket);
         if !is_true {
             let what = format!(
-                "acknowledgements of {cells} cells, {ring}, {pocket} and {eager} bytes and {pieces} pieces, of {}, {}, {}, {} and {} sent",
-                self.position, self.ring_written, self.pocket_written, self.eager_sent, self.pieces_put
+                "acknowledgements of {cells} cells, {ring}, {pocket} and {eager} bytes, of {}, {}, {} and {} sent",
+                self.position, self.ring_written, self.pocket_written, self.eager_sent
             );
             return Err(self.refusal(what));
         }
-        (self.cells_taken, self.eager_taken, self.pieces_taken) = (cells, eager, pieces);
+        (self.cells_taken, self.eager_taken) = (cells, eager);
         (self.ring_taken, self.pocket_taken) = (ring, pocket);
         Ok(())
     }
