@@ -1,22 +1,21 @@
-//! Cells: nine lines with a stamp in the first word, which is written last.
+//! Cells: two lines, with a stamp in the first word, which is written last.
 //!
-//! | word of the first line | message | short | long | offer | piece | others |
+//! | word of the first line | message | short, middling | long | offer | piece | others |
 //! | --- | --- | --- | --- | --- | --- | --- |
 //! | 0 | stamp: 32 bits of the cell's number plus one, 8 bits of kind, 8 of the number of parts, 16 extra | extra: bytes | extra: lines of its first piece, already in the ring | as message | as message | as message |
 //! | 1 | tag | tag | tag | tag | bytes | number of the offer |
-//! | 2, 3 | signature | the first 48 bytes | signature | signature | | |
-//! | 4 | mark | | mark | mark | | |
-//! | 5 | three lengths of 16 bits | | length | length | | |
-//! | 6, 7 | the first 16 bytes | | lengths | lengths | | |
+//! | 2, 3 | signature | payload | signature | signature | | |
+//! | 4 | mark | payload | mark | mark | | |
+//! | 5 | three lengths of 16 bits | payload | length | length | | |
+//! | 6, 7 | payload | payload | lengths | lengths | | |
 //!
-//! Behind it, a message has the rest of its payload; an offer has its number, the word that says whether its
-//! memory may be read (or 64), the serial number that it then holds, zero, and three addresses.
+//! The second line is payload too; that of an offer has its number, the word that says whether its memory may
+//! be read (or 64), the serial number that it then holds, zero, and three addresses.
 //!
-//! A message is short when it has one part, and signature and mark of the last message, long or offer before
-//! it (zeros before the first): so up to 48 bytes lie in the line of the stamp. If it does not fit its cell,
-//! it is *middling* up to 32 KiB: the cell says its tag, and its bytes in the extra bits, and all of them lie
-//! in the ring already, or in the pocket. Of an offer that is short all lies there: tag, length, number,
-//! word, serial number and address.
+//! A message of up to 2 KiB lies in its cell if it fits what the table calls payload there, else in the pocket.
+//! A message is *short* when it has one part, and signature and mark of the last message, long or offer before
+//! it (zeros before the first). It is *middling* when, likewise, it is too long for its cell and for the pocket,
+//! or finds the pocket full: all its bytes, up to 32 KiB, lie in the ring already.
 
 use std::ops::Range;
 
@@ -24,21 +23,20 @@ use crate::limits::MAX_MESSAGE_BYTES;
 use crate::{Arrival, Envelope, Mark, Rank, Signature, Tag};
 
 pub(super) const CELLS: u64 = 64;
-pub(super) const CELL_BYTES: usize = 576;
+pub(super) const CELL_BYTES: usize = 128;
 
-/// Payload in the first line, and in a cell.
-pub(super) const FIRST_BYTES: usize = 16;
-pub(super) const INLINE_BYTES: usize = FIRST_BYTES + CELL_BYTES - 64;
-
-/// Where the payload of a short message begins in its cell.
+/// Where the payload of a message and of a short one begins in its cell, and how much fits there.
+pub(super) const MESSAGE_AT: usize = 48;
+pub(super) const MESSAGE_BYTES: usize = CELL_BYTES - MESSAGE_AT;
 pub(super) const SHORT_AT: usize = 16;
-const _: () = assert!(SHORT_AT + INLINE_BYTES <= CELL_BYTES);
+pub(super) const SHORT_BYTES: usize = CELL_BYTES - SHORT_AT;
 
 /// The longest message that lies in the ring as a whole.
 pub(super) const MIDDLING_BYTES: usize = 32 << 10;
 
-/// The pocket, and the longest message that lies there.
-pub(super) const POCKET_BYTES: usize = 8 << 10;
+/// The pocket, and the longest message that lies there. Cells and pocket together fit the first cache of a
+/// processor.
+pub(super) const POCKET_BYTES: usize = 16 << 10;
 pub(super) const POCKETED_BYTES: usize = 2 << 10;
 
 /// A line, as words.
@@ -59,12 +57,8 @@ pub(super) enum Kind {
     Refusal = 8,
     /// A message of one part that says of itself only what differs from the one before.
     Short = 9,
-    /// Likewise an offer.
-    ShortOffer = 10,
     /// A message like a short one, whose payload lies in the ring as a whole.
-    Middling = 11,
-    /// A message like a short one, whose payload lies in the pocket.
-    Pocketed = 14,
+    Middling = 10,
 }
 
 /// What a message says about itself.
@@ -104,9 +98,7 @@ impl Kind {
             7 => Self::Data,
             8 => Self::Refusal,
             9 => Self::Short,
-            10 => Self::ShortOffer,
-            11 => Self::Middling,
-            14 => Self::Pocketed,
+            10 => Self::Middling,
             _ => return None,
         })
     }
@@ -137,7 +129,7 @@ pub(super) fn stamp(position: u64, kind: Kind, parts: usize, extra: u16) -> u64 
 pub(super) fn read_stamp(stamp: u64) -> Result<(Kind, u16), String> {
     match Kind::decode((stamp >> 32) as u8) {
         Some(kind) => Ok((kind, (stamp >> 48) as u16)),
-        None => Err(format!("a cell of kind {}, expected 1 to 14", (stamp >> 32) as u8)),
+        None => Err(format!("a cell of kind {}, expected 1 to 10", (stamp >> 32) as u8)),
     }
 }
 
@@ -169,41 +161,19 @@ impl Head {
         Arrival { mark: self.mark, lengths: self.lengths().iter().copied().collect() }
     }
 
-    /// The first line of a message whose payload begins with `first`.
+    /// What the first line of a message says behind the stamp.
     #[inline]
-    pub(super) fn inline_line(&self, first: [u8; FIRST_BYTES]) -> Line {
+    pub(super) fn message_words(&self) -> [u64; 5] {
         let [a, b, c] = self.lengths.map(|length| length as u64 & 0xffff);
-        let whole = u128::from_le_bytes(first);
-        let (low, high) = (whole as u64, (whole >> 64) as u64);
         let [left, right] = self.signature.words();
-        [0, self.tag.0, left, right, self.mark.0, a | b << 16 | c << 32, low, high]
+        [self.tag.0, left, right, self.mark.0, a | b << 16 | c << 32]
     }
 
-    /// The first line of a long message or an offer.
-    pub(super) fn long_line(&self) -> Line {
+    /// What the first line of a long message or an offer says behind the stamp.
+    pub(super) fn long_words(&self) -> [u64; 7] {
         let [a, b, c] = self.lengths.map(|length| length as u64);
         let [left, right] = self.signature.words();
-        [0, self.tag.0, left, right, self.mark.0, a, b, c]
-    }
-
-    /// The only line of a short offer, whose memory lies at `place`.
-    pub(super) fn short_offer_line(&self, place: &Place) -> Line {
-        let [number, word, serial, _, address, ..] = place.line();
-        [0, self.tag.0, self.lengths[0] as u64, number, word, serial, address, 0]
-    }
-
-    /// What the line of a short offer says, which `peer` has written after a message of this signature and
-    /// mark.
-    pub(super) fn decode_short_offer(
-        line: &Line,
-        (signature, mark): (Signature, Mark),
-        peer: Rank,
-    ) -> Result<(Self, Place), String> {
-        let [_, tag, length, number, word, serial, address, _] = *line;
-        let [left, right] = signature.words();
-        let long = [1 << 40, tag, left, right, mark.0, length, 0, 0];
-        let place = [number, word, serial, 0, address, 0, 0, 0];
-        Ok((Self::decode(&long, Kind::Offer, peer)?, Place::decode(&place)?))
+        [self.tag.0, left, right, self.mark.0, a, b, c]
     }
 
     /// What the first line of a cell of this kind says, which `peer` has written.
@@ -212,7 +182,7 @@ impl Head {
         let parts = usize::from((line[0] >> 40) as u8);
         let [.., a, b, c] = *line;
         let (lengths, most) = match kind {
-            Kind::Message => ([a & 0xffff, a >> 16 & 0xffff, a >> 32 & 0xffff], INLINE_BYTES as u64),
+            Kind::Message => ([a & 0xffff, a >> 16 & 0xffff, a >> 32 & 0xffff], POCKETED_BYTES as u64),
             _ => ([a, b, c], MAX_MESSAGE_BYTES),
         };
         let tag = Tag(line[1]);
@@ -280,20 +250,16 @@ mod tests {
             let envelope = Envelope { tag: Tag::new(Rank(3), 1, 2, round), signature: Signature(signature), mark: Mark(mark) };
             let head = Head::new(envelope, lengths.iter().copied());
             prop_assert_eq!(head.lengths(), &lengths[..]);
-            for (kind, mut line) in [(Kind::Message, head.inline_line([7; 16])), (Kind::Long, head.long_line()), (Kind::Offer, head.long_line())] {
-                line[0] = stamp(9, kind, head.parts, 5);
+            let [tag, left, right, mark, packed] = head.message_words();
+            let message = [tag, left, right, mark, packed, 7, 7];
+            for (kind, words) in [(Kind::Message, message), (Kind::Long, head.long_words()), (Kind::Offer, head.long_words())] {
+                let mut line = [stamp(9, kind, head.parts, 5); 8];
+                line[1..].copy_from_slice(&words);
                 prop_assert!(is_stamped(line[0], 9) && !is_stamped(line[0], 9 + CELLS));
                 prop_assert_eq!(read_stamp(line[0]), Ok((kind, 5)));
                 prop_assert_eq!(Head::decode(&line, kind, Rank(3)), Ok(head));
                 prop_assert!(Head::decode(&line, kind, Rank(2)).is_err());
             }
-            let place = Place { number: round, word: 5, serial: mark, addresses: [usize::MAX, 0, 0] };
-            let line = head.short_offer_line(&place);
-            let last = (head.signature, head.mark);
-            if head.parts == 1 {
-                prop_assert_eq!(Head::decode_short_offer(&line, last, Rank(3)), Ok((head, place)));
-            }
-            prop_assert!(Head::decode_short_offer(&line, last, Rank(2)).is_err());
         }
 
         #[test]
@@ -306,12 +272,9 @@ mod tests {
             }
             for kind in [Kind::Message, Kind::Long, Kind::Offer] {
                 if let Ok(head) = Head::decode(&line, kind, Rank(1)) {
-                    let most = if kind == Kind::Message { INLINE_BYTES } else { MAX_MESSAGE_BYTES as usize };
+                    let most = if kind == Kind::Message { POCKETED_BYTES } else { MAX_MESSAGE_BYTES as usize };
                     prop_assert!(head.bytes() <= most && head.parts <= 3);
                 }
-            }
-            if let Ok((head, place)) = Head::decode_short_offer(&line, Default::default(), Rank(1)) {
-                prop_assert!(head.bytes() <= MAX_MESSAGE_BYTES as usize && head.parts == 1 && place.word <= Place::NO_WORD);
             }
             let _ = (Place::decode(&line), read_stamp(line[3]));
         }
@@ -346,10 +309,12 @@ mod tests {
     fn places_come_back() {
         let place = Place { number: 7, word: 63, serial: 1 << 40, addresses: [1, 2, usize::MAX] };
         assert_eq!(Place::decode(&place.line()), Ok(place));
-        assert_eq!(Kind::decode(0), None);
-        assert_eq!(Kind::decode(10), Some(Kind::ShortOffer));
-        assert_eq!(Kind::decode(11), Some(Kind::Middling));
-        assert_eq!(Kind::decode(14), Some(Kind::Pocketed));
-        assert_eq!(Kind::decode(15), None);
+    }
+
+    #[test]
+    fn kinds_come_back() {
+        for byte in 0..=255 {
+            assert_eq!(Kind::decode(byte).map_or(0, |kind| kind as u8), if byte <= 10 { byte } else { 0 });
+        }
     }
 }

@@ -81,8 +81,7 @@ impl Bench {
         Some(())
     }
 
-    /// The cell of a message, short, middling, long or offered at length or shortly, that is right but for
-    /// its lengths.
+    /// The cell of a message, short, middling, long or offered, that is right but for its lengths.
     fn write_message(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (kind, round, parts, extra) = (bytes.byte()?, bytes.byte()?, bytes.byte()?, bytes.byte()?);
         let mut lengths = [0u64; 3];
@@ -96,29 +95,20 @@ impl Bench {
         if kind % 3 == 2 {
             let at = CELLS_AT + offset_of(self.position) + 64;
             let [number, word, serial] = [bytes.byte()?, bytes.byte()? % 66, bytes.byte()?].map(u64::from);
-            let address = self.address();
+            let address = self.offered.as_ptr().addr() as u64;
             let place = [number, word, serial, 0, address, address, address];
             for (word, value) in self.theirs.line(at).iter().zip(place) {
                 word.store(value, Ordering::Relaxed);
             }
         }
         if kind.is_multiple_of(7) {
-            self.publish([9, 11, 14][usize::from(extra % 3)], 1, tail[0] & 0xffff, [tag.0, 1, 2, 3, 4, 5, 6]);
-            return Some(());
-        }
-        if kind.is_multiple_of(5) {
-            let [number, word, serial] = [bytes.byte()?, bytes.byte()? % 66, bytes.byte()?].map(u64::from);
-            self.publish(10, 1, extra.into(), [tag.0, lengths[0], number, word, serial, self.address(), 0]);
+            self.publish([9, 10][usize::from(extra % 2)], 1, tail[0] & 0xffff, [tag.0, 1, 2, 3, 4, 5, 6]);
             return Some(());
         }
         let kind = [1, 2, 4][usize::from(kind % 3)];
         let line = [tag.0, half, half, mark.0, tail[0], tail[1], tail[2]];
         self.publish(kind, u64::from(parts % 4), u64::from(extra), line);
         Some(())
-    }
-
-    fn address(&self) -> u64 {
-        self.offered.as_ptr().addr() as u64
     }
 
     /// Any cell at all: its kind, its extra bits, its words, and which of them are small.
@@ -255,8 +245,21 @@ mod tests {
     use std::io::IoSliceMut;
 
     use super::super::LEAST_OPEN;
-    use super::super::cell::Kind;
+    use super::super::cell::{Kind, Place};
     use super::*;
+
+    impl Bench {
+        /// Has the neighbour offer a message of one part, in the first word.
+        fn offer(&mut self, length: usize, place: Place) {
+            self.theirs.word(OPEN_AT).store(place.serial, Ordering::Release);
+            let second = self.theirs.line(CELLS_AT + offset_of(self.position) + 64);
+            for (word, value) in second.iter().zip(place.line()) {
+                word.store(value, Ordering::Relaxed);
+            }
+            let tag = envelope(PEER, 0).tag.0;
+            self.publish(Kind::Offer as u64, 1, 0, [tag, 0, 0, 0, length as u64, 0, 0]);
+        }
+    }
 
     #[test]
     fn a_false_answer_is_the_last_cell_that_is_taken() {
@@ -282,14 +285,9 @@ mod tests {
             let span = [(memory.as_ptr().addr(), 1), (0, 0), (0, 0)];
             let is_read =
                 bench._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]) && may_be_read;
-            let (number, word, serial, address) = (0, 0, 7, memory.as_ptr().addr() as u64);
-            bench.theirs.word(OPEN_AT).store(serial, Ordering::Release);
-            let tag = envelope(PEER, 0).tag.0;
-            bench.publish(
-                Kind::ShortOffer as u64,
-                1,
-                0,
-                [tag, length as u64, number, word, serial, address, 0],
+            bench.offer(
+                length,
+                Place { serial: 7, addresses: [memory.as_ptr().addr(), 0, 0], ..Place::default() },
             );
             for _ in 0..3 {
                 bench.link.poll(1 << 20, &mut bench.statistics).unwrap();

@@ -9,16 +9,16 @@
 //! | 8..16 | not zero if this rank can read the neighbour's memory |
 //! | 128..160 | acknowledged since the beginning: cells, bytes of the ring, bytes sent without asking, bytes of the pocket |
 //! | 256..768 | 64 words: the serial number of a message whose memory may be read, or one that is over; else zero |
-//! | 4096..40960 | 64 cells of 576 bytes, see `cell.rs` |
-//! | 40960..49152 | the pocket, a small ring of payload |
-//! | 49152.. | the ring of payload, a power of two |
+//! | 4096..12288 | 64 cells of 128 bytes, see `cell.rs` |
+//! | 12288..28672 | the pocket, a small ring of payload |
+//! | 28672.. | the ring of payload, a power of two |
 //!
 //! A message takes one of these ways:
 //!
-//! 1. Up to 528 bytes lie in a cell, the first 16 in the line of its header, or the first 48 where the
-//!    message says of itself what the one before has said. One copy in, one copy out. Where it has one part
-//!    and likewise says nothing new, 257 bytes to 2 KiB lie in the pocket, and up to 32 KiB in the ring as a
-//!    whole: as much work, and the same copies. What finds the pocket full lies in a cell or in the ring.
+//! 1. Up to 2 KiB lie in a cell or in the pocket: 80 bytes in the cell, or 112 where the message has one part
+//!    and says of itself what the one before has said, and what is longer in the pocket. One copy in, one copy
+//!    out. Where it likewise says nothing new, what finds the pocket full or is longer, up to 32 KiB, lies in
+//!    the ring as a whole: as much work, and the same copies.
 //! 2. Up to [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES) it goes through the ring in pieces, each
 //!    announced by a cell. One copy in, one copy out. Above 8 KiB this and the ring as a whole are only for
 //!    messages that could not be read otherwise, or to a neighbour that has received all before: another copy
@@ -82,7 +82,7 @@ const EAGER_TAKEN_AT: usize = 144;
 const POCKET_TAKEN_AT: usize = 152;
 const OPEN_AT: usize = 256;
 const CELLS_AT: usize = 4096;
-const POCKET_AT: usize = 40960;
+const POCKET_AT: usize = 12288;
 
 /// Messages whose memory may be read at the same time.
 const OPEN_MESSAGES: usize = 64;

@@ -1,20 +1,7 @@
 //! The payload of a message on its way out, and the ring that it goes through.
 
-use std::time::Instant;
-
-use crate::shm::{LINE_BYTES, OwnArea, PeerArea, blocks};
+use crate::shm::{OwnArea, PeerArea, Regime, TELLING_BYTES, blocks};
 use crate::transport::SendParts;
-
-/// Nanoseconds a line above which an ordinary copy into the ring is slow: the lines come from the other
-/// processor's cache at that price, which stores past the caches do not pay.
-const SLOW_LINE: u64 = 14;
-
-/// Pieces that are timed before it is decided how the next are copied.
-const TIMED: u32 = 4;
-const DECIDED: u32 = 256;
-
-/// A piece of fewer bytes says little about the price of a line.
-const LEAST_TIMED: usize = 8 << 10;
 
 /// The payload of a message that is being sent.
 pub(super) enum Payload {
@@ -62,23 +49,16 @@ impl Payload {
     }
 }
 
-/// Copies into this rank's ring, the way that is faster now.
+/// Copies into this rank's ring, past the caches where that is faster.
 pub(super) struct RingWriter {
     ring: OwnArea,
-    /// Bytes of ordinary copies that say nothing yet: once round the ring, whose lines lie in memory after
-    /// stores past the caches, and whose pages are not there at first.
-    untold: usize,
-    /// Pieces until the next decision, and how they are copied.
-    left: u32,
-    is_streaming: bool,
-    /// The least price of a line in the pieces that were timed, in nanoseconds.
-    cheapest: u64,
+    regime: Regime,
 }
 
 impl RingWriter {
     pub(super) fn new(ring: OwnArea) -> Self {
-        let untold = ring.bytes();
-        Self { ring, untold, left: TIMED, is_streaming: false, cheapest: u64::MAX }
+        let regime = Regime::new(ring.bytes());
+        Self { ring, regime }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -87,76 +67,50 @@ impl RingWriter {
 
     /// Copies bytes `start..end` of the payload to `position` of the ring, which counts on.
     pub(super) fn write(&mut self, position: u64, payload: &Payload, start: usize, end: usize) {
-        let begun = self.begin(end - start);
-        let mut position = position;
-        payload.stretches(start, end, |stretch| {
-            self.copy(position, stretch, self.is_streaming, |ring, offset, bytes| {
-                blocks::write(ring, offset, bytes, false)
+        let Self { ring, regime } = self;
+        regime.time(end - start, |streams| {
+            let mut position = position;
+            payload.stretches(start, end, |stretch| {
+                put(ring, position, stretch, |offset, bytes| blocks::write(ring, offset, bytes, streams));
+                position += stretch.len() as u64;
             });
-            position += stretch.len() as u64;
-        });
-        self.end(end - start, begun);
-    }
-
-    /// As [`write`](Self::write), for up to 32 KiB. No lines are asked for ahead: on an EPYC that takes
-    /// longer than it spares.
-    #[inline]
-    pub(super) fn write_little(&mut self, position: u64, bytes: &[u8]) {
-        if bytes.len() < LEAST_TIMED {
-            self.copy(position, bytes, false, OwnArea::write_wide);
-            return;
-        }
-        let begun = self.begin(bytes.len());
-        self.copy(position, bytes, self.is_streaming, OwnArea::write_wide);
-        self.end(bytes.len(), begun);
-    }
-
-    /// When a piece begins, if it is to be timed.
-    #[inline]
-    fn begin(&self, bytes: usize) -> Option<Instant> {
-        let is_telling = self.untold == 0 && bytes >= LEAST_TIMED;
-        (is_telling && !self.is_streaming && self.left <= TIMED).then(Instant::now)
-    }
-
-    /// A piece was copied.
-    fn end(&mut self, bytes: usize, begun: Option<Instant>) {
-        if !self.is_streaming && self.untold > 0 {
-            self.untold = self.untold.saturating_sub(bytes);
-        } else if bytes >= LEAST_TIMED {
-            self.learn(begun.map(|begun| begun.elapsed().as_nanos() as u64 / (bytes / LINE_BYTES) as u64));
-        }
-    }
-
-    /// Copies `bytes`, of which there are not more than the ring has, to `position`: past the caches, or by
-    /// `copy`.
-    #[inline]
-    fn copy(&self, position: u64, bytes: &[u8], streams: bool, copy: impl Fn(&OwnArea, usize, &[u8])) {
-        let offset = (position % self.ring.bytes() as u64) as usize;
-        let (now, later) = bytes.split_at(bytes.len().min(self.ring.bytes() - offset));
-        for (offset, bytes) in [(offset, now), (0, later)] {
-            if streams && !bytes.is_empty() {
-                self.ring.stream(offset, bytes);
-            } else {
-                copy(&self.ring, offset, bytes);
+            if streams {
+                blocks::fence();
             }
-        }
+        });
     }
 
-    /// Takes note of a piece, and of the price of its lines if it was timed.
-    fn learn(&mut self, price: Option<u64>) {
-        self.cheapest = self.cheapest.min(price.unwrap_or(u64::MAX));
-        self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return;
+    /// As [`write`](Self::write), for up to 32 KiB, whose lines are not worth asking for ahead.
+    #[inline]
+    pub(super) fn write_whole(&mut self, position: u64, bytes: &[u8]) {
+        let Self { ring, regime } = self;
+        if bytes.len() < TELLING_BYTES {
+            return write_round(ring, position, bytes);
         }
-        if self.is_streaming {
-            // Time ordinary copies again.
-            (self.is_streaming, self.left, self.untold) = (false, TIMED, self.ring.bytes());
-        } else {
-            self.is_streaming = self.cheapest != u64::MAX && self.cheapest > SLOW_LINE;
-            self.left = DECIDED;
-        }
-        self.cheapest = u64::MAX;
+        regime.time(bytes.len(), |streams| {
+            if streams {
+                put(ring, position, bytes, |offset, bytes| ring.stream(offset, bytes));
+            } else {
+                write_round(ring, position, bytes);
+            }
+        });
+    }
+}
+
+/// Copies `bytes` to `position` of an area that is written round and round; the position counts on.
+#[inline]
+pub(super) fn write_round(area: &OwnArea, position: u64, bytes: &[u8]) {
+    put(area, position, bytes, |offset, bytes| area.write_block(offset, bytes));
+}
+
+/// Has `copy` copy the stretches of `bytes`, of which there are not more than the area has, to their offsets.
+#[inline]
+fn put(area: &OwnArea, position: u64, bytes: &[u8], copy: impl Fn(usize, &[u8])) {
+    let offset = (position % area.bytes() as u64) as usize;
+    let (now, later) = bytes.split_at(bytes.len().min(area.bytes() - offset));
+    copy(offset, now);
+    if !later.is_empty() {
+        copy(0, later);
     }
 }
 
@@ -166,18 +120,20 @@ pub(super) fn read_ring(ring: &PeerArea, position: u64, into: &mut [u8]) {
     copy_out(ring, position, into, blocks::read);
 }
 
-/// As [`read_ring`], for up to 32 KiB.
+/// As [`read_ring`], for up to 32 KiB of any area.
 #[inline]
-pub(super) fn read_little(ring: &PeerArea, position: u64, into: &mut [u8]) {
-    copy_out(ring, position, into, PeerArea::read_wide);
+pub(super) fn read_round(area: &PeerArea, position: u64, into: &mut [u8]) {
+    copy_out(area, position, into, PeerArea::read_block);
 }
 
 #[inline]
-fn copy_out(ring: &PeerArea, position: u64, into: &mut [u8], copy: impl Fn(&PeerArea, usize, &mut [u8])) {
-    let offset = (position % ring.bytes() as u64) as usize;
-    let (now, later) = into.split_at_mut(into.len().min(ring.bytes() - offset));
-    copy(ring, offset, now);
-    copy(ring, 0, later);
+fn copy_out(area: &PeerArea, position: u64, into: &mut [u8], copy: impl Fn(&PeerArea, usize, &mut [u8])) {
+    let offset = (position % area.bytes() as u64) as usize;
+    let (now, later) = into.split_at_mut(into.len().min(area.bytes() - offset));
+    copy(area, offset, now);
+    if !later.is_empty() {
+        copy(area, 0, later);
+    }
 }
 
 #[cfg(test)]
@@ -186,73 +142,26 @@ mod tests {
     use crate::shm::Neighbourhood;
 
     #[test]
-    fn slow_lines_are_streamed_and_tried_again() {
-        let world = Neighbourhood::in_process(2).unwrap();
-        let mut writer = RingWriter::new(world[0].own_slots());
-        for _ in 0..TIMED {
-            assert!(!writer.is_streaming);
-            writer.learn(Some(SLOW_LINE + 1));
-        }
-        for _ in 0..DECIDED {
-            assert!(writer.is_streaming);
-            writer.learn(None);
-        }
-        // Too little to say anything.
-        writer.write_little(0, &[0; LEAST_TIMED - 1]);
-        assert_eq!(writer.left, TIMED);
-        writer.learn(Some(100));
-        writer.learn(Some(3));
-        (0..TIMED - 2).for_each(|_| writer.learn(Some(50)));
-        assert!(!writer.is_streaming, "the cheapest counts");
-    }
-
-    #[test]
     fn a_ring_goes_round() {
         let world = Neighbourhood::in_process(2).unwrap();
-        let ring = world[0].own_slots().area(0..4096);
-        let theirs = world[1].peer_slots(0).unwrap().area(0..4096);
-        for is_streaming in [false, true] {
-            let mut writer = RingWriter::new(ring.clone());
-            writer.is_streaming = is_streaming;
-            for position in [0, 64, 4032, 4096 + 4032, u64::from(u32::MAX) * 4096 + 64] {
-                let bytes: Vec<u8> = (0..4000u32).map(|index| (index ^ position as u32) as u8).collect();
-                writer.write(position, &Payload::Copied(100, bytes.clone()), 100, 4100);
-                let mut found = vec![0; 4000];
+        let ring = world[0].own_slots().area(0..16384);
+        let theirs = world[1].peer_slots(0).unwrap().area(0..16384);
+        for is_slow in [false, true] {
+            let regime = if is_slow { Regime::slow() } else { Regime::new(0) };
+            let mut writer = RingWriter { ring: ring.clone(), regime };
+            for position in [0, 64, 16320, 16384 + 16320, u64::from(u32::MAX) * 16384 + 64] {
+                let bytes: Vec<u8> = (0..16000u32).map(|index| (index ^ position as u32) as u8).collect();
+                writer.write(position, &Payload::Copied(100, bytes.clone()), 100, 16100);
+                let mut found = vec![0; 16000];
                 read_ring(&theirs, position, &mut found);
                 assert_eq!(found, bytes, "at {position}");
-                writer.write_little(position, &bytes[..3000]);
-                read_little(&theirs, position, &mut found[1000..]);
-                assert_eq!(found[1000..], bytes[..3000], "at {position}");
+                for length in [3000, TELLING_BYTES, 15000] {
+                    let mut found = vec![0; length];
+                    writer.write_whole(position, &bytes[16000 - length..]);
+                    read_round(&theirs, position, &mut found);
+                    assert_eq!(found, bytes[16000 - length..], "at {position}");
+                }
             }
-        }
-    }
-
-    /// Pages that are not there yet, and lines that stores past the caches have sent to memory, are slow
-    /// once.
-    #[test]
-    fn nothing_is_told_by_the_first_way_round_the_ring() {
-        let world = Neighbourhood::in_process(2).unwrap();
-        let mut writer = RingWriter::new(world[0].own_slots().area(0..4 * LEAST_TIMED));
-        let theirs = world[1].peer_slots(0).unwrap().area(0..4 * LEAST_TIMED);
-        let mut position = 0;
-        let mut write = |writer: &mut RingWriter, count: u32| {
-            for turn in 0..count {
-                let bytes = vec![turn as u8; LEAST_TIMED + 64 * (turn as usize % 8)];
-                writer.write_little(position, &bytes);
-                let mut found = vec![0; bytes.len()];
-                read_little(&theirs, position, &mut found);
-                assert_eq!(found, bytes);
-                position += bytes.len() as u64;
-            }
-        };
-        for _ in 0..2 {
-            write(&mut writer, 4);
-            assert!(!writer.is_streaming && writer.left == TIMED && writer.cheapest == u64::MAX);
-            write(&mut writer, TIMED);
-            assert_eq!(writer.left, DECIDED);
-            writer.is_streaming = true;
-            write(&mut writer, DECIDED);
-            assert!(!writer.is_streaming, "ordinary copies are timed again");
         }
     }
 

@@ -10,10 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::cell::{
-    CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, POCKET_BYTES, is_stamped, offset_of,
-    read_stamp,
-};
+use super::cell::{CELL_BYTES, CELLS, Head, Kind, POCKET_BYTES, is_stamped, offset_of, read_stamp};
 use super::receives::Receives;
 use super::sending::Sender;
 use super::{
@@ -182,12 +179,8 @@ impl Receiver {
             if !is_stamped(stamp, self.position) {
                 return Ok(());
             }
-            if let Some(said) = self.take_small(at, stamp, counts)? {
-                let mut line = self.cells.line(at);
-                line[0] = stamp;
-                self.take_cell(said, at, &line, sender, counts)?;
-                self.end_cell();
-            }
+            self.take_cell(at, stamp, sender, counts)?;
+            self.end_cell();
             if counts.bytes_received - before >= quota as u64 {
                 return Ok(());
             }
@@ -195,7 +188,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks up to `spins` times for a cell, and takes it if it is a plain message. Says whether it has taken
+    /// Looks up to `spins` times for a cell, and takes it if it is a short message. Says whether it has taken
     /// one.
     #[inline]
     pub(super) fn look_for_small(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
@@ -203,23 +196,15 @@ impl Receiver {
         for _ in 0..spins {
             let stamp = self.cells.load(at);
             if is_stamped(stamp, self.position) {
-                return self.take_small(at, stamp, counts).map(|left| left.is_none());
+                let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
+                if kind == Kind::Short {
+                    self.take_short(at, usize::from(extra), counts)?;
+                    self.end_cell();
+                }
+                return Ok(kind == Kind::Short);
             }
         }
         Ok(false)
-    }
-
-    /// Takes a cell if it is a short message, or one in the pocket; else gives its kind and the extra bits.
-    #[inline]
-    fn take_small(&mut self, at: usize, stamp: u64, counts: &mut Statistics) -> Result<Option<(Kind, u16)>> {
-        let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
-        match kind {
-            Kind::Short => self.take_short(at, usize::from(extra), counts)?,
-            Kind::Pocketed => self.take_pocketed(at, usize::from(extra), counts)?,
-            _ => return Ok(Some((kind, extra))),
-        }
-        self.end_cell();
-        Ok(None)
     }
 
     /// The next cell was taken.
@@ -251,64 +236,30 @@ impl Receiver {
         }
     }
 
+    /// Takes the cell that begins with `stamp`, by its kind.
+    #[inline]
     fn take_cell(
         &mut self,
-        (kind, extra): (Kind, u16),
         at: usize,
-        line: &Line,
+        stamp: u64,
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Result<()> {
+        let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
+        let extra = usize::from(extra);
         match kind {
-            Kind::Message => self.take_message(at, line, counts),
-            Kind::Short => self.take_short(at, usize::from(extra), counts),
-            Kind::Pocketed => self.take_pocketed(at, usize::from(extra), counts),
-            Kind::Middling => self.take_middling(at, usize::from(extra), counts),
-            Kind::Long => self.take_long(line, usize::from(extra) * LINE_BYTES, counts),
-            Kind::Piece => self.take_piece(line[1], counts),
-            Kind::Offer => self.take_offer(at, line, sender, counts),
-            Kind::ShortOffer => self.take_short_offer(line, sender, counts),
-            Kind::Data => self.take_data(line[1], counts),
+            Kind::Short => self.take_short(at, extra, counts),
+            Kind::Middling => self.take_middling(at, extra, counts),
+            Kind::Message => self.take_message(at, stamp, counts),
+            Kind::Long => self.take_long(at, stamp, extra * LINE_BYTES, counts),
+            Kind::Piece => self.take_piece(at, counts),
+            Kind::Offer => self.take_offer(at, stamp, sender, counts),
+            Kind::Data => self.take_data(at, counts),
             // No quota stops these: there are at most two for each offer.
-            Kind::Grant => sender.hear(News::Granted(self.number(line[1])?), counts),
-            Kind::Read => sender.hear(News::Read(self.number(line[1])?), counts),
-            Kind::Refusal => sender.hear(News::Refused(self.number(line[1])?), counts),
+            Kind::Grant => sender.hear(News::Granted(self.number(at)?), counts),
+            Kind::Read => sender.hear(News::Read(self.number(at)?), counts),
+            Kind::Refusal => sender.hear(News::Refused(self.number(at)?), counts),
         }
-    }
-
-    /// A message that lies in its cell.
-    fn take_message(&mut self, at: usize, line: &Line, counts: &mut Statistics) -> Result<()> {
-        let head = self.decode(line, Kind::Message)?;
-        let bytes = head.bytes();
-        self.receive_eager(bytes)?;
-        counts.bytes_received += HEADER_BYTES + bytes as u64;
-        let mut first = [0; FIRST_BYTES];
-        first[..8].copy_from_slice(&line[6].to_le_bytes());
-        first[8..].copy_from_slice(&line[7].to_le_bytes());
-        let target = self.matched(&head);
-        match target {
-            Target::Posted(key) => {
-                let mut start = 0;
-                for mut place in self.receives.places(key, &head, 0, bytes) {
-                    read_inline(&self.cells, at, &first, start, &mut place);
-                    start += place.len();
-                }
-                count_copy(bytes, counts);
-                counts.messages_received += 1;
-                self.receives.end(key, Ok(head.arrival()));
-            }
-            Target::Kept(_) => {
-                let mut kept = [0; INLINE_BYTES];
-                let kept = &mut kept[..bytes.min(INLINE_BYTES)];
-                read_inline(&self.cells, at, &first, 0, kept);
-                count_copy(bytes, counts);
-                self.receives.keep(head, kept.to_vec());
-                return Ok(());
-            }
-            Target::Discarded => {}
-        }
-        self.eager_taken += cost(bytes);
-        Ok(())
     }
 
     /// Finds out where a message goes.
@@ -334,31 +285,30 @@ impl Receiver {
         Ok(())
     }
 
+    /// What a cell of this kind says of its message.
     #[inline]
-    fn decode(&mut self, line: &Line, kind: Kind) -> Result<Head> {
-        let head = Head::decode(line, kind, self.peer).map_err(|what| self.refusal(what))?;
+    fn decode(&mut self, at: usize, stamp: u64, kind: Kind) -> Result<Head> {
+        let mut line = self.cells.line(at);
+        line[0] = stamp;
+        let head = Head::decode(&line, kind, self.peer).map_err(|what| self.refusal(what))?;
         self.last = (head.signature, head.mark);
         Ok(head)
     }
 
-    fn number(&self, word: u64) -> Result<u32> {
+    /// The word of a cell that has a number of bytes, or of an offer.
+    fn word(&self, at: usize) -> u64 {
+        self.cells.load(at + 8)
+    }
+
+    /// The number of the offer that a cell is about.
+    fn number(&self, at: usize) -> Result<u32> {
+        let word = self.word(at);
         u32::try_from(word).map_err(|_| self.refusal(format!("offer {word}, expected at most {}", u32::MAX)))
     }
 
     #[cold]
     fn refusal(&self, what: String) -> Error {
         Error::Protocol { rank: self.peer, what }
-    }
-}
-
-/// Copies the payload of a cell from byte `start` on.
-#[inline]
-fn read_inline(cells: &PeerArea, at: usize, first: &[u8; FIRST_BYTES], start: usize, into: &mut [u8]) {
-    let early = into.len().min(FIRST_BYTES.saturating_sub(start));
-    let (now, later) = into.split_at_mut(early);
-    now.copy_from_slice(&first[start.min(FIRST_BYTES)..][..early]);
-    if !later.is_empty() {
-        cells.read_block(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
     }
 }
 

@@ -12,12 +12,12 @@ use std::sync::atomic::Ordering;
 use slab::Slab;
 
 use super::cell::{
-    CELL_BYTES, CELLS, FIRST_BYTES, Head, INLINE_BYTES, Kind, Line, POCKET_BYTES, Place, offset_of, stamp,
+    CELL_BYTES, CELLS, Head, Kind, MESSAGE_AT, MESSAGE_BYTES, POCKET_BYTES, Place, offset_of, stamp,
 };
-use super::payload::{Payload, RingWriter};
+use super::payload::{Payload, RingWriter, write_round};
 use super::{CAN_READ_AT, CELLS_AT, POCKET_AT, STARVING_AT};
 use crate::limits::{MAX_OFFERS, cost};
-use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea, blocks};
+use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
 
@@ -28,7 +28,7 @@ pub(super) struct Sender {
     block: OwnArea,
     cells: OwnArea,
     ring: RingWriter,
-    pocket: RingWriter,
+    pocket: OwnArea,
     /// What the neighbour writes: its acknowledgements.
     theirs: PeerArea,
     /// Cells written, bytes of the ring written, bytes sent without asking; and what of it is acknowledged.
@@ -121,7 +121,7 @@ impl Sender {
             neighbourhood: Arc::clone(neighbourhood),
             cells: block.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
             ring: RingWriter::new(block.area(block.bytes() - ring_bytes..block.bytes())),
-            pocket: RingWriter::new(block.area(POCKET_AT..POCKET_AT + POCKET_BYTES)),
+            pocket: block.area(POCKET_AT..POCKET_AT + POCKET_BYTES),
             block,
             theirs,
             position: 0,
@@ -170,7 +170,7 @@ impl Sender {
     ) -> Posted<usize, SendDone> {
         let head = Head::new(envelope, parts.iter().map(|part| part.len()));
         let bytes = head.bytes();
-        if bytes <= INLINE_BYTES && self.may_go_now() && self.has_credit(bytes) && self.has_cell() {
+        if self.may_go_now() && self.has_place(bytes) && self.has_credit(bytes) && self.has_cell() {
             self.eager_sent += cost(bytes);
             let payload = Payload::Leased(parts);
             self.write_message(&head, &payload, counts);
@@ -246,7 +246,7 @@ impl Sender {
         self.operations.try_remove(key)?
     }
 
-    /// Sends a message that does not fit a cell, or that finds no room.
+    /// Sends a message that is too long for the pocket, or that finds no room.
     fn post_long(
         &mut self,
         head: Head,
@@ -295,18 +295,18 @@ impl Sender {
         match queued {
             Queued::Control(Reply { kind, number }) => {
                 counts.bytes_sent += LINE_BYTES as u64;
-                self.publish(kind, 0, 0, [0, u64::from(number), 0, 0, 0, 0, 0, 0]);
+                self.publish(kind, 0, 0, [u64::from(number)]);
             }
             Queued::Data(number, message) => {
                 counts.bytes_sent += LINE_BYTES as u64;
-                self.publish(Kind::Data, 0, 0, [0, u64::from(number), 0, 0, 0, 0, 0, 0]);
+                self.publish(Kind::Data, 0, 0, [u64::from(number)]);
                 if message.bytes == 0 {
                     self.end(message, Ok(()));
                 } else {
                     self.streams.push_back(message);
                 }
             }
-            Queued::Message(head, message) if message.bytes <= INLINE_BYTES => {
+            Queued::Message(head, message) if self.has_place(message.bytes) => {
                 self.write_message(&head, &message.payload, counts);
                 self.end(message, Ok(()));
             }
@@ -315,27 +315,27 @@ impl Sender {
         }
     }
 
-    /// A whole message in a cell.
+    /// A whole message in a cell, or in the pocket, where it has room.
     fn write_message(&mut self, head: &Head, payload: &Payload, counts: &mut Statistics) {
         let bytes = head.bytes();
-        let at = offset_of(self.position);
-        let mut first = [0; FIRST_BYTES];
+        let at = offset_of(self.position) + MESSAGE_AT;
         let mut start = 0;
         payload.stretches(0, bytes, |stretch| {
-            // A copy: the message goes to the neighbour through the cell.
-            let early = stretch.len().min(FIRST_BYTES.saturating_sub(start));
-            let (now, later) = stretch.split_at(early);
-            first[start.min(FIRST_BYTES)..][..early].copy_from_slice(now);
-            if !later.is_empty() {
-                self.cells.write_block(at + LINE_BYTES + start.max(FIRST_BYTES) - FIRST_BYTES, later);
+            // A copy: the message goes to the neighbour through the cell or the pocket.
+            if bytes <= MESSAGE_BYTES {
+                self.cells.write_block(at + start, stretch);
+            } else {
+                write_round(&self.pocket, self.pocket_written + start as u64, stretch);
             }
             start += stretch.len();
         });
+        if bytes > MESSAGE_BYTES {
+            self.pocket_written += bytes.next_multiple_of(LINE_BYTES) as u64;
+        }
         counts.copies += u64::from(bytes > 0);
         counts.bytes_copied += bytes as u64;
         counts.bytes_sent += (LINE_BYTES + bytes) as u64;
-        self.publish_head(Kind::Message, head, 0, head.inline_line(first));
-        blocks::demote(&self.cells, at, LINE_BYTES + bytes.saturating_sub(FIRST_BYTES));
+        self.publish_head(Kind::Message, head, 0, head.message_words());
     }
 
     fn write_offer(&mut self, head: &Head, number: u32, counts: &mut Statistics) {
@@ -350,31 +350,28 @@ impl Sender {
         }
         let place = Place { number, word, serial, addresses };
         counts.bytes_sent += LINE_BYTES as u64;
-        if head.parts == 1 && (head.signature, head.mark) == self.last {
-            return self.publish(Kind::ShortOffer, 1, 0, head.short_offer_line(&place));
-        }
         let at = offset_of(self.position);
         for (word, value) in self.cells.line(at + LINE_BYTES).iter().zip(place.line()) {
             word.store(value, Ordering::Relaxed);
         }
-        self.publish_head(Kind::Offer, head, 0, head.long_line());
+        self.publish_head(Kind::Offer, head, 0, head.long_words());
     }
 
     /// Writes the first line of a cell that has a head.
     #[inline]
-    fn publish_head(&mut self, kind: Kind, head: &Head, extra: u16, line: Line) {
+    fn publish_head<const N: usize>(&mut self, kind: Kind, head: &Head, extra: u16, words: [u64; N]) {
         self.last = (head.signature, head.mark);
-        self.publish(kind, head.parts, extra, line);
+        self.publish(kind, head.parts, extra, words);
     }
 
-    /// Writes the first line of the next cell, and its stamp last.
+    /// Writes these words into the first line of the next cell, and the stamp before them last.
     #[inline]
-    fn publish(&mut self, kind: Kind, parts: usize, extra: u16, line: Line) {
-        let words = self.cells.line(offset_of(self.position));
-        for (word, value) in words[1..].iter().zip(&line[1..]) {
-            word.store(*value, Ordering::Relaxed);
+    fn publish<const N: usize>(&mut self, kind: Kind, parts: usize, extra: u16, words: [u64; N]) {
+        let line = self.cells.line(offset_of(self.position));
+        for (word, value) in line[1..].iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
         }
-        words[0].store(stamp(self.position, kind, parts, extra), Ordering::Release);
+        line[0].store(stamp(self.position, kind, parts, extra), Ordering::Release);
         self.position += 1;
         self.has_published = true;
     }

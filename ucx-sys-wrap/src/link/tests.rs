@@ -1,7 +1,7 @@
 //! Two links that face each other: what is sent at once, and neighbours that are gone in the middle of a
 //! message.
 
-use super::cell::{CELLS, INLINE_BYTES, MIDDLING_BYTES, POCKETED_BYTES};
+use super::cell::{CELLS, MIDDLING_BYTES, POCKETED_BYTES, SHORT_BYTES};
 use super::*;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
@@ -132,7 +132,7 @@ fn what_is_looked_for_is_taken_if_it_is_short_and_left_for_a_turn_if_not() {
 
 #[test]
 fn what_finds_the_pocket_full_goes_elsewhere_and_arrives_in_order() {
-    let lengths = [256, 257, 1024, INLINE_BYTES, POCKETED_BYTES, POCKETED_BYTES + 1, INLINE_BYTES + 1, 5000];
+    let lengths = [8, SHORT_BYTES, SHORT_BYTES + 1, 1000, 1024, POCKETED_BYTES, POCKETED_BYTES + 1, 5000];
     let mut pair = Pair::new();
     for turn in 0..5u8 {
         let sent: Vec<usize> = lengths.iter().cycle().take(CELLS as usize).copied().collect();

@@ -94,14 +94,6 @@ impl OwnArea {
         unsafe { copying::copy_block(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// As [`write`](Self::write), for at most a few KiB.
-    #[inline]
-    pub(crate) fn write_wide(&self, offset: usize, bytes: &[u8]) {
-        let to = self.0.pointer(offset, bytes.len());
-        // SAFETY: as in `write`.
-        unsafe { copying::copy_wide(bytes.as_ptr(), to, bytes.len()) };
-    }
-
     /// As [`stream`](Self::stream), but not ordered before anything until [`copying::fence`].
     #[inline]
     pub(super) fn stream_unfenced(&self, offset: usize, bytes: &[u8]) {
@@ -164,14 +156,6 @@ impl PeerArea {
         // SAFETY: `pointer` has checked that this many bytes are there; `into` is private, as no reference to
         // shared bytes exists.
         unsafe { copying::copy_block(from, into.as_mut_ptr(), into.len()) };
-    }
-
-    /// As [`read`](Self::read), for at most a few KiB.
-    #[inline]
-    pub(crate) fn read_wide(&self, offset: usize, into: &mut [u8]) {
-        let from = self.0.pointer(offset, into.len());
-        // SAFETY: as in `read_block`.
-        unsafe { copying::copy_wide(from, into.as_mut_ptr(), into.len()) };
     }
 
     /// As [`read_block`](Self::read_block), past the caches where `into` begins a line; a fence must follow.

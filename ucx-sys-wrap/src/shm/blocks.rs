@@ -80,7 +80,7 @@ pub(super) fn exchange(
 }
 
 /// Orders what was written past the caches before later stores.
-pub(super) fn fence() {
+pub(crate) fn fence() {
     copying::fence();
 }
 
@@ -97,15 +97,6 @@ pub(crate) fn ask_to_read(peer: &PeerArea, at: usize, bytes: usize) {
 #[inline]
 pub(crate) fn ask_to_write(own: &OwnArea, at: usize, bytes: usize) {
     ask_for_place(own.address(at), bytes);
-}
-
-/// Has lines that are written leave this processor's caches for one that all share.
-#[inline]
-pub(crate) fn demote(own: &OwnArea, at: usize, bytes: usize) {
-    let start = own.address(at);
-    for offset in (0..bytes).step_by(LINE_BYTES) {
-        copying::demote(start.wrapping_add(offset));
-    }
 }
 
 /// As [`ask_to_write`], at an address.

@@ -77,56 +77,6 @@ mod machine {
         unsafe { copy_rest(from, to, bytes - done) };
     }
 
-    /// As [`copy_block`], for a few KiB: with registers of 32 bytes, where there are such.
-    ///
-    /// # Safety
-    /// As [`copy`].
-    // Never inlined: a caller that uses such registers would lose their upper halves.
-    #[inline(never)]
-    pub(in super::super) unsafe fn copy_wide(from: *const u8, to: *mut u8, bytes: usize) {
-        let mut done = 0;
-        if std::arch::is_x86_feature_detected!("avx") {
-            let steps = bytes / 128;
-            done = steps * 128;
-            if steps > 0 {
-                // SAFETY: the caller guarantees both ranges, and the processor knows these instructions.
-                unsafe {
-                    asm!(
-                        "2:",
-                        "vmovups ymm0, [{from}]",
-                        "vmovups ymm1, [{from} + 32]",
-                        "vmovups ymm2, [{from} + 64]",
-                        "vmovups ymm3, [{from} + 96]",
-                        "sub {from}, -128",
-                        "vmovups [{to}], ymm0",
-                        "vmovups [{to} + 32], ymm1",
-                        "vmovups [{to} + 64], ymm2",
-                        "vmovups [{to} + 96], ymm3",
-                        "sub {to}, -128",
-                        "dec {steps}",
-                        "jnz 2b",
-                        "vzeroupper",
-                        from = inout(reg) from => _,
-                        to = inout(reg) to => _,
-                        steps = inout(reg) steps => _,
-                        out("xmm0") _,
-                        out("xmm1") _,
-                        out("xmm2") _,
-                        out("xmm3") _,
-                        options(nostack)
-                    )
-                };
-            }
-        }
-        if done == bytes {
-            return;
-        }
-        // SAFETY: `done` is less than `bytes`.
-        let (from, to) = unsafe { (from.add(done), to.add(done)) };
-        // SAFETY: the rest of the caller's ranges.
-        unsafe { copy_block(from, to, bytes - done) };
-    }
-
     /// Copies less than 64 bytes: a string instruction takes longer to begin than this takes.
     ///
     /// # Safety
@@ -262,13 +212,6 @@ mod machine {
         // SAFETY: as above; processors that do not know it do nothing.
         unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) };
     }
-
-    /// Has the line at `address` leave this processor's own caches. It need not exist.
-    #[inline]
-    pub(in super::super) fn demote(address: *const u8) {
-        // SAFETY: as above.
-        unsafe { asm!("cldemote [{}]", in(reg) address, options(nostack, preserves_flags)) };
-    }
 }
 
 /// The same through atomics.
@@ -315,16 +258,6 @@ mod portable {
         unsafe { copy(from, to, bytes) };
     }
 
-    /// As [`copy`].
-    ///
-    /// # Safety
-    /// As [`copy`].
-    #[cfg(any(miri, not(target_arch = "x86_64")))]
-    pub(in super::super) unsafe fn copy_wide(from: *const u8, to: *mut u8, bytes: usize) {
-        // SAFETY: the caller promises the same.
-        unsafe { copy(from, to, bytes) };
-    }
-
     /// Nothing was copied past the caches.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn fence() {}
@@ -342,10 +275,6 @@ mod portable {
     /// There is no portable way to ask for a line.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn prefetch_to_write(_: *const u8) {}
-
-    /// There is no portable way to send a line off.
-    #[cfg(any(miri, not(target_arch = "x86_64")))]
-    pub(in super::super) fn demote(_: *const u8) {}
 }
 
 /// Copies `bytes` bytes past the caches, where `to` is a multiple of 64, and orders them before later stores.
@@ -360,13 +289,11 @@ pub(super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use machine::{
-    copy, copy_block, copy_wide, demote, fence, full_fence, prefetch_to_read, prefetch_to_write,
-    stream_unfenced,
+    copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
 };
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(super) use portable::{
-    copy, copy_block, copy_wide, demote, fence, full_fence, prefetch_to_read, prefetch_to_write,
-    stream_unfenced,
+    copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
 };
 
 #[cfg(test)]
@@ -399,7 +326,6 @@ mod tests {
     fn all_copies_do_what_memcpy_does() {
         check("copy", copy);
         check("copy of a block", copy_block);
-        check("wide copy", copy_wide);
         check("stream", stream);
         check("portable copy", portable::copy);
         check("portable copy of a block", portable::copy_block);

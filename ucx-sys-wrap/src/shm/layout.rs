@@ -25,7 +25,7 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"brevshm\0");
 pub(super) const VERSION: u64 = 10;
 
 /// Bytes of the fixed part of a block: small messages and acknowledgements.
-const BLOCK_FIXED_BYTES: usize = 48 << 10;
+const BLOCK_FIXED_BYTES: usize = 28 << 10;
 
 /// Bytes that one rank spends on the rings of payload to all its neighbours, unless they get the least or the
 /// most of all. The most is what the second cache of a processor has, or twice as much.

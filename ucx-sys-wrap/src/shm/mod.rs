@@ -56,6 +56,7 @@ pub(crate) use mapping::Mapping;
 pub use neighbourhood::Neighbourhood;
 pub(crate) use neighbourhood::{GIVEN, Gift, Prepared};
 pub use records::Records;
+pub(crate) use regime::{Regime, TELLING_BYTES};
 pub use segment::{OwnSegment, PeerSegment};
 pub use slots::{CHUNK_BYTES, DEPTH, Header, INLINE_BYTES, Slots, Step};
 pub use turnstile::{Hold, Ticket, Turnstile};

@@ -2,180 +2,215 @@
 //!
 //! A line that another processor has read costs an ordinary store some nanoseconds, or, on some machines and
 //! for minutes at a time, some tens of them: there stores past the caches are faster, though whoever reads
-//! must then go to memory. Nobody can tell in advance, so this measures, each rank for itself: the order of
+//! must then go to memory. Nobody can tell in advance, so this measures, each writer for itself: the order of
 //! bytes does not depend on it.
 //!
-//! A write is slow as well while what it reads lies in no cache, as after a pause: then it is no faster past
-//! them. So a few writes past the caches are timed before more follow.
+//! A write is slow as well while what it reads lies in no cache: then it is no faster past them. So a few
+//! writes past the caches are timed before more follow. The first way round the memory says nothing, as its
+//! pages are not there yet; nor does the first after stores past the caches, which leave its lines in memory.
 
 use std::time::{Duration, Instant};
 
 use super::area::LINE_BYTES;
 
 /// Writes of fewer bytes say nothing.
-const TELLING_BYTES: usize = 16 << 10;
+pub(crate) const TELLING_BYTES: usize = 8 << 10;
 
-/// Ordinary stores are slow when a line costs this many picoseconds. Measured: 2,700 to 4,000 in one regime,
-/// 28,000 in the other.
-const SLOW_PICOSECONDS: u128 = 12_000;
+/// Ordinary stores are slow when a line costs more than so many picoseconds.
+const SLOW_PICOSECONDS: u64 = 12_000;
 
-/// So many slow writes in a row are no accident, as losing the processor meanwhile is.
-const SLOW_WRITES: u32 = 3;
+/// Writes that are timed before a decision. The fastest counts: a writer may lose its processor meanwhile.
+const TIMED_WRITES: u32 = 4;
 
-/// So many writes past the caches are timed.
-const TRIALS: u32 = 4;
+/// Writes for which a decision holds.
+const DECIDED_WRITES: u32 = 1000;
 
-/// After so many writes past the caches, ordinary ones get another chance.
-const PATIENCE: u32 = 1000;
+/// How writes go, by what was measured so far.
+#[derive(Debug)]
+pub(crate) struct Regime {
+    /// Bytes that are written before any line is written again.
+    round_bytes: usize,
+    /// Bytes of ordinary stores that say nothing yet.
+    untold_bytes: usize,
+    phase: Phase,
+    /// Writes until the next phase.
+    writes_left: u32,
+    /// The least price of a line in the writes that were timed in this phase, in picoseconds.
+    price: u64,
+}
 
-/// What was measured so far.
-#[derive(Debug, Default)]
-pub(super) struct Regime {
-    slow_writes: u32,
-    /// The least price of a line in the slow writes in a row, in picoseconds.
-    slow_price: u128,
-    /// Writes past the caches that are left before ordinary ones are measured again; 0 while they are.
-    streams_left: u32,
-    /// Those of them that are timed yet, and the least price of a line in those that were.
-    trials_left: u32,
-    trial_price: u128,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Ordinary stores are timed.
+    Storing,
+    /// Stores past the caches are timed, after ordinary ones have cost this for a line.
+    Streaming {
+        stored: u64,
+    },
+    Decided {
+        streams: bool,
+    },
 }
 
 impl Regime {
+    /// For writes that go round and round in so many bytes.
+    pub(crate) fn new(round_bytes: usize) -> Self {
+        Self {
+            round_bytes,
+            untold_bytes: round_bytes,
+            phase: Phase::Storing,
+            writes_left: TIMED_WRITES,
+            price: u64::MAX,
+        }
+    }
+
+    /// As if stores past the caches had just been found to be faster.
+    #[cfg(test)]
+    pub(crate) fn slow() -> Self {
+        let phase = Phase::Decided { streams: true };
+        Self { phase, writes_left: DECIDED_WRITES, ..Self::new(0) }
+    }
+
     /// Whether to write past the caches.
     #[inline]
-    pub(super) fn is_slow(&self) -> bool {
-        self.streams_left > 0
+    pub(crate) fn is_slow(&self) -> bool {
+        matches!(self.phase, Phase::Streaming { .. } | Phase::Decided { streams: true })
     }
 
-    /// Has `write` write `bytes` bytes, and learns from how long it takes.
+    /// Has `write` write `bytes` bytes, past the caches or not, and learns from how long it takes.
     #[inline]
-    pub(super) fn time(&mut self, bytes: usize, write: impl FnOnce(bool)) {
-        if bytes < TELLING_BYTES {
-            write(self.is_slow());
-        } else if self.is_slow() && self.trials_left == 0 {
-            write(true);
-            self.has_streamed();
+    pub(crate) fn time(&mut self, bytes: usize, write: impl FnOnce(bool)) {
+        let streams = self.is_slow();
+        if !streams && self.untold_bytes > 0 {
+            self.untold_bytes = self.untold_bytes.saturating_sub(bytes);
+            write(false);
+        } else if bytes < TELLING_BYTES {
+            write(streams);
+        } else if matches!(self.phase, Phase::Decided { .. }) {
+            write(streams);
+            self.count();
         } else {
             let start = Instant::now();
-            write(self.is_slow());
-            let price = price_of_a_line(bytes, start.elapsed());
-            if self.is_slow() {
-                self.has_tried(price);
-            } else {
-                self.has_stored(price);
-            }
+            write(streams);
+            self.learn(price_of_a_line(bytes, start.elapsed()));
         }
     }
 
-    fn has_streamed(&mut self) {
-        self.streams_left -= 1;
-        if self.streams_left == 0 {
-            // One slow write is enough to come back here.
-            self.slow_writes = SLOW_WRITES - 1;
-            self.slow_price = u128::MAX;
-        }
+    /// A write was timed.
+    fn learn(&mut self, price: u64) {
+        self.price = self.price.min(price);
+        self.count();
     }
 
-    /// A write past the caches was timed: it must be twice as fast as the slow ones before it.
-    fn has_tried(&mut self, price: u128) {
-        self.trial_price = self.trial_price.min(price);
-        self.trials_left -= 1;
-        self.streams_left -= 1;
-        if self.trials_left == 0 && 2 * self.trial_price > self.slow_price {
-            self.streams_left = 0;
-        }
-    }
-
-    fn has_stored(&mut self, price: u128) {
-        if price < SLOW_PICOSECONDS {
-            self.slow_writes = 0;
+    /// A write that tells something is done.
+    fn count(&mut self) {
+        self.writes_left -= 1;
+        if self.writes_left > 0 {
             return;
         }
-        self.slow_price = if self.slow_writes == 0 { price } else { self.slow_price.min(price) };
-        self.slow_writes += 1;
-        if self.slow_writes >= SLOW_WRITES {
-            self.slow_writes = 0;
-            self.streams_left = PATIENCE;
-            (self.trials_left, self.trial_price) = (TRIALS, u128::MAX);
-            tracing::debug!(price, "lines of another processor are slow: trying to go round them");
-        }
+        let price = std::mem::replace(&mut self.price, u64::MAX);
+        let (phase, writes) = match self.phase {
+            Phase::Storing if price > SLOW_PICOSECONDS => {
+                tracing::debug!(price, "lines of another processor are slow: trying to go round them");
+                (Phase::Streaming { stored: price }, TIMED_WRITES)
+            }
+            Phase::Storing => (Phase::Decided { streams: false }, DECIDED_WRITES),
+            Phase::Streaming { stored } => (Phase::Decided { streams: price <= stored / 2 }, DECIDED_WRITES),
+            Phase::Decided { streams } => {
+                self.untold_bytes = if streams { self.round_bytes } else { 0 };
+                (Phase::Storing, TIMED_WRITES)
+            }
+        };
+        (self.phase, self.writes_left) = (phase, writes);
     }
 }
 
 /// Picoseconds for each line of so many bytes.
-fn price_of_a_line(bytes: usize, took: Duration) -> u128 {
-    took.as_nanos() * 1000 / bytes.div_ceil(LINE_BYTES) as u128
+fn price_of_a_line(bytes: usize, took: Duration) -> u64 {
+    u64::try_from(took.as_nanos() * 1000 / bytes.div_ceil(LINE_BYTES) as u128).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BYTES: usize = 64 << 10;
-    const FAST: u128 = 3_000;
-    const SLOW: u128 = 28_000;
+    const ROUND: usize = 4 * TELLING_BYTES;
+    const FAST: u64 = 3_000;
+    const SLOW: u64 = 28_000;
 
-    fn store(regime: &mut Regime, prices: &[u128]) {
-        for price in prices {
+    /// Writes once round the memory, which says nothing.
+    fn go_round(regime: &mut Regime) {
+        for _ in 0..4 {
             assert!(!regime.is_slow());
-            regime.has_stored(*price);
+            regime.time(TELLING_BYTES, |streams| assert!(!streams));
+        }
+        assert_eq!(
+            (regime.phase, regime.writes_left, regime.price),
+            (Phase::Storing, TIMED_WRITES, u64::MAX)
+        );
+    }
+
+    fn learn(regime: &mut Regime, prices: [u64; 4], are_streams: bool) {
+        for price in prices {
+            assert_eq!(regime.is_slow(), are_streams);
+            regime.learn(price);
         }
     }
 
-    fn try_all(regime: &mut Regime, price: u128) {
-        for _ in 0..TRIALS {
-            assert!(regime.is_slow());
-            regime.has_tried(price);
+    fn write_as_decided(regime: &mut Regime, expected: bool) {
+        assert_eq!(regime.phase, Phase::Decided { streams: expected });
+        for _ in 0..DECIDED_WRITES {
+            regime.time(TELLING_BYTES, |streams| assert_eq!(streams, expected));
         }
+        assert_eq!(regime.phase, Phase::Storing);
     }
 
     #[test]
-    fn one_slow_write_is_an_accident_and_three_are_a_regime() {
-        let mut regime = Regime::default();
-        store(&mut regime, &[SLOW, SLOW, FAST, SLOW, SLOW, SLOW]);
-        try_all(&mut regime, FAST);
+    fn one_fast_write_of_those_that_are_timed_is_enough() {
+        let mut regime = Regime::new(ROUND);
+        go_round(&mut regime);
+        learn(&mut regime, [SLOW, SLOW, FAST, SLOW], false);
+        write_as_decided(&mut regime, false);
+        assert_eq!(regime.untold_bytes, 0, "no line went to memory");
+        learn(&mut regime, [SLOW; 4], false);
+        learn(&mut regime, [FAST, SLOW, SLOW, SLOW], true);
         assert!(regime.is_slow());
     }
 
     /// What is read first lies in no cache, on either way.
     #[test]
     fn what_is_slow_past_the_caches_too_is_no_regime() {
-        let mut regime = Regime::default();
-        store(&mut regime, &[SLOW; 3]);
-        try_all(&mut regime, SLOW / 2 + 1);
-        store(&mut regime, &[SLOW, SLOW, FAST, SLOW, SLOW, SLOW]);
-        assert!(regime.is_slow(), "it is tried again");
+        let mut regime = Regime::new(ROUND);
+        go_round(&mut regime);
+        learn(&mut regime, [SLOW; 4], false);
+        learn(&mut regime, [SLOW / 2 + 1; 4], true);
+        write_as_decided(&mut regime, false);
     }
 
     #[test]
     fn ordinary_stores_get_another_chance() {
-        let mut regime = Regime::default();
-        store(&mut regime, &[SLOW; 3]);
-        try_all(&mut regime, FAST);
-        for _ in TRIALS..PATIENCE {
-            assert!(regime.is_slow());
-            regime.time(BYTES, |streams| assert!(streams));
-        }
-        store(&mut regime, &[SLOW]);
-        assert!(regime.is_slow(), "still slow");
-        try_all(&mut regime, FAST);
-        (TRIALS..PATIENCE).for_each(|_| regime.has_streamed());
-        store(&mut regime, &[FAST, SLOW]);
+        let mut regime = Regime::slow();
+        regime.round_bytes = ROUND;
+        write_as_decided(&mut regime, true);
+        go_round(&mut regime);
+        learn(&mut regime, [SLOW; 4], false);
+        learn(&mut regime, [FAST; 4], true);
+        write_as_decided(&mut regime, true);
+        go_round(&mut regime);
+        learn(&mut regime, [FAST; 4], false);
         assert!(!regime.is_slow(), "fast again");
     }
 
     #[test]
     fn short_writes_do_not_count() {
-        let mut regime = Regime::default();
-        for _ in 0..10 {
-            regime.time(TELLING_BYTES - 1, |_| std::thread::sleep(Duration::from_micros(50)));
-        }
-        assert!(!regime.is_slow());
+        let mut regime = Regime::new(0);
+        (0..10).for_each(|_| regime.time(TELLING_BYTES - 1, |streams| assert!(!streams)));
+        assert_eq!((regime.writes_left, regime.price), (TIMED_WRITES, u64::MAX));
     }
 
     #[test]
     fn a_price_is_for_a_line() {
-        assert_eq!(price_of_a_line(BYTES, Duration::from_micros(3)), 3_000_000 / 1024);
+        assert_eq!(price_of_a_line(64 << 10, Duration::from_micros(3)), 3_000_000 / 1024);
+        assert_eq!(price_of_a_line(64, Duration::MAX), u64::MAX);
     }
 }

@@ -101,7 +101,7 @@ impl Slots {
             peers: (0..places).map(|place| neighbourhood.peer_slots(place)).collect(),
             step: 0,
             finished: vec![0; places].into(),
-            regime: Regime::default(),
+            regime: Regime::new(DEPTH as usize * CHUNK_BYTES),
             written: Arc::default(),
             is_unfenced: false,
             is_touched: false,

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{Ordering, fence};
 
-use super::super::cell::{Head, Kind, Line, Place};
+use super::super::cell::{Head, Kind, Place};
 use super::super::receives::{Body, Places, Unexpected, places};
 use super::super::sending::{Reply, Sender};
 use super::super::{LEAST_OPEN, OPEN_AT, OPEN_MESSAGES};
@@ -42,38 +42,16 @@ impl Receiver {
         }
     }
 
-    /// An offer with all that can be said of it.
+    /// Reads what is offered, asks for it, or keeps the offer until a receive is posted.
     pub(super) fn take_offer(
         &mut self,
         at: usize,
-        line: &Line,
+        stamp: u64,
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Result<()> {
-        let head = self.decode(line, Kind::Offer)?;
+        let head = self.decode(at, stamp, Kind::Offer)?;
         let place = Place::decode(&self.cells.line(at + LINE_BYTES)).map_err(|what| self.refusal(what))?;
-        self.meet_offer((head, place), sender, counts)
-    }
-
-    /// An offer of one part that is like the message before it.
-    pub(super) fn take_short_offer(
-        &mut self,
-        line: &Line,
-        sender: &mut Sender,
-        counts: &mut Statistics,
-    ) -> Result<()> {
-        let offer =
-            Head::decode_short_offer(line, self.last, self.peer).map_err(|what| self.refusal(what))?;
-        self.meet_offer(offer, sender, counts)
-    }
-
-    /// Reads what is offered, asks for it, or keeps the offer until a receive is posted.
-    fn meet_offer(
-        &mut self,
-        (head, place): (Head, Place),
-        sender: &mut Sender,
-        counts: &mut Statistics,
-    ) -> Result<()> {
         counts.bytes_received += HEADER_BYTES;
         match self.matched(&head) {
             Target::Posted(key) if self.is_long(&head) => self.begin_read(key, (head, place), sender, counts),

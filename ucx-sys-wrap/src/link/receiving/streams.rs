@@ -1,6 +1,6 @@
 //! Streams: messages that come through the ring, piece by piece, one after another.
 
-use super::super::cell::{Head, INLINE_BYTES, Kind, Line};
+use super::super::cell::{Head, Kind, MESSAGE_BYTES};
 use super::super::payload::read_ring;
 use super::{Granted, HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{MAX_EAGER_BYTES, cost};
@@ -18,13 +18,19 @@ pub(super) struct Stream {
 
 impl Receiver {
     /// The header of a message that comes through the ring, and its first piece.
-    pub(super) fn take_long(&mut self, line: &Line, first: usize, counts: &mut Statistics) -> Result<()> {
-        let head = self.decode(line, Kind::Long)?;
+    pub(super) fn take_long(
+        &mut self,
+        at: usize,
+        stamp: u64,
+        first: usize,
+        counts: &mut Statistics,
+    ) -> Result<()> {
+        let head = self.decode(at, stamp, Kind::Long)?;
         let bytes = head.bytes();
-        if bytes > MAX_EAGER_BYTES || bytes <= INLINE_BYTES {
+        if bytes > MAX_EAGER_BYTES || bytes <= MESSAGE_BYTES {
             let what = format!(
                 "a long message of {bytes} bytes, expected {} to {MAX_EAGER_BYTES}",
-                INLINE_BYTES + 1
+                MESSAGE_BYTES + 1
             );
             return Err(self.refusal(what));
         }
@@ -45,15 +51,16 @@ impl Receiver {
     }
 
     /// The next bytes of the first message that comes through the ring.
-    pub(super) fn take_piece(&mut self, bytes: u64, counts: &mut Statistics) -> Result<()> {
+    pub(super) fn take_piece(&mut self, at: usize, counts: &mut Statistics) -> Result<()> {
+        let bytes = self.word(at);
         match usize::try_from(bytes) {
             Ok(bytes) => self.feed(bytes, counts),
             Err(_) => Err(self.refusal(format!("a piece of {bytes} bytes"))),
         }
     }
 
-    pub(super) fn take_data(&mut self, number: u64, counts: &mut Statistics) -> Result<()> {
-        let number = self.number(number)?;
+    pub(super) fn take_data(&mut self, at: usize, counts: &mut Statistics) -> Result<()> {
+        let number = self.number(at)?;
         let Some(Granted { head, receive }) = self.granted.remove(&number) else {
             return Err(self.refusal(format!("data for offer {number}, which was not granted")));
         };

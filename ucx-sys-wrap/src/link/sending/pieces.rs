@@ -1,4 +1,4 @@
-//! Pieces: a message that does not fit a cell goes through the ring piece by piece, each announced by a cell.
+//! Pieces: a message that is longer than the pocket takes goes through the ring piece by piece, each announced by a cell.
 
 use super::super::cell::{CELLS, Head, Kind};
 use super::{Sender, Stream};
@@ -22,14 +22,14 @@ impl Sender {
         let is_first = self.streams.is_empty();
         self.streams.push_back(message);
         let first = if is_first { self.copy_piece(counts).unwrap_or(0) } else { 0 };
-        self.publish_head(Kind::Long, head, first.div_ceil(LINE_BYTES) as u16, head.long_line());
+        self.publish_head(Kind::Long, head, first.div_ceil(LINE_BYTES) as u16, head.long_words());
         self.advance(first);
     }
 
     /// Writes the next piece of the first message, if there is room for it; says so.
     pub(super) fn write_piece(&mut self, counts: &mut Statistics) -> bool {
         let Some(count) = self.copy_piece(counts) else { return false };
-        self.publish(Kind::Piece, 0, 0, [0, count as u64, 0, 0, 0, 0, 0, 0]);
+        self.publish(Kind::Piece, 0, 0, [count as u64]);
         self.advance(count);
         true
     }

@@ -1,6 +1,6 @@
 //! Room: what the neighbour has taken of what was sent to it.
 
-use super::super::cell::{CELLS, POCKET_BYTES, POCKETED_BYTES};
+use super::super::cell::{CELLS, MESSAGE_BYTES, POCKET_BYTES, POCKETED_BYTES};
 use super::super::{CELLS_TAKEN_AT, EAGER_TAKEN_AT, LEAST_OPEN, POCKET_TAKEN_AT, RING_TAKEN_AT};
 use super::Sender;
 use crate::Result;
@@ -29,6 +29,12 @@ impl Sender {
             used + bytes.next_multiple_of(LINE_BYTES) as u64 <= sender.ring.bytes() as u64
         };
         has(self) || (self.read_acknowledgements().is_ok() && has(self))
+    }
+
+    /// Whether a message of so many bytes with a head finds room in its cell or in the pocket.
+    #[inline]
+    pub(super) fn has_place(&mut self, bytes: usize) -> bool {
+        bytes <= MESSAGE_BYTES || self.has_pocket(bytes)
     }
 
     /// Whether a message of so many bytes may lie in the pocket, and finds room there, by what is known or by

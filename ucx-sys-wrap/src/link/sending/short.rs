@@ -3,15 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::cell::{INLINE_BYTES, Kind, MIDDLING_BYTES, SHORT_AT, offset_of, stamp};
+use super::super::cell::{Kind, MIDDLING_BYTES, SHORT_AT, SHORT_BYTES, offset_of, stamp};
+use super::super::payload::write_round;
 use super::Sender;
 use crate::limits::cost;
 use crate::shm::{LINE_BYTES, blocks};
 use crate::{Envelope, Statistics, Tag};
-
-/// What is longer than so many bytes lies in the pocket rather than in a cell: all cells together are larger
-/// than the first cache of a processor.
-const LEAST_POCKETED: usize = 256;
 
 impl Sender {
     /// Writes a message of one part that may be short or middling and finds room; says whether it was one.
@@ -26,27 +23,17 @@ impl Sender {
         if !may_be || !self.may_go_now() || !self.may_be_eager(bytes.len()) || !self.has_cell() {
             return false;
         }
-        if bytes.len() > LEAST_POCKETED && self.has_pocket(bytes.len()) {
-            self.send_pocketed(envelope.tag, bytes, counts);
-            return true;
-        }
-        if bytes.len() > INLINE_BYTES {
+        // A copy: the message goes to the neighbour through the cell or the pocket.
+        if bytes.len() <= SHORT_BYTES {
+            self.cells.write_block(offset_of(self.position) + SHORT_AT, bytes);
+        } else if self.has_pocket(bytes.len()) {
+            write_round(&self.pocket, self.pocket_written, bytes);
+            self.pocket_written += bytes.len().next_multiple_of(LINE_BYTES) as u64;
+        } else {
             return self.send_middling(envelope.tag, bytes, counts);
         }
-        let at = offset_of(self.position);
-        // A copy: the message goes to the neighbour through the cell.
-        self.cells.write_block(at + SHORT_AT, bytes);
         self.publish_short(Kind::Short, envelope.tag, bytes.len(), counts);
-        blocks::demote(&self.cells, at, LINE_BYTES.max(SHORT_AT + bytes.len()));
         true
-    }
-
-    /// Writes a message into the pocket, which has room for it.
-    fn send_pocketed(&mut self, tag: Tag, bytes: &[u8], counts: &mut Statistics) {
-        // A copy: the message goes to the neighbour through the pocket.
-        self.pocket.write_little(self.pocket_written, bytes);
-        self.pocket_written += bytes.len().next_multiple_of(LINE_BYTES) as u64;
-        self.publish_short(Kind::Pocketed, tag, bytes.len(), counts);
     }
 
     /// Writes a middling message, if the ring has room for it; says so.
@@ -58,7 +45,7 @@ impl Sender {
         }
         blocks::ask_to_write(&self.cells, offset_of(self.position), LINE_BYTES);
         // A copy: the message goes to the neighbour through the ring.
-        self.ring.write_little(self.ring_written, bytes);
+        self.ring.write_whole(self.ring_written, bytes);
         self.ring_written += bytes.len().next_multiple_of(LINE_BYTES) as u64;
         self.publish_short(Kind::Middling, tag, bytes.len(), counts);
         true
