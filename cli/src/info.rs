@@ -100,7 +100,7 @@ struct Variable {
 }
 
 /// The variables that are read, and what they mean.
-const VARIABLES: [(&str, &str); 28] = [
+const VARIABLES: [(&str, &str); 27] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
@@ -110,7 +110,6 @@ const VARIABLES: [(&str, &str); 28] = [
     ("BREVITY_SHARED_MEMORY", "1 or on, 0 or off: whether ranks of one host share memory"),
     ("BREVITY_HOST_ID", "tells hosts apart that look alike"),
     ("BREVITY_ENCRYPT", "1 or on, 0 or off: whether the tcp transport encrypts"),
-    ("BREVITY_TCP_STREAMS", "connections between two ranks of the tcp transport"),
     ("BREVITY_JOIN_TIMEOUT", "seconds that ranks wait for each other at the start"),
     ("BREVITY_INTERFACE", "the network interface to use"),
     ("BREVITY_KEY_FILE", "the file with the job's key"),

@@ -111,11 +111,7 @@ fn ranks_are_told_to_encrypt() {
     assert_eq!(text(&shell("1", "echo ${BREVITY_ENCRYPT-unset}").stdout), "unset\n");
     let ranks =
         ["run", "-n", "2", "--encrypt", "--", BREVITY, "perf", "latency", "--size", "8:8", "--verify"];
-    let output = Command::new(BREVITY)
-        .args(ranks)
-        .envs([("BREVITY_SHARED_MEMORY", "off"), ("BREVITY_TCP_STREAMS", "2")])
-        .output()
-        .unwrap();
+    let output = Command::new(BREVITY).args(ranks).env("BREVITY_SHARED_MEMORY", "off").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
@@ -146,7 +142,6 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
         ("BREVITY_INTERFACE", "nowhere0"),
         ("BREVITY_PROGRESS_THREAD", "maybe"),
         ("BREVITY_ENCRYPT", "please"),
-        ("BREVITY_TCP_STREAMS", "17"),
     ] {
         for arguments in
             [&["run", "-n", "3", "--", "echo", "started"][..], &["perf", "allreduce", "--np", "3"]]

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use brevity_testing::is_required;
-use brevity_testing::worlds::{Lanes, boxed, joined};
+use brevity_testing::worlds::{boxed, joined};
 use brevity_tests::on_transports;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -68,7 +68,7 @@ fn seen(encrypt: bool) -> Result<usize, Errno> {
     let words: [u64; 4] = std::array::from_fn(|at| random.hash_one(at));
     let secret: [u8; 32] = words.map(u64::to_ne_bytes).as_flattened().try_into().unwrap();
     let listener = Listener::start(secret)?;
-    on_transports(boxed(joined(3, Lanes { streams: 1, encrypt })), move |group| {
+    on_transports(boxed(joined(3, encrypt)), move |group| {
         for repeats in [1, 100, 20_000] {
             let sent = secret.repeat(repeats);
             let mut data = if group.rank() == 1 { sent.clone() } else { vec![0; sent.len()] };

@@ -12,7 +12,7 @@ use brevity::transport::sim::{Cluster, Links, run};
 use brevity::transport::{Rank, Transport, local};
 use brevity::{Element, Group, Handle, Settings};
 use brevity_testing::ucx_is_here;
-use brevity_testing::worlds::{Lanes, boxed, joined, lanes, neighbours, over_sockets, over_ucx};
+use brevity_testing::worlds::{boxed, joined, lanes, neighbours, over_sockets, over_ucx};
 use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const WORLD_SIZES: [u32; 6] = [1, 2, 3, 5, 7, 8];
@@ -35,7 +35,7 @@ fn on_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
 
 /// The same, encrypted.
 fn on_encrypted_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
-    boxed(joined(world_size, Lanes { streams: 1, encrypt: true }))
+    boxed(joined(world_size, true))
 }
 
 /// Ranks over sockets that share memory as those of one host do; `may_read` lets them read each other's.

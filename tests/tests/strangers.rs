@@ -213,8 +213,8 @@ mod ten_thousand_strangers_do_not_keep_a_job_from_joining {
 /// the others are.
 #[test]
 fn ten_thousand_strangers_at_the_doors_between_ranks_do_not_keep_a_job_from_joining() {
-    // Shared memory or not, the doors are the same; encryption and several streams are what most can be
-    // disturbed of.
+    // Shared memory or not, the doors are the same. Encryption has the most steps that can be
+    // disturbed.
     let wire = Wire::TcpEncrypted;
     let (_reserved, master) = reserved_port();
     let mut job = Job::of_commands([0, 1].map(|number| rank(number, master, wire)).into());

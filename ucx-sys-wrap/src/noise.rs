@@ -2,7 +2,7 @@
 //!
 //! Both ends have already proven to hold the key. The handshake mixes it with two fresh Diffie-Hellman keys,
 //! so that who records the bytes today and learns the key tomorrow can't read them. Its prologue holds what
-//! the ends must agree on: version, both ranks, number of the stream, job.
+//! the ends must agree on: version, both ranks, job.
 //!
 //! | step | who | bytes |
 //! | --- | --- | --- |
@@ -47,8 +47,6 @@ pub(crate) struct Terms<'a> {
     pub(crate) caller: u32,
     /// The rank that has accepted.
     pub(crate) answerer: u32,
-    /// Which of the connections of this pair.
-    pub(crate) stream: u8,
 }
 
 /// One end of a handshake.
@@ -68,8 +66,7 @@ pub(crate) struct Forged;
 impl Terms<'_> {
     fn prologue(&self) -> Vec<u8> {
         let mut bytes = b"brevity stream".to_vec();
-        for word in [self.wire_version, self.caller, self.answerer, self.stream.into(), self.job.len() as u32]
-        {
+        for word in [self.wire_version, self.caller, self.answerer, self.job.len() as u32] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(self.job.as_bytes());
@@ -173,7 +170,7 @@ pub(crate) mod testing {
     pub(crate) const KEY: &[u8] = b"correct horse battery";
 
     pub(crate) fn terms() -> Terms<'static> {
-        Terms { wire_version: 1, job: "job", caller: 3, answerer: 1, stream: 0 }
+        Terms { wire_version: 1, job: "job", caller: 3, answerer: 1 }
     }
 
     /// Both ends of a connection.
@@ -231,7 +228,6 @@ mod tests {
             Terms { job: "bob", ..terms() },
             Terms { caller: 2, ..terms() },
             Terms { answerer: 3, caller: 1, ..terms() },
-            Terms { stream: 1, ..terms() },
         ];
         for other in others {
             assert_eq!(meet(KEY, terms(), KEY, other).err(), Some(Forged), "{other:?}");

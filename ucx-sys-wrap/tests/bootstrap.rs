@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey, MAX_BLOB_BYTES, connect_mesh, open, share_memory};
-use ucx_sys_wrap::tcp::Lane;
+use ucx_sys_wrap::tcp::Wire;
 use ucx_sys_wrap::{Error, Rank, Result};
 use world::{AMPLE, Port, SHORT, all_ranks, error, joined, missing, rank};
 
@@ -179,23 +179,22 @@ fn the_second_process_of_a_rank_is_turned_away_every_time() {
 fn every_two_ranks_of_a_mesh_are_connected_to_each_other() {
     for world_size in 1..=8 {
         let all = all_ranks(world_size, |identity, mut rendezvous| {
-            let streams = connect_mesh(identity, &mut rendezvous)?;
-            for (peer, lanes) in (0..).zip(&streams) {
-                assert_eq!(lanes.len(), usize::from(peer != identity.rank.0));
-                if let Some(lane) = lanes.first() {
-                    let stream = lane.socket();
+            let wires = connect_mesh(identity, &mut rendezvous)?;
+            for (peer, wire) in (0..).zip(&wires) {
+                assert_eq!(wire.is_some(), peer != identity.rank.0);
+                if let Some(stream) = wire.as_ref().map(Wire::socket) {
                     stream.set_nonblocking(false).unwrap();
                     (&mut &*stream).write_all(&[identity.rank.0 as u8, peer as u8]).unwrap();
                 }
             }
-            for (peer, stream) in (0u32..).zip(&streams) {
+            for (peer, wire) in (0u32..).zip(&wires) {
                 let mut pair = [0; 2];
-                let Some(mut stream) = stream.first().map(Lane::socket) else { continue };
+                let Some(mut stream) = wire.as_ref().map(Wire::socket) else { continue };
                 stream.set_read_timeout(Some(AMPLE)).unwrap();
                 stream.read_exact(&mut pair).unwrap();
                 assert_eq!(pair, [peer as u8, identity.rank.0 as u8]);
             }
-            Ok(streams.len())
+            Ok(wires.len())
         });
         assert_eq!(all, vec![world_size as usize; world_size as usize]);
     }
@@ -273,21 +272,18 @@ fn a_transport_is_opened_as_rank_0_asks() {
 }
 
 #[test]
-fn a_mesh_has_as_many_lanes_as_agreed_all_encrypted_or_none() {
-    for (streams, encrypt) in [(1, true), (3, false), (16, true)] {
+fn a_mesh_is_all_encrypted_or_not_at_all() {
+    for encrypt in [true, false] {
         let port = Port::reserve();
         let ranks = (0..3).map(|number| {
             let mut identity = port.identity(number, 3, AMPLE);
-            (identity.streams, identity.encrypt) = (streams, encrypt);
+            identity.encrypt = encrypt;
             rank(identity, |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous))
         });
         for (number, rank) in ranks.collect::<Vec<_>>().into_iter().enumerate() {
-            let lanes = rank.join().unwrap().unwrap();
-            let counts: Vec<_> = lanes.iter().map(Vec::len).collect();
-            let expected: Vec<_> =
-                (0..3).map(|peer| if peer == number { 0 } else { usize::from(streams) }).collect();
-            assert_eq!(counts, expected);
-            assert!(lanes.iter().flatten().all(|lane| lane.is_encrypted() == encrypt));
+            let wires = rank.join().unwrap().unwrap();
+            assert!((0..3).all(|peer| wires[peer].is_some() == (peer != number)));
+            assert!(wires.iter().flatten().all(|wire| wire.is_encrypted() == encrypt));
         }
     }
 }

@@ -75,8 +75,6 @@ fn environments_that_are_refused() {
         (with("BREVITY_SHARED_MEMORY", "yes"), "BREVITY_SHARED_MEMORY", "\"yes\""),
         (with("BREVITY_HOST_ID", ""), "BREVITY_HOST_ID", "\"\""),
         (with("BREVITY_ENCRYPT", "yes"), "BREVITY_ENCRYPT", "\"yes\""),
-        (with("BREVITY_TCP_STREAMS", "0"), "BREVITY_TCP_STREAMS", "\"0\""),
-        (with("BREVITY_TCP_STREAMS", "17"), "BREVITY_TCP_STREAMS", "\"17\""),
         (with("BREVITY_INTERFACE", ""), "BREVITY_INTERFACE", "\"\""),
     ];
     for (variables, name, value) in table {
@@ -97,7 +95,7 @@ fn the_rest_of_the_environment() {
         (Choice::Auto, Duration::from_secs(60), false)
     );
     assert!(plain.shared_memory && plain.host_id.is_none());
-    assert!(!plain.encrypt && plain.streams == 1);
+    assert!(!plain.encrypt);
     assert!(plain.key.is_none() && plain.job.is_empty() && plain.interface.is_none());
     let full = read(&[
         ("BREVITY_TRANSPORT", "ucx"),
@@ -122,9 +120,8 @@ fn the_rest_of_the_environment() {
 }
 
 #[test]
-fn encryption_and_streams_are_asked_for() {
-    let asked = read(&[("BREVITY_ENCRYPT", "1"), ("BREVITY_TCP_STREAMS", "16")]).unwrap();
-    assert_eq!((asked.encrypt, asked.streams), (true, 16));
+fn encryption_is_asked_for() {
+    assert!(read(&[("BREVITY_ENCRYPT", "1")]).unwrap().encrypt);
     assert!(!read(&[("BREVITY_ENCRYPT", "0")]).unwrap().encrypt);
     let switches = ["BREVITY_ENCRYPT", "BREVITY_SHARED_MEMORY", "BREVITY_MASTER_RESERVED"];
     for (text, is_on) in [("0", false), ("off", false), ("1", true), ("on", true)] {

@@ -39,7 +39,7 @@ fn expected(wire: Wire) -> [[(u64, u64); 2]; 2] {
             [[(0, some), (0, some)], [(0, some), (BYTES as u64, BYTES as u64 + some)]]
         }
         // The owner's memory may change while its bytes wait for the socket.
-        Wire::Tcp | Wire::TcpStriped | Wire::TcpShared | Wire::TcpRings => [[NONE, NONE], [NONE, ALL]],
+        Wire::Tcp | Wire::TcpShared | Wire::TcpRings => [[NONE, NONE], [NONE, ALL]],
         // UCX moves them.
         Wire::UcxShared | Wire::UcxTcp | Wire::UcxNeighbours | Wire::Ucx => [[NONE, NONE], [NONE, NONE]],
     }

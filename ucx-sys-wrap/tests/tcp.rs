@@ -5,12 +5,12 @@
 //! steps is known.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Nothing here but tests.
 
-mod common;
-
 #[path = "tcp/answers.rs"]
 mod answers;
 #[path = "tcp/canceling.rs"]
 mod canceling;
+#[path = "tcp/connections.rs"]
+mod connections;
 #[path = "tcp/copies.rs"]
 mod copies;
 #[path = "tcp/credit.rs"]
@@ -27,24 +27,5 @@ mod neighbours;
 mod reading;
 #[path = "tcp/segments.rs"]
 mod segments;
-#[path = "tcp/streams.rs"]
-mod streams;
 #[path = "tcp/world.rs"]
 mod world;
-
-use brevity_testing::worlds::{Lanes, boxed, joined};
-
-/// Others than those of the wires that all batteries are held against.
-#[test]
-fn battery_over_two_streams() {
-    battery_over(Lanes { streams: 2, encrypt: false });
-}
-
-#[test]
-fn battery_encrypted() {
-    battery_over(Lanes { streams: 1, encrypt: true });
-}
-
-fn battery_over(lanes: Lanes) {
-    common::battery(&format!("tcp, {lanes:?}"), |world_size| boxed(joined(world_size, lanes)));
-}

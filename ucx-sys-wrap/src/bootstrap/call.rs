@@ -24,7 +24,6 @@ pub(super) struct Call {
     party: Arc<Party>,
     purpose: Purpose,
     peer: u32,
-    stream: u8,
     addresses: Vec<SocketAddr>,
     attempts: usize,
     current: Option<Conversation>,
@@ -37,21 +36,10 @@ pub(super) struct Call {
 impl Call {
     /// A call to rank `peer`, to be made by [`turn`](Self::turn).
     pub(super) fn new(party: &Arc<Party>, purpose: Purpose, peer: u32, addresses: Vec<SocketAddr>) -> Self {
-        Self::for_stream(party, purpose, (peer, 0), addresses)
-    }
-
-    /// A call to rank `peer` for one stream of several.
-    pub(super) fn for_stream(
-        party: &Arc<Party>,
-        purpose: Purpose,
-        (peer, stream): (u32, u8),
-        addresses: Vec<SocketAddr>,
-    ) -> Self {
         Self {
             party: party.clone(),
             purpose,
             peer,
-            stream,
             addresses,
             attempts: 0,
             current: None,
@@ -122,7 +110,7 @@ impl Call {
     fn dial(&mut self) -> Option<Conversation> {
         let address = *self.addresses.get(self.attempts % self.addresses.len().max(1))?;
         self.attempts += 1;
-        match Conversation::call(&self.party, self.purpose, (self.peer, self.stream), address) {
+        match Conversation::call(&self.party, self.purpose, self.peer, address) {
             Ok(conversation) => Some(conversation),
             Err(error) => {
                 tracing::trace!(peer = self.peer, %address, %error, "call failed");

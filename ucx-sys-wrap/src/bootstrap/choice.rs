@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::wire::cut;
-use crate::tcp::MAX_LANES;
 use crate::{Error, Rank, Result};
 
 /// The variable that asks for encryption.
@@ -43,8 +42,6 @@ pub struct Capability {
     /// Whether bytes between hosts are to be encrypted: rank 0's wish counts, and a rank that wants it takes
     /// no less.
     pub encrypt: bool,
-    /// Connections between two ranks of the tcp transport; only rank 0's counts.
-    pub streams: u8,
 }
 
 /// What all ranks of a job take.
@@ -54,8 +51,6 @@ pub struct Agreed {
     pub transport: Selected,
     /// Whether its bytes are encrypted.
     pub encrypt: bool,
-    /// Connections between two ranks.
-    pub streams: u8,
 }
 
 /// Takes a transport for all ranks, the same on each of them, from the capabilities in rank order.
@@ -69,15 +64,15 @@ pub struct Agreed {
 /// its reason; likewise when it asks for UCX and encryption. [`Error::Disagreement`] when a rank asks for
 /// encryption and rank 0 does not: it must not talk in the clear because another said so.
 pub fn choose(capabilities: &[Capability]) -> Result<Agreed> {
-    let Some(&Capability { encrypt, streams, .. }) = capabilities.first() else {
-        return Ok(Agreed { transport: Selected::Tcp, encrypt: false, streams: 1 });
+    let Some(&Capability { encrypt, .. }) = capabilities.first() else {
+        return Ok(Agreed { transport: Selected::Tcp, encrypt: false });
     };
     if let Some((rank, _)) = Rank::all(u32::MAX).zip(capabilities).find(|(_, own)| own.encrypt && !encrypt) {
         let (found, expected) = ("1".into(), "0, as rank 0 has: set it for all ranks".into());
         return Err(Error::Disagreement { what: ENCRYPT, rank, found, expected });
     }
     let transport = choose_transport(capabilities, encrypt)?;
-    Ok(Agreed { transport, encrypt, streams })
+    Ok(Agreed { transport, encrypt })
 }
 
 fn choose_transport(capabilities: &[Capability], encrypt: bool) -> Result<Selected> {
@@ -130,10 +125,9 @@ impl Capability {
     /// The longest reason that is sent, in bytes.
     const MAX_REASON_BYTES: usize = 1024;
 
-    /// The requested choice, whether there is UCX, whether to encrypt, the number of streams, the reason.
+    /// The requested choice, whether there is UCX, whether to encrypt, the reason.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes =
-            vec![self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into(), self.streams];
+        let mut bytes = vec![self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into()];
         let reason = self.ucx.as_ref().err().map_or("", String::as_str);
         bytes.extend_from_slice(cut(reason, Self::MAX_REASON_BYTES).as_bytes());
         bytes
@@ -141,7 +135,7 @@ impl Capability {
 
     /// `None` when the bytes are nothing that [`encode`](Self::encode) makes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&[requested, ucx, encrypt, streams], reason) = bytes.split_first_chunk()?;
+        let (&[requested, ucx, encrypt], reason) = bytes.split_first_chunk()?;
         let requested =
             [Choice::Auto, Choice::Tcp, Choice::Ucx].into_iter().find(|&choice| choice as u8 == requested)?;
         let reason = std::str::from_utf8(reason.get(..Self::MAX_REASON_BYTES).unwrap_or(reason)).ok()?;
@@ -150,8 +144,7 @@ impl Capability {
             1 => Ok(()),
             _ => return None,
         };
-        let is_valid = encrypt <= 1 && (1..=MAX_LANES).contains(&streams.into());
-        is_valid.then_some(Self { requested, ucx, encrypt: encrypt == 1, streams })
+        (encrypt <= 1).then_some(Self { requested, ucx, encrypt: encrypt == 1 })
     }
 }
 
@@ -162,10 +155,7 @@ mod tests {
 
     fn ranks(requested: Choice, usable: &[bool]) -> Vec<Capability> {
         let ucx = |&usable: &bool| if usable { Ok(()) } else { Err("no libucp.so.0".to_owned()) };
-        usable
-            .iter()
-            .map(|usable| Capability { requested, ucx: ucx(usable), encrypt: false, streams: 1 })
-            .collect()
+        usable.iter().map(|usable| Capability { requested, ucx: ucx(usable), encrypt: false }).collect()
     }
 
     #[test]
@@ -193,10 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn encryption_and_the_number_of_streams_are_rank_0s() {
+    fn encryption_is_rank_0s() {
         let mut capabilities = ranks(Choice::Auto, &[true; 3]);
-        (capabilities[0].encrypt, capabilities[0].streams, capabilities[1].streams) = (true, 4, 2);
-        let tcp = Agreed { transport: Selected::Tcp, encrypt: true, streams: 4 };
+        capabilities[0].encrypt = true;
+        let tcp = Agreed { transport: Selected::Tcp, encrypt: true };
         assert_eq!(choose(&capabilities).unwrap(), tcp, "UCX can't encrypt");
         capabilities[0].requested = Choice::Ucx;
         let error = choose(&capabilities).unwrap_err().to_string();
@@ -222,10 +212,9 @@ mod tests {
             requested in 0usize..3,
             reason in proptest::option::of(".{0,100}"),
             encrypt: bool,
-            streams in 1..=MAX_LANES as u8,
         ) {
             let requested = [Choice::Auto, Choice::Tcp, Choice::Ucx][requested];
-            let capability = Capability { requested, ucx: reason.map_or(Ok(()), Err), encrypt, streams };
+            let capability = Capability { requested, ucx: reason.map_or(Ok(()), Err), encrypt };
             prop_assert_eq!(Capability::decode(&capability.encode()), Some(capability));
         }
 
@@ -238,7 +227,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut_between_characters() {
         let ucx = Err("é".repeat(600).replacen('é', "e", 1));
-        let capability = Capability { requested: Choice::Auto, ucx, encrypt: false, streams: 1 };
+        let capability = Capability { requested: Choice::Auto, ucx, encrypt: false };
         let reason = Capability::decode(&capability.encode()).unwrap().ucx.unwrap_err();
         assert_eq!(reason.len(), 1023);
     }

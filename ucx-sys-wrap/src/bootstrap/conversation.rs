@@ -45,15 +45,9 @@ pub(super) enum Fault {
 }
 
 impl Conversation {
-    /// Begins to call `peer` at `address`, for this stream of the two.
-    pub(super) fn call(
-        party: &Arc<Party>,
-        purpose: Purpose,
-        (peer, stream): (u32, u8),
-        address: SocketAddr,
-    ) -> Result<Self> {
-        let mut mine = party.opening(purpose, Role::Caller, peer)?;
-        mine.stream = stream;
+    /// Begins to call `peer` at `address`.
+    pub(super) fn call(party: &Arc<Party>, purpose: Purpose, peer: u32, address: SocketAddr) -> Result<Self> {
+        let mine = party.opening(purpose, Role::Caller, peer)?;
         let action = |error| crate::Error::system(format!("can't connect to {address}"), error);
         let mut channel = Channel::connect(address).map_err(action)?;
         channel.queue(mine.encode());
@@ -123,12 +117,12 @@ impl Conversation {
         let expected = opening.purpose == self.mine.purpose && opening.role != self.mine.role;
         match self.mine.role {
             _ if !expected || opening.peer != self.mine.rank => return Err(Fault::Stranger),
-            Role::Caller if (opening.rank, opening.stream) != (self.mine.peer, self.mine.stream) => {
+            Role::Caller if opening.rank != self.mine.peer => {
                 return Err(Fault::Stranger);
             }
             Role::Caller => self.send_proof(&opening),
             Role::Answerer => {
-                (self.mine.peer, self.mine.stream) = (opening.rank, opening.stream);
+                self.mine.peer = opening.rank;
                 self.channel.queue(self.mine.encode());
             }
         }

@@ -9,7 +9,6 @@ use super::key::JobKey;
 use super::launcher::Nesting;
 use super::place::Place;
 use super::variables::{SWITCH, Variables, non_empty, seconds, switch};
-use crate::tcp::MAX_LANES;
 use crate::{Error, Result};
 
 impl Identity {
@@ -39,8 +38,8 @@ impl Identity {
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.
     /// `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds, 60), `BREVITY_KEY` or
     /// `BREVITY_KEY_FILE`, `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` and `BREVITY_ENCRYPT`
-    /// ([`switch`](super::switch)es), `BREVITY_HOST_ID`, `BREVITY_TCP_STREAMS` (1 to 16) and
-    /// `BREVITY_MASTER_RESERVED` (set by launchers) say the rest.
+    /// ([`switch`](super::switch)es), `BREVITY_HOST_ID` and `BREVITY_MASTER_RESERVED` (set by
+    /// launchers) say the rest.
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or not understood, with what was found and
@@ -73,7 +72,6 @@ impl Identity {
         identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", SWITCH, switch)?.unwrap_or(true);
         identity.host_id = variables.read("BREVITY_HOST_ID", "a name of 1 to 255 bytes", host_id)?;
         identity.encrypt = variables.read(ENCRYPT, SWITCH, switch)?.unwrap_or(false);
-        identity.streams = variables.read("BREVITY_TCP_STREAMS", "1 to 16", streams)?.unwrap_or(1);
         identity.port_reserved = variables.read("BREVITY_MASTER_RESERVED", SWITCH, switch)?.unwrap_or(false);
         if let Some(timeout) = variables.read("BREVITY_JOIN_TIMEOUT", "seconds above 0, as 60", seconds)? {
             identity.join_timeout = timeout;
@@ -115,8 +113,4 @@ fn job_name(text: &str) -> Option<String> {
 
 fn host_id(text: &str) -> Option<String> {
     (1..=MAX_HOST_ID_BYTES).contains(&text.len()).then(|| text.to_owned())
-}
-
-fn streams(text: &str) -> Option<u8> {
-    text.parse().ok().filter(|&count| (1..=MAX_LANES).contains(&usize::from(count)))
 }

@@ -49,9 +49,6 @@ pub struct Identity {
     /// Whether the bytes of the tcp transport are encrypted; rank 0's wish counts, and nobody who has it
     /// takes less.
     pub encrypt: bool,
-    /// Connections between two ranks of the tcp transport, 1 to [`MAX_LANES`](crate::tcp::MAX_LANES); rank
-    /// 0's counts.
-    pub streams: u8,
     /// What is to be said about the key's file, if others can read it.
     pub(super) exposed_key: Option<String>,
     /// What was learned through the launcher's store.
@@ -103,7 +100,6 @@ impl Identity {
             shared_memory: true,
             host_id: None,
             encrypt: false,
-            streams: 1,
         }
     }
 

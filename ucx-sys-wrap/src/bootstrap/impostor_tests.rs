@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::call::Call;
 use super::channel::wait_for;
 use super::deadline::Deadline;
-use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, prove};
+use super::proof::{OPENING_BYTES, PROOF_BYTES, Party, Purpose, Role, prove};
 use super::{Identity, JobKey, Master, Rendezvous};
 use crate::{Error, Rank};
 
@@ -44,9 +44,7 @@ fn impostor(purpose: Purpose, forge: Forgery) -> SocketAddr {
             let mut stream = stream.unwrap();
             let (mut caller, mut proof) = ([0; OPENING_BYTES], [0; PROOF_BYTES]);
             stream.read_exact(&mut caller).unwrap();
-            let stream_number = Opening::decode(&caller).unwrap().stream;
-            let mut own = party(0, OTHER_KEY).opening(purpose, Role::Answerer, 1).unwrap();
-            own.stream = stream_number;
+            let own = party(0, OTHER_KEY).opening(purpose, Role::Answerer, 1).unwrap();
             stream.write_all(&own.encode()).unwrap();
             stream.read_exact(&mut proof).unwrap();
             let forged = forge(&caller, &own.encode(), &proof);

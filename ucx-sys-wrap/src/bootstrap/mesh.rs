@@ -14,7 +14,7 @@ use super::proof::{Opening, Party, Purpose};
 use super::rendezvous::Rendezvous;
 use super::secrecy::encrypt;
 use super::terms::disagreement;
-use crate::tcp::Lane;
+use crate::tcp::Wire;
 use crate::{Error, Rank, Result};
 
 /// Ranks that one rank reports as unreachable; the bound keeps its report within a blob.
@@ -23,8 +23,8 @@ const MAX_REPORTED: usize = 1024;
 /// Open files of a mesh that are no connections: what listens, and what watches them.
 const BESIDE_CONNECTIONS: usize = 2;
 
-/// Connects every two ranks: as many lanes to each rank as [`Identity::streams`] says, none to this rank
-/// itself, encrypted if [`Identity::encrypt`] says so. All ranks must have the same of both.
+/// Connects every two ranks: one connection to each, none to this rank itself, encrypted if
+/// [`Identity::encrypt`] says so, which must be the same on all ranks.
 ///
 /// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to
 /// hold the job's key and have named themselves. The sockets are non-blocking, with `TCP_NODELAY`, and
@@ -35,19 +35,16 @@ const BESIDE_CONNECTIONS: usize = 2;
 /// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached.
 /// And as [`Rendezvous::exchange`]; [`Error::Environment`] for encryption without a key, which would be no
 /// secret.
-pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Vec<Lane>>> {
+pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Option<Wire>>> {
     if identity.encrypt && identity.key.is_none() && identity.world_size > 1 {
         let expected = "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes its secrets of it";
         return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
     }
     let party = rendezvous.party().clone();
     let others = identity.world_size.saturating_sub(1) as usize;
-    let lobby = descriptors::check(
-        &format!("can't connect to {others} ranks"),
-        others * usize::from(identity.streams) + BESIDE_CONNECTIONS,
-    )
-    .and_then(|()| rendezvous.own_address(identity))
-    .and_then(|address| listen(address, &party));
+    let lobby = descriptors::check(&format!("can't connect to {others} ranks"), others + BESIDE_CONNECTIONS)
+        .and_then(|()| rendezvous.own_address(identity))
+        .and_then(|address| listen(address, &party));
     let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, address)| address.to_string());
     let addresses = rendezvous.exchange(mine.as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
@@ -56,9 +53,12 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
         .collect::<Result<Vec<_>>>();
     let connected = lobby.and_then(|(lobby, _)| {
         let deadline = rendezvous.deadline().with_last_words();
-        let mesh = Mesh::new(&party, lobby, &addresses?, identity.streams);
+        let mesh = Mesh::new(&party, lobby, &addresses?);
         let channels = mesh.connect(rendezvous, deadline)?;
-        if identity.encrypt { encrypt(&party, channels, deadline) } else { Ok(in_the_clear(channels)) }
+        if identity.encrypt {
+            return encrypt(&party, channels, deadline);
+        }
+        Ok(channels.into_iter().map(|channel| Some(Wire::from(channel?.into_stream()))).collect())
     });
     agree(identity, rendezvous, connected)
 }
@@ -68,33 +68,26 @@ struct Mesh {
     party: Arc<Party>,
     lobby: Lobby,
     calls: Vec<Call>,
-    /// By rank and stream.
-    channels: Vec<Vec<Option<Channel>>>,
+    /// By rank.
+    channels: Vec<Option<Channel>>,
 }
 
 impl Mesh {
-    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[SocketAddr], streams: u8) -> Self {
-        let below = (0..party.rank)
-            .zip(addresses)
-            .flat_map(|(rank, address)| (0..streams).map(move |stream| ((rank, stream), vec![*address])));
-        let calls = below.map(|(to, at)| Call::for_stream(party, Purpose::Mesh, to, at)).collect();
-        let lanes = |rank: usize| if rank == party.rank as usize { 0 } else { streams };
-        let channels = (0..addresses.len()).map(|rank| (0..lanes(rank)).map(|_| None).collect()).collect();
+    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[SocketAddr]) -> Self {
+        let below = (0..party.rank).zip(addresses);
+        let calls = below.map(|(to, at)| Call::new(party, Purpose::Mesh, to, vec![*at])).collect();
+        let channels = addresses.iter().map(|_| None).collect();
         Self { party: party.clone(), lobby, calls, channels }
     }
 
     /// Waits until all are there. A rank that goes meanwhile is missed by all at once, and not by the
     /// deadline alone.
-    fn connect(mut self, rendezvous: &mut Rendezvous, deadline: Deadline) -> Result<Vec<Vec<Channel>>> {
+    fn connect(mut self, rendezvous: &mut Rendezvous, deadline: Deadline) -> Result<Vec<Option<Channel>>> {
         loop {
             self.turn()?;
             let missing = self.missing();
             if missing.is_empty() {
-                return Ok(self
-                    .channels
-                    .into_iter()
-                    .map(|lanes| lanes.into_iter().flatten().collect())
-                    .collect());
+                return Ok(self.channels);
             }
             if deadline.passed() {
                 return Err(deadline.unreached(missing));
@@ -125,23 +118,18 @@ impl Mesh {
     /// Keeps a connection. A rank that calls again has given up its earlier call.
     fn take(&mut self, opening: &Opening, channel: Channel) {
         let own: &Party = &self.party;
-        let (rank, stream) = (opening.rank, usize::from(opening.stream));
-        match self.channels.get_mut(rank as usize).and_then(|lanes| lanes.get_mut(stream)) {
+        let rank = opening.rank;
+        match self.channels.get_mut(rank as usize).filter(|_| rank != own.rank) {
             Some(place) if disagreement(rank, opening.into(), own.into()).is_none() => *place = Some(channel),
             _ => tracing::warn!(peer = %channel.peer(), rank, "turned away a rank of another job"),
         }
     }
 
     fn missing(&self) -> Vec<Rank> {
+        let own = self.party.rank;
         let places = Rank::all(self.channels.len() as u32).zip(&self.channels);
-        places.filter(|(_, lanes)| lanes.iter().any(Option::is_none)).map(|(rank, _)| rank).collect()
+        places.filter(|(rank, place)| rank.0 != own && place.is_none()).map(|(rank, _)| rank).collect()
     }
-}
-
-/// Lanes of channels that are as they are.
-fn in_the_clear(channels: Vec<Vec<Channel>>) -> Vec<Vec<Lane>> {
-    let lane = |channel: Channel| Lane::from(channel.into_stream());
-    channels.into_iter().map(|channels| channels.into_iter().map(lane).collect()).collect()
 }
 
 fn listen(address: IpAddr, party: &Arc<Party>) -> Result<(Lobby, SocketAddr)> {

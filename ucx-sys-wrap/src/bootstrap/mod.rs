@@ -83,4 +83,4 @@ pub use variables::{SWITCH, switch};
 /// is sent; tests hold a digest of it beside the version. What goes through UCX and through shared memory has
 /// a version of its own beside it, which is compared when ranks exchange their cards and when they map each
 /// other's segments.
-pub const WIRE_VERSION: u32 = 10;
+pub const WIRE_VERSION: u32 = 11;

@@ -55,7 +55,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let mut rendezvous = Rendezvous::join_by(identity, deadline)?;
     let prepared = prepare_ucx(identity);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
-    let identity = &Identity { encrypt: agreed.encrypt, streams: agreed.streams, ..identity.clone() };
+    let identity = &Identity { encrypt: agreed.encrypt, ..identity.clone() };
     let Host { neighbourhood, processes, is_crowded } = meet_host(identity, &mut rendezvous)?;
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
         (Selected::Ucx, Ok(prepared)) => {
@@ -75,8 +75,8 @@ pub fn open(identity: &Identity) -> Result<Opened> {
         (Selected::Ucx, Err(why)) => return Err(Error::Unavailable { name: "ucx", why }),
         (Selected::Tcp, prepared) => {
             drop(prepared);
-            let lanes = connect_mesh(identity, &mut rendezvous)?;
-            let mut tcp = Tcp::over(identity.rank, identity.world_size, lanes)?;
+            let wires = connect_mesh(identity, &mut rendezvous)?;
+            let mut tcp = Tcp::over(identity.rank, identity.world_size, wires)?;
             tcp.watch_processes(processes);
             if let Some(neighbourhood) = &neighbourhood {
                 tcp.share_memory(neighbourhood, true)?;
@@ -110,9 +110,9 @@ fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
 /// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX or a
 /// network for it.
 fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvous) -> Result<Agreed> {
-    let Identity { transport: requested, encrypt, streams, .. } = *identity;
+    let Identity { transport: requested, encrypt, .. } = *identity;
     let ucx = no_ucx.map_or(Ok(()), |why| Err(why.clone()));
-    let own = Capability { requested, ucx, encrypt, streams };
+    let own = Capability { requested, ucx, encrypt };
     let capabilities = rendezvous.exchange(&own.encode())?;
     let capabilities = Rank::all(identity.world_size)
         .zip(&capabilities)

@@ -11,9 +11,8 @@ use sha2::Sha256;
 use super::identity::MAX_JOB_BYTES;
 use super::key::fill_random;
 use crate::Result;
-use crate::tcp::MAX_LANES;
 
-/// An opening on the wire: magic 8, wire version 4, purpose 1, role 1, job length 1, stream 1, rank 4, peer
+/// An opening on the wire: magic 8, wire version 4, purpose 1, role 1, job length 1, zero 1, rank 4, peer
 /// 4, world size 4, job 64, nonce 32; integers little-endian.
 pub(super) const OPENING_BYTES: usize = 28 + MAX_JOB_BYTES + NONCE_BYTES;
 
@@ -54,8 +53,6 @@ pub(super) struct Opening {
     /// To whom.
     pub(super) peer: u32,
     pub(super) world_size: u32,
-    /// Which of the connections of these two ranks; 0 but for a mesh.
-    pub(super) stream: u8,
     /// At most [`MAX_JOB_BYTES`].
     pub(super) job: String,
     nonce: [u8; NONCE_BYTES],
@@ -77,17 +74,7 @@ impl Party {
         let mut nonce = [0; NONCE_BYTES];
         fill_random(&mut nonce)?;
         let &Self { rank, world_size, wire_version, .. } = self;
-        Ok(Opening {
-            wire_version,
-            purpose,
-            role,
-            rank,
-            peer,
-            world_size,
-            stream: 0,
-            job: self.job.clone(),
-            nonce,
-        })
+        Ok(Opening { wire_version, purpose, role, rank, peer, world_size, job: self.job.clone(), nonce })
     }
 }
 
@@ -97,7 +84,7 @@ impl Opening {
         let job = super::wire::cut(&self.job, MAX_JOB_BYTES).as_bytes();
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.wire_version.to_le_bytes());
-        bytes[12..16].copy_from_slice(&[self.purpose as u8, self.role as u8, job.len() as u8, self.stream]);
+        bytes[12..16].copy_from_slice(&[self.purpose as u8, self.role as u8, job.len() as u8, 0]);
         bytes[16..20].copy_from_slice(&self.rank.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.peer.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.world_size.to_le_bytes());
@@ -115,14 +102,10 @@ impl Opening {
         nonce.copy_from_slice(&bytes[28 + MAX_JOB_BYTES..]);
         let purposes = [Purpose::Rendezvous, Purpose::Mesh, Purpose::Passing];
         let purpose = purposes.into_iter().find(|&purpose| purpose as u8 == bytes[12])?;
-        let most_streams = if purpose == Purpose::Mesh { MAX_LANES } else { 1 };
-        let stream = bytes[15];
-        let valid =
-            may_begin(bytes) && usize::from(stream) < most_streams && padding.iter().all(|&byte| byte == 0);
+        let valid = may_begin(bytes) && bytes[15] == 0 && padding.iter().all(|&byte| byte == 0);
         valid.then_some(Self {
             wire_version: word(8),
             purpose,
-            stream,
             role: [Role::Caller, Role::Answerer].into_iter().find(|&role| role as u8 == bytes[13])?,
             rank: word(16),
             peer: word(20),
@@ -223,13 +206,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn openings_come_back(rank: u32, peer: u32, world_size: u32, wire_version: u32, job in "[a-zé]{0,32}", caller: bool, stream in 0u8..40) {
+        fn openings_come_back(rank: u32, peer: u32, world_size: u32, wire_version: u32, job in "[a-zé]{0,32}", caller: bool) {
             let role = if caller { Role::Caller } else { Role::Answerer };
             let party = Party { key: vec![], job, rank, world_size, wire_version };
-            let mut opening = party.opening(Purpose::Mesh, role, peer).unwrap();
-            opening.stream = stream;
-            let found = Opening::decode(&opening.encode());
-            prop_assert_eq!(found, (usize::from(stream) < MAX_LANES).then_some(opening));
+            let opening = party.opening(Purpose::Mesh, role, peer).unwrap();
+            prop_assert_eq!(Opening::decode(&opening.encode()), Some(opening));
         }
 
         #[test]

@@ -6,7 +6,7 @@ use super::channel::{Channel, wait_for};
 use super::deadline::Deadline;
 use super::proof::Party;
 use crate::noise::{Forged, GREETING_BYTES, Handshake, Session, Terms};
-use crate::tcp::Lane;
+use crate::tcp::Wire;
 use crate::{Error, Rank, Result};
 
 /// A connection on its way to be encrypted.
@@ -18,45 +18,44 @@ struct Greeting {
     session: Option<Session>,
 }
 
-/// Agrees on a secret over every channel, by rank and stream.
+/// Agrees on a secret over every channel, by rank.
 ///
 /// # Errors
 /// [`Error::Unauthenticated`] when a rank's greeting is not one under the job's key; [`Error::MissingRanks`]
 /// when ranks have gone, or have not answered by the deadline.
 pub(super) fn encrypt(
     party: &Arc<Party>,
-    channels: Vec<Vec<Channel>>,
+    channels: Vec<Option<Channel>>,
     deadline: Deadline,
-) -> Result<Vec<Vec<Lane>>> {
-    let counts: Vec<usize> = channels.iter().map(Vec::len).collect();
-    let numbered = (0..).zip(channels).flat_map(|(peer, channels)| {
-        (0..).zip(channels).map(move |(stream, channel)| (peer, stream, channel))
-    });
-    let mut greetings = numbered
-        .map(|(peer, stream, channel)| Greeting::begin(party, peer, stream, channel))
-        .collect::<Result<Vec<_>>>()?;
+) -> Result<Vec<Option<Wire>>> {
+    let mut wires: Vec<Option<Wire>> = channels.iter().map(|_| None).collect();
+    let numbered = (0..).zip(channels).filter_map(|(peer, channel)| Some((peer, channel?)));
+    let mut greetings =
+        numbered.map(|(peer, channel)| Greeting::begin(party, peer, channel)).collect::<Result<Vec<_>>>()?;
     loop {
         greetings.iter_mut().try_for_each(Greeting::advance)?;
         let waiting = greetings.iter().filter(|greeting| !greeting.is_done());
-        let mut missing: Vec<Rank> = waiting.map(|greeting| Rank(greeting.peer)).collect();
+        let missing: Vec<Rank> = waiting.map(|greeting| Rank(greeting.peer)).collect();
         if missing.is_empty() {
             break;
         }
         if deadline.passed() {
-            missing.dedup();
             return Err(deadline.unreached(missing));
         }
         wait_for(None, greetings.iter_mut().map(|greeting| &mut greeting.channel), deadline.remaining());
     }
-    let mut lanes = greetings.into_iter().filter_map(Greeting::into_lane);
-    Ok(counts.into_iter().map(|count| lanes.by_ref().take(count).collect()).collect())
+    for greeting in greetings {
+        let peer = greeting.peer as usize;
+        wires[peer] = greeting.into_wire();
+    }
+    Ok(wires)
 }
 
 impl Greeting {
-    fn begin(party: &Party, peer: u32, stream: u8, mut channel: Channel) -> Result<Self> {
+    fn begin(party: &Party, peer: u32, mut channel: Channel) -> Result<Self> {
         // The rank with the greater number has called.
         let (caller, answerer) = (party.rank.max(peer), party.rank.min(peer));
-        let terms = Terms { wire_version: party.wire_version, job: &party.job, caller, answerer, stream };
+        let terms = Terms { wire_version: party.wire_version, job: &party.job, caller, answerer };
         let handshake = if party.rank == caller {
             let (handshake, greeting) = Handshake::call(&party.key, terms)?;
             channel.queue(greeting);
@@ -95,7 +94,7 @@ impl Greeting {
         self.session.is_some() && self.channel.flushed()
     }
 
-    fn into_lane(self) -> Option<Lane> {
-        Some(Lane::encrypted(self.channel.into_stream(), self.session?))
+    fn into_wire(self) -> Option<Wire> {
+        Some(Wire::encrypted(self.channel.into_stream(), self.session?))
     }
 }

@@ -9,7 +9,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::connection::Connection;
 use super::poller::Poller;
-use super::wire::{Lane, Wire};
+use super::wire::Wire;
 use crate::one_sided::Regions;
 use crate::{Error, Rank, Result};
 
@@ -26,21 +26,18 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 90;
 
-/// Sets the sockets to a peer up and begins to watch them; `None` where there are none.
+/// Sets up the socket to a peer and begins to watch it.
 pub(super) fn connect(
     (own, peer, world_size): (Rank, Rank, u32),
-    lanes: Vec<Lane>,
+    wire: Wire,
     poller: &Poller,
     regions: &Arc<Mutex<Regions>>,
-) -> Result<Option<Connection>> {
-    for lane in &lanes {
-        set_up(lane.socket())
-            .map_err(|error| Error::system(format!("can't set up the connection to rank {peer}"), error))?;
-    }
-    let Some(wire) = Wire::new(lanes) else { return Ok(None) };
+) -> Result<Connection> {
+    set_up(wire.socket())
+        .map_err(|error| Error::system(format!("can't set up the connection to rank {peer}"), error))?;
     let mut connection = Connection::new(own, peer, world_size, wire, Arc::clone(regions));
     poller.add(peer.index(), &mut connection)?;
-    Ok(Some(connection))
+    Ok(connection)
 }
 
 /// Small messages go out at once, and a host that has vanished is noticed at last.

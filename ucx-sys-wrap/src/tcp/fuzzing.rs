@@ -51,7 +51,7 @@ impl Bench {
         own.set_nonblocking(true).ok()?;
         peer.set_nonblocking(true).ok()?;
         peer.set_nodelay(true).ok()?;
-        let wire = Wire::new(vec![own.into()])?;
+        let wire = Wire::from(own);
         let connection = Connection::new(Rank(0), PEER, WORLD_SIZE, wire, std::sync::Arc::default());
         let (statistics, receives, sends) = (Statistics::default(), Vec::new(), Vec::new());
         Some(Self { connection, peer, statistics, receives, sends, written: 0 })

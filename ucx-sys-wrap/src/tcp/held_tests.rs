@@ -10,7 +10,7 @@ use super::connection::{Connection, Verdict};
 use super::frame::HEADER_BYTES;
 use super::incoming::Farewell;
 use super::stream_tests::{PEER, Receiving, WORLD_SIZE, envelope};
-use super::wire::{Lane, Wire};
+use super::wire::Wire;
 use crate::buffer::testing::lent_to_send;
 use crate::limits::MAX_EAGER_BYTES;
 use crate::noise::{MAX_OPEN_BYTES, testing::sessions};
@@ -59,10 +59,21 @@ impl Pair {
     fn with_third(bytes: usize) -> Self {
         let (near, far) = sockets();
         let (caller, answerer) = sessions();
-        let wire = |socket, session| Wire::new(vec![Lane::encrypted(socket, session)]).unwrap();
         let mut pair = Self {
-            near: Connection::new(PEER, Rank(0), WORLD_SIZE, wire(near, caller), std::sync::Arc::default()),
-            far: Connection::new(Rank(0), PEER, WORLD_SIZE, wire(far, answerer), std::sync::Arc::default()),
+            near: Connection::new(
+                PEER,
+                Rank(0),
+                WORLD_SIZE,
+                Wire::encrypted(near, caller),
+                std::sync::Arc::default(),
+            ),
+            far: Connection::new(
+                Rank(0),
+                PEER,
+                WORLD_SIZE,
+                Wire::encrypted(far, answerer),
+                std::sync::Arc::default(),
+            ),
             messages: Vec::new(),
             keys: Vec::new(),
             counts: Statistics::default(),

@@ -1,9 +1,8 @@
 //! Ranks that are processes, over TCP sockets.
 //!
-//! There is one connection between any two ranks, over one socket or several, encrypted or not: `wire` makes
-//! one stream of bytes each way of them, and the rest knows nothing else. A connection carries frames (of
-//! [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)), whose header of 64 bytes `frame.rs` lays down and, for
-//! puts and gets, `remote/frame.rs`.
+//! There is one socket between any two ranks, encrypted or not: `wire` makes a stream of bytes each way of it.
+//! A connection carries frames (of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)). `frame.rs` defines their
+//! header of 64 bytes, `one_sided/frame.rs` the frames of puts and gets.
 //!
 //! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted
 //! is read into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that
@@ -27,7 +26,6 @@
 //! found out where they are encrypted, and only there.
 #![forbid(unsafe_code)]
 
-mod area;
 mod connecting;
 mod connection;
 mod frame;
@@ -68,7 +66,7 @@ use parking_lot::Mutex;
 
 pub use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES};
 pub use frame::SEGMENT_BYTES;
-pub use wire::{Lane, MAX_LANES};
+pub use wire::Wire;
 
 use crate::link::Links;
 use crate::one_sided::Regions;
@@ -149,44 +147,34 @@ impl Tcp {
     /// authenticated.
     ///
     /// # Errors
-    /// As [`over`](Self::over), with one socket for each other rank.
+    /// As [`over`](Self::over).
     pub fn new(rank: Rank, world_size: u32, streams: Vec<Option<TcpStream>>) -> Result<Self> {
-        Self::over(
-            rank,
-            world_size,
-            streams.into_iter().map(|stream| stream.map(Lane::from).into_iter().collect()).collect(),
-        )
+        Self::over(rank, world_size, streams.into_iter().map(|stream| stream.map(Wire::from)).collect())
     }
 
-    /// The same over several sockets for each other rank, all as many, in an order that both ends agree on;
-    /// or over encrypted ones.
+    /// The same over connections that may be encrypted.
     ///
     /// The sockets are made non-blocking and set to send small messages at once.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there are not as many sockets for each other rank, 1 to [`MAX_LANES`], and
-    /// none for this one; [`Error::System`] when the system refuses to set one up.
-    pub fn over(rank: Rank, world_size: u32, lanes: Vec<Vec<Lane>>) -> Result<Self> {
-        let count = lanes.iter().map(Vec::len).max().unwrap_or_default();
-        let is_mesh = lanes.len() == world_size as usize
+    /// [`Error::Unavailable`] unless there is a connection for each other rank and none for this one;
+    /// [`Error::System`] when the system refuses to set one up.
+    pub fn over(rank: Rank, world_size: u32, wires: Vec<Option<Wire>>) -> Result<Self> {
+        let is_mesh = wires.len() == world_size as usize
             && rank.0 < world_size
-            && count <= MAX_LANES
-            && lanes
-                .iter()
-                .enumerate()
-                .all(|(index, lanes)| lanes.len() == if index == rank.index() { 0 } else { count });
-        if !is_mesh || (count == 0 && world_size > 1) {
-            let why =
-                format!("rank {rank} of {world_size} must be connected equally often to every other rank");
+            && wires.iter().enumerate().all(|(index, wire)| wire.is_none() == (index == rank.index()));
+        if !is_mesh {
+            let why = format!("rank {rank} of {world_size} must be connected to every other rank");
             return Err(Error::Unavailable { name: "tcp", why });
         }
         let poller = Poller::new()?;
         let regions = Arc::default();
-        let mut connections = Vec::with_capacity(lanes.len());
-        for (peer, lanes) in Rank::all(world_size).zip(lanes) {
-            let connection = connect((rank, peer, world_size), lanes, &poller, &regions)?;
-            connections.push(connection);
-        }
+        let connections = Rank::all(world_size).zip(wires);
+        let connections = connections
+            .map(|(peer, wire)| {
+                wire.map(|wire| connect((rank, peer, world_size), wire, &poller, &regions)).transpose()
+            })
+            .collect::<Result<Vec<_>>>()?;
         Ok(Self {
             owner: Owner::here(),
             rank,

@@ -16,7 +16,6 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::connection::Connection;
-use super::wire::Wire;
 use super::{MANY, Tcp};
 use crate::process::PeerProcess;
 use crate::{Error, Result};
@@ -59,14 +58,12 @@ impl Poller {
         &self.epoll
     }
 
-    /// Begins to watch the sockets of a connection.
+    /// Begins to watch the socket of a connection.
     pub(super) fn add(&self, index: usize, connection: &mut Connection) -> Result<()> {
-        for lane in connection.wire_mut().map_or(&mut [][..], Wire::lanes_mut) {
-            lane.interest = EventFlags::IN;
-            epoll::add(&self.epoll, &*lane, EventData::new_u64(index as u64), lane.interest)
-                .map_err(|error| Error::system("can't watch a socket", error))?;
-        }
-        Ok(())
+        let Some(wire) = connection.wire_mut() else { return Ok(()) };
+        wire.interest = EventFlags::IN;
+        epoll::add(&self.epoll, &*wire, EventData::new_u64(index as u64), wire.interest)
+            .map_err(|error| Error::system("can't watch a socket", error))
     }
 
     /// Begins to watch what neighbours ring to wake this rank. It is named by no connection's index.
@@ -106,47 +103,42 @@ impl Poller {
         }
     }
 
-    /// Watches the sockets of a connection for what it waits for now.
+    /// Watches the socket of a connection for what it waits for now.
     pub(super) fn update(&self, index: usize, connection: &mut Connection) {
-        let has_unsent = connection.has_unsent();
+        let wanted = if connection.has_unsent() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         let Some(wire) = connection.wire_mut() else { return };
-        for number in 0..wire.lanes().len() {
-            let wanted = wire.interest(number, has_unsent);
-            let lane = &mut wire.lanes_mut()[number];
-            if wanted == lane.interest {
-                continue;
-            }
-            let data = EventData::new_u64(index as u64);
-            let done = if lane.interest.is_empty() {
-                epoll::add(&self.epoll, &*lane, data, wanted)
-            } else {
-                epoll::modify(&self.epoll, &*lane, data, wanted)
-            };
-            match done {
-                Ok(()) => lane.interest = wanted,
-                // Nobody sleeps longer than some milliseconds on it.
-                Err(error) => tracing::error!(%error, index, "can't watch a socket"),
-            }
+        if wanted == wire.interest {
+            return;
+        }
+        let data = EventData::new_u64(index as u64);
+        let done = if wire.interest.is_empty() {
+            epoll::add(&self.epoll, &*wire, data, wanted)
+        } else {
+            epoll::modify(&self.epoll, &*wire, data, wanted)
+        };
+        match done {
+            Ok(()) => wire.interest = wanted,
+            // Nobody sleeps longer than some milliseconds on it.
+            Err(error) => tracing::error!(%error, index, "can't watch a socket"),
         }
     }
 
-    /// Stops watching the sockets of a connection that is about to be closed.
+    /// Stops watching the socket of a connection that is about to be closed.
     pub(super) fn remove(&self, connection: &Connection) {
-        for lane in connection.wire().map_or(&[][..], Wire::lanes) {
+        if let Some(wire) = connection.wire() {
             // Fails only for a socket that is not watched.
-            let _ = epoll::delete(&self.epoll, lane);
+            let _ = epoll::delete(&self.epoll, wire);
         }
     }
 
-    /// Stops watching the socket of a connection that is read without, where there is room for it in the list
-    /// of those, and one socket alone.
+    /// Stops watching the socket of a connection that every turn reads anyway, if the list of those has room.
     fn unwatch(&mut self, index: usize, connection: &mut Connection) {
-        if let Some([lane]) = connection.wire_mut().map(Wire::lanes_mut)
-            && !lane.interest.is_empty()
+        if let Some(wire) = connection.wire_mut()
+            && !wire.interest.is_empty()
             && !self.unwatched.is_full()
-            && epoll::delete(&self.epoll, &*lane).is_ok()
+            && epoll::delete(&self.epoll, &*wire).is_ok()
         {
-            lane.interest = EventFlags::empty();
+            wire.interest = EventFlags::empty();
             self.unwatched.push(index);
         }
     }

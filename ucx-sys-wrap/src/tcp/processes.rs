@@ -26,8 +26,8 @@ pub(super) struct Ended {
 impl Connection {
     /// Whether its packets do not leave the system's network: then it has one address at both ends.
     fn is_inside_network(&self) -> bool {
-        let Some([lane, ..]) = self.wire().map(Wire::lanes) else { return false };
-        let ends = (lane.socket().local_addr(), lane.socket().peer_addr());
+        let Some(socket) = self.wire().map(Wire::socket) else { return false };
+        let ends = (socket.local_addr(), socket.peer_addr());
         matches!(ends, (Ok(own), Ok(other)) if own.ip() == other.ip() || own.ip().is_loopback())
     }
 }

@@ -2,7 +2,6 @@
 
 use std::io::IoSliceMut;
 
-use super::area::Area;
 use super::frame::HEADER_BYTES;
 use super::wire::Wire;
 use crate::Statistics;
@@ -14,14 +13,14 @@ const STAGING_BYTES: usize = HEADER_BYTES + STAGED_PAYLOAD;
 
 /// Bytes that were read and not consumed yet: `bytes[start..end]`.
 pub(super) struct Staging {
-    bytes: Area,
+    bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl Staging {
     pub(super) fn new() -> Self {
-        Self { bytes: Area::new(STAGED_PAYLOAD), start: 0, end: 0 }
+        Self { bytes: vec![0; STAGING_BYTES], start: 0, end: 0 }
     }
 
     /// Reads into the free room; gives the bytes asked for and the bytes got.
@@ -46,9 +45,8 @@ impl Staging {
             self.start = 0;
         }
         if self.bytes.len() > STAGING_BYTES && self.end < STAGING_BYTES {
-            let mut small = Area::new(STAGED_PAYLOAD);
-            small[..self.end].copy_from_slice(&self.bytes[..self.end]);
-            self.bytes = small;
+            self.bytes.truncate(STAGING_BYTES);
+            self.bytes.shrink_to_fit();
         }
         &mut self.bytes[self.end..]
     }
@@ -62,7 +60,7 @@ impl Staging {
     pub(super) fn replace(&mut self, mut bytes: Vec<u8>) {
         (self.start, self.end) = (0, bytes.len());
         bytes.resize(bytes.len().max(STAGING_BYTES), 0);
-        self.bytes = bytes.into();
+        self.bytes = bytes;
     }
 
     pub(super) fn is_empty(&self) -> bool {

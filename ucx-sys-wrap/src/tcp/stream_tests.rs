@@ -27,7 +27,7 @@ fn connection() -> (Connection, TcpStream) {
     let own = listener.accept().unwrap().0;
     own.set_nonblocking(true).unwrap();
     peer.set_nodelay(true).unwrap();
-    let wire = Wire::new(vec![own.into()]).unwrap();
+    let wire = Wire::from(own);
     (Connection::new(Rank(0), PEER, WORLD_SIZE, wire, std::sync::Arc::default()), peer)
 }
 

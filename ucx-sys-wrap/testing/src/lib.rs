@@ -26,7 +26,6 @@ macro_rules! on_every_wire {
             $name => $body;
             over_threads: Local,
             over_tcp: Tcp,
-            over_several_streams_of_tcp: TcpStriped,
             over_encrypted_tcp: TcpEncrypted,
             over_tcp_and_shared_memory: TcpShared,
             over_rings_of_shared_memory: TcpRings,
@@ -47,7 +46,6 @@ macro_rules! on_every_wire_of_processes {
         $crate::on_wires! {
             $name => $body;
             over_tcp: Tcp,
-            over_several_streams_of_tcp: TcpStriped,
             over_encrypted_tcp: TcpEncrypted,
             over_tcp_and_shared_memory: TcpShared,
             over_ucx_and_shared_memory: UcxShared,

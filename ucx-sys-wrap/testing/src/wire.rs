@@ -5,7 +5,7 @@ use ucx_sys_wrap::local;
 use ucx_sys_wrap::{Transport, ucx};
 
 use crate::is_required;
-use crate::worlds::{self, Lanes, boxed, joined, neighbours, over_sockets, over_ucx, sharing};
+use crate::worlds::{self, boxed, joined, neighbours, over_sockets, over_ucx, sharing};
 
 /// What the bytes between ranks travel on.
 ///
@@ -17,9 +17,7 @@ pub enum Wire {
     Local,
     /// The tcp transport over sockets alone.
     Tcp,
-    /// The same, over four streams.
-    TcpStriped,
-    /// The same, encrypted and over three streams.
+    /// The same, encrypted.
     TcpEncrypted,
     /// The tcp transport, with shared memory between ranks of one host.
     TcpShared,
@@ -42,10 +40,9 @@ type Environment = &'static [(&'static str, &'static str)];
 
 impl Wire {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::Local,
         Self::Tcp,
-        Self::TcpStriped,
         Self::TcpEncrypted,
         Self::TcpShared,
         Self::TcpRings,
@@ -66,9 +63,7 @@ impl Wire {
     pub fn choice(self) -> Choice {
         match self {
             Self::Local => Choice::Auto,
-            Self::Tcp | Self::TcpStriped | Self::TcpEncrypted | Self::TcpShared | Self::TcpRings => {
-                Choice::Tcp
-            }
+            Self::Tcp | Self::TcpEncrypted | Self::TcpShared | Self::TcpRings => Choice::Tcp,
             Self::UcxShared | Self::UcxTcp | Self::UcxNeighbours | Self::Ucx => Choice::Ucx,
         }
     }
@@ -82,17 +77,9 @@ impl Wire {
         match self {
             Self::Local | Self::TcpRings => panic!("{self:?} is only between threads"),
             Self::Tcp => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "off")],
-            Self::TcpStriped => &[
-                ("BREVITY_TRANSPORT", "tcp"),
-                ("BREVITY_SHARED_MEMORY", "off"),
-                ("BREVITY_TCP_STREAMS", "4"),
-            ],
-            Self::TcpEncrypted => &[
-                ("BREVITY_TRANSPORT", "tcp"),
-                ("BREVITY_SHARED_MEMORY", "off"),
-                ("BREVITY_ENCRYPT", "1"),
-                ("BREVITY_TCP_STREAMS", "3"),
-            ],
+            Self::TcpEncrypted => {
+                &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "off"), ("BREVITY_ENCRYPT", "1")]
+            }
             Self::TcpShared => &[("BREVITY_TRANSPORT", "tcp"), ("BREVITY_SHARED_MEMORY", "on")],
             Self::UcxShared => &[("BREVITY_TRANSPORT", "ucx"), ("BREVITY_SHARED_MEMORY", "off")],
             Self::UcxTcp => {
@@ -114,8 +101,7 @@ impl Wire {
         match self {
             Self::Local => boxed(local::world(world_size)),
             Self::Tcp => boxed(over_sockets(world_size)),
-            Self::TcpStriped => boxed(joined(world_size, Lanes { streams: 4, encrypt: false })),
-            Self::TcpEncrypted => boxed(joined(world_size, Lanes { streams: 3, encrypt: true })),
+            Self::TcpEncrypted => boxed(joined(world_size, true)),
             Self::TcpShared => boxed(neighbours(world_size, true)),
             Self::TcpRings => boxed(neighbours(world_size, false)),
             Self::UcxShared => boxed(over_ucx(world_size, &worlds::lanes("all"))),

@@ -17,15 +17,6 @@ use ucx_sys_wrap::{Rank, Transport};
 /// The sockets of one rank, by peer; none to itself.
 pub type Row = Vec<Option<TcpStream>>;
 
-/// How ranks that meet are connected.
-#[derive(Clone, Copy, Debug)]
-pub struct Lanes {
-    /// Sockets between any two ranks.
-    pub streams: u8,
-    /// Whether what they carry is encrypted.
-    pub encrypt: bool,
-}
-
 /// Ranks as transports of any kind.
 #[must_use]
 pub fn boxed(ranks: Vec<impl Transport + 'static>) -> Vec<Box<dyn Transport>> {
@@ -85,20 +76,20 @@ pub fn reserved_port() -> (OwnedFd, u16) {
     (reserved, port)
 }
 
-/// Ranks that have met as processes do, over lanes of this kind, and share no memory.
+/// Ranks that have met as processes do, encrypted or not, and share no memory.
 ///
 /// # Panics
 /// When they can't meet.
 #[must_use]
-pub fn joined(world_size: u32, lanes: Lanes) -> Vec<Tcp> {
+pub fn joined(world_size: u32, encrypt: bool) -> Vec<Tcp> {
     // Held until rank 0 has it too.
     let (_reserved, port) = reserved_port();
     let join = |rank: Rank| {
         let mut identity = Identity::new(rank, world_size, Master { host: "127.0.0.1".into(), port });
         (identity.key, identity.port_reserved) = (JobKey::parse("correct horse battery"), true);
-        (identity.streams, identity.encrypt) = (lanes.streams, lanes.encrypt);
-        let lanes = connect_mesh(&identity, &mut Rendezvous::join(&identity).unwrap()).unwrap();
-        Tcp::over(rank, world_size, lanes).unwrap()
+        identity.encrypt = encrypt;
+        let wires = connect_mesh(&identity, &mut Rendezvous::join(&identity).unwrap()).unwrap();
+        Tcp::over(rank, world_size, wires).unwrap()
     };
     side_by_side(world_size, join)
 }

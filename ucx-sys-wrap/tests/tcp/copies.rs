@@ -135,37 +135,13 @@ fn over_sockets_a_wrong_guess_costs_two_copies() {
     assert!((BYTES as u64 + 1..=2 * BYTES as u64 + STAGED).contains(&copied), "{copied} bytes are copied");
 }
 
-/// What is read on with the header of a stretch lies in the area of the first socket before; a stretch is
-/// what was written in one call.
-#[test]
-fn over_several_sockets_only_what_comes_with_a_header_is_copied() {
-    for streams in [2, 3] {
-        for parts in [&SPARSE[..], &[400 << 10], &[3 << 20]] {
-            let mut transports = met(2, Lanes { streams, encrypt: false });
-            let [sender, (copies, bytes)] = copied(&mut transports, parts, true);
-            // It reads the grant of an offer: the header of a frame.
-            let granted = if times(parts, 1) > 1 << 20 { (1, 64) } else { (0, 0) };
-            assert_eq!(sender, granted, "{streams} streams, {parts:?}");
-            assert!(
-                bytes < times(parts, 1) / 50,
-                "{streams} streams, {parts:?}: {copies} copies, {bytes} bytes"
-            );
-        }
-    }
-}
-
 /// A record that has a header or the ends of two parts is gathered; what is left over at the end of one is
 /// small.
 #[test]
 fn encryption_copies_little_of_a_header_indices_and_values() {
-    for streams in [1, 3] {
-        let found = copied(&mut met(2, Lanes { streams, encrypt: true }), &SPARSE, true);
-        for (rank, (copies, bytes)) in found.into_iter().enumerate() {
-            assert!(
-                copies > 0 && bytes < times(&SPARSE, 1) / 3,
-                "{streams} streams: rank {rank} copied {bytes} bytes"
-            );
-        }
+    let found = copied(&mut met_encrypted(2), &SPARSE, true);
+    for (rank, (copies, bytes)) in found.into_iter().enumerate() {
+        assert!(copies > 0 && bytes < times(&SPARSE, 1) / 3, "rank {rank} copied {bytes} bytes");
     }
 }
 

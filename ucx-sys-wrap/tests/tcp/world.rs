@@ -5,7 +5,7 @@ use std::any::Any;
 use std::time::{Duration, Instant};
 
 use brevity_testing::worlds;
-pub use brevity_testing::worlds::{Lanes, Row};
+pub use brevity_testing::worlds::Row;
 use ucx_sys_wrap::buffer::{Buffer, Pool, PoolBuffer, RecvBuffer, SendBuffer};
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, Tcp};
 use ucx_sys_wrap::{
@@ -22,9 +22,9 @@ pub fn mesh(world_size: usize) -> Vec<Row> {
     worlds::sockets(world_size as u32)
 }
 
-/// Ranks that have met as processes do, over lanes of this kind.
-pub fn met(world_size: usize, lanes: Lanes) -> Vec<Tcp> {
-    worlds::joined(world_size as u32, lanes)
+/// Ranks that have met as processes do and encrypt what they say.
+pub fn met_encrypted(world_size: usize) -> Vec<Tcp> {
+    worlds::joined(world_size as u32, true)
 }
 
 pub fn world(world_size: usize) -> Vec<Tcp> {

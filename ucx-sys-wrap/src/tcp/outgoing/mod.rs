@@ -10,7 +10,6 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use slab::Slab;
 
-use super::area::Area;
 use super::frame::{Frame, HEADER_BYTES, Header, encode};
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
 use offers::Offered;
@@ -32,7 +31,7 @@ const MAX_KEPT_BYTES: usize = 64 << 10;
 pub(super) struct Outgoing {
     own: Rank,
     peer: Rank,
-    pack: Area,
+    pack: Box<[u8]>,
     queue: VecDeque<Queued>,
     /// Bytes of the first queued frame that are written.
     front_written: usize,
@@ -77,7 +76,7 @@ impl Outgoing {
         Self {
             own,
             peer,
-            pack: Area::new(PACKED_PAYLOAD),
+            pack: vec![0; HEADER_BYTES + PACKED_PAYLOAD].into(),
             queue: VecDeque::new(),
             front_written: 0,
             holds_a_byte: false,

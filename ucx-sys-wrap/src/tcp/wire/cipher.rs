@@ -77,7 +77,7 @@ impl Cipher {
         }
     }
 
-    /// As [`Lane::write`](super::Lane::write).
+    /// As [`Wire::write`](super::Wire::write).
     pub(super) fn write(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -105,7 +105,7 @@ impl Cipher {
         Ok(sealed)
     }
 
-    /// As [`Lane::read`](super::Lane::read).
+    /// As [`Wire::read`](super::Wire::read).
     pub(super) fn read(
         &mut self,
         socket: BorrowedFd<'_>,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rustix::io::Errno;
 
-use super::{Lane, Wire};
+use super::Wire;
 use crate::Statistics;
 use crate::noise::testing::sessions;
 
@@ -26,29 +26,25 @@ fn sockets() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-fn lanes(near: TcpStream, far: TcpStream, encrypt: bool) -> (Lane, Lane) {
+fn over(near: TcpStream, far: TcpStream, encrypt: bool) -> (Wire, Wire) {
     if !encrypt {
         return (near.into(), far.into());
     }
     let (caller, answerer) = sessions();
-    (Lane::encrypted(near, caller), Lane::encrypted(far, answerer))
+    (Wire::encrypted(near, caller), Wire::encrypted(far, answerer))
 }
 
 /// Both ends of a wire.
-fn wires(count: usize, encrypt: bool) -> (Wire, Wire) {
-    let pairs = (0..count).map(|_| {
-        let (near, far) = sockets();
-        lanes(near, far, encrypt)
-    });
-    let (near, far) = pairs.unzip();
-    (Wire::new(near).unwrap(), Wire::new(far).unwrap())
+fn wires(encrypt: bool) -> (Wire, Wire) {
+    let (near, far) = sockets();
+    over(near, far, encrypt)
 }
 
-/// Both ends of an encrypted wire of one lane, and the ends of its sockets between which somebody sits.
+/// Both ends of an encrypted wire, and the ends of its sockets between which somebody sits.
 fn tapped() -> (Wire, TcpStream, TcpStream, Wire) {
     let ((near, near_tap), (far_tap, far)) = (sockets(), sockets());
-    let (near, far) = lanes(near, far, true);
-    (Wire::new(vec![near]).unwrap(), near_tap, far_tap, Wire::new(vec![far]).unwrap())
+    let (near, far) = over(near, far, true);
+    (near, near_tap, far_tap, far)
 }
 
 fn bytes(length: usize) -> Vec<u8> {
@@ -111,13 +107,12 @@ proptest! {
 
     #[test]
     fn bytes_come_whole_and_in_order(
-        count in prop_oneof![Just(1usize), Just(2), Just(4), Just(16)],
         encrypt: bool,
         sizes in proptest::collection::vec(prop_oneof![1usize..200, 1usize..70_000, 200_000usize..2_000_000], 1..8),
         reads in proptest::collection::vec(prop_oneof![1usize..100, 1usize..10_000, 60_000usize..1_000_000], 1..8),
         cut in 1usize..5000,
     ) {
-        let (mut near, mut far) = wires(count, encrypt);
+        let (mut near, mut far) = wires(encrypt);
         let stream = bytes(sizes.iter().sum());
         let mut statistics = Statistics::default();
         let (mut written, mut got) = (0, Vec::new());
@@ -153,8 +148,8 @@ proptest! {
 
 #[test]
 fn a_short_read_means_that_nothing_is_left() {
-    for (count, encrypt) in [(1, true), (3, false), (3, true)] {
-        let (mut near, mut far) = wires(count, encrypt);
+    for encrypt in [false, true] {
+        let (mut near, mut far) = wires(encrypt);
         let message = bytes(300_000);
         assert_eq!(write(&mut near, &message), message.len());
         // Nothing is hidden from who sleeps on the sockets, unless the wire says so.
@@ -164,10 +159,7 @@ fn a_short_read_means_that_nothing_is_left() {
             assert!(start.elapsed() < PATIENCE);
             match read(&mut far, 100_000) {
                 Ok(more) => {
-                    assert!(
-                        more.len() == 100_000 || !far.has_unread(),
-                        "{count} lanes, encrypted: {encrypt}"
-                    );
+                    assert!(more.len() == 100_000 || !far.has_unread(), "encrypted: {encrypt}");
                     got.extend(more);
                 }
                 Err(error) => assert!(error == Errno::AGAIN && !far.has_unread()),
@@ -183,8 +175,7 @@ fn what_passes_can_be_read_by_nobody_else() {
     let is_in = |captured: &[u8]| captured.windows(16).any(|window| window == &message[..16]);
     for encrypt in [false, true] {
         let ((near, mut tap), (mut far_tap, far)) = (sockets(), sockets());
-        let (near, far) = lanes(near, far, encrypt);
-        let (mut near, mut far) = (Wire::new(vec![near]).unwrap(), Wire::new(vec![far]).unwrap());
+        let (mut near, mut far) = over(near, far, encrypt);
         let (mut captured, mut got, mut written) = (Vec::new(), Vec::new(), 0);
         let start = Instant::now();
         while got.len() < message.len() {
@@ -202,7 +193,7 @@ fn what_passes_can_be_read_by_nobody_else() {
         }
         assert!(got == message);
         assert_eq!(is_in(&captured), !encrypt, "encrypted: {encrypt}");
-        assert_eq!(near.lanes()[0].is_encrypted(), encrypt);
+        assert_eq!(near.is_encrypted(), encrypt);
     }
 }
 
@@ -260,7 +251,7 @@ fn a_wire_that_is_cut_brings_nothing_of_the_cut_record() {
 
 #[test]
 fn bytes_count_as_written_when_the_kernel_has_their_record() {
-    let (mut near, mut far) = wires(1, true);
+    let (mut near, mut far) = wires(true);
     let message = bytes(60_000);
     let (mut whole, mut last) = (0, message.len());
     while last == message.len() {
@@ -278,48 +269,4 @@ fn bytes_count_as_written_when_the_kernel_has_their_record() {
         }
     }
     assert_eq!(last, message.len());
-}
-
-#[test]
-fn what_is_no_header_of_a_stretch_ends_the_wire() {
-    for header in
-        [[0; 8], [1, 0, 0, 0, 2, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 1], [0xff; 8], [0, 0, 0, 0x41, 1, 0, 0, 0]]
-    {
-        let ((first, mut stranger), (second, _other)) = (sockets(), sockets());
-        let mut wire = Wire::new(vec![first.into(), second.into()]).unwrap();
-        stranger.write_all(&header).unwrap();
-        assert_eq!(read_anything(&mut wire, 100), Err(Errno::BADMSG), "{header:?}");
-        assert!(wire.violation().is_some());
-    }
-}
-
-#[test]
-fn large_writes_go_over_all_lanes_and_small_ones_over_the_first() {
-    let pairs: Vec<_> = (0..3).map(|_| sockets()).collect();
-    let (near, mut far): (Vec<Lane>, Vec<TcpStream>) =
-        pairs.into_iter().map(|(near, far)| (near.into(), far)).unzip();
-    let mut near = Wire::new(near).unwrap();
-    for _ in 0..10 {
-        assert_eq!(write(&mut near, &bytes(1000)), 1000);
-    }
-    take(&mut far[0], 10 * 1008);
-    let large = bytes(4 * (128 << 10) + 5);
-    let mut written = 0;
-    let mut got = vec![Vec::new(); 3];
-    let start = Instant::now();
-    far.iter().for_each(|lane| lane.set_nonblocking(true).unwrap());
-    while got.iter().map(Vec::len).sum::<usize>() < large.len() + 8 {
-        written += write(&mut near, &large[written..]);
-        for (lane, got) in far.iter_mut().zip(&mut got) {
-            let mut space = vec![0; 1 << 16];
-            let count = lane.read(&mut space).unwrap_or(0);
-            got.extend_from_slice(&space[..count]);
-        }
-        assert!(start.elapsed() < PATIENCE);
-    }
-    let piece = 128 << 10;
-    let pieces: Vec<&[u8]> = large.chunks(piece).collect();
-    assert!(got[0][8..] == [pieces[0], pieces[3]].concat());
-    assert!(got[1] == [pieces[1], pieces[4]].concat());
-    assert!(got[2] == pieces[2]);
 }
