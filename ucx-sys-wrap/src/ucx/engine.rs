@@ -25,8 +25,6 @@ pub(super) enum Manner {
     /// As UCX likes.
     Any,
     AtOnce,
-    /// At once, and copied into one piece with its header: sockets take one piece sooner than several.
-    InOnePiece,
     Offer,
 }
 
@@ -250,7 +248,7 @@ impl Engine {
         }
         let flags = match manner {
             Manner::Any => 0,
-            Manner::AtOnce | Manner::InOnePiece => UCP_AM_SEND_FLAG_EAGER,
+            Manner::AtOnce => UCP_AM_SEND_FLAG_EAGER,
             Manner::Offer => UCP_AM_SEND_FLAG_RNDV,
         };
         let mut param = ucp_request_param_t {
@@ -260,20 +258,11 @@ impl Engine {
             ..Default::default()
         };
         param.cb.send = Some(send_ended);
-        let mut payload = (bytes.cast(), length);
-        if manner == Manner::InOnePiece {
-            // UCX sends contiguous bytes in several pieces, however few they are, and copies lists of
-            // stretches.
-            param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
-            param.datatype = ucp_dt_make_iov();
-            record.stretch.set(ucp_dt_iov_t { buffer: bytes.cast_mut().cast(), length });
-            payload = (record.stretch.as_ptr().cast_const().cast(), 1);
-        }
         let (endpoint, header) = (self.endpoints[to.index()], flight.header().cast());
         // SAFETY: the endpoint lives as the worker does; the caller keeps header and bytes; the record
         // outlives the worker.
         let request = unsafe {
-            self.ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, payload.0, payload.1, &param)
+            self.ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, bytes.cast(), length, &param)
         };
         take_down(record, request);
     }

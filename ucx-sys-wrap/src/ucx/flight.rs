@@ -4,7 +4,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 
-use brevity_ucx_sys::{ucp_dt_iov_t, ucs_status_t};
+use brevity_ucx_sys::ucs_status_t;
 
 use super::header::MAX_HEADER_BYTES;
 
@@ -25,8 +25,6 @@ pub(super) struct Record {
     pub(super) request: Cell<*mut c_void>,
     /// The header of a message to send, which UCX may read until the operation is over.
     header: UnsafeCell<[u8; MAX_HEADER_BYTES]>,
-    /// The payload, where UCX wants a list of stretches, which it may read until the operation is over.
-    pub(super) stretch: Cell<ucp_dt_iov_t>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +149,6 @@ impl Flights {
                 bytes: Cell::new(0),
                 request: Cell::new(ptr::null_mut()),
                 header: UnsafeCell::new([0; MAX_HEADER_BYTES]),
-                stretch: Cell::default(),
             };
             let record = NonNull::from(Box::leak(Box::new(record)));
             self.records.push(record);

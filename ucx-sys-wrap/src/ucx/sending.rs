@@ -22,10 +22,6 @@ use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result};
 /// What a message without a payload offers.
 static NOTHING: [u8; 1] = [0];
 
-/// Over sockets, payloads of up to so many bytes are copied beside their header: more cost more than a second
-/// piece does.
-const ONE_PIECE_BYTES: usize = 2 << 10;
-
 /// The sends of one rank, until they are tested.
 pub(super) struct Sends {
     operations: Table<Outgoing>,
@@ -210,19 +206,14 @@ fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLea
     inbox.statistics.messages_sent += 1;
     inbox.statistics.bytes_sent += (FIXED_BYTES + bytes) as u64;
     let header = plain.encode();
-    let is_in_one_piece = engine.has_sockets_only && is_counted && (1..=ONE_PIECE_BYTES).contains(&bytes);
-    if is_counted && !is_in_one_piece && engine.send_short(to, MESSAGE, &header, part.bytes()) {
+    if is_counted && engine.send_short(to, MESSAGE, &header, part.bytes()) {
         return Some(Plainly::Sent);
     }
     let mut flight = engine.flights().take();
     // SAFETY: just taken: it is in no use.
     let room = unsafe { flight.header_mut() };
     room[..FIXED_BYTES].copy_from_slice(&header);
-    let manner = match is_counted {
-        true if is_in_one_piece => Manner::InOnePiece,
-        true => Manner::Any,
-        false => Manner::Offer,
-    };
+    let manner = if is_counted { Manner::Any } else { Manner::Offer };
     let payload = (part.bytes().as_ptr(), bytes);
     // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is reaped.
     unsafe { engine.send(to, (MESSAGE, manner), FIXED_BYTES, payload, &flight) };

@@ -21,11 +21,6 @@ const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 /// more than the cache of a processor.
 const SLOTS: [(&str, &str); 3] = [("FIFO_ELEM_SIZE", "32832"), ("FIFO_SIZE", "128"), ("RX_BUFS_GROW", "256")];
 
-/// From where on UCX hands a list of stretches to sockets as it is: below, it copies them into one piece
-/// ([`Manner::InOnePiece`](super::engine::Manner)). Contiguous bytes it never copies, and sends as they are
-/// up to here anyway.
-const GATHERED: (&str, &str) = ("ZCOPY_THRESH", "8k");
-
 /// What ranks that share memory must have alike, for UCX does not compare it: each of these of each of those.
 const ALIKE: [&str; 2] = ["FIFO_ELEM_SIZE", "FIFO_SIZE"];
 const SHARED_BY: [&str; 4] = ["MM", "POSIX", "SYSV", "XPMEM"];
@@ -105,9 +100,6 @@ impl Tuning {
             None => {}
         }
         let has_sockets_only = !shares_memory && !has_rdma;
-        if has_sockets_only && chosen(GATHERED.0).is_none() {
-            settings.push((GATHERED.0.into(), GATHERED.1.into()));
-        }
         for (name, value) in SLOTS {
             let is_chosen = SHARED_BY.iter().any(|by| chosen(&format!("{by}_{name}")).is_some());
             if shares_memory && !is_chosen {
@@ -322,22 +314,16 @@ mod tests {
     }
 
     #[test]
-    fn only_where_there_are_sockets_alone_a_message_is_sent_in_one_piece() {
-        let decide = |transports: &'static str, threshold: Option<&str>, devices: &[String]| {
-            let look = |name: &str| match name {
-                "UCX_TLS" => Some(transports.to_string()),
-                "UCX_ZCOPY_THRESH" => threshold.map(str::to_string),
-                _ => None,
-            };
-            let tuning = Tuning::decide(&[], look, NEW, true, devices);
-            (tuning.has_sockets_only, tuning.settings.iter().any(|(name, _)| name == GATHERED.0))
+    fn sockets_alone_join_ranks_without_shared_memory_and_without_a_device() {
+        let decide = |transports: &'static str, devices: &[String]| {
+            let look = |name: &str| (name == "UCX_TLS").then(|| transports.to_string());
+            Tuning::decide(&[], look, NEW, true, devices).has_sockets_only
         };
-        assert_eq!(decide("tcp,self", None, &[]), (true, true));
-        assert_eq!(decide("tcp,self", Some("16k"), &[]), (true, false), "the user's threshold counts");
+        assert!(decide("tcp,self", &[]));
         for (transports, devices) in
             [("all", vec![]), ("tcp,shm", vec![]), ("tcp,rc", vec!["mlx5_0".to_string()])]
         {
-            assert_eq!(decide(transports, None, &devices), (false, false), "{transports}");
+            assert!(!decide(transports, &devices), "{transports}");
         }
     }
 
