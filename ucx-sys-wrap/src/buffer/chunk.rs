@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 
 use super::lease::{ReadLease, WriteLease};
-use super::memory::{Buffer, RecvBuffer, SendBuffer};
+use super::memory::{Buffer, RecvBuffer, SendBuffer, vector_parts};
 use crate::transport::{RecvParts, SendParts};
 
 /// The sole right to a stretch of elements, borrowed for `'env` or owned.
@@ -178,9 +178,7 @@ impl<'env, T> From<&'env mut [T]> for Chunk<'env, T> {
 
 impl<T> From<Vec<T>> for Chunk<'_, T> {
     fn from(owned: Vec<T>) -> Self {
-        let mut owned = ManuallyDrop::new(owned);
-        let (length, capacity) = (owned.len(), owned.capacity());
-        let pointer = NonNull::from(owned.as_mut_slice()).cast();
+        let (pointer, length, capacity) = vector_parts(owned);
         let origin = Arc::new(Origin { pointer, length, owned_capacity: Some(capacity) });
         Self { pointer, length, origin, env: PhantomData }
     }
@@ -278,6 +276,23 @@ mod tests {
         let vector = Chunk::join_all(pieces).into_vec();
         assert_eq!(vector.as_ptr(), address);
         assert_eq!((vector.len(), vector[30]), (100, 2.0));
+    }
+
+    /// Fails under miri if the chunk has kept a pointer to the slice of the elements alone.
+    #[test]
+    fn an_owned_chunk_keeps_the_spare_capacity_of_its_vector() {
+        let with_spare_capacity = || {
+            let mut vector = Vec::with_capacity(8);
+            vector.push(1u16);
+            Chunk::from(vector)
+        };
+        drop(with_spare_capacity());
+        let mut chunk = with_spare_capacity();
+        chunk[0] = 7;
+        let mut vector = chunk.into_vec();
+        let address = vector.as_ptr();
+        vector.extend([2; 7]);
+        assert_eq!((vector[0], vector[7], vector.as_ptr()), (7, 2, address));
     }
 
     #[test]

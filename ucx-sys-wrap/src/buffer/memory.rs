@@ -158,9 +158,8 @@ unsafe impl<T: Pod + Send> Buffer for Vec<T> {
     type Raw = RawVec<T>;
 
     fn into_raw(self) -> Self::Raw {
-        let mut vector = ManuallyDrop::new(self);
-        let pointer = NonNull::from(vector.as_mut_slice()).cast();
-        RawVec(RawSlice { pointer, length: vector.len(), capacity: vector.capacity(), element: PhantomData })
+        let (pointer, length, capacity) = vector_parts(self);
+        RawVec(RawSlice { pointer, length, capacity, element: PhantomData })
     }
 
     unsafe fn from_raw(raw: Self::Raw) -> Self {
@@ -182,6 +181,17 @@ unsafe impl<T: Pod + Send> RecvBuffer for Vec<T> {
     unsafe fn lend(raw: &mut Self::Raw, parts: &mut RecvParts) {
         parts.push(raw.0.write_lease());
     }
+}
+
+/// Takes a vector apart: its pointer, its length and its capacity.
+///
+/// The pointer is valid for the whole capacity, so that a vector made of these parts may grow into it and free
+/// it. A pointer to the slice of the elements would not be: its provenance ends with the last element.
+pub(super) fn vector_parts<T>(vector: Vec<T>) -> (NonNull<T>, usize, usize) {
+    let mut vector = ManuallyDrop::new(vector);
+    // SAFETY: the pointer of a vector is never null; without memory it dangles.
+    let pointer = unsafe { NonNull::new_unchecked(vector.as_mut_ptr()) };
+    (pointer, vector.len(), vector.capacity())
 }
 
 /// Buffers that are their own raw parts: moving them does not touch what they share.
@@ -302,5 +312,30 @@ mod tests {
     #[test]
     fn a_raw_vector_that_is_dropped_frees_its_memory() {
         drop(vec![7u64; 1000].into_raw());
+    }
+
+    /// Room for eight elements, one of them in use.
+    fn with_spare_capacity() -> Vec<u32> {
+        let mut vector = Vec::with_capacity(8);
+        vector.push(1);
+        vector
+    }
+
+    /// Fails under miri if the raw parts have a pointer to the slice of the elements alone.
+    #[test]
+    fn a_vector_keeps_its_spare_capacity() {
+        drop(with_spare_capacity().into_raw());
+        let mut raw = with_spare_capacity().into_raw();
+        let mut parts = RecvParts::new();
+        // SAFETY: the lease is dropped before the raw parts are put together.
+        unsafe { <Vec<u32> as RecvBuffer>::lend(&mut raw, &mut parts) };
+        parts[0].bytes_mut().copy_from_slice(&[5, 0, 0, 0]);
+        drop(parts);
+        // SAFETY: the lease was given back by dropping it.
+        let mut vector = unsafe { Vec::<u32>::from_raw(raw) };
+        let address = vector.as_ptr();
+        vector.extend([2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(vector, [5, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(vector.as_ptr(), address, "it grew into its own memory");
     }
 }
