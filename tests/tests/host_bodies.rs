@@ -18,6 +18,7 @@ use brevity::collectives::{
 };
 use brevity::transport::Rank;
 use brevity::{Group, Handle, Reduction, Settings};
+use brevity_testing::only_when_woken;
 use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
 use brevity_tests::{on_host, oracle};
 
@@ -69,6 +70,19 @@ fn no_message_is_sent() {
     for statistics in statistics {
         assert_eq!((statistics.messages_sent, statistics.messages_received), (0, 0), "{statistics:?}");
         assert!(statistics.bytes_shared > 4 * HOST_COUNTS.iter().sum::<usize>() as u64, "{statistics:?}");
+    }
+}
+
+/// Waits for slots wake whoever polls them.
+#[test]
+fn collectives_end_where_only_what_wakes_is_polled() {
+    for world_size in [2, 5] {
+        let sums = on_host(world_size, Settings::default(), |group| {
+            let mut data = oracle::vector(group.rank(), LENGTH);
+            group.run_in_order(body(), async |call| only_when_woken(sum(call, &mut data)).await).unwrap();
+            data
+        });
+        assert!(sums.iter().all(|sum| *sum == total(world_size, LENGTH)));
     }
 }
 

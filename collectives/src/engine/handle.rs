@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ucx_sys_wrap::buffer::Task;
+use ucx_sys_wrap::buffer::{Task, next_turn};
 
 use super::deadline::Deadline;
 use super::thread::Blocked;
@@ -78,10 +78,7 @@ impl<T> Future for Handle<T> {
         }
         match self.slot.lock().take() {
             Some(result) => Poll::Ready(result.unwrap_or_else(|panic| resume_unwind(panic))),
-            None => {
-                context.waker().wake_by_ref();
-                Poll::Pending
-            }
+            None => next_turn(context),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::buffer::{Comm, Port};
+use ucx_sys_wrap::buffer::{Comm, Port, next_turn};
 use ucx_sys_wrap::shm::{Header, Hold, Records, Slots, Step, Ticket};
 use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
@@ -106,10 +106,10 @@ impl<'a> HostCall<'a> {
         around: &'a Surroundings<'a>,
         place: &'a Place,
     ) -> Result<Self> {
-        poll_fn(|_| match around.end(place, around.port.rank(), 0) {
+        poll_fn(|context| match around.end(place, around.port.rank(), 0) {
             Some(error) => Poll::Ready(Err(error)),
             None if ticket.thing().is_some() => Poll::Ready(Ok(())),
-            None => Poll::Pending,
+            None => next_turn(context),
         })
         .await?;
         let slots =
@@ -233,10 +233,10 @@ impl<'a> HostCall<'a> {
         }
         self.around.course.moves.fetch_add(1, Ordering::Relaxed);
         let mut wait = Wait::default();
-        poll_fn(|_| {
+        poll_fn(|context| {
             let found = self.spin(&mut look).transpose();
             let found = found.or_else(|| self.look_around(place, step, &mut wait, &mut look).transpose());
-            found.map_or(Poll::Pending, Poll::Ready)
+            found.map_or_else(|| next_turn(context), Poll::Ready)
         })
         .await
     }

@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use parking_lot::Mutex;
 use ucx_sys_wrap::Signature;
-use ucx_sys_wrap::buffer::Comm;
+use ucx_sys_wrap::buffer::{Comm, next_turn};
 use ucx_sys_wrap::shm::{Slots, Ticket, Turnstile};
 
 use super::Host;
@@ -90,12 +90,12 @@ impl<'a> Claim<'a> {
     /// # Errors
     /// When the group is closed or the deadline passes before.
     pub(crate) async fn borrow(self) -> Result<Loan<'a>> {
-        let ticket = poll_fn(|_| {
+        let ticket = poll_fn(|context| {
             if let Some(ticket) = self.inside.ticket.lock().take() {
                 return Poll::Ready(Ok(ticket));
             }
             let end = self.around.end(self.place, self.around.port.rank(), 0);
-            end.map_or(Poll::Pending, |error| Poll::Ready(Err(error)))
+            end.map_or_else(|| next_turn(context), |error| Poll::Ready(Err(error)))
         });
         let ticket = Some(ticket.await?);
         Ok(Loan { claim: self, ticket })

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{Inner, Inside, OperationId, Orphan, Port};
+use super::waking::next_turn;
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
 use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 
@@ -392,14 +393,14 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
 
     // Always: what has arrived would be copied once more, on the way of every message.
     #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let State::Pending(id) = self.state {
             let comm = self.comm;
             let inner = comm.port.enter();
             let spins = if Id::LOOKS { comm.spins(&inner) } else { 0 };
             let ended = id.test(&mut **inner.transport.borrow_mut(), spins);
             match ended {
-                None if !comm.has_expired() => return Poll::Pending,
+                None if !comm.has_expired() => return next_turn(context),
                 Some(Ok(outcome)) => {
                     inner.scopes.borrow_mut()[comm.scope].ended(id.operation());
                     return self.resolve(outcome);
@@ -415,7 +416,7 @@ impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
             }
             State::Pending(id) => {
                 self.state = State::Pending(id);
-                Poll::Pending
+                next_turn(context)
             }
             State::Taken => unreachable!("an operation is not polled after it has resolved"),
         }

@@ -30,6 +30,7 @@ mod region;
 mod remote;
 mod shared;
 mod task;
+mod waking;
 
 pub use chunk::Chunk;
 pub use comm::{Comm, Direction, Leaf, Recv, Send, Turn, scope, scope_in_turns};
@@ -44,6 +45,7 @@ pub use region::{Region, RegionMemory};
 pub use remote::{Flush, Get, Put, RemoteRegion};
 pub use shared::SharedBuffer;
 pub use task::{Task, TaskFuture};
+pub use waking::next_turn;
 
 /// Lending for tests of transports without a scope, which keep their buffers themselves.
 #[cfg(any(test, feature = "fuzzing"))]

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use super::comm::Comm;
 use super::port::Port;
+use super::waking::next_turn;
 
 /// The future of a task: it may use the task's own buffers and scope.
 pub type TaskFuture<'a, R> = Pin<Box<dyn Future<Output = R> + Send + 'a>>;
@@ -64,7 +65,7 @@ impl<B: Send + 'static, R> Task<B, R> {
             (Some(buffers), Some(output)) => Poll::Ready((*buffers, output)),
             (_, output) => {
                 self.output = output;
-                Poll::Pending
+                next_turn(context)
             }
         }
     }

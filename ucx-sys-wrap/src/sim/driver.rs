@@ -35,8 +35,8 @@ pub struct Stuck {
 /// Deterministic: all that happens at one time happens before any future is polled; futures are polled by
 /// rising rank, only those of ranks to which something has happened, and again while they post or end
 /// operations. Every rank is polled at least every 10 ms of virtual time; after a silence, at the latest when
-/// it has lasted 1/8 longer: a deadline in a silence is seen that much late. Wakers do nothing: a future that
-/// waits for anything but its transport and its clock is polled only then. A future that ends is dropped, and
+/// it has lasted 1/8 longer: a deadline in a silence is seen that much late. The waker does nothing: a future
+/// that waits for anything but its transport and its clock is polled only then. A future that ends is dropped, and
 /// with it its transport.
 ///
 /// ```

@@ -1,13 +1,15 @@
 //! What the tests of several crates share: [the wires under test](Wire) and how worlds of ranks are made on
-//! them, and what the system says about processes.
+//! them, what the system says about processes, and [an executor's way of polling](only_when_woken).
 #![forbid(unsafe_code)]
 
 mod process;
 mod wire;
+mod woken;
 pub mod worlds;
 
 pub use process::{Process, listening_ports};
 pub use wire::{Wire, ucx_is_here};
+pub use woken::only_when_woken;
 
 /// Whether a variable such as `BREVITY_REQUIRE_UCX` says that what a test needs must be here: missing, it is
 /// a failure then, and nothing that is skipped.

@@ -4,6 +4,7 @@
 mod endings;
 mod messages;
 mod remote;
+mod woken;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -57,6 +58,7 @@ const CASES: &[Case] = &[
     ("region unregistered in flight", &[2], remote::unregistered_in_flight),
     ("puts and gets left in a scope", &[2], remote::left_in_a_scope),
     ("puts and gets asleep", &[2], remote::sleep),
+    ("futures that are polled when they wake", &[2], woken::every_operation),
 ];
 
 /// These close the transport.
