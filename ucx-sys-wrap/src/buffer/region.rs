@@ -13,6 +13,7 @@ use super::pool::Pool;
 use super::pooled::PoolBuffer;
 use super::port::Port;
 use crate::one_sided::RegionKey;
+use crate::shm::copy_shared;
 use crate::transport::RecvParts;
 use crate::{Error, Result};
 
@@ -253,24 +254,41 @@ impl RegionMemory {
     /// Copies bytes in. Does nothing unless they fit.
     pub(crate) fn write(&self, offset: usize, from: &[u8]) {
         if let Some(place) = self.place(offset, from.len()) {
-            // SAFETY: `place` points at as many bytes that are valid, and other threads stay out (the lock).
-            // `from` is no part of them: nobody has a reference to them.
-            self.0.locked(&mut || unsafe { ptr::copy_nonoverlapping(from.as_ptr(), place, from.len()) });
+            // SAFETY: `place` points at as many bytes of this memory, and `from` is no part of them: nobody
+            // has a reference to them.
+            self.0.locked(&mut || unsafe { self.copy(from.as_ptr(), place, from.len()) });
         }
     }
 
     /// Makes all bytes zero.
     pub(crate) fn clear(&self) {
-        let (pointer, length) = (self.0.pointer(), self.len());
-        // SAFETY: so many valid bytes, which other threads stay out of (the lock).
-        self.0.locked(&mut || unsafe { ptr::write_bytes(pointer.as_ptr(), 0, length) });
+        const ZEROES: [u8; 4096] = [0; 4096];
+        for offset in (0..self.len()).step_by(ZEROES.len()) {
+            self.write(offset, &ZEROES[..ZEROES.len().min(self.len() - offset)]);
+        }
     }
 
     /// Copies bytes out. Does nothing unless they are there.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         if let Some(place) = self.place(offset, into.len()) {
             // SAFETY: as in `write`.
-            self.0.locked(&mut || unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) });
+            self.0.locked(&mut || unsafe { self.copy(place, into.as_mut_ptr(), into.len()) });
+        }
+    }
+
+    /// Copies into or out of the memory. Once it is reached from outside, other processes write it meanwhile:
+    /// the compiler must not see that race, so the copy is one that it knows nothing about.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for `bytes` bytes; one of them lies in this memory, the other
+    /// outside of it. Other threads stay out of both: the caller has the lock.
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
+        if self.0.is_reached_from_outside().load(Ordering::Relaxed) {
+            // SAFETY: the caller guarantees both ranges.
+            unsafe { copy_shared(from, to, bytes) };
+        } else {
+            // SAFETY: as above, and nobody else touches them.
+            unsafe { ptr::copy_nonoverlapping(from, to, bytes) };
         }
     }
 
@@ -341,8 +359,22 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "copies from a shared slice through atomics, which are assembly elsewhere")]
+    fn copies_stay_inside_memory_that_is_open() {
+        let memory = RegionMemory::of_zeroes(8);
+        memory.open_to_the_outside();
+        check_copies(&memory);
+    }
+
+    #[test]
     fn copies_stay_inside() {
         let memory = RegionMemory::of_zeroes(8);
+        check_copies(&memory);
+        assert_eq!(memory.with(8, 0, |bytes| bytes.len()), Some(0));
+        assert_eq!(memory.with(8, 1, |bytes| bytes.len()), None);
+    }
+
+    fn check_copies(memory: &RegionMemory) {
         memory.write(2, &[1, 2, 3]);
         memory.write(6, &[9, 9, 9]);
         memory.write(usize::MAX, &[9, 9]);
@@ -351,8 +383,23 @@ mod tests {
         assert_eq!(seen, [0, 0, 1, 2, 3, 0, 0, 0]);
         memory.read(1, &mut seen);
         assert_eq!(seen[0], 0, "nothing is read where not all is there");
-        assert_eq!(memory.with(8, 0, |bytes| bytes.len()), Some(0));
-        assert_eq!(memory.with(8, 1, |bytes| bytes.len()), None);
+        memory.clear();
+        memory.read(0, &mut seen);
+        assert_eq!(seen, [0; 8]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "copies from a shared slice through atomics, which are assembly elsewhere")]
+    fn memory_of_any_length_becomes_zero() {
+        for length in [0, 1, 4095, 4096, 4097, 10_000] {
+            let memory = RegionMemory::of_zeroes(length);
+            memory.write(0, &vec![7; length]);
+            memory.open_to_the_outside();
+            memory.clear();
+            let mut seen = vec![7; length];
+            memory.read(0, &mut seen);
+            assert!(seen.iter().all(|byte| *byte == 0));
+        }
     }
 
     #[test]
@@ -361,6 +408,5 @@ mod tests {
         assert_eq!(memory.with(0, 8, |bytes| bytes.len()), Some(8));
         memory.open_to_the_outside();
         assert_eq!(memory.with(0, 8, |bytes| bytes.len()), None);
-        memory.write(0, &[1]);
     }
 }

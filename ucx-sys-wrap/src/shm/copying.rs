@@ -43,7 +43,7 @@ mod machine {
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `bytes` bytes, and they do not overlap.
-    pub(in super::super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
         // SAFETY: the caller guarantees both ranges; the direction flag is clear, as everywhere in Rust.
         unsafe {
             asm!(
@@ -223,7 +223,7 @@ mod portable {
     ///
     /// # Safety
     /// `from` is readable and `to` writable for `bytes` bytes, and they do not overlap.
-    pub(in super::super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
         let is_aligned = from.addr().is_multiple_of(8) && to.addr().is_multiple_of(8);
         let words = if is_aligned { bytes / 8 } else { 0 };
         for word in 0..words {
@@ -288,12 +288,16 @@ pub(super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use machine::copy;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use machine::{
-    copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+    copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
 };
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) use portable::copy;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(super) use portable::{
-    copy, copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
+    copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
 };
 
 #[cfg(test)]

@@ -50,6 +50,7 @@ pub use area::{LINE_BYTES, OwnArea, PeerArea};
 pub use bell::Bell;
 #[cfg(test)]
 pub(crate) use bell::Cord;
+pub(crate) use copying::copy as copy_shared;
 pub(crate) use credentials::Credentials;
 pub use layout::{Layout, SLOTS_BYTES};
 pub(crate) use mapping::Mapping;
