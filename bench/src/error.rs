@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::output::UNREAD;
+
 /// What the parts of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -66,6 +68,10 @@ pub enum Error {
         why: String,
     },
 
+    /// Nobody reads standard output any more, which is nothing to tell of.
+    #[error("nobody reads the results")]
+    Unread,
+
     /// The system refused something.
     #[error("{what}: {why}")]
     System {
@@ -91,6 +97,10 @@ impl Error {
     /// The exit status that tells it.
     #[must_use]
     pub fn status(&self) -> u8 {
-        if matches!(self, Self::Arguments(_)) { 2 } else { 1 }
+        match self {
+            Self::Arguments(_) => 2,
+            Self::Unread => UNREAD,
+            _ => 1,
+        }
     }
 }

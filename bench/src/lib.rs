@@ -8,6 +8,7 @@
 //! - [`floor`]: what the system can do at best: bare sockets;
 //! - [`peers`]: the other libraries that are there;
 //! - [`compare`]: ours and theirs in turns, with ratios and their intervals;
+//! - [`output`]: the files and the standard output that results go to;
 //! - [`record`]: what is kept of a run.
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod job;
 pub mod kernels;
 mod memory;
 pub mod order;
+pub mod output;
 pub mod p2p;
 pub mod peers;
 pub mod perf;

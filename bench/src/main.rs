@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use brevity_bench::compare::{self, P2pArguments};
 use brevity_bench::floor::{self, Patience};
 use brevity_bench::order::Over;
+use brevity_bench::output::UNREAD;
 use brevity_bench::{Result, seat};
 use clap::{Parser, Subcommand};
 
@@ -52,7 +53,9 @@ fn main() -> ExitCode {
     match run(Command::parse().action) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("bench: {error}");
+            if error.status() != UNREAD {
+                eprintln!("bench: {error}");
+            }
             error.status().into()
         }
     }

@@ -3,11 +3,12 @@
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
 
+use crate::output::{is_standard_output, print};
 use crate::peers::{find_program, nearest, printed};
 use crate::processor;
 use crate::{Error, Result};
@@ -114,24 +115,23 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// Keeps lines, and does not print them.
+    /// Keeps lines, and prints them unless the figures go to standard output.
     #[must_use]
-    pub fn silent() -> Self {
-        Self { silent: true, ..Self::default() }
+    pub fn beside(json: Option<&Path>) -> Self {
+        Self { silent: json.is_some_and(is_standard_output), ..Self::default() }
     }
 
     /// Prints a line, at once.
     ///
     /// # Errors
-    /// [`Error::System`] when nobody reads any more.
+    /// As [`print()`].
     pub fn line(&mut self, text: &str) -> Result<()> {
         self.text.push_str(text);
         self.text.push('\n');
         if self.silent {
             return Ok(());
         }
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::system("can't print the table"))
+        print(&format!("{text}\n"))
     }
 
     /// All lines.

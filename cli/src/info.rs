@@ -2,12 +2,13 @@
 
 use std::env;
 use std::fmt;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use brevity::Settings;
 use brevity::transport::bootstrap::{Launcher, pmix_available, rdma_devices};
 use brevity::transport::{tcp, ucx};
+use brevity_bench::output::print;
+use brevity_bench::record::to_json;
 use serde::Serialize;
 
 /// Shows the version, the transports found, the processor's features and the settings in force.
@@ -22,10 +23,9 @@ pub struct InfoArguments {
 ///
 /// # Errors
 /// When standard output is gone.
-pub fn info(arguments: &InfoArguments) -> io::Result<()> {
+pub fn info(arguments: &InfoArguments) -> brevity_bench::Result<()> {
     let info = Info::collect(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()));
-    let text = if arguments.json { serde_json::to_string_pretty(&info)? + "\n" } else { info.to_string() };
-    io::stdout().write_all(text.as_bytes())
+    print(&if arguments.json { to_json(&info)? } else { info.to_string() })
 }
 
 /// All that is told.

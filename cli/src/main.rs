@@ -8,13 +8,12 @@ mod run;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use brevity_bench::output::UNREAD;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Exit status of arguments that make no sense.
 const BAD_ARGUMENTS: u8 = 2;
-/// Exit status of a run that failed.
-const FAILED: u8 = 1;
 
 /// Collectives that say less: run jobs, measure, see what is there.
 #[derive(Parser)]
@@ -49,7 +48,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Action::Perf(arguments) => end(perf::perf(*arguments), perf::Error::status),
-        Action::Info(arguments) => end(info::info(&arguments).map(|()| 0), |_| FAILED),
+        Action::Info(arguments) => end(info::info(&arguments).map(|()| 0), brevity_bench::Error::status),
     }
 }
 
@@ -58,7 +57,10 @@ fn end<E: std::fmt::Display>(outcome: Result<u8, E>, status: impl Fn(&E) -> u8) 
     match outcome {
         Ok(status) => status.into(),
         Err(error) => {
-            tell(&error);
+            // Nobody who pipes a table into `head` needs to hear that `head` has ended.
+            if status(&error) != UNREAD {
+                tell(&error);
+            }
             status(&error).into()
         }
     }

@@ -33,13 +33,19 @@ struct Ended {
     stderr: String,
 }
 
+fn command(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_brevity"));
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    LAUNCHED.iter().for_each(|name| _ = command.env_remove(name));
+    command
+}
+
 /// Starts the command; the mark that its processes bear.
 fn start(line: &str) -> (Child, String) {
     static COMMANDS: AtomicU32 = AtomicU32::new(0);
     let mark = format!("{}-{}", std::process::id(), COMMANDS.fetch_add(1, Ordering::Relaxed));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_brevity"));
-    command.args(line.split_whitespace()).env(MARK, &mark).stdin(Stdio::null());
-    LAUNCHED.iter().for_each(|name| _ = command.env_remove(name));
+    let mut command = command(line);
+    command.env(MARK, &mark);
     (command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(), mark)
 }
 
@@ -144,7 +150,7 @@ fn all_reduce_over_tcp_writes_its_figures() {
     let folder = tempfile::tempdir().unwrap();
     let (file, plot) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
     let line = format!(
-        "perf allreduce --np 3 --transport tcp --size 4:64K --iterations 5 --verify --json {} --plot {}",
+        "perf allreduce --ranks 3 --transport tcp --size 4:64K --iterations 5 --verify --json {} --plot {}",
         file.display(),
         plot.display()
     );
@@ -164,7 +170,7 @@ fn all_reduce_over_tcp_writes_its_figures() {
 
 #[test]
 fn latency_prints_the_columns_of_the_osu_benchmarks() {
-    let table = succeed("perf latency --np 2 --transport tcp --size 1:4K --iterations 20 --verify");
+    let table = succeed("perf latency --ranks 2 --transport tcp --size 1:4K --iterations 20 --verify");
     let head = table.lines().find(|line| line.starts_with("# Size")).unwrap();
     assert_eq!(
         head.split_whitespace().collect::<Vec<_>>(),
@@ -175,7 +181,7 @@ fn latency_prints_the_columns_of_the_osu_benchmarks() {
 
 #[test]
 fn bandwidth_is_measured_in_four_ranks() {
-    let table = succeed("perf bandwidth --np 4 --transport tcp --size 1K:64K --iterations 4 --verify");
+    let table = succeed("perf bandwidth --ranks 4 --transport tcp --size 1K:64K --iterations 4 --verify");
     assert!(
         table.lines().any(|line| line.starts_with("# Size") && line.contains("Bandwidth(MB/s)")),
         "{table}"
@@ -192,7 +198,7 @@ fn bandwidth_is_measured_in_four_ranks() {
 
 #[test]
 fn gtopk_says_what_it_sends() {
-    let line = "perf gtopk-allreduce --np 2 --transport tcp --elements 100K --density 0.001,0.01 \
+    let line = "perf gtopk-allreduce --ranks 2 --transport tcp --elements 100K --density 0.001,0.01 \
                 --iterations 3 --json -";
     let figures = json(&succeed(line));
     let rows = figures["rows"].as_array().unwrap();
@@ -262,7 +268,8 @@ fn kernels_are_chosen_by_group() {
 
 #[test]
 fn ranks_die_with_the_command() {
-    let (mut child, mark) = start("perf allreduce --np 3 --transport tcp --size 64K --iterations 100000000");
+    let (mut child, mark) =
+        start("perf allreduce --ranks 3 --transport tcp --size 64K --iterations 100000000");
     let mut table = BufReader::new(child.stdout.take().unwrap());
     let mut title = String::new();
     // All ranks have joined when the table begins.
@@ -281,16 +288,20 @@ fn bad_arguments_are_told_in_one_line() {
         "perf",
         "perf dance",
         "perf allreduce --dtype bf16",
-        "perf latency --np 1",
+        "perf latency --ranks 1",
         "perf latency --size 8:4",
         "perf latency --size many",
         "perf latency --bogus",
         "perf allreduce --transport smoke",
         "perf gtopk-allreduce --density 2",
         "perf compress --only dance",
-        "perf compress --np 2",
+        "perf compress --ranks 2",
         "perf compress --record /proc/kept",
         "perf allreduce --json /no/such/folder/file.json",
+        "perf latency --plot /proc/figures.svg",
+        "perf latency --plot figures.png",
+        "perf compress --json /proc/figures.json",
+        "perf compress --iterations 0",
         "info --bogus",
     ];
     for line in lines {
@@ -298,5 +309,37 @@ fn bad_arguments_are_told_in_one_line() {
         assert_eq!((status, stdout.as_str()), (Some(2), ""), "{line}");
         assert_eq!(stderr.lines().count(), 1, "{line}: {stderr}");
     }
-    assert!(brevity("perf dance").stderr.contains("latency, bandwidth, bibandwidth, put, get, allreduce"));
+    assert!(brevity("perf dance").stderr.contains("gtopk-allreduce; or compress"));
+    let why = brevity("perf compress --iterations 0").stderr;
+    assert!(why.contains("--iterations 0: expected at least 1"), "{why}");
+}
+
+#[test]
+fn a_run_that_fails_leaves_files_as_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, plot) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
+    fs::write(&json, "of an earlier run").unwrap();
+    // Both files can be opened, and no rank can join over such a transport.
+    let line = format!("perf latency --transport ucx --json {} --plot {}", json.display(), plot.display());
+    let mut command = command(&line);
+    let ended = command.env("BREVITY_UCX_LIB", "/no/such/libucp.so").output().unwrap();
+    assert!(!ended.status.success());
+    assert_eq!(fs::read_to_string(&json).unwrap(), "of an earlier run");
+    assert!(!plot.exists());
+}
+
+#[test]
+fn nothing_is_told_where_nobody_reads() {
+    for line in
+        ["info", "info --json", "perf latency --transport tcp --size 8:64K", "perf compress --elements 4K"]
+    {
+        let (mut child, mark) = start(line);
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let status = child.wait().unwrap();
+        // The status that shells give a program that SIGPIPE has ended.
+        assert_eq!((status.code(), stderr.as_str()), (Some(141), ""), "{line}");
+        assert_eq!(left_behind(&mark), Vec::<String>::new(), "{line}");
+    }
 }

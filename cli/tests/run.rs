@@ -144,7 +144,7 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
         ("BREVITY_ENCRYPT", "please"),
     ] {
         for arguments in
-            [&["run", "-n", "3", "--", "echo", "started"][..], &["perf", "allreduce", "--np", "3"]]
+            [&["run", "-n", "3", "--", "echo", "started"][..], &["perf", "allreduce", "--ranks", "3"]]
         {
             let output = Command::new(BREVITY).args(arguments).env(name, value).output().unwrap();
             let stderr = text(&output.stderr);

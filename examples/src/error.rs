@@ -41,12 +41,12 @@ pub enum Error {
         /// The plain name that was looked for.
         file: PathBuf,
     },
-    /// A file could not be read, written or decompressed.
+    /// A file could not be read or decompressed.
     #[error("{}: cannot {action}: {source}", .file.display())]
     File {
         /// The file.
         file: PathBuf,
-        /// `"read"`, `"write"` or the like.
+        /// `"read"` or the like.
         action: &'static str,
         /// What the system said.
         source: std::io::Error,
@@ -103,6 +103,9 @@ pub enum Error {
         /// How many classes there are.
         classes: usize,
     },
+    /// The results can't be written where they are asked for, or nobody reads them.
+    #[error("{0}")]
+    Output(#[from] brevity_bench::Error),
     /// The network could not be computed.
     #[error("the network failed: {0}")]
     Network(#[from] candle_core::Error),
@@ -119,14 +122,6 @@ pub enum Error {
         /// The loss found there.
         loss: f64,
     },
-    /// The figure could not be drawn.
-    #[error("{}: cannot draw the figure: {reason}", .file.display())]
-    Figure {
-        /// The file that it was for.
-        file: PathBuf,
-        /// What the drawing library said.
-        reason: String,
-    },
 }
 
 impl Error {
@@ -134,8 +129,8 @@ impl Error {
     /// 1 for a run that failed.
     pub fn exit_status(&self) -> u8 {
         match self {
-            Self::Network(_) | Self::Exchange(_) | Self::Diverged { .. } | Self::Figure { .. } => 1,
-            Self::File { action, .. } if *action == "write" => 1,
+            Self::Network(_) | Self::Exchange(_) | Self::Diverged { .. } => 1,
+            Self::Output(error) => error.status(),
             _ => 2,
         }
     }

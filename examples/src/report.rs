@@ -4,13 +4,12 @@ use crate::Error;
 use crate::trainer::Run;
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::Path;
 
 /// The columns of [`table`].
 const HEADINGS: [&str; 6] =
     ["method", "test accuracy", "bytes/rank/step", "compression", "communication", "total"];
 
-/// The file that [`write_json`] makes.
+/// What [`to_json`] writes.
 #[derive(Serialize)]
 struct Report<'a> {
     runs: &'a [Run],
@@ -38,20 +37,12 @@ pub fn table(runs: &[Run], parameter_count: usize) -> String {
     text
 }
 
-/// Writes the runs to `file` as `{"runs":[..]}`, with every field of [`Run`].
+/// The runs as `{"runs":[..]}`, with every field of [`Run`].
 ///
 /// # Errors
-/// [`Error::File`] where the file cannot be written.
-pub fn write_json(runs: &[Run], file: &Path) -> Result<(), Error> {
-    let mut text = serde_json::to_vec_pretty(&Report { runs }).map_err(std::io::Error::from);
-    if let Ok(text) = &mut text {
-        text.push(b'\n');
-    }
-    text.and_then(|text| std::fs::write(file, text)).map_err(|source| Error::File {
-        file: file.to_owned(),
-        action: "write",
-        source,
-    })
+/// [`Error::Output`] for a figure that JSON can't hold.
+pub fn to_json(runs: &[Run]) -> Result<String, Error> {
+    Ok(brevity_bench::record::to_json(&Report { runs })?)
 }
 
 /// What a dense step sends: measured where a run was dense, else `2 (P-1)/P` times the gradient.
@@ -121,10 +112,8 @@ gtopk          97.50 %            40000       100.0x          2.0 s  12.3 s
 
     #[test]
     fn the_json_file_has_the_agreed_fields() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("runs.json");
-        write_json(&[run("lowrank", 123.5)], &file).unwrap();
-        let value: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let text = to_json(&[run("lowrank", 123.5)]).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let found = &value["runs"][0];
         assert_eq!(found["method"], "lowrank");
         assert_eq!(found["ranks"], 4);
@@ -134,13 +123,5 @@ gtopk          97.50 %            40000       100.0x          2.0 s  12.3 s
         assert_eq!(found["seconds"], 12.34);
         assert_eq!(found["communication_seconds"], 2.0);
         assert_eq!(found["curve"][0]["loss"], 0.5);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = write_json(&[], folder.path()).unwrap_err();
-        assert!(error.to_string().contains("cannot write"), "{error}");
-        assert_eq!(error.exit_status(), 1);
     }
 }

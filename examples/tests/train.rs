@@ -1,14 +1,19 @@
 //! The program as a user starts it: processes over tcp, on the digits that it carries.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-fn train(words: &str) -> Output {
+fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
     for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "RANK", "WORLD_SIZE", "BREVITY_TRANSPORT"] {
         command.env_remove(name);
     }
-    command.env("BREVITY_TIMEOUT", "60").args(words.split_whitespace()).output().unwrap()
+    command.env("BREVITY_TIMEOUT", "60").args(words.split_whitespace()).stderr(Stdio::piped());
+    command
+}
+
+fn train(words: &str) -> Output {
+    command(words).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -40,7 +45,7 @@ fn four_processes_learn_the_digits_with_every_method() {
 #[test]
 fn equal_seeds_give_equal_results() {
     let outcome = || {
-        let output = train("--ranks 3 --epochs 2 --method gtopk --seed 5");
+        let output = train("-n 3 --epochs 2 --method gtopk --seed 5");
         assert!(output.status.success(), "{}", text(&output.stderr));
         let line = text(&output.stdout).lines().nth(1).unwrap().to_owned();
         line.split_whitespace().take(4).map(str::to_owned).collect::<Vec<_>>()
@@ -62,7 +67,15 @@ fn a_wrong_variable_costs_one_line_and_no_rank() {
 
 #[test]
 fn mistakes_cost_one_line_and_no_rank() {
-    for words in ["--density 2", "--ranks 0", "--method zip", "--data /no/such/folder", "--batch-size 5000"] {
+    for words in [
+        "--density 2",
+        "-n 0",
+        "--plot a.png",
+        "--json /proc/a.json",
+        "--method zip",
+        "--data /no/such/folder",
+        "--batch-size 5000",
+    ] {
         let output = train(words);
         assert_eq!(output.status.code(), Some(2), "{words}");
         let line = text(&output.stderr);
@@ -76,4 +89,21 @@ fn a_run_that_fails_ends_with_status_1() {
     let output = train("--ranks 2 --epochs 2 --method dense --learning-rate 1e30");
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(!output.stderr.is_empty());
+}
+
+#[test]
+fn results_go_to_standard_output_where_they_are_asked_for_there() {
+    let output = train("-n 2 --epochs 1 --method dense --json -");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["runs"][0]["method"], "dense");
+}
+
+#[test]
+fn nothing_is_told_where_nobody_reads() {
+    let mut child = command("-n 2 --epochs 1 --method dense").stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    // The status that shells give a program that SIGPIPE has ended.
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(141), ""));
 }

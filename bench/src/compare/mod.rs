@@ -16,6 +16,7 @@ pub use pairs::{Comparison, Contestant, Effort, Subject, Turn};
 
 pub use rows::{Row, Stage};
 
+use crate::output::Outputs;
 use crate::peers::{Mpi, Perftest, find_mpi, nearest};
 use crate::record::{self, Circumstances, Transcript};
 use crate::size::SizeRange;
@@ -27,7 +28,7 @@ pub struct P2pArguments {
     /// Fewer sizes and shorter slices: says that everything works, and little more
     #[arg(long)]
     pub quick: bool,
-    /// Write the figures to a file
+    /// Write the figures to a file; "-" prints them in place of the table
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Rows to measure [default: all]
@@ -61,11 +62,16 @@ const ALL_SIZES: SizeRange = SizeRange { min: 8, max: 16 << 20 };
 pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
     let rows = arguments.rows()?;
     let effort = arguments.effort()?;
+    let Outputs { json, .. } = Outputs::open(arguments.json.as_deref(), None)?;
+    let folder = nearest(Path::new(RECORD)).unwrap_or_else(|| RECORD.into());
+    if arguments.is_kept() {
+        record::prepare(&folder).map_err(|error| Error::Arguments(format!("--record: {error}")))?;
+    }
     namespace::enter()?;
     let (stage, peers) = arguments.stage(effort);
     let congestion_control = Some(namespace::congestion_control());
     let circumstances = Circumstances { congestion_control, ..Circumstances::now("bench/compare", peers) };
-    let mut said = Transcript::default();
+    let mut said = Transcript::beside(arguments.json.as_deref());
     said.line(&circumstances.head())?;
     let mut found: Vec<Comparison> = Vec::new();
     for row in rows {
@@ -78,14 +84,11 @@ pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
         row.measure(&stage, &mut tell)?;
     }
     said.line(&format!("\n{}", table::verdict(&found)))?;
-    let json = figures::to_json(&circumstances, &found)?;
-    if let Some(path) = &arguments.json {
-        record::write(path, &json)?;
-    }
+    let figures = figures::to_json(&circumstances, &found)?;
+    json.map_or(Ok(()), |output| output.write(&figures))?;
     if arguments.is_kept() {
-        let folder = nearest(Path::new(RECORD)).unwrap_or_else(|| RECORD.into());
-        let drawing = figures::drawing(&json).map_err(|why| Error::contestant("the drawing", why))?;
-        let files = [("json", &*json), ("txt", said.text()), ("svg", &drawing)];
+        let drawing = figures::drawing(&figures).map_err(|why| Error::contestant("the drawing", why))?;
+        let files = [("json", &*figures), ("txt", said.text()), ("svg", &drawing)];
         let kept = record::keep(&circumstances, (&folder, "p2p"), &files)?;
         said.line(&kept)?;
     }
@@ -107,8 +110,11 @@ impl P2pArguments {
     fn effort(&self) -> Result<Effort> {
         let slice = self.slice.unwrap_or(if self.quick { 4.0 } else { 20.0 });
         let pairs = self.pairs.unwrap_or(if self.quick { 5 } else { 7 });
-        if pairs == 0 || !(0.1..=10_000.0).contains(&slice) {
-            return Err(Error::Arguments("--pairs is at least 1, --slice from 0.1 to 10000 ms".into()));
+        if pairs == 0 {
+            return Err(Error::Arguments("--pairs 0: expected at least 1".into()));
+        }
+        if !(0.1..=10_000.0).contains(&slice) {
+            return Err(Error::Arguments(format!("--slice {slice}: expected from 0.1 to 10000 ms")));
         }
         Ok(Effort { pairs, slice_us: slice * 1e3, fewest: if self.quick { 3 } else { 6 } })
     }

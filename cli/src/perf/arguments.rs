@@ -1,12 +1,14 @@
 //! The arguments of `brevity perf`, checked before any rank is started.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use brevity::compress::Density;
 use brevity::transport::MAX_WORLD_SIZE;
 use brevity::transport::bootstrap::Choice;
 
 use super::error::{Error, Result};
+use super::kernels;
+use brevity_bench::output::{Outputs, svg_file};
 use brevity_bench::perf::{Benchmark, Case, Dtype};
 use brevity_bench::size::{Size, SizeRange};
 
@@ -28,8 +30,8 @@ pub struct PerfArguments {
     /// gtopk-allreduce, or compress for the kernels of compression, which need no ranks
     pub name: String,
     /// Ranks to start on this host [default: 2]
-    #[arg(long, value_name = "N")]
-    pub np: Option<u32>,
+    #[arg(short = 'n', long, value_name = "N", alias = "np")]
+    pub ranks: Option<u32>,
     /// auto, ucx or tcp [default: what BREVITY_TRANSPORT says, else auto]
     #[arg(long, value_name = "NAME", value_parser = transport)]
     pub transport: Option<Choice>,
@@ -43,9 +45,9 @@ pub struct PerfArguments {
     /// Share of entries that is kept, a row for each [default: 0.001]
     #[arg(long, value_name = "D", value_delimiter = ',')]
     pub density: Vec<f64>,
-    /// Type of the elements: f32 or f64
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
-    pub dtype: String,
+    /// Type of the elements: f32 or f64 [default: f32]
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<String>,
     /// Iterations timed for each row [default: 1000 up to 8K, 100 above]
     #[arg(long, value_name = "I")]
     pub iterations: Option<u32>,
@@ -59,7 +61,7 @@ pub struct PerfArguments {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw the figures
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     pub plot: Option<PathBuf>,
     /// Groups of kernels that compress measures [default: all]
     #[arg(long, value_name = "GROUP", value_delimiter = ',')]
@@ -77,7 +79,7 @@ pub struct Plan {
     /// The type of the elements, where there are some.
     pub dtype: Dtype,
     /// The ranks asked for, if any were.
-    pub np: Option<u32>,
+    pub ranks: Option<u32>,
     /// The transport asked for, if one was.
     pub transport: Option<Choice>,
     /// The rows of the table.
@@ -92,8 +94,16 @@ pub struct Plan {
 
 impl Plan {
     /// Ranks to start.
-    pub fn ranks(&self) -> u32 {
-        self.np.unwrap_or(2)
+    pub fn ranks_to_start(&self) -> u32 {
+        self.ranks.unwrap_or(2)
+    }
+
+    /// Opens the files that are asked for.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`] for a file that can't be written.
+    pub fn open_outputs(&self) -> Result<Outputs> {
+        Ok(Outputs::open(self.json.as_deref(), self.plot.as_deref())?)
     }
 }
 
@@ -103,27 +113,27 @@ impl PerfArguments {
     /// # Errors
     /// [`Error::Arguments`], in one line with the remedy.
     pub fn plan(self) -> Result<Plan> {
-        let benchmark: Benchmark = self.name.parse()?;
-        let dtype: Dtype = self.dtype.parse()?;
+        let benchmark: Benchmark = self.name.parse().map_err(|error| {
+            Error::Arguments(format!("{error}; or {} for the kernels of compression", kernels::NAME))
+        })?;
+        let dtype: Dtype = self.dtype.as_deref().map_or(Ok(Dtype::default()), str::parse)?;
         self.check(benchmark, dtype)?;
         let cases = self.cases(benchmark, dtype)?;
-        let Self { np, transport, verify, json, plot, .. } = self;
-        Ok(Plan { benchmark, dtype, np, transport, cases, verify, json, plot })
+        let Self { ranks, transport, verify, json, plot, .. } = self;
+        Ok(Plan { benchmark, dtype, ranks, transport, cases, verify, json, plot })
     }
 
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {
         let fewest = benchmark.fewest_ranks();
-        refuse(self.np.is_some_and(|np| !(fewest..=MAX_WORLD_SIZE).contains(&np)), || {
-            format!(
-                "--np {}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks",
-                self.np.unwrap_or(0)
-            )
+        let ranks = self.ranks.unwrap_or(fewest);
+        refuse(!(fewest..=MAX_WORLD_SIZE).contains(&ranks), || {
+            format!("--ranks {ranks}: {benchmark} takes from {fewest} to {MAX_WORLD_SIZE} ranks")
         })?;
         let without_elements = benchmark.is_paired() || benchmark == Benchmark::GtopkAllReduce;
         refuse(without_elements && dtype != Dtype::F32, || {
-            format!("--dtype {}: {benchmark} has no other elements than f32", self.dtype)
+            format!("--dtype {}: {benchmark} has no other elements than f32", dtype.name())
         })?;
-        refuse(self.iterations == Some(0), || "--iterations 0: at least 1 is timed".into())?;
+        self.check_iterations()?;
         refuse(benchmark != Benchmark::GtopkAllReduce && !self.density.is_empty(), || {
             format!("--density goes with gtopk-allreduce: {benchmark} drops nothing")
         })?;
@@ -135,22 +145,15 @@ impl PerfArguments {
         })?;
         refuse(!self.only.is_empty() || self.record.is_some(), || {
             format!("--only and --record go with compress: {benchmark} has one table")
-        })?;
-        self.check_files()
+        })
     }
 
-    /// Checks that files can be written where they are asked for.
+    /// Checks that something is timed.
     ///
     /// # Errors
     /// [`Error::Arguments`].
-    pub fn check_files(&self) -> Result<()> {
-        for (option, file) in [("--json", &self.json), ("--plot", &self.plot)] {
-            file.as_deref().map_or(Ok(()), |file| check_file(option, file))?;
-        }
-        refuse(
-            self.plot.as_ref().is_some_and(|file| file.extension().is_none_or(|ending| ending != "svg")),
-            || "--plot draws SVG: give it a FILE.svg".into(),
-        )
+    pub fn check_iterations(&self) -> Result<()> {
+        refuse(self.iterations == Some(0), || "--iterations 0: expected at least 1".into())
     }
 
     fn cases(&self, benchmark: Benchmark, dtype: Dtype) -> Result<Vec<Case>> {
@@ -174,7 +177,10 @@ impl PerfArguments {
         match (self.size, self.elements) {
             (_, Some(Size(elements))) => {
                 refuse(u32::try_from(elements).is_err(), || {
-                    format!("--elements {}: indices have 32 bits, so 4095M is about the most", Size(elements))
+                    format!(
+                        "--elements {}: expected at most 4095M, because indices have 32 bits",
+                        Size(elements)
+                    )
                 })?;
                 Ok(vec![elements * unit])
             }
@@ -193,7 +199,7 @@ impl PerfArguments {
     }
 }
 
-fn refuse(bad: bool, message: impl FnOnce() -> String) -> Result<()> {
+pub(super) fn refuse(bad: bool, message: impl FnOnce() -> String) -> Result<()> {
     if bad { Err(Error::Arguments(message())) } else { Ok(()) }
 }
 
@@ -203,18 +209,11 @@ fn transport(name: &str) -> Result<Choice, String> {
 
 fn density(share: f64) -> Result<Density> {
     Density::new(share)
-        .map_err(|_| Error::Arguments(format!("--density {share}: it lies above 0 and is at most 1")))
+        .map_err(|_| Error::Arguments(format!("--density {share}: expected above 0 and at most 1")))
 }
 
 fn default_iterations(bytes: usize) -> usize {
     if bytes <= 8 << 10 { 1000 } else { 100 }
-}
-
-fn check_file(option: &str, file: &Path) -> Result<()> {
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    refuse(file.is_dir() || !folder.is_dir(), || {
-        format!("{option} {}: no file can be written there", file.display())
-    })
 }
 
 #[cfg(test)]
@@ -262,15 +261,19 @@ mod tests {
         assert_eq!(counts("latency --size 8K"), (1000, 100));
         assert_eq!(counts("latency --size 16K"), (100, 10));
         assert_eq!(counts("latency --size 16K --iterations 7 --warmup 0"), (7, 0));
-        assert_eq!((plan("latency").unwrap().ranks(), plan("allreduce --np 5").unwrap().ranks()), (2, 5));
+        assert_eq!(plan("latency").unwrap().ranks_to_start(), 2);
+        // The name of earlier versions stays.
+        for line in ["allreduce -n 5", "allreduce --ranks 5", "allreduce --np 5"] {
+            assert_eq!(plan(line).unwrap().ranks_to_start(), 5, "{line}");
+        }
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_in_one_line() {
         let refused = [
-            ("dance", "latency, bandwidth, bibandwidth, put, get, allreduce"),
-            ("latency --np 1", "from 2 to"),
-            ("allreduce --np 0", "from 1 to"),
+            ("dance", "allgather, gtopk-allreduce; or compress"),
+            ("latency --ranks 1", "from 2 to"),
+            ("allreduce --ranks 0", "from 1 to"),
             ("allreduce --dtype f16", "do not add it yet"),
             ("broadcast --dtype bf16", "do not add it yet"),
             ("allreduce --dtype i8", "name one of f32, f64"),
@@ -287,9 +290,6 @@ mod tests {
             ("gtopk-allreduce --density 0", "above 0"),
             ("gtopk-allreduce --density 0.1,nan", "above 0"),
             ("gtopk-allreduce --density 1.5", "at most 1"),
-            ("latency --json /no/such/folder/file.json", "no file can be written"),
-            ("latency --json /", "no file can be written"),
-            ("latency --plot figure.png", "FILE.svg"),
             ("latency --only drop", "go with compress"),
             ("latency --record folder", "go with compress"),
         ];
@@ -305,10 +305,11 @@ mod tests {
         for line in [
             "",
             "latency --size 8:4",
-            "latency --np many",
+            "latency --ranks many",
             "latency --iterations -1",
             "latency --bogus",
             "a b",
+            "latency --plot figure.png",
             "latency --transport smoke",
         ] {
             assert!(plan(line).is_err(), "{line}");

@@ -1,8 +1,5 @@
 //! Why a measurement failed.
 
-use std::io;
-use std::path::PathBuf;
-
 use brevity::collectives::Error as Collective;
 use brevity::transport::Error as Transport;
 
@@ -24,15 +21,6 @@ pub enum Error {
     #[error("{0}")]
     Measurement(brevity_bench::Error),
 
-    /// The figures can't be written.
-    #[error("can't write {path}: {why}", path = .path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What went wrong.
-        why: String,
-    },
-
     /// The ranks can't be started or watched.
     #[error("{0}")]
     Launch(#[from] brevity::transport::Error),
@@ -44,10 +32,6 @@ pub enum Error {
     /// A rank was killed.
     #[error("{0}")]
     Killed(String),
-
-    /// The table can't be printed.
-    #[error("can't print the table: {0}")]
-    Print(#[from] io::Error),
 }
 
 impl From<brevity_bench::Error> for Error {
@@ -64,6 +48,11 @@ impl From<brevity_bench::Error> for Error {
 }
 
 impl Error {
+    /// Whether nobody reads the table any more, which is nothing to tell of.
+    pub fn is_unread(&self) -> bool {
+        matches!(self, Self::Measurement(brevity_bench::Error::Unread))
+    }
+
     /// The exit status that tells it.
     pub fn status(&self) -> u8 {
         let of_environment = |error: &Transport| matches!(error, Transport::Environment { .. });
@@ -72,6 +61,7 @@ impl Error {
             Self::Launch(error) | Self::Collective(Collective::Transport(error)) if of_environment(error) => {
                 2
             }
+            Self::Measurement(error) => error.status(),
             _ => 1,
         }
     }

@@ -1,14 +1,12 @@
 //! `brevity perf compress`: kernels of compression beside their floors. No ranks are started.
 
-use std::path::Path;
-
 use brevity_bench::kernels::{Extent, Group, Row, head, line, peers, svg, verdict};
+use brevity_bench::output::Outputs;
 use brevity_bench::record::{self, Circumstances, Transcript};
 use serde::Serialize;
 
-use super::arguments::PerfArguments;
+use super::arguments::{PerfArguments, refuse};
 use super::error::{Error, Result};
-use super::report::write_json;
 
 /// The name on the command line.
 pub const NAME: &str = "compress";
@@ -37,23 +35,18 @@ pub fn perf(arguments: &PerfArguments) -> Result<u8> {
     if let Some(folder) = &arguments.record {
         record::prepare(folder).map_err(|error| Error::Arguments(format!("--record: {error}")))?;
     }
-    let is_piped = arguments.json.as_deref() == Some(Path::new("-"));
-    let mut said = if is_piped { Transcript::silent() } else { Transcript::default() };
+    let outputs = Outputs::open(arguments.json.as_deref(), arguments.plot.as_deref())?;
+    let mut said = Transcript::beside(arguments.json.as_deref());
     let circumstances = Circumstances::now("brevity", peers());
     said.line(&circumstances.head())?;
     said.line(&head())?;
     let rows = measure(extent, &groups, &mut said)?;
     said.line(&verdict(&rows))?;
     let report = Report { name: NAME, circumstances: &circumstances, rows: &rows };
-    if let Some(path) = &arguments.json {
-        write_json(path, &report)?;
-    }
-    let drawing = drawing(&circumstances, &rows)?;
-    if let Some(path) = &arguments.plot {
-        record::write(path, &drawing)?;
-    }
+    let (json, drawing) = (record::to_json(&report)?, drawing(&circumstances, &rows)?);
+    outputs.plot.map_or(Ok(()), |output| output.write(&drawing))?;
+    outputs.json.map_or(Ok(()), |output| output.write(&json))?;
     if let Some(folder) = &arguments.record {
-        let json = record::to_json(&report)?;
         let files = [("json", &*json), ("txt", said.text()), ("svg", &drawing)];
         let kept = record::keep(&circumstances, (folder, NAME), &files)?;
         said.line(&kept)?;
@@ -97,20 +90,23 @@ fn groups(names: &[String]) -> Result<Vec<Group>> {
 
 /// Checks the arguments.
 fn extent(arguments: &PerfArguments) -> Result<Extent> {
-    let refuse = |option: &str, given: bool| {
+    for (option, is_given) in [
+        ("--ranks", arguments.ranks.is_some()),
+        ("--transport", arguments.transport.is_some()),
+        ("--size", arguments.size.is_some()),
+        ("--density", !arguments.density.is_empty()),
+        ("--dtype", arguments.dtype.is_some()),
+        ("--warmup", arguments.warmup.is_some()),
+        ("--verify", arguments.verify),
+    ] {
         let takes = "--elements, --iterations, --only, --json, --plot, --record";
-        let message = || Error::Arguments(format!("{option} does not go with {NAME}: it takes {takes}"));
-        if given { Err(message()) } else { Ok(()) }
-    };
-    refuse("--np", arguments.np.is_some())?;
-    refuse("--transport", arguments.transport.is_some())?;
-    refuse("--size", arguments.size.is_some())?;
-    refuse("--density", !arguments.density.is_empty())?;
-    arguments.check_files()?;
-    refuse("--iterations 0", arguments.iterations == Some(0))?;
+        refuse(is_given, || format!("{option} does not go with {NAME}: it takes {takes}"))?;
+    }
+    arguments.check_iterations()?;
     let elements = arguments.elements.map_or(DEFAULT_ELEMENTS, |elements| elements.0);
-    refuse("an empty vector", elements == 0)?;
-    refuse("a vector of more than 2^32 elements", elements as u64 > 1 << 32)?;
+    refuse(!(1..=1 << 32).contains(&(elements as u64)), || {
+        format!("--elements {elements}: {NAME} takes from 1 to 4096M, because indices have 32 bits")
+    })?;
     let iterations = arguments.iterations.map_or(DEFAULT_ITERATIONS, |count| count as usize);
     Ok(Extent { elements, iterations })
 }
@@ -149,9 +145,22 @@ mod tests {
 
     #[test]
     fn what_goes_with_ranks_is_refused_in_one_line() {
-        for line in ["--np 2", "--size 4:8", "--density 0.1", "--iterations 0"] {
+        let refused = ["--ranks 2", "--size 4:8", "--density 0.1", "--dtype f64", "--warmup 3", "--verify"];
+        for line in refused {
             let message = extent(&arguments(line)).expect_err(line).to_string();
-            assert!(message.contains(NAME) && message.lines().count() == 1, "{line}: {message}");
+            assert!(message.contains("does not go with compress"), "{line}: {message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_with_the_range() {
+        for (line, expected) in [
+            ("--iterations 0", "--iterations 0: expected at least 1"),
+            ("--elements 8G", "--elements 8589934592: compress takes from 1 to 4096M"),
+        ] {
+            let message = extent(&arguments(line)).expect_err(line).to_string();
+            assert!(message.starts_with(expected), "{message}");
         }
     }
 }

@@ -11,12 +11,15 @@ mod ranks;
 mod report;
 
 use brevity::Group;
+use brevity_bench::Error as Measurement;
 
 pub use arguments::PerfArguments;
 pub use error::{Error, Result};
 
 use arguments::Plan;
+use brevity_bench::output::Outputs;
 use brevity_bench::perf::measure;
+use brevity_bench::record;
 use report::{Report, Row, Table};
 
 /// Measures as a rank of a job, or starts the ranks and waits for them; the exit status.
@@ -29,11 +32,17 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
     }
     let plan = arguments.plan()?;
     if !ranks::is_launched() {
+        // Rank 0 opens them for good; what is wrong with them is told before it starts.
+        plan.open_outputs()?;
         return ranks::start(&plan);
     }
     let measured = ranks::join().and_then(|group| {
         let measured = ranks::check(&plan, &group).and_then(|()| measure_all(&group, &plan));
-        measured.inspect_err(|_| group.abort())
+        measured.inspect_err(|error| {
+            if !error.is_unread() {
+                group.abort();
+            }
+        })
     });
     match measured {
         Ok(()) => Ok(0),
@@ -44,25 +53,38 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
 
 /// Measures every row on this rank; rank 0 tells.
 fn measure_all(group: &Group, plan: &Plan) -> Result<()> {
-    let table = Table::begin(group, plan)?;
+    let outputs = if group.rank() == 0 { Some(plan.open_outputs()?) } else { None };
+    let table = Table::new(group, plan);
+    go_on_if_read(group, table.begin(group, plan))?;
     let mut report = Report::new(group, plan);
     for &case in &plan.cases {
         let measured = measure(group, plan.benchmark, plan.dtype, case, plan.verify)?;
         if let Some(row) = Row::gather(group, plan.benchmark, case, measured)? {
-            table.row(&row)?;
+            go_on_if_read(group, table.row(&row))?;
             report.rows.push(row);
         }
     }
-    if group.rank() == 0 {
-        if let Some(path) = &plan.json {
-            report::write_json(path, &report)?;
-        }
-        if let Some(path) = &plan.plot {
-            plot::write_svg(&report, path)?;
-        }
+    // No rank leaves before the figures are safe: if rank 0 fails to write them, it tells all others.
+    go_on_if_read(group, outputs.map_or(Ok(()), |outputs| write(outputs, &report)))
+}
+
+fn write(outputs: Outputs, report: &Report) -> Result<()> {
+    if let Some(plot) = outputs.plot {
+        plot.write(&plot::svg(report)?)?;
     }
-    // Nobody leaves before the figures are safe: a rank that fails to write them tells all others.
-    Ok(group.barrier()?)
+    let json = || record::to_json(report);
+    Ok(outputs.json.map_or(Ok(()), |output| output.write(&json()?))?)
+}
+
+/// Ends the run on all ranks if nobody reads what rank 0 prints any more: in step, so that no rank finds
+/// another one lost. A collective call.
+fn go_on_if_read(group: &Group, printed: Result<()>) -> Result<()> {
+    let mut unread = [u8::from(printed.as_ref().is_err_and(Error::is_unread))];
+    if unread == [0] {
+        printed?;
+    }
+    group.broadcast(&mut unread, 0)?;
+    if unread == [0] { Ok(()) } else { Err(Error::Measurement(Measurement::Unread)) }
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! A drawing of the figures: time by size, or by density where there is one size only.
 
-use std::path::{Path, PathBuf};
-
 use plotters::prelude::*;
 
-use super::error::{Error, Result};
+use super::error::Result;
 use super::report::{Report, Row};
 
 const PIXELS: (u32, u32) = (800, 500);
@@ -19,11 +17,11 @@ const FIGURES: [Figure; 3] = [
 ];
 
 /// Draws the rows of a report, both axes logarithmic.
-pub fn write_svg(report: &Report, path: &Path) -> Result<()> {
-    let refuse = |why: String| Error::Write { path: PathBuf::from(path), why };
+pub fn svg(report: &Report) -> Result<String> {
     let mut drawing = String::new();
-    draw(report, &mut drawing).map_err(|error| refuse(error.to_string()))?;
-    std::fs::write(path, drawing).map_err(|error| refuse(error.to_string()))
+    let drawn = draw(report, &mut drawing);
+    drawn.map_err(|error| brevity_bench::Error::contestant("the drawing", error.to_string()))?;
+    Ok(drawing)
 }
 
 fn draw(report: &Report, into: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {

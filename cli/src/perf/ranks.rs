@@ -37,8 +37,8 @@ pub fn rank_of_environment() -> u32 {
 pub fn check(plan: &Plan, group: &Group) -> Result<()> {
     let (ranks, transport) = (group.world_size(), group.transport());
     let fewest = plan.benchmark.fewest_ranks();
-    if plan.np.is_some_and(|np| np != ranks) || ranks < fewest {
-        let wanted = plan.np.unwrap_or(fewest);
+    if plan.ranks.is_some_and(|wanted| wanted != ranks) || ranks < fewest {
+        let wanted = plan.ranks.unwrap_or(fewest);
         return Err(Error::Arguments(format!(
             "the launcher started {ranks} ranks, expected {wanted}: start as many"
         )));
@@ -58,6 +58,7 @@ pub fn check(plan: &Plan, group: &Group) -> Result<()> {
 pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     match error {
         Error::Arguments(_) => rank != 0,
+        error if error.is_unread() => true,
         Error::Collective(Collective::Aborted { rank: by }) => by.0 != rank,
         // The choice of a transport is the same on all ranks.
         Error::Collective(Collective::Transport(Transport::Unavailable { .. })) => rank != 0,
@@ -75,8 +76,10 @@ pub fn start(plan: &Plan) -> Result<u8> {
     // What every rank would refuse is told once, here.
     Settings::from_env()?;
     let program = env::current_exe().map_err(|error| Error::Program(error.to_string()))?;
-    let job =
-        Launch::new(program, env::args_os().skip(1)).ranks(plan.ranks()).transport(transport).spawn()?;
+    let job = Launch::new(program, env::args_os().skip(1))
+        .ranks(plan.ranks_to_start())
+        .transport(transport)
+        .spawn()?;
     let outcome = job.wait()?;
     let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
     match (first, outcome.report()) {

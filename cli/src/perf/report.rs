@@ -1,17 +1,16 @@
 //! The figures, as a table and as JSON.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 
 use brevity::Group;
 use brevity::compress::Density;
+use brevity_bench::output::{is_standard_output, print};
 use brevity_bench::perf::{Benchmark, Case, Measured};
 use brevity_bench::statistics::{Summary, mean};
 use serde::Serialize;
 
 use super::arguments::Plan;
-use super::error::{Error, Result};
+use super::error::Result;
 
 /// All figures of one run.
 #[derive(Debug, Serialize)]
@@ -109,17 +108,6 @@ impl Report {
     }
 }
 
-/// Writes figures to a file; to standard output for "-".
-pub fn write_json(path: &Path, figures: &impl Serialize) -> Result<()> {
-    let refuse = |why: String| Error::Write { path: PathBuf::from(path), why };
-    let mut text = serde_json::to_string_pretty(figures).map_err(|error| refuse(error.to_string()))?;
-    text.push('\n');
-    if is_standard_output(path) {
-        return Ok(io::stdout().write_all(text.as_bytes())?);
-    }
-    std::fs::write(path, text).map_err(|error| refuse(error.to_string()))
-}
-
 /// The table, printed row by row as the figures come.
 pub struct Table {
     wanted: bool,
@@ -128,14 +116,17 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints the head, if this rank prints a table.
-    pub fn begin(group: &Group, plan: &Plan) -> Result<Self> {
+    /// A table, if this rank prints one.
+    pub fn new(group: &Group, plan: &Plan) -> Self {
         let wanted = group.rank() == 0 && !plan.json.as_deref().is_some_and(is_standard_output);
         let streams = matches!(plan.benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth);
-        let table = Self { wanted, sparse: plan.benchmark == Benchmark::GtopkAllReduce, streams };
+        Self { wanted, sparse: plan.benchmark == Benchmark::GtopkAllReduce, streams }
+    }
+
+    /// Prints the head.
+    pub fn begin(&self, group: &Group, plan: &Plan) -> Result<()> {
         let (name, transport, ranks) = (plan.benchmark, group.transport(), group.world_size());
-        table.print(&format!("# brevity {name}: {ranks} ranks, {transport}\n{}", table.head()))?;
-        Ok(table)
+        self.print(&format!("# brevity {name}: {ranks} ranks, {transport}\n{}", self.head()))
     }
 
     /// Prints a row.
@@ -172,17 +163,8 @@ impl Table {
     }
 
     fn print(&self, text: &str) -> Result<()> {
-        if !self.wanted {
-            return Ok(());
-        }
-        let mut out = io::stdout().lock();
-        writeln!(out, "{text}")?;
-        Ok(out.flush()?)
+        if self.wanted { Ok(print(&format!("{text}\n"))?) } else { Ok(()) }
     }
-}
-
-fn is_standard_output(path: &Path) -> bool {
-    path == Path::new("-")
 }
 
 #[cfg(test)]
@@ -229,7 +211,7 @@ mod tests {
         let plan = Plan {
             benchmark: Benchmark::AllReduce,
             dtype: Dtype::F64,
-            np: None,
+            ranks: None,
             transport: None,
             cases: Vec::new(),
             verify: false,

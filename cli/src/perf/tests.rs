@@ -127,8 +127,8 @@ fn only_the_rank_that_stopped_the_job_tells() {
 fn the_job_must_be_as_the_arguments_ask() {
     let check = |line: &str| ranks::check(&plan(line), &Group::solo()).map_err(|error| error.to_string());
     assert_eq!(check("allreduce"), Ok(()));
-    assert_eq!(check("allreduce --np 1 --transport auto"), Ok(()));
-    assert!(check("allreduce --np 3").unwrap_err().contains("started 1 ranks, expected 3"));
+    assert_eq!(check("allreduce --ranks 1 --transport auto"), Ok(()));
+    assert!(check("allreduce --ranks 3").unwrap_err().contains("started 1 ranks, expected 3"));
     assert!(check("latency").unwrap_err().contains("started 1 ranks, expected 2"));
     assert!(check("allreduce --transport tcp").unwrap_err().contains("BREVITY_TRANSPORT=tcp"));
 }

@@ -5,9 +5,9 @@
 //! by a launcher it is a rank.
 #![forbid(unsafe_code)]
 
+use brevity_bench::output::{Outputs, UNREAD, is_standard_output, print};
 use brevity_examples::arguments::Arguments;
-use brevity_examples::data::Dataset;
-use brevity_examples::trainer::{Run, Settings};
+use brevity_examples::trainer::Run;
 use brevity_examples::{Error, job, plot, ranks, report};
 use std::process::ExitCode;
 
@@ -17,7 +17,9 @@ fn main() -> ExitCode {
     match ending {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("train: {error}");
+            if error.exit_status() != UNREAD {
+                eprintln!("train: {error}");
+            }
             ExitCode::from(error.exit_status())
         }
     }
@@ -27,6 +29,8 @@ fn main() -> ExitCode {
 fn start() -> Result<u8, Error> {
     let arguments = Arguments::from_words(std::env::args_os())?;
     arguments.settings(&arguments.dataset()?)?;
+    // Rank 0 opens them for good; what is wrong with them is told before it starts.
+    arguments.open_outputs()?;
     ranks::start(arguments.ranks)
 }
 
@@ -48,16 +52,25 @@ fn train(group: &brevity::Group) -> Result<(), Error> {
     arguments.ranks = group.world_size() as usize;
     let dataset = arguments.dataset()?;
     let settings = arguments.settings(&dataset)?;
+    let outputs = if group.rank() == 0 { Some(arguments.open_outputs()?) } else { None };
     let runs = job::train_all(group, &arguments, &dataset, &settings)?;
-    if group.rank() == 0 { tell(&arguments, &dataset, &settings, &runs) } else { Ok(()) }
+    let Some(outputs) = outputs else { return Ok(()) };
+    let parameters = settings.model(&dataset)?.parameters();
+    let parameter_count = parameters.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    // If one of them fails, the other still gets what hours of training have given.
+    let written = write(outputs, &runs);
+    if !arguments.json.as_deref().is_some_and(is_standard_output) {
+        print(&report::table(&runs, parameter_count))?;
+    }
+    written
 }
 
-fn tell(arguments: &Arguments, dataset: &Dataset, settings: &Settings, runs: &[Run]) -> Result<(), Error> {
-    let parameters = settings.model(dataset)?.parameters();
-    let parameter_count = parameters.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-    print!("{}", report::table(runs, parameter_count));
-    if let Some(file) = &arguments.json {
-        report::write_json(runs, file)?;
+fn write(outputs: Outputs, runs: &[Run]) -> Result<(), Error> {
+    if let Some(plot) = outputs.plot {
+        plot.write(&plot::svg(runs)?)?;
     }
-    arguments.plot.as_deref().map_or(Ok(()), |file| plot::draw(runs, file))
+    if let Some(json) = outputs.json {
+        json.write(&report::to_json(runs)?)?;
+    }
+    Ok(())
 }
