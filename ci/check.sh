@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, lints, documentation and the files that texts name, with every warning an error.
+# Formatting, lints, documentation, packages and the files that texts name, with every warning an error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/setup.sh
@@ -14,6 +14,10 @@ step ci/columns.sh
 step ci/docs.sh
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --locked
+
+# What is published can be packed: each dependency has a version, and no file is missing.
+step cargo package --workspace --exclude brevity-testing --exclude brevity-tests --exclude brevity-examples \
+    --no-verify --locked --allow-dirty --quiet
 
 # The bindings to UCX and PMIx against the installed headers.
 if [ "$(bindgen --version 2>/dev/null)" != "bindgen 0.72.1" ]; then
