@@ -11,7 +11,9 @@ use brevity_bench::output::print;
 use brevity_bench::record::to_json;
 use serde::Serialize;
 
-/// Shows the version, the transports found, the processor's features and the settings in force.
+use crate::host::{self, Finding};
+
+/// Shows the version, the transports found, what the processor and the host offer, and the settings in force.
 #[derive(Clone, Debug, clap::Args)]
 pub struct InfoArguments {
     /// Print JSON
@@ -39,6 +41,7 @@ struct Info {
     /// Whether ranks under mpirun and srun --mpi=pmix could find each other.
     pmix: Pmix,
     cpu: Cpu,
+    host: Vec<Finding>,
     defaults: Vec<Setting>,
     environment: Vec<Variable>,
 }
@@ -143,6 +146,7 @@ impl Info {
             launchers: launchers(),
             pmix: pmix(),
             cpu: Cpu::detect(),
+            host: host::findings(),
             defaults: defaults(),
             environment: variables(lookup),
         }
@@ -274,6 +278,10 @@ impl fmt::Display for Info {
         let Cpu { architecture, processors, kernels, used, unused } = &self.cpu;
         writeln!(f, "processor\n  {architecture}, {processors} processors for this process")?;
         writeln!(f, "  compression: {kernels}\n  the rest: {}, not used: {}", list(used), list(unused))?;
+        writeln!(f, "host")?;
+        for Finding { name, available, note } in &self.host {
+            writeln!(f, "  {name:<12} {:<8} {note}", if *available { "ok" } else { "lacking" })?;
+        }
         writeln!(f, "defaults")?;
         for Setting { name, value } in &self.defaults {
             writeln!(f, "  {name}: {value}")?;

@@ -1,6 +1,7 @@
 //! The `brevity` command.
 #![forbid(unsafe_code)]
 
+mod host;
 mod info;
 mod perf;
 mod run;

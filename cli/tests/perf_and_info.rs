@@ -134,6 +134,7 @@ fn info_names_the_transports() {
     assert!(text.contains("tcp") && text.contains("ucx"), "{text}");
     let info = json(&succeed("info --json"));
     assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert!(info["host"].as_array().unwrap().iter().all(|found| found["note"].is_string()), "{info}");
     let transports = info["transports"].as_array().unwrap();
     let tcp = transports.iter().find(|transport| transport["name"] == "tcp").unwrap();
     assert_eq!(tcp["available"], true);

@@ -1,0 +1,141 @@
+//! What the kernel of this host offers to ranks, and what it costs where something is missing.
+
+use brevity::transport::buffer::HugePages;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, statvfs};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open};
+use serde::Serialize;
+
+/// Open files that a rank needs at most for each rank of its host: memory, bell, process and connections.
+const FILES_A_NEIGHBOUR: u64 = 8;
+
+/// Open files that a rank needs besides.
+const FILES_A_RANK: u64 = 64;
+
+/// The most ranks of one host that share memory.
+const MOST_NEIGHBOURS: u64 = 256;
+
+/// What containers have of `/dev/shm` unless they are given more.
+const SMALL_SHM_BYTES: u64 = 64 << 20;
+
+/// One thing that ranks use where the host has it.
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    /// What it is.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub available: bool,
+    /// What it is good for; where it is missing, what that costs and the remedy.
+    pub note: String,
+}
+
+/// What ranks use of this host.
+pub fn findings() -> Vec<Finding> {
+    vec![processes(), pipes(), memory(), huge_pages(), shared_folder(), open_files(), kernel()]
+}
+
+fn finding(name: &'static str, available: bool, good_for: &str, cost: &str) -> Finding {
+    Finding { name, available, note: if available { good_for } else { cost }.into() }
+}
+
+fn processes() -> Finding {
+    finding(
+        "pidfd",
+        pidfd_open(getpid(), PidfdFlags::empty()).is_ok(),
+        "a rank that dies is noticed at once, also if its children live on",
+        "brevity run, perf and train can't watch ranks: use Linux 5.3 or later, and a container that allows \
+         pidfd_open",
+    )
+}
+
+fn pipes() -> Finding {
+    let own = pidfd_open(getpid(), PidfdFlags::empty());
+    let copy = own.and_then(|own| {
+        let number = std::os::fd::AsRawFd::as_raw_fd(&own);
+        pidfd_getfd(&own, number, PidfdGetfdFlags::empty())
+    });
+    finding(
+        "pidfd_getfd",
+        copy.is_ok(),
+        "long messages between ranks of one host go through pipes",
+        "long messages between ranks of one host take longer: use Linux 5.6 or later, and a container that \
+         allows pidfd_getfd",
+    )
+}
+
+fn memory() -> Finding {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("brevity-info", flags);
+    let sealed = memory.and_then(|memory| fcntl_add_seals(memory, SealFlags::FUTURE_WRITE));
+    finding(
+        "memfd",
+        sealed.is_ok(),
+        "ranks of one host share memory",
+        "ranks of one host talk over sockets, which take several times as long: use Linux 5.1 or later",
+    )
+}
+
+fn huge_pages() -> Finding {
+    let pages = HugePages::find();
+    let good_for = match pages {
+        HugePages::Reserved(free) => {
+            format!("large buffers of a Pool lie on them; {free} are reserved and free")
+        }
+        _ => "large buffers of a Pool lie on transparent ones".into(),
+    };
+    finding(
+        "huge pages",
+        pages != HugePages::None,
+        &good_for,
+        "large messages take longer to send: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    )
+}
+
+fn shared_folder() -> Finding {
+    let bytes = statvfs("/dev/shm").map_or(0, |folder| folder.f_bavail.saturating_mul(folder.f_frsize));
+    let mib = bytes >> 20;
+    finding(
+        "/dev/shm",
+        bytes > SMALL_SHM_BYTES,
+        &format!("{mib} MiB are free, for the shared memory of UCX alone"),
+        &format!("{mib} MiB are free, with which UCX may fail to start: docker run --shm-size=1g"),
+    )
+}
+
+fn open_files() -> Finding {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let ranks = (limit.saturating_sub(FILES_A_RANK) / FILES_A_NEIGHBOUR).min(MOST_NEIGHBOURS);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let enough = format!("{limit} are allowed, enough for about {ranks} ranks on this host");
+    finding(
+        "open files",
+        ranks >= processors.min(MOST_NEIGHBOURS),
+        &enough,
+        &format!("{enough}, which has {processors} processors: raise the limit with ulimit -n"),
+    )
+}
+
+fn kernel() -> Finding {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    finding(
+        "kernel",
+        !release.is_empty(),
+        &format!("Linux {release}"),
+        "ranks of one host can't tell that they are: mount /proc",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_says_what_it_costs() {
+        let found = finding("a", true, "good", "cost: remedy");
+        let missing = finding("a", false, "good", "cost: remedy");
+        assert_eq!((found.note.as_str(), missing.note.as_str()), ("good", "cost: remedy"));
+        for Finding { name, note, .. } in findings() {
+            assert!(!note.is_empty() && !note.contains('\n'), "{name}: {note}");
+        }
+    }
+}
