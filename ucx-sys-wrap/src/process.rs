@@ -7,6 +7,7 @@
 //! the process itself (`pidfd`). Ranks of other hosts, and processes that can't be seen from here, have only
 //! their sockets.
 
+use std::fmt;
 use std::fs::read_to_string;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -90,6 +91,13 @@ impl ProcessName {
             |at: usize| bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let number = bytes[24..].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
         Self { namespace: (long(0), long(8)), number, began: long(16) }
+    }
+}
+
+/// Namespace, number and beginning: another process has another text.
+impl fmt::Display for ProcessName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.namespace.1, self.number, self.began)
     }
 }
 

@@ -9,6 +9,44 @@ use ucx_sys_wrap::{Error, Rank, Result};
 
 const KEY: &str = "correct horse battery staple";
 
+/// Ranks that are started by hand are told apart from those of other jobs by a key or a name, or not at all.
+#[test]
+fn ranks_of_a_job_without_key_or_name_are_refused() {
+    let own = [("BREVITY_RANK", "1"), ("BREVITY_WORLD_SIZE", "2"), ("BREVITY_MASTER", "127.0.0.1:4000")];
+    let torchrun = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", "29500"),
+    ];
+    let mpiexec = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("BREVITY_MASTER", "127.0.0.1:4000")];
+    for by_hand in [&own[..], &torchrun, &mpiexec] {
+        let error = read(by_hand).unwrap_err().to_string();
+        assert!(error.starts_with("BREVITY_KEY is not set") && error.contains("BREVITY_JOB"), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+        let unnamed = read(&[by_hand, &[("BREVITY_JOB", "")]].concat());
+        assert!(unnamed.is_err(), "{unnamed:?}");
+        let named = read(&[by_hand, &[("BREVITY_JOB", "night")]].concat()).unwrap();
+        assert_eq!(named.job, "night");
+        read(&[by_hand, &[("BREVITY_KEY", KEY)]].concat()).unwrap();
+    }
+}
+
+#[test]
+fn all_that_is_known_of_a_job_is_in_its_name() {
+    let torchrun =
+        [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
+    let name = |more: &[(&'static str, &'static str)]| read(&[&torchrun[..], more].concat()).unwrap().job;
+    assert_eq!(name(&[("TORCHELASTIC_RUN_ID", "7f3")]), "torchrun 7f3");
+    assert_eq!(name(&[("TORCHELASTIC_RUN_ID", "7f3"), ("BREVITY_JOB", "night")]), "night torchrun 7f3");
+    assert_eq!(name(&[("TORCHELASTIC_RUN_ID", "none"), ("BREVITY_KEY", KEY)]), "");
+    let slurm =
+        [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0")];
+    let own_address = [&slurm[..], &[("BREVITY_MASTER", "127.0.0.1:4000")]].concat();
+    assert_eq!(read(&own_address).unwrap().job, "slurm 7.0", "also where the user says where to meet");
+}
+
 /// Variables and their values.
 type Variables<'a> = Vec<(&'a str, &'a str)>;
 
@@ -23,15 +61,17 @@ fn environments_that_name_a_place() {
     let torchrun =
         [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")];
     let key = ("BREVITY_KEY", KEY);
+    let job = ("BREVITY_JOB", "night");
+    let with_job = |variables: &[(&'static str, &'static str)]| [variables, &[job]].concat();
     let table: Vec<(Variables<'_>, u32, u32, &str)> = vec![
         (vec![], 0, 1, "127.0.0.1:0"),
-        (own.to_vec(), 3, 4, "127.0.0.1:4000"),
-        (torchrun.to_vec(), 1, 2, "localhost:29501"),
-        ([&torchrun[..], &[("BREVITY_MASTER", "localhost:7000")]].concat(), 1, 2, "localhost:7000"),
-        ([&own[..], &torchrun[..]].concat(), 3, 4, "127.0.0.1:4000"),
+        (with_job(&own), 3, 4, "127.0.0.1:4000"),
+        (with_job(&torchrun), 1, 2, "localhost:29501"),
+        ([&torchrun[..], &[("BREVITY_MASTER", "localhost:7000"), job]].concat(), 1, 2, "localhost:7000"),
+        ([&own[..], &torchrun[..], &[key]].concat(), 3, 4, "127.0.0.1:4000"),
         (vec![("BREVITY_RANK", "0"), ("BREVITY_WORLD_SIZE", "1")], 0, 1, "127.0.0.1:0"),
         (vec![("RANK", "0"), ("WORLD_SIZE", "1")], 0, 1, "127.0.0.1:0"),
-        (vec![own[0], own[1], ("BREVITY_MASTER", "[::1]:4000")], 3, 4, "[::1]:4000"),
+        (vec![own[0], own[1], ("BREVITY_MASTER", "[::1]:4000"), job], 3, 4, "[::1]:4000"),
         (vec![own[0], own[1], ("BREVITY_MASTER", "192.0.2.1:4000"), key], 3, 4, "192.0.2.1:4000"),
         (vec![own[0], own[1], ("BREVITY_MASTER", "node0:4000"), key], 3, 4, "node0:4000"),
     ];

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 
 use super::choice::{Choice, ENCRYPT};
 use super::host::MAX_HOST_ID_BYTES;
-use super::identity::{Identity, MAX_JOB_BYTES};
+use super::identity::{Identity, Introduction, MAX_JOB_BYTES, key_needed};
+use super::job;
 use super::key::JobKey;
 use super::launcher::Nesting;
 use super::place::Place;
@@ -58,15 +59,15 @@ impl Identity {
         super::interface::check(&Self::from_lookup(lookup)?)
     }
 
-    fn read(variables: Variables<'_>, nesting: impl FnOnce() -> Nesting) -> Result<Self> {
+    fn read(variables: Variables<'_>, nesting: impl Fn() -> Nesting) -> Result<Self> {
         let Place { launcher, rank, world_size, introduction, master, one_host, job } =
-            Place::read(variables, nesting)?;
+            Place::read(variables, &nesting)?;
         let mut identity = Self { launcher, introduction, one_host, ..Self::new(rank, world_size, master) };
         (identity.key, identity.exposed_key) = read_key(variables)?;
         identity.transport =
             variables.read("BREVITY_TRANSPORT", TRANSPORTS, Choice::parse)?.unwrap_or(Choice::Auto);
         let name = variables.read("BREVITY_JOB", "a name of at most 64 bytes", job_name)?;
-        identity.job = name.or(job).unwrap_or_default();
+        let names: Vec<String> = name.into_iter().chain(job).filter(|name| !name.is_empty()).collect();
         identity.interface =
             variables.read("BREVITY_INTERFACE", "the name of a network interface", non_empty)?;
         identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", SWITCH, switch)?.unwrap_or(true);
@@ -77,7 +78,30 @@ impl Identity {
             identity.join_timeout = timeout;
         }
         identity.check()?;
+        identity.name_job(&names, variables, nesting)?;
         Ok(identity)
+    }
+}
+
+impl Identity {
+    /// Names the job by all that is known of it.
+    fn name_job(
+        &mut self,
+        names: &[String],
+        variables: Variables<'_>,
+        nesting: impl FnOnce() -> Nesting,
+    ) -> Result<()> {
+        self.job = job::shortened(names.join(" "));
+        let Some(launcher) = self.launcher.filter(|_| self.world_size > 1) else { return Ok(()) };
+        self.local_ranks = job::local_ranks(launcher, variables);
+        // Under PMI and PMIx rank 0 draws a key for the job.
+        let is_told_apart =
+            !names.is_empty() || self.key.is_some() || self.introduction != Introduction::Environment;
+        if !is_told_apart {
+            let named = job::of_starter(launcher, variables, nesting);
+            self.job = named.map_err(|error| if self.master.is_loopback() { error } else { key_needed() })?;
+        }
+        Ok(())
     }
 }
 

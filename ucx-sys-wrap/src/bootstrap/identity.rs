@@ -49,6 +49,8 @@ pub struct Identity {
     /// Whether the bytes of the tcp transport are encrypted; rank 0's wish counts, and nobody who has it
     /// takes less.
     pub encrypt: bool,
+    /// How many ranks the launcher says are on this host.
+    pub(super) local_ranks: Option<u32>,
     /// What is to be said about the key's file, if others can read it.
     pub(super) exposed_key: Option<String>,
     /// What was learned through the launcher's store.
@@ -95,6 +97,7 @@ impl Identity {
             launcher: None,
             introduction: Introduction::Environment,
             one_host: false,
+            local_ranks: None,
             exposed_key: None,
             published: None,
             shared_memory: true,
@@ -137,6 +140,6 @@ pub(super) fn key_needed() -> Error {
         variable: "BREVITY_KEY",
         found: "not set".into(),
         expected: "the same key of at least 16 bytes on all ranks (or BREVITY_KEY_FILE), because other hosts can reach \
-                   this master; with all ranks on one host, BREVITY_MASTER=127.0.0.1:PORT needs none",
+                   this master; with all ranks on one host, BREVITY_MASTER=127.0.0.1:PORT and BREVITY_JOB=NAME do",
     }
 }

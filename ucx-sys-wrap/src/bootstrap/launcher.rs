@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 
 use super::variables::Variables;
+use crate::process::ProcessName;
 
 /// What has started this process as a rank of a job, by the environment.
 ///
@@ -116,8 +117,8 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// The environments with which this process's ancestors were started, the parent first.
-pub(super) struct Nesting(Vec<Vec<u8>>);
+/// This process's ancestors, the parent first: their numbers, and the environments they were started with.
+pub(super) struct Nesting(Vec<(i32, Vec<u8>)>);
 
 impl Nesting {
     /// No more ancestors are looked at.
@@ -134,7 +135,7 @@ impl Nesting {
         let mut environments = Vec::new();
         while let Some(id) = process.filter(|_| environments.len() < Self::MOST) {
             let Ok(environment) = fs::read(format!("/proc/{id}/environ")) else { break };
-            environments.push(environment);
+            environments.push((id, environment));
             process = parent_of(id);
         }
         Self(environments)
@@ -143,9 +144,18 @@ impl Nesting {
     /// How many ancestors in a row were started with this variable at this value.
     fn depth(&self, name: &str, value: &OsStr) -> usize {
         let entry = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
-        let has_it =
-            |environment: &&Vec<u8>| environment.split(|&byte| byte == 0).any(|found| found == entry);
+        let has_it = |(_, environment): &&(i32, Vec<u8>)| {
+            environment.split(|&byte| byte == 0).any(|found| found == entry)
+        };
         self.0.iter().take_while(has_it).count()
+    }
+
+    /// The first ancestor that was started without these variables at this process's values: the process that
+    /// has set them. `None` where it can't be seen.
+    pub(super) fn starter(&self, names: &[&str], variables: Variables<'_>) -> Option<ProcessName> {
+        let depth = |name: &&str| Some(self.depth(name, &(variables.lookup)(name)?));
+        let (id, _) = self.0.get(names.iter().filter_map(depth).min()?)?;
+        ProcessName::of(u32::try_from(*id).ok()?)
     }
 }
 
@@ -171,8 +181,9 @@ mod tests {
     fn detect(environments: &[&[&str]]) -> Option<Launcher> {
         let own: HashMap<&str, &str> =
             environments[0].iter().map(|entry| entry.split_once('=').unwrap()).collect();
-        let nesting =
-            || Nesting(environments[1..].iter().map(|entries| entries.join("\0").into_bytes()).collect());
+        let nesting = || {
+            Nesting(environments[1..].iter().map(|entries| (0, entries.join("\0").into_bytes())).collect())
+        };
         Launcher::detect(Variables { lookup: &|name| own.get(name).map(Into::into) }, nesting)
     }
 
@@ -222,6 +233,33 @@ mod tests {
         // What was said on purpose counts, however far away.
         let own = [OWN, OPEN_MPI].concat();
         assert_eq!(detect(&[&own, &OWN, &OWN]), Some(Launcher::Own));
+    }
+
+    #[test]
+    fn the_starter_is_the_first_ancestor_without_the_variables() {
+        let own = std::process::id() as i32;
+        let starter = |environments: &[(i32, &str)], names: &[&str]| {
+            let nesting =
+                environments.iter().map(|(id, entries)| (*id, entries.replace(' ', "\0").into_bytes()));
+            let lookup = |name: &str| match name {
+                "RANK" => Some("0".into()),
+                "MASTER_PORT" => Some("29501".into()),
+                _ => None,
+            };
+            Nesting(nesting.collect()).starter(names, Variables { lookup: &lookup })
+        };
+        let here = ProcessName::own();
+        assert_eq!(starter(&[(own, "PATH=/bin")], &["RANK"]), here);
+        assert_eq!(
+            starter(&[(0, "RANK=0 PATH=/bin"), (own, "PATH=/bin")], &["RANK"]),
+            here,
+            "a shell between"
+        );
+        // The starter is itself rank 0 of another job.
+        let nested = [(own, "RANK=0 MASTER_PORT=29500"), (0, "")];
+        assert_eq!(starter(&nested, &["RANK", "MASTER_PORT", "UNSET"]), here);
+        assert_eq!(starter(&[(own, "RANK=0")], &["RANK"]), None, "out of sight");
+        assert_eq!(starter(&[(own, "")], &["UNSET"]), None, "no rank of that launcher");
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod identity;
 mod impostor_tests;
 mod interface;
 mod introduction;
+mod job;
 mod key;
 mod launcher;
 mod leaf;

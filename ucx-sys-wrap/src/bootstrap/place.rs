@@ -1,6 +1,7 @@
 //! Which rank this process is, and how it learns where to meet the others: a rule for each launcher.
 
 use super::identity::Introduction;
+use super::job;
 use super::launcher::{Launcher, Nesting};
 use super::master::{MASTER, Master};
 use super::slurm;
@@ -54,7 +55,8 @@ impl Place {
     fn of(launcher: Launcher, variables: Variables<'_>) -> Result<Self> {
         let (rank_name, world_size_name) = launcher.variables();
         let (rank, world_size) = variables.rank_of(rank_name, world_size_name)?;
-        let place = Self { launcher: Some(launcher), rank, world_size, ..Self::alone() };
+        let job = job::launched(launcher, variables);
+        let place = Self { launcher: Some(launcher), rank, world_size, job, ..Self::alone() };
         if let Some(master) = variables.read("BREVITY_MASTER", MASTER, Master::parse)? {
             return Ok(Self { master, one_host: false, ..place });
         }
@@ -104,8 +106,7 @@ impl Place {
         if variables.all(&["PMIX_RANK", "PMIX_NAMESPACE"]) {
             return Ok(Self { introduction: Introduction::Pmix, one_host, ..self });
         }
-        let (job, master) = slurm::step_and_master(variables)?;
-        Ok(Self { master, one_host, job: Some(job), ..self })
+        Ok(Self { master: slurm::master(variables)?, one_host, ..self })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::Result;
 const FIRST_PORT: u32 = 20_000;
 const PORTS: u32 = 10_000;
 
-/// The step's name and where its rank 0 waits: the first host of the step (or loopback, if it is the only
+/// Where the step's rank 0 waits: the first host of the step (or loopback, if it is the only
 /// one), at the first port that Slurm reserves for the step, or else at a port derived from the step's
 /// number.
 ///
@@ -17,11 +17,16 @@ const PORTS: u32 = 10_000;
 /// # Errors
 /// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables do not say
 /// enough.
-pub(super) fn step_and_master(variables: Variables<'_>) -> Result<(String, Master)> {
+pub(super) fn master(variables: Variables<'_>) -> Result<Master> {
     let found = step(variables).zip(host(variables));
     let (step, host) = found.ok_or_else(|| not_set("BREVITY_MASTER", MASTER))?;
     let port = reserved_port(variables).unwrap_or_else(|| derived_port(step));
-    Ok((format!("slurm {}.{}", step.0, step.1), Master { host, port }))
+    Ok(Master { host, port })
+}
+
+/// The step's name.
+pub(super) fn step_name(variables: Variables<'_>) -> Option<String> {
+    step(variables).map(|(job, step)| format!("slurm {job}.{step}"))
 }
 
 /// The numbers of job and step.

@@ -34,6 +34,12 @@ impl Variables<'_> {
         number(one).is_some_and(|found| number(other) == Some(found))
     }
 
+    /// Whether the variable is set to this number.
+    pub(super) fn is_number(&self, name: &str, number: u32) -> bool {
+        (self.lookup)(name)
+            .is_some_and(|found| found.to_str().and_then(|text| text.parse().ok()) == Some(number))
+    }
+
     /// The variable's value, `None` when it is not set.
     pub(super) fn read<T>(
         &self,
