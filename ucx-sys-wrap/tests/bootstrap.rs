@@ -3,6 +3,8 @@
 
 #[path = "bootstrap/deadlines.rs"]
 mod deadlines;
+#[path = "bootstrap/doors.rs"]
+mod doors;
 #[path = "bootstrap/strangers.rs"]
 mod strangers;
 #[path = "bootstrap/world.rs"]

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
+use std::process::Command;
 use std::time::Duration;
 
-use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey};
+use ucx_sys_wrap::bootstrap::{Choice, Identity, JobKey, Master, Ports};
 use ucx_sys_wrap::{Error, Rank, Result};
 
 const KEY: &str = "correct horse battery staple";
@@ -31,6 +32,42 @@ fn ranks_of_a_job_without_key_or_name_are_refused() {
         assert_eq!(named.job, "night");
         read(&[by_hand, &[("BREVITY_KEY", KEY)]].concat()).unwrap();
     }
+}
+
+/// Torchrun without a run id, played by a shell: its ranks have it in common, and no other's have.
+#[test]
+fn ranks_of_one_torchrun_are_told_from_those_of_another() {
+    const NAME: &str = "ranks_of_one_torchrun_are_told_from_those_of_another";
+    if std::env::var_os("TEST_IS_A_RANK").is_some() {
+        println!("job {}", Identity::from_env().unwrap().job);
+        return;
+    }
+    let run = || {
+        let script =
+            "for RANK in 0 1; do export RANK; \"$0\" \"$@\"; sh -c '\"$0\" \"$@\"; true' \"$0\" \"$@\"; done";
+        let mut torchrun = Command::new("sh");
+        torchrun.args(["-c", script]).arg(std::env::current_exe().unwrap()).args([
+            "--exact",
+            NAME,
+            "--nocapture",
+        ]);
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| name.starts_with("BREVITY_")) {
+                torchrun.env_remove(name);
+            }
+        }
+        torchrun.envs([("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")]);
+        torchrun.envs([("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500"), ("TEST_IS_A_RANK", "1")]);
+        let output = torchrun.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let jobs =
+            said.lines().filter_map(|line| line.split_once("job torchrun ")).map(|(_, job)| job.to_owned());
+        let jobs: Vec<String> = jobs.collect();
+        assert_eq!(jobs.len(), 4, "{output:?}");
+        assert!(jobs.iter().all(|job| *job == jobs[0]), "{jobs:?}");
+        jobs[0].clone()
+    };
+    assert_ne!(run(), run());
 }
 
 #[test]
@@ -116,6 +153,9 @@ fn environments_that_are_refused() {
         (with("BREVITY_HOST_ID", ""), "BREVITY_HOST_ID", "\"\""),
         (with("BREVITY_ENCRYPT", "yes"), "BREVITY_ENCRYPT", "\"yes\""),
         (with("BREVITY_INTERFACE", ""), "BREVITY_INTERFACE", "\"\""),
+        (with("BREVITY_PORT_RANGE", "20000"), "BREVITY_PORT_RANGE", "\"20000\""),
+        (with("BREVITY_ANNOUNCE", "host:0"), "BREVITY_ANNOUNCE", "\"host:0\""),
+        (with("BREVITY_ANNOUNCE", "gateway"), "BREVITY_KEY", "not set"),
     ];
     for (variables, name, value) in table {
         match read(&variables) {
@@ -136,6 +176,7 @@ fn the_rest_of_the_environment() {
     );
     assert!(plain.shared_memory && plain.host_id.is_none());
     assert!(!plain.encrypt);
+    assert!(plain.ports == Ports::default() && plain.announce.is_none());
     assert!(plain.key.is_none() && plain.job.is_empty() && plain.interface.is_none());
     let full = read(&[
         ("BREVITY_TRANSPORT", "ucx"),
@@ -146,12 +187,16 @@ fn the_rest_of_the_environment() {
         ("BREVITY_MASTER_RESERVED", "1"),
         ("BREVITY_SHARED_MEMORY", "off"),
         ("BREVITY_HOST_ID", "left"),
+        ("BREVITY_PORT_RANGE", "20000-20100"),
+        ("BREVITY_ANNOUNCE", "gateway"),
     ])
     .unwrap();
     assert_eq!(
         (full.transport, full.join_timeout, full.port_reserved),
         (Choice::Ucx, Duration::from_millis(2500), true)
     );
+    assert_eq!(Some(full.ports), Ports::parse("20000-20100"));
+    assert_eq!(full.announce, Some(Master { host: "gateway".into(), port: 0 }));
     assert_eq!((full.shared_memory, full.host_id.as_deref()), (false, Some("left")));
     assert_eq!(
         (full.key, &*full.job, full.interface.as_deref()),

@@ -1,6 +1,7 @@
 //! Calling a rank until it answers.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -126,13 +127,19 @@ impl Call {
     }
 }
 
-/// The addresses of the master's name; asks again until there are some or the deadline passes.
+/// The addresses of the master's name, each once; asks again until there are some or the deadline passes.
+///
+/// `localhost` means loopback of both families, whatever a host's files say.
 ///
 /// # Errors
 /// [`Error::System`] when the name is not known by the deadline.
 pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
     if let Some(address) = master.address() {
         return Ok(vec![SocketAddr::new(address, master.port)]);
+    }
+    if master.is_loopback() {
+        let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        return Ok(both.map(|address| SocketAddr::new(address, master.port)).into());
     }
     let (sender, receiver) = mpsc::channel();
     let (name, closing) = ((master.host.clone(), master.port), *deadline);
@@ -152,7 +159,11 @@ pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<Socket
     let mut failure = std::io::Error::from(std::io::ErrorKind::TimedOut);
     loop {
         match receiver.recv_timeout(deadline.remaining()) {
-            Ok(Ok(addresses)) if !addresses.is_empty() => return Ok(addresses),
+            Ok(Ok(mut addresses)) if !addresses.is_empty() => {
+                let mut known = HashSet::new();
+                addresses.retain(|address| known.insert(*address));
+                return Ok(addresses);
+            }
             Ok(Ok(_)) => {}
             Ok(Err(error)) => failure = error,
             Err(_) => {

@@ -233,29 +233,29 @@ impl AsFd for Channel {
     }
 }
 
-/// Sleeps until something can be done on the listener or a channel, at most `longest`.
+/// Sleeps until something can be done on a listener or a channel, at most `longest`.
 ///
-/// Returns whether the listener has a caller; the channels remember for themselves. Channels that have ended
+/// Returns whether a listener has a caller; the channels remember for themselves. Channels that have ended
 /// are left out. An interrupted sleep is a short sleep.
 pub(super) fn wait_for<'a>(
-    listener: Option<&TcpListener>,
+    listeners: &[TcpListener],
     channels: impl Iterator<Item = &'a mut Channel>,
     longest: Duration,
 ) -> bool {
     let mut channels: Vec<&mut Channel> = channels.filter(|channel| !channel.ended).collect();
-    let mut events: Vec<PollFd<'_>> = Vec::with_capacity(channels.len() + 1);
-    events.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+    let mut events: Vec<PollFd<'_>> = Vec::with_capacity(channels.len() + listeners.len());
+    events.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
     events.extend(channels.iter().map(|channel| PollFd::new(&**channel, channel.interest())));
     let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
     if poll(&mut events, Some(&timeout)).is_err() {
         return false;
     }
     let ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();
-    let (for_listener, for_channels) = ready.split_at(usize::from(listener.is_some()));
+    let (for_listeners, for_channels) = ready.split_at(listeners.len());
     for (channel, &ready) in channels.iter_mut().zip(for_channels) {
         channel.ready |= ready;
     }
-    for_listener.first().is_some_and(|&ready| ready)
+    for_listeners.contains(&true)
 }
 
 /// Sends what is queued and waits until the peers have read it and closed, at most `patience`.
@@ -269,7 +269,7 @@ pub(super) fn farewell(mut channels: Vec<Channel>, patience: Duration) {
         if left.is_zero() {
             return;
         }
-        wait_for(None, channels.iter_mut(), left);
+        wait_for(&[], channels.iter_mut(), left);
         for (channel, finished) in channels.iter_mut().zip(&mut finished) {
             channel.pump(FAREWELL_BYTES);
             channel.discard();

@@ -4,12 +4,14 @@ use std::ffi::OsString;
 
 use super::choice::{Choice, ENCRYPT};
 use super::host::MAX_HOST_ID_BYTES;
-use super::identity::{Identity, Introduction, MAX_JOB_BYTES, key_needed};
+use super::identity::{ANNOUNCE, Identity, Introduction, MAX_JOB_BYTES, key_needed};
 use super::job;
 use super::key::JobKey;
 use super::launcher::Nesting;
+use super::master::Master;
 use super::place::Place;
-use super::variables::{SWITCH, Variables, non_empty, seconds, switch};
+use super::reserve::Ports;
+use super::variables::{PORTS, SWITCH, Variables, non_empty, seconds, switch};
 use crate::{Error, Result};
 
 impl Identity {
@@ -70,6 +72,8 @@ impl Identity {
         let names: Vec<String> = name.into_iter().chain(job).filter(|name| !name.is_empty()).collect();
         identity.interface =
             variables.read("BREVITY_INTERFACE", "the name of a network interface", non_empty)?;
+        identity.ports = variables.read("BREVITY_PORT_RANGE", PORTS, Ports::parse)?.unwrap_or_default();
+        identity.announce = variables.read(ANNOUNCE, ANNOUNCED, Master::parse_announced)?;
         identity.shared_memory = variables.read("BREVITY_SHARED_MEMORY", SWITCH, switch)?.unwrap_or(true);
         identity.host_id = variables.read("BREVITY_HOST_ID", "a name of 1 to 255 bytes", host_id)?;
         identity.encrypt = variables.read(ENCRYPT, SWITCH, switch)?.unwrap_or(false);
@@ -106,6 +110,7 @@ impl Identity {
 }
 
 const TRANSPORTS: &str = "auto, tcp or ucx";
+const ANNOUNCED: &str = "host, host:port or an address where peers reach this rank";
 
 /// The key from the one variable that holds it, and what is to be said about its file.
 fn read_key(variables: Variables<'_>) -> Result<(Option<JobKey>, Option<String>)> {

@@ -3,11 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::call::resolve;
 use super::choice::{Choice, ENCRYPT};
+use super::deadline::Deadline;
 use super::key::JobKey;
 use super::launcher::Launcher;
 use super::master::Master;
+use super::reserve::Ports;
 use crate::{Error, Rank, Result};
+
+pub(super) const ANNOUNCE: &str = "BREVITY_ANNOUNCE";
 
 /// The longest job name, in bytes.
 pub(super) const MAX_JOB_BYTES: usize = 64;
@@ -33,6 +38,11 @@ pub struct Identity {
     pub join_timeout: Duration,
     /// The network interface (or address of one) to serve peers on; else the one that leads to the master.
     pub interface: Option<String>,
+    /// The ports to listen on, but for the master's; the system's choice unless set.
+    pub ports: Ports,
+    /// Where peers are told to connect to, instead of to this rank's own address: a forwarded one. Port 0
+    /// means the port that this rank listens on.
+    pub announce: Option<Master>,
     /// Whether the launcher holds the master's port bound for rank 0.
     pub port_reserved: bool,
     /// What has started this process; none if nobody has.
@@ -93,6 +103,8 @@ impl Identity {
             transport: Choice::Auto,
             join_timeout: DEFAULT_JOIN_TIMEOUT,
             interface: None,
+            ports: Ports::default(),
+            announce: None,
             port_reserved: false,
             launcher: None,
             introduction: Introduction::Environment,
@@ -106,10 +118,23 @@ impl Identity {
         }
     }
 
+    /// Whether all ranks are known to be on this host.
+    pub(super) fn are_all_here(&self) -> bool {
+        self.one_host || self.local_ranks == Some(self.world_size)
+    }
+
+    /// Where peers reach this rank, which listens on `own`.
+    pub(super) fn reached_at(&self, own: SocketAddr, deadline: &Deadline) -> Result<Vec<SocketAddr>> {
+        let Some(announced) = &self.announce else { return Ok(vec![own]) };
+        let port = if announced.port == 0 { own.port() } else { announced.port };
+        resolve(&Master { host: announced.host.clone(), port }, deadline)
+    }
+
     /// Refuses what can't be: a master that other hosts could reach without a key, encryption where nothing
     /// can encrypt.
     pub(super) fn check(&self) -> Result<()> {
         self.check_key()?;
+        self.check_announcement()?;
         self.check_encryption()
     }
 
@@ -118,6 +143,23 @@ impl Identity {
         let named = self.master.address().is_none() || self.introduction != Introduction::Environment;
         let safe = self.world_size == 1 || self.key.is_some() || self.master.is_loopback() || named;
         if safe { Ok(()) } else { Err(key_needed()) }
+    }
+
+    /// Refuses to announce what can't be served.
+    fn check_announcement(&self) -> Result<()> {
+        if self.announce.is_none() || self.world_size == 1 {
+            return Ok(());
+        }
+        if self.transport == Choice::Ucx {
+            let found = "set beside BREVITY_TRANSPORT=ucx".into();
+            let expected = "BREVITY_TRANSPORT=tcp or auto: UCX tells its own addresses";
+            return Err(Error::Environment { variable: ANNOUNCE, found, expected });
+        }
+        if self.key.is_none() && self.introduction == Introduction::Environment {
+            let expected = "the same key on all ranks (or BREVITY_KEY_FILE), because BREVITY_ANNOUNCE is for other hosts";
+            return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
+        }
+        Ok(())
     }
 
     /// Refuses encryption of what can't be encrypted.

@@ -68,7 +68,7 @@ fn who_answers_without_the_key_is_no_rank() {
                     Ok(None) => assert!(!deadline.passed(), "{purpose:?}: {what}: nothing was said"),
                     outcome => break outcome.map(|answer| answer.is_some()),
                 }
-                wait_for(None, call.channel_mut().into_iter(), Duration::from_millis(10));
+                wait_for(&[], call.channel_mut().into_iter(), Duration::from_millis(10));
             };
             assert!(
                 matches!(outcome, Err(Error::Unauthenticated { .. })),

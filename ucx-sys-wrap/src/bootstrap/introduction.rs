@@ -15,6 +15,7 @@ use std::time::Instant;
 use brevity_pmi::{MAX_TEXT_BYTES, pmix, wire};
 use socket2::Socket;
 
+use super::deadline::Deadline;
 use super::identity::{Identity, Introduction, Published};
 use super::interface::{LOOPBACK, address_of, outside_addresses};
 use super::key::JobKey;
@@ -65,16 +66,20 @@ pub fn introduce(identity: &Identity) -> Result<Introduced> {
         let card = Card::decode(&text).ok_or_else(|| failed(identity, format!("rank 0 stored {text:?}")))?;
         return Ok(Introduced { identity: card.apply(identity)?, _port: None });
     }
-    let (port, listen, addresses) = open_door(identity)?;
+    let (reserved, listen, own) = open_door(identity)?;
     let key = if identity.key.is_none() { Some(JobKey::generate()?) } else { None };
-    let card = Card { key, port: listen.port(), addresses };
+    let reached = identity.reached_at(listen, &Deadline::after(identity.join_timeout))?;
+    let port = reached.first().map_or(listen.port(), SocketAddr::port);
+    let is_announced = identity.announce.is_some();
+    let addresses = if is_announced { reached.iter().map(SocketAddr::ip).collect() } else { own };
+    let card = Card { key, port, addresses };
     share(identity, Some(&card.encode()))?;
     let mut resolved = card.apply(identity)?;
     resolved.port_reserved = true;
     if let Some(published) = &mut resolved.published {
         published.listen = listen;
     }
-    Ok(Introduced { identity: resolved, _port: Some(port) })
+    Ok(Introduced { identity: resolved, _port: Some(reserved) })
 }
 
 /// Whether a PMIx library is there, which ranks under `mpirun` and `srun --mpi=pmix` need; loads it.
@@ -144,7 +149,7 @@ impl Card {
 /// Reserves a port where the other ranks can reach it, and says at which addresses.
 fn open_door(identity: &Identity) -> Result<(Socket, SocketAddr, Vec<IpAddr>)> {
     let door = |address: IpAddr| {
-        reserve(address)
+        reserve(address, identity.ports)
             .map_err(|error| Error::system(format!("rank 0 can't reserve a port on {address}"), error))
     };
     let single = match &identity.interface {

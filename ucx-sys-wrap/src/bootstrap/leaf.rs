@@ -52,7 +52,7 @@ impl Leaf {
                 return Err(root_missing(deadline, master + call.hint()));
             }
             let longest = call.patience().min(deadline.remaining());
-            wait_for(None, call.channel_mut().into_iter(), longest);
+            wait_for(&[], call.channel_mut().into_iter(), longest);
         };
         if let Some(verdict) = disagreement(party.rank, (&**party).into(), (&opening).into()) {
             return Err(verdict.into_error(master));
@@ -132,7 +132,7 @@ impl Leaf {
                 Ok(None) => {}
                 Err(_) => return Err(unexpected()),
             }
-            wait_for(None, [&mut self.channel].into_iter(), patience.remaining());
+            wait_for(&[], [&mut self.channel].into_iter(), patience.remaining());
         }
     }
 }

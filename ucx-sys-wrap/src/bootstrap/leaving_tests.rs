@@ -7,7 +7,7 @@ use super::identity::Identity;
 use super::interface::LOOPBACK;
 use super::master::Master;
 use super::rendezvous::Rendezvous;
-use super::reserve::reserve;
+use super::reserve::{Ports, reserve};
 use crate::{Error, Rank, Result};
 
 /// Longer than any test takes: who waits for it fails.
@@ -15,7 +15,7 @@ const FOREVER: Duration = Duration::from_secs(100_000);
 
 /// Three ranks meet; then rank 2 says one thing in an exchange, and goes.
 fn leave_after<T>(last_words: &[u8], join: impl Fn(&Identity, &mut Rendezvous) -> Result<T> + Sync) {
-    let (_held, address) = reserve(LOOPBACK).unwrap();
+    let (_held, address) = reserve(LOOPBACK, Ports::default()).unwrap();
     let meet = |rank| {
         let mut identity =
             Identity::new(Rank(rank), 3, Master { host: address.ip().to_string(), port: address.port() });

@@ -1,14 +1,17 @@
 //! A listener that hears all its callers at once.
 
-use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
 
 use super::channel::Channel;
 use super::conversation::{Conversation, Fault, Step};
 use super::proof::{Opening, Party, Purpose};
-use crate::{Error, Result};
+use super::reserve::Ports;
+use crate::Error;
 
 /// Callers heard at a time; the others wait with the system.
 const MAX_CALLERS: usize = 128;
@@ -29,46 +32,66 @@ const BACKLOG: i32 = 4096;
 /// How long the lobby may sleep when its listener failed or it waits to make room.
 const RETRY: Duration = SILENCE_WHEN_FULL;
 
-/// A listener and the callers that have not proven themselves yet.
+/// Listeners and the callers that have not proven themselves yet.
 pub(super) struct Lobby {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
+    /// Which of them is asked next: all have their turn, however many callers one has.
+    next: usize,
     party: Arc<Party>,
     purpose: Purpose,
     callers: Vec<Conversation>,
-    /// The listener may have more callers than were taken.
+    /// The listeners may have more callers than were taken.
     more: bool,
     /// The last caller that did not hold the key.
     turned_away: Option<SocketAddr>,
 }
 
 impl Lobby {
-    /// Listens on `address`; a port of 0 is the system's choice.
+    /// Listens on those of `addresses` that this host has; a name may have one of IPv6 on a host without it.
     ///
     /// `shared` allows another socket of this user to hold the same port.
+    ///
+    /// # Errors
+    /// When this host has none of them, or one of its own can't be listened on.
     pub(super) fn listen(
         party: &Arc<Party>,
         purpose: Purpose,
-        address: SocketAddr,
+        addresses: &[SocketAddr],
         shared: bool,
-    ) -> std::io::Result<Self> {
-        let socket = super::reserve::socket(address, shared)?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        Ok(Self {
-            listener: socket.into(),
-            party: party.clone(),
-            purpose,
-            callers: Vec::new(),
-            more: true,
-            turned_away: None,
-        })
+    ) -> io::Result<Self> {
+        let mut listeners = Vec::new();
+        let mut failure = ErrorKind::AddrNotAvailable.into();
+        for &address in addresses {
+            match listener(address, shared) {
+                Ok(listener) => listeners.push(listener),
+                Err(error) if is_elsewhere(&error) => failure = error,
+                Err(error) => return Err(error),
+            }
+        }
+        if listeners.is_empty() { Err(failure) } else { Ok(Self::over(listeners, party, purpose)) }
     }
 
-    /// Where it listens.
-    pub(super) fn address(&self) -> Result<SocketAddr> {
-        self.listener
-            .local_addr()
-            .map_err(|error| Error::system("can't tell the address of a listener", error))
+    /// Listens on the first of these ports that is free; says where that is.
+    pub(super) fn listen_within(
+        party: &Arc<Party>,
+        purpose: Purpose,
+        address: IpAddr,
+        ports: Ports,
+    ) -> io::Result<(Self, SocketAddr)> {
+        let listener = ports.find(address, |address| listener(address, false))?;
+        let address = listener.local_addr()?;
+        Ok((Self::over(vec![listener], party, purpose), address))
+    }
+
+    fn over(listeners: Vec<TcpListener>, party: &Arc<Party>, purpose: Purpose) -> Self {
+        let (callers, party) = (Vec::new(), party.clone());
+        Self { listeners, next: 0, party, purpose, callers, more: true, turned_away: None }
+    }
+
+    /// Whether nobody but this host can call.
+    pub(super) fn is_loopback(&self) -> bool {
+        let mut addresses = self.listeners.iter().map(TcpListener::local_addr);
+        addresses.all(|address| address.is_ok_and(|address| address.ip().is_loopback()))
     }
 
     /// Hears everybody as far as is possible without waiting; returns who has proven to hold the key.
@@ -107,20 +130,29 @@ impl Lobby {
         let longest = if self.more { longest.min(RETRY) } else { longest };
         let oldest = self.callers.iter().map(|caller| caller.since()).min();
         let expiry = oldest.map_or(longest, |since| PATIENCE.saturating_sub(since.elapsed()));
-        let listener = (!full).then_some(&self.listener);
+        let listeners = if full { &[][..] } else { &self.listeners };
         let own = self.callers.iter_mut().map(Conversation::channel_mut);
-        self.more |= super::channel::wait_for(listener, own.chain(others), longest.min(expiry));
+        self.more |= super::channel::wait_for(listeners, own.chain(others), longest.min(expiry));
     }
 
-    /// Takes callers from the listener while there is room.
+    /// Takes callers from the listeners while there is room.
     fn admit(&mut self) {
+        let mut idle = 0;
         while self.more {
             if self.callers.len() >= MAX_CALLERS && !self.make_room() {
                 return;
             }
-            match self.listener.accept() {
-                Ok((stream, peer)) => self.greet(stream, peer),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.more = false,
+            let accepted = self.listeners[self.next].accept();
+            self.next = (self.next + 1) % self.listeners.len();
+            match accepted {
+                Ok((stream, peer)) => {
+                    idle = 0;
+                    self.greet(stream, peer);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    idle += 1;
+                    self.more = idle < self.listeners.len();
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // A caller that has gone again, or no descriptors left: heard again after a short sleep.
                 Err(error) => {
@@ -155,9 +187,16 @@ impl Lobby {
     }
 }
 
-/// All addresses of this host, of the family of `like`.
-pub(super) fn any_address(like: SocketAddr) -> SocketAddr {
-    let any: IpAddr =
-        if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    SocketAddr::new(any, like.port())
+/// A listener on `address`, which does not block.
+fn listener(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+    let socket = super::reserve::socket(address, shared)?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Whether this host has no such address, or nothing of its family.
+fn is_elsewhere(error: &io::Error) -> bool {
+    let no_family = Errno::AFNOSUPPORT.raw_os_error();
+    error.kind() == ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_family)
 }

@@ -39,12 +39,51 @@ impl Master {
     }
 }
 
+impl Master {
+    /// Reads `host:port`, or a host alone: then the port is 0.
+    pub(super) fn parse_announced(text: &str) -> Option<Self> {
+        let is_address = text.parse::<IpAddr>().is_ok();
+        let whole = if is_address { None } else { Self::parse(text) };
+        whole.or_else(|| {
+            let bracketed = text.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+            let host = bracketed.unwrap_or(text);
+            let is_name =
+                !host.is_empty() && !host.contains([':', '[', ']']) && !host.contains(char::is_whitespace);
+            (host.parse::<IpAddr>().is_ok() || is_name).then(|| Self { host: host.into(), port: 0 })
+        })
+    }
+}
+
 impl fmt::Display for Master {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
         } else {
             write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_announced() {
+        for (text, host, port) in [
+            ("203.0.113.7", "203.0.113.7", 0),
+            ("203.0.113.7:4000", "203.0.113.7", 4000),
+            ("gateway", "gateway", 0),
+            ("gateway:4000", "gateway", 4000),
+            ("fd00::7", "fd00::7", 0),
+            ("[fd00::7]", "fd00::7", 0),
+            ("[fd00::7]:4000", "fd00::7", 4000),
+        ] {
+            assert_eq!(Master::parse_announced(text), Some(Master { host: host.into(), port }), "{text}");
+        }
+        for text in ["", ":4000", "gateway:0", "gateway:x", "gate way", "a:b:1", "[gateway", "gateway:70000"]
+        {
+            assert_eq!(Master::parse_announced(text), None, "{text}");
         }
     }
 }

@@ -44,12 +44,12 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     let others = identity.world_size.saturating_sub(1) as usize;
     let lobby = descriptors::check(&format!("can't connect to {others} ranks"), others + BESIDE_CONNECTIONS)
         .and_then(|()| rendezvous.own_address(identity))
-        .and_then(|address| listen(address, &party));
-    let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, address)| address.to_string());
+        .and_then(|address| listen(identity, address, rendezvous));
+    let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, addresses)| written(addresses));
     let addresses = rendezvous.exchange(mine.as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
     let addresses = addresses
-        .map(|(text, rank)| parse_address(rank, text, rendezvous.deadline()))
+        .map(|(text, rank)| parse_addresses(rank, text, rendezvous.deadline()))
         .collect::<Result<Vec<_>>>();
     let connected = lobby.and_then(|(lobby, _)| {
         let deadline = rendezvous.deadline().with_last_words();
@@ -73,9 +73,9 @@ struct Mesh {
 }
 
 impl Mesh {
-    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[SocketAddr]) -> Self {
+    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[Vec<SocketAddr>]) -> Self {
         let below = (0..party.rank).zip(addresses);
-        let calls = below.map(|(to, at)| Call::new(party, Purpose::Mesh, to, vec![*at])).collect();
+        let calls = below.map(|(to, at)| Call::new(party, Purpose::Mesh, to, at.clone())).collect();
         let channels = addresses.iter().map(|_| None).collect();
         Self { party: party.clone(), lobby, calls, channels }
     }
@@ -132,23 +132,36 @@ impl Mesh {
     }
 }
 
-fn listen(address: IpAddr, party: &Arc<Party>) -> Result<(Lobby, SocketAddr)> {
-    let lobby = Lobby::listen(party, Purpose::Mesh, SocketAddr::new(address, 0), false)
-        .map_err(|error| Error::system(format!("can't listen on {address}"), error))?;
-    let address = lobby.address()?;
-    Ok((lobby, address))
+/// Listens for the ranks above this one; says where they reach it.
+fn listen(identity: &Identity, address: IpAddr, rendezvous: &Rendezvous) -> Result<(Lobby, Vec<SocketAddr>)> {
+    let failed = |error| Error::system(format!("can't listen on {address}"), error);
+    let (party, reserved) =
+        (rendezvous.party(), identity.published.as_ref().map(|published| published.listen));
+    let (lobby, own) = match reserved {
+        // The port that this rank holds is forwarded to it, if any is, and is one of the range.
+        Some(reserved) if identity.rank == Rank(0) && identity.ports.are_limited() => {
+            let own = SocketAddr::new(address, reserved.port());
+            (Lobby::listen(party, Purpose::Mesh, &[own], true).map_err(failed)?, own)
+        }
+        _ => Lobby::listen_within(party, Purpose::Mesh, address, identity.ports).map_err(failed)?,
+    };
+    Ok((lobby, identity.reached_at(own, &rendezvous.deadline())?))
 }
 
-fn parse_address(rank: Rank, text: &[u8], deadline: Deadline) -> Result<SocketAddr> {
+/// Addresses as ranks tell them to each other.
+fn written(addresses: &[SocketAddr]) -> String {
+    let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    addresses.join(",")
+}
+
+fn parse_addresses(rank: Rank, text: &[u8], deadline: Deadline) -> Result<Vec<SocketAddr>> {
     if text.is_empty() {
         // It can't listen, and says so itself.
         return Err(deadline.unreached(vec![rank]));
     }
-    let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    address.ok_or_else(|| Error::Protocol {
-        rank,
-        what: format!("the address {:?}", String::from_utf8_lossy(text)),
-    })
+    let text = String::from_utf8_lossy(text);
+    let addresses = text.split(',').map(|address| address.parse().ok()).collect::<Option<_>>();
+    addresses.ok_or_else(|| Error::Protocol { rank, what: format!("the address {text:?}") })
 }
 
 /// Tells everybody whom this rank could not reach: either all ranks have all connections, or all have an

@@ -76,6 +76,7 @@ pub use neighbours::share_memory;
 pub use network::rdma_devices;
 pub use open::{Opened, open};
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
+pub use reserve::Ports;
 pub(crate) use reserve::reserve;
 pub use variables::{SWITCH, switch};
 

@@ -61,7 +61,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
         (Selected::Ucx, Ok(prepared)) => {
             let interface = rendezvous.own_address(identity)?;
             let join_timeout = rendezvous.deadline().remaining();
-            let options = Options { interface, join_timeout, ..Options::default() };
+            let options = Options { interface, ports: identity.ports, join_timeout, ..Options::default() };
             let mut ucx = prepared.connect(&mut rendezvous, &options)?;
             // Nobody leaves the rendezvous before all are connected: who is gone there has died.
             rendezvous.exchange(&[])?;
@@ -95,9 +95,10 @@ fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
     match identity.transport {
         Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
         _ if identity.encrypt => Err("BREVITY_ENCRYPT=1 there".into()),
+        _ if identity.announce.is_some() => Err("BREVITY_ANNOUNCE there".into()),
         Choice::Auto if !is_for_ucx() => Err(NO_RDMA.into()),
         Choice::Auto | Choice::Ucx => {
-            Prepared::new(identity.rank, identity.world_size, &Options::default().settings).map_err(|error| {
+            Prepared::new(identity.rank, identity.world_size, &ucx_settings(identity)).map_err(|error| {
                 match error {
                     Error::Unavailable { why, .. } => why,
                     error => error.to_string(),
@@ -105,6 +106,13 @@ fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
             })
         }
     }
+}
+
+/// UCX's own listeners keep to the ports of ours, unless its variables say which ones they have.
+fn ucx_settings(identity: &Identity) -> Vec<(String, String)> {
+    let is_set = std::env::var_os("UCX_TCP_PORT_RANGE").is_some();
+    let ports = Some(identity.ports).filter(|ports| ports.are_limited() && !is_set);
+    ports.map(|ports| ("TCP_PORT_RANGE".into(), ports.to_string())).into_iter().collect()
 }
 
 /// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX or a

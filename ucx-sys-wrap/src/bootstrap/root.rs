@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::call::resolve;
 use super::channel::{Channel, farewell, wait_for};
 use super::deadline::Deadline;
 use super::descriptors;
-use super::identity::{Identity, Published, key_needed};
-use super::interface::LOOPBACK;
-use super::lobby::{Lobby, any_address};
+use super::identity::{Identity, key_needed};
+use super::interface::{LOOPBACK, is_here};
+use super::lobby::Lobby;
 use super::proof::{Opening, Party, Purpose};
 use super::terms::disagreement;
 use super::wire::{Frame, Subject, Verdict};
@@ -26,6 +26,13 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// How long the others get to read the last words.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How long rank 0 waits on loopback before it says so, if no other rank comes meanwhile: ranks of one host
+/// are started at about the same time.
+const LOOPBACK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Ranks of other hosts don't reach rank 0 there.
+const LOOPBACK_ALONE: &str = "rank 0 listens on loopback alone, where no other host can reach it";
 
 /// What listens while the ranks call, besides their connections.
 const LISTENERS: usize = 2;
@@ -48,6 +55,10 @@ struct Assembly {
     differing: BTreeSet<u32>,
     /// Second processes of a rank, until they have heard so.
     turned_away: Vec<Channel>,
+    /// Whether ranks may be missing because they are on other hosts.
+    is_hidden: bool,
+    /// When that is to be said.
+    warning: Option<Deadline>,
 }
 
 impl Root {
@@ -65,7 +76,12 @@ impl Root {
         let root = Self { seats, master: identity.master.to_string() };
         let party = party.clone();
         let (verdict, differing, turned_away) = (None, BTreeSet::new(), Vec::new());
-        Assembly { lobby, party, root, deadline, verdict, differing, turned_away }.assemble()
+        let is_hidden = lobby.is_loopback() && !identity.are_all_here();
+        // A launcher that counts the ranks of this host knows that there are others.
+        let patience = if identity.local_ranks.is_some() { Duration::ZERO } else { LOOPBACK_PATIENCE };
+        let warning = is_hidden.then(|| Deadline::after(patience));
+        Assembly { lobby, party, root, deadline, verdict, differing, turned_away, is_hidden, warning }
+            .assemble()
     }
 
     /// Collects everybody's blob and sends all of them to everybody.
@@ -81,7 +97,7 @@ impl Root {
             if deadline.passed() {
                 return Err(self.fail(Verdict::Missing { ranks: missing, waited: deadline.given() }));
             }
-            wait_for(None, self.seats.iter_mut().flatten(), deadline.remaining());
+            wait_for(&[], self.seats.iter_mut().flatten(), deadline.remaining());
         }
         let blobs: Vec<Vec<u8>> = blobs.into_iter().flatten().collect();
         let frames: Vec<u8> =
@@ -173,7 +189,7 @@ impl Root {
                 return Err(self.fail(Verdict::Missing { ranks: slow, waited: deadline.given() }));
             }
             let slow = self.seats.iter_mut().flatten().filter(|channel| !channel.flushed());
-            wait_for(None, slow, deadline.remaining());
+            wait_for(&[], slow, deadline.remaining());
         }
     }
 
@@ -194,6 +210,7 @@ impl Assembly {
                 self.seat(&opening, channel);
             }
             self.hear();
+            let warning = self.warning.take_if(|warning| warning.passed());
             let missing: Vec<u32> = absent(&self.root.seats).into_iter().skip(1).collect();
             let all_called = missing.iter().all(|rank| self.differing.contains(rank));
             match self.verdict.take() {
@@ -205,13 +222,20 @@ impl Assembly {
                 None if self.deadline.passed() => {
                     let waited = self.deadline.given();
                     self.root.master += &self.lobby.hint();
+                    if self.is_hidden {
+                        self.root.master += &format!(" ({LOOPBACK_ALONE})");
+                    }
                     return Err(self.fail(Verdict::Missing { ranks: missing, waited }));
+                }
+                None if warning.is_some() => {
+                    tracing::warn!(master = self.root.master, ?missing, "{LOOPBACK_ALONE}");
                 }
                 None => {}
             }
             let linger = self.verdict.as_ref().map_or(Duration::MAX, |(_, linger)| linger.remaining());
+            let warning = self.warning.as_ref().map_or(Duration::MAX, Deadline::remaining);
             let others = self.root.seats.iter_mut().flatten().chain(&mut self.turned_away);
-            self.lobby.wait_with(others, self.deadline.remaining().min(linger));
+            self.lobby.wait_with(others, self.deadline.remaining().min(linger).min(warning));
         }
     }
 
@@ -248,6 +272,9 @@ impl Assembly {
             return;
         }
         *seat = Some(channel);
+        if let Some(warning) = &mut self.warning {
+            *warning = Deadline::after(LOOPBACK_PATIENCE);
+        }
     }
 
     /// Reads how long the joined ranks are willing to wait; frees the seats of those that have gone again.
@@ -294,53 +321,56 @@ fn absent<T>(places: &[Option<T>]) -> Vec<u32> {
     (0..).zip(places).filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
 }
 
-/// Listens where the others look for rank 0.
+/// Listens where the others look for rank 0. The port may be taken by a job that is just ending.
 fn listen(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
-    if let Some(Published { listen, .. }) = identity.published {
-        let patience = deadline.no_later_than(PORT_PATIENCE);
-        let lobby = listen_on(identity, party, listen, &patience);
-        return lobby.map_err(|error| Error::system(format!("rank 0 can't listen on {listen}"), error));
-    }
-    let addresses = resolve(&identity.master, deadline)?;
-    let loopback = addresses.iter().all(|address| address.ip().is_loopback());
-    let Some(&first) = addresses.first().filter(|_| loopback || identity.key.is_some()) else {
-        return Err(key_needed());
+    let doors = match &identity.published {
+        Some(published) => vec![published.listen],
+        None => doors(identity, resolve(&identity.master, deadline)?)?,
     };
-    // A name may mean another address here than on the other hosts; whoever calls must hold the key anyway.
-    let everywhere = identity.key.is_some() && !identity.master.is_loopback();
-    let named = identity.master.address().is_none();
-    let address = if everywhere && named { any_address(first) } else { first };
     let patience = deadline.no_later_than(PORT_PATIENCE);
-    match listen_on(identity, party, address, &patience) {
-        Err(error) if everywhere && error.kind() == ErrorKind::AddrNotAvailable => {
-            listen_on(identity, party, any_address(first), &patience)
-        }
-        result => result,
-    }
-    .map_err(|error| {
-        let hint = if error.kind() == ErrorKind::AddrInUse {
-            " (does another job use the port? then set BREVITY_MASTER=host:port for all ranks)"
-        } else {
-            ""
-        };
-        Error::system(format!("rank 0 can't listen on {address}{hint}"), error)
-    })
-}
-
-fn listen_on(
-    identity: &Identity,
-    party: &Arc<Party>,
-    address: SocketAddr,
-    patience: &Deadline,
-) -> std::io::Result<Lobby> {
     loop {
-        match Lobby::listen(party, Purpose::Rendezvous, address, identity.port_reserved) {
+        match Lobby::listen(party, Purpose::Rendezvous, &doors, identity.port_reserved) {
             Err(error) if error.kind() == ErrorKind::AddrInUse && !patience.passed() => {
                 std::thread::sleep(Duration::from_millis(50));
             }
-            result => return result,
+            Err(error) => {
+                let hint = if error.kind() == ErrorKind::AddrInUse && identity.published.is_none() {
+                    " (does another job use the port? then set BREVITY_MASTER=host:port for all ranks)"
+                } else {
+                    ""
+                };
+                let doors: Vec<String> = doors.iter().map(SocketAddr::to_string).collect();
+                return Err(Error::system(
+                    format!("rank 0 can't listen on {}{hint}", doors.join(", ")),
+                    error,
+                ));
+            }
+            Ok(lobby) => return Ok(lobby),
         }
     }
+}
+
+/// Where rank 0 listens: on every address of the master's name.
+///
+/// With a key, a name may mean another address here than on the other hosts (as `localhost`, which some
+/// launchers tell rank 0 alone), and the master may be an address that is forwarded to this host: then rank 0
+/// listens on all addresses of this host, since whoever calls must hold the key. Only loopback *addresses*
+/// stay what they are.
+fn doors(identity: &Identity, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>> {
+    let is_loopback = addresses.iter().all(|address| address.ip().is_loopback());
+    let Some(first) = addresses.first().filter(|_| is_loopback || identity.key.is_some()) else {
+        return Err(key_needed());
+    };
+    let is_name = identity.master.address().is_none();
+    let is_elsewhere = !is_loopback && !addresses.iter().any(|address| is_here(address.ip()));
+    if identity.key.is_none() || identity.are_all_here() || !(is_name || is_elsewhere) {
+        return Ok(addresses);
+    }
+    // The IPv6 address for all addresses means those of IPv4 too; some hosts have no IPv6.
+    let [both, four] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let all = SocketAddr::new(if is_here(both) { both } else { four }, first.port());
+    tracing::info!(master = %identity.master, "rank 0 listens on all addresses of this host");
+    Ok(vec![all])
 }
 
 #[cfg(test)]
@@ -348,7 +378,34 @@ mod tests {
     use super::*;
     use crate::Rank;
     use crate::bootstrap::call::Call;
-    use crate::bootstrap::{Master, Rendezvous};
+    use crate::bootstrap::{JobKey, Master, Rendezvous};
+
+    #[test]
+    fn rank_0_listens_on_all_addresses_of_its_name() {
+        let identity = |host: &str, key: bool| {
+            let mut identity = Identity::new(Rank(0), 2, Master { host: host.into(), port: 4000 });
+            identity.key = key.then(|| JobKey::generate().unwrap());
+            identity
+        };
+        let at = |addresses: &[&str]| -> Vec<SocketAddr> {
+            addresses.iter().map(|address| SocketAddr::new(address.parse().unwrap(), 4000)).collect()
+        };
+        let everywhere = |found: Vec<SocketAddr>| found.len() == 1 && found[0].ip().is_unspecified();
+        let (both, outside) = (at(&["127.0.0.1", "::1"]), at(&["192.0.2.7", "2001:db8::7"]));
+        assert_eq!(doors(&identity("localhost", false), both.clone()).unwrap(), both);
+        assert!(everywhere(doors(&identity("localhost", true), both.clone()).unwrap()));
+        let mut here = identity("localhost", true);
+        here.local_ranks = Some(2);
+        assert_eq!(doors(&here, both.clone()).unwrap(), both, "nobody else is to come");
+        assert!(everywhere(doors(&identity("node0", true), outside.clone()).unwrap()));
+        assert!(everywhere(doors(&identity("192.0.2.7", true), at(&["192.0.2.7"])).unwrap()), "forwarded");
+        let loopback = at(&["127.0.0.1"]);
+        assert_eq!(doors(&identity("127.0.0.1", true), loopback.clone()).unwrap(), loopback);
+        for addresses in [outside.clone(), [both, outside].concat(), vec![]] {
+            let error = doors(&identity("node0", false), addresses).unwrap_err();
+            assert!(matches!(error, Error::Environment { variable: "BREVITY_KEY", .. }), "{error}");
+        }
+    }
 
     #[test]
     fn a_rank_that_leaves_while_the_others_join_may_come_again() {
@@ -368,7 +425,7 @@ mod tests {
         for _ in 0..3 {
             let mut call = Call::new(&party, Purpose::Rendezvous, 0, vec![address]);
             while call.turn().unwrap().is_none() {
-                wait_for(None, call.channel_mut().into_iter(), Duration::from_millis(10));
+                wait_for(&[], call.channel_mut().into_iter(), Duration::from_millis(10));
             }
         }
         ranks.extend([1, 2].map(join));

@@ -42,7 +42,7 @@ pub(super) fn encrypt(
         if deadline.passed() {
             return Err(deadline.unreached(missing));
         }
-        wait_for(None, greetings.iter_mut().map(|greeting| &mut greeting.channel), deadline.remaining());
+        wait_for(&[], greetings.iter_mut().map(|greeting| &mut greeting.channel), deadline.remaining());
     }
     for greeting in greetings {
         let peer = greeting.peer as usize;

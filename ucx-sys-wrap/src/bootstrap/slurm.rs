@@ -1,12 +1,12 @@
 //! Where the ranks of a step of Slurm meet when nothing else says so.
 
 use super::master::{MASTER, Master};
-use super::variables::{Variables, not_set};
+use super::reserve::Ports;
+use super::variables::{PORTS, Variables, not_set};
 use crate::Result;
 
 /// Ports that are derived from the job's number: below those that Linux hands out by itself.
-const FIRST_PORT: u32 = 20_000;
-const PORTS: u32 = 10_000;
+const DERIVED: Ports = Ports { first: 20_000, last: 29_999 };
 
 /// Where the step's rank 0 waits: the first host of the step (or loopback, if it is the only
 /// one), at the first port that Slurm reserves for the step, or else at a port derived from the step's
@@ -20,7 +20,10 @@ const PORTS: u32 = 10_000;
 pub(super) fn master(variables: Variables<'_>) -> Result<Master> {
     let found = step(variables).zip(host(variables));
     let (step, host) = found.ok_or_else(|| not_set("BREVITY_MASTER", MASTER))?;
-    let port = reserved_port(variables).unwrap_or_else(|| derived_port(step));
+    let port = match reserved_port(variables) {
+        Some(port) => port,
+        None => derived_port(step, variables.read("BREVITY_PORT_RANGE", PORTS, Ports::parse)?),
+    };
     Ok(Master { host, port })
 }
 
@@ -53,9 +56,9 @@ fn reserved_port(variables: Variables<'_>) -> Option<u16> {
     first.parse().ok().filter(|&port| port != 0)
 }
 
-fn derived_port((job, step): (u32, u32)) -> u16 {
-    let mixed = job.wrapping_mul(31).wrapping_add(step) % PORTS;
-    (FIRST_PORT + mixed) as u16
+/// Within the range that the user gives, if any.
+fn derived_port((job, step): (u32, u32), ports: Option<Ports>) -> u16 {
+    ports.unwrap_or(DERIVED).derived(job.wrapping_mul(31).wrapping_add(step))
 }
 
 /// The first host of a list as `node[01-04,07],login`.
@@ -107,8 +110,9 @@ mod tests {
 
         #[test]
         fn derived_ports_are_in_their_range(job: u32, step: u32) {
-            let port = u32::from(derived_port((job, step)));
-            prop_assert!((FIRST_PORT..FIRST_PORT + PORTS).contains(&port));
+            prop_assert!((20_000..30_000).contains(&derived_port((job, step), None)));
+            let given = Ports { first: 7, last: 9 };
+            prop_assert!((7..10).contains(&derived_port((job, step), Some(given))));
         }
     }
 }

@@ -8,6 +8,8 @@ use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 pub(super) const RANK: &str = "this process's number, from 0 to the world size minus one";
 pub(super) const WORLD_SIZE: &str = "the number of ranks, from 1 to 1048576";
 
+pub(super) const PORTS: &str = "first-last, two ports, as 20000-20100";
+
 /// The variables that a lookup knows.
 #[derive(Clone, Copy)]
 pub(super) struct Variables<'a> {

@@ -29,7 +29,7 @@ pub use job::{Ending, Job, Outcome};
 
 use self::child::{LAUNCHER, own_mark};
 use self::guard::Guard;
-use crate::bootstrap::{Choice, Identity, JobKey, reserve};
+use crate::bootstrap::{Choice, Identity, JobKey, Ports, reserve};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 /// How long ranks may go on after the first one has failed, or after they were told to end.
@@ -147,7 +147,7 @@ impl Launch {
             });
         }
         let loopback = Ipv4Addr::LOCALHOST;
-        let reserved = reserve(loopback.into());
+        let reserved = reserve(loopback.into(), Ports::default());
         let (reserved, master) =
             reserved.map_err(|error| Error::system(format!("can't reserve a port on {loopback}"), error))?;
         let key = JobKey::generate()?.to_hex();

@@ -31,6 +31,7 @@ use super::control::{Connection, End, Heard, connect};
 use super::notice::{Notice, Withdrawal, decode, encode};
 use super::peer_process::{Process, forget};
 use super::word::{Closed, Token};
+use crate::bootstrap::Ports;
 use crate::process::PeerProcess;
 use crate::{Error, Failure, Rank, Result};
 
@@ -94,14 +95,16 @@ struct Peer {
 }
 
 impl Liveness {
-    /// Listens on a port of the system's choice.
-    pub(super) fn new(interface: IpAddr, token: Token) -> Result<Self> {
-        let make = || -> std::io::Result<(TcpListener, OwnedFd)> {
-            let address = SocketAddr::new(interface, 0);
+    /// Listens on one of these ports.
+    pub(super) fn new(interface: IpAddr, ports: Ports, token: Token) -> Result<Self> {
+        let listen = |address: SocketAddr| -> std::io::Result<TcpListener> {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
             socket.bind(&address.into())?;
             socket.listen(BACKLOG)?;
-            let listener = TcpListener::from(socket);
+            Ok(socket.into())
+        };
+        let make = || -> std::io::Result<(TcpListener, OwnedFd)> {
+            let listener = ports.find(interface, listen)?;
             listener.set_nonblocking(true)?;
             let epoll = epoll::create(CreateFlags::CLOEXEC)?;
             epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;

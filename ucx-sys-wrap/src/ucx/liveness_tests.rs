@@ -10,11 +10,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
 use crate::Tag;
+use crate::bootstrap::Ports;
 use crate::process::ProcessName;
 use crate::ucx::notice::NOTICE_BYTES;
 
 fn pair() -> [Liveness; 2] {
-    let mut ranks = [1, 2].map(|seed| Liveness::new(Ipv4Addr::LOCALHOST.into(), [seed; 16]).unwrap());
+    let mut ranks =
+        [1, 2].map(|seed| Liveness::new(Ipv4Addr::LOCALHOST.into(), Ports::default(), [seed; 16]).unwrap());
     let addresses = [0, 1].map(|rank: usize| Some((ranks[rank].address().unwrap(), ranks[rank].token)));
     ranks[0].add_peer(None);
     ranks[0].add_peer(addresses[1]);

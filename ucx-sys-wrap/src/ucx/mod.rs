@@ -93,7 +93,7 @@ pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
 use crate::boot;
-use crate::bootstrap::rdma_devices;
+use crate::bootstrap::{Ports, rdma_devices};
 use crate::link::Links;
 use crate::transport::Transport;
 use crate::{Error, Failure, MAX_WORLD_SIZE, Owner, Rank, Result};
@@ -158,6 +158,8 @@ impl<F: FnMut(&[u8]) -> Result<Vec<Vec<u8>>>> Meeting for F {
 pub struct Options {
     /// The interface that peers reach this rank's control listener by; loopback unless set.
     pub interface: IpAddr,
+    /// The ports that the control listener may have; the system's choice unless set.
+    pub ports: Ports,
     /// UCX settings, such as `("TLS", "tcp,self")`: names without `UCX_`. They win over the environment. A
     /// name that UCX does not know is ignored.
     pub settings: Vec<(String, String)>,
@@ -168,7 +170,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (interface, settings) = (Ipv4Addr::LOCALHOST.into(), Vec::new());
-        Self { interface, settings, join_timeout: Duration::from_secs(60) }
+        Self { interface, ports: Ports::default(), settings, join_timeout: Duration::from_secs(60) }
     }
 }
 
@@ -293,7 +295,7 @@ impl Prepared {
         let mut token = Token::default();
         getrandom::fill(&mut token)
             .map_err(|error| Error::system("can't draw a token", std::io::Error::other(error)))?;
-        let mut liveness = Liveness::new(options.interface, token)?;
+        let mut liveness = Liveness::new(options.interface, options.ports, token)?;
         let word = OwnWord::new(&token)?;
         let own = Card {
             ucx_version,
