@@ -51,6 +51,28 @@ fn every_collective_under_mpiexec() {
     every_collective(|world_size| mpiexec.ranks(world_size));
 }
 
+/// Two ranks, each of which makes several groups.
+fn several_groups(mut command: Command) {
+    let ended = run_within(command.args([RANK, "groups"]).env("BREVITY_TRANSPORT", "tcp"), PATIENCE);
+    assert!(ended.status.is_some_and(|status| status.success()), "{ended:?}");
+    for rank in [0, 1] {
+        assert!(ended.stdout.contains(&format!("rank {rank} of 2 had four groups")), "{ended:?}");
+    }
+}
+
+#[test]
+fn several_groups_under_mpirun() {
+    let Some(mpirun) = MPIRUN.found() else { return };
+    several_groups(mpirun.ranks(2));
+}
+
+/// The descriptor in `PMI_FD` serves one client.
+#[test]
+fn several_groups_under_mpiexec() {
+    let Some(mpiexec) = MPIEXEC.found() else { return };
+    several_groups(mpiexec.ranks(2));
+}
+
 /// Ranks that share memory, and ranks whose bytes all go over UCX.
 fn over_ucx(ranks: impl Fn(u32) -> Command) {
     for shared_memory in ["on", "off"] {
@@ -231,6 +253,7 @@ fn every_way_of_srun_and_sbatch() {
         if way == "pmix" && ucx_is_here() {
             over_ucx(ranks);
         }
+        several_groups(ranks(2));
         lose_one(ranks);
     }
     // A batch script has a number and a count of tasks, and is no rank of anything.

@@ -36,6 +36,15 @@ fn every_collective_over_tcp() {
 
 /// UCX's shared memory, and its tcp.
 #[test]
+fn ranks_may_make_several_groups() {
+    for transport in [Choice::Tcp, Choice::Auto] {
+        let outcome =
+            Launch::new(RANK, ["groups"]).ranks(2).transport(transport).spawn().unwrap().wait().unwrap();
+        assert_eq!(outcome.report(), None);
+    }
+}
+
+#[test]
 fn every_collective_over_ucx() {
     if ucx_is_here() {
         run_suite(Choice::Ucx, &[]);

@@ -1,6 +1,6 @@
 //! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank
-//! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`; or their
-//! launcher: `rank launch-for-ever`.
+//! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`, `rank groups`
+//! (several groups, one after the other and at once); or their launcher: `rank launch-for-ever`.
 //!
 //! Whoever goes on for ever writes a file, named by its rank, to the folder `READY_FOLDER` when it is in the
 //! middle of it.
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
     let outcome =
         Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
             Some("tell") => tell(&group),
+            Some("groups") => several_groups(group),
             Some("suite") => run_suite(&group),
             Some("exchange-for-ever") => exchange(&group, None),
             Some("lose-one") => exchange(&group, Some(20)),
@@ -71,6 +72,31 @@ fn tell(group: &Group) -> brevity::Result<()> {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
     println!("{} {}", group.transport(), caught.trim());
     Ok(group.barrier()?)
+}
+
+/// Makes a second group beside the first, a third when the first has just been dropped, and a fourth when no other
+/// is left; all that are there work.
+fn several_groups(first: Group) -> brevity::Result<()> {
+    let sum = |group: &Group| -> brevity::Result<()> {
+        let mut data = vec![group.rank() as f32; 1000];
+        group.all_reduce(&mut data, Reduction::Sum)?;
+        let size = group.world_size() as f32;
+        assert!(data.iter().all(|&found| found == size * (size - 1.0) / 2.0), "a wrong sum");
+        Ok(())
+    };
+    sum(&first)?;
+    let second = Group::from_env()?;
+    sum(&second)?;
+    sum(&first)?;
+    drop(first);
+    let third = Group::from_env()?;
+    sum(&third)?;
+    sum(&second)?;
+    drop((second, third));
+    let fourth = Group::from_env()?;
+    sum(&fourth)?;
+    println!("rank {} of {} had four groups", fourth.rank(), fourth.world_size());
+    Ok(fourth.barrier()?)
 }
 
 fn run_suite(group: &Group) -> brevity::Result<()> {

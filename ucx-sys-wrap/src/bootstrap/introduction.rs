@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use brevity_pmi::{MAX_TEXT_BYTES, pmix, wire};
+use parking_lot::Mutex;
 use socket2::Socket;
 
 use super::deadline::Deadline;
@@ -34,37 +35,54 @@ const FORM: &str = "1";
 /// Where the key would stand when the user brings it.
 const NO_KEY: &str = "-";
 
-/// An identity that knows where to meet and which key to show. Rank 0's port is reserved as long as it lives.
-pub struct Introduced {
-    identity: Identity,
-    _port: Option<Socket>,
-}
+/// What this process has learned from its launcher.
+///
+/// A launcher answers a process once: MPICH takes no second `init` on `PMI_FD`. Later groups of the process meet
+/// where the first one did, with its key.
+static LEARNED: Mutex<Option<Learned>> = Mutex::new(None);
 
-impl Introduced {
-    /// The identity.
-    #[must_use]
-    pub fn identity(&self) -> &Identity {
-        &self.identity
-    }
+struct Learned {
+    /// Who has asked.
+    place: (Introduction, Rank, u32),
+    card: Card,
+    /// Rank 0's port, reserved for this and later groups, and where to listen.
+    door: Option<(Socket, SocketAddr)>,
 }
 
 /// Learns where to meet and which key to show, if only the launcher can say it; else gives the identity back.
 ///
-/// Under an MPI launcher it blocks until all ranks have called it, at most the join timeout. See
-/// [`wire::share`] and [`pmix::share`] for what that means for an MPI library in the same process.
+/// Under an MPI launcher the first call of a process blocks until all ranks have called it, at most the join
+/// timeout; later calls return what it has learned. See [`wire::share`] and [`pmix::share`] for what the first
+/// call means for an MPI library in the same process. Rank 0's port stays reserved while the process lives.
 ///
 /// # Errors
 /// [`Error::Launcher`] when the launcher's store can't be used; [`Error::Environment`] when rank 0 has a key
 /// of the user's and this rank has none; [`Error::System`] when rank 0 can't reserve a port.
-pub fn introduce(identity: &Identity) -> Result<Introduced> {
-    let unchanged = identity.world_size <= 1 || identity.introduction == Introduction::Environment;
-    if unchanged {
-        return Ok(Introduced { identity: identity.clone(), _port: None });
+pub fn introduce(identity: &Identity) -> Result<Identity> {
+    if identity.world_size <= 1 || identity.introduction == Introduction::Environment {
+        return Ok(identity.clone());
     }
+    let place = (identity.introduction, identity.rank, identity.world_size);
+    let mut slot = LEARNED.lock();
+    let learned = match slot.take().filter(|learned| learned.place == place) {
+        Some(learned) => learned,
+        None => learn(identity)?,
+    };
+    let learned = slot.insert(learned);
+    let mut resolved = learned.card.apply(identity)?;
+    if let (Some((_, listen)), Some(published)) = (&learned.door, &mut resolved.published) {
+        (resolved.port_reserved, published.listen) = (true, *listen);
+    }
+    Ok(resolved)
+}
+
+/// Asks the launcher; rank 0 tells it first.
+fn learn(identity: &Identity) -> Result<Learned> {
+    let place = (identity.introduction, identity.rank, identity.world_size);
     if identity.rank != Rank(0) {
         let text = share(identity, None)?;
         let card = Card::decode(&text).ok_or_else(|| failed(identity, format!("rank 0 stored {text:?}")))?;
-        return Ok(Introduced { identity: card.apply(identity)?, _port: None });
+        return Ok(Learned { place, card, door: None });
     }
     let (reserved, listen, own) = open_door(identity)?;
     let key = if identity.key.is_none() { Some(JobKey::generate()?) } else { None };
@@ -74,12 +92,7 @@ pub fn introduce(identity: &Identity) -> Result<Introduced> {
     let addresses = if is_announced { reached.iter().map(SocketAddr::ip).collect() } else { own };
     let card = Card { key, port, addresses };
     share(identity, Some(&card.encode()))?;
-    let mut resolved = card.apply(identity)?;
-    resolved.port_reserved = true;
-    if let Some(published) = &mut resolved.published {
-        published.listen = listen;
-    }
-    Ok(Introduced { identity: resolved, _port: Some(reserved) })
+    Ok(Learned { place, card, door: Some((reserved, listen)) })
 }
 
 /// Whether a PMIx library is there, which ranks under `mpirun` and `srun --mpi=pmix` need; loads it.

@@ -67,7 +67,7 @@ mod wire;
 
 pub use choice::{Agreed, Capability, Choice, Selected, choose};
 pub use identity::{Identity, Introduction};
-pub use introduction::{Introduced, introduce, pmix_available};
+pub use introduction::{introduce, pmix_available};
 pub use key::JobKey;
 pub use launcher::Launcher;
 pub use master::Master;

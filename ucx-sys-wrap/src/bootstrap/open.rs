@@ -49,9 +49,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
         return Ok(Opened::in_process(Box::new(alone), None));
     }
     let deadline = Deadline::after(identity.join_timeout);
-    // Holds rank 0's port until all have joined.
-    let introduced = introduce(identity)?;
-    let identity = introduced.identity();
+    let identity = &introduce(identity)?;
     let mut rendezvous = Rendezvous::join_by(identity, deadline)?;
     let prepared = prepare_ucx(identity);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
