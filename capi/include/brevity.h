@@ -111,8 +111,9 @@ int32_t brv_last_error_rank(void);
 typedef struct brv_group brv_group;
 
 /* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with
- * BREVITY_RANK, BREVITY_WORLD_SIZE and BREVITY_MASTER) and stores its group in *group. Blocks until all ranks
- * have joined, for BREVITY_JOIN_TIMEOUT seconds at most (60 unless set), and 2 more to hear who is missing.
+ * BREVITY_RANK, BREVITY_WORLD_SIZE, BREVITY_MASTER, and BREVITY_KEY or BREVITY_JOB) and stores its group in
+ * *group. Blocks until all ranks have joined, for BREVITY_JOIN_TIMEOUT seconds at most (60 unless set), and 2
+ * more to hear who is missing.
  * Where the environment describes none, the group has this process alone. On failure *group is NULL.
  *
  * BRV_ERR_ENVIRONMENT, BRV_ERR_TIMEOUT (naming the first missing rank), BRV_ERR_PROTOCOL,

@@ -103,7 +103,7 @@ struct Variable {
 }
 
 /// The variables that are read, and what they mean.
-const VARIABLES: [(&str, &str); 27] = [
+const VARIABLES: [(&str, &str); 29] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
@@ -115,6 +115,8 @@ const VARIABLES: [(&str, &str); 27] = [
     ("BREVITY_ENCRYPT", "1 or on, 0 or off: whether the tcp transport encrypts"),
     ("BREVITY_JOIN_TIMEOUT", "seconds that ranks wait for each other at the start"),
     ("BREVITY_INTERFACE", "the network interface to use"),
+    ("BREVITY_PORT_RANGE", "first-last: the ports to listen on"),
+    ("BREVITY_ANNOUNCE", "host or host:port where peers reach this rank"),
     ("BREVITY_KEY_FILE", "the file with the job's key"),
     (KEY, "the job's key"),
     ("BREVITY_JOB", "the job's name, the same for all its ranks"),
@@ -130,6 +132,7 @@ const VARIABLES: [(&str, &str); 27] = [
     ("RANK", "this rank, as torchrun says it"),
     ("WORLD_SIZE", "ranks in the job, as torchrun says it"),
     ("MASTER_ADDR", "host where ranks meet, as torchrun says it"),
+    ("TORCHELASTIC_RUN_ID", "the job's name, as torchrun says it; none is no name"),
     ("MASTER_PORT", "torchrun's own port; ranks meet at the next one"),
 ];
 

@@ -14,8 +14,8 @@ impl Group {
     /// Joins the job that the environment describes and waits until all its ranks have.
     ///
     /// Who this rank is comes from its launcher: `brevity run`, `mpirun` of Open MPI, `mpiexec` of MPICH,
-    /// `torchrun`, Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE` and `BREVITY_MASTER` set by hand;
-    /// [`Identity::from_lookup`] has the rules. With none of them, this is a group of one rank.
+    /// `torchrun`, Slurm's `srun`, or `BREVITY_RANK`, `BREVITY_WORLD_SIZE`, `BREVITY_MASTER`, and `BREVITY_KEY`
+    /// or `BREVITY_JOB` set by hand; [`Identity::from_lookup`] has the rules. With none of them, this is a group of one rank.
     /// `BREVITY_TRANSPORT` chooses the transport, `BREVITY_TIMEOUT` the seconds that a call may take,
     /// `BREVITY_JOIN_TIMEOUT` those that joining may take, `BREVITY_INTERFACE` the network,
     /// `BREVITY_PROGRESS_THREAD` whether there is a thread for non-blocking calls.

@@ -61,6 +61,9 @@ fn assert_told(ranks: &[Ended], words: &[&str]) {
 
 const KEY: (&str, &str) = ("BREVITY_KEY", "a key for ranks on two hosts");
 
+/// What tells a job without a key from others.
+const JOB: (&str, &str) = ("BREVITY_JOB", "hosts");
+
 #[test]
 fn ranks_of_two_hosts_run_every_collective_over_both_families() {
     let Some(network) = Network::new() else { return };
@@ -117,7 +120,7 @@ fn without_a_key_only_loopback_is_served() {
     }
     // Both families of loopback serve without one.
     for master in ["127.0.0.1:4000", "[::1]:4000", "localhost:4000"] {
-        assert_success(&run(&network, &[0, 0], master, |_| vec![]));
+        assert_success(&run(&network, &[0, 0], master, |_| all(&[JOB])));
     }
     // Nothing of a job on loopback is to be seen from outside.
     let mut command = network.command(0, RANK);
@@ -125,6 +128,7 @@ fn without_a_key_only_loopback_is_served() {
         ("BREVITY_RANK", "0"),
         ("BREVITY_WORLD_SIZE", "2"),
         ("BREVITY_MASTER", "127.0.0.1:4000"),
+        JOB,
     ]);
     command.env("BREVITY_JOIN_TIMEOUT", SHORT);
     let waiting = thread::spawn(move || run_within(&mut command, PATIENCE));
@@ -138,6 +142,24 @@ fn without_a_key_only_loopback_is_served() {
     };
     assert_eq!(listening, ["0100007F:0FA0"], "127.0.0.1:4000 and nothing else");
     assert_told(&[waiting.join().unwrap()], &["rank 1 did not join within 2 s"]);
+}
+
+/// Some launchers tell rank 0 that the master is `localhost`, and all others where that is.
+#[test]
+fn rank_0_behind_localhost_is_found_by_ranks_of_another_host() {
+    let Some(network) = Network::new() else { return };
+    for version in [4, 6] {
+        let masters = ["localhost:4000".into(), "localhost:4000".into(), network.master(version)];
+        let master = |rank: usize| all(&[KEY, ("BREVITY_MASTER", &masters[rank])]);
+        assert_success(&run(&network, &[0, 0, 1], "", master));
+    }
+    // A loopback address, or no key: rank 0 says why nobody comes.
+    for (host, proof) in [("127.0.0.1:4000", KEY), ("localhost:4000", JOB)] {
+        let variables = all(&[proof, ("BREVITY_JOIN_TIMEOUT", SHORT)]);
+        let ranks =
+            run(&network, &[0], host, |_| [&variables[..], &all(&[("BREVITY_WORLD_SIZE", "2")])].concat());
+        assert_told(&ranks, &["rank 1 did not join within 2 s", "rank 0 listens on loopback alone"]);
+    }
 }
 
 /// Packets to the master vanish: no answer, no refusal.

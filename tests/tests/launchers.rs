@@ -10,6 +10,7 @@ mod programs;
 #[path = "launchers/slurm.rs"]
 mod slurm;
 
+use std::net::TcpListener;
 use std::process::Command;
 
 use brevity_testing::{Process, ucx_is_here};
@@ -213,7 +214,7 @@ fn mpirun_inside_torchrun() {
 fn torchrun_inside_mpirun() {
     let Some(mpirun) = MPIRUN.found() else { return };
     let script = format!(
-        "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=no.such.host MASTER_PORT={}\n\
+        "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none MASTER_ADDR=no.such.host MASTER_PORT={}\n\
          RANK=0 {RANK} suite & RANK=1 {RANK} suite; status=$?; wait $! && exit $status",
         programs::free_port() - 1
     );
@@ -221,6 +222,23 @@ fn torchrun_inside_mpirun() {
     let mut command = mpirun.ranks(1);
     command.args(["sh", "-c", &script, ":", "-n", "1", "true"]);
     run_suite(&mut command, 2);
+}
+
+#[test]
+fn ports_of_a_range_under_mpiexec() {
+    let Some(mpiexec) = MPIEXEC.found() else { return };
+    let first = 26_000 + (std::process::id() % 250) as u16 * 16;
+    let mut command = mpiexec.ranks(2);
+    command.env("BREVITY_PORT_RANGE", format!("{first}-{}", first + 15));
+    run_suite(command.args([RANK, "suite"]), 2);
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap().port();
+    let mut command = mpiexec.ranks(2);
+    command.args([RANK, "suite"]).env("BREVITY_PORT_RANGE", format!("{taken}-{taken}"));
+    let ended = run_within(command.env("BREVITY_JOIN_TIMEOUT", "2"), PATIENCE);
+    assert!(ended.status.is_some_and(|status| !status.success()), "{ended:?}");
+    let told = format!("no port of BREVITY_PORT_RANGE={taken}-{taken} is free");
+    assert!(ended.stderr.contains(&told), "{ended:?}");
 }
 
 /// Open MPI leaves variables in a process that nobody has launched: no job is made of them.

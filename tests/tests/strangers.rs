@@ -252,6 +252,30 @@ fn a_job_over_tcp_that_runs_listens_on_nothing() {
     }
 }
 
+/// Where a firewall lets only some ports through: UCX's own listeners are there too.
+#[test]
+fn all_that_a_job_over_ucx_listens_on_is_in_its_range() {
+    let first = 30_000 + (std::process::id() % 80) as u16 * 32;
+    for wire in [Wire::UcxTcp, Wire::Ucx].into_iter().filter(|wire| wire.is_here()) {
+        let (_reserved, master) = reserved_port();
+        let ranks = [0, 1, 2].map(|number| {
+            let mut command = rank(number, master, wire);
+            command.env("BREVITY_PORT_RANGE", format!("{first}-{}", first + 31));
+            command
+        });
+        let job = Job::of_commands(ranks.into());
+        job.await_ready();
+        for rank in job.ranks() {
+            let ports = listening_ports(*rank);
+            assert!(
+                !ports.is_empty() && ports.iter().all(|port| (first..first + 32).contains(port)),
+                "{ports:?}"
+            );
+        }
+        assert_works(&job);
+    }
+}
+
 /// Over UCX the control listener stays: the last one that a rank opens. The others are UCX's own, which is as
 /// trusted as its network.
 fn besieged_while_running(wire: Wire) {

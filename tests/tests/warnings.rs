@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use brevity_tests::command::{Ended, run_ranks};
+use brevity_testing::worlds::reserved_port;
+use brevity_tests::command::{Ended, run_ranks, run_within};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
@@ -50,6 +51,42 @@ fn keys_of_single_ranks_that_others_can_read() {
         });
         assert_eq!(said(&ranks, "others can read the job's key in"), expected, "{ranks:?}");
     }
+}
+
+/// A launcher that counts the ranks of a host knows that others are to come from elsewhere.
+#[test]
+fn a_rank_0_that_no_other_host_can_reach() {
+    for (local_ranks, expected) in [("1", [1, 0]), ("2", [0, 0])] {
+        let (_reserved, port) = reserved_port();
+        let ranks = ["0", "1"].map(|rank| {
+            let mut command = Command::new(RANK);
+            command
+                .arg("tell")
+                .env("BREVITY_TRANSPORT", "tcp")
+                .env("BREVITY_KEY", "a key of this test alone");
+            command.env("BREVITY_MASTER", format!("127.0.0.1:{port}")).env("BREVITY_MASTER_RESERVED", "1");
+            command.envs([("RANK", rank), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", local_ranks)]);
+            std::thread::spawn(move || run_within(&mut command, PATIENCE))
+        });
+        let ranks = ranks.map(|rank| rank.join().unwrap());
+        assert_eq!(said(&ranks, "rank 0 listens on loopback alone"), expected, "{ranks:?}");
+    }
+}
+
+/// Without a launcher's word, rank 0 says so once nobody has come for a while.
+#[test]
+fn a_rank_0_on_loopback_for_which_nobody_comes() {
+    let (_reserved, port) = reserved_port();
+    let mut command = Command::new(RANK);
+    command.arg("tell").env("BREVITY_JOB", "alone").env("BREVITY_JOIN_TIMEOUT", "8");
+    command.env("BREVITY_MASTER", format!("127.0.0.1:{port}")).env("BREVITY_MASTER_RESERVED", "1");
+    let ended = run_within(command.envs([("BREVITY_RANK", "0"), ("BREVITY_WORLD_SIZE", "2")]), PATIENCE);
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    assert!(
+        lines.len() == 2 && lines.iter().all(|line| line.contains("listens on loopback alone")),
+        "{ended:?}"
+    );
+    assert!(lines[1].contains("rank 1 did not join within 8 s"), "{ended:?}");
 }
 
 /// Memory that ranks share counts as a file: beyond the limit, the system would end them by a signal.

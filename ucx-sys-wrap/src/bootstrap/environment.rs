@@ -40,13 +40,15 @@ impl Identity {
     ///
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.
     /// `BREVITY_TRANSPORT` (auto, tcp, ucx), `BREVITY_JOIN_TIMEOUT` (seconds, 60), `BREVITY_KEY` or
-    /// `BREVITY_KEY_FILE`, `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_SHARED_MEMORY` and `BREVITY_ENCRYPT`
-    /// ([`switch`](super::switch)es), `BREVITY_HOST_ID` and `BREVITY_MASTER_RESERVED` (set by
-    /// launchers) say the rest.
+    /// `BREVITY_KEY_FILE`, `BREVITY_JOB`, `BREVITY_INTERFACE`, `BREVITY_PORT_RANGE` (`first-last`),
+    /// `BREVITY_ANNOUNCE` (`host` or `host:port`), `BREVITY_SHARED_MEMORY` and `BREVITY_ENCRYPT`
+    /// ([`switch`](super::switch)es), `BREVITY_HOST_ID` and `BREVITY_MASTER_RESERVED` (set by launchers) say
+    /// the rest.
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing or not understood, with what was found and
-    /// what is expected; a master that other hosts can reach needs a key. [`Error::System`] when the key file
+    /// what is expected; a master that other hosts can reach needs a key, and so does a job that neither
+    /// `BREVITY_JOB` nor its launcher names. [`Error::System`] when the key file
     /// can't be read.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         Self::read(Variables { lookup: &lookup }, Nesting::unknown)

@@ -130,8 +130,8 @@ impl Identity {
         resolve(&Master { host: announced.host.clone(), port }, deadline)
     }
 
-    /// Refuses what can't be: a master that other hosts could reach without a key, encryption where nothing
-    /// can encrypt.
+    /// Refuses what can't be: addresses for other hosts without a key, encryption or announcements that the
+    /// transport can't have.
     pub(super) fn check(&self) -> Result<()> {
         self.check_key()?;
         self.check_announcement()?;

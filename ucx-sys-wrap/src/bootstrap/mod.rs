@@ -30,6 +30,7 @@ mod choice;
 mod conversation;
 mod deadline;
 mod descriptors;
+mod doors;
 mod environment;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;

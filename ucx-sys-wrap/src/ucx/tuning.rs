@@ -92,6 +92,11 @@ impl Tuning {
             uses_hardware(&transports) && devices.iter().any(|device| uses_device(&networks, device));
         let (shares_memory, reaches_here) = (shares_memory(&transports), reaches_here(&transports));
         let mut settings = given.to_vec();
+        // Before 1.17 UCX takes a transport's setting from a program only without the transport's name.
+        if (version.0, version.1) < (1, 17) {
+            let ports = settings.iter_mut().filter(|(name, _)| name == "TCP_PORT_RANGE");
+            ports.for_each(|(name, _)| *name = "PORT_RANGE".into());
+        }
         let mut is_quiet = true;
         match chosen(SCHEME) {
             Some(scheme) => is_quiet = !shares_memory || scheme == "get_zcopy",

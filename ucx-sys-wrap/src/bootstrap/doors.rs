@@ -1,0 +1,104 @@
+//! Where rank 0 listens.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::resolve;
+use super::deadline::Deadline;
+use super::identity::{Identity, key_needed};
+use super::interface::is_here;
+use super::lobby::Lobby;
+use super::proof::{Party, Purpose};
+use crate::{Error, Result};
+
+/// How long a taken port is asked for again: whoever had it may just be ending.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Listens where the others look for rank 0. The port may be taken by a job that is just ending.
+pub(super) fn listen(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
+    let doors = match &identity.published {
+        Some(published) => vec![published.listen],
+        None => doors(identity, resolve(&identity.master, deadline)?)?,
+    };
+    let patience = deadline.no_later_than(PORT_PATIENCE);
+    loop {
+        match Lobby::listen(party, Purpose::Rendezvous, &doors, identity.port_reserved) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && !patience.passed() => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(error) => {
+                let hint = if error.kind() == ErrorKind::AddrInUse && identity.published.is_none() {
+                    " (does another job use the port? then set BREVITY_MASTER=host:port for all ranks)"
+                } else {
+                    ""
+                };
+                let doors: Vec<String> = doors.iter().map(SocketAddr::to_string).collect();
+                return Err(Error::system(
+                    format!("rank 0 can't listen on {}{hint}", doors.join(", ")),
+                    error,
+                ));
+            }
+            Ok(lobby) => return Ok(lobby),
+        }
+    }
+}
+
+/// Where rank 0 listens: on every address of the master's name.
+///
+/// With a key, a name may mean another address here than on the other hosts (as `localhost`, which some
+/// launchers tell rank 0 alone), and the master may be an address that is forwarded to this host: then rank 0
+/// listens on all addresses of this host, since whoever calls must hold the key. Only loopback *addresses*
+/// stay what they are.
+fn doors(identity: &Identity, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>> {
+    let is_loopback = addresses.iter().all(|address| address.ip().is_loopback());
+    let Some(first) = addresses.first().filter(|_| is_loopback || identity.key.is_some()) else {
+        return Err(key_needed());
+    };
+    let is_name = identity.master.address().is_none();
+    let is_elsewhere = !is_loopback && !addresses.iter().any(|address| is_here(address.ip()));
+    let is_local = is_loopback && identity.are_all_here();
+    if identity.key.is_none() || is_local || !(is_name || is_elsewhere) {
+        return Ok(addresses);
+    }
+    // The IPv6 address for all addresses means those of IPv4 too; some hosts have no IPv6.
+    let [both, four] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let all = SocketAddr::new(if is_here(both) { both } else { four }, first.port());
+    tracing::info!(master = %identity.master, "rank 0 listens on all addresses of this host");
+    Ok(vec![all])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rank;
+    use crate::bootstrap::{JobKey, Master};
+
+    #[test]
+    fn rank_0_listens_on_all_addresses_of_its_name() {
+        let identity = |host: &str, key: bool| {
+            let mut identity = Identity::new(Rank(0), 2, Master { host: host.into(), port: 4000 });
+            identity.key = key.then(|| JobKey::generate().unwrap());
+            identity
+        };
+        let at = |addresses: &[&str]| -> Vec<SocketAddr> {
+            addresses.iter().map(|address| SocketAddr::new(address.parse().unwrap(), 4000)).collect()
+        };
+        let everywhere = |found: Vec<SocketAddr>| found.len() == 1 && found[0].ip().is_unspecified();
+        let (both, outside) = (at(&["127.0.0.1", "::1"]), at(&["192.0.2.7", "2001:db8::7"]));
+        assert_eq!(doors(&identity("localhost", false), both.clone()).unwrap(), both);
+        assert!(everywhere(doors(&identity("localhost", true), both.clone()).unwrap()));
+        let mut here = identity("localhost", true);
+        here.local_ranks = Some(2);
+        assert_eq!(doors(&here, both.clone()).unwrap(), both, "nobody else is to come");
+        assert!(everywhere(doors(&identity("node0", true), outside.clone()).unwrap()));
+        assert!(everywhere(doors(&identity("192.0.2.7", true), at(&["192.0.2.7"])).unwrap()), "forwarded");
+        let loopback = at(&["127.0.0.1"]);
+        assert_eq!(doors(&identity("127.0.0.1", true), loopback.clone()).unwrap(), loopback);
+        for addresses in [outside.clone(), [both, outside].concat(), vec![]] {
+            let error = doors(&identity("node0", false), addresses).unwrap_err();
+            assert!(matches!(error, Error::Environment { variable: "BREVITY_KEY", .. }), "{error}");
+        }
+    }
+}
