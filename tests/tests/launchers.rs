@@ -9,6 +9,8 @@
 mod programs;
 #[path = "launchers/slurm.rs"]
 mod slurm;
+#[path = "launchers/torchrun.rs"]
+mod torchrun;
 
 use std::net::TcpListener;
 use std::process::Command;

@@ -30,6 +30,8 @@ pub(super) struct Call {
     current: Option<Conversation>,
     next_attempt: Instant,
     pause: Duration,
+    /// Whether a rank of another job is somebody to try again later, in place of the one that is looked for.
+    is_choosy: bool,
     /// Whether somebody was there who did not answer as a rank.
     met_a_stranger: bool,
 }
@@ -46,8 +48,15 @@ impl Call {
             current: None,
             next_attempt: Instant::now(),
             pause: FIRST_PAUSE,
+            is_choosy: false,
             met_a_stranger: false,
         }
+    }
+
+    /// Begins after `delay`, and hangs up on ranks of other jobs: one of several places where the rank may
+    /// be.
+    pub(super) fn one_of_several(self, delay: Duration) -> Self {
+        Self { next_attempt: self.next_attempt + delay, is_choosy: true, ..self }
     }
 
     /// Goes on as far as is possible without waiting; `Some` once the rank has answered and proven itself.
@@ -78,7 +87,7 @@ impl Call {
                 return Err(Error::Unauthenticated { who });
             }
             Step::Failed(fault, address) => {
-                self.met_a_stranger |= fault == Fault::Stranger;
+                self.met_a_stranger |= matches!(fault, Fault::Stranger | Fault::OtherJob);
                 tracing::trace!(peer = self.peer, %address, ?fault, "call failed");
                 self.pause();
             }
@@ -89,7 +98,7 @@ impl Call {
     /// What to say beside the address when the rank was not found: something else may be there.
     pub(super) fn hint(&self) -> &'static str {
         if self.met_a_stranger || self.current.as_ref().is_some_and(Conversation::is_unanswered) {
-            " (something listens there that does not answer as a rank of a job: is the port another program's?)"
+            " (something listens there that does not answer as a rank of this job: is the port another program's?)"
         } else {
             ""
         }
@@ -112,7 +121,7 @@ impl Call {
         let address = *self.addresses.get(self.attempts % self.addresses.len().max(1))?;
         self.attempts += 1;
         match Conversation::call(&self.party, self.purpose, self.peer, address) {
-            Ok(conversation) => Some(conversation),
+            Ok(conversation) => Some(conversation.choosy(self.is_choosy)),
             Err(error) => {
                 tracing::trace!(peer = self.peer, %address, %error, "call failed");
                 self.pause();

@@ -20,6 +20,8 @@ pub(super) struct Conversation {
     theirs: Option<Opening>,
     /// The caller's proof has been sent, or the answerer's; what is left is to hear or to flush.
     proven: bool,
+    /// Whether a caller hangs up on an answerer of another job, before it has proven anything to it.
+    is_choosy: bool,
     since: Instant,
 }
 
@@ -40,6 +42,8 @@ pub(super) enum Fault {
     Gone,
     /// The other side says something else than an opening or a proof.
     Stranger,
+    /// A choosy caller has reached a rank of another job.
+    OtherJob,
     /// One of the two does not hold the other's key.
     WrongKey,
 }
@@ -51,13 +55,23 @@ impl Conversation {
         let action = |error| crate::Error::system(format!("can't connect to {address}"), error);
         let mut channel = Channel::connect(address).map_err(action)?;
         channel.queue(mine.encode());
-        Ok(Self { channel, party: party.clone(), mine, theirs: None, proven: false, since: Instant::now() })
+        Ok(Self::new(party, mine, channel))
+    }
+
+    /// Has a caller hang up on an answerer of another job.
+    pub(super) fn choosy(self, is_choosy: bool) -> Self {
+        Self { is_choosy, ..self }
     }
 
     /// Begins to answer whoever has connected.
     pub(super) fn answer(party: &Arc<Party>, purpose: Purpose, channel: Channel) -> Result<Self> {
         let mine = party.opening(purpose, Role::Answerer, 0)?;
-        Ok(Self { channel, party: party.clone(), mine, theirs: None, proven: false, since: Instant::now() })
+        Ok(Self::new(party, mine, channel))
+    }
+
+    fn new(party: &Arc<Party>, mine: Opening, channel: Channel) -> Self {
+        let (party, since) = (party.clone(), Instant::now());
+        Self { channel, party, mine, theirs: None, proven: false, is_choosy: false, since }
     }
 
     /// When it began.
@@ -120,6 +134,7 @@ impl Conversation {
             Role::Caller if opening.rank != self.mine.peer => {
                 return Err(Fault::Stranger);
             }
+            Role::Caller if self.is_choosy && opening.job != self.mine.job => return Err(Fault::OtherJob),
             Role::Caller => self.send_proof(&opening),
             Role::Answerer => {
                 self.mine.peer = opening.rank;

@@ -10,19 +10,42 @@ use super::deadline::Deadline;
 use super::identity::{Identity, key_needed};
 use super::interface::is_here;
 use super::lobby::Lobby;
+use super::master::Master;
 use super::proof::{Party, Purpose};
 use crate::{Error, Result};
 
 /// How long a taken port is asked for again: whoever had it may just be ending.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Listens where the others look for rank 0. The port may be taken by a job that is just ending.
-pub(super) fn listen(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
+/// Listens where the others look for rank 0: on the first of the master's ports that is free. Says which that
+/// is.
+pub(super) fn listen(
+    identity: &Identity,
+    party: &Arc<Party>,
+    deadline: &Deadline,
+) -> Result<(Lobby, Master)> {
+    let mut here = identity.clone();
+    let mut lobby = listen_on_port(&here, party, deadline);
+    for &port in &identity.other_ports {
+        match &lobby {
+            Err(Error::System { source, .. }) if source.kind() == ErrorKind::AddrInUse => {}
+            _ => break,
+        }
+        here.master.port = port;
+        lobby = listen_on_port(&here, party, deadline);
+    }
+    lobby.map(|lobby| (lobby, here.master))
+}
+
+/// Listens on the master's port. It may be taken by a job that is just ending; where there are other ports, it is
+/// not waited for.
+fn listen_on_port(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
     let doors = match &identity.published {
         Some(published) => vec![published.listen],
         None => doors(identity, resolve(&identity.master, deadline)?)?,
     };
-    let patience = deadline.no_later_than(PORT_PATIENCE);
+    let patience = if identity.other_ports.is_empty() { PORT_PATIENCE } else { Duration::ZERO };
+    let patience = deadline.no_later_than(patience);
     loop {
         match Lobby::listen(party, Purpose::Rendezvous, &doors, identity.port_reserved) {
             Err(error) if error.kind() == ErrorKind::AddrInUse && !patience.passed() => {
@@ -73,7 +96,7 @@ fn doors(identity: &Identity, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAd
 mod tests {
     use super::*;
     use crate::Rank;
-    use crate::bootstrap::{JobKey, Master};
+    use crate::bootstrap::JobKey;
 
     #[test]
     fn rank_0_listens_on_all_addresses_of_its_name() {

@@ -35,7 +35,7 @@ impl Identity {
     /// | `brevity run`, or by hand | `BREVITY_RANK`, `BREVITY_WORLD_SIZE` | `BREVITY_MASTER` |
     /// | `mpirun` of Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` | PMIx |
     /// | `mpiexec` of MPICH, `srun --mpi=pmi2` | `PMI_RANK`, `PMI_SIZE` | PMI-1 on `PMI_FD` |
-    /// | `torchrun`, or by hand | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` and the port after `MASTER_PORT` |
+    /// | `torchrun`, or by hand | `RANK`, `WORLD_SIZE` | `MASTER_ADDR`, the first free of the 16 ports after `MASTER_PORT` |
     /// | `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` | PMIx with `--mpi=pmix`, else the first host of the step |
     ///
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.
@@ -64,9 +64,10 @@ impl Identity {
     }
 
     fn read(variables: Variables<'_>, nesting: impl Fn() -> Nesting) -> Result<Self> {
-        let Place { launcher, rank, world_size, introduction, master, one_host, job } =
+        let Place { launcher, rank, world_size, introduction, master, other_ports, one_host, job } =
             Place::read(variables, &nesting)?;
-        let mut identity = Self { launcher, introduction, one_host, ..Self::new(rank, world_size, master) };
+        let mut identity =
+            Self { launcher, introduction, other_ports, one_host, ..Self::new(rank, world_size, master) };
         (identity.key, identity.exposed_key) = read_key(variables)?;
         identity.transport =
             variables.read("BREVITY_TRANSPORT", TRANSPORTS, Choice::parse)?.unwrap_or(Choice::Auto);

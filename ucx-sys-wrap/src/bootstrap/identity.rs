@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::call::resolve;
 use super::choice::{Choice, ENCRYPT};
 use super::deadline::Deadline;
+use super::job::shortened;
 use super::key::JobKey;
 use super::launcher::Launcher;
 use super::master::Master;
@@ -61,6 +62,9 @@ pub struct Identity {
     pub encrypt: bool,
     /// How many ranks the launcher says are on this host.
     pub(super) local_ranks: Option<u32>,
+    /// Ports of the master beside [`master`](Self::master)'s: rank 0 takes the first that is free, and the
+    /// others look for it on all of them. The same on all ranks; empty where the port is agreed upon.
+    pub(super) other_ports: Vec<u16>,
     /// What is to be said about the key's file, if others can read it.
     pub(super) exposed_key: Option<String>,
     /// What was learned through the launcher's store.
@@ -110,6 +114,7 @@ impl Identity {
             introduction: Introduction::Environment,
             one_host: false,
             local_ranks: None,
+            other_ports: Vec::new(),
             exposed_key: None,
             published: None,
             shared_memory: true,
@@ -128,6 +133,20 @@ impl Identity {
         let Some(announced) = &self.announce else { return Ok(vec![own]) };
         let port = if announced.port == 0 { own.port() } else { announced.port };
         resolve(&Master { host: announced.host.clone(), port }, deadline)
+    }
+
+    /// Where rank 0 may wait, in the order in which it tries them.
+    pub(super) fn masters(&self) -> impl Iterator<Item = Master> {
+        let ports = std::iter::once(self.master.port).chain(self.other_ports.iter().copied());
+        ports.map(|port| Master { port, host: self.master.host.clone() })
+    }
+
+    /// The job's name as ranks compare it: a job that tries its ports in another order is another job.
+    pub(super) fn job_and_port(&self) -> String {
+        if self.other_ports.is_empty() {
+            return self.job.clone();
+        }
+        shortened(format!("{} from port {}", self.job, self.master.port))
     }
 
     /// Refuses what can't be: addresses for other hosts without a key, encryption or announcements that the

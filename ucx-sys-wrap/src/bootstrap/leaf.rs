@@ -1,6 +1,6 @@
 //! Every rank but 0, as the rendezvous sees it: one connection to rank 0.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +9,17 @@ use super::channel::{Channel, wait_for};
 use super::deadline::Deadline;
 use super::identity::{Identity, key_needed};
 use super::interface::{LOOPBACK, is_here};
-use super::proof::{Party, Purpose};
+use super::master::Master;
+use super::proof::{Opening, Party, Purpose};
 use super::terms::disagreement;
 use super::wire::Frame;
 use crate::{Error, Rank, Result};
 
 const ROOT: Rank = Rank(0);
+
+/// Where rank 0 may have one of several ports, each is first called so much later than the one before it:
+/// most often the first is the one.
+const STAGGER: Duration = Duration::from_millis(100);
 
 /// The connection to rank 0.
 pub(super) struct Leaf {
@@ -35,25 +40,7 @@ impl Leaf {
         deadline: Deadline,
         grace: Duration,
     ) -> Result<(Self, Deadline)> {
-        let master = identity.master.to_string();
-        let addresses = match &identity.published {
-            Some(published) => published.addresses.clone(),
-            None => resolve(&identity.master, &deadline)?,
-        };
-        if identity.key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
-            return Err(key_needed());
-        }
-        let mut call = Call::new(party, Purpose::Rendezvous, ROOT.0, addresses);
-        let (opening, channel) = loop {
-            if let Some(answer) = call.turn()? {
-                break answer;
-            }
-            if deadline.passed() {
-                return Err(root_missing(deadline, master + call.hint()));
-            }
-            let longest = call.patience().min(deadline.remaining());
-            wait_for(&[], call.channel_mut().into_iter(), longest);
-        };
+        let (opening, channel, master) = reach_root(identity, party, deadline)?;
         if let Some(verdict) = disagreement(party.rank, (&**party).into(), (&opening).into()) {
             return Err(verdict.into_error(master));
         }
@@ -134,6 +121,50 @@ impl Leaf {
             }
             wait_for(&[], [&mut self.channel].into_iter(), patience.remaining());
         }
+    }
+}
+
+/// Calls rank 0, wherever it may wait, until it has answered and proven itself; says where it was.
+fn reach_root(
+    identity: &Identity,
+    party: &Arc<Party>,
+    deadline: Deadline,
+) -> Result<(Opening, Channel, String)> {
+    let addresses = match &identity.published {
+        Some(published) => published.addresses.clone(),
+        None => resolve(&identity.master, &deadline)?,
+    };
+    if identity.key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
+        return Err(key_needed());
+    }
+    let mut calls: Vec<(Call, Master)> = Vec::new();
+    for master in identity.masters() {
+        let at_port = |address: &SocketAddr| match &identity.published {
+            Some(_) => *address,
+            None => SocketAddr::new(address.ip(), master.port),
+        };
+        let addresses = addresses.iter().map(at_port).collect();
+        let call = Call::new(party, Purpose::Rendezvous, ROOT.0, addresses);
+        let several = !identity.other_ports.is_empty();
+        let call = if several { call.one_of_several(STAGGER * calls.len() as u32) } else { call };
+        calls.push((call, master));
+    }
+    loop {
+        for (call, master) in &mut calls {
+            if let Some((opening, channel)) = call.turn()? {
+                return Ok((opening, channel, master.to_string()));
+            }
+        }
+        if deadline.passed() {
+            let hint = calls.iter().map(|(call, _)| call.hint()).find(|hint| !hint.is_empty());
+            let last = identity.other_ports.last();
+            let others = last.map_or_else(String::new, |last| format!(" or another port up to {last}"));
+            let hint = hint.unwrap_or_default();
+            return Err(root_missing(deadline, format!("{}{others}{hint}", identity.master)));
+        }
+        let longest = calls.iter().map(|(call, _)| call.patience()).min().unwrap_or_default();
+        let channels = calls.iter_mut().filter_map(|(call, _)| call.channel_mut());
+        wait_for(&[], channels, longest.min(deadline.remaining()));
     }
 }
 

@@ -4,8 +4,9 @@ use super::identity::Introduction;
 use super::job;
 use super::launcher::{Launcher, Nesting};
 use super::master::{MASTER, Master};
+use super::reserve::Ports;
 use super::slurm;
-use super::variables::{RANK, Variables, non_empty, not_set};
+use super::variables::{PORTS, RANK, Variables, non_empty, not_set};
 use crate::{Rank, Result};
 
 /// A place in a job.
@@ -15,6 +16,8 @@ pub(super) struct Place {
     pub(super) world_size: u32,
     pub(super) introduction: Introduction,
     pub(super) master: Master,
+    /// Further ports of the master, where the launcher does not say which are free.
+    pub(super) other_ports: Vec<u16>,
     /// Whether it is sure that all ranks are on this host.
     pub(super) one_host: bool,
     /// The launcher's name for the job.
@@ -22,7 +25,8 @@ pub(super) struct Place {
 }
 
 const NEXT_PORT: &str =
-    "torchrun's port, from 1 to 65534 (the next one is used), or BREVITY_MASTER=host:port";
+    "torchrun's port, from 1 to 65534 (one of the next 16 is used), or BREVITY_MASTER=host:port";
+
 const DESCRIPTOR: &str = "the number of the launcher's descriptor, or BREVITY_MASTER=host:port for all ranks";
 const NO_INTRODUCTION: &str = "host:port where rank 0 waits for the others, because the launcher does not speak PMI-1 or PMIx with this process";
 
@@ -47,6 +51,7 @@ impl Place {
             world_size: 1,
             introduction: Introduction::Environment,
             master: no_master(),
+            other_ports: Vec::new(),
             one_host: true,
             job: None,
         }
@@ -75,8 +80,9 @@ impl Place {
         }
     }
 
-    /// `MASTER_ADDR` and the port after torchrun's own; loopback where torchrun has started all ranks on this
-    /// host.
+    /// `MASTER_ADDR` and the ports after torchrun's own; loopback where torchrun has started all ranks on
+    /// this host. Any of the ports may be another program's, as the store of another torchrun. Within the range
+    /// that the user gives, if any.
     fn torchrun(self, variables: Variables<'_>) -> Result<Self> {
         let named = variables.required(
             "MASTER_ADDR",
@@ -87,7 +93,11 @@ impl Place {
         let port = variables.required("MASTER_PORT", NEXT_PORT, next)?;
         let one_host = variables.equal("LOCAL_WORLD_SIZE", "WORLD_SIZE");
         let host = if one_host { "127.0.0.1".into() } else { named };
-        Ok(Self { master: Master { host, port }, one_host, ..self })
+        let ports = match variables.read("BREVITY_PORT_RANGE", PORTS, Ports::parse)? {
+            Some(ports) => ports.derived(port.into()),
+            None => Ports { first: port, last: u16::MAX }.derived(0),
+        };
+        Self { one_host, ..self }.meeting(host, &ports)
     }
 
     fn pmi(self, variables: Variables<'_>) -> Result<Self> {
@@ -106,7 +116,16 @@ impl Place {
         if variables.all(&["PMIX_RANK", "PMIX_NAMESPACE"]) {
             return Ok(Self { introduction: Introduction::Pmix, one_host, ..self });
         }
-        Ok(Self { master: slurm::master(variables)?, one_host, ..self })
+        let (host, ports) = slurm::host_and_ports(variables)?;
+        Self { one_host, ..self }.meeting(host, &ports)
+    }
+
+    /// Rank 0 waits on the first of these ports that is free.
+    fn meeting(self, host: String, ports: &[u16]) -> Result<Self> {
+        let Some((&port, others)) = ports.split_first() else {
+            return Err(not_set("BREVITY_MASTER", MASTER));
+        };
+        Ok(Self { master: Master { host, port }, other_ports: others.to_vec(), ..self })
     }
 }
 

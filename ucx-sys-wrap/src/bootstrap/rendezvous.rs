@@ -61,7 +61,7 @@ impl Rendezvous {
     fn join_as(identity: &Identity, wire_version: u32, deadline: Deadline) -> Result<Self> {
         let party = Arc::new(Party {
             key: identity.key.as_ref().map_or(Vec::new(), |key| key.bytes().to_vec()),
-            job: identity.job.clone(),
+            job: identity.job_and_port(),
             rank: identity.rank.0,
             world_size: identity.world_size,
             wire_version,

@@ -6,6 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+/// How many ports rank 0 tries where the ranks can't tell each other which are free.
+pub(super) const PORTS_TRIED: u32 = 16;
+
 /// The ports that a rank may listen on where nobody has named one; the system's choice unless set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
@@ -27,10 +30,12 @@ impl Ports {
         self != Self::default()
     }
 
-    /// The port that `number` stands for, for ranks that can't tell each other.
-    pub(super) fn derived(self, number: u32) -> u16 {
+    /// The ports that `number` stands for, for ranks that can't tell each other, in the order in which they are
+    /// tried; no two are alike.
+    pub(super) fn derived(self, number: u32) -> Vec<u16> {
         let count = u32::from(self.last - self.first) + 1;
-        self.first + (number % count) as u16
+        let tried = (0..PORTS_TRIED.min(count)).map(|next| (number % count + next) % count);
+        tried.map(|number| self.first + number as u16).collect()
     }
 
     /// What `open` makes of the first of these ports of `address` that is free.

@@ -67,9 +67,9 @@ impl Root {
     ) -> Result<(Self, Deadline)> {
         let others = identity.world_size.saturating_sub(1);
         descriptors::check(&format!("can't be called by {others} ranks"), others as usize + LISTENERS)?;
-        let lobby = doors::listen(identity, party, &deadline)?;
+        let (lobby, master) = doors::listen(identity, party, &deadline)?;
         let seats = (0..identity.world_size).map(|_| None).collect();
-        let root = Self { seats, master: identity.master.to_string() };
+        let root = Self { seats, master: master.to_string() };
         let party = party.clone();
         let (verdict, differing, turned_away) = (None, BTreeSet::new(), Vec::new());
         let is_hidden = lobby.is_loopback() && !identity.are_all_here();

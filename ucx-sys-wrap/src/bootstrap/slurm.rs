@@ -1,30 +1,28 @@
 //! Where the ranks of a step of Slurm meet when nothing else says so.
 
-use super::master::{MASTER, Master};
-use super::reserve::Ports;
+use super::master::MASTER;
+use super::reserve::{PORTS_TRIED, Ports};
 use super::variables::{PORTS, Variables, not_set};
 use crate::Result;
 
 /// Ports that are derived from the job's number: below those that Linux hands out by itself.
 const DERIVED: Ports = Ports { first: 20_000, last: 29_999 };
 
-/// Where the step's rank 0 waits: the first host of the step (or loopback, if it is the only
-/// one), at the first port that Slurm reserves for the step, or else at a port derived from the step's
-/// number.
-///
-/// Another job may have the derived port on that host: then rank 0 says so.
+/// Where the step's rank 0 waits: the first host of the step (or loopback, if it is the only one), on one of the
+/// ports that Slurm reserves for the step, or else of those derived from the step's number: the first that no
+/// other program has.
 ///
 /// # Errors
 /// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables do not say
 /// enough.
-pub(super) fn master(variables: Variables<'_>) -> Result<Master> {
+pub(super) fn host_and_ports(variables: Variables<'_>) -> Result<(String, Vec<u16>)> {
     let found = step(variables).zip(host(variables));
     let (step, host) = found.ok_or_else(|| not_set("BREVITY_MASTER", MASTER))?;
-    let port = match reserved_port(variables) {
-        Some(port) => port,
-        None => derived_port(step, variables.read("BREVITY_PORT_RANGE", PORTS, Ports::parse)?),
+    let ports = match reserved_ports(variables) {
+        Some(ports) => ports,
+        None => derived_ports(step, variables.read("BREVITY_PORT_RANGE", PORTS, Ports::parse)?),
     };
-    Ok(Master { host, port })
+    Ok((host, ports))
 }
 
 /// The step's name.
@@ -50,14 +48,24 @@ pub(super) fn on_one_host(variables: Variables<'_>) -> bool {
     variables.is("SLURM_STEP_NUM_NODES", "1")
 }
 
-fn reserved_port(variables: Variables<'_>) -> Option<u16> {
+fn reserved_ports(variables: Variables<'_>) -> Option<Vec<u16>> {
     let ports = (variables.lookup)("SLURM_STEP_RESV_PORTS")?;
-    let first = ports.to_str()?.split([',', '-']).next()?;
-    first.parse().ok().filter(|&port| port != 0)
+    ports_of(ports.to_str()?).filter(|ports| !ports.is_empty())
+}
+
+/// The first ports of a list as `12000-12003,12010`.
+fn ports_of(list: &str) -> Option<Vec<u16>> {
+    let mut ports = Vec::new();
+    for range in list.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u16>().ok().filter(|&port| port != 0)?, last.parse().ok()?);
+        ports.extend((first..=last).take((PORTS_TRIED as usize).saturating_sub(ports.len())));
+    }
+    Some(ports)
 }
 
 /// Within the range that the user gives, if any.
-fn derived_port((job, step): (u32, u32), ports: Option<Ports>) -> u16 {
+fn derived_ports((job, step): (u32, u32), ports: Option<Ports>) -> Vec<u16> {
     ports.unwrap_or(DERIVED).derived(job.wrapping_mul(31).wrapping_add(step))
 }
 
@@ -102,6 +110,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_first_ports_of_a_list() {
+        for (list, ports) in [
+            ("12000", Some(vec![12000])),
+            ("12000-12002,12010", Some(vec![12000, 12001, 12002, 12010])),
+            ("1-65535", Some((1..=16).collect())),
+            ("65530-65535,7", Some((65530..=65535).chain([7]).collect())),
+            ("", None),
+            ("0", None),
+            ("a-b", None),
+            ("1-70000", None),
+        ] {
+            assert_eq!(ports_of(list), ports, "{list}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_list_panics(list in "[a-c0-9,\\[\\] é-]{0,20}") {
@@ -110,9 +134,11 @@ mod tests {
 
         #[test]
         fn derived_ports_are_in_their_range(job: u32, step: u32) {
-            prop_assert!((20_000..30_000).contains(&derived_port((job, step), None)));
-            let given = Ports { first: 7, last: 9 };
-            prop_assert!((7..10).contains(&derived_port((job, step), Some(given))));
+            let ports = derived_ports((job, step), None);
+            prop_assert!(ports.len() == 16 && ports.iter().all(|port| (20_000..30_000).contains(port)));
+            let mut ports = derived_ports((job, step), Some(Ports { first: 7, last: 9 }));
+            ports.sort_unstable();
+            prop_assert_eq!(ports, [7, 8, 9]);
         }
     }
 }
