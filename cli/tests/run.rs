@@ -158,6 +158,32 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
     }
 }
 
+/// `brevity run` by a shell that limits open files first, and what ranks print of their own limit.
+fn with_files(limit: &str, ranks: &str) -> Output {
+    let script = format!("ulimit {limit} && exec \"$0\" run -n {ranks} -- sh -c 'ulimit -n'");
+    Command::new("sh").args(["-c", &script, BREVITY]).output().unwrap()
+}
+
+#[test]
+fn more_ranks_than_open_files_are_refused_before_any_is_started() {
+    for ranks in ["60", "99999"] {
+        let output = with_files("-n 64", ranks);
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!((output.status.code(), &*stdout), (Some(1), ""), "{stderr}");
+        let expected = format!("brevity: can't start {ranks} ranks: ");
+        assert!(stderr.starts_with(&expected) && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains("64 are allowed (raise the limit with ulimit -n)"), "{stderr}");
+    }
+}
+
+/// Ranks have the limit that the launcher has had.
+#[test]
+fn a_launcher_takes_as_many_open_files_as_it_may() {
+    let output = with_files("-Sn 32", "20");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "32\n".repeat(20));
+}
+
 /// Waits for processes that were killed: they take a moment to end.
 fn await_end(processes: &[Process]) {
     let start = Instant::now();

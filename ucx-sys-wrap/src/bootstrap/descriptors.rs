@@ -15,7 +15,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::System`] with what is open, needed and allowed, and the remedy.
-pub(super) fn check(action: &str, more: usize) -> Result<()> {
+pub(crate) fn check(action: &str, more: usize) -> Result<()> {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
     let open = match fs::read_dir("/proc/self/fd") {
         // What reads the folder is not open any more afterwards.

@@ -29,7 +29,7 @@ mod channel;
 mod choice;
 mod conversation;
 mod deadline;
-mod descriptors;
+pub(crate) mod descriptors;
 mod doors;
 mod environment;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod files;
 mod guard;
 mod job;
 mod output;
@@ -51,6 +52,8 @@ pub struct Launch {
     grace: Duration,
     environment: Vec<(OsString, OsString)>,
     guard: Option<(OsString, Vec<OsString>)>,
+    /// The ranks' limit of open files, where this process has raised its own.
+    files: Option<u64>,
 }
 
 impl Launch {
@@ -69,6 +72,7 @@ impl Launch {
             grace: GRACE,
             environment: Vec::new(),
             guard: None,
+            files: None,
         }
     }
 
@@ -136,9 +140,9 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::Environment`] for a number of ranks that can't be, and for a variable that the ranks would
-    /// refuse: then no rank was started. [`Error::System`] when the program can't be started: then no rank is
-    /// left running.
-    pub fn spawn(self) -> Result<Job> {
+    /// refuse: then no rank was started. [`Error::System`] when this process may not have as many open files
+    /// as it needs for the ranks, or the program can't be started: then no rank is left running.
+    pub fn spawn(mut self) -> Result<Job> {
         if self.ranks == 0 || self.ranks > MAX_WORLD_SIZE {
             return Err(Error::Environment {
                 variable: "the number of ranks",
@@ -146,6 +150,7 @@ impl Launch {
                 expected: "1 to 1048576",
             });
         }
+        self.files = files::make_room(self.ranks, self.tag_output)?;
         let loopback = Ipv4Addr::LOCALHOST;
         let reserved = reserve(loopback.into(), Ports::default());
         let (reserved, master) =
@@ -181,7 +186,7 @@ impl Launch {
             .env("BREVITY_MASTER_RESERVED", "1")
             .env("BREVITY_KEY", key)
             .env("BREVITY_JOB", format!("brevity-{}-{}", std::process::id(), master.port()))
-            .env(LAUNCHER, own_mark());
+            .env(LAUNCHER, own_mark(self.files));
         let inherited = std::env::var_os(TRANSPORT).is_some();
         if let Some(transport) = self.transport.or((!inherited).then_some(Choice::Auto)) {
             command.env(TRANSPORT, transport.name());
