@@ -184,6 +184,20 @@ fn a_launcher_takes_as_many_open_files_as_it_may() {
     assert_eq!(text(&output.stdout), "32\n".repeat(20));
 }
 
+#[test]
+fn an_unknown_variable_is_told_once_by_the_launcher() {
+    let ranks = ["run", "-n", "2", "--", BREVITY, "perf", "latency", "--size", "8:8", "--verify"];
+    for (name, told, arguments) in [
+        ("BREVITY_TRASNPORT", "BREVITY_TRASNPORT (did you mean BREVITY_TRANSPORT?)", &ranks[..]),
+        ("BREVITY_COLOUR", "BREVITY_COLOUR (no known name is like it)", &["run", "-n", "2", "--", "true"]),
+    ] {
+        let output = Command::new(BREVITY).args(arguments).env(name, "tcp").output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        assert_eq!(stderr, format!("brevity: warning: unknown variables are ignored: {told}\n"));
+    }
+}
+
 /// Waits for processes that were killed: they take a moment to end.
 fn await_end(processes: &[Process]) {
     let start = Instant::now();

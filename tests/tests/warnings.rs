@@ -89,6 +89,18 @@ fn a_rank_0_on_loopback_for_which_nobody_comes() {
     assert!(lines[1].contains("rank 1 did not join within 8 s"), "{ended:?}");
 }
 
+/// Without a launcher of this library, rank 0 tells it.
+#[test]
+fn an_unknown_variable() {
+    let ranks = run_ranks(3, PATIENCE, |_| {
+        let mut command = Command::new(RANK);
+        command.arg("groups").env("BREVITY_TRANSPORT", "tcp").env("BREVITY_TIMEOT", "3");
+        command
+    });
+    let told = "unknown variables are ignored: BREVITY_TIMEOT (did you mean BREVITY_TIMEOUT?)";
+    assert_eq!(said(&ranks, told), [1, 0, 0], "{ranks:?}");
+}
+
 /// Memory that ranks share counts as a file: beyond the limit, the system would end them by a signal.
 #[test]
 fn a_limit_of_file_sizes() {

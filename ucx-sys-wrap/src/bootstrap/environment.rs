@@ -9,21 +9,33 @@ use super::job;
 use super::key::JobKey;
 use super::launcher::Nesting;
 use super::master::Master;
+use super::names::warn_of_unknown;
 use super::place::Place;
 use super::reserve::Ports;
 use super::variables::{PORTS, SWITCH, Variables, non_empty, seconds, switch};
-use crate::{Error, Result};
+use crate::{Error, Rank, Result};
 
 impl Identity {
     /// Reads the environment of this process; see [`from_lookup`](Self::from_lookup).
     ///
     /// Of several launchers, one inside the other, the inner one counts; see
-    /// [`Launcher::from_env`](super::Launcher::from_env).
+    /// [`Launcher::from_env`](super::Launcher::from_env). Rank 0 warns, once in a process, of variables of this library
+    /// that nothing reads.
     ///
     /// # Errors
     /// As [`from_lookup`](Self::from_lookup).
     pub fn from_env() -> Result<Self> {
-        Self::read(Variables { lookup: &|name| std::env::var_os(name) }, Nesting::of_this_process)
+        let variables = Variables { lookup: &|name| std::env::var_os(name) };
+        let identity = Self::read(variables, Nesting::of_this_process)?;
+        identity.warn();
+        Ok(identity)
+    }
+
+    /// Tells of names that are not known, by rank 0 for all.
+    fn warn(&self) {
+        if self.rank == Rank(0) {
+            warn_of_unknown(std::env::vars_os().map(|(name, _)| name));
+        }
     }
 
     /// Reads who this process is from the variables that `lookup` knows.

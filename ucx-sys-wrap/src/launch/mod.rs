@@ -30,7 +30,7 @@ pub use job::{Ending, Job, Outcome};
 
 use self::child::{LAUNCHER, own_mark};
 use self::guard::Guard;
-use crate::bootstrap::{Choice, Identity, JobKey, Ports, reserve};
+use crate::bootstrap::{Choice, Identity, JobKey, Ports, reserve, warn_of_unknown};
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 /// How long ranks may go on after the first one has failed, or after they were told to end.
@@ -157,6 +157,7 @@ impl Launch {
             reserved.map_err(|error| Error::system(format!("can't reserve a port on {loopback}"), error))?;
         let key = JobKey::generate()?.to_hex();
         check(&self.command(Rank(0), master, &key))?;
+        warn_of_unknown(std::env::vars_os().chain(self.environment.iter().cloned()).map(|(name, _)| name));
         let guard = self.guard.clone().map(Guard::start).transpose()?;
         let mut job = Job::new(reserved, self.grace, self.tag_output, guard)?;
         for rank in Rank::all(self.ranks) {

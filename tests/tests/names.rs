@@ -1,0 +1,81 @@
+//! Every variable has its name in one list, and every name in the list is explained.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use brevity::transport::bootstrap::{NAMES, TEST_NAMES};
+
+/// What users run or link.
+const SOURCES: [&str; 7] = [
+    "brevity/src",
+    "capi/src",
+    "cli/src",
+    "collectives/src",
+    "compress/src",
+    "ucx-sys-wrap/src",
+    "ucx-sys-wrap/pmi/src",
+];
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// The texts of all files below a folder whose names end so.
+fn texts(folder: &Path, ending: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            found.extend(texts(&entry, ending));
+        } else if entry.to_str().unwrap().ends_with(ending) && !entry.ends_with("bootstrap/names.rs") {
+            found.push(fs::read_to_string(&entry).unwrap());
+        }
+    }
+    found
+}
+
+/// The names of variables between two marks.
+fn names_between(text: &str, mark: char) -> impl Iterator<Item = String> {
+    let is_name = |word: &&str| {
+        let stem = word.strip_prefix("BREVITY_").unwrap_or_default();
+        !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+    };
+    text.split(mark).filter(is_name).map(str::to_owned)
+}
+
+#[test]
+fn every_variable_of_the_sources_is_in_the_list() {
+    let mut used = BTreeSet::new();
+    for text in SOURCES.iter().flat_map(|folder| texts(&top().join(folder), ".rs")) {
+        // Tests of a file are its end, and may have variables of their own.
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        used.extend(names_between(code, '"'));
+    }
+    let known: BTreeSet<String> = NAMES.map(str::to_owned).into();
+    let of_tests: BTreeSet<String> = TEST_NAMES.map(str::to_owned).into();
+    let missing: Vec<_> = used.difference(&known).filter(|name| !of_tests.contains(*name)).collect();
+    assert!(missing.is_empty(), "add them to NAMES in bootstrap/names.rs: {missing:?}");
+    let unused: Vec<_> = known.difference(&used).collect();
+    assert!(
+        unused.is_empty(),
+        "nothing reads them: take them out of NAMES in bootstrap/names.rs: {unused:?}"
+    );
+}
+
+#[test]
+fn every_name_in_the_list_is_explained() {
+    let mut text = texts(&top().join("docs"), ".md");
+    text.extend(["README.md", "CONTRIBUTING.md"].map(|file| fs::read_to_string(top().join(file)).unwrap()));
+    // Some stand with a value in the same marks.
+    let text = text.concat().replace('=', "`");
+    let explained: BTreeSet<String> = names_between(&text, '`').collect();
+    let missing: Vec<_> =
+        NAMES.iter().chain(&TEST_NAMES).filter(|name| !explained.contains(**name)).collect();
+    assert!(missing.is_empty(), "neither README.md, CONTRIBUTING.md nor docs explain {missing:?}");
+    let unknown: Vec<_> = explained
+        .iter()
+        .filter(|name| !NAMES.contains(&name.as_str()) && !TEST_NAMES.contains(&name.as_str()))
+        .collect();
+    assert!(unknown.is_empty(), "add them to bootstrap/names.rs, or take them out of the texts: {unknown:?}");
+}
