@@ -103,7 +103,7 @@ struct Variable {
 }
 
 /// The variables that are read, and what they mean.
-const VARIABLES: [(&str, &str); 29] = [
+const VARIABLES: [(&str, &str); 30] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
     ("BREVITY_MASTER", "host:port where ranks meet"),
@@ -133,7 +133,7 @@ const VARIABLES: [(&str, &str); 29] = [
     ("WORLD_SIZE", "ranks in the job, as torchrun says it"),
     ("MASTER_ADDR", "host where ranks meet, as torchrun says it"),
     ("TORCHELASTIC_RUN_ID", "the job's name, as torchrun says it; none is no name"),
-    ("MASTER_PORT", "torchrun's own port; ranks meet at the next one"),
+    ("MASTER_PORT", "torchrun's own port; ranks meet at one of the next 16"),
 ];
 
 /// The variable whose value is never shown.

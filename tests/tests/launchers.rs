@@ -11,6 +11,8 @@ mod programs;
 mod slurm;
 #[path = "launchers/torchrun.rs"]
 mod torchrun;
+#[path = "launchers/worlds_of_one.rs"]
+mod worlds_of_one;
 
 use std::net::TcpListener;
 use std::process::Command;

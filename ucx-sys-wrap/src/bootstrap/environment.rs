@@ -1,6 +1,7 @@
 //! Who this process is, read from the environment.
 
 use std::ffi::OsString;
+use std::sync::Once;
 
 use super::choice::{Choice, ENCRYPT};
 use super::host::MAX_HOST_ID_BYTES;
@@ -12,6 +13,7 @@ use super::master::Master;
 use super::names::warn_of_unknown;
 use super::place::Place;
 use super::reserve::Ports;
+use super::signs;
 use super::variables::{PORTS, SWITCH, Variables, non_empty, seconds, switch};
 use crate::{Error, Rank, Result};
 
@@ -19,22 +21,41 @@ impl Identity {
     /// Reads the environment of this process; see [`from_lookup`](Self::from_lookup).
     ///
     /// Of several launchers, one inside the other, the inner one counts; see
-    /// [`Launcher::from_env`](super::Launcher::from_env). Rank 0 warns, once in a process, of variables of this library
-    /// that nothing reads.
+    /// [`Launcher::from_env`](super::Launcher::from_env). Warns, once in a process, of variables that can't
+    /// be meant so: unknown ones of this library, and those of a launcher of many where this is a world of
+    /// one rank.
     ///
     /// # Errors
     /// As [`from_lookup`](Self::from_lookup).
     pub fn from_env() -> Result<Self> {
         let variables = Variables { lookup: &|name| std::env::var_os(name) };
         let identity = Self::read(variables, Nesting::of_this_process)?;
-        identity.warn();
+        identity.warn(variables);
         Ok(identity)
     }
 
-    /// Tells of names that are not known, by rank 0 for all.
-    fn warn(&self) {
+    /// Tells once what this process's environment says in vain: names that are not known, by rank 0 for all,
+    /// and a launcher that starts many where each is a world of its own.
+    fn warn(&self, variables: Variables<'_>) {
+        static TOLD: Once = Once::new();
         if self.rank == Rank(0) {
             warn_of_unknown(std::env::vars_os().map(|(name, _)| name));
+        }
+        if self.world_size > 1 {
+            return;
+        }
+        let signs = signs::of_a_larger_world(variables, self.launcher, Nesting::of_this_process);
+        if !signs.is_empty() {
+            let counts = self.launcher.map_or("no launcher is understood".into(), |launcher| {
+                format!("{}=1 counts", launcher.variables().1)
+            });
+            TOLD.call_once(|| {
+                tracing::warn!(
+                    "this process is a world of one rank ({counts}), but {} means more: \
+                     if so, set BREVITY_RANK, BREVITY_WORLD_SIZE and BREVITY_MASTER=host:port for each",
+                    signs.join(", ")
+                );
+            });
         }
     }
 
@@ -47,7 +68,7 @@ impl Identity {
     /// | `brevity run`, or by hand | `BREVITY_RANK`, `BREVITY_WORLD_SIZE` | `BREVITY_MASTER` |
     /// | `mpirun` of Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` | PMIx |
     /// | `mpiexec` of MPICH, `srun --mpi=pmi2` | `PMI_RANK`, `PMI_SIZE` | PMI-1 on `PMI_FD` |
-    /// | `torchrun`, or by hand | `RANK`, `WORLD_SIZE` | `MASTER_ADDR`, the first free of the 16 ports after `MASTER_PORT` |
+    /// | `torchrun`, or by hand | `RANK`, `WORLD_SIZE` | `MASTER_ADDR`, one of the 16 ports after `MASTER_PORT` |
     /// | `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` | PMIx with `--mpi=pmix`, else the first host of the step |
     ///
     /// Nothing set at all is a world of one rank, also under an MPI that was started without a launcher.

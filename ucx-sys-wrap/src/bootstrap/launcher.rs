@@ -142,7 +142,7 @@ impl Nesting {
     }
 
     /// How many ancestors in a row were started with this variable at this value.
-    fn depth(&self, name: &str, value: &OsStr) -> usize {
+    pub(super) fn depth(&self, name: &str, value: &OsStr) -> usize {
         let entry = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
         let has_it = |(_, environment): &&(i32, Vec<u8>)| {
             environment.split(|&byte| byte == 0).any(|found| found == entry)

@@ -60,6 +60,7 @@ mod rendezvous;
 mod reserve;
 mod root;
 mod secrecy;
+mod signs;
 mod slurm;
 mod terms;
 mod variables;
