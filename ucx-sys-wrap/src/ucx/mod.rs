@@ -117,6 +117,10 @@ pub const AT_ONCE_BYTES: usize = 32 << 10;
 const RESOURCES: &str = "check UCX_* variables, enlarge /dev/shm (docker run --shm-size) and the limit of open files (ulimit -n), or \
                          take BREVITY_TRANSPORT=tcp";
 
+/// What to do where UCX takes lanes by which a peer can't be reached.
+const UNREACHED: &str = "ranks of one host with different users or user namespaces can't share UCX's memory; take \
+                         UCX_TLS=tcp,self or BREVITY_TRANSPORT=tcp";
+
 /// No payload.
 const NO_BYTES: (*const u8, usize) = (NonNull::dangling().as_ptr(), 0);
 
@@ -405,7 +409,10 @@ fn meet(
             is_reached.push(false);
             continue;
         }
-        engine.connect(peer, &card.worker)?;
+        engine.connect(peer, &card.worker).map_err(|error| Error::Unavailable {
+            name: "ucx",
+            why: format!("rank {peer} can't be reached, {error}: {UNREACHED}"),
+        })?;
         liveness.add_peer(Some((card.control, card.token)));
         let is_here = own.is_some_and(|own| own.shares_host_with(card));
         let word = is_here.then(|| PeerWord::open(card.process, card.word, &card.token)).flatten();

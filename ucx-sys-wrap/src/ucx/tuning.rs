@@ -36,6 +36,9 @@ const WITHOUT_RDMA: [&str; 8] = ["tcp", "self", "ud", "cuda", "rocm", "gdr", "ze
 /// Names in `UCX_TLS` that bring shared-memory lanes.
 const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cma", "xpmem"];
 
+/// Those that name all of them.
+const ALL_SHARED_MEMORY: [&str; 2] = ["sm", "shm"];
+
 /// Modules of the kernel through which UCX reads memory that it has registered.
 const REGISTERING_MODULES: [&str; 2] = ["/dev/knem", "/dev/xpmem"];
 
@@ -147,7 +150,10 @@ impl Tuning {
 
 /// Whether a value of `UCX_TLS` allows shared-memory lanes.
 fn shares_memory(transports: &str) -> bool {
-    transports.starts_with('^') || names(transports).any(brings_shared_memory)
+    match transports.strip_prefix('^') {
+        Some(without) => !names(without).any(|name| ALL_SHARED_MEMORY.contains(&name)),
+        None => names(transports).any(brings_shared_memory),
+    }
 }
 
 /// Whether it does for sure.
@@ -216,7 +222,9 @@ mod tests {
 
     #[test]
     fn without_shared_memory_the_fast_scheme_is_taken() {
-        assert_eq!(scheme(&[("TLS", "tcp,self")], &[], OLD), (None, true));
+        for transports in ["tcp,self", "^sm", "^cuda,shm"] {
+            assert_eq!(scheme(&[("TLS", transports)], &[], OLD), (None, true), "{transports}");
+        }
         assert_eq!(
             scheme(&[("TLS", "tcp,self")], &[("UCX_TLS", "all")], NEW),
             (Some("put_zcopy".into()), true)

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion};
+use ucx_sys_wrap::buffer::{Comm, Port, Region, RemoteRegion, scope};
 use ucx_sys_wrap::{Error, Failure, Rank, Tag};
 
 use super::world::{HEADER_BYTES, PATIENCE, pattern, world_with_strangers};
-use crate::common::{block, turn};
 
 const PUT: u8 = 10;
 const GET: u8 = 11;
@@ -19,6 +18,16 @@ const ENDED: u8 = 13;
 
 const UNTOUCHED: u8 = 0x5c;
 const LENGTH: usize = 1000;
+
+fn block<'env, R>(port: &Arc<Port>, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
+    scope(port, |comm| turn(comm.port()), body)
+}
+
+fn turn(port: &Port) {
+    if !port.progress() {
+        thread::yield_now();
+    }
+}
 
 /// A rank 0, and the socket of a stranger that is its rank 1.
 fn with_stranger() -> (Arc<Port>, TcpStream) {
