@@ -10,7 +10,7 @@
 //! | 6, 7 | payload | payload | lengths | lengths | | |
 //!
 //! The second line is payload too; that of an offer has its number, the word that says whether its memory may
-//! be read (or 64), the serial number that it then holds, zero, and three addresses.
+//! be read (or 64), the serial number that it then holds, one if it is paid for, and three addresses.
 //!
 //! A message of up to 2 KiB lies in its cell if it fits what the table calls payload there, else in the pocket.
 //! A message is *short* when it has one part, and signature and mark of the last message, long or offer before
@@ -79,6 +79,8 @@ pub(super) struct Place {
     /// The word that says whether the memory may be read; [`NO_WORD`](Self::NO_WORD) if it may not.
     pub(super) word: usize,
     pub(super) serial: u64,
+    /// Whether it counts as sent without asking until a receive is there, so that its bytes may be kept.
+    pub(super) is_paid: bool,
     pub(super) addresses: [usize; 3],
 }
 
@@ -224,18 +226,19 @@ impl Place {
     /// The second line of an offer.
     pub(super) fn line(&self) -> Line {
         let [a, b, c] = self.addresses.map(|address| address as u64);
-        [u64::from(self.number), self.word as u64, self.serial, 0, a, b, c, 0]
+        [u64::from(self.number), self.word as u64, self.serial, self.is_paid.into(), a, b, c, 0]
     }
 
     /// What the second line of an offer says.
     pub(super) fn decode(line: &Line) -> Result<Self, String> {
-        let [number, word, serial, _, a, b, c, _] = *line;
+        let [number, word, serial, paid, a, b, c, _] = *line;
         let number =
             u32::try_from(number).map_err(|_| format!("offer {number}, expected at most {}", u32::MAX))?;
         if word > Self::NO_WORD as u64 {
             return Err(format!("an offer with word {word}, expected at most {}", Self::NO_WORD));
         }
-        Ok(Self { number, word: word as usize, serial, addresses: [a, b, c].map(|address| address as usize) })
+        let addresses = [a, b, c].map(|address| address as usize);
+        Ok(Self { number, word: word as usize, serial, is_paid: paid != 0, addresses })
     }
 }
 
@@ -307,8 +310,11 @@ mod tests {
 
     #[test]
     fn places_come_back() {
-        let place = Place { number: 7, word: 63, serial: 1 << 40, addresses: [1, 2, usize::MAX] };
-        assert_eq!(Place::decode(&place.line()), Ok(place));
+        let place =
+            Place { number: 7, word: 63, serial: 1 << 40, is_paid: true, addresses: [1, 2, usize::MAX] };
+        for place in [place, Place { is_paid: false, ..place }] {
+            assert_eq!(Place::decode(&place.line()), Ok(place));
+        }
     }
 
     #[test]

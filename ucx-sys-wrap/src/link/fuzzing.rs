@@ -96,7 +96,7 @@ impl Bench {
             let at = CELLS_AT + offset_of(self.position) + 64;
             let [number, word, serial] = [bytes.byte()?, bytes.byte()? % 66, bytes.byte()?].map(u64::from);
             let address = self.offered.as_ptr().addr() as u64;
-            let place = [number, word, serial, 0, address, address, address];
+            let place = [number, word, serial, (extra % 2).into(), address, address, address];
             for (word, value) in self.theirs.line(at).iter().zip(place) {
                 word.store(value, Ordering::Relaxed);
             }
@@ -244,9 +244,9 @@ fn envelope(source: Rank, round: u8) -> Envelope {
 mod tests {
     use std::io::IoSliceMut;
 
-    use super::super::LEAST_OPEN;
     use super::super::cell::{Kind, Place};
     use super::*;
+    use crate::limits::{MAX_EAGER_BYTES, cost};
 
     impl Bench {
         /// Has the neighbour offer a message of one part, in the first word.
@@ -275,25 +275,38 @@ mod tests {
         }
     }
 
-    /// What is kept on the heap is counted by its bytes: of short messages, many more could be kept than are
-    /// counted.
+    /// Whoever offers pays before its message is kept, for as much as may be kept.
     #[test]
-    fn a_short_offer_is_not_read_to_the_heap() {
-        for (length, may_be_read) in [(0, false), (1, false), (LEAST_OPEN - 1, false), (LEAST_OPEN, true)] {
+    fn what_is_not_paid_for_is_not_read_to_the_heap() {
+        let memory = vec![1u8; MAX_EAGER_BYTES + 1];
+        for (length, is_paid, is_kept) in [
+            (1, false, false),
+            (1, true, true),
+            (MAX_EAGER_BYTES, false, false),
+            (MAX_EAGER_BYTES, true, true),
+        ] {
             let mut bench = Bench::new(true).unwrap();
-            let memory = vec![1u8; LEAST_OPEN];
-            let span = [(memory.as_ptr().addr(), 1), (0, 0), (0, 0)];
-            let is_read =
-                bench._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]) && may_be_read;
-            bench.offer(
-                length,
-                Place { serial: 7, addresses: [memory.as_ptr().addr(), 0, 0], ..Place::default() },
-            );
+            bench.link.receiver.piece_bytes = MAX_EAGER_BYTES;
+            let addresses = [memory.as_ptr().addr(), 0, 0];
+            let span = [(addresses[0], 1), (0, 0), (0, 0)];
+            let may_be_read = bench._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]);
+            let place = Place { serial: 7, is_paid, addresses, ..Place::default() };
+            bench.offer(length, place);
             for _ in 0..3 {
                 bench.link.poll(1 << 20, &mut bench.statistics).unwrap();
             }
-            assert_eq!(bench.link.receiver.kept_bytes(), if is_read { length } else { 0 });
-            assert_eq!(bench.link.receiver.kept_offers(), usize::from(!is_read), "{length} bytes");
+            let is_kept = is_kept && may_be_read;
+            assert_eq!(bench.link.receiver.kept_bytes(), if is_kept { length } else { 0 });
+            assert_eq!(bench.link.receiver.kept_offers(), usize::from(!is_kept), "{length} bytes");
+            let over = if is_paid { (CREDIT_BYTES - cost(length)) / cost(MAX_EAGER_BYTES) } else { 0 };
+            for _ in 0..over {
+                bench.offer(MAX_EAGER_BYTES, place);
+                bench.link.poll(1 << 20, &mut bench.statistics).unwrap();
+            }
+            // Without credit, or too long for it.
+            bench.offer(MAX_EAGER_BYTES + usize::from(!is_paid), Place { is_paid: true, ..place });
+            let refused = bench.link.poll(1 << 20, &mut bench.statistics);
+            assert!(matches!(refused, Err(Error::Protocol { rank: PEER, .. })), "{refused:?}");
         }
     }
 }

@@ -26,7 +26,8 @@
 //! 3. Otherwise, from 8 KiB on (and from 6 KiB on without credit), where the kernel allows it, the message is
 //!    offered with its address and the receiver reads it from the sender's memory. One copy. Up to
 //!    [`MAX_EAGER_BYTES`](crate::limits::MAX_EAGER_BYTES), what is still not expected a turn later is read to
-//!    the heap, as far as the credit goes.
+//!    the heap, if its sender has paid for it: as far as the credit goes, an offer takes as much of it as the
+//!    message would, until its receive is posted.
 //! 4. What is longer than 1 MiB is offered as well. Once a receive is posted, it is read in pieces, one a turn,
 //!    with other messages in between; or it goes through the ring, where that is faster: on ordinary pages,
 //!    which the kernel looks up one by one, unless the message is many times as long as the ring.

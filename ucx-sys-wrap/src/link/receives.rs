@@ -13,6 +13,9 @@ use arrayvec::ArrayVec;
 /// Where bytes of a message go.
 pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, MAX_PARTS>;
 
+/// What no message has that is kept while it arrives.
+const NO_NUMBER: u64 = 0;
+
 pub(super) struct Receives {
     peer: Rank,
     /// Posted receives by their keys, and the keys that are free: what has ended leaves its place to the
@@ -65,10 +68,9 @@ pub(super) struct Unexpected {
 
 /// What there is of it.
 pub(super) enum Body {
-    /// These bytes, the first of the message whose number among those kept is this.
+    /// These bytes, the first of the message whose number among those kept is this, or all of one that was
+    /// read from its sender's memory.
     Bytes(u64, Vec<u8>),
-    /// All its bytes, read from its sender's memory.
-    Fetched(Vec<u8>),
     /// It is offered, and lies there.
     Offer(Place),
     /// Likewise, and has come in the last turn: its receive may be posted in the next.
@@ -87,7 +89,7 @@ impl Receives {
             posted: 0,
             offers: 0,
             new_offers: 0,
-            next_number: 0,
+            next_number: NO_NUMBER,
         }
     }
 
@@ -258,7 +260,7 @@ impl Receives {
                 let ControlFlow::Continue(bytes) = fetch(&message.head, &place) else { break };
                 self.new_offers -= 1;
                 self.offers -= usize::from(bytes.is_some());
-                message.body = bytes.map_or(Body::Offer(place), Body::Fetched);
+                message.body = bytes.map_or(Body::Offer(place), |bytes| Body::Bytes(NO_NUMBER, bytes));
             }
         }
         self.new_offers != before
@@ -281,7 +283,7 @@ impl Receives {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_bytes(&self) -> usize {
         let bytes = |message: &Unexpected| match &message.body {
-            Body::Bytes(_, bytes) | Body::Fetched(bytes) => bytes.len(),
+            Body::Bytes(_, bytes) => bytes.len(),
             Body::Offer(_) | Body::NewOffer(_) => 0,
         };
         self.unexpected.iter().map(bytes).sum()
@@ -316,7 +318,6 @@ impl Receives {
     pub(super) fn forget_incomplete(&mut self) {
         self.unexpected.retain(|message| match &message.body {
             Body::Bytes(_, bytes) => bytes.len() == message.head.bytes(),
-            Body::Fetched(_) => true,
             Body::Offer(_) | Body::NewOffer(_) => false,
         });
         (self.offers, self.new_offers) = (0, 0);

@@ -46,8 +46,6 @@ pub(super) struct Receiver {
     pocket_taken: u64,
     eager_received: u64,
     eager_taken: u64,
-    /// Bytes on the heap that were read from the sender's memory.
-    fetched: usize,
     /// Long messages, the first of which is arriving.
     streams: VecDeque<Stream>,
     granted: HashMap<u32, Granted>,
@@ -104,7 +102,6 @@ impl Receiver {
             pocket_taken: 0,
             eager_received: 0,
             eager_taken: 0,
-            fetched: 0,
             streams: VecDeque::new(),
             granted: HashMap::new(),
             reads: VecDeque::new(),

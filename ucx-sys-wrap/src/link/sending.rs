@@ -16,7 +16,7 @@ use super::cell::{
 };
 use super::payload::{Payload, RingWriter, write_round};
 use super::{CAN_READ_AT, CELLS_AT, POCKET_AT, STARVING_AT};
-use crate::limits::{MAX_OFFERS, cost};
+use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::{Posted, SendDone, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Result, Signature, Statistics};
@@ -90,6 +90,8 @@ struct Offer {
     /// The word that says that it may be read, and what it holds then.
     word: Option<(usize, u64)>,
     is_written: bool,
+    /// Whether it has taken credit.
+    is_paid: bool,
 }
 
 impl Reply {
@@ -264,7 +266,9 @@ impl Sender {
             self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
             let word = self.may_be_open(bytes).then(|| self.open_word());
-            let number = self.offers.insert(Offer { message, word, is_written: false }) as u32;
+            let is_paid = word.is_some() && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes);
+            self.eager_sent += if is_paid { cost(bytes) } else { 0 };
+            let number = self.offers.insert(Offer { message, word, is_written: false, is_paid }) as u32;
             self.queue.push_back(Queued::Offer(head, number));
         }
         self.flush(counts);
@@ -348,7 +352,7 @@ impl Sender {
                 *address = part.bytes().as_ptr().addr();
             }
         }
-        let place = Place { number, word, serial, addresses };
+        let place = Place { number, word, serial, is_paid: offer.is_paid, addresses };
         counts.bytes_sent += LINE_BYTES as u64;
         let at = offset_of(self.position);
         for (word, value) in self.cells.line(at + LINE_BYTES).iter().zip(place.line()) {

@@ -5,7 +5,7 @@ use super::cell::{CELLS, MIDDLING_BYTES, POCKETED_BYTES, SHORT_BYTES};
 use super::*;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
-use crate::limits::MAX_EAGER_BYTES;
+use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES};
 use crate::{Mark, Signature, Tag};
 
 /// Two ranks' links to each other, and what is counted.
@@ -17,8 +17,12 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Self::that_may_read(false)
+    }
+
+    fn that_may_read(may_read: bool) -> Self {
         let world = Neighbourhood::in_process(2).unwrap();
-        let links = [0, 1].map(|rank: usize| Link::new(&world[rank], 1 - rank, false).unwrap());
+        let links = [0, 1].map(|rank: usize| Link::new(&world[rank], 1 - rank, may_read).unwrap());
         Self { links, counts: Statistics::default(), _world: world }
     }
 
@@ -209,4 +213,40 @@ fn small_messages_without_end_let_a_large_one_through() {
         queued = queued.take().filter(|(_, key)| pair.links[1].sender.test(*key).is_none());
     }
     assert!(received > pieces, "small ones came in between");
+}
+
+/// What is read to the heap counts for as much as what is sent there, until its receive is posted.
+#[test]
+fn one_bound_holds_for_all_that_is_kept() {
+    const LONG: usize = CREDIT_BYTES as usize / MAX_EAGER_BYTES + 2;
+    let mut pair = Pair::that_may_read(true);
+    for _ in 0..2 {
+        let _sent: Vec<_> = (0..LONG).map(|_| pair.send(vec![1; MAX_EAGER_BYTES])).collect();
+        (0..8).for_each(|turn| pair.poll(turn % 2));
+        let mut short = 0;
+        for _ in 0..2000 {
+            short += usize::from(pair.send_at_once(envelope(), &[2; POCKETED_BYTES]));
+            pair.poll(0);
+        }
+        let kept = pair.links[0].receiver.kept_bytes();
+        let bounds = CREDIT_BYTES as usize - MAX_EAGER_BYTES..=CREDIT_BYTES as usize;
+        assert!(bounds.contains(&kept), "{kept} bytes are kept");
+        for number in 0..LONG + short {
+            let mut memory = vec![0u8; MAX_EAGER_BYTES].into_raw();
+            let mut parts = RecvParts::new();
+            lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
+            let arrival = match pair.links[0].post_recv(envelope(), parts, &mut pair.counts) {
+                Posted::Done(done) => done.result,
+                Posted::Pending(key) => loop {
+                    [1, 0].into_iter().for_each(|rank| pair.poll(rank));
+                    if let Some(outcome) = pair.links[0].receiver.outcome(key) {
+                        break outcome;
+                    }
+                },
+            };
+            let expected = if number < LONG { MAX_EAGER_BYTES } else { POCKETED_BYTES };
+            assert_eq!(arrival.unwrap().lengths[0], expected);
+        }
+        pair.poll(1);
+    }
 }

@@ -27,8 +27,7 @@ impl Receiver {
         });
         let cut: Vec<usize> = granted.chain(read).chain(streamed).filter(|_| has_left).collect();
         for Posted { key, tag, .. } in self.receives.may_have_later(&cut) {
-            let Some(Unexpected { head, body: Body::Bytes(_, bytes) | Body::Fetched(bytes) }) =
-                self.receives.take_unexpected(tag)
+            let Some(Unexpected { head, body: Body::Bytes(_, bytes) }) = self.receives.take_unexpected(tag)
             else {
                 continue;
             };

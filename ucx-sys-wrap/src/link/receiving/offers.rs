@@ -8,9 +8,9 @@ use std::sync::atomic::{Ordering, fence};
 use super::super::cell::{Head, Kind, Place};
 use super::super::receives::{Body, Places, Unexpected, places};
 use super::super::sending::{Reply, Sender};
-use super::super::{LEAST_OPEN, OPEN_AT, OPEN_MESSAGES};
+use super::super::{OPEN_AT, OPEN_MESSAGES};
 use super::{Granted, HEADER_BYTES, Receiver, Target, count_copy};
-use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_OFFERS, cost};
+use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea, blocks};
 use crate::transport::{Posted, RecvDone, RecvParts, check_message};
 use crate::{Envelope, Error, Result, Statistics};
@@ -30,11 +30,7 @@ impl Receiver {
             None if is_open => Posted::Pending(self.receives.post(envelope, parts)),
             None => Posted::Done(RecvDone { parts, result: Err(Error::PeerLost { rank: self.peer }) }),
             Some(Unexpected { head, body: Body::Bytes(number, bytes) }) => {
-                self.post_kept(envelope, parts, (head, Some(number), bytes), counts)
-            }
-            Some(Unexpected { head, body: Body::Fetched(bytes) }) => {
-                self.fetched = self.fetched.saturating_sub(bytes.len());
-                self.post_kept(envelope, parts, (head, None, bytes), counts)
+                self.post_kept(envelope, parts, (head, number, bytes), counts)
             }
             Some(Unexpected { head, body: Body::Offer(place) | Body::NewOffer(place) }) => {
                 self.post_offered(envelope, parts, (head, place), sender, counts)
@@ -52,8 +48,18 @@ impl Receiver {
     ) -> Result<()> {
         let head = self.decode(at, stamp, Kind::Offer)?;
         let place = Place::decode(&self.cells.line(at + LINE_BYTES)).map_err(|what| self.refusal(what))?;
+        if place.is_paid {
+            if head.bytes() > MAX_EAGER_BYTES {
+                return Err(self.refusal(format!("{} bytes offered for credit", head.bytes())));
+            }
+            self.receive_eager(head.bytes())?;
+        }
         counts.bytes_received += HEADER_BYTES;
-        match self.matched(&head) {
+        let target = self.matched(&head);
+        if !matches!(target, Target::Kept(_)) {
+            self.give_credit_back(&head, &place);
+        }
+        match target {
             Target::Posted(key) if self.is_long(&head) => self.begin_read(key, (head, place), sender, counts),
             Target::Posted(key) => {
                 let mut places = self.receives.places(key, &head, 0, head.bytes());
@@ -80,16 +86,20 @@ impl Receiver {
         Ok(())
     }
 
-    /// Reads to the heap what was offered in an earlier turn and may be read, as far as the credit goes: so
-    /// its send ends. What can't be answered now is looked at again. Says whether anything was settled.
+    /// The bytes of this offer will not be kept: what it has taken of the credit is there again. Comes before
+    /// the answer, so that a sender that has it finds all credit.
+    fn give_credit_back(&mut self, head: &Head, place: &Place) {
+        if place.is_paid {
+            self.eager_taken += cost(head.bytes());
+            self.acknowledge();
+        }
+    }
+
+    /// Reads to the heap what was offered in an earlier turn, is paid for and may be read: so its send ends.
+    /// What can't be answered now is looked at again. Says whether anything was settled.
     pub(in super::super) fn fetch_offers(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
-        let Self { receives, fetched, .. } = self;
-        receives.age_offers(|head, place| {
-            let bytes = head.bytes();
-            // What is shorter would cost more than the bytes that are counted for it; nobody who keeps to the
-            // rules offers it so.
-            let may_be_kept = (LEAST_OPEN..=MAX_EAGER_BYTES).contains(&bytes);
-            if !may_be_kept || (*fetched + bytes) as u64 > CREDIT_BYTES {
+        self.receives.age_offers(|head, place| {
+            if !place.is_paid {
                 return ControlFlow::Continue(None);
             }
             if !sender.can_answer() {
@@ -97,9 +107,8 @@ impl Receiver {
             }
             let kept = fetch(self.may_read, &self.neighbourhood, (self.place, &self.theirs), place, head);
             if kept.is_some() {
-                counts.bytes_received += bytes as u64;
-                count_copy(bytes, counts);
-                *fetched += bytes;
+                counts.bytes_received += head.bytes() as u64;
+                count_copy(head.bytes(), counts);
                 sender.answer(Reply::read(place.number), counts);
             }
             ControlFlow::Continue(kept)
@@ -132,15 +141,14 @@ impl Receiver {
         &mut self,
         envelope: Envelope,
         mut parts: RecvParts,
-        (head, number, bytes): (Head, Option<u64>, Vec<u8>),
+        (head, number, bytes): (Head, u64, Vec<u8>),
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
         let checked = check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths());
         if checked.is_ok() {
             copy_kept(places(&mut parts, &head, 0, bytes.len()), &bytes, counts);
         }
-        let kept = number.map(Target::Kept);
-        if let Some(stream) = self.streams.iter_mut().find(|stream| Some(stream.target) == kept) {
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.target == Target::Kept(number)) {
             stream.target = Target::Discarded;
             if let Err(error) = checked {
                 return Posted::Done(RecvDone { parts, result: Err(error) });
@@ -149,10 +157,8 @@ impl Receiver {
             stream.target = Target::Posted(key);
             return Posted::Pending(key);
         }
-        if number.is_some() {
-            self.eager_taken += cost(head.bytes());
-            self.acknowledge();
-        }
+        self.eager_taken += cost(head.bytes());
+        self.acknowledge();
         counts.messages_received += u64::from(checked.is_ok());
         Posted::Done(RecvDone { parts, result: checked.map(|()| head.arrival()) })
     }
@@ -165,6 +171,7 @@ impl Receiver {
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
+        self.give_credit_back(&head, &place);
         if let Err(error) =
             check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths())
         {

@@ -64,6 +64,7 @@ impl Sender {
                 }
                 Queued::Offer(_, number) => self.offers.try_remove(number as usize).map(|offer| {
                     self.close_word(offer.word);
+                    self.eager_sent -= if offer.is_paid { cost(offer.message.bytes) } else { 0 };
                     offer.message
                 }),
                 Queued::Control(_) | Queued::Data(..) => None,
