@@ -5,11 +5,16 @@ use std::sync::Arc;
 
 use super::Link;
 use crate::shm::Neighbourhood;
+use crate::tick::tick;
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, join, split};
 use crate::{Arrival, Envelope, Error, Rank, Result, Statistics};
 
-/// How much is taken from a link in one turn, in bytes.
+/// How much is taken out of a link's cells, pocket and ring in one turn, in bytes. A piece of what is read from
+/// the sender's memory comes on top.
 const QUOTA: usize = 1 << 20;
+
+/// The clock is asked every so many turns.
+const TURNS_PER_LOOK: u32 = 4;
 
 pub(crate) struct Links {
     neighbourhood: Arc<Neighbourhood>,
@@ -19,6 +24,9 @@ pub(crate) struct Links {
     linked: Vec<usize>,
     /// Those of them that an operation waits for, and some that none waits for any more.
     awaited: Vec<usize>,
+    turns: u32,
+    /// The [`tick`] in which all links were last polled.
+    swept_in: u64,
 }
 
 impl Links {
@@ -46,7 +54,14 @@ impl Links {
             *slot = Link::new(neighbourhood, place, may_read);
         }
         let linked = (0..links.len()).filter(|index| links[*index].is_some()).collect();
-        Ok(Self { neighbourhood: Arc::clone(neighbourhood), links, linked, awaited: Vec::new() })
+        Ok(Self {
+            neighbourhood: Arc::clone(neighbourhood),
+            links,
+            linked,
+            awaited: Vec::new(),
+            turns: 0,
+            swept_in: 0,
+        })
     }
 
     /// How many peers have a link.
@@ -170,12 +185,20 @@ impl Links {
         }
     }
 
-    /// Polls the links that are awaited. Says whether anything moved.
+    /// Polls the links that are awaited, and all of them once in a tick: a neighbour that nothing waits for must
+    /// not wait for long where turns are rare. Says whether anything moved.
     ///
     /// # Errors
     /// What a neighbour has written that can't be, with the neighbour.
     #[inline]
     pub(crate) fn turn(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_LOOK) {
+            let now = tick();
+            if std::mem::replace(&mut self.swept_in, now) != now {
+                return self.sweep(counts);
+            }
+        }
         let mut moved = false;
         let mut position = 0;
         while let Some(&index) = self.awaited.get(position) {

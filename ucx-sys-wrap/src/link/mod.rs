@@ -162,8 +162,8 @@ impl Link {
         self.receiver.cancel(key);
     }
 
-    /// Takes what the neighbour has sent, about `quota` bytes of it, and sends what there is room for. Says
-    /// whether anything moved.
+    /// Takes what the neighbour has sent, about `quota` bytes of what it has written here and one piece of what
+    /// is read from its memory, and sends what there is room for. Says whether anything moved.
     #[inline]
     fn poll(&mut self, quota: usize, counts: &mut Statistics) -> Result<bool> {
         if !self.receiver.has_cell() && self.sender.is_idle() && !self.receiver.has_offers() {

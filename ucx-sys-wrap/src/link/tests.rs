@@ -6,6 +6,7 @@ use super::*;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES};
+use crate::tick::tick;
 use crate::{Mark, Signature, Tag};
 
 /// Two ranks' links to each other, and what is counted.
@@ -213,6 +214,37 @@ fn small_messages_without_end_let_a_large_one_through() {
         queued = queued.take().filter(|(_, key)| pair.links[1].sender.test(*key).is_none());
     }
     assert!(received > pieces, "small ones came in between");
+}
+
+/// Whoever takes a turn only now and then keeps no sender waiting for long.
+#[test]
+fn a_peer_that_nothing_waits_for_is_looked_at_in_every_tick() {
+    let world = Neighbourhood::in_process(2).unwrap();
+    let [mut idle, mut busy] =
+        [0, 1].map(|rank: u32| Links::new(&world[rank as usize], Rank(rank), 2, false).unwrap());
+    let mut counts = Statistics::default();
+    let memory = vec![1u8; 1024].into_raw();
+    let send = |links: &mut Links, counts: &mut Statistics| {
+        let mut parts = SendParts::new();
+        lend_to_send::<Vec<u8>>(&memory, &mut parts);
+        links.post_send(Rank(0), envelope(), parts, counts)
+    };
+    for _ in 0..3 {
+        let id = loop {
+            if let Posted::Pending(id) = send(&mut busy, &mut counts) {
+                break id;
+            }
+        };
+        for _ in 0..4 {
+            let now = tick();
+            while tick() == now {
+                std::thread::yield_now();
+            }
+            idle.turn(&mut counts).unwrap();
+        }
+        busy.turn(&mut counts).unwrap();
+        assert!(busy.test_send(id).is_some(), "there is no room, and nobody has looked");
+    }
 }
 
 /// What is read to the heap counts for as much as what is sent there, until its receive is posted.
