@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use brevity::Settings;
 use brevity::transport::bootstrap::{Launcher, pmix_available, rdma_devices};
+use brevity::transport::shm::why_unreadable;
 use brevity::transport::{tcp, ucx};
 use brevity_bench::output::print;
 use brevity_bench::record::to_json;
@@ -192,10 +193,18 @@ fn transports(ucx: Result<(), &str>) -> Vec<Transport> {
     };
     vec![
         Transport { name: "ucx", available: ucx.is_ok(), note: ucx_note },
-        Transport { name: "tcp", available: true, note: "sockets, and shared memory inside a host".into() },
+        Transport { name: "tcp", available: true, note: tcp_note(why_unreadable()) },
         Transport { name: "local", available: true, note: "threads of one process".into() },
         Transport { name: "sim", available: true, note: "ranks in virtual time".into() },
     ]
+}
+
+/// What the tcp transport runs over, and why ranks of this host can't read each other's memory.
+fn tcp_note(why_unreadable: Option<String>) -> String {
+    let note = "sockets, and shared memory inside a host";
+    why_unreadable.map_or(note.into(), |why| {
+        format!("{note}; cannot read other ranks' memory ({why}): long messages are copied twice")
+    })
 }
 
 fn defaults() -> Vec<Setting> {
@@ -324,6 +333,12 @@ mod tests {
         let [ucx, tcp, ..]: [Transport; 4] = transports(Err("no UCX library")).try_into().unwrap();
         assert_eq!((ucx.available, ucx.note.as_str(), tcp.available), (false, "no UCX library", true));
         assert!(transports(Ok(()))[0].available);
+    }
+
+    #[test]
+    fn what_keeps_ranks_from_reading_memory_is_named() {
+        assert_eq!(tcp_note(None), "sockets, and shared memory inside a host");
+        assert!(tcp_note(Some("kernel.yama.ptrace_scope=1, expected 0".into())).contains("(kernel.yama"));
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub use layout::{Layout, SLOTS_BYTES};
 pub(crate) use mapping::Mapping;
 pub use neighbourhood::Neighbourhood;
 pub(crate) use neighbourhood::{GIVEN, Gift, Prepared};
+pub use process::why_unreadable;
 pub use records::Records;
 pub(crate) use regime::{Regime, TELLING_BYTES};
 pub use segment::{OwnSegment, PeerSegment};

@@ -9,7 +9,7 @@ use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::bell::{Bell, Cord};
 use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
-use super::process::Process;
+use super::process::{Process, why_unreadable};
 use super::segment::{OwnBlock, OwnSegment, PeerSegment, peer_block};
 use crate::{Error, Rank, Result};
 
@@ -266,6 +266,11 @@ impl Neighbour {
         let (own_block, peer_block) = (block.area(), peer_block(rank, &theirs, layout)?);
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
         let process = gift.process.and_then(|number| Process::probe(number, &segment));
+        if process.is_none() {
+            let why =
+                why_unreadable().unwrap_or_else(|| "its process is not visible or not traceable".into());
+            tracing::debug!(%rank, why, "a neighbour's memory can't be read: long messages are copied twice");
+        }
         let cord = Cord::received(rank, cord)?;
         Ok(Self { segment, own_block, peer_block, cord, sleep, process, woken: AtomicU64::new(0) })
     }

@@ -9,6 +9,11 @@
 //! That costs 140 ns a call, which without it takes 520 for 8 KiB. So a mark that was found holds for the
 //! rest of a tick of the kernel's coarse clock, 1 to 10 ms, in which a process would have to die, be waited
 //! for, and have its number taken by one of the same user that has memory at the same addresses.
+//!
+//! The kernel allows it to whoever may trace the process: mostly to processes of the same user, but by Yama's
+//! `ptrace_scope=1` to its ancestors only. No rank widens that (`PR_SET_PTRACER`): it could do so for one other
+//! process or for all, and all means that any process of the user may read and change its memory, keys and
+//! gradients included, which is what whoever has set the scope forbids. The ring does without.
 
 use std::ffi::{c_int, c_ulong};
 use std::io::IoSliceMut;
@@ -16,11 +21,15 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::area::LINE_BYTES;
 use super::layout::{ADDRESS_AT, MARK_AT};
 use super::segment::PeerSegment;
 use crate::tick::tick;
+
+/// Where Yama says who may trace whom.
+const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
 /// Stretches of memory that one call reads from or to, at most.
 const MAX_SPANS: usize = 3;
@@ -51,6 +60,31 @@ unsafe extern "C" {
         remote_count: c_ulong,
         flags: c_ulong,
     ) -> isize;
+}
+
+/// Why ranks of this host can't read each other's memory, as far as the system says; `None` if it says nothing
+/// against it. Where they can't, long messages are copied twice.
+#[must_use]
+pub fn why_unreadable() -> Option<String> {
+    let (here, mut found) = ([7u8], [0u8]);
+    let process =
+        Process { number: std::process::id().cast_signed(), address: 0, mark: 0, found_in: 0.into() };
+    if !process.copy(&[(here.as_ptr().addr(), 1)], &mut [IoSliceMut::new(&mut found)]) {
+        return Some(format!("process_vm_readv: {}", std::io::Error::last_os_error()));
+    }
+    let may_trace =
+        || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE));
+    forbidden_by(std::fs::read_to_string(SCOPE).ok()?.trim(), may_trace)
+}
+
+/// What forbids it where Yama's scope is this, to a process that may trace any other or not.
+fn forbidden_by(scope: &str, may_trace: impl Fn() -> bool) -> Option<String> {
+    let is_allowed = match scope {
+        "0" => true,
+        "1" | "2" => may_trace(),
+        _ => false,
+    };
+    (!is_allowed).then(|| format!("kernel.yama.ptrace_scope={scope}, expected 0"))
 }
 
 impl Process {
@@ -166,6 +200,23 @@ mod tests {
         assert!(probe(&own, parent).is_none(), "it may be read, but has not made the segment");
         own.area(0..LINE_BYTES).word(ADDRESS_AT).store(8, Ordering::Relaxed);
         assert!(probe(&own, std::process::id()).is_none());
+    }
+
+    #[test]
+    fn what_forbids_reading_is_named() {
+        for (scope, may_trace, forbids) in [
+            ("0", false, false),
+            ("1", false, true),
+            ("1", true, false),
+            ("2", false, true),
+            ("2", true, false),
+            ("3", true, true),
+        ] {
+            let found = forbidden_by(scope, || may_trace);
+            let expected = forbids.then(|| format!("kernel.yama.ptrace_scope={scope}, expected 0"));
+            assert_eq!(found, expected);
+        }
+        assert!(why_unreadable().is_none_or(|why| why.contains("ptrace_scope") || why.contains("readv")));
     }
 
     #[test]
