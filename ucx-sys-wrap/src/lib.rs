@@ -28,6 +28,7 @@ pub mod sim;
 mod tag;
 pub mod tcp;
 mod tick;
+mod told;
 mod transport;
 pub mod ucx;
 

@@ -12,6 +12,7 @@ use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{Inner, Inside, OperationId, Orphan, Port};
 use super::waking::next_turn;
+use crate::told;
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
 use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 
@@ -59,6 +60,7 @@ pub fn scope<'env, R>(
         }
     };
     drop(drain);
+    told::tell();
     result
 }
 
@@ -94,6 +96,7 @@ pub fn scope_in_turns<'env, R>(
         }
     };
     drop(drain);
+    told::tell();
     result
 }
 
@@ -123,10 +126,11 @@ impl Turn<'_> {
         }
         let inside = self.inside.get_or_insert_with(|| self.port.enter());
         self.moved = inside.transport.borrow_mut().progress();
-        if inside.has_left() {
-            // What is freed may wait for a thread that wants to enter.
+        if inside.has_left() || told::has_some() {
+            // What is freed, and a subscriber, may wait for a thread that wants to enter.
             self.inside = None;
             self.port.end_left();
+            told::tell();
         }
     }
 }

@@ -12,6 +12,7 @@ use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use super::left::Left;
 use crate::pollable::wait_for;
+use crate::told::{self, TellLast};
 use crate::transport::{RecvId, SendId, Transport};
 use crate::ucx::exiting;
 use crate::{Failure, GetId, Owner, PutId, Rank, Statistics};
@@ -23,6 +24,9 @@ pub(super) const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// It knows every operation in flight by the scope that posted it, so that a scope can end all its own,
 /// whether or not somebody still holds them.
+///
+/// What the transport tells by way of `tracing` is told when the port has been left: a subscriber may call any
+/// function of the port.
 pub struct Port {
     inner: ReentrantMutex<Inner>,
     /// Threads that wait to enter.
@@ -31,6 +35,8 @@ pub struct Port {
     name: &'static str,
     rank: Rank,
     world_size: u32,
+    /// After the transport, whose end may be an event.
+    _told: TellLast,
 }
 
 /// The transport, entered.
@@ -102,6 +108,7 @@ impl Port {
             name,
             rank,
             world_size,
+            _told: TellLast,
         });
         if stands_on_library {
             exiting::keep(&port);
@@ -118,6 +125,8 @@ impl Port {
         if let Some(Ok(mut transport)) = inside.as_ref().map(|inside| inside.transport.try_borrow_mut()) {
             transport.leave_with_process(is_library_there);
         }
+        drop(inside);
+        told::tell();
     }
 
     /// The transport's name.
@@ -149,10 +158,12 @@ impl Port {
     pub fn progress(&self) -> bool {
         let inside = self.enter();
         let moved = inside.transport.borrow_mut().progress();
-        if inside.has_left() {
-            drop(inside);
+        let has_left = inside.has_left();
+        drop(inside);
+        if has_left {
             self.end_left();
         }
+        told::tell();
         moved
     }
 
@@ -183,11 +194,13 @@ impl Port {
     /// Closes the transport on all ranks because a peer that is needed has gone.
     pub fn lose(&self, peer: Rank) {
         self.enter().transport.borrow_mut().fail(Failure::PeerLost(peer));
+        told::tell();
     }
 
     /// Closes the transport on purpose, on all ranks.
     pub fn abort(&self) {
         self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
+        told::tell();
     }
 
     /// Closes the transport on all ranks because this one has waited for as long as it may. Every operation
@@ -195,6 +208,7 @@ impl Port {
     /// it waits for.
     pub fn time_out(&self) {
         self.enter().transport.borrow_mut().fail(Failure::TimedOut(self.rank));
+        told::tell();
     }
 
     /// Sleeps until there is something to progress, at most `longest`; other threads may enter meanwhile.

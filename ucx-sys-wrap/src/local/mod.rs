@@ -23,6 +23,7 @@ use self::ledger::Ledger;
 use self::mailbox::{Mailbox, Message, News, Payload, Returned, Taken};
 use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, count_copy};
 use self::remote::Tables;
+use crate::told::later;
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
 };
@@ -214,7 +215,8 @@ impl Transport for Local {
 
     fn fail(&mut self, cause: Failure) {
         if self.world.failure.set(cause).is_ok() {
-            tracing::info!(rank = self.rank.0, ?cause, "the world is closed");
+            let rank = self.rank.0;
+            later!(INFO, rank, ?cause, "the world is closed");
             self.world.mailboxes.iter().for_each(Mailbox::ring);
         }
         self.end_if_failed();

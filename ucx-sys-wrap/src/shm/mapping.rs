@@ -5,6 +5,7 @@ use std::ptr::{NonNull, null_mut};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::told::later;
 use crate::{Error, Result};
 
 /// Pages that are shared with other processes.
@@ -59,7 +60,7 @@ impl Drop for Mapping {
         // more.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
-            tracing::error!(%error, "can't unmap shared memory");
+            later!(ERROR, %error, "can't unmap shared memory");
         }
     }
 }

@@ -11,6 +11,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::told::later;
+
 use super::area::LINE_BYTES;
 
 /// Writes of fewer bytes say nothing.
@@ -111,7 +113,7 @@ impl Regime {
         let price = std::mem::replace(&mut self.price, u64::MAX);
         let (phase, writes) = match self.phase {
             Phase::Storing if price > SLOW_PICOSECONDS => {
-                tracing::debug!(price, "lines of another processor are slow: trying to go round them");
+                later!(DEBUG, price, "lines of another processor are slow: trying to go round them");
                 (Phase::Streaming { stored: price }, TIMED_WRITES)
             }
             Phase::Storing => (Phase::Decided { streams: false }, DECIDED_WRITES),

@@ -8,6 +8,7 @@ use slab::Slab;
 use super::links::{Fault, Links, picoseconds};
 use super::remote::{Accesses, Request};
 use crate::local::matching::{Header, Key, Receives, first_of};
+use crate::told::later;
 use crate::transport::Statistics;
 use crate::{Error, Failure, Rank, Result, Tag};
 
@@ -200,7 +201,7 @@ impl Network {
         if !self.close(rank, cause) {
             return;
         }
-        tracing::debug!(rank = rank.0, ?cause, "the transport is closed");
+        later!(DEBUG, rank = rank.0, ?cause, "the transport is closed");
         for to in Rank::all(self.nodes.len() as u32).filter(|to| *to != rank) {
             // Who is closed already would not listen.
             if self.nodes[to.index()].failure.is_none() && !self.nodes[to.index()].has_left {

@@ -3,6 +3,7 @@
 use super::connection::Verdict;
 use super::incoming::Farewell;
 use super::{Closed, Tcp};
+use crate::told::later;
 use crate::{Error, Failure, Rank};
 
 /// How much is read a connection to find out who died first, in bytes: more than kernels keep.
@@ -33,11 +34,12 @@ impl Tcp {
                 }
             }
             Verdict::Farewell(Farewell::Failed(cause)) => {
-                tracing::info!(%peer, ?cause, "a peer reports a failure");
+                later!(INFO, %peer, ?cause, "a peer reports a failure");
                 self.close_for(cause, cause.into());
             }
             Verdict::Violation(error) => {
-                tracing::info!(%error, "closing the transport");
+                let told = error.clone();
+                later!(INFO, error = %told, "closing the transport");
                 self.close_for(Failure::PeerLost(peer), error);
             }
         }
@@ -55,8 +57,9 @@ impl Tcp {
         }
         let suspects = std::mem::take(&mut self.suspects);
         if let (None, Some(rank)) = (&self.closed, suspects.first()) {
-            tracing::info!(%rank, "a connection ended without a word");
-            self.lose(*rank);
+            let rank = *rank;
+            later!(INFO, %rank, "a connection ended without a word");
+            self.lose(rank);
         }
     }
 

@@ -7,6 +7,7 @@ use super::Tcp;
 use super::connection::Connection;
 use crate::Failure;
 use crate::link::Links;
+use crate::told::later;
 use crate::transport::Transport;
 
 /// How long a transport that is dropped goes on writing what is queued, and one that has failed waits for the
@@ -64,7 +65,7 @@ impl Tcp {
             let mut unsent = self.connections.iter_mut().flatten().filter_map(Connection::linger);
             let Some(first) = unsent.find(|rank| Some(*rank) != lost) else { return };
             if Instant::now() > until {
-                tracing::warn!(rank = %first, "a peer has not read what was sent to it: it may lose the end");
+                later!(WARN, rank = %first, "a peer has not read what was sent to it: it may lose the end");
                 return;
             }
             std::thread::sleep(LINGER_STEP);

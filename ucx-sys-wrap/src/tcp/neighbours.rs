@@ -6,6 +6,7 @@ use super::{SWEEP_EVERY, SWEEP_LINKED_EVERY, Tcp};
 use crate::link::Links;
 use crate::shm::Neighbourhood;
 use crate::tick::tick;
+use crate::told::later;
 use crate::{Error, Failure, Rank, Result};
 
 impl Tcp {
@@ -60,7 +61,8 @@ impl Tcp {
     #[inline]
     pub(super) fn judge_link(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
         turn.unwrap_or_else(|(peer, error)| {
-            tracing::info!(%error, "closing the transport");
+            let told = error.clone();
+            later!(INFO, error = %told, "closing the transport");
             self.close_for(Failure::PeerLost(peer), error);
             true
         })

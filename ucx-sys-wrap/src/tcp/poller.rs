@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::connection::Connection;
 use super::{MANY, Tcp};
 use crate::process::PeerProcess;
+use crate::told::later;
 use crate::{Error, Result};
 
 /// Events that are taken from the kernel at once.
@@ -119,7 +120,7 @@ impl Poller {
         match done {
             Ok(()) => wire.interest = wanted,
             // Nobody sleeps longer than some milliseconds on it.
-            Err(error) => tracing::error!(%error, index, "can't watch a socket"),
+            Err(error) => later!(ERROR, %error, index, "can't watch a socket"),
         }
     }
 
@@ -174,7 +175,7 @@ impl Poller {
             }
             Err(Errno::INTR) => Ready::new(),
             Err(error) => {
-                tracing::error!(%error, "epoll failed");
+                later!(ERROR, %error, "epoll failed");
                 Ready::new()
             }
         }

@@ -17,6 +17,7 @@ use super::library::Quiet;
 use super::payload::Offer;
 use super::requests::Requests;
 use super::tuning::Tuning;
+use crate::told::later;
 use crate::{Error, Rank, Result};
 
 /// Whether UCX sends a payload at once or only offers it.
@@ -463,7 +464,7 @@ impl Drop for Engine {
 /// error that nobody hears UCX takes for fatal: it would end the process when a peer dies whose memory is
 /// being read.
 unsafe extern "C" fn endpoint_failed(_: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
-    tracing::debug!(status = status.0, "UCX has lost an endpoint");
+    later!(DEBUG, status = status.0, "UCX has lost an endpoint");
 }
 
 /// Takes down what a call returned; its callback may have come before.

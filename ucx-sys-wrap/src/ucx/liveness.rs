@@ -33,6 +33,7 @@ use super::peer_process::{Process, forget};
 use super::word::{Closed, Token};
 use crate::bootstrap::Ports;
 use crate::process::PeerProcess;
+use crate::told::later;
 use crate::{Error, Failure, Rank, Result};
 
 /// How long a failing rank tries to reach peers whose kernels do not answer at once.
@@ -190,7 +191,7 @@ impl Liveness {
             }
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => Some(News::Gone(rank)),
             Err(error) => {
-                tracing::debug!(%rank, %error, "can't watch a peer now");
+                later!(DEBUG, %rank, %error, "can't watch a peer now");
                 None
             }
         }
@@ -219,7 +220,7 @@ impl Liveness {
             Ok(count) => count,
             Err(Errno::INTR) => 0,
             Err(error) => {
-                tracing::error!(%error, "epoll failed");
+                later!(ERROR, %error, "epoll failed");
                 0
             }
         };
@@ -253,7 +254,7 @@ impl Liveness {
                     continue;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "can't take a control connection now");
+                    later!(DEBUG, %error, "can't take a control connection now");
                     self.listen(false);
                     break;
                 }
@@ -285,7 +286,7 @@ impl Liveness {
         self.deaf_until = if is_ready { None } else { Some(Instant::now() + DEAF) };
         let events = if is_ready { EventFlags::IN } else { EventFlags::empty() };
         if let Err(error) = epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
-            tracing::error!(%error, "can't change how the control listener is watched");
+            later!(ERROR, %error, "can't change how the control listener is watched");
         }
     }
 
@@ -411,7 +412,7 @@ impl Liveness {
     /// for ever.
     pub(super) fn hang_up(&self) {
         if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
-            tracing::debug!(%error, "can't close the control listener");
+            later!(DEBUG, %error, "can't close the control listener");
         }
     }
 

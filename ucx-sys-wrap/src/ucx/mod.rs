@@ -95,6 +95,7 @@ pub use library::{Report, available};
 use crate::boot;
 use crate::bootstrap::{Ports, rdma_devices};
 use crate::link::Links;
+use crate::told::later;
 use crate::transport::Transport;
 use crate::{Error, Failure, MAX_WORLD_SIZE, Owner, Rank, Result};
 use card::Card;
@@ -472,7 +473,7 @@ impl Drop for Ucx {
         }
         self.engine.close_endpoints(FLUSH_PATIENCE);
         if let Err(error) = self.word.write(Closed::Left) {
-            tracing::warn!(%error, "can't say goodbye");
+            later!(WARN, %error, "can't say goodbye");
         }
         self.liveness.answer(Closed::Left);
         self.liveness.hang_up();

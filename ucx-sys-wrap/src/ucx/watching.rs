@@ -6,6 +6,7 @@ use super::liveness::News;
 use super::word::Closed;
 use super::{Closing, FLUSH_PATIENCE, LOOK_EVERY, Ucx};
 use crate::link::Links;
+use crate::told::later;
 use crate::transport::Transport;
 use crate::{Error, Failure, Rank};
 
@@ -46,7 +47,8 @@ impl Ucx {
         if self.closed.is_some() {
             return;
         }
-        tracing::info!(%peer, %error, "closing the transport");
+        let told = error.clone();
+        later!(INFO, %peer, error = %told, "closing the transport");
         let is_lost = matches!(error, Error::PeerLost { .. });
         match self.liveness.look().filter(|_| is_lost).or_else(|| self.read_word(peer)) {
             Some(News::Failed(cause)) => self.close_for(Some(cause), cause.into()),
@@ -156,7 +158,7 @@ impl Ucx {
         let lost = match news {
             None => return false,
             Some(News::Failed(cause)) => {
-                tracing::info!(?cause, "a peer reports a failure");
+                later!(INFO, ?cause, "a peer reports a failure");
                 self.close_for(Some(cause), cause.into());
                 return true;
             }
@@ -185,7 +187,7 @@ impl Ucx {
             }
             return false;
         }
-        tracing::info!(rank = %lost, ?cause, "a peer is gone");
+        later!(INFO, rank = %lost, ?cause, "a peer is gone");
         self.close_for(Some(cause), cause.into());
         true
     }
@@ -253,9 +255,8 @@ impl Ucx {
         self.closed = Some(Closing { error: error.clone(), cause, told });
         self.has_moved = true;
         if let Err(error) = self.word.write(told) {
-            // First: a listener to events may panic.
             self.can_be_quiet = false;
-            tracing::error!(%error, "memory lent to peers can't be taken back");
+            later!(ERROR, %error, "memory lent to peers can't be taken back");
         }
         self.liveness.tell_all(told);
         if self.can_be_quiet {
