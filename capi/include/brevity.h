@@ -133,9 +133,17 @@ int32_t brv_group_size(const brv_group *group);
  * freed. */
 const char *brv_group_transport(const brv_group *group);
 
-/* Closes the group on all ranks: pending and later calls fail there with BRV_ERR_ABORTED naming this rank, in
- * a group of one as well. Does not wait for them. The group must still be freed. May be called while another
- * thread is in a call on the group. */
+/* Closes the group on all ranks: pending and later calls fail, here and there, with BRV_ERR_ABORTED naming this rank,
+ * in a group of one as well. The group must still be freed. May be called while another thread is in a call on the
+ * group.
+ *
+ * Async-signal-safe, if group is not NULL: a signal handler may call it whatever its thread is doing, also in the
+ * middle of a call on the group. It takes no lock, allocates nothing, and sets no error text.
+ *
+ * Peers are told at once: by the call that is using the group, when it goes on, else by a thread of the group's own,
+ * which sleeps until then. Waits for that, for 100 ms at most, so that the caller may then exit. Not promised: that
+ * peers have been told when this returns in a handler that has interrupted a call, nor that they are told at all if
+ * the process ends before that call goes on; they then find this rank lost. Does not wait for what peers do. */
 brv_status brv_group_abort(brv_group *group);
 
 /* Frees a group; does nothing if group is NULL. Exchanges, and feedbacks that were used with it, keep its

@@ -104,7 +104,8 @@ pub unsafe extern "C" fn brv_group_transport(group: *const brv_group) -> *const 
     guard_value(c"".as_ptr(), || Ok(unsafe { group_of(group) }?.0.transport.as_ptr()))
 }
 
-/// Closes the group on all ranks.
+/// Closes the group on all ranks. Async-signal-safe with a live group: [`Group::abort`] is, and nothing else is
+/// done here.
 ///
 /// # Safety
 /// `group` is NULL or a live group.

@@ -181,6 +181,11 @@ pub trait Transport: Send + sealed::Sealed {
         let _ = is_library_there;
     }
 
+    /// Whether the clock is virtual: nothing happens between two turns, and other threads have no business here.
+    fn is_simulated(&self) -> bool {
+        false
+    }
+
     /// What was sent, received and copied.
     fn statistics(&self) -> Statistics;
 

@@ -27,12 +27,24 @@ fn launch_over(
     arguments: &[&str],
     world_size: u32,
 ) -> Vec<String> {
+    let shared_memory = if transport == Choice::Ucx { "0" } else { "1" };
+    let variables = [("BREVITY_PROGRESS_THREAD", "1"), ("BREVITY_SHARED_MEMORY", shared_memory)];
+    launch_with(&variables, transport, stage, program, arguments, world_size)
+}
+
+fn launch_with(
+    variables: &[(&str, &str)],
+    transport: Choice,
+    stage: &Stage,
+    program: &Path,
+    arguments: &[&str],
+    world_size: u32,
+) -> Vec<String> {
     let output = stage.path().join("output");
     let mut words: Vec<OsString> = vec!["-c".into(), REDIRECTED.into(), program.into()];
     words.extend(arguments.iter().map(OsString::from));
-    let launch = Launch::new("sh", words).ranks(world_size).transport(transport);
-    let launch = launch.env("BREVITY_PROGRESS_THREAD", "1").env("BREVITY_TIMEOUT", "60");
-    let launch = if transport == Choice::Ucx { launch.env("BREVITY_SHARED_MEMORY", "0") } else { launch };
+    let launch = Launch::new("sh", words).ranks(world_size).transport(transport).env("BREVITY_TIMEOUT", "60");
+    let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
     let job = launch.env("OUTPUT", &output).spawn().unwrap();
     let processes = job.process_ids();
     let waiter = std::thread::spawn(move || job.wait().unwrap());
@@ -117,6 +129,33 @@ fn ranks_that_disagree_find_out() {
 #[test]
 fn an_abort_reaches_all_ranks() {
     succeeds("closed.c", &[2, 4], &["abort"]);
+}
+
+/// With and without shared memory and the progress thread.
+fn in_all_ways(stage: &Stage, program: &Path, arguments: &[&str]) {
+    for (shared_memory, progress_thread) in [("1", "0"), ("0", "0"), ("0", "1")] {
+        let variables =
+            [("BREVITY_SHARED_MEMORY", shared_memory), ("BREVITY_PROGRESS_THREAD", progress_thread)];
+        launch_with(&variables, Choice::Tcp, stage, program, arguments, 2);
+    }
+}
+
+#[test]
+fn a_signal_handler_may_abort_the_call_that_it_interrupts() {
+    let stage = Stage::new();
+    let program = stage.compile_plain("abort_in_handler.c");
+    for repetition in 0..20 {
+        in_all_ways(&stage, &program, &[&(1000 + 977 * repetition).to_string()]);
+    }
+}
+
+#[test]
+fn an_abort_outside_of_calls_reaches_all_ranks() {
+    let stage = Stage::new();
+    let program = stage.compile_plain("abort_and_exit.c");
+    for way in ["sleeps", "exits"] {
+        in_all_ways(&stage, &program, &[way]);
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A blocking call is polled on the calling thread until it is done ([`Engine::run`]). A non-blocking call is
 //! a task that owns its buffers ([`Engine::spawn`]); whoever turns the engine, for whatever reason, moves all
-//! tasks. There is no global state, and no thread but the one that may be asked for ([`ProgressThread`]).
+//! tasks. There is no global state, and one thread at most ([`EngineThread`]): it carries out aborts, sleeps
+//! otherwise, and moves the tasks where that was asked for.
 
 mod deadline;
 mod handle;
@@ -26,7 +27,7 @@ use ucx_sys_wrap::shm::Neighbourhood;
 pub use handle::Handle;
 pub use join::join;
 pub use sleep::Sleep;
-pub use thread::ProgressThread;
+pub use thread::EngineThread;
 
 use deadline::Deadline;
 use handle::Spawned;
@@ -35,6 +36,13 @@ use wait::{Processor, SPINS, Waiter};
 
 /// Turns of a waiting call between two looks at the clock while it does not sleep.
 const TURNS_PER_CLOCK: u32 = 16;
+
+/// How long an abort waits for the engine's thread. The thread needs some microseconds, unless it waits for a
+/// lock that a signal handler's thread holds.
+const ABORT_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The same where a thread is in the transport: in vain if it is the one that a signal handler has interrupted.
+const ABORT_PATIENCE_INSIDE: Duration = Duration::from_millis(2);
 
 /// Moves the collectives of one transport.
 pub struct Engine {
@@ -48,7 +56,7 @@ pub struct Engine {
     processor: Processor,
     neighbourhood: Option<Arc<Neighbourhood>>,
     course: Arc<Course>,
-    /// What wakes the progress thread, where there is one.
+    /// What wakes the engine's thread, where there is one.
     alarm: OnceLock<Arc<Alarm>>,
     /// What outsiders sleep on, once one has.
     pollable: OnceLock<Arc<Pollable>>,
@@ -232,11 +240,32 @@ impl Engine {
         } else {
             self.background_count.fetch_add(1, Ordering::Relaxed);
             self.started.lock().push(Box::new(spawned));
-            if let Some(alarm) = self.alarm.get() {
+            if let Some(alarm) = self.mover() {
                 alarm.wake();
             }
         }
         handle
+    }
+
+    /// What wakes a thread that moves tasks.
+    #[inline]
+    fn mover(&self) -> Option<&Alarm> {
+        self.alarm.get().map(|alarm| &**alarm).filter(|alarm| alarm.moves_tasks)
+    }
+
+    /// Closes the transport on all ranks, from anywhere: also from a signal handler that has interrupted one of
+    /// the engine's own calls.
+    ///
+    /// The abort is carried out by the next turn of the engine, by whomever: a blocked call of any thread, or
+    /// the engine's thread, which this wakes. Without that thread (a rank alone, a simulated network), and where
+    /// nobody turns the engine, the next call or the engine's end does it. Waits a little until it is done.
+    pub fn abort(&self) {
+        let is_in_use = self.port.request_abort();
+        self.course.is_closed.store(true, Ordering::Relaxed);
+        if let Some(alarm) = self.alarm.get() {
+            alarm.call();
+            self.port.await_abort(if is_in_use { ABORT_PATIENCE_INSIDE } else { ABORT_PATIENCE });
+        }
     }
 
     /// Moves the transport and every task once, without blocking. Says whether anything happened.

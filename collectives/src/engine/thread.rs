@@ -1,8 +1,9 @@
-//! A thread that turns the engine while non-blocking calls are pending and nobody else does.
+//! The engine's thread: carries out aborts, and turns the engine while non-blocking calls are pending and nobody
+//! else does, where that was asked for.
 //!
-//! It exists only where it was asked for. With nothing pending, or while a blocking call turns the engine, it
-//! sleeps on a bell of its own, which is rung when a call is started and when a blocking call leaves others
-//! behind.
+//! It sleeps on a bell of its own, which an abort rings. A thread that moves tasks is also woken when a call is
+//! started and when a blocking call leaves others behind; it sleeps while nothing is pending and while a blocking
+//! call turns the engine.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -17,15 +18,21 @@ use ucx_sys_wrap::shm::Bell;
 use super::Engine;
 use super::sleep::Sleep;
 
-/// The name of every such thread; the kernel has room for 15 bytes.
-const NAME: &str = "brv-progress";
+/// The names of threads that move tasks and of the others; the kernel has room for 15 bytes.
+const MOVER: &str = "brv-progress";
+const WATCHER: &str = "brv-abort";
+
+/// Enough for what an abort does: threads that move tasks run the bodies of calls.
+const WATCHER_STACK_BYTES: usize = 256 << 10;
 
 /// How long to go on turning after something has moved. Short, because the application computes meanwhile.
 const PATIENCE: Duration = Duration::from_micros(20);
 
-/// What a progress thread and those who use its engine share.
+/// What an engine's thread and those who use the engine share.
 pub(super) struct Alarm {
     bell: Bell,
+    /// Whether the thread turns the engine for non-blocking calls.
+    pub(super) moves_tasks: bool,
     /// Whether the thread sleeps or is about to.
     is_asleep: AtomicBool,
     /// Blocked calls, which turn the engine themselves.
@@ -34,7 +41,7 @@ pub(super) struct Alarm {
 }
 
 /// The thread; it ends when this is dropped.
-pub struct ProgressThread {
+pub struct EngineThread {
     alarm: Arc<Alarm>,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,24 +52,30 @@ pub(super) struct Blocked<'engine> {
     alarm: &'engine Alarm,
 }
 
-impl ProgressThread {
-    /// Starts the thread of `engine`, which has none yet. It does not keep the engine.
+impl EngineThread {
+    /// Starts the thread of `engine`, which has none yet. It does not keep the engine. `moves_tasks` says whether
+    /// it turns the engine while non-blocking calls are pending.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no descriptor or thread left.
-    pub fn start(engine: &Arc<Engine>) -> Result<Self, Error> {
+    pub fn start(engine: &Arc<Engine>, moves_tasks: bool) -> Result<Self, Error> {
         let (is_asleep, blocked, has_ended) = Default::default();
-        let alarm = Arc::new(Alarm { bell: Bell::new()?, is_asleep, blocked, has_ended });
+        let alarm = Arc::new(Alarm { bell: Bell::new()?, moves_tasks, is_asleep, blocked, has_ended });
         let (shared, weak) = (Arc::clone(&alarm), Arc::downgrade(engine));
-        let thread = thread::Builder::new().name(NAME.to_owned()).spawn(move || shared.serve(&weak));
-        let thread = thread.map_err(|error| Error::system("can't start the progress thread", error))?;
+        let builder = if moves_tasks {
+            thread::Builder::new().name(MOVER.to_owned())
+        } else {
+            thread::Builder::new().name(WATCHER.to_owned()).stack_size(WATCHER_STACK_BYTES)
+        };
+        let thread = builder.spawn(move || shared.serve(&weak));
+        let thread = thread.map_err(|error| Error::system("can't start the engine's thread", error))?;
         // Nothing is pending yet, so nobody has missed it.
         engine.alarm.get_or_init(|| Arc::clone(&alarm));
         Ok(Self { alarm, thread: Some(thread) })
     }
 }
 
-impl Drop for ProgressThread {
+impl Drop for EngineThread {
     /// The thread has ended after this, unless a call that has just ended there took the group with it.
     fn drop(&mut self) {
         self.alarm.has_ended.store(true, Ordering::Relaxed);
@@ -86,10 +99,18 @@ impl Alarm {
         }
     }
 
+    /// Rings, whether the thread sleeps or not. Async-signal-safe: one system call.
+    pub(super) fn call(&self) {
+        self.bell.ring();
+    }
+
     /// The thread's life.
     fn serve(&self, engine: &Weak<Engine>) {
         let mut since = None;
         while let Some(engine) = self.look(engine) {
+            if engine.port.is_abort_wanted() {
+                engine.port.progress();
+            }
             if self.is_wanted(&engine) {
                 if engine.turn() {
                     since = None;
@@ -118,7 +139,7 @@ impl Alarm {
 
     /// Whether there is something to turn for, and nobody else who does.
     fn is_wanted(&self, engine: &Engine) -> bool {
-        engine.has_background() && self.blocked.load(Ordering::Relaxed) == 0
+        self.moves_tasks && engine.has_background() && self.blocked.load(Ordering::Relaxed) == 0
     }
 
     /// From now on whoever changes something rings. Everything must be looked at once more after this.
@@ -130,7 +151,7 @@ impl Alarm {
 
     /// What to sleep on, without the engine.
     fn prepare(&self, engine: Arc<Engine>) -> Prepared {
-        if self.has_ended.load(Ordering::Relaxed) {
+        if self.has_ended.load(Ordering::Relaxed) || engine.port.is_abort_wanted() {
             return Prepared::Awake;
         }
         if !self.is_wanted(&engine) {
@@ -153,7 +174,7 @@ enum Prepared {
 impl<'engine> Blocked<'engine> {
     /// `None` where there is no thread to tell.
     pub(super) fn begin(engine: &'engine Engine) -> Option<Self> {
-        let alarm = engine.alarm.get()?;
+        let alarm = engine.mover()?;
         alarm.blocked.fetch_add(1, Ordering::Relaxed);
         Some(Self { engine, alarm })
     }

@@ -19,7 +19,7 @@ use ucx_sys_wrap::{Owner, Signature, Statistics, Transport};
 
 use crate::call::{Call, Identity, Shared};
 use crate::description::Description;
-use crate::engine::{Engine, Handle, ProgressThread, Sleep};
+use crate::engine::{Engine, EngineThread, Handle, Sleep};
 use crate::error::{Error, Result};
 use crate::host::Host;
 
@@ -37,7 +37,7 @@ pub struct Group(Arc<Inner>);
 
 struct Inner {
     /// Ends before anything else does.
-    thread: Option<ProgressThread>,
+    thread: Option<EngineThread>,
     owner: Owner,
     engine: Arc<Engine>,
     settings: Settings,
@@ -72,7 +72,7 @@ impl Group {
     /// The group of all ranks of a job that was joined.
     ///
     /// # Panics
-    /// When the system has no thread left and the settings ask for one, as [`std::thread::spawn`] does.
+    /// When the system has no thread or descriptor left, as [`std::thread::spawn`] does.
     #[must_use]
     pub fn opened(opened: Opened, settings: Settings) -> Self {
         Self::try_opened(opened, settings).unwrap_or_else(|error| panic!("{error}"))
@@ -81,7 +81,7 @@ impl Group {
     /// As [`opened`](Self::opened).
     ///
     /// # Errors
-    /// When the system has no thread left and the settings ask for one.
+    /// When the system has no thread or descriptor left.
     pub(crate) fn try_opened(opened: Opened, settings: Settings) -> Result<Self> {
         let Opened { transport, neighbourhood, is_crowded } = opened;
         let port = Port::new(transport);
@@ -90,7 +90,9 @@ impl Group {
             .as_ref()
             .and_then(|all| Host::new(all, port.world_size(), &settings.cost, engine.course()))
             .map(Arc::new);
-        let thread = settings.progress_thread.then(|| ProgressThread::start(&engine)).transpose();
+        // A rank alone has nobody to tell of an abort; a simulated network has no room for another thread.
+        let is_needed = settings.progress_thread || (port.world_size() > 1 && !port.is_simulated());
+        let thread = is_needed.then(|| EngineThread::start(&engine, settings.progress_thread)).transpose();
         let thread = thread.map_err(Error::Transport)?;
         let sequence = AtomicU32::new(0);
         Ok(Self(Arc::new(Inner {
@@ -157,11 +159,20 @@ impl Group {
         &self.0.engine
     }
 
-    /// Closes the group on all ranks: their pending and later calls fail with [`Error::Aborted`] naming this
-    /// rank.
+    /// Closes the group on all ranks: pending and later calls, here and there, fail with [`Error::Aborted`]
+    /// naming this rank.
+    ///
+    /// Async-signal-safe: a signal handler may call it whatever its thread is doing, also in the middle of a call
+    /// on this group. It takes no lock, allocates nothing and panics never.
+    ///
+    /// Peers are told at once: by the call that is using the transport, at its next turn (within 10 ms if it
+    /// sleeps), else by the group's own thread, which sleeps until then. This waits for it, for 100 ms at most (2
+    /// ms while a thread is in the transport), so that an ordinary caller may exit or never call again. Not
+    /// promised: that peers have been told when this returns in a handler that has interrupted a call, nor that
+    /// they are told at all if the process ends before that call goes on; they then find this rank lost. In a
+    /// simulation peers are told at this rank's next turn or call, or when it drops the group.
     pub fn abort(&self) {
-        self.port().abort();
-        self.0.engine.course().is_closed.store(true, Ordering::Relaxed);
+        self.0.engine.abort();
     }
 
     /// Moves the transport and all non-blocking calls once, without blocking. Says whether anything happened.

@@ -1,13 +1,15 @@
 //! The same faults between ranks of one process: on the simulated network, in virtual time, and between
 //! threads.
 
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use brevity::collectives::{Description, Error, Operation};
 use brevity::transport::Rank;
 use brevity::transport::sim::{Cluster, Fault, Links, run};
 use brevity::{Group, Reduction, Settings};
-use brevity_tests::on_local;
+use brevity_testing::Wire;
+use brevity_tests::{on_groups, on_local};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const AT: Duration = Duration::from_millis(40);
@@ -80,4 +82,67 @@ fn an_abort_ends_all_calls_between_threads() {
             assert!(matches!(result, Err(Error::Aborted { rank: Rank(3) })), "rank {rank}: {results:?}");
         }
     }
+}
+
+/// Outside of calls, by a rank that never calls again; in a call that sleeps, by another thread.
+#[test]
+fn an_abort_reaches_peers_whatever_the_rank_is_doing() {
+    for (wire, is_in_call) in Wire::ALL.into_iter().flat_map(|wire| [(wire, false), (wire, true)]) {
+        if !wire.is_here() {
+            continue;
+        }
+        let groups = wire.world(3).into_iter().map(|transport| Group::new(transport, Settings::default()));
+        let names = Arc::new(Barrier::new(3));
+        let errors = on_groups(groups.collect(), move |group| {
+            group.barrier().unwrap();
+            let receive = |from: u32| {
+                let description = Description::new(Operation::MESSAGE, 0, 0);
+                group.run(description, async |call| call.recv(from, 0, vec![0u8; 100]).await.map(drop))
+            };
+            let result = match (group.rank(), is_in_call) {
+                (2, true) => {
+                    let other = group.clone();
+                    let aborter = std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(50));
+                        other.abort();
+                    });
+                    let received = receive(0);
+                    aborter.join().unwrap();
+                    received
+                }
+                (2, false) => {
+                    group.abort();
+                    Err(Error::Aborted { rank: Rank(2) })
+                }
+                _ => receive(2),
+            };
+            // Rank 2 keeps its group, and does nothing, until the others have heard.
+            names.wait();
+            result
+        });
+        for (rank, result) in errors.iter().enumerate() {
+            let is_named = matches!(result, Err(Error::Aborted { rank: Rank(2) }));
+            assert!(is_named, "{wire:?}, in a call: {is_in_call}, rank {rank}: {result:?}");
+        }
+    }
+}
+
+/// Nobody turns a simulated rank but itself: its abort is told by the end of its group at the latest.
+#[test]
+fn an_abort_before_the_end_is_told_on_the_simulator() {
+    let errors = run(Cluster::new(3, Links::new(0.436e-3, 9e-9)), |transport| {
+        let group = Group::new(transport, Settings { timeout: TIMEOUT, ..Settings::default() });
+        async move {
+            if group.rank() == 1 {
+                group.abort();
+                return None;
+            }
+            group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).await.1.err()
+        }
+    });
+    let errors = errors.unwrap();
+    assert!(
+        [0, 2].iter().all(|rank| matches!(errors[*rank], Some(Error::Aborted { rank: Rank(1) }))),
+        "{errors:?}"
+    );
 }

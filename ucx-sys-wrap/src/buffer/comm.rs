@@ -121,6 +121,7 @@ impl Turn<'_> {
 
     #[inline]
     fn go(&mut self) {
+        self.port.heed_abort();
         if self.port.is_wanted() {
             self.inside.take().into_iter().for_each(Port::hand_over);
         }

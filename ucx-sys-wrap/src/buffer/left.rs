@@ -85,12 +85,13 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        if !self.enter().has_left() {
+        if !self.enter().has_left() && !self.is_abort_wanted() {
             return;
         }
         // As the transport, which goes next: without its library nothing can be ended.
         let inside = exiting::enter();
         if inside.is_some() && self.is_own() {
+            self.heed_abort();
             self.end_all_left();
         }
         let inner = self.enter();

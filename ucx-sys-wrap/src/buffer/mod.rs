@@ -15,6 +15,7 @@
 //! the scope ends it before `'env` does.
 #![allow(unsafe_code)]
 
+mod abort;
 mod chunk;
 mod comm;
 mod lease;

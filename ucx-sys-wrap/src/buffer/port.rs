@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
+use super::abort::AbortRequest;
 use super::left::Left;
 use crate::pollable::wait_for;
 use crate::told::{self, TellLast};
@@ -31,6 +32,7 @@ pub struct Port {
     inner: ReentrantMutex<Inner>,
     /// Threads that wait to enter.
     waiting: AtomicU32,
+    pub(super) abort: AbortRequest,
     owner: Owner,
     name: &'static str,
     rank: Rank,
@@ -104,6 +106,7 @@ impl Port {
         let port = Arc::new(Self {
             inner,
             waiting: AtomicU32::new(0),
+            abort: AbortRequest::default(),
             owner: Owner::here(),
             name,
             rank,
@@ -135,6 +138,12 @@ impl Port {
         self.name
     }
 
+    /// Whether the transport is that of a simulated network; see [`Transport::is_simulated`].
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.enter().transport.borrow().is_simulated()
+    }
+
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
@@ -156,6 +165,7 @@ impl Port {
     /// Moves bytes, without blocking except for another thread that is inside. Says whether anything
     /// happened.
     pub fn progress(&self) -> bool {
+        self.heed_abort();
         let inside = self.enter();
         let moved = inside.transport.borrow_mut().progress();
         let has_left = inside.has_left();
@@ -182,6 +192,7 @@ impl Port {
     /// Why the transport is closed, once it is.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
+        self.heed_abort();
         self.enter().transport.borrow().failure()
     }
 
@@ -197,7 +208,8 @@ impl Port {
         told::tell();
     }
 
-    /// Closes the transport on purpose, on all ranks.
+    /// Closes the transport on purpose, on all ranks. Not for signal handlers: see
+    /// [`request_abort`](Self::request_abort).
     pub fn abort(&self) {
         self.enter().transport.borrow_mut().fail(Failure::Aborted(self.rank));
         told::tell();
@@ -250,6 +262,11 @@ impl Port {
         self.enter()
     }
 
+    /// Whether a thread is inside.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.inner.is_locked()
+    }
+
     /// Whether another thread waits to enter.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {
@@ -263,6 +280,7 @@ impl Port {
     }
 
     pub(super) fn open_scope(&self) -> usize {
+        self.heed_abort();
         self.enter().scopes.borrow_mut().open()
     }
 

@@ -196,6 +196,10 @@ impl Transport for Sim {
     }
 
     /// Nobody can sleep while the clock stands still.
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         None
     }
