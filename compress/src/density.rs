@@ -1,6 +1,6 @@
 //! The share of entries that is kept.
 
-use crate::Error;
+use crate::{Error, in_standard_float_mode};
 
 /// A share of entries: more than 0, at most 1.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
@@ -25,10 +25,12 @@ impl Density {
         self.0
     }
 
-    /// How many of `n` entries are kept: `share * n` rounded up, at least one when there is one.
+    /// How many of `n` entries are kept: `share * n` rounded up, at least one when there is one. The same
+    /// number whatever the thread's floating-point mode is.
     pub fn entries(self, n: usize) -> usize {
         // The product is rounded, so a share that "is" k/n may land one above k; the clamp keeps it in range.
-        ((self.0 * n as f64).ceil() as usize).clamp(usize::from(n > 0), n)
+        let product = in_standard_float_mode(|| (self.0 * n as f64).ceil() as usize);
+        product.clamp(usize::from(n > 0), n)
     }
 }
 

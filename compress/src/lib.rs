@@ -4,6 +4,12 @@
 //! inputs alone, never on timing, thread count or the CPU's instruction set, so that ranks which
 //! start from the same bits end with the same bits.
 //!
+//! That holds for threads in the standard floating-point mode, which programs start in. What is called here
+//! computes in the mode of the calling thread: a thread that may have another one calls what must have the
+//! same bits on all ranks (merging, decoding, orthonormalising, reconstructing, averaging) inside
+//! [`in_standard_float_mode`]. The collectives of Brevity do that by themselves. What one rank decides for
+//! itself and sends (selection, residuals, codes) may be computed in any mode.
+//!
 //! - [`select`]: the `k` entries of largest magnitude of a dense vector or of a list, also while a gradient
 //!   is added to it; other rules of what is sent.
 //! - [`SparseVec`], [`SparseView`]: indices and values of the entries that are kept.
@@ -55,6 +61,10 @@ pub mod state;
 
 pub use density::Density;
 pub use error::Error;
+pub use simd::float_mode::in_standard_float_mode;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use simd::float_mode::testing as float_modes;
 pub use sparse::{SparseVec, SparseView};
 
 /// The instruction set that kernels run on here: `scalar`, `avx2`, `avx512` or `neon`. All give the same

@@ -6,7 +6,7 @@
 //! last bit could differ by an entry between ranks.
 
 use crate::state::{Reader, State, Writer};
-use crate::{Density, Error};
+use crate::{Density, Error, in_standard_float_mode};
 
 /// Density by period: a function of the period alone.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,7 +94,7 @@ impl Schedule {
             return self.target;
         }
         let (rho, done) = (self.target.share(), period + 1);
-        match &self.warm_up {
+        in_standard_float_mode(|| match &self.warm_up {
             WarmUp::Exponential { periods } => {
                 Density::within(power(root(rho, u64::from(*periods) + 1), done))
             }
@@ -103,7 +103,7 @@ impl Schedule {
                 Density::within(1.0 - (1.0 - rho) * share)
             }
             WarmUp::Listed(densities) => densities[period as usize],
-        }
+        })
     }
 
     /// The density of a step, where a period is `steps` of them; 0 counts as 1.

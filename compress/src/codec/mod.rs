@@ -9,7 +9,8 @@
 //!
 //! All sizes are known after one pass over the indices, so the smallest is taken without being tried. The
 //! message is described byte by byte in `docs/compression.md`. [`decode`] believes nothing: what comes out is
-//! a sparse vector with rising indices and finite values, or an error.
+//! a sparse vector with rising indices and finite values, or an error. Ranks that are to have the same bits
+//! decode inside [`in_standard_float_mode`](crate::in_standard_float_mode).
 //!
 //! ```
 //! use brevity_compress::codec::{Choice, Encoder, Plain, decode};

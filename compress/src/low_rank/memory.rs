@@ -1,12 +1,12 @@
 //! Error feedback of one matrix, with the subtraction put off.
 
 use super::{LowRank, Workspace, check_product, check_shape};
-use crate::Error;
 use crate::bits::check_finite;
 use crate::dense::{Element, first_infinite_sum, take_out};
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Accumulation, Product, Shape, Tile, Tiles};
 use crate::state::{Reader, State, Writer};
+use crate::{Error, in_standard_float_mode};
 
 /// What one matrix has not delivered on this rank: `M`, from which factors of the last step may still have to
 /// be subtracted.
@@ -117,12 +117,14 @@ impl ErrorMemory {
         &self.m
     }
 
-    /// What [`materialise`](Self::materialise) would leave, as a copy.
+    /// What [`materialise`](Self::materialise) would leave in the standard floating-point mode, as a copy.
     pub fn residual(&self) -> Vec<f32> {
         let mut residual = self.m.clone();
         if self.is_pending {
             let (product, mut workspace) = (Product { p: &self.p, q: &self.q }, Workspace::default());
-            kernels::add_product(Level::best(), &mut residual, product, -1.0, self.shape, &mut workspace);
+            in_standard_float_mode(|| {
+                kernels::add_product(Level::best(), &mut residual, product, -1.0, self.shape, &mut workspace)
+            });
         }
         residual
     }

@@ -19,7 +19,8 @@
 //! To compare with there are [`UnbiasedLowRank`] and, with the feature `svd`, the compressors in `spectral`.
 //!
 //! Ranks stay together if they start from one seed and go through the same steps: `Q` and the generator for
-//! redrawn columns are then the same bits everywhere.
+//! redrawn columns are then the same bits everywhere. Threads that may have another floating-point mode go
+//! through the steps inside [`in_standard_float_mode`](crate::in_standard_float_mode).
 //!
 //! ```
 //! use brevity_compress::low_rank::{Batch, ErrorRule, Factors, LowRank, PowerSgd};

@@ -1,12 +1,12 @@
 //! The state of one matrix, and its phases.
 
 use super::{Workspace, check_product, check_shape, orthonormalise};
-use crate::Error;
 use crate::bits::{check_finite, largest_finite};
 use crate::generator::Generator;
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
 use crate::state::{Reader, State, Writer};
+use crate::{Error, in_standard_float_mode};
 
 /// The state of one matrix between steps: its shape, `Q`, and the generator shared by all ranks.
 #[derive(Debug, Clone)]
@@ -34,10 +34,11 @@ impl LowRank {
         Ok(state)
     }
 
-    /// Forgets the warm start: `Q` and the generator are as they were when it was made.
+    /// Forgets the warm start: `Q` and the generator are as they were when it was made, whatever the thread's
+    /// floating-point mode is.
     pub fn restart(&mut self) {
         self.generator = Generator::new(self.seed);
-        self.generator.fill_normal(&mut self.q);
+        in_standard_float_mode(|| self.generator.fill_normal(&mut self.q));
     }
 
     /// Goes on from a saved [`q`](Self::q) and [`generator`](Self::generator).
@@ -218,10 +219,10 @@ impl State for LowRank {
 
 /// Whether the two factors are smaller than the matrix by more than `min_compression`:
 /// `(rows + cols) * r < rows * cols / min_compression`, with `r` lowered to `min(rows, cols)`.
-/// PowerSGD takes 2.
+/// PowerSGD takes 2. The same answer whatever the thread's floating-point mode is.
 pub fn worth_it(rows: usize, cols: usize, rank: usize, min_compression: f64) -> bool {
     let (rank, rows, cols) = (rank.min(rows).min(cols) as f64, rows as f64, cols as f64);
-    (rows + cols) * rank * min_compression < rows * cols
+    in_standard_float_mode(|| (rows + cols) * rank * min_compression < rows * cols)
 }
 
 /// `1 / 2^e` for a `magnitude` of `2^e` up to `2^(e + 1)`; 1 for zero.

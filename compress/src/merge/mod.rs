@@ -1,7 +1,8 @@
 //! Sums of sparse vectors.
 //!
 //! Every sum is checked: one that is not finite is an error, never an entry. Entries that cancel to
-//! exactly zero are dropped. The order of additions depends on the order of the arguments alone.
+//! exactly zero are dropped. The order of additions depends on the order of the arguments alone. Ranks that
+//! are to have the same bits merge inside [`in_standard_float_mode`](crate::in_standard_float_mode).
 
 mod cut;
 

@@ -11,6 +11,7 @@ mod close_up;
 pub(crate) mod codes;
 mod columns;
 pub(crate) mod dense;
+pub mod float_mode;
 pub(crate) mod half;
 mod lanes;
 mod level;
