@@ -22,8 +22,9 @@
  *             do nothing; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1,
  *             -1 and "". Pointers must be aligned for their type.
  * Results     brv_all_reduce, brv_gtopk_all_reduce, brv_low_rank_all_reduce and brv_exchange_average give the
- *             same bits on every rank. Where brv_all_reduce adds NaN the sum is NaN on every rank, but of
- *             which bits is left to the processor.
+ *             same bits on every rank, whatever floating-point mode (rounding, flushed denormals) the calling
+ *             thread has; the thread keeps its mode. Where brv_all_reduce adds NaN the sum is NaN on every
+ *             rank, but its bits are the processor's choice.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make
  *             their calls in the same order. A feedback or an exchange is used by one thread at a time;
  *             another gets BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more.
@@ -133,17 +134,18 @@ int32_t brv_group_size(const brv_group *group);
  * freed. */
 const char *brv_group_transport(const brv_group *group);
 
-/* Closes the group on all ranks: pending and later calls fail, here and there, with BRV_ERR_ABORTED naming this rank,
- * in a group of one as well. The group must still be freed. May be called while another thread is in a call on the
- * group.
+/* Closes the group on all ranks: pending and later calls fail, here and there, with BRV_ERR_ABORTED naming
+ * this rank, in a group of one as well. The group must still be freed. May be called while another thread is
+ * in a call on the group.
  *
- * Async-signal-safe, if group is not NULL: a signal handler may call it whatever its thread is doing, also in the
- * middle of a call on the group. It takes no lock, allocates nothing, and sets no error text.
+ * Async-signal-safe, if group is not NULL: a signal handler may call it whatever its thread is doing, also in
+ * the middle of a call on the group. It takes no lock, allocates nothing, and sets no error text.
  *
- * Peers are told at once: by the call that is using the group, when it goes on, else by a thread of the group's own,
- * which sleeps until then. Waits for that, for 100 ms at most, so that the caller may then exit. Not promised: that
- * peers have been told when this returns in a handler that has interrupted a call, nor that they are told at all if
- * the process ends before that call goes on; they then find this rank lost. Does not wait for what peers do. */
+ * Peers are told at once: by the call that is using the group, when it goes on, else by a thread of the
+ * group's own, which sleeps until then. Waits for that, for 100 ms at most, so that the caller may then exit.
+ * Not promised: that peers have been told when this returns in a handler that has interrupted a call, nor
+ * that they are told at all if the process ends before that call goes on; they then find this rank lost. Does
+ * not wait for what peers do. */
 brv_status brv_group_abort(brv_group *group);
 
 /* Frees a group; does nothing if group is NULL. Exchanges, and feedbacks that were used with it, keep its

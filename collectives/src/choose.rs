@@ -1,5 +1,7 @@
 //! What an algorithm will cost, and which one is chosen.
 
+use brevity_compress::in_standard_float_mode;
+
 use crate::pattern::doubling_rounds;
 
 /// The latency and the inverse bandwidth of the network, the same on all ranks.
@@ -32,24 +34,26 @@ pub enum DenseAllReduce {
     RecursiveDoubling,
 }
 
+/// What all ranks must decide alike is decided in the standard floating-point mode.
 impl Cost {
     /// The cheapest dense all-reduce of `bytes` among `world_size` ranks.
     #[must_use]
     pub fn dense_all_reduce(&self, world_size: u32, bytes: usize) -> DenseAllReduce {
-        if self.ring_all_reduce(world_size, bytes) < self.recursive_doubling(world_size, bytes) {
-            DenseAllReduce::Ring
-        } else {
-            DenseAllReduce::RecursiveDoubling
-        }
+        let is_ring_cheaper = in_standard_float_mode(|| {
+            self.ring_all_reduce(world_size, bytes) < self.recursive_doubling(world_size, bytes)
+        });
+        if is_ring_cheaper { DenseAllReduce::Ring } else { DenseAllReduce::RecursiveDoubling }
     }
 
     /// Whether ranks of one host do better to all-reduce over the memory that they share than by messages; so
     /// too for the other collectives of dense vectors.
     #[must_use]
     pub fn prefers_slots(&self, world_size: u32, bytes: usize) -> bool {
-        let by_messages =
-            self.ring_all_reduce(world_size, bytes).min(self.recursive_doubling(world_size, bytes));
-        Self::slots_all_reduce(world_size, bytes) < by_messages
+        in_standard_float_mode(|| {
+            let by_messages =
+                self.ring_all_reduce(world_size, bytes).min(self.recursive_doubling(world_size, bytes));
+            Self::slots_all_reduce(world_size, bytes) < by_messages
+        })
     }
 
     /// Whether [`prefers_slots`](Self::prefers_slots) says yes for every length, so that nobody need ask
@@ -57,11 +61,13 @@ impl Cost {
     #[must_use]
     pub fn always_prefers_slots(&self, world_size: u32) -> bool {
         // All three are linear in the length, so the shortest and the longest decide.
-        let slope = |of: &dyn Fn(usize) -> f64| of(1 << 40) - of(0);
-        let slots = slope(&|bytes| Self::slots_all_reduce(world_size, bytes));
-        let ring = slope(&|bytes| self.ring_all_reduce(world_size, bytes));
-        let doubling = slope(&|bytes| self.recursive_doubling(world_size, bytes));
-        self.prefers_slots(world_size, 0) && slots <= ring.min(doubling)
+        in_standard_float_mode(|| {
+            let slope = |of: &dyn Fn(usize) -> f64| of(1 << 40) - of(0);
+            let slots = slope(&|bytes| Self::slots_all_reduce(world_size, bytes));
+            let ring = slope(&|bytes| self.ring_all_reduce(world_size, bytes));
+            let doubling = slope(&|bytes| self.recursive_doubling(world_size, bytes));
+            self.prefers_slots(world_size, 0) && slots <= ring.min(doubling)
+        })
     }
 
     /// Seconds of an all-reduce over slots: everybody waits for everybody, and reads the slices of all.

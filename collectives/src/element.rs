@@ -54,6 +54,8 @@ pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug + private::Se
     const IS_FLOAT: bool;
 
     /// `into[i] = into[i] (+, max, min) from[i]`; [`Reduction::Average`] adds. Slices have equal lengths.
+    /// Computes in the floating-point mode of the thread, as [`divide`](Self::divide) does: collectives call
+    /// both inside [`in_standard_float_mode`](brevity_compress::in_standard_float_mode).
     fn combine(reduction: Reduction, into: &mut [Self], from: &[Self]);
 
     /// Divides every element by `count`; nothing for integers.

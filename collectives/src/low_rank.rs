@@ -4,6 +4,7 @@
 //! optimization", NeurIPS 2019, algorithm 1. All matrices' left factors travel in one all-reduce, then all
 //! right factors in another: `4 r (rows + cols)` bytes a matrix and rank, times the all-reduce's own factor.
 
+use brevity_compress::in_standard_float_mode;
 use brevity_compress::low_rank::{Batch, Factors, LowRank, MatrixError, PowerSgd};
 use ucx_sys_wrap::buffer::Chunk;
 
@@ -34,7 +35,8 @@ pub fn describe(batch: &Batch) -> Description {
 ///
 /// `tensors` are the numbers that errors name the matrices by. The states keep their right factors: the
 /// caller warms them with the mean once it keeps the result. States have equal bits on all ranks: the call's
-/// description must say what [`describe`] does of them.
+/// description must say what [`describe`] does of them. So a caller that warms states, or reconstructs what
+/// ranks are to have alike, does so in [`in_standard_float_mode`].
 ///
 /// # Errors
 /// [`Error::Length`] when a matrix does not fit its state; [`Error::NonFinite`] and [`Error::Overflow`], on
@@ -48,7 +50,7 @@ pub async fn low_rank_all_reduce(
 ) -> Result<Factors> {
     check(batch, matrices)?;
     let mut factors = Factors { p: vec![0.0; batch.p_len()], ..Factors::default() };
-    let outcome = batch.left_factors(matrices, &mut factors.p);
+    let outcome = in_standard_float_mode(|| batch.left_factors(matrices, &mut factors.p));
     poison_unless(outcome, &mut factors.p, call, tensors);
     all_reduce_factors(call, Plain { batch, matrices }, factors, tensors, cost).await
 }
@@ -117,12 +119,10 @@ async fn all_reduce_factors(
     let mut p = mean(call, p, cost).await?;
     call.check_poison()?;
     // The same bits on all ranks, and so the same outcome.
-    phases
-        .states()
-        .orthonormalise(&mut p)
+    in_standard_float_mode(|| phases.states().orthonormalise(&mut p))
         .map_err(|error| Error::Overflow { tensor: tensors[error.position] })?;
     own_q.resize(phases.states().q_len(), 0.0);
-    let outcome = phases.project(&p, &mut own_q);
+    let outcome = in_standard_float_mode(|| phases.project(&p, &mut own_q));
     poison_unless(outcome, &mut own_q, call, tensors);
     q.clone_from(&own_q);
     let q = mean(call, q, cost).await?;

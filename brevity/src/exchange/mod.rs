@@ -13,7 +13,7 @@ mod saved;
 mod sparse;
 
 use brevity_collectives::{Call, Cost, Description, Error as Collective, Group, Operation};
-use brevity_compress::Density;
+use brevity_compress::{Density, in_standard_float_mode};
 
 pub use averaging::{Averaged, Averaging};
 pub use builder::ExchangeBuilder;
@@ -237,7 +237,8 @@ async fn step(
     gradients: &mut [&mut [f32]],
     cost: &Cost,
 ) -> Result<()> {
-    let bad = lanes.iter_mut().filter_map(|lane| lane.accumulate(gradients)).min();
+    let accumulate = || lanes.iter_mut().filter_map(|lane| lane.accumulate(gradients)).min();
+    let bad = in_standard_float_mode(accumulate);
     if let Some(tensor) = bad {
         call.set_poison(tensor);
     }
@@ -250,9 +251,9 @@ async fn step(
         }
     }
     let ending = Ending::of(&outcome);
-    for lane in lanes {
-        lane.finish(ending, gradients, call.world_size());
-    }
+    in_standard_float_mode(|| {
+        lanes.iter_mut().for_each(|lane| lane.finish(ending, gradients, call.world_size()));
+    });
     outcome.map_err(|error| named(error, tensors))
 }
 

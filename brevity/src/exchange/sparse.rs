@@ -4,7 +4,7 @@ use brevity_collectives::{Call, Description, Result, sparse};
 use brevity_compress::feedback::Residual;
 use brevity_compress::select::TopKScratch;
 use brevity_compress::state::{Reader, Writer};
-use brevity_compress::{Density, SparseVec};
+use brevity_compress::{Density, SparseVec, in_standard_float_mode};
 
 use super::Ending;
 use crate::policy::SparseMethod;
@@ -63,7 +63,7 @@ impl SparseLane {
 
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool) -> Result<()> {
         if poisoned {
-            self.restore(Restore::Selected);
+            in_standard_float_mode(|| self.restore(Restore::Selected));
         }
         let local = self.selected.view();
         match self.method {

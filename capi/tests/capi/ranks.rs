@@ -115,6 +115,11 @@ fn an_exchange_averages_each_tensor_as_its_own_call() {
 }
 
 #[test]
+fn a_rank_in_another_float_mode_gets_the_same_bits() {
+    succeeds("float_modes.c", &[1, 2, 3], &[]);
+}
+
+#[test]
 fn values_that_are_not_finite_are_named_on_all_ranks() {
     succeeds("non_finite.c", &[1, 2, 4], &[]);
 }

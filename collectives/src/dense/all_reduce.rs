@@ -11,6 +11,7 @@
 //! Recursive doubling: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
 //! in MPICH", 2005.
 
+use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
@@ -51,7 +52,7 @@ pub async fn all_reduce<'env, T: Element>(
         DenseAllReduce::RecursiveDoubling => recursive_doubling(call, data, reduction).await?,
     };
     if reduction == Reduction::Average {
-        T::divide(&mut data, call.world_size());
+        in_standard_float_mode(|| T::divide(&mut data, call.world_size()));
     }
     Ok(data)
 }
@@ -80,7 +81,7 @@ pub async fn ring<'env, T: Element>(
         let sending = call.send(next, round, chunks[out].take());
         incoming.resize(chunks[into].len(), T::zeroed());
         incoming = call.recv(previous, round, incoming).await?;
-        T::combine(reduction, &mut chunks[into], &incoming);
+        in_standard_float_mode(|| T::combine(reduction, &mut chunks[into], &incoming));
         chunks[out] = sending.await?;
     }
     for step in 0..world_size - 1 {
@@ -119,13 +120,13 @@ pub async fn recursive_doubling<'env, T: Element>(
     let mut incoming: Vec<T> = call.zeros(data.len())?;
     if let Some(guest) = member.guest {
         incoming = call.recv(guest, FIRST_ROUND, incoming).await?;
-        T::combine(reduction, &mut data, &incoming);
+        in_standard_float_mode(|| T::combine(reduction, &mut data, &incoming));
     }
     for (round, peer) in (0..).zip(member.partners()) {
         let sending = call.send(peer, round, data);
         incoming = call.recv(peer, round, incoming).await?;
         data = sending.await?;
-        T::combine(reduction, &mut data, &incoming);
+        in_standard_float_mode(|| T::combine(reduction, &mut data, &incoming));
     }
     match member.guest {
         Some(guest) => call.send(guest, LAST_ROUND, data).await,

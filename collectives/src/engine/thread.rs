@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 
+use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::Error;
 use ucx_sys_wrap::pollable::wait_for;
 use ucx_sys_wrap::shm::Bell;
@@ -67,7 +68,10 @@ impl EngineThread {
         } else {
             thread::Builder::new().name(WATCHER.to_owned()).stack_size(WATCHER_STACK_BYTES)
         };
-        let thread = builder.spawn(move || shared.serve(&weak));
+        let thread = builder.spawn(move || {
+            // A thread inherits the floating-point mode of the one that starts it.
+            in_standard_float_mode(|| shared.serve(&weak));
+        });
         let thread = thread.map_err(|error| Error::system("can't start the engine's thread", error))?;
         // Nothing is pending yet, so nobody has missed it.
         engine.alarm.get_or_init(|| Arc::clone(&alarm));

@@ -13,6 +13,7 @@
 
 use std::ops::{ControlFlow, Range};
 
+use brevity_compress::in_standard_float_mode;
 use ucx_sys_wrap::shm::{CHUNK_BYTES, INLINE_BYTES, Step};
 
 use super::all_gather::apart;
@@ -178,9 +179,11 @@ fn reduce_lines<T: Element, const N: usize>(
 ) {
     let world_size = call.world_size();
     let slots = call.slots();
-    slots.reduce_inline::<T, N>(step, data, |into, from| T::combine(reduction, into, from));
-    slots.acknowledge(step);
-    divide(data, reduction, world_size);
+    in_standard_float_mode(|| {
+        slots.reduce_inline::<T, N>(step, data, |into, from| T::combine(reduction, into, from));
+        slots.acknowledge(step);
+        divide(data, reduction, world_size);
+    });
 }
 
 /// Publishes a vector in this rank's slot.
@@ -197,7 +200,8 @@ fn reduce_slots<T: Element>(call: &mut HostCall<'_>, step: Step, data: &mut [T],
     let world_size = call.world_size();
     let combine = |into: &mut [T], from: &[T]| T::combine(reduction, into, from);
     let place = step.place_for(size_of_val(data));
-    call.slots().reduce((step, place), data, false, combine, |block| divide(block, reduction, world_size));
+    let finish = |block: &mut [T]| divide(block, reduction, world_size);
+    in_standard_float_mode(|| call.slots().reduce((step, place), data, false, combine, finish));
     call.slots().acknowledge(step);
 }
 
@@ -233,7 +237,8 @@ async fn by_slices<T: Element>(call: &mut HostCall<'_>, data: &mut [T], reductio
             let (at, range) = chunks.slice(chunk, own);
             let finish = |block: &mut [T]| divide(block, reduction, world_size);
             let at = chunks.place(step) + at * size_of::<T>();
-            call.slots().reduce((step, at), &mut data[range], true, combine, finish);
+            let slice = &mut data[range];
+            in_standard_float_mode(|| call.slots().reduce((step, at), slice, true, combine, finish));
             call.slots().publish_second(step);
         }
     }

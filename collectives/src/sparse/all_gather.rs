@@ -6,7 +6,7 @@
 //! communications in multiport message-passing systems", 1997.
 
 use brevity_compress::merge;
-use brevity_compress::{SparseVec, SparseView};
+use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 use ucx_sys_wrap::buffer::Chunk;
 
 use crate::call::Call;
@@ -67,7 +67,8 @@ pub async fn topk_all_reduce(
     let gathered = sparse_all_gather(call, local, limit).await?;
     let views: Vec<_> = gathered.iter().map(SparseVec::view).collect();
     let mut sum = SparseVec::new(local.dim());
-    merge::sum_all(&views, &mut sum).map_err(|_| Error::Overflow { tensor })?;
+    let summed = in_standard_float_mode(|| merge::sum_all(&views, &mut sum));
+    summed.map_err(|_| Error::Overflow { tensor })?;
     Ok(sum)
 }
 

@@ -11,7 +11,7 @@ use std::mem;
 use std::sync::Arc;
 
 use brevity_compress::merge::{self, MergeScratch};
-use brevity_compress::{SparseVec, SparseView};
+use brevity_compress::{SparseVec, SparseView, in_standard_float_mode};
 
 use super::message::{Place, receive};
 use crate::call::Call;
@@ -75,7 +75,7 @@ pub async fn gtopk_all_reduce(
     let mut merger = Merger::new(local, k);
     for (child, round) in tree.children() {
         let incoming = receive(call, child, round, dim, k, merger.take_spare()).await?;
-        if merger.merge(incoming).is_err() {
+        if in_standard_float_mode(|| merger.merge(incoming)).is_err() {
             call.set_poison(tensor);
         }
     }
@@ -90,7 +90,7 @@ pub async fn gtopk_all_reduce(
     let shared = to_children(call, tree, rounds, (Arc::new(result.0), Arc::new(result.1))).await?;
     let (indices, values) = (Arc::unwrap_or_clone(shared.0), Arc::unwrap_or_clone(shared.1));
     let result = SparseVec::from_parts(dim, indices, values)?;
-    let put_back = put_back(rule, local, &merger.dropped, &result)?;
+    let put_back = in_standard_float_mode(|| put_back(rule, local, &merger.dropped, &result))?;
     Ok(Gtopk { result, put_back })
 }
 
