@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn launchers_name_their_jobs() {
-        let table: [(&[(&str, &str)], Launcher, Option<&str>); 8] = [
+        type Entries<'a> = &'a [(&'a str, &'a str)];
+        let table: [(Entries<'_>, Launcher, Option<&str>); 8] = [
             (&[("TORCHELASTIC_RUN_ID", "7f3")], Launcher::Torchrun, Some("torchrun 7f3")),
             (&[("TORCHELASTIC_RUN_ID", "none")], Launcher::Torchrun, None),
             (&[("TORCHELASTIC_RUN_ID", "")], Launcher::Torchrun, None),
