@@ -5,6 +5,8 @@
 //! failure where `BREVITY_REQUIRE_LAUNCHERS=1` says that it must be there.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "launchers/forwarded.rs"]
+mod forwarded;
 #[path = "launchers/programs.rs"]
 mod programs;
 #[path = "launchers/slurm.rs"]
