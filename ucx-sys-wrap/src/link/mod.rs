@@ -91,7 +91,7 @@ const OPEN_MESSAGES: usize = 64;
 /// Messages of so many bytes and more may be read from the sender's memory.
 const LEAST_OPEN: usize = 6 << 10;
 
-/// What the neighbour says about what was sent to it.
+/// What a rank says about an offer of its neighbour.
 #[derive(Clone, Copy, Debug)]
 enum News {
     /// A receive waits for this offer.

@@ -21,7 +21,7 @@ use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
 use crate::{Arrival, Error, Mark, Rank, Result, Signature, Statistics};
-use reads::{PIECE_BYTES, Reading};
+use reads::{PIECE_BYTES, PeerMemory, Reading};
 use streams::Stream;
 
 /// Bytes that a message is counted for besides its payload.
@@ -29,16 +29,13 @@ const HEADER_BYTES: u64 = LINE_BYTES as u64;
 
 pub(super) struct Receiver {
     peer: Rank,
-    place: usize,
-    neighbourhood: Arc<Neighbourhood>,
-    /// What the neighbour writes: its block for this rank.
-    theirs: PeerArea,
+    memory: PeerMemory,
+    /// What the neighbour writes, in its block for this rank.
     cells: PeerArea,
     ring: PeerArea,
     pocket: PeerArea,
     /// What this rank acknowledges, in its own block.
     acknowledged: OwnArea,
-    may_read: bool,
     /// Cells taken, bytes of the ring and of the pocket taken, and bytes of payload that came without asking,
     /// so far.
     position: u64,
@@ -84,19 +81,21 @@ impl Receiver {
         theirs: &PeerArea,
         may_read: bool,
     ) -> Self {
-        let may_read = may_read && neighbourhood.can_read(place);
-        own.word(CAN_READ_AT).store(u64::from(may_read), Ordering::Release);
+        let is_open = may_read && neighbourhood.can_read(place);
+        own.word(CAN_READ_AT).store(u64::from(is_open), Ordering::Release);
         let ring_bytes = neighbourhood.layout().ring_bytes();
         Self {
             peer,
-            place,
-            neighbourhood: Arc::clone(neighbourhood),
             cells: theirs.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
             ring: theirs.area(theirs.bytes() - ring_bytes..theirs.bytes()),
             pocket: theirs.area(POCKET_AT..POCKET_AT + POCKET_BYTES),
-            theirs: theirs.clone(),
+            memory: PeerMemory {
+                neighbourhood: Arc::clone(neighbourhood),
+                place,
+                theirs: theirs.clone(),
+                is_open,
+            },
             acknowledged: own,
-            may_read,
             position: 0,
             ring_taken: 0,
             pocket_taken: 0,
@@ -228,8 +227,8 @@ impl Receiver {
     /// Wakes the neighbour if it sleeps because it finds no room.
     fn wake_who_starves(&self) {
         fence(Ordering::SeqCst);
-        if self.theirs.load(STARVING_AT) != 0 {
-            self.neighbourhood.wake(self.place);
+        if self.memory.theirs.load(STARVING_AT) != 0 {
+            self.memory.neighbourhood.wake(self.memory.place);
         }
     }
 

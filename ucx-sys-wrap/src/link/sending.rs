@@ -15,7 +15,7 @@ use super::cell::{
     CELL_BYTES, CELLS, Head, Kind, MESSAGE_AT, MESSAGE_BYTES, POCKET_BYTES, Place, offset_of, stamp,
 };
 use super::payload::{Payload, RingWriter, write_round};
-use super::{CAN_READ_AT, CELLS_AT, POCKET_AT, STARVING_AT};
+use super::{CAN_READ_AT, CELLS_AT, News, POCKET_AT, STARVING_AT};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -61,16 +61,10 @@ pub(super) struct Sender {
     last: (Signature, Mark),
 }
 
-/// An answer to an offer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
-    kind: Kind,
-    number: u32,
-}
-
 /// A cell that waits for room.
 enum Queued {
-    Control(Reply),
+    /// An answer to an offer of the neighbour.
+    Answer(News),
     Message(Head, Stream),
     Offer(Head, u32),
     /// What this offer was for, which is granted.
@@ -92,20 +86,6 @@ struct Offer {
     is_written: bool,
     /// Whether it has taken credit.
     is_paid: bool,
-}
-
-impl Reply {
-    pub(super) fn grant(number: u32) -> Self {
-        Self { kind: Kind::Grant, number }
-    }
-
-    pub(super) fn read(number: u32) -> Self {
-        Self { kind: Kind::Read, number }
-    }
-
-    pub(super) fn refusal(number: u32) -> Self {
-        Self { kind: Kind::Refusal, number }
-    }
 }
 
 impl Sender {
@@ -193,8 +173,8 @@ impl Sender {
     /// where [`can_answer`](Self::can_answer), and who has granted waits for the bytes. A rank that has
     /// refused a message has an error in its hands: it leaves or closes the transport, and either ends the
     /// neighbour's send.
-    pub(super) fn answer(&mut self, reply: Reply, counts: &mut Statistics) {
-        self.queue.push_back(Queued::Control(reply));
+    pub(super) fn answer(&mut self, news: News, counts: &mut Statistics) {
+        self.queue.push_back(Queued::Answer(news));
         // By a new look where no cell is known to be free.
         if self.has_cell() {
             self.flush(counts);
@@ -297,7 +277,12 @@ impl Sender {
 
     fn write_queued(&mut self, queued: Queued, counts: &mut Statistics) {
         match queued {
-            Queued::Control(Reply { kind, number }) => {
+            Queued::Answer(news) => {
+                let (kind, number) = match news {
+                    News::Granted(number) => (Kind::Grant, number),
+                    News::Read(number) => (Kind::Read, number),
+                    News::Refused(number) => (Kind::Refusal, number),
+                };
                 counts.bytes_sent += LINE_BYTES as u64;
                 self.publish(kind, 0, 0, [u64::from(number)]);
             }

@@ -1,17 +1,15 @@
 //! Messages that were not expected, and offers: what a receive finds that is posted after its message has
 //! come, and what is read from the sender's memory.
 
-use std::io::IoSliceMut;
-use std::ops::{ControlFlow, Range};
-use std::sync::atomic::{Ordering, fence};
+use std::ops::ControlFlow;
 
+use super::super::News;
 use super::super::cell::{Head, Kind, Place};
 use super::super::receives::{Body, Places, Unexpected, places};
-use super::super::sending::{Reply, Sender};
-use super::super::{OPEN_AT, OPEN_MESSAGES};
+use super::super::sending::Sender;
 use super::{Granted, HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
-use crate::shm::{LINE_BYTES, Neighbourhood, PeerArea, blocks};
+use crate::shm::LINE_BYTES;
 use crate::transport::{Posted, RecvDone, RecvParts, check_message};
 use crate::{Envelope, Error, Result, Statistics};
 
@@ -55,27 +53,9 @@ impl Receiver {
             self.receive_eager(head.bytes())?;
         }
         counts.bytes_received += HEADER_BYTES;
-        let target = self.matched(&head);
-        if !matches!(target, Target::Kept(_)) {
-            self.give_credit_back(&head, &place);
-        }
-        match target {
-            Target::Posted(key) if self.is_long(&head) => self.begin_read(key, (head, place), sender, counts),
-            Target::Posted(key) => {
-                let mut places = self.receives.places(key, &head, 0, head.bytes());
-                let is_read = read_memory(
-                    self.may_read && sender.can_answer(),
-                    &self.neighbourhood,
-                    (self.place, &self.theirs),
-                    (&head, &place),
-                    0..head.bytes(),
-                    &mut places,
-                );
-                drop(places);
-                counts.bytes_received += if is_read { head.bytes() as u64 } else { 0 };
-                self.settle(is_read, key, (head, place), sender, counts);
-            }
-            Target::Discarded => sender.answer(Reply::refusal(place.number), counts),
+        match self.matched(&head) {
+            Target::Posted(key) => self.meet_offer(key, (head, place), sender, counts),
+            Target::Discarded => self.refuse_offer((head, place), sender, counts),
             Target::Kept(_) if self.receives.offers() >= MAX_OFFERS => {
                 return Err(self.refusal(format!("more than {MAX_OFFERS} offers")));
             }
@@ -84,6 +64,30 @@ impl Receiver {
             Target::Kept(_) => self.receives.keep_offer(head, place),
         }
         Ok(())
+    }
+
+    /// Reads what is offered to the posted receive `key`, or asks for it.
+    fn meet_offer(
+        &mut self,
+        key: usize,
+        (head, place): (Head, Place),
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) {
+        self.give_credit_back(&head, &place);
+        if self.is_long(&head) {
+            return self.begin_read(key, (head, place), sender, counts);
+        }
+        let mut into = self.receives.places(key, &head, 0, head.bytes());
+        let is_read = sender.can_answer() && self.memory.read(&head, &place, 0..head.bytes(), &mut into);
+        drop(into);
+        counts.bytes_received += if is_read { head.bytes() as u64 } else { 0 };
+        self.settle(is_read, key, (head, place), sender, counts);
+    }
+
+    fn refuse_offer(&mut self, (head, place): (Head, Place), sender: &mut Sender, counts: &mut Statistics) {
+        self.give_credit_back(&head, &place);
+        sender.answer(News::Refused(place.number), counts);
     }
 
     /// The bytes of this offer will not be kept: what it has taken of the credit is there again. Comes before
@@ -105,11 +109,11 @@ impl Receiver {
             if !sender.can_answer() {
                 return ControlFlow::Break(());
             }
-            let kept = fetch(self.may_read, &self.neighbourhood, (self.place, &self.theirs), place, head);
+            let kept = self.memory.fetch(head, place);
             if kept.is_some() {
                 counts.bytes_received += head.bytes() as u64;
                 count_copy(head.bytes(), counts);
-                sender.answer(Reply::read(place.number), counts);
+                sender.answer(News::Read(place.number), counts);
             }
             ControlFlow::Continue(kept)
         })
@@ -129,10 +133,10 @@ impl Receiver {
             // The one copy there is: from the sender's memory to the receiver's.
             count_copy(head.bytes(), counts);
             self.receives.end(key, Ok(head.arrival()));
-            sender.answer(Reply::read(place.number), counts);
+            sender.answer(News::Read(place.number), counts);
         } else {
             self.granted.insert(place.number, Granted { head, receive: Some(key) });
-            sender.answer(Reply::grant(place.number), counts);
+            sender.answer(News::Granted(place.number), counts);
         }
     }
 
@@ -166,33 +170,19 @@ impl Receiver {
     fn post_offered(
         &mut self,
         envelope: Envelope,
-        mut parts: RecvParts,
+        parts: RecvParts,
         (head, place): (Head, Place),
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
-        self.give_credit_back(&head, &place);
         if let Err(error) =
             check_message(self.peer, envelope.signature, &parts, head.signature, head.lengths())
         {
-            sender.answer(Reply::refusal(place.number), counts);
+            self.refuse_offer((head, place), sender, counts);
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
-        if self.is_long(&head) {
-            let key = self.receives.post_matched(envelope, parts);
-            self.begin_read(key, (head, place), sender, counts);
-            return Posted::Pending(key);
-        }
-        let mut into = places(&mut parts, &head, 0, head.bytes());
-        let may_read = self.may_read && sender.can_answer();
-        let neighbour = (self.place, &self.theirs);
-        let bytes = 0..head.bytes();
-        let is_read =
-            read_memory(may_read, &self.neighbourhood, neighbour, (&head, &place), bytes, &mut into);
-        drop(into);
         let key = self.receives.post_matched(envelope, parts);
-        counts.bytes_received += if is_read { head.bytes() as u64 } else { 0 };
-        self.settle(is_read, key, (head, place), sender, counts);
+        self.meet_offer(key, (head, place), sender, counts);
         match self.receives.take_ended(key) {
             Some(done) => Posted::Done(done),
             None => Posted::Pending(key),
@@ -210,46 +200,4 @@ pub(super) fn copy_kept(places: Places<'_>, bytes: &[u8], counts: &mut Statistic
         start += length;
     }
     count_copy(bytes.len(), counts);
-}
-
-/// Reads an offered message to the heap.
-fn fetch(
-    may_read: bool,
-    neighbourhood: &Neighbourhood,
-    neighbour: (usize, &PeerArea),
-    offer: &Place,
-    head: &Head,
-) -> Option<Vec<u8>> {
-    if !may_read || offer.word >= OPEN_MESSAGES {
-        return None;
-    }
-    let mut bytes = vec![0; head.bytes()];
-    let (first, rest) = bytes.split_at_mut(head.lengths[0]);
-    let (second, third) = rest.split_at_mut(head.lengths[1]);
-    let mut places: Places<'_> = [first, second, third].into_iter().map(IoSliceMut::new).collect();
-    let is_read =
-        read_memory(may_read, neighbourhood, neighbour, (head, offer), 0..head.bytes(), &mut places);
-    drop(places);
-    is_read.then_some(bytes)
-}
-
-/// Reads `bytes` of an offered message from the memory of the neighbour at `place`; says whether they are its
-/// bytes.
-pub(super) fn read_memory(
-    may_read: bool,
-    neighbourhood: &Neighbourhood,
-    (place, theirs): (usize, &PeerArea),
-    (head, offer): (&Head, &Place),
-    bytes: Range<usize>,
-    into: &mut Places<'_>,
-) -> bool {
-    if !may_read || offer.word >= OPEN_MESSAGES {
-        return false;
-    }
-    // It is looked at below, and comes from the neighbour's cache while the kernel copies.
-    blocks::ask_to_read(theirs, OPEN_AT + 8 * offer.word, 8);
-    let is_read = neighbourhood.read_memory(place, offer.spans(head, bytes), into);
-    // The sender takes the word away before it lets go of the memory.
-    fence(Ordering::SeqCst);
-    is_read && theirs.load(OPEN_AT + 8 * offer.word) == offer.serial
 }

@@ -54,7 +54,7 @@ impl Sender {
             Queued::Offer(_, number) => {
                 self.offers.get(*number as usize).is_some_and(|offer| is_it(&offer.message))
             }
-            Queued::Control(_) | Queued::Data(..) => false,
+            Queued::Answer(_) | Queued::Data(..) => false,
         });
         if let Some(queued) = queued.and_then(|position| self.queue.remove(position)) {
             let message = match queued {
@@ -67,7 +67,7 @@ impl Sender {
                     self.eager_sent -= if offer.is_paid { cost(offer.message.bytes) } else { 0 };
                     offer.message
                 }),
-                Queued::Control(_) | Queued::Data(..) => None,
+                Queued::Answer(_) | Queued::Data(..) => None,
             };
             if let Some(message) = message {
                 self.end(message, Err(error));
