@@ -92,6 +92,16 @@ pub enum Error {
         world_size: u32,
     },
 
+    /// A send or receive by a tag that messages of their sender can't have: the tag names another source, or has
+    /// the bits that are the transport's own. Nothing was sent.
+    #[error("{tag:?} is no tag of messages from rank {rank}: make it with Tag::new of that rank")]
+    ForeignTag {
+        /// The tag.
+        tag: Tag,
+        /// The sender: this rank for a send, the peer for a receive.
+        rank: Rank,
+    },
+
     /// A put or get that does not lie inside the peer's region.
     #[error(
         "{bytes} bytes at {offset} do not lie inside the region of rank {rank}, which has {region_bytes}"

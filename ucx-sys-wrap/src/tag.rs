@@ -78,6 +78,12 @@ impl Tag {
         self.part(0, KIND_BITS)
     }
 
+    /// Whether messages from `source` can have it. A receiver takes any other for a broken protocol.
+    #[inline]
+    pub(crate) const fn is_of(self, source: Rank) -> bool {
+        self.source().0 == source.0 && self.kind() == 0
+    }
+
     const fn part(self, shift: u32, width: u32) -> u32 {
         (self.0 >> shift & ((1 << width) - 1)) as u32
     }

@@ -13,7 +13,7 @@ use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{Inner, Inside, OperationId, Orphan, Port};
 use super::waking::next_turn;
 use crate::told;
-use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport};
+use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport, check_peer};
 use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 
 /// Sends and receives inside one scope, on buffers that outlive `'env`.
@@ -193,6 +193,10 @@ impl<'env> Comm<'env> {
     }
 
     /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTag`] for a tag of another source than this rank: nothing is sent then. What else the
+    /// transport fails with.
     #[inline]
     pub fn send<B: SendBuffer + 'env>(&self, to: Rank, envelope: Envelope, buffer: B) -> Send<'_, 'env, B> {
         let raw = buffer.into_raw();
@@ -202,6 +206,7 @@ impl<'env> Comm<'env> {
         unsafe { B::lend(&raw, &mut parts) };
         let alone = if parts.len() == 1 { parts.pop() } else { None };
         let state = match alone {
+            _ if !envelope.tag.is_of(self.port.rank()) => self.refuse(to, self.port.rank(), envelope.tag),
             Some(part) => self.send_one(to, &envelope, part),
             None => self.send_parts(to, &envelope, parts),
         };
@@ -218,6 +223,13 @@ impl<'env> Comm<'env> {
         let inner = self.port.enter();
         let posted = inner.transport.borrow_mut().post_send(to, *envelope, parts).map(|done| done.result);
         self.note(&inner, posted)
+    }
+
+    /// An operation with `peer` that has failed: no message from `source` has this tag.
+    #[cold]
+    fn refuse<Id: Direction>(&self, peer: Rank, source: Rank, tag: Tag) -> State<Id> {
+        let peer = check_peer(peer, self.port.rank(), self.port.world_size());
+        State::failed(peer.err().unwrap_or(Error::ForeignTag { tag, rank: source }))
     }
 
     /// Notes an operation that goes on in the scope's book.
@@ -241,6 +253,9 @@ impl<'env> Comm<'env> {
     ///
     /// The buffer comes back with what arrived; each part is at most as long as its place. What lies behind a
     /// shorter part is unspecified: bytes may have been read into it before it was known what they belong to.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTag`] for a tag of another source than `from`. What else the transport fails with.
     #[inline]
     pub fn recv<B: RecvBuffer + 'env>(&self, from: Rank, envelope: Envelope, buffer: B) -> Recv<'_, 'env, B> {
         self.post_recv(from, envelope, buffer, |_| ()).0
@@ -276,7 +291,11 @@ impl<'env> Comm<'env> {
         // back.
         unsafe { B::lend(&mut raw, &mut parts) };
         let noted = note(&parts);
-        let state = self.recv_parts(from, &envelope, parts);
+        let state = if envelope.tag.is_of(from) {
+            self.recv_parts(from, &envelope, parts)
+        } else {
+            self.refuse(from, from, envelope.tag)
+        };
         (Leaf::new(self, (from, envelope.tag), raw, state), noted)
     }
 }

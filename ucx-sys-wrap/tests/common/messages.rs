@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ucx_sys_wrap::buffer::Port;
-use ucx_sys_wrap::{Arrival, Error, Mark, Rank, Signature};
+use ucx_sys_wrap::{Arrival, Envelope, Error, Mark, Rank, Signature, Tag};
 
 use super::{block, envelope, pattern, peers};
 
@@ -236,4 +236,25 @@ pub fn statistics(port: &Arc<Port>) {
     assert_eq!(after.messages_received - before.messages_received, 2);
     assert!(after.bytes_sent - before.bytes_sent >= 300_010, "{after:?}");
     assert!(after.bytes_received - before.bytes_received >= 300_010, "{after:?}");
+}
+
+/// Tags that no message of the sender can have are refused where they are used, and the transport goes on.
+pub fn foreign_tags(port: &Arc<Port>) {
+    let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
+    let tags =
+        |sender: Rank| [Tag::new(Rank(7), 1, 0, 0), Tag::new(sender, 1, 0, 0).with_kind(1), Tag(u64::MAX)];
+    block(port, async |comm| {
+        for tag in tags(own).into_iter().chain([envelope(peer, 1, 0).tag]) {
+            let envelope = Envelope { tag, ..envelope(own, 1, 0) };
+            let refused = Error::ForeignTag { tag, rank: own }.to_string();
+            assert_eq!(comm.send(peer, envelope, pattern(1, 100)).await.unwrap_err().to_string(), refused);
+            assert_eq!(comm.send(peer, envelope, ()).await.unwrap_err().to_string(), refused);
+        }
+        for tag in tags(peer).into_iter().chain([envelope(own, 1, 0).tag]) {
+            let envelope = Envelope { tag, ..envelope(peer, 1, 0) };
+            let refused = Error::ForeignTag { tag, rank: peer }.to_string();
+            assert_eq!(comm.recv(peer, envelope, vec![0u8; 100]).await.unwrap_err().to_string(), refused);
+        }
+    });
+    assert_eq!(port.failure(), None);
 }

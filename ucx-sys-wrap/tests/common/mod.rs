@@ -41,6 +41,7 @@ const CASES: &[Case] = &[
     ("all to all", &[1, 2, 3, 5, 8], messages::all_to_all),
     ("peers that are none", &[2], messages::no_such_peer),
     ("statistics", &[2], messages::statistics),
+    ("tags of other ranks", &[2], messages::foreign_tags),
     ("canceled receive", &[2], endings::canceled_recv),
     ("canceled send", &[2], endings::canceled_send),
     ("receive canceled in the middle", &[2], endings::canceled_in_the_middle),
