@@ -13,6 +13,16 @@ step cargo fmt --all --check
 step ci/columns.sh
 step ci/docs.sh
 step cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# What is built without a feature, and that it needs no C compiler then.
+for features in "" encryption pmi ucx; do
+    step cargo clippy -p brevity -p brevity-capi -p brevity-cli --no-default-features --features "$features" \
+        --locked -- -D warnings
+done
+if cargo tree -p brevity --no-default-features --edges normal,build --locked | grep -wE "cc|ring"; then
+    echo "ci/check.sh: expected no C compiler to be needed without features" >&2
+    exit 1
+fi
 RUSTDOCFLAGS="-D warnings" step cargo doc --workspace --no-deps --locked
 
 # What is published can be packed: each dependency has a version, and no file is missing.

@@ -4,7 +4,19 @@
 //! one thread at a time, and used through [`buffer::Comm`], where an operation is a future that takes its
 //! buffer by value and gives it back. This crate never sees a gradient: it moves bytes, and says who is
 //! missing.
+//!
+//! Features, all on by default: `encryption` (of TCP connections; needs a C compiler), `pmi` (asking mpirun,
+//! mpiexec and srun where ranks meet) and `ucx` (the transport over UCX, which is loaded at run time). A
+//! program that is asked for a feature it was built without ends with a line that names the feature.
 #![deny(unsafe_code)]
+// Some internals are used by one of these features alone.
+#![cfg_attr(
+    not(all(feature = "encryption", feature = "pmi", feature = "ucx")),
+    allow(dead_code, unused_imports)
+)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("Brevity's transport runs on Linux alone: it uses memfd, pidfd, epoll and process_vm_readv");
 
 mod boot;
 pub mod bootstrap;
@@ -30,7 +42,10 @@ pub mod tcp;
 mod tick;
 mod told;
 mod transport;
+#[cfg_attr(not(feature = "ucx"), path = "without_ucx.rs")]
 pub mod ucx;
+#[cfg(not(feature = "encryption"))]
+mod without_snow;
 
 pub use envelope::{Arrival, Envelope, Lengths, MAX_PARTS, Mark, Signature};
 pub use error::{Error, Failure, Result};

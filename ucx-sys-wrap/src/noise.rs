@@ -19,6 +19,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use snow::{Builder, HandshakeState, TransportState};
 
+#[cfg(not(feature = "encryption"))]
+use crate::without_snow as snow;
 use crate::{Error, Result};
 
 /// What AES-GCM adds to a message, in bytes.

@@ -183,6 +183,11 @@ impl Identity {
 
     /// Refuses encryption of what can't be encrypted.
     fn check_encryption(&self) -> Result<()> {
+        if self.encrypt && !cfg!(feature = "encryption") {
+            let expected =
+                "0, or a program that is built with the feature `encryption`: this one is built without";
+            return Err(Error::Environment { variable: ENCRYPT, found: "1".into(), expected });
+        }
         if !self.encrypt || self.transport != Choice::Ucx {
             return Ok(());
         }

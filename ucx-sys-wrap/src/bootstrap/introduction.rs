@@ -22,6 +22,8 @@ use super::interface::{LOOPBACK, address_of, outside_addresses};
 use super::key::JobKey;
 use super::reserve::reserve;
 use super::variables::not_set;
+#[cfg(not(feature = "pmi"))]
+use super::without_pmi as brevity_pmi;
 use crate::{Error, Rank, Result};
 
 /// The variable that names the library.
@@ -100,7 +102,9 @@ fn learn(identity: &Identity) -> Result<Learned> {
 /// # Errors
 /// Why it can't be used, with the remedy.
 pub fn pmix_available() -> std::result::Result<(), String> {
-    pmix::available(library().as_deref()).map_err(|error| format!("{error}; {REMEDY}"))
+    let found = pmix::available(library().as_deref());
+    found
+        .map_err(|error| if cfg!(feature = "pmi") { format!("{error}; {REMEDY}") } else { error.to_string() })
 }
 
 /// What rank 0 stores.

@@ -67,6 +67,8 @@ mod variables;
 #[cfg(test)]
 mod version_tests;
 mod wire;
+#[cfg(not(feature = "pmi"))]
+mod without_pmi;
 
 pub use choice::{Agreed, Capability, Choice, Selected, choose};
 pub use identity::{Identity, Introduction};
