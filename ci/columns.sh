@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lines of more than 110 columns, in code and in texts. Rows of tables and lines with an address may be longer.
+# Lines of more than 110 columns, in code and in texts. Rows of tables and lines with an address may be
+# longer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,7 +2,7 @@
 
 use brevity::transport::buffer::HugePages;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, statvfs};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open};
+use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 use serde::Serialize;
 
 /// Open files that a rank needs at most for each rank of its host: memory, bell, process and connections.
@@ -30,7 +30,7 @@ pub struct Finding {
 
 /// What ranks use of this host.
 pub fn findings() -> Vec<Finding> {
-    vec![processes(), pipes(), memory(), huge_pages(), shared_folder(), open_files(), kernel()]
+    vec![processes(), memory(), huge_pages(), shared_folder(), open_files(), kernel()]
 }
 
 fn finding(name: &'static str, available: bool, good_for: &str, cost: &str) -> Finding {
@@ -44,21 +44,6 @@ fn processes() -> Finding {
         "a rank that dies is noticed at once, also if its children live on",
         "brevity run, perf and train can't watch ranks: use Linux 5.3 or later, and a container that allows \
          pidfd_open",
-    )
-}
-
-fn pipes() -> Finding {
-    let own = pidfd_open(getpid(), PidfdFlags::empty());
-    let copy = own.and_then(|own| {
-        let number = std::os::fd::AsRawFd::as_raw_fd(&own);
-        pidfd_getfd(&own, number, PidfdGetfdFlags::empty())
-    });
-    finding(
-        "pidfd_getfd",
-        copy.is_ok(),
-        "long messages between ranks of one host go through pipes",
-        "long messages between ranks of one host take longer: use Linux 5.6 or later, and a container that \
-         allows pidfd_getfd",
     )
 }
 
