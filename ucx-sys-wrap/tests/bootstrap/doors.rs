@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 
 use ucx_sys_wrap::bootstrap::{Master, Ports, connect_mesh};
-use ucx_sys_wrap::tcp::Lane;
+use ucx_sys_wrap::tcp::Wire;
 
 use super::world::{AMPLE, Port, error, joined, rank};
 
@@ -55,8 +55,8 @@ fn ranks_listen_on_ports_of_the_range() {
         rank(identity, |identity, mut rendezvous| connect_mesh(identity, &mut rendezvous))
     });
     for (number, rank) in ranks.collect::<Vec<_>>().into_iter().enumerate() {
-        for (peer, lanes) in rank.join().unwrap().unwrap().iter().enumerate() {
-            let Some(socket) = lanes.first().map(Lane::socket) else { continue };
+        for (peer, wire) in rank.join().unwrap().unwrap().iter().enumerate() {
+            let Some(socket) = wire.as_ref().map(Wire::socket) else { continue };
             let listened = if peer < number { socket.peer_addr() } else { socket.local_addr() };
             assert!((first..=last).contains(&listened.unwrap().port()));
         }
@@ -109,8 +109,9 @@ fn peers_connect_to_the_address_that_is_announced() {
     let (root, other) = (mesh(root), mesh(port.identity(1, 2, AMPLE)));
     let of_root = root.join().unwrap().unwrap();
     let of_other = other.join().unwrap().unwrap();
-    assert_eq!(of_root[1][0].socket().local_addr().unwrap().port(), behind);
-    assert_eq!(of_other[0][0].socket().peer_addr().unwrap().port(), forwarded);
+    let (of_root, of_other) = (of_root[1].as_ref().unwrap().socket(), of_other[0].as_ref().unwrap().socket());
+    assert_eq!(of_root.local_addr().unwrap().port(), behind);
+    assert_eq!(of_other.peer_addr().unwrap().port(), forwarded);
 }
 
 /// With a key, a rank 0 that was told `localhost` waits for ranks of other hosts too.
