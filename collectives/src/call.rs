@@ -100,8 +100,7 @@ impl<'comm, 'env> Call<'comm, 'env> {
         description: Description,
         shared: &'comm Shared,
     ) -> Self {
-        let Identity { sequence, timeout, .. } = identity;
-        let place = Place { description, sequence, timeout };
+        let place = Place { description, sequence: identity.sequence };
         Self { comm, identity, place, signature: description.encode(), shared }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ucx_sys_wrap::{Rank, Tag};
+use ucx_sys_wrap::Rank;
 
 use crate::description::{Description, Operation};
 
@@ -27,7 +27,7 @@ pub enum Error {
     },
 
     /// A rank closed the group, on purpose or in an earlier call for which it had waited too long.
-    #[error("rank {rank} aborted the group")]
+    #[error("the group is closed: rank {rank} aborted it, or a call of rank {rank} timed out")]
     Aborted {
         /// The rank that closed it.
         rank: Rank,
@@ -35,7 +35,7 @@ pub enum Error {
 
     /// The time of a call was over, of this one or of one of another rank, while this call waited.
     #[error(
-        "{operation} (call {sequence}, round {round}) waited for rank {rank} when {} s were over: \
+        "{operation} (call {sequence}, round {round}) timed out after {:.3} s, while it waited for rank {rank}: \
          is it alive, and does it make the same calls?",
         .after.as_secs_f64()
     )]
@@ -48,7 +48,7 @@ pub enum Error {
         round: u32,
         /// The rank waited for.
         rank: Rank,
-        /// The time that the call was given.
+        /// How long this rank had waited in the call. Less than its timeout where another rank's was over first.
         after: Duration,
     },
 
@@ -133,7 +133,6 @@ pub enum Error {
 pub(crate) struct Place {
     pub(crate) description: Description,
     pub(crate) sequence: u32,
-    pub(crate) timeout: Duration,
 }
 
 impl Error {
@@ -143,23 +142,19 @@ impl Error {
         match error {
             Transport::PeerLost { rank } => Self::PeerLost { rank },
             Transport::Aborted { rank } => Self::Aborted { rank },
-            Transport::Timeout { rank, tag } => Self::timeout(place, rank, tag),
+            Transport::Timeout { rank, tag, waited } => Self::Timeout {
+                operation: place.description.operation,
+                sequence: place.sequence,
+                round: tag.round(),
+                rank,
+                after: waited,
+            },
             Transport::Mismatch { rank, expected, found } => Self::Mismatch {
                 rank,
                 expected: Description::decode(expected),
                 found: Description::decode(found),
             },
             other => Self::Transport(other),
-        }
-    }
-
-    fn timeout(place: &Place, rank: Rank, tag: Tag) -> Self {
-        Self::Timeout {
-            operation: place.description.operation,
-            sequence: place.sequence,
-            round: tag.round(),
-            rank,
-            after: place.timeout,
         }
     }
 }

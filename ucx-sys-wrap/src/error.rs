@@ -21,7 +21,7 @@ pub enum Error {
     },
 
     /// A rank closed the job on purpose; the transport is closed.
-    #[error("rank {rank} aborted the group")]
+    #[error("the group is closed: rank {rank} aborted it, or a call of rank {rank} timed out")]
     Aborted {
         /// The rank that called abort.
         rank: Rank,
@@ -34,6 +34,8 @@ pub enum Error {
         rank: Rank,
         /// The message waited for.
         tag: Tag,
+        /// How long this rank had waited in its call; zero where it has not said when that began.
+        waited: Duration,
     },
 
     /// The peer makes another call than this rank.

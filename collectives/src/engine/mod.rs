@@ -14,13 +14,13 @@ mod wait;
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ucx_sys_wrap::buffer::{Comm, Port, Task, TaskFuture, scope_in_turns};
+use ucx_sys_wrap::buffer::{CallTime, Comm, Port, Task, TaskFuture, scope_in_turns};
 use ucx_sys_wrap::pollable::Pollable;
 use ucx_sys_wrap::shm::Neighbourhood;
 
@@ -43,6 +43,8 @@ const ABORT_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The same where a thread is in the transport: in vain if it is the one that a signal handler has interrupted.
 const ABORT_PATIENCE_INSIDE: Duration = Duration::from_millis(2);
+/// A call that begins to wait so long after the last look at the transport looks whether the group is closed.
+const RECENT: Duration = Duration::from_millis(1);
 
 /// Moves the collectives of one transport.
 pub struct Engine {
@@ -54,6 +56,8 @@ pub struct Engine {
     /// The thread that polls the tasks, while one does.
     polled_by: AtomicUsize,
     processor: Processor,
+    /// When a call last looked at the transport, in nanoseconds of its clock.
+    looked_at: AtomicU64,
     neighbourhood: Option<Arc<Neighbourhood>>,
     course: Arc<Course>,
     /// What wakes the engine's thread, where there is one.
@@ -85,8 +89,12 @@ struct Turns<'engine> {
 }
 
 impl<'engine> Turns<'engine> {
-    fn new(engine: &'engine Engine, timeout: Duration) -> Self {
-        let deadline = Deadline::after(engine.port.now(), timeout);
+    fn new(engine: &'engine Engine, timeout: Duration, time: &CallTime) -> Self {
+        let now = engine.port.now();
+        if !engine.is_late(now) {
+            time.begin_to_wait(now);
+        }
+        let deadline = Deadline::after(now, timeout);
         let blocked = Blocked::begin(engine);
         Self { _blocked: blocked, waiter: Waiter::new(), moves: engine.moves(), deadline, turns: 0 }
     }
@@ -100,6 +108,7 @@ impl<'engine> Turns<'engine> {
         self.turns = self.turns.wrapping_add(1);
         if sleeps || self.turns.is_multiple_of(TURNS_PER_CLOCK) {
             let now = engine.port.now();
+            engine.looked_at.store(now.as_nanos() as u64, Ordering::Relaxed);
             self.deadline.look(now, &engine.port, expire);
             if sleeps {
                 leave();
@@ -127,6 +136,7 @@ impl Engine {
             background_count: AtomicUsize::new(0),
             polled_by: AtomicUsize::new(0),
             processor: Processor::new(is_crowded),
+            looked_at: AtomicU64::new(0),
             neighbourhood,
             course: Arc::default(),
             alarm: OnceLock::new(),
@@ -186,7 +196,7 @@ impl Engine {
                     turn.leave();
                 }
                 let moved = turn.moved() | (has_background && self.poll_background());
-                let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
+                let turns = turns.get_or_insert_with(|| Turns::new(self, timeout, comm.time()));
                 turns.pause(moved, self, || comm.expire(), || turn.leave());
                 comm.set_spins(self.looks());
             },
@@ -196,6 +206,20 @@ impl Engine {
         result
     }
 
+    /// Whether the group had been closed before a call that begins to wait `now`. Nobody may have looked while
+    /// this rank computed, so this looks at everything that has come, unless that has just been done.
+    fn is_late(&self, now: Duration) -> bool {
+        let now = now.as_nanos() as u64;
+        let before = self.looked_at.swap(now, Ordering::Relaxed);
+        if now.saturating_sub(before) < RECENT.as_nanos() as u64 {
+            return self.course.is_closed.load(Ordering::Relaxed);
+        }
+        // After this, the transport looks at all peers, and not only at those that are waited for.
+        drop(self.port.arm());
+        self.port.progress();
+        self.port.failure().is_some()
+    }
+
     /// Takes note if the group is closed.
     fn look_for_failure(&self) {
         if self.port.failure().is_some() {
@@ -203,12 +227,12 @@ impl Engine {
         }
     }
 
-    /// Runs `body`, which posts no operations, to its end on this thread. `expired` becomes true when
-    /// operations would fail; then `body` must end soon.
+    /// Runs `body`, which posts no operations, to its end on this thread. `time` expires when operations would
+    /// fail; then `body` must end soon.
     pub(crate) fn run_without_scope<R>(
         &self,
         timeout: Duration,
-        expired: &AtomicBool,
+        time: &CallTime,
         body: impl Future<Output = R>,
     ) -> R {
         let mut body = pin!(body);
@@ -218,8 +242,8 @@ impl Engine {
             if let Poll::Ready(result) = body.as_mut().poll(&mut context) {
                 return result;
             }
-            let turns = turns.get_or_insert_with(|| Turns::new(self, timeout));
-            turns.pause(self.turn(), self, || expired.store(true, Ordering::Relaxed), || {});
+            let turns = turns.get_or_insert_with(|| Turns::new(self, timeout, time));
+            turns.pause(self.turn(), self, || time.expire(), || {});
         }
     }
 
@@ -234,7 +258,11 @@ impl Engine {
         F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
     {
         let task = Task::new(&self.port, buffers, body);
-        let (handle, mut spawned) = Spawned::new(self, task, Deadline::after(self.port.now(), timeout));
+        let now = self.port.now();
+        if self.is_late(now) {
+            task.comm().time().come_too_late();
+        }
+        let (handle, mut spawned) = Spawned::new(self, task, Deadline::after(now, timeout));
         if spawned.poll() {
             self.look_for_failure();
         } else {
@@ -339,7 +367,7 @@ mod tests {
     fn a_call_that_comes_further_over_shared_memory_does_not_sleep() {
         let alone = ucx_sys_wrap::local::world(1).into_iter().next().unwrap();
         let engine = Engine::new(Port::new(Box::new(alone)), None, false);
-        let mut turns = Turns::new(&engine, Duration::from_secs(10));
+        let mut turns = Turns::new(&engine, Duration::from_secs(10), &CallTime::default());
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {
             engine.course().moves.fetch_add(1, Ordering::Relaxed);

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ucx_sys_wrap::Signature;
+use ucx_sys_wrap::buffer::CallTime;
 use ucx_sys_wrap::shm::Ticket;
 
 use super::{CallFuture, Group};
@@ -43,11 +43,11 @@ impl Group {
     ) -> Result<()> {
         let (identity, signature) = self.next_call(&description);
         let mut ticket = Ticket::take(&*host.slots);
-        let place = Place { description, sequence: identity.sequence, timeout: identity.timeout };
-        let (shared, expired) = (Shared::default(), AtomicBool::new(false));
+        let place = Place { description, sequence: identity.sequence };
+        let (shared, time) = (Shared::default(), CallTime::default());
         let around = Surroundings {
             port: self.port(),
-            expiry: &expired,
+            time: &time,
             records: &host.records,
             course: &host.course,
             signature,
@@ -60,11 +60,11 @@ impl Group {
                 ControlFlow::Break(result) => result,
                 ControlFlow::Continue(rest) => {
                     let body = async { body(&mut call, data, rest).await };
-                    self.0.engine.run_without_scope(identity.timeout, &expired, body)
+                    self.0.engine.run_without_scope(identity.timeout, &time, body)
                 }
             };
         }
-        self.0.engine.run_without_scope(identity.timeout, &expired, async {
+        self.0.engine.run_without_scope(identity.timeout, &time, async {
             let mut call = HostCall::begin(&mut ticket, &around, &place).await?;
             match at_once(&mut call, data) {
                 ControlFlow::Break(result) => result,
@@ -92,11 +92,11 @@ impl Group {
         let mut ticket = Ticket::take(Arc::clone(&host.slots));
         self.0.engine.spawn(identity.timeout, data, move |comm, data| {
             Box::pin(async move {
-                let place = Place { description, sequence: identity.sequence, timeout: identity.timeout };
+                let place = Place { description, sequence: identity.sequence };
                 let shared = Shared::default();
                 let around = Surroundings {
                     port: comm.port(),
-                    expiry: comm,
+                    time: comm.time(),
                     records: &host.records,
                     course: &host.course,
                     signature,

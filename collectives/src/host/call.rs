@@ -2,11 +2,11 @@
 
 use std::future::poll_fn;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use ucx_sys_wrap::buffer::{Comm, Port, next_turn};
+use ucx_sys_wrap::buffer::{CallTime, Port, next_turn};
 use ucx_sys_wrap::shm::{Header, Hold, Records, Slots, Step, Ticket};
 use ucx_sys_wrap::{Failure, Rank, Signature, Tag};
 
@@ -55,7 +55,7 @@ impl Wait {
 /// What a call over slots needs besides them.
 pub(crate) struct Surroundings<'a> {
     pub(crate) port: &'a Port,
-    pub(crate) expiry: &'a dyn Expiry,
+    pub(crate) time: &'a CallTime,
     pub(crate) records: &'a Records,
     /// Counts the waits.
     pub(crate) course: &'a Course,
@@ -65,23 +65,6 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) outer: Signature,
     pub(crate) shared: &'a Shared,
     pub(crate) spins: u32,
-}
-
-/// Whether a deadline has passed.
-pub(crate) trait Expiry: Sync {
-    fn has_expired(&self) -> bool;
-}
-
-impl Expiry for AtomicBool {
-    fn has_expired(&self) -> bool {
-        self.load(Ordering::Relaxed)
-    }
-}
-
-impl Expiry for Comm<'_> {
-    fn has_expired(&self) -> bool {
-        Comm::has_expired(self)
-    }
 }
 
 impl<'a> HostCall<'a> {
@@ -269,10 +252,10 @@ impl<'a> HostCall<'a> {
         wait: &mut Wait,
         look: &mut impl FnMut(&mut Slots) -> ucx_sys_wrap::Result<Option<R>>,
     ) -> Result<Option<R>> {
-        let Surroundings { port, expiry, records, outer, shared, .. } = *self.around;
+        let Surroundings { port, time, records, outer, shared, .. } = *self.around;
         let rank = self.slots.rank_at(place);
         // The engine closes the group for a call whose time is over, once the others had theirs.
-        self.is_whole |= expiry.has_expired();
+        self.is_whole |= time.has_expired();
         if let Some(error) = self.around.end(self.place, rank, (step.number() - self.first) as u32) {
             return Err(error);
         }
@@ -307,17 +290,18 @@ impl Surroundings<'_> {
     pub(super) fn end(&self, place: &Place, rank: Rank, round: u32) -> Option<Error> {
         let error = match self.port.failure() {
             // This call waits as well, and says for whom.
-            Some(Failure::TimedOut(_)) => {
-                ucx_sys_wrap::Error::Timeout { rank, tag: Tag::new(rank, 0, place.sequence, round) }
-            }
+            Some(Failure::TimedOut(_)) if self.time.is_waiting() => self.timeout(place, rank, round),
             Some(failure) => failure.into(),
-            None if self.expiry.has_expired() => {
-                ucx_sys_wrap::Error::Timeout { rank, tag: Tag::new(rank, 0, place.sequence, round) }
-            }
+            None if self.time.has_expired() => self.timeout(place, rank, round),
             None => return None,
         };
         self.course.is_closed.store(true, Ordering::Relaxed);
         Some(Error::at(place, error))
+    }
+
+    fn timeout(&self, place: &Place, rank: Rank, round: u32) -> ucx_sys_wrap::Error {
+        let waited = self.time.waited(self.port.now());
+        ucx_sys_wrap::Error::Timeout { rank, tag: Tag::new(rank, 0, place.sequence, round), waited }
     }
 }
 

@@ -71,7 +71,7 @@ impl Inside {
             let description = place.description.inside(place.sequence);
             let around = Surroundings {
                 port: comm.port(),
-                expiry: comm,
+                time: comm.time(),
                 records: &self.host.records,
                 course: &self.host.course,
                 signature: description.encode(),

@@ -4,10 +4,11 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use super::call_time::CallTime;
 use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{Inner, Inside, OperationId, Orphan, Port};
@@ -23,8 +24,8 @@ use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};
 pub struct Comm<'env> {
     port: Arc<Port>,
     scope: usize,
-    /// Whether the deadline has passed. Here and not in the port's book: every poll asks.
-    expired: AtomicBool,
+    /// Here and not in the port's book: every poll asks whether the deadline has passed.
+    time: CallTime,
     /// How often an awaited receive that is alone in the scope looks for its message before it lets others
     /// have a turn.
     spins: AtomicU32,
@@ -48,6 +49,7 @@ pub fn scope<'env, R>(
     body: impl AsyncFnOnce(&Comm<'env>) -> R,
 ) -> R {
     let comm = Comm::open(port, 0);
+    comm.time.begin_to_wait(port.now());
     let drain = DrainOnExit(&comm);
     let result = {
         let mut future = std::pin::pin!(body(&comm));
@@ -74,7 +76,8 @@ pub fn scope<'env, R>(
 ///
 /// A receive that `body` awaits while no other operation is in flight looks for a short message up to `spins`
 /// times before `between` is called: some 100 where nobody else wants the processor, none where somebody
-/// does. `between` can change that ([`Comm::set_spins`]).
+/// does. `between` can change that ([`Comm::set_spins`]), and says when the call begins to wait
+/// ([`CallTime::begin_to_wait`]).
 pub fn scope_in_turns<'env, R>(
     port: &Arc<Port>,
     spins: u32,
@@ -138,8 +141,8 @@ impl Turn<'_> {
 
 impl<'env> Comm<'env> {
     pub(super) fn open(port: &Arc<Port>, spins: u32) -> Self {
-        let (expired, spins, looks) = (AtomicBool::new(false), AtomicU32::new(spins), AtomicU32::new(0));
-        Self { port: Arc::clone(port), scope: port.open_scope(), expired, spins, looks, env: PhantomData }
+        let (time, spins, looks) = (CallTime::default(), AtomicU32::new(spins), AtomicU32::new(0));
+        Self { port: Arc::clone(port), scope: port.open_scope(), time, spins, looks, env: PhantomData }
     }
 
     pub(super) fn scope_key(&self) -> usize {
@@ -161,14 +164,20 @@ impl<'env> Comm<'env> {
     /// Lets the deadline pass: every operation of this scope that has not ended fails with
     /// [`Error::Timeout`].
     pub fn expire(&self) {
-        self.expired.store(true, Ordering::Relaxed);
+        self.time.expire();
     }
 
     /// Whether the deadline has passed.
     #[inline]
     #[must_use]
     pub fn has_expired(&self) -> bool {
-        self.expired.load(Ordering::Relaxed)
+        self.time.has_expired()
+    }
+
+    /// When the call of this scope began to wait, and whether its deadline has passed.
+    #[must_use]
+    pub fn time(&self) -> &CallTime {
+        &self.time
     }
 
     /// From now on an awaited receive that is alone in this scope looks so often for its message; see
@@ -193,6 +202,12 @@ impl<'env> Comm<'env> {
     }
 
     /// Posts a message to `to`. The buffer comes back when the bytes are on their way.
+    ///
+    /// Dropping the future cancels the send, but cannot always take the message back: the peer gets all of it
+    /// or nothing. Over sockets and shared memory, what the peer may have seen, if only as an offer, is copied
+    /// to the heap, kept there until the peer receives it or this rank leaves, and matched by the peer's next
+    /// receive of its tag. So dropping a large send costs a copy and as much memory, and a tag of which a send
+    /// was dropped is best not used for anything else.
     ///
     /// # Errors
     /// [`Error::ForeignTag`] for a tag of another source than this rank: nothing is sent then. What else the
@@ -317,8 +332,8 @@ pub type Recv<'comm, 'env, B> = Leaf<'comm, 'env, B, RecvId>;
 
 /// An operation in flight: posted already, it resolves to its buffer and its outcome.
 ///
-/// Dropped early, it cancels the operation and leaves its buffer to the scope. An operation that fails drops
-/// its buffer.
+/// Dropped early, it cancels the operation and leaves its buffer to the scope; what that means for a message
+/// that the peer knows of already, [`Comm::send`] says. An operation that fails drops its buffer.
 #[must_use = "an operation that is dropped is canceled"]
 pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
     comm: &'comm Comm<'env>,
@@ -391,11 +406,18 @@ impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
         };
         let is_out_of_time = match error {
             Error::Canceled => self.comm.has_expired(),
-            // Closed with the whole transport, for this call or for another that waited too long.
-            Error::Aborted { .. } => matches!(transport.failure(), Some(Failure::TimedOut(_))),
+            // Closed with the whole transport while this call waited, by its timeout or another's.
+            Error::Aborted { .. } => {
+                self.comm.time.is_waiting() && matches!(transport.failure(), Some(Failure::TimedOut(_)))
+            }
             _ => false,
         };
-        let error = if is_out_of_time { Error::Timeout { rank: self.peer, tag: self.tag } } else { error };
+        let error = if is_out_of_time {
+            let waited = self.comm.time.waited(transport.now());
+            Error::Timeout { rank: self.peer, tag: self.tag, waited }
+        } else {
+            error
+        };
         self.state = State::failed(error);
     }
 
@@ -524,6 +546,8 @@ impl Direction for RecvId {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
     use crate::local;
 

@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod abort;
+mod call_time;
 mod chunk;
 mod comm;
 mod lease;
@@ -33,6 +34,7 @@ mod shared;
 mod task;
 mod waking;
 
+pub use call_time::CallTime;
 pub use chunk::Chunk;
 pub use comm::{Comm, Direction, Leaf, Recv, Send, Turn, scope, scope_in_turns};
 pub use lease::{ReadLease, WriteLease};

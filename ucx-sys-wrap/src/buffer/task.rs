@@ -35,7 +35,9 @@ impl<B: Send + 'static, R> Task<B, R> {
     where
         F: for<'env, 'comm> FnOnce(&'comm Comm<'env>, &'env mut B) -> TaskFuture<'comm, R>,
     {
-        let comm = NonNull::from(Box::leak(Box::new(Comm::open(port, 0))));
+        let comm = Comm::open(port, 0);
+        comm.time().begin_to_wait(port.now());
+        let comm = NonNull::from(Box::leak(Box::new(comm)));
         let mut buffers = NonNull::from(Box::leak(Box::new(buffers)));
         // SAFETY: both live on the heap until the future is gone (the invariants), whatever lifetime they are
         // given here; `body` is generic over it and so can't keep them longer than its future.

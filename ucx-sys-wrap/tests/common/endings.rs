@@ -149,7 +149,10 @@ pub fn expired(port: &Arc<Port>) {
             async |comm| comm.recv(A, envelope(A, 1, 5), vec![0u8; 8]).await,
         );
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::Timeout { rank: A, tag } if tag == envelope(A, 1, 5).tag), "{error}");
+        assert!(
+            matches!(error, Error::Timeout { rank: A, tag, .. } if tag == envelope(A, 1, 5).tag),
+            "{error}"
+        );
     }
 }
 
@@ -305,7 +308,7 @@ pub fn time_over(port: &Arc<Port>) {
             }
             let error = pending.await.map(|_| ()).unwrap_err();
             assert!(
-                matches!(error, Error::Timeout { rank, tag: found } if (rank, found) == (awaited, tag.tag)),
+                matches!(error, Error::Timeout { rank, tag: found, .. } if (rank, found) == (awaited, tag.tag)),
                 "{error}"
             );
             let error = send.await.map(|_| ()).unwrap_err();
