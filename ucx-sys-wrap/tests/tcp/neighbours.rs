@@ -511,18 +511,18 @@ fn no_wake_up_is_lost() {
 
 fn play_asleep(rank: Tcp, own: usize) {
     // Long messages fill the ring, so that senders sleep too.
-    let sizes = [8, 600, 100_000, 8, 3 << 20, 400_000];
+    let messages = [8, 600, 100_000, 8, 3 << 20, 400_000].map(|size| pattern(1, size));
     let mut rank = [rank];
     for round in 0..1200u32 {
-        let size = sizes[round as usize % sizes.len()];
+        let message = &messages[round as usize % messages.len()];
         if (round as usize + own).is_multiple_of(2) {
-            let mut sending =
-                Sending::post(&mut rank[0], 1 - own, envelope(own, round), &[&pattern(1, size)]);
+            let mut sending = Sending::post(&mut rank[0], 1 - own, envelope(own, round), &[message]);
             sleep_until(&mut rank, |rank| sending.test(&mut rank[0]).is_some(), round);
         } else {
-            let mut receiving = Receiving::post(&mut rank[0], 1 - own, envelope(1 - own, round), &[size]);
+            let mut receiving =
+                Receiving::post(&mut rank[0], 1 - own, envelope(1 - own, round), &[message.len()]);
             sleep_until(&mut rank, |rank| receiving.test(&mut rank[0]).is_some(), round);
-            assert!(receiving.bytes() == [pattern(1, size)]);
+            assert!(receiving.bytes() == [&message[..]]);
         }
     }
 }
