@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Tests without sockets and without UCX, which miri does not know: buffers, and the transport between threads.
-tests=(buffer:: local::)
+tests=(buffer:: memory::region:: local::)
 
 if cargo +nightly miri --version >/dev/null 2>&1; then
     echo "== miri"

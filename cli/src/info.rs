@@ -5,8 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use brevity::Settings;
-use brevity::transport::bootstrap::{Launcher, pmix_available, rdma_devices};
+use brevity::transport::bootstrap::{Launcher, pmix_available};
 use brevity::transport::shm::why_unreadable;
+use brevity::transport::ucx::rdma_devices;
 use brevity::transport::{tcp, ucx};
 use brevity_bench::output::print;
 use brevity_bench::record::to_json;

@@ -23,6 +23,7 @@ pub mod bootstrap;
 pub mod buffer;
 mod envelope;
 mod error;
+mod exit;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -30,6 +31,7 @@ pub mod launch;
 mod limits;
 mod link;
 pub mod local;
+mod memory;
 mod noise;
 mod one_sided;
 pub mod pollable;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use crate::buffer::{ReadLease, WriteLease};
+use crate::memory::{ReadLease, WriteLease};
 use crate::{Arrival, Envelope, Error, Failure, MAX_PARTS, OneSided, Rank, Result, Signature};
 
 /// The parts of a message to send, gathered from where they lie.

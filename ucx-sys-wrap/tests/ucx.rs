@@ -13,8 +13,8 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use brevity_testing::{Wire, ucx_is_here};
-use ucx_sys_wrap::bootstrap::rdma_devices;
 use ucx_sys_wrap::buffer::{Comm, Port, Region, scope};
+use ucx_sys_wrap::ucx::rdma_devices;
 use ucx_sys_wrap::ucx::{self, Options, Ucx};
 use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag};
 

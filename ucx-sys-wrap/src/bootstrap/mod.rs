@@ -80,7 +80,6 @@ pub use mesh::connect_mesh;
 pub(crate) use names::warn_of_unknown;
 pub use names::{NAMES, TEST_NAMES};
 pub use neighbours::share_memory;
-pub use network::rdma_devices;
 pub use open::{Opened, open};
 pub use rendezvous::{MAX_BLOB_BYTES, Rendezvous};
 pub use reserve::Ports;

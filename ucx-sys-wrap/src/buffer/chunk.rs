@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer, vector_parts};
+use crate::memory::{ReadLease, WriteLease};
 use crate::transport::{RecvParts, SendParts};
 
 /// The sole right to a stretch of elements, borrowed for `'env` or owned.

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::call_time::CallTime;
-use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::port::{Inner, Inside, OperationId, Orphan, Port};
 use super::waking::next_turn;
+use crate::memory::{ReadLease, WriteLease};
 use crate::told;
 use crate::transport::{Posted, RecvId, RecvParts, SendId, SendParts, Transport, check_peer};
 use crate::{Arrival, Envelope, Error, Failure, Lengths, Rank, Result, Tag};

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use super::port::{DRAIN_PATIENCE, Inner, Port};
-use crate::ucx::exiting;
+use crate::exit;
 
 /// A scope with operations in flight, and the memory that they work on: owned, and not freed when this is
 /// dropped.
@@ -89,7 +89,7 @@ impl Drop for Port {
             return;
         }
         // As the transport, which goes next: without its library nothing can be ended.
-        let inside = exiting::enter();
+        let inside = exit::enter();
         if inside.is_some() && self.is_own() {
             self.heed_abort();
             self.end_all_left();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use bytes::Bytes;
 
-use super::lease::{ReadLease, WriteLease};
+use crate::memory::{ReadLease, WriteLease};
 use crate::transport::{RecvParts, SendParts};
 
 /// Memory that can be given to an operation and taken back.

@@ -1,6 +1,6 @@
 //! Memory and the network: who may touch what, and until when.
 //!
-//! - [`lease`](ReadLease): memory as a transport sees it, given back when the operation has ended;
+//! - [leases](ReadLease): memory as a transport sees it, given back when the operation has ended;
 //! - [`memory`](Buffer): what users hand in: slices, vectors, shared vectors, tuples;
 //! - [`Pool`]: page-aligned memory that is used again, on huge pages where there are any; [`PoolBuffer`] and
 //!   [`SharedBuffer`]: what it hands out, to be written by one or read by many;
@@ -10,7 +10,8 @@
 //! - [`Region`]: memory that peers put to and get from; [`RemoteRegion`]: the same at a peer;
 //! - [`Task`]: the same on buffers that the future owns.
 //!
-//! All that is unsafe about lending memory to a network is in this folder. An operation holds its buffer
+//! All that is unsafe about lending memory to a network is in this folder and in `memory`, which lies below the
+//! transports. An operation holds its buffer
 //! until it has ended; dropping or forgetting the future of an operation leaves it in the scope's book, and
 //! the scope ends it before `'env` does.
 #![allow(unsafe_code)]
@@ -19,7 +20,6 @@ mod abort;
 mod call_time;
 mod chunk;
 mod comm;
-mod lease;
 mod left;
 mod memory;
 #[cfg(doctest)]
@@ -34,17 +34,17 @@ mod shared;
 mod task;
 mod waking;
 
+pub use crate::memory::{ReadLease, RegionMemory, WriteLease};
 pub use call_time::CallTime;
 pub use chunk::Chunk;
 pub use comm::{Comm, Direction, Leaf, Recv, Send, Turn, scope, scope_in_turns};
-pub use lease::{ReadLease, WriteLease};
 pub use memory::{Buffer, RawSlice, RawVec, RecvBuffer, SendBuffer};
 pub(crate) use pages::HUGE_PAGE_BYTES;
 pub use pages::HugePages;
 pub use pool::{Pool, PoolStatistics};
 pub use pooled::PoolBuffer;
 pub use port::Port;
-pub use region::{Region, RegionMemory};
+pub use region::Region;
 pub use remote::{Flush, Get, Put, RemoteRegion};
 pub use shared::SharedBuffer;
 pub use task::{Task, TaskFuture};

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::lease::{ReadLease, WriteLease};
 use super::memory::{Buffer, RecvBuffer, SendBuffer};
 use super::pages::Pages;
 use super::pool::Inner;
 use super::shared::SharedBuffer;
+use crate::memory::{ReadLease, WriteLease};
 use crate::transport::{RecvParts, SendParts};
 
 /// A buffer of a [`Pool`](super::Pool): a slice that its holder alone has. Dropped, its memory goes back to

@@ -12,10 +12,10 @@ use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use super::abort::AbortRequest;
 use super::left::Left;
+use crate::exit::{self, Leave};
 use crate::pollable::wait_for;
 use crate::told::{self, TellLast};
 use crate::transport::{RecvId, SendId, Transport};
-use crate::ucx::exiting;
 use crate::{Failure, GetId, Owner, PutId, Rank, Statistics};
 
 /// How long a scope waits for its canceled operations before the transport is torn down.
@@ -114,22 +114,9 @@ impl Port {
             _told: TellLast,
         });
         if stands_on_library {
-            exiting::keep(&port);
+            exit::keep(&port);
         }
         port
-    }
-
-    /// Has the transport leave because the process exits, if this can enter until then.
-    pub(crate) fn leave(&self, is_library_there: bool, until: Instant) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let inside = self.inner.try_lock_until(until);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        // It is in use where it has called what exits.
-        if let Some(Ok(mut transport)) = inside.as_ref().map(|inside| inside.transport.try_borrow_mut()) {
-            transport.leave_with_process(is_library_there);
-        }
-        drop(inside);
-        told::tell();
     }
 
     /// The transport's name.
@@ -325,6 +312,20 @@ impl Port {
             let _ = writeln!(std::io::stderr(), "brevity: {why}");
             std::process::abort();
         })
+    }
+}
+
+impl Leave for Port {
+    fn leave(&self, is_library_there: bool, until: Instant) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let inside = self.inner.try_lock_until(until);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        // It is in use where it has called what exits.
+        if let Some(Ok(mut transport)) = inside.as_ref().map(|inside| inside.transport.try_borrow_mut()) {
+            transport.leave_with_process(is_library_there);
+        }
+        drop(inside);
+        told::tell();
     }
 }
 

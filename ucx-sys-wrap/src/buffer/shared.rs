@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::lease::ReadLease;
 use super::memory::{Buffer, SendBuffer};
 use super::pooled::PoolBuffer;
+use crate::memory::ReadLease;
 use crate::transport::SendParts;
 
 /// A frozen [`PoolBuffer`], or a piece of one: cheaply cloned, so that many sends have it at once. The memory

@@ -9,7 +9,7 @@ use std::fmt;
 
 pub(crate) use regions::Regions;
 
-use crate::buffer::{ReadLease, RegionMemory};
+use crate::memory::{ReadLease, RegionMemory};
 use crate::transport::{Posted, RecvParts, SendParts};
 use crate::{Error, Rank, Result};
 

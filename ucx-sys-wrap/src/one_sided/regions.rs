@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::RegionKey;
 use super::frame::{Outcome, Place};
-use crate::buffer::RegionMemory;
+use crate::memory::RegionMemory;
 use crate::{Error, Rank, Result};
 
 /// The registered memory of one rank.

@@ -19,8 +19,8 @@
 
 mod decoding;
 
-use super::remote::RemoteFrame;
 use super::sizes::Sizes;
+use crate::one_sided::frame::RemoteFrame;
 use crate::{Failure, Mark, Rank, Signature, Tag};
 
 pub(super) use super::sizes::HEADER_BYTES;

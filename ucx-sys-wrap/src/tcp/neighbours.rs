@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
     use crate::one_sided::frame::Place;
+    use crate::one_sided::frame::RemoteFrame;
     use crate::tcp::frame::HEADER_BYTES;
-    use crate::tcp::remote::RemoteFrame;
     use crate::transport::Transport;
 
     /// A rank that shares memory with a stranger, and the stranger's end of their socket.

@@ -80,8 +80,8 @@ mod tests {
 
     use super::*;
     use crate::one_sided::frame::Place;
+    use crate::one_sided::frame::RemoteFrame;
     use crate::process::ProcessName;
-    use crate::tcp::remote::RemoteFrame;
     use crate::transport::Transport;
     use crate::{Failure, Rank};
 

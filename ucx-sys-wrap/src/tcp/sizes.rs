@@ -7,6 +7,9 @@ use crate::{Lengths, MAX_PARTS};
 /// Bytes of the header of every frame.
 pub(super) const HEADER_BYTES: usize = 64;
 
+/// The most payload that a frame of a put or get has, in bytes: messages get in between.
+pub(super) const PIECE_BYTES: usize = 512 << 10;
+
 /// Bytes of each part, at most [`MAX_PARTS`] of them. Parts that are not there count as empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {

@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::frame::{Frame, Header, SEGMENT_BYTES, encode};
-use super::remote::PIECE_BYTES;
+use super::sizes::PIECE_BYTES;
 use super::sizes::Sizes;
 use crate::bootstrap::WIRE_VERSION;
 use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, MAX_MESSAGE_BYTES, cost};

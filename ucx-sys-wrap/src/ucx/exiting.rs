@@ -4,45 +4,23 @@
 //! the other threads go on. UCX's destructors take away what its calls use (its asynchronous contexts, its
 //! memory hooks): a thread that is inside, or comes in later, crashes. So when UCX is loaded a handler is
 //! registered, which runs before the destructors of UCX's own libraries. It has the transports leave that a
-//! [`Port`] holds, and then waits until nobody makes or drops one: until then whoever drops one says all that
+//! [`Port`](crate::buffer::Port) holds, and then waits until nobody makes or drops one: until then whoever drops one says all that
 //! it has to say. What is made or dropped later does not enter UCX. Calls that are under way in other threads
-//! end as after [`Port::abort`].
+//! end as after [`Port::abort`](crate::buffer::Port::abort).
 //!
 //! Operations cost nothing for this: the port's own lock keeps the other threads out.
 
 use std::ffi::c_int;
 use std::panic::catch_unwind;
 use std::process;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-
-use crate::buffer::Port;
+use crate::exit::{Inside, leave_all};
+pub(super) use crate::exit::{enter, has_begun};
 use crate::{Error, Result};
-
-/// How long an exit waits for threads that are inside. It goes on without them: a crash is not worse than a
-/// hang.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Whether the process has begun to exit: nothing new is begun.
-static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-
-/// Whether UCX must not be entered any more. Set while nobody is inside, unless those took too long.
-static IS_SHUT: AtomicBool = AtomicBool::new(false);
-
-/// Shared by those that make or drop what is of UCX.
-static INSIDE: RwLock<()> = RwLock::new(());
-
-/// The ports over UCX; `None` once they have left.
-static PORTS: Mutex<Option<Vec<Weak<Port>>>> = Mutex::new(Some(Vec::new()));
 
 /// The process that has loaded UCX: not a child that it has forked, which has none of its threads.
 static PROCESS: OnceLock<u32> = OnceLock::new();
-
-/// While it lives, the process's libraries stay.
-pub(crate) struct Inside(#[expect(dead_code, reason = "held, not used")] RwLockReadGuard<'static, ()>);
 
 /// Has the exit of the process wait for those inside. Called once, when UCX is loaded.
 pub(super) fn prepare() {
@@ -53,19 +31,11 @@ pub(super) fn prepare() {
     if PROCESS.set(process::id()).is_ok() {
         // SAFETY: the handler is a function of this library, does not panic, and lives as long as the library
         // does.
-        let status = unsafe { atexit(leave_all) };
+        let status = unsafe { atexit(leave) };
         if status != 0 {
             tracing::warn!("no handler can be registered: exiting while threads use UCX may crash");
         }
     }
-}
-
-/// Enters UCX, without a port; `None` when it may go at any moment, because the process exits: then its
-/// objects are left to it.
-pub(crate) fn enter() -> Option<Inside> {
-    // Recursive: who fails to make something drops it inside.
-    let inside = Inside(INSIDE.read_recursive());
-    if IS_SHUT.load(Ordering::SeqCst) { None } else { Some(inside) }
 }
 
 /// As [`enter`].
@@ -78,51 +48,23 @@ pub(super) fn enter_to_make() -> Result<Inside> {
         .ok_or_else(|| Error::Unavailable { name: "ucx", why: "the process exits".into() })
 }
 
-/// Whether the process has begun to exit.
-pub(super) fn has_begun() -> bool {
-    HAS_BEGUN.load(Ordering::SeqCst)
-}
-
-/// Has the transport of `port` leave when the process exits.
-pub(crate) fn keep(port: &Arc<Port>) {
-    match &mut *PORTS.lock() {
-        Some(ports) => {
-            ports.retain(|port| port.strong_count() > 0);
-            ports.push(Arc::downgrade(port));
-        }
-        None => {
-            let inside = enter();
-            port.leave(inside.is_some(), Instant::now());
-        }
-    }
-}
-
 /// The handler.
-extern "C" fn leave_all() {
-    if PROCESS.get() != Some(&process::id()) {
-        return;
+extern "C" fn leave() {
+    if PROCESS.get() == Some(&process::id()) {
+        // Nothing may unwind into the C library. What a panic has to say it has said.
+        let _ = catch_unwind(leave_all);
     }
-    // Nothing may unwind into the C library. What a panic has to say it has said.
-    let _ = catch_unwind(|| {
-        let until = Instant::now() + PATIENCE;
-        HAS_BEGUN.store(true, Ordering::SeqCst);
-        let ports = PORTS.try_lock_until(until).and_then(|mut ports| ports.take());
-        for port in ports.into_iter().flatten().filter_map(|port| port.upgrade()) {
-            port.leave(true, until);
-        }
-        let nobody_inside = INSIDE.try_write_until(until);
-        IS_SHUT.store(true, Ordering::SeqCst);
-        drop(nobody_inside);
-    });
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::sync::Arc;
     use std::thread;
 
     use super::*;
     use crate::Rank;
+    use crate::buffer::Port;
     use crate::ucx::worlds::{has_ucx, world};
 
     const NAME: &str = "ucx::exiting::tests::who_drops_while_exit_waits_for_another_enters_ucx";
@@ -154,7 +96,7 @@ mod tests {
             fn atexit(handler: extern "C" fn()) -> c_int;
         }
         // SAFETY: the handler is a function of this program. Registered before UCX is loaded, it runs after
-        // `leave_all`.
+        // `leave`.
         assert_eq!(unsafe { atexit(say_after) }, 0);
         let ranks = world(2, &[]).into_iter().map(|rank| Port::new(Box::new(rank)));
         let [used, dropped] = <[Arc<Port>; 2]>::try_from(ranks.collect::<Vec<_>>()).ok().unwrap();

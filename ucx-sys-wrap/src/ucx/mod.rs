@@ -38,9 +38,10 @@ mod closing;
 mod closing_tests;
 mod control;
 mod desk;
+mod devices;
 mod engine;
 mod errands;
-pub(crate) mod exiting;
+mod exiting;
 mod flight;
 mod flow;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -89,11 +90,12 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 pub use card::WIRE_VERSION;
+pub use devices::rdma_devices;
 pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
 use crate::boot;
-use crate::bootstrap::{Ports, rdma_devices};
+use crate::bootstrap::Ports;
 use crate::link::Links;
 use crate::told::later;
 use crate::transport::Transport;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use brevity_ucx_sys::ucp_config_t;
 
+use super::devices::rdma_devices;
 use super::engine::check;
-use crate::bootstrap::rdma_devices;
 use crate::{Error, Result};
 use brevity_ucx_sys::Ucp;
 

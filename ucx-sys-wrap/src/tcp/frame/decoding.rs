@@ -5,7 +5,8 @@ use super::{
     encode,
 };
 use crate::limits::MAX_MESSAGE_BYTES;
-use crate::tcp::remote::{ENDED, PIECE_BYTES, PUT, RemoteFrame};
+use crate::one_sided::frame::{ENDED, PUT, RemoteFrame};
+use crate::tcp::sizes::PIECE_BYTES;
 use crate::tcp::sizes::Sizes;
 use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 

@@ -22,16 +22,12 @@ use requests::Operation;
 use serving::Served;
 
 use super::outgoing::Outgoing;
-use super::sizes::HEADER_BYTES;
+use super::sizes::{HEADER_BYTES, PIECE_BYTES};
 use super::wire::Wire;
-use crate::one_sided::frame::Outcome;
-pub(super) use crate::one_sided::frame::{ENDED, PUT, RemoteFrame};
+use crate::one_sided::frame::{Outcome, RemoteFrame};
 use crate::one_sided::{PutOrder, Regions};
 use crate::transport::{SendParts, Statistics};
 use crate::{Error, Rank, Result};
-
-/// The most payload that a frame of a put or get has, in bytes: messages get in between.
-pub(super) const PIECE_BYTES: usize = 512 << 10;
 
 /// Frames that wait for their answer, at most; more are held back, and more of a peer's are not taken.
 const MAX_REQUESTS: usize = 1 << 14;

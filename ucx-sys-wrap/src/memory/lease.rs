@@ -73,7 +73,7 @@ impl WriteLease {
     }
 
     /// Where the bytes lie.
-    pub(super) fn pointer(&self) -> NonNull<u8> {
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
         self.pointer
     }
 
