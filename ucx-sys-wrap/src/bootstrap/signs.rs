@@ -8,7 +8,7 @@ use super::variables::Variables;
 
 /// The variables by which launchers say the world size and the rank. Those of jobs that are no ranks yet, as
 /// a batch script's, are not among them.
-const SIGNS: [(&str, &str); 17] = [
+const SIGNS: [(&str, &str); 16] = [
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
     ("WORLD_SIZE", "RANK"),
@@ -28,8 +28,6 @@ const SIGNS: [(&str, &str); 17] = [
     ("MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
     // jsrun of IBM, under LSF.
     ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
-    // blaunch of LSF.
-    ("", "LSF_PM_TASKID"),
     ("HOROVOD_SIZE", "HOROVOD_RANK"),
     // Kubernetes: the operators of PyTorch, Paddle and MXNet.
     ("PET_NNODES", "PET_NODE_RANK"),
