@@ -1,6 +1,6 @@
 //! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank
-//! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`, `rank groups`
-//! (several groups, one after the other and at once); or their launcher: `rank launch-for-ever`.
+//! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`, `rank
+//! groups` (several groups, one after the other and at once); or their launcher: `rank launch-for-ever`.
 //!
 //! Whoever goes on for ever writes a file, named by its rank, to the folder `READY_FOLDER` when it is in the
 //! middle of it.
@@ -74,8 +74,8 @@ fn tell(group: &Group) -> brevity::Result<()> {
     Ok(group.barrier()?)
 }
 
-/// Makes a second group beside the first, a third when the first has just been dropped, and a fourth when no other
-/// is left; all that are there work.
+/// Makes a second group beside the first, a third when the first has just been dropped, and a fourth when no
+/// other is left; all that are there work.
 fn several_groups(first: Group) -> brevity::Result<()> {
     let sum = |group: &Group| -> brevity::Result<()> {
         let mut data = vec![group.rank() as f32; 1000];

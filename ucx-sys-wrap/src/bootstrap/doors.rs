@@ -37,8 +37,8 @@ pub(super) fn listen(
     lobby.map(|lobby| (lobby, here.master))
 }
 
-/// Listens on the master's port. It may be taken by a job that is just ending; where there are other ports, it is
-/// not waited for.
+/// Listens on the master's port. It may be taken by a job that is just ending; where there are other ports,
+/// it is not waited for.
 fn listen_on_port(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
     let doors = match &identity.published {
         Some(published) => vec![published.listen],

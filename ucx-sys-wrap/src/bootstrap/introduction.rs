@@ -39,8 +39,8 @@ const NO_KEY: &str = "-";
 
 /// What this process has learned from its launcher.
 ///
-/// A launcher answers a process once: MPICH takes no second `init` on `PMI_FD`. Later groups of the process meet
-/// where the first one did, with its key.
+/// A launcher answers a process once: MPICH takes no second `init` on `PMI_FD`. Later groups of the process
+/// meet where the first one did, with its key.
 static LEARNED: Mutex<Option<Learned>> = Mutex::new(None);
 
 struct Learned {
@@ -54,8 +54,9 @@ struct Learned {
 /// Learns where to meet and which key to show, if only the launcher can say it; else gives the identity back.
 ///
 /// Under an MPI launcher the first call of a process blocks until all ranks have called it, at most the join
-/// timeout; later calls return what it has learned. See [`wire::share`] and [`pmix::share`] for what the first
-/// call means for an MPI library in the same process. Rank 0's port stays reserved while the process lives.
+/// timeout; later calls return what it has learned. See [`wire::share`] and [`pmix::share`] for what the
+/// first call means for an MPI library in the same process. Rank 0's port stays reserved while the process
+/// lives.
 ///
 /// # Errors
 /// [`Error::Launcher`] when the launcher's store can't be used; [`Error::Environment`] when rank 0 has a key

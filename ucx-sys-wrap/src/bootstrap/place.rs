@@ -6,7 +6,7 @@ use super::launcher::{Launcher, Nesting};
 use super::master::{MASTER, Master};
 use super::reserve::Ports;
 use super::slurm;
-use super::variables::{PORTS, RANK, Variables, non_empty, not_set};
+use super::variables::{RANK, Variables, non_empty, not_set};
 use crate::{Rank, Result};
 
 /// A place in a job.
@@ -81,8 +81,7 @@ impl Place {
     }
 
     /// `MASTER_ADDR` and the ports after torchrun's own; loopback where torchrun has started all ranks on
-    /// this host. Any of the ports may be another program's, as the store of another torchrun. Within the range
-    /// that the user gives, if any.
+    /// this host. Any of the ports may be another program's, as the store of another torchrun.
     fn torchrun(self, variables: Variables<'_>) -> Result<Self> {
         let named = variables.required(
             "MASTER_ADDR",
@@ -93,11 +92,8 @@ impl Place {
         let port = variables.required("MASTER_PORT", NEXT_PORT, next)?;
         let one_host = variables.equal("LOCAL_WORLD_SIZE", "WORLD_SIZE");
         let host = if one_host { "127.0.0.1".into() } else { named };
-        let ports = match variables.read("BREVITY_PORT_RANGE", PORTS, Ports::parse)? {
-            Some(ports) => ports.derived(port.into()),
-            None => Ports { first: port, last: u16::MAX }.derived(0),
-        };
-        Self { one_host, ..self }.meeting(host, &ports)
+        let ports = Ports { first: port, last: u16::MAX };
+        Self { one_host, ..self }.meeting(host, &ports.derived(0))
     }
 
     fn pmi(self, variables: Variables<'_>) -> Result<Self> {

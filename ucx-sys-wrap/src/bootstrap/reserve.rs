@@ -30,8 +30,8 @@ impl Ports {
         self != Self::default()
     }
 
-    /// The ports that `number` stands for, for ranks that can't tell each other, in the order in which they are
-    /// tried; no two are alike.
+    /// The ports that `number` stands for, for ranks that can't tell each other, in the order in which they
+    /// are tried; no two are alike.
     pub(super) fn derived(self, number: u32) -> Vec<u16> {
         let count = u32::from(self.last - self.first) + 1;
         let tried = (0..PORTS_TRIED.min(count)).map(|next| (number % count + next) % count);

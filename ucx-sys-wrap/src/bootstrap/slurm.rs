@@ -8,9 +8,9 @@ use crate::Result;
 /// Ports that are derived from the job's number: below those that Linux hands out by itself.
 const DERIVED: Ports = Ports { first: 20_000, last: 29_999 };
 
-/// Where the step's rank 0 waits: the first host of the step (or loopback, if it is the only one), on one of the
-/// ports that Slurm reserves for the step, or else of those derived from the step's number: the first that no
-/// other program has.
+/// Where the step's rank 0 waits: the first host of the step (or loopback, if it is the only one), on one of
+/// the ports that Slurm reserves for the step, or else of those derived from the step's number: the first
+/// that no other program has.
 ///
 /// # Errors
 /// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables do not say
