@@ -43,7 +43,7 @@ pub struct Job {
 
 /// The processes of a job; ended when dropped.
 enum Processes {
-    Ours(launch::Job),
+    Ours(Box<launch::Job>),
     Theirs(Vec<Group>),
 }
 
@@ -68,7 +68,7 @@ impl Job {
             let arguments = place.into_iter().chain(arguments.iter().map(OsString::from));
             let launch = Launch::new(own_program()?, arguments).ranks(ranks).transport(transport);
             let launch = variables.iter().fold(launch, |launch, (name, value)| launch.env(*name, *value));
-            Ok(Processes::Ours(launch.spawn()?))
+            Ok(Processes::Ours(Box::new(launch.spawn()?)))
         })
     }
 

@@ -11,8 +11,14 @@ use std::fmt;
 use std::fs::read_to_string;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// A time of at least this between two looks at the clock, by a process that looks every few milliseconds while
+/// it waits, shows that the process stood still: a signal has stopped it, or it was frozen with its container.
+/// On a processor that many want it may as well have waited for its turn; then deadlines come so much later.
+pub const STANDSTILL: Duration = Duration::from_millis(500);
 
 /// The bytes of a [`ProcessName`].
 pub(crate) const PROCESS_NAME_BYTES: usize = 28;

@@ -14,6 +14,9 @@ use ucx_sys_wrap::Rank;
 use ucx_sys_wrap::bootstrap::{Choice, Identity};
 use ucx_sys_wrap::launch::{Ending, Launch, Outcome, die_with_parent, guard, is_launched};
 
+#[path = "launch/signals.rs"]
+mod signals;
+
 /// Only tells slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -93,6 +96,7 @@ fn part() {
         "tagged" => {
             outcome(shell(2, "echo one; printf two; echo three >&2").tag_output(true));
         }
+        "script" => signals::launch_script(),
         other => panic!("{other}"),
     }
 }

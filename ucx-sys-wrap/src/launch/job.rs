@@ -1,18 +1,21 @@
 //! The running ranks of a job.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, pidfd_open,
+    waitid,
 };
 use socket2::Socket;
 
+use super::blame::Blame;
 use super::guard::Guard;
 use super::output::Taggers;
-use super::signals::Relay;
+use super::schedule::Schedule;
+use super::signals::{Meaning, Relay, meaning};
 use crate::{Error, Rank, Result};
 
 /// How long output may take to arrive after its writers have ended.
@@ -33,7 +36,7 @@ pub struct Job {
     taggers: Option<Taggers>,
     /// From before the first rank is there: a signal must not end the launcher alone.
     relay: Relay,
-    grace: Duration,
+    schedule: Schedule,
     /// Keeps the port for rank 0.
     _reserved: Socket,
     /// Last: it may only be dismissed when nothing of the job is left.
@@ -99,7 +102,8 @@ impl Job {
         guard: Option<Guard>,
     ) -> Result<Self> {
         let taggers = tag_output.then(Taggers::new);
-        Ok(Self { children: Vec::new(), taggers, relay: Relay::new()?, grace, _reserved: reserved, guard })
+        let (relay, schedule) = (Relay::new()?, Schedule::new(grace));
+        Ok(Self { children: Vec::new(), taggers, relay, schedule, _reserved: reserved, guard })
     }
 
     /// Takes in the next rank.
@@ -136,41 +140,42 @@ impl Job {
     }
 
     /// Waits until all ranks have ended. After the first failure, ranks that go on for longer than the grace
-    /// period are killed. `SIGINT`, `SIGTERM` and `SIGHUP` are passed on to the ranks, those too that came
-    /// before this call; ranks that go on for longer than the grace period after the first of them are killed
-    /// as well. What the ranks have started and left in the job's process group is killed at the end.
+    /// period are killed. Signals that this process gets are passed on to the ranks, those too that came
+    /// before this call. After one that is to end the job (`SIGINT`, `SIGTERM`, `SIGHUP`, `SIGQUIT`,
+    /// `SIGABRT`), ranks that go on for longer than the grace period are killed, and all at once after another
+    /// `SIGINT` that comes a second later or more. `SIGTSTP` stops the ranks and then this process, until
+    /// `SIGCONT`; such time does not count. What the ranks have started and left in the job's process group
+    /// is killed at the end.
     ///
     /// # Errors
     /// [`Error::System`] when the system can't wait; the ranks are killed.
     pub fn wait(mut self) -> Result<Outcome> {
         let mut blame: Option<Blame> = None;
-        let mut kill_at: Option<Instant> = None;
         while self.children.iter().any(|running| running.ending.is_none()) {
-            let due = [kill_at, self.guard.as_ref().and_then(Guard::due)].into_iter().flatten().min();
-            let left = due.map(|time| time.saturating_duration_since(Instant::now()));
-            self.sleep(left.unwrap_or(LONGEST_SLEEP));
+            self.sleep();
             self.guard.iter_mut().for_each(Guard::renew);
-            for signal in self.relay.take() {
-                self.signal(signal);
-                // The job is to end: ranks that do not heed it end with the grace period.
-                kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
+            for number in self.relay.take() {
+                self.obey(number);
             }
             let failed = self.look()?;
+            let now = Instant::now();
             if !failed.is_empty() && blame.is_none() {
-                kill_at = kill_at.or_else(|| Some(Instant::now() + self.grace));
+                self.schedule.end(now);
                 blame = Blame::among(&failed, self.ending());
             }
             if let Some(blame) = &mut blame {
                 failed.iter().for_each(|&(rank, ending)| blame.hear(rank, ending));
             }
-            if kill_at.is_some_and(|time| Instant::now() >= time) {
+            if self.schedule.is_kill_due(now) {
                 // Whoever is killed by this has not failed before.
-                blame.iter_mut().for_each(|blame| blame.suspects.clear());
+                blame.iter_mut().for_each(Blame::settle);
                 self.signal(Signal::KILL);
-                kill_at = None;
+            }
+            if self.schedule.is_stop_due(now, || self.children.iter().all(Running::stands_still)) {
+                self.stop();
             }
         }
-        let first_failure = blame.map(|blame| blame.rank);
+        let first_failure = blame.map(|blame| blame.rank());
         let endings = self.children.iter().filter_map(|running| running.ending).collect();
         self.end();
         if let Some(taggers) = self.taggers.take() {
@@ -184,17 +189,54 @@ impl Job {
         self.children.first().map(|leader| Pid::from_child(&leader.child))
     }
 
-    /// Sleeps until a rank or the guard has ended or a signal has come, at most `longest`.
-    fn sleep(&self, longest: Duration) {
+    /// Sleeps until a rank or the guard has ended, a signal has come, or something is due.
+    fn sleep(&mut self) {
+        let start = Instant::now();
+        let guard_due = self.guard.as_ref().and_then(Guard::due);
+        let guard_patience = guard_due.map(|time| time.saturating_duration_since(start));
+        let patience = self.schedule.patience(start).into_iter().chain(guard_patience).min();
+        let longest = patience.unwrap_or(LONGEST_SLEEP);
         let running = self.children.iter().filter(|running| running.ending.is_none());
         let guard = self.guard.as_ref().and_then(Guard::descriptor);
         let descriptors =
-            running.map(|running| running.process.as_fd()).chain(self.relay.descriptors()).chain(guard);
+            running.map(|running| running.process.as_fd()).chain([self.relay.descriptor()]).chain(guard);
         let mut events: Vec<PollFd<'_>> =
             descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
         // An interrupted sleep is a short sleep: the caller looks at everything anyway.
         let _ = poll(&mut events, Some(&timeout));
+        drop(events);
+        self.schedule.slept(longest, start.elapsed());
+    }
+
+    /// Does what a signal means to the job.
+    fn obey(&mut self, number: i32) {
+        let now = Instant::now();
+        match meaning(number) {
+            Meaning::Stop => self.schedule.stop(now),
+            Meaning::GoOn => _ = self.schedule.go_on(now),
+            Meaning::End if number == Signal::INT.as_raw() => self.schedule.interrupt(now),
+            Meaning::End => self.schedule.end(now),
+            Meaning::Message => {}
+        }
+        self.pass_on(number);
+        // Ranks that are stopped can't end.
+        if meaning(number) == Meaning::End && self.schedule.go_on(now) {
+            self.signal(Signal::CONT);
+        }
+    }
+
+    /// Stops what goes on of the ranks, and this process, so that a shell sees it. The first process of a
+    /// container can't be stopped like this: it waits for what ends the stop.
+    fn stop(&mut self) {
+        self.signal(Signal::STOP);
+        // What ends the stop may have come just now, and does not come again.
+        for number in self.relay.take() {
+            self.obey(number);
+        }
+        if self.schedule.is_stopped() {
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
     }
 
     /// Looks which ranks have failed since the last look.
@@ -215,6 +257,21 @@ impl Job {
         running.filter(is_ending).map(|running| running.rank).collect()
     }
 
+    /// Sends the signal of a number to the job's process group.
+    fn pass_on(&self, number: i32) {
+        match (Signal::from_named_raw(number), self.leader()) {
+            (Some(signal), _) => self.signal(signal),
+            (None, Some(leader)) => {
+                // A real-time signal, which rustix does not name: shells send any number.
+                let words = ["-c".into(), format!("kill -{number} -{}", leader.as_raw_pid())];
+                if let Err(error) = Command::new("/bin/sh").args(words).status() {
+                    tracing::warn!(number, %error, "can't pass on a real-time signal");
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
     /// Sends a signal to the job's process group.
     fn signal(&self, signal: Signal) {
         if let Some(leader) = self.leader() {
@@ -233,30 +290,12 @@ impl Job {
     }
 }
 
-/// Who has failed first.
-struct Blame {
-    rank: Rank,
-    ending: Ending,
-    /// Those that were ending when this was seen.
-    suspects: Vec<Rank>,
-}
-
-impl Blame {
-    /// Who is to blame of those that were found to have `failed` first, at the same time, while others were
-    /// `ending`.
-    fn among(failed: &[(Rank, Ending)], ending: Vec<Rank>) -> Option<Self> {
-        let &(rank, first) = failed.first()?;
-        let suspects = failed.iter().map(|&(rank, _)| rank).chain(ending).collect();
-        Some(Self { rank, ending: first, suspects })
-    }
-
-    /// `rank` has failed too.
-    fn hear(&mut self, rank: Rank, ending: Ending) {
-        if let (Ending::Exited(_), Ending::Killed(_)) = (self.ending, ending)
-            && self.suspects.contains(&rank)
-        {
-            *self = Self { rank, ending, suspects: Vec::new() };
-        }
+impl Running {
+    /// Whether it does nothing: a signal has stopped it, or it has ended.
+    fn stands_still(&self) -> bool {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.ending.is_some()
+            || matches!(waitid(WaitId::Pid(Pid::from_child(&self.child)), options), Ok(Some(_)))
     }
 }
 
@@ -321,27 +360,5 @@ mod tests {
         waitid(WaitId::Pid(Pid::from_child(&child)), ended).unwrap();
         assert!(is_ending(&format!("/proc/{}/task", child.id())), "a process that nobody has reaped");
         child.wait().unwrap();
-    }
-
-    const GIVEN_UP: (Rank, Ending) = (Rank(0), Ending::Exited(3));
-    const KILLED: (Rank, Ending) = (Rank(2), Ending::Killed(9));
-
-    /// Who is blamed of ranks that failed in two looks, while `ending` were.
-    fn blamed(first: &[(Rank, Ending)], ending: &[Rank], later: &[(Rank, Ending)]) -> Rank {
-        let mut blame = Blame::among(first, ending.to_vec()).unwrap();
-        first.iter().chain(later).for_each(|&(rank, ending)| blame.hear(rank, ending));
-        blame.rank
-    }
-
-    #[test]
-    fn a_rank_that_was_killed_comes_before_those_that_failed_because_of_it() {
-        assert_eq!(blamed(&[GIVEN_UP, KILLED], &[], &[]), Rank(2));
-        assert_eq!(blamed(&[GIVEN_UP], &[Rank(2)], &[KILLED]), Rank(2));
-        assert_eq!(blamed(&[KILLED], &[], &[GIVEN_UP]), Rank(2));
-        // One that was killed later.
-        assert_eq!(blamed(&[GIVEN_UP], &[], &[KILLED]), Rank(0));
-        // Of two that were killed, the first.
-        assert_eq!(blamed(&[(Rank(1), Ending::Killed(9)), KILLED], &[], &[]), Rank(1));
-        assert!(Blame::among(&[], vec![Rank(1)]).is_none());
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! The launcher starts every rank with its place in the environment, a fresh key and a port that it keeps
 //! reserved. It waits for all of them; after the first that fails, the others get a grace period to say so
-//! themselves and are then killed. It passes on the signals that are meant for the job, after which ranks
-//! have as long to end. The job is a process group of its own, and what is left of it when all ranks have
-//! ended is killed. Nothing outlives a launcher that is killed, either: a rank that calls [`die_with_parent`]
+//! themselves and are then killed. It passes on signals: after one that is to end the job, ranks have as long
+//! to end; it stops and goes on with its ranks. The job is a process group of its own, and what is left of it
+//! when all ranks have ended is killed. Nothing outlives a launcher that is killed, either: a rank that calls [`die_with_parent`]
 //! dies with it, and a [guard](Launch::guard) kills what such ranks have started.
 #![forbid(unsafe_code)]
 
+mod blame;
 mod child;
 mod files;
 mod guard;
 mod job;
 mod output;
+mod schedule;
 mod signals;
 
 use std::ffi::OsString;
@@ -34,7 +36,7 @@ use crate::bootstrap::{Choice, Identity, JobKey, Ports, reserve, warn_of_unknown
 use crate::{Error, MAX_WORLD_SIZE, Rank, Result};
 
 /// How long ranks may go on after the first one has failed, or after they were told to end.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(30);
 
 const TRANSPORT: &str = "BREVITY_TRANSPORT";
 
@@ -105,8 +107,8 @@ impl Launch {
         self
     }
 
-    /// How long ranks may go on after the first one has failed or a signal was passed on, before they are
-    /// killed.
+    /// How long ranks may go on after the first one has failed, or after a signal was passed on that is to end
+    /// the job, before they are killed: 30 seconds unless this says otherwise.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
