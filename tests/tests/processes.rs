@@ -105,6 +105,8 @@ fn a_killed_rank_is_named_by_all_others_over_ucx() {
 /// A rank is stopped in the middle of an all-reduce over shared memory: the others' deadline ends it.
 fn stop_one(transport: Choice) {
     let launch = Launch::new(RANK, ["all-reduce-for-ever"]).transport(transport).env("BREVITY_TIMEOUT", "2");
+    // The stopped rank is killed after this.
+    let launch = launch.grace(Duration::from_secs(5));
     let (Outcome { endings, .. }, _) = strike(launch, "-STOP");
     let timeout = Ending::Exited(i32::from(TIMEOUT_STATUS));
     assert_eq!((endings[0], endings[1], endings[3]), (timeout, timeout, timeout));
@@ -119,6 +121,60 @@ fn a_stopped_rank_is_named_when_the_deadline_passes_over_tcp() {
 fn a_stopped_rank_is_named_when_the_deadline_passes_over_ucx() {
     if ucx_is_here() {
         stop_one(Choice::Ucx);
+    }
+}
+
+/// Ranks that wait for rank 2, which comes late to what `mode` says, stand still with it for longer than their
+/// deadline.
+fn stop_all(transport: Choice, mode: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut launch = Launch::new(RANK, [mode]).ranks(4).transport(transport);
+    for (name, value) in [("BREVITY_TIMEOUT", "3"), ("BREVITY_JOIN_TIMEOUT", "3")] {
+        launch = launch.env(name, value);
+    }
+    let job = launch.env("READY_FOLDER", folder.path()).spawn().unwrap();
+    let ranks: Vec<Process> = job.process_ids().into_iter().map(Process).collect();
+    let waiter = std::thread::spawn(move || job.wait().unwrap());
+    let start = Instant::now();
+    let await_that = |condition: &dyn Fn() -> bool| {
+        while !condition() {
+            assert!(!waiter.is_finished(), "{mode}: the ranks ended by themselves");
+            assert!(start.elapsed() < PATIENCE, "{mode}: nothing comes further");
+            sleep(Duration::from_millis(5));
+        }
+    };
+    await_that(&|| (0..4).all(|rank| folder.path().join(rank.to_string()).exists()));
+    // They wait by then, most likely; if one does not, the test shows less.
+    sleep(Duration::from_millis(200));
+    ranks.iter().for_each(|rank| rank.signal("STOP"));
+    await_that(&|| ranks.iter().all(|rank| rank.is_stopped()));
+    sleep(Duration::from_millis(3500));
+    ranks.iter().for_each(|rank| rank.signal("CONT"));
+    // They look at the clock meanwhile.
+    sleep(Duration::from_millis(200));
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    let outcome = waiter.join().unwrap();
+    assert_eq!(outcome.endings, [Ending::Exited(0); 4], "{transport}, {mode}");
+}
+
+/// All at once, for the time that they stand still.
+fn stop_all_in_every_way(transport: Choice) {
+    std::thread::scope(|scope| {
+        for mode in ["late-join", "late-call", "late-handle"] {
+            scope.spawn(move || stop_all(transport, mode));
+        }
+    });
+}
+
+#[test]
+fn time_that_the_whole_job_stands_still_does_not_count_over_tcp() {
+    stop_all_in_every_way(Choice::Tcp);
+}
+
+#[test]
+fn time_that_the_whole_job_stands_still_does_not_count_over_ucx() {
+    if ucx_is_here() {
+        stop_all_in_every_way(Choice::Ucx);
     }
 }
 

@@ -262,7 +262,7 @@ impl Engine {
         if self.is_late(now) {
             task.comm().time().come_too_late();
         }
-        let (handle, mut spawned) = Spawned::new(self, task, Deadline::after(now, timeout));
+        let (handle, mut spawned) = Spawned::new(self, task, Deadline::in_background(now, timeout));
         if spawned.poll() {
             self.look_for_failure();
         } else {

@@ -1,14 +1,17 @@
 //! One rank of a test of several processes: `rank suite`, `rank exchange-for-ever`, `rank
 //! all-reduce-for-ever`, `rank lose-one` (rank 2 kills itself in the middle of it), `rank tell`, `rank
-//! groups` (several groups, one after the other and at once); or their launcher: `rank launch-for-ever`.
+//! groups` (several groups, one after the other and at once), `rank late-join`, `rank late-call` and `rank
+//! late-handle` (rank 2 comes late); or their launcher: `rank launch-for-ever`.
 //!
 //! Whoever goes on for ever writes a file, named by its rank, to the folder `READY_FOLDER` when it is in the
-//! middle of it.
+//! middle of it; so does each rank before it joins or calls what rank 2 comes late to, which waits for the file
+//! `go` there.
 //!
 //! Ends with status 0 when everything was as it must be; else says why and ends with another.
 #![forbid(unsafe_code)]
 
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use brevity::collectives::Error as Collective;
 use brevity::{Error, GradientExchange, Group, Policy, Reduction, launch};
@@ -24,6 +27,10 @@ fn main() -> ExitCode {
     }
     launch::die_with_parent();
     brevity::log::to_stderr();
+    if std::env::args().nth(1).as_deref() == Some("late-join") {
+        let rank = std::env::var("BREVITY_RANK").ok().and_then(|rank| rank.parse().ok());
+        come_late(rank.unwrap_or_else(|| panic!("no launcher has started this")));
+    }
     let outcome =
         Group::from_env().map_err(Error::from).and_then(|group| match std::env::args().nth(1).as_deref() {
             Some("tell") => tell(&group),
@@ -32,6 +39,15 @@ fn main() -> ExitCode {
             Some("exchange-for-ever") => exchange(&group, None),
             Some("lose-one") => exchange(&group, Some(20)),
             Some("all-reduce-for-ever") => all_reduce_for_ever(&group),
+            Some("late-join") => Ok(group.barrier()?),
+            Some("late-call") => {
+                come_late(group.rank());
+                Ok(group.barrier()?)
+            }
+            Some("late-handle") => {
+                come_late(group.rank());
+                Ok(group.start_all_reduce(vec![1.0f32; 100], Reduction::Sum).wait().1?)
+            }
             mode => panic!("no such mode: {mode:?}"),
         });
     match outcome {
@@ -117,17 +133,26 @@ fn all_reduce_for_ever(group: &Group) -> brevity::Result<()> {
     let mut data = vec![0.0f32; 1 << 20];
     for step in 0.. {
         if step == STEPS_TO_BE_READY {
-            say_ready(group);
+            say_ready(group.rank());
         }
         group.all_reduce(&mut data, Reduction::Sum)?;
     }
     Ok(())
 }
 
-fn say_ready(group: &Group) {
+fn say_ready(rank: u32) {
     if let Some(folder) = std::env::var_os("READY_FOLDER") {
-        let file = std::path::Path::new(&folder).join(group.rank().to_string());
+        let file = std::path::Path::new(&folder).join(rank.to_string());
         std::fs::write(file, "").unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Says that this rank is ready; rank 2 waits until it may go on.
+fn come_late(rank: u32) {
+    say_ready(rank);
+    let go = std::env::var_os("READY_FOLDER").map(|folder| std::path::Path::new(&folder).join("go"));
+    while rank == 2 && go.as_ref().is_some_and(|go| !go.exists()) {
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -143,7 +168,7 @@ fn exchange(group: &Group, last_step: Option<u32>) -> brevity::Result<()> {
         .build()?;
     for step in 0.. {
         if step == STEPS_TO_BE_READY {
-            say_ready(group);
+            say_ready(group.rank());
         }
         let vector = |count| oracle::vector(group.rank() + step, count);
         exchange.average(&mut [vector(60_000), vector(60_000), vector(300)])?;

@@ -48,10 +48,11 @@ fn a_stall_and_a_cut_end_calls_by_their_deadline_on_the_simulator() {
     let cut = Fault::Cut { a: Rank(2), b: Rank(3), at: AT };
     for fault in [stall, cut] {
         let ended = on_sim(fault);
-        // A deadline in a silence is seen up to an eighth late.
+        // A deadline in a silence is seen up to an eighth late, and the longest time without a look, as long
+        // again, does not count.
         for (rank, (error, time)) in ended.iter().enumerate().filter(|(rank, _)| *rank != 2) {
             assert!(matches!(error, Error::Timeout { .. }), "rank {rank}: {error}");
-            assert!(*time < TIMEOUT * 9 / 8 + Duration::from_secs(1), "rank {rank}: {time:?}");
+            assert!(*time < TIMEOUT * 4 / 3, "rank {rank}: {time:?}");
         }
         assert!(
             ended.iter().any(|(error, _)| matches!(error, Error::Timeout { rank: Rank(2), .. })),

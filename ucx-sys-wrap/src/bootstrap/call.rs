@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::Channel;
 use super::conversation::{Conversation, Fault, Step};
-use super::deadline::Deadline;
+use super::deadline::{Deadline, nap};
 use super::master::Master;
 use super::proof::{Opening, Party, Purpose};
 use crate::{Error, Result};
@@ -167,7 +167,7 @@ pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<Socket
         .map_err(|error| Error::system("can't start a thread that asks for the master's address", error))?;
     let mut failure = std::io::Error::from(std::io::ErrorKind::TimedOut);
     loop {
-        match receiver.recv_timeout(deadline.remaining()) {
+        match nap(deadline.remaining(), |longest| receiver.recv_timeout(longest)) {
             Ok(Ok(mut addresses)) if !addresses.is_empty() => {
                 let mut known = HashSet::new();
                 addresses.retain(|address| known.insert(*address));
@@ -175,6 +175,7 @@ pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<Socket
             }
             Ok(Ok(_)) => {}
             Ok(Err(error)) => failure = error,
+            Err(mpsc::RecvTimeoutError::Timeout) if !deadline.passed() => {}
             Err(_) => {
                 return Err(Error::system(format!("can't find the address of {:?}", master.host), failure));
             }

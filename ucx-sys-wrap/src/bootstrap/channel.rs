@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::deadline::nap;
 use super::wire::{Frame, HEADER_BYTES};
 
 /// A non-blocking connection. After it has failed or the peer has closed it, it stays [`ended`](Self::ended).
@@ -233,7 +234,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Sleeps until something can be done on a listener or a channel, at most `longest`.
+/// Sleeps until something can be done on a listener or a channel, at most `longest`; often less.
 ///
 /// Returns whether a listener has a caller; the channels remember for themselves. Channels that have ended
 /// are left out. An interrupted sleep is a short sleep.
@@ -246,8 +247,11 @@ pub(super) fn wait_for<'a>(
     let mut events: Vec<PollFd<'_>> = Vec::with_capacity(channels.len() + listeners.len());
     events.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
     events.extend(channels.iter().map(|channel| PollFd::new(&**channel, channel.interest())));
-    let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
-    if poll(&mut events, Some(&timeout)).is_err() {
+    let polled = nap(longest, |longest| {
+        let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: longest.subsec_nanos().into() };
+        poll(&mut events, Some(&timeout))
+    });
+    if polled.is_err() {
         return false;
     }
     let ready: Vec<bool> = events.iter().map(|event| !event.revents().is_empty()).collect();

@@ -1,8 +1,15 @@
-//! A point in time to be done by.
+//! A point in time to be done by. Time in which this process stood still does not count.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{Error, Rank};
+use crate::{Error, Rank, STANDSTILL};
+
+/// The longest sleep of a rank that joins: a much longer one shows that the process stood still.
+const NAP: Duration = Duration::from_millis(100);
+
+/// How long this process has stood still while it joined groups, in nanoseconds.
+static STOOD_STILL: AtomicU64 = AtomicU64::new(0);
 
 /// The longest that is set aside to tell each other at the end who is missing.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -18,6 +25,8 @@ const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     start: Instant,
+    /// How long the process had stood still before that.
+    stood_still: Duration,
     /// What messages say.
     given: Duration,
     /// From the start to the end; less than was given where time was set aside.
@@ -31,12 +40,17 @@ impl Deadline {
     /// `given` from now.
     pub(super) fn after(given: Duration) -> Self {
         let given = given.min(Self::LONGEST);
-        Self { start: Instant::now(), given, lasts: given }
+        Self { start: Instant::now(), stood_still: stood_still(), given, lasts: given }
+    }
+
+    /// How much of the time is over.
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed().saturating_sub(stood_still() - self.stood_still)
     }
 
     /// What is left, zero once it has passed.
     pub(super) fn remaining(&self) -> Duration {
-        self.lasts.saturating_sub(self.start.elapsed())
+        self.lasts.saturating_sub(self.elapsed())
     }
 
     pub(super) fn passed(&self) -> bool {
@@ -55,7 +69,7 @@ impl Deadline {
 
     /// The same deadline, or `remaining` from now (to a millisecond) if that is earlier.
     pub(super) fn no_later_than(self, remaining: Duration) -> Self {
-        let until_then = Duration::from_millis((self.start.elapsed() + remaining).as_millis() as u64 + 1);
+        let until_then = Duration::from_millis((self.elapsed() + remaining).as_millis() as u64 + 1);
         let is_skew = until_then + SKEW >= self.given && until_then * 2 >= self.given;
         let given = if is_skew { self.given } else { self.given.min(until_then) };
         Self { given, lasts: self.lasts.min(until_then), ..self }
@@ -71,6 +85,25 @@ impl Deadline {
     pub(super) fn with_grace(self, grace: Duration) -> Self {
         Self { lasts: self.lasts + grace, ..self }
     }
+}
+
+/// Has `sleep` sleep for at most `longest`, or less, and takes note if it took so much longer that this process
+/// must have stood still.
+pub(super) fn nap<R>(longest: Duration, sleep: impl FnOnce(Duration) -> R) -> R {
+    let (start, noted) = (Instant::now(), STOOD_STILL.load(Ordering::Relaxed));
+    let longest = longest.min(NAP);
+    let result = sleep(longest);
+    let still = start.elapsed().saturating_sub(longest);
+    if still >= STANDSTILL {
+        let sum = noted.saturating_add(still.as_nanos() as u64);
+        // If it fails, another thread has just taken note of the same time.
+        let _ = STOOD_STILL.compare_exchange(noted, sum, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    result
+}
+
+fn stood_still() -> Duration {
+    Duration::from_nanos(STOOD_STILL.load(Ordering::Relaxed))
 }
 
 #[cfg(test)]
@@ -94,5 +127,15 @@ mod tests {
                 > Duration::from_secs(1)
         );
         assert!(!Deadline::after(Duration::MAX).passed());
+    }
+
+    #[test]
+    fn time_that_the_process_stood_still_does_not_count() {
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let before = deadline.remaining();
+        nap(Duration::ZERO, |_| std::thread::sleep(STANDSTILL));
+        assert!(deadline.remaining() + STANDSTILL > before, "it stood still");
+        nap(Duration::from_secs(60), std::thread::sleep);
+        assert!(deadline.remaining() + NAP <= before, "it slept");
     }
 }

@@ -33,7 +33,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
-use super::deadline::Deadline;
+use super::deadline::{Deadline, nap};
 use super::host::DOOR_BYTES;
 use super::key::hex;
 use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, prove, verify};
@@ -206,7 +206,7 @@ impl Door {
             if is_over() {
                 return None;
             }
-            std::thread::sleep(GLANCE.min(deadline.remaining()));
+            nap(GLANCE.min(deadline.remaining()), std::thread::sleep);
         }
     }
 

@@ -13,7 +13,7 @@ use super::exiting;
 use super::flight::Flight;
 use super::handler::{GREETING, NOTE_BYTES, note};
 use super::{Meeting, NO_BYTES};
-use crate::{Error, Rank, Result};
+use crate::{Error, Rank, Result, STANDSTILL};
 
 /// How often the meeting is asked whether all are still there: a system call or a few.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
@@ -24,6 +24,9 @@ struct Patience<'a> {
     start: Instant,
     most: Duration,
     next_check: Duration,
+    /// The last look at the clock, and how long this process stood still, as long times between two show.
+    seen: Duration,
+    stood_still: Duration,
 }
 
 /// Connects to all peers, within `most`.
@@ -32,7 +35,8 @@ struct Patience<'a> {
 /// [`Error::MissingRanks`] for those that are not heard from in time; what the meeting says of those that
 /// have gone.
 pub(super) fn greet(own: Rank, engine: &mut Engine, meeting: &mut dyn Meeting, most: Duration) -> Result<()> {
-    let patience = &mut Patience { meeting, start: Instant::now(), most, next_check: CHECK_EVERY };
+    let (start, seen, stood_still) = (Instant::now(), Duration::ZERO, Duration::ZERO);
+    let patience = &mut Patience { meeting, start, most, next_check: CHECK_EVERY, seen, stood_still };
     exchange_greetings(own, engine, 0, patience)?;
     let mut flushing = Vec::new();
     for peer in engine.peers() {
@@ -54,7 +58,11 @@ impl Patience<'_> {
             self.next_check = waited + CHECK_EVERY;
             self.meeting.check()?;
         }
-        if waited <= self.most {
+        let unseen = waited.saturating_sub(std::mem::replace(&mut self.seen, waited));
+        if unseen >= STANDSTILL {
+            self.stood_still += unseen;
+        }
+        if waited.saturating_sub(self.stood_still) <= self.most {
             return Ok(());
         }
         missing.sort_unstable();
