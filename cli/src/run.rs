@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use brevity::Settings;
 use brevity::launch::{self, Launch};
@@ -38,6 +39,13 @@ pub struct RunArguments {
     /// Encrypt what ranks send to each other over tcp
     #[arg(long)]
     encrypt: bool,
+
+    /// How many seconds ranks may go on after one has failed, or after a signal that is to end the job (INT,
+    /// TERM, HUP, QUIT, ABRT), before they are killed [default: 30]
+    ///
+    /// Every other signal is passed on as well; a second INT (Ctrl-C) kills the ranks at once.
+    #[arg(long, value_name = "SECONDS", value_parser = grace)]
+    grace: Option<Duration>,
 
     /// Put the rank before every line of output
     #[arg(long)]
@@ -109,6 +117,9 @@ pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     if let Some(transport) = arguments.transport {
         job = job.transport(transport);
     }
+    if let Some(grace) = arguments.grace {
+        job = job.grace(grace);
+    }
     let job = job.spawn()?;
     let outcome = job.wait()?;
     if let Some(report) = outcome.report() {
@@ -148,6 +159,12 @@ fn find(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
 
 fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// Reads a number of seconds.
+pub fn grace(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or("expected a number of seconds, as 30 or 0.5")
 }
 
 fn transport(text: &str) -> Result<Choice, &'static str> {

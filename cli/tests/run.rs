@@ -53,7 +53,8 @@ fn the_first_failure_decides_the_status() {
 #[test]
 fn ranks_that_go_on_after_a_failure_are_ended_with_what_they_started() {
     let start = Instant::now();
-    let output = shell("2", "test $BREVITY_RANK = 0 && exit 1; sleep 1000 & echo $!; wait");
+    let script = "test $BREVITY_RANK = 0 && exit 1; sleep 1000 & echo $!; wait";
+    let output = brevity(&["run", "-n", "2", "--grace", "0.5", "--", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(1));
     assert!(start.elapsed() < Duration::from_secs(60));
     let sleeper = text(&output.stdout).trim().to_owned();
@@ -123,6 +124,8 @@ fn bad_arguments_are_one_line_and_status_2() {
         (&["run", "--", "true"], "--ranks <N>"),
         (&["run", "-n", "2", "--transport", "pigeon", "--", "true"], "expected auto, ucx or tcp"),
         (&["run", "-n", "2", "--encrypt", "--transport", "ucx", "--", "true"], "UCX can't encrypt"),
+        (&["run", "-n", "2", "--grace", "soon", "--", "true"], "a number of seconds"),
+        (&["run", "-n", "2", "--grace", "nan", "--", "true"], "a number of seconds"),
         (&["run", "-n", "2", "--", "/no/such/program"], "no such file"),
         (&["run", "-n", "2", "--", "/etc/passwd"], "not executable"),
     ] {

@@ -50,6 +50,10 @@ pub struct Arguments {
     /// How many ranks to start on this host; under a launcher, its number counts.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 4)]
     pub ranks: usize,
+    /// How many seconds ranks that were started here may go on after one has failed or was told to end, before
+    /// they are killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, allow_negative_numbers = true)]
+    pub grace: f64,
     /// The methods to compare, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "dense,gtopk,lowrank")]
     pub method: Vec<Method>,
@@ -176,6 +180,7 @@ impl Arguments {
         in_range("--density", density, density > 0.0 && density <= 1.0, "above 0 and at most 1")?;
         let rate = self.learning_rate.unwrap_or(1.0);
         in_range("--learning-rate", rate, rate > 0.0 && rate.is_finite(), "above 0")?;
+        in_range("--grace", self.grace, self.grace >= 0.0, "a number of seconds")?;
         let momentum = self.momentum;
         let expected = "at least 0 and below 1";
         in_range("--momentum", momentum, (0.0..1.0).contains(&momentum), expected)?;

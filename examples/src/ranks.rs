@@ -7,6 +7,7 @@ use brevity::transport::Error as Transport;
 use brevity::transport::bootstrap::{Choice, Launcher};
 use brevity::{Group, Settings};
 use std::env;
+use std::time::Duration;
 
 /// How many threads candle multiplies matrices with.
 const THREADS: &str = "RAYON_NUM_THREADS";
@@ -37,8 +38,8 @@ pub fn join() -> Result<Group, Error> {
 ///
 /// # Errors
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] where a rank can't be
-/// started or is killed.
-pub fn start(ranks: usize) -> Result<u8, Error> {
+/// started.
+pub fn start(ranks: usize, grace: f64) -> Result<u8, Error> {
     // What every rank would refuse is told once, here; the launch checks the rest.
     Settings::from_env().map_err(|error| match error {
         Collective::Transport(error) => of_launch(error),
@@ -46,6 +47,7 @@ pub fn start(ranks: usize) -> Result<u8, Error> {
     })?;
     let program = env::current_exe().map_err(|error| Error::Exchange(error.into()))?;
     let mut launch = Launch::new(program, env::args_os().skip(1)).ranks(ranks as u32).transport(transport()?);
+    launch = launch.grace(Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX));
     if env::var_os(THREADS).is_none() {
         launch = launch.env(THREADS, threads_per_rank(ranks).to_string());
     }
@@ -54,11 +56,11 @@ pub fn start(ranks: usize) -> Result<u8, Error> {
     }
     let outcome = launch.spawn().and_then(launch::Job::wait).map_err(of_launch)?;
     let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
-    match (first, outcome.report()) {
+    if let (Some(launch::Ending::Killed(_)), Some(report)) = (first, outcome.report()) {
         // A rank that was killed could not tell of it.
-        (Some(launch::Ending::Killed(_)), Some(report)) => Err(Error::Exchange(report.into())),
-        _ => Ok(outcome.exit_status()),
+        eprintln!("train: {report}");
     }
+    Ok(outcome.exit_status())
 }
 
 /// Whether another rank tells of `error`, so that rank `rank` can be silent.

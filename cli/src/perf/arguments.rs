@@ -1,6 +1,7 @@
 //! The arguments of `brevity perf`, checked before any rank is started.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use brevity::compress::Density;
 use brevity::transport::MAX_WORLD_SIZE;
@@ -35,6 +36,10 @@ pub struct PerfArguments {
     /// auto, ucx or tcp [default: what BREVITY_TRANSPORT says, else auto]
     #[arg(long, value_name = "NAME", value_parser = transport)]
     pub transport: Option<Choice>,
+    /// How many seconds ranks may go on after one has failed or was told to end, before they are killed
+    /// [default: 30]
+    #[arg(long, value_name = "SECONDS", value_parser = crate::run::grace)]
+    pub grace: Option<Duration>,
     /// Bytes, as 4:4M: the powers of two from MIN to MAX
     #[arg(long, value_name = "MIN:MAX")]
     pub size: Option<SizeRange>,
@@ -82,6 +87,8 @@ pub struct Plan {
     pub ranks: Option<u32>,
     /// The transport asked for, if one was.
     pub transport: Option<Choice>,
+    /// How long ranks may go on, if it was said.
+    pub grace: Option<Duration>,
     /// The rows of the table.
     pub cases: Vec<Case>,
     /// Whether every iteration is checked.
@@ -119,8 +126,8 @@ impl PerfArguments {
         let dtype: Dtype = self.dtype.as_deref().map_or(Ok(Dtype::default()), str::parse)?;
         self.check(benchmark, dtype)?;
         let cases = self.cases(benchmark, dtype)?;
-        let Self { ranks, transport, verify, json, plot, .. } = self;
-        Ok(Plan { benchmark, dtype, ranks, transport, cases, verify, json, plot })
+        let Self { ranks, transport, grace, verify, json, plot, .. } = self;
+        Ok(Plan { benchmark, dtype, ranks, transport, grace, cases, verify, json, plot })
     }
 
     fn check(&self, benchmark: Benchmark, dtype: Dtype) -> Result<()> {

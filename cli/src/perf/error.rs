@@ -3,6 +3,8 @@
 use brevity::collectives::Error as Collective;
 use brevity::transport::Error as Transport;
 
+use crate::UNREAD;
+
 /// What the parts of `brevity perf` return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -28,10 +30,6 @@ pub enum Error {
     /// The file of this program can't be found, to start it again.
     #[error("can't start the ranks: {0}")]
     Program(String),
-
-    /// A rank was killed.
-    #[error("{0}")]
-    Killed(String),
 }
 
 impl From<brevity_bench::Error> for Error {
@@ -57,6 +55,7 @@ impl Error {
     pub fn status(&self) -> u8 {
         let of_environment = |error: &Transport| matches!(error, Transport::Environment { .. });
         match self {
+            _ if self.is_unread() => UNREAD,
             Self::Arguments(_) => 2,
             Self::Launch(error) | Self::Collective(Collective::Transport(error)) if of_environment(error) => {
                 2

@@ -70,23 +70,24 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
 /// exit status of the first that fails.
 ///
 /// # Errors
-/// When a rank can't be started, or is killed.
+/// When a rank can't be started.
 pub fn start(plan: &Plan) -> Result<u8> {
     let transport = plan.transport.map_or_else(transport_of_environment, Ok)?;
     // What every rank would refuse is told once, here.
     Settings::from_env()?;
     let program = env::current_exe().map_err(|error| Error::Program(error.to_string()))?;
-    let job = Launch::new(program, env::args_os().skip(1))
-        .ranks(plan.ranks_to_start())
-        .transport(transport)
-        .spawn()?;
-    let outcome = job.wait()?;
-    let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
-    match (first, outcome.report()) {
-        // Nobody else can tell of it.
-        (Some(Ending::Killed(_)), Some(report)) => Err(Error::Killed(report)),
-        _ => Ok(outcome.exit_status()),
+    let ranks = plan.ranks_to_start();
+    let mut job = Launch::new(program, env::args_os().skip(1)).ranks(ranks).transport(transport);
+    if let Some(grace) = plan.grace {
+        job = job.grace(grace);
     }
+    let outcome = job.spawn()?.wait()?;
+    let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
+    if let (Some(Ending::Killed(_)), Some(report)) = (first, outcome.report()) {
+        // Nobody else can tell of it.
+        crate::tell(&report);
+    }
+    Ok(outcome.exit_status())
 }
 
 /// What `BREVITY_TRANSPORT` asks for; auto where it does not.

@@ -213,6 +213,7 @@ mod tests {
             dtype: Dtype::F64,
             ranks: None,
             transport: None,
+            grace: None,
             cases: Vec::new(),
             verify: false,
             json: None,

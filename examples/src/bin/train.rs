@@ -31,7 +31,7 @@ fn start() -> Result<u8, Error> {
     arguments.settings(&arguments.dataset()?)?;
     // Rank 0 opens them for good; what is wrong with them is told before it starts.
     arguments.open_outputs()?;
-    ranks::start(arguments.ranks)
+    ranks::start(arguments.ranks, arguments.grace)
 }
 
 /// Trains as a rank of the launcher's job; rank 0 tells what came out.
