@@ -86,7 +86,7 @@ impl OwnArea {
         unsafe { copying::stream(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// As [`write`](Self::write), for at most a few hundred bytes.
+    /// As [`write`](Self::write), for up to 32 KiB: a string instruction begins late.
     #[inline]
     pub(crate) fn write_block(&self, offset: usize, bytes: &[u8]) {
         let to = self.0.pointer(offset, bytes.len());
@@ -149,7 +149,7 @@ impl PeerArea {
         self.0.read(offset, into);
     }
 
-    /// As [`read`](Self::read), for at most a few hundred bytes.
+    /// As [`read`](Self::read), for up to 32 KiB.
     #[inline]
     pub(crate) fn read_block(&self, offset: usize, into: &mut [u8]) {
         let from = self.0.pointer(offset, into.len());
