@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::comm::{Comm, Direction, Leaf};
+use super::comm::Comm;
 use super::memory::{RecvBuffer, SendBuffer};
+use super::operation::{Direction, Leaf};
 use super::port::{OperationId, Port};
 use crate::one_sided::{GetId, PutId, RegionKey, Remote, get_bytes, put_bytes};
 use crate::transport::{Posted, RecvParts, SendParts, Transport};

@@ -1,0 +1,232 @@
+//! Operations in flight as futures, which hold their buffers until they have ended.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::comm::Comm;
+use super::memory::Buffer;
+use super::port::{Inner, OperationId, Orphan};
+use super::waking::next_turn;
+use crate::transport::{RecvId, SendId, Transport};
+use crate::{Arrival, Error, Failure, Rank, Result, Tag};
+
+/// A send in flight; see [`Comm::send`].
+pub type Send<'comm, 'env, B> = Leaf<'comm, 'env, B, SendId>;
+
+/// A receive in flight; see [`Comm::recv`].
+pub type Recv<'comm, 'env, B> = Leaf<'comm, 'env, B, RecvId>;
+
+/// An operation in flight: posted already, it resolves to its buffer and its outcome.
+///
+/// Dropped early, it cancels the operation and leaves its buffer to the scope; [`Comm::send`] says what that
+/// means for a message that the peer already knows of. An operation that fails drops its buffer.
+#[must_use = "an operation that is dropped is canceled"]
+pub struct Leaf<'comm, 'env, B: Buffer + 'env, Id: Direction> {
+    comm: &'comm Comm<'env>,
+    peer: Rank,
+    tag: Tag,
+    state: State<Id>,
+    /// The buffer, until it is given back.
+    raw: Option<B::Raw>,
+}
+
+/// What has become of an operation.
+pub(super) enum State<Id: Direction> {
+    Pending(Id),
+    Done(Id::Outcome),
+    /// Boxed: every state would have room for an error, and be copied with it.
+    Failed(Box<Error>),
+    Taken,
+}
+
+impl<Id: Direction> State<Id> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn failed(error: Error) -> Self {
+        Self::Failed(Box::new(error))
+    }
+}
+
+impl<'comm, 'env, B: Buffer + 'env, Id: Direction> Leaf<'comm, 'env, B, Id> {
+    #[inline]
+    pub(super) fn new(
+        comm: &'comm Comm<'env>,
+        (peer, tag): (Rank, Tag),
+        raw: B::Raw,
+        state: State<Id>,
+    ) -> Self {
+        Self { comm, peer, tag, state, raw: Some(raw) }
+    }
+
+    /// Cancels an operation that nobody waits for any more; its buffer is the scope's until it is over.
+    #[cold]
+    fn cancel(&mut self, id: Id) {
+        let Some(raw) = self.raw.take() else { return };
+        let inner = self.comm.port().enter();
+        let mut scopes = inner.scopes.borrow_mut();
+        let mut transport = inner.transport.borrow_mut();
+        id.cancel(&mut **transport);
+        if id.test(&mut **transport, 0).is_some() {
+            scopes[self.comm.scope_key()].ended(id.operation());
+        } else {
+            scopes[self.comm.scope_key()].adopt(id.operation(), orphan(raw));
+        }
+    }
+
+    /// Ends an operation that has failed, or whose time is over if it can be canceled.
+    #[cold]
+    fn fail(&mut self, inner: &Inner, id: Id, mut ended: Option<Result<Id::Outcome>>) {
+        let mut transport = inner.transport.borrow_mut();
+        if ended.is_none() {
+            id.cancel(&mut **transport);
+            ended = id.test(&mut **transport, 0);
+        }
+        let Some(result) = ended else { return };
+        inner.scopes.borrow_mut()[self.comm.scope_key()].ended(id.operation());
+        let error = match result {
+            Ok(outcome) => {
+                self.state = State::Done(outcome);
+                return;
+            }
+            Err(error) => error,
+        };
+        let is_out_of_time = match error {
+            Error::Canceled => self.comm.has_expired(),
+            // Closed with the whole transport while this call waited, by its timeout or another's.
+            Error::Aborted { .. } => {
+                self.comm.time().is_waiting() && matches!(transport.failure(), Some(Failure::TimedOut(_)))
+            }
+            _ => false,
+        };
+        let error = if is_out_of_time {
+            let waited = self.comm.time().waited(transport.now());
+            Error::Timeout { rank: self.peer, tag: self.tag, waited }
+        } else {
+            error
+        };
+        self.state = State::failed(error);
+    }
+
+    /// Gives the buffer back with the outcome of an operation that has ended.
+    #[inline(always)]
+    fn resolve(&mut self, outcome: Id::Outcome) -> Poll<Result<(B, Id::Outcome)>> {
+        self.state = State::Taken;
+        let Some(raw) = self.raw.take() else {
+            unreachable!("the buffer of an operation stays until it is over")
+        };
+        // SAFETY: the raw parts were taken apart when the operation was posted, and it has ended.
+        let buffer = unsafe { B::from_raw(raw) };
+        Poll::Ready(Ok((buffer, outcome)))
+    }
+}
+
+impl<'env, B: Buffer + 'env, Id: Direction> Future for Leaf<'_, 'env, B, Id> {
+    type Output = Result<(B, Id::Outcome)>;
+
+    // Always: what has arrived would be copied once more, on the way of every message.
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let State::Pending(id) = self.state {
+            let comm = self.comm;
+            let inner = comm.port().enter();
+            let spins = if Id::LOOKS { comm.spins(&inner) } else { 0 };
+            let ended = id.test(&mut **inner.transport.borrow_mut(), spins);
+            match ended {
+                None if !comm.has_expired() => return next_turn(context),
+                Some(Ok(outcome)) => {
+                    inner.scopes.borrow_mut()[comm.scope_key()].ended(id.operation());
+                    return self.resolve(outcome);
+                }
+                ended => self.fail(&inner, id, ended),
+            }
+        }
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Done(outcome) => self.resolve(outcome),
+            State::Failed(error) => {
+                self.raw = None;
+                Poll::Ready(Err(*error))
+            }
+            State::Pending(id) => {
+                self.state = State::Pending(id);
+                next_turn(context)
+            }
+            State::Taken => unreachable!("an operation is not polled after it has resolved"),
+        }
+    }
+}
+
+// The state is never pinned: the memory that must not move lies behind the raw parts.
+impl<'env, B: Buffer + 'env, Id: Direction> Unpin for Leaf<'_, 'env, B, Id> {}
+
+impl<'env, B: Buffer + 'env, Id: Direction> Drop for Leaf<'_, 'env, B, Id> {
+    #[inline]
+    fn drop(&mut self) {
+        if let State::Pending(id) = self.state {
+            self.cancel(id);
+        }
+    }
+}
+
+/// Boxes raw parts to be kept until their operation has ended.
+fn orphan<'env, R: std::marker::Send + 'env>(raw: R) -> Box<dyn Orphan> {
+    let kept: Box<dyn Orphan + 'env> = Box::new(Kept(raw));
+    // SAFETY: the scope drops the box before `'env` ends, because it is closed before its stack frame or its
+    // task is left; what a scope never closes is never dropped.
+    unsafe { std::mem::transmute::<Box<dyn Orphan + 'env>, Box<dyn Orphan>>(kept) }
+}
+
+struct Kept<R>(R);
+
+impl<R: std::marker::Send> Orphan for Kept<R> {}
+
+/// Whether an operation sends, receives, puts or gets.
+pub trait Direction: Copy {
+    /// What the operation reports when it has ended.
+    type Outcome;
+
+    /// Whether it may look for its end by itself.
+    #[doc(hidden)]
+    const LOOKS: bool = false;
+
+    #[doc(hidden)]
+    fn operation(self) -> OperationId;
+    #[doc(hidden)]
+    fn test(self, transport: &mut dyn Transport, spins: u32) -> Option<Result<Self::Outcome>>;
+    #[doc(hidden)]
+    fn cancel(self, transport: &mut dyn Transport);
+}
+
+impl Direction for SendId {
+    type Outcome = ();
+
+    fn operation(self) -> OperationId {
+        OperationId::Send(self)
+    }
+
+    fn test(self, transport: &mut dyn Transport, _: u32) -> Option<Result<()>> {
+        transport.test_send(self).map(|done| done.result)
+    }
+
+    fn cancel(self, transport: &mut dyn Transport) {
+        transport.cancel_send(self);
+    }
+}
+
+impl Direction for RecvId {
+    type Outcome = Arrival;
+
+    const LOOKS: bool = true;
+
+    fn operation(self) -> OperationId {
+        OperationId::Recv(self)
+    }
+
+    fn test(self, transport: &mut dyn Transport, spins: u32) -> Option<Result<Arrival>> {
+        transport.recv_outcome(self, spins)
+    }
+
+    fn cancel(self, transport: &mut dyn Transport) {
+        transport.cancel_recv(self);
+    }
+}
