@@ -25,7 +25,7 @@ impl Group {
     ///
     /// # Errors
     /// When a variable is missing or not understood; when ranks do not join in time, by name; when the system
-    /// has no thread left that was asked for.
+    /// has no thread or descriptor left.
     pub fn from_env() -> Result<Self> {
         let settings = Settings::from_env()?;
         let identity = Identity::from_env().map_err(Error::Transport)?;
