@@ -1,18 +1,17 @@
-//! What can go wrong, as a user of the facade sees it.
+//! The errors of the facade.
 
 use brevity_collectives::Error as Collective;
 
 /// The result of the facade's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed. What still holds afterwards, and what to do, is said for each.
+/// Why a call failed. Each variant says what still holds and what to do.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank has a value that is not finite, handed in or summed up. The same error on every rank: nothing
-    /// was applied, the step is not in the residuals, and the group can be used on. Residuals are what they
-    /// were to the rounding of the gradient that was added and taken out again: what of an element is below
-    /// half an ulp of that value is lost.
+    /// A rank handed in a value that is not finite, or one of its sums is not finite. Every rank gets the
+    /// same error. Nothing was applied, the step is not in the residuals, and the group stays usable. The
+    /// residuals are restored up to one rounding.
     #[error(
         "rank {rank} has a value or a sum that is not finite in tensor {tensor:?}: the step was left out on \
          all ranks"
@@ -24,7 +23,7 @@ pub enum Error {
         tensor: String,
     },
 
-    /// A sum over all ranks is not finite. The same error on every rank, and what holds after it is as for
+    /// A sum over all ranks is not finite. Every rank gets the same error; the state afterwards is as for
     /// [`NonFinite`](Self::NonFinite).
     #[error("the sum over all ranks is not finite in tensor {tensor:?}: the step was left out on all ranks")]
     Overflow {
@@ -65,13 +64,13 @@ pub enum Error {
         tensor: String,
     },
 
-    /// The state of an exchange can't be saved, or not be loaded: it was cut off, damaged, or belongs to
-    /// something else.
+    /// The state of an exchange can't be saved or loaded: it is cut off, damaged, or belongs to something
+    /// else.
     #[error(transparent)]
     State(#[from] brevity_compress::Error),
 
-    /// A collective failed. After an exchange, what was handed in is in the residuals and goes out with the
-    /// next exchange that succeeds: do not hand it in again.
+    /// A collective failed. After an exchange, the gradients are in the residuals and are sent by the next
+    /// exchange that succeeds: do not hand them in again.
     #[error(transparent)]
     Collective(#[from] Collective),
 }

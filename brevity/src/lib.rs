@@ -1,7 +1,7 @@
-//! Brevity: the communication library that says less.
+//! Brevity averages gradients between the processes of a data-parallel program, with compression.
 //!
-//! Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with
-//! error feedback so that nothing is lost.
+//! Ranks exchange gradients as sparse or low-rank messages over UCX, TCP or shared memory. Error feedback
+//! keeps what is not sent and sends it later.
 //!
 //! ```no_run
 //! use brevity::{GradientExchange, Group, Policy};
@@ -19,8 +19,8 @@
 //! # Ok::<(), brevity::Error>(())
 //! ```
 //!
-//! Below that, everything is open: every collective on plain slices ([`Group`]), every compressor on plain
-//! vectors ([`compress`]), the transport by itself ([`transport`]).
+//! The layers below are public: the collectives on plain slices ([`Group`]), the compressors on plain vectors
+//! ([`compress`]), and the transport by itself ([`transport`]).
 #![forbid(unsafe_code)]
 
 mod error;

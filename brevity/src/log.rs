@@ -1,7 +1,7 @@
-//! Warnings of the library, on standard error.
+//! Prints the library's warnings on standard error.
 //!
-//! The library tells what it does as `tracing` events. Programs that collect these have their own subscriber;
-//! all others would never hear that something is not as they asked: [`to_stderr`] is for them.
+//! The library reports what it does as `tracing` events. A program with its own subscriber receives them; any
+//! other program would miss every warning. [`to_stderr`] is for those programs.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -12,11 +12,11 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The variable that says how much is told: `off`, `error`, `warn` (unless set), `info`, `debug` or `trace`.
+/// The variable that sets the level: `off`, `error`, `warn` (the default), `info`, `debug` or `trace`.
 pub const VARIABLE: &str = "BREVITY_LOG";
 
-/// Has this process tell warnings and errors of the library on standard error, one line each, or what
-/// `BREVITY_LOG` asks for. Does nothing where the process has a subscriber already.
+/// Prints the library's warnings and errors on standard error, one line each, at the level that `BREVITY_LOG`
+/// sets. Does nothing if the process already has a subscriber.
 pub fn to_stderr() {
     let asked = std::env::var(VARIABLE).unwrap_or_default();
     let level = match asked.as_str() {
@@ -25,7 +25,7 @@ pub fn to_stderr() {
         _ => None,
     };
     if level.is_none() {
-        // As below, where nobody can be told any more the work goes on.
+        // If standard error can't be written to, the work goes on without the message.
         let _ = writeln!(
             io::stderr(),
             "brevity: {VARIABLE}={asked:?} is no level, expected off, error, warn, info, debug or trace: \
@@ -35,9 +35,9 @@ pub fn to_stderr() {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level.unwrap_or(LevelFilter::WARN))
         .with_writer(io::stderr)
-        // It would say so on standard error, and panic.
+        // Without this, a failed write would be reported on standard error and panic.
         .log_internal_errors(false);
-    // Refused where there is one already: that one was asked for.
+    // Fails if the program has set a subscriber already, which takes precedence.
     let _ = tracing::subscriber::set_global_default(subscriber.event_format(Line).finish());
 }
 

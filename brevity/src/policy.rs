@@ -6,16 +6,16 @@ use brevity_compress::low_rank::worth_it;
 
 use crate::error::{Error, Result};
 
-/// What a density must be.
+/// The range of a density, for error messages.
 pub(crate) const DENSITIES: &str = "above 0 and at most 1";
 
-/// Below this factor of compression a matrix travels uncompressed.
+/// A matrix that compresses by a smaller factor travels uncompressed.
 const DEFAULT_MIN_COMPRESSION: f64 = 2.0;
 
-/// Indices of entries have 32 bits.
+/// An entry's index has 32 bits.
 const MOST_INDICES: u64 = 1 << 32;
 
-/// How one tensor's gradients travel; what is not sent stays in a residual and goes out later.
+/// How one tensor's gradients travel. What is not sent stays in a residual and is sent later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy(pub(crate) Kind);
 
@@ -37,41 +37,42 @@ pub(crate) struct SparsePolicy {
 pub(crate) enum SparseMethod {
     /// Every rank's largest entries, all delivered.
     Union,
-    /// The largest entries of the sum of every rank's largest entries.
+    /// The largest entries of the sum over all ranks of their largest entries.
     Global(PutBack),
 }
 
 impl Policy {
-    /// All of it, uncompressed. All dense tensors of an exchange travel together.
+    /// The whole tensor, uncompressed. All dense tensors of an exchange share one message.
     #[must_use]
     pub const fn dense() -> Self {
         Self(Kind::Dense)
     }
 
-    /// Every rank's largest `density` of the entries (0 < density <= 1), gathered by all: gradient dropping.
+    /// The largest `density` of each rank's entries (0 < density <= 1), gathered by all ranks: gradient
+    /// dropping.
     #[must_use]
     pub const fn topk(density: f64) -> Self {
         Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Union }))
     }
 
-    /// The largest `density` of the entries of all ranks together (0 < density <= 1): gTop-k.
+    /// The largest `density` of the entries over all ranks together (0 < density <= 1): gTop-k.
     #[must_use]
     pub const fn gtopk(density: f64) -> Self {
         Self(Kind::Sparse(SparsePolicy { density, method: SparseMethod::Global(PutBack::Conserving) }))
     }
 
-    /// Factors of `rank` for the tensor as a matrix, its first dimension by the rest: PowerSGD. Vectors, and
-    /// matrices that would not shrink by a factor of 2, travel dense.
+    /// Factors of rank `rank` of the tensor, seen as a matrix of its first dimension by the product of the
+    /// others: PowerSGD. Vectors, and matrices that would not shrink by a factor of 2, travel dense.
     ///
-    /// Where the first steps are to be dense, which can help while gradients change fast, begin with an
-    /// exchange of [`dense`](Self::dense) tensors and go over to this one: after a step that has succeeded a
-    /// dense exchange keeps nothing that would have to come along.
+    /// Dense first steps can help while gradients change fast. For that, begin with an exchange of
+    /// [`dense`](Self::dense) tensors and build this one later: after a step that succeeded, a dense exchange
+    /// keeps nothing that the new exchange would need.
     #[must_use]
     pub const fn low_rank(rank: usize) -> Self {
         Self(Kind::LowRank { rank, min_compression: DEFAULT_MIN_COMPRESSION })
     }
 
-    /// What of a gTop-k contribution goes back to which residual; no effect on other policies.
+    /// Which part of a gTop-k contribution returns to which residual. No effect on other policies.
     #[must_use]
     pub const fn put_back(mut self, rule: PutBack) -> Self {
         if let Kind::Sparse(SparsePolicy { method: SparseMethod::Global(own), .. }) = &mut self.0 {
@@ -80,7 +81,7 @@ impl Policy {
         self
     }
 
-    /// The factor of compression below which a low-rank tensor travels dense; no effect on other policies.
+    /// The compression factor below which a low-rank tensor travels dense. No effect on other policies.
     #[must_use]
     pub const fn min_compression(mut self, factor: f64) -> Self {
         if let Kind::LowRank { min_compression, .. } = &mut self.0 {
@@ -89,17 +90,18 @@ impl Policy {
         self
     }
 
-    /// Elements of a tensor of this shape, which can travel like this: what
-    /// [`ExchangeBuilder::build`](crate::ExchangeBuilder::build) would find, without memory for the tensor.
+    /// Checks a tensor of this shape as [`ExchangeBuilder::build`](crate::ExchangeBuilder::build) does and
+    /// returns its number of elements, without allocating memory for it.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range, and for more elements than memory or indices reach.
+    /// [`Error::Policy`] for a parameter out of range, and for more elements than memory or indices can
+    /// address.
     pub fn check(self, tensor: &str, shape: &[usize]) -> Result<usize> {
         self.resolve(tensor, shape)?;
         elements(tensor, shape)
     }
 
-    /// What the policy comes to for a tensor of this shape.
+    /// The policy applied to a tensor of this shape.
     pub(crate) fn resolve(self, tensor: &str, shape: &[usize]) -> Result<Resolved> {
         let count = elements(tensor, shape)?;
         let out_of_range =
@@ -128,7 +130,7 @@ impl Policy {
 /// The number of elements of a tensor of this shape.
 ///
 /// # Errors
-/// [`Error::Policy`] for more than memory can have, whatever the policy.
+/// [`Error::Policy`] for more elements than memory can address, whatever the policy.
 pub(crate) fn elements(tensor: &str, shape: &[usize]) -> Result<usize> {
     const MOST: usize = isize::MAX as usize / size_of::<f32>();
     if shape.contains(&0) {

@@ -1,8 +1,8 @@
 /*
- * brevity.h - the C interface of Brevity, the communication library that says less.
+ * brevity.h - the C interface of Brevity, which averages gradients between processes, with compression.
  *
- * Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX or TCP, with
- * error feedback so that nothing is lost.
+ * Ranks of a data-parallel program exchange gradients as sparse or low-rank messages over UCX, TCP or shared
+ * memory. Error feedback keeps what is not sent and sends it later.
  *
  *     brv_group *group = NULL;
  *     if (brv_group_from_env(&group) != BRV_OK) { fputs(brv_last_error(), stderr); return 1; }
@@ -10,32 +10,32 @@
  *     brv_gtopk_all_reduce(group, feedback, gradient, n, 0.001);
  *
  * Ranks       All ranks make the same calls on a group in the same order, with the same n, type, reduction,
- *             root and shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT where
- *             nobody was waiting for it.
+ *             root and shape. A rank that makes another call gets BRV_ERR_MISMATCH, or BRV_ERR_TIMEOUT if no
+ *             rank was waiting for it.
  * Blocking    Every call on a group that sends something (barrier to low_rank_all_reduce, exchange_average,
  *             from_env) blocks until it is done on this rank, fails, or the deadline passes (BREVITY_TIMEOUT
  *             in seconds, 300 by default; 60 for joining). It never hangs.
- * Ownership   Memory passed to a call is lent to it: the library uses it until the call returns, and not
- *             after. Objects that a function makes belong to the caller, who frees them with the function of
- *             the same prefix. Strings belong to the library.
- * NULL        NULL is refused with BRV_ERR_ARGUMENT, but for three cases: the functions that free take it and
- *             do nothing; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1,
- *             -1 and "". Pointers must be aligned for their type.
+ * Ownership   The library uses memory that is passed to a call only until the call returns. Objects that a
+ *             function makes belong to the caller, who frees them with the free function of the same prefix.
+ *             Strings belong to the library.
+ * NULL        NULL is refused with BRV_ERR_ARGUMENT, except in three cases: the free functions do nothing for
+ *             NULL; an array of 0 elements may be NULL; brv_group_rank, _size and _transport return -1, -1
+ *             and "". Pointers must be aligned for their type.
  * Results     brv_all_reduce, brv_gtopk_all_reduce, brv_low_rank_all_reduce and brv_exchange_average give the
- *             same bits on every rank, whatever floating-point mode (rounding, flushed denormals) the calling
- *             thread has; the thread keeps its mode. Where brv_all_reduce adds NaN the sum is NaN on every
- *             rank, but its bits are the processor's choice.
+ *             same bits on every rank, in any floating-point mode (rounding, flushed denormals) of the
+ *             calling thread; the thread keeps its mode. A sum of brv_all_reduce that involves NaN is NaN on
+ *             every rank, but its bits depend on the processor.
  * Threads     A group may be used from any thread, and by several at once as long as all ranks still make
  *             their calls in the same order. A feedback or an exchange is used by one thread at a time;
- *             another gets BRV_ERR_ARGUMENT. An object is freed when no thread uses it any more.
- *             brv_last_error is each thread's own. After fork, a child may free its copies of the parent's
- *             objects, and nothing else.
+ *             another gets BRV_ERR_ARGUMENT. Free an object only when no thread uses it any more.
+ *             brv_last_error is per thread. A forked child must not use the parent's objects; it may free its
+ *             copies of them.
  * Errors      Functions that can fail return a brv_status, and leave a text in brv_last_error and a rank in
- *             brv_last_error_rank. BRV_ERR_ARGUMENT is found before anything is sent: the other ranks do not
- *             know of it and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED,
- *             BRV_ERR_TIMEOUT, BRV_ERR_MISMATCH and BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT for want of
- *             memory, the group is closed on all ranks: every further call fails, with BRV_ERR_ABORTED or
- *             BRV_ERR_PEER_LOST. After BRV_ERR_NON_FINITE everything goes on.
+ *             brv_last_error_rank. BRV_ERR_ARGUMENT is returned before anything is sent: the other ranks do
+ *             not know of it and still wait for this rank's call. After BRV_ERR_PEER_LOST, BRV_ERR_ABORTED,
+ *             BRV_ERR_TIMEOUT, BRV_ERR_MISMATCH, BRV_ERR_PROTOCOL, and BRV_ERR_TRANSPORT that is due to lack
+ *             of memory, the group is closed on all ranks: every further call fails with BRV_ERR_ABORTED or
+ *             BRV_ERR_PEER_LOST. After BRV_ERR_NON_FINITE the group stays usable.
  */
 #ifndef BREVITY_H
 #define BREVITY_H
@@ -59,63 +59,64 @@ extern "C" {
  * recompiled. */
 #define BRV_ABI_VERSION 1
 
-/* The version of the library in use, as "0.1.0". Never NULL, valid for ever. */
+/* The version of the library in use, for example "0.1.0". Never NULL; valid for the life of the process. */
 const char *brv_version(void);
 
-/* The ABI version of the library in use. A program that loads the library by itself (dlopen) compares it with
- * BRV_ABI_VERSION before it calls anything else; for others the linker does it. */
+/* The ABI version of the library in use. A program that loads the library with dlopen must compare it with
+ * BRV_ABI_VERSION before it calls anything else; for other programs the linker does so. */
 uint32_t brv_abi_version(void);
 
 /* ---- Errors -------------------------------------------------------------------------------------------- */
 
-/* What a call returns. Numbers never change; new ones may be added, so take all but BRV_OK as failures. */
+/* What a call returns. Numbers never change; new ones may be added, so treat everything except BRV_OK as a
+ * failure. */
 typedef enum brv_status {
     /* Done. */
     BRV_OK = 0,
     /* An argument is wrong: nothing was sent, nothing was changed. Correct the call. */
     BRV_ERR_ARGUMENT = 1,
-    /* A rank has died, or its connection is gone. The group is closed. Rank: who. */
+    /* A rank has died, or its connection is gone. The group is closed. Rank: the lost rank. */
     BRV_ERR_PEER_LOST = 2,
-    /* A rank called brv_group_abort. The group is closed. Rank: who. */
+    /* A rank called brv_group_abort. The group is closed. Rank: that rank. */
     BRV_ERR_ABORTED = 3,
-    /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: who was waited
-     * for. */
+    /* A rank did not answer before the deadline, or did not join. The group is closed. Rank: the late rank.
+     */
     BRV_ERR_TIMEOUT = 4,
-    /* A rank makes another call than this one. The group is closed. Rank: who. */
+    /* A rank made another call than this one. The group is closed. Rank: that rank. */
     BRV_ERR_MISMATCH = 5,
-    /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; the step is left out of
-     * gradients and residuals (to the rounding of the gradient), and the group goes on. Rank: whose value it
-     * was. */
+    /* A rank handed in NaN or infinity, or a sum overflowed. The same on every rank; gradients and
+     * residuals do not contain the step (up to one rounding), and the group stays usable. Rank: the rank that
+     * had the value. */
     BRV_ERR_NON_FINITE = 6,
-    /* A variable of the environment is missing or not understood. */
+    /* An environment variable is missing or invalid. */
     BRV_ERR_ENVIRONMENT = 7,
-    /* A peer broke the rules of the wire: another version, another job, or no rank at all. Rank: who, if
+    /* A peer violated the protocol: another version, another job, or not a rank at all. Rank: the peer, if
      * known. */
     BRV_ERR_PROTOCOL = 8,
-    /* The network or the operating system failed, or the transport that was asked for is not there. */
+    /* The network or the operating system failed, or the requested transport is not available. */
     BRV_ERR_TRANSPORT = 9,
-    /* A defect in the library, caught before it could reach the caller. Free the objects concerned and report
-     * it. */
+    /* A defect in the library: a panic was caught before it reached the caller. Free the objects concerned
+     * and report it. */
     BRV_ERR_PANIC = 10
 } brv_status;
 
 /* The text of this thread's last failed call, in one line with the remedy; "" if none has failed. Calls that
- * succeed leave it alone. Never NULL. Valid until the thread's next failed call, or its end. */
+ * succeed do not change it. Never NULL. Valid until the thread's next failed call, or its end. */
 const char *brv_last_error(void);
 
-/* The rank that this thread's last failed call was about (see brv_status), or -1 if it was about none. */
+/* The rank that this thread's last failed call was about (see brv_status), or -1 for no rank. */
 int32_t brv_last_error_rank(void);
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* The ranks of a job, to make calls on. */
+/* The ranks of a job, for collective calls. */
 typedef struct brv_group brv_group;
 
 /* Joins the job that the environment describes (set by `brevity run`, by a launcher, or by hand with
  * BREVITY_RANK, BREVITY_WORLD_SIZE, BREVITY_MASTER, and BREVITY_KEY or BREVITY_JOB) and stores its group in
- * *group. Blocks until all ranks have joined, for BREVITY_JOIN_TIMEOUT seconds at most (60 unless set), and 2
- * more to hear who is missing.
- * Where the environment describes none, the group has this process alone. On failure *group is NULL.
+ * *group. Blocks until all ranks have joined, at most for BREVITY_JOIN_TIMEOUT seconds (60 by default) and
+ * 2 more to learn which rank is missing.
+ * If the environment describes no job, the group has this process alone. On failure *group is NULL.
  *
  * BRV_ERR_ENVIRONMENT, BRV_ERR_TIMEOUT (naming the first missing rank), BRV_ERR_PROTOCOL,
  * BRV_ERR_TRANSPORT. */
@@ -130,30 +131,30 @@ int32_t brv_group_rank(const brv_group *group);
 /* Ranks in the group, 1 or more; -1 if group is NULL. */
 int32_t brv_group_size(const brv_group *group);
 
-/* The name of the transport in use, as "tcp"; "" if group is NULL. Never NULL, valid until the group is
- * freed. */
+/* The name of the transport in use, for example "tcp"; "" if group is NULL. Never NULL, valid until the group
+ * is freed. */
 const char *brv_group_transport(const brv_group *group);
 
-/* Closes the group on all ranks: pending and later calls fail, here and there, with BRV_ERR_ABORTED naming
- * this rank, in a group of one as well. The group must still be freed. May be called while another thread is
- * in a call on the group.
+/* Closes the group on all ranks: pending and later calls fail on every rank with BRV_ERR_ABORTED naming this
+ * rank; also in a group of one. The group must still be freed. May be called while another thread is in a
+ * call on the group.
  *
- * Async-signal-safe, if group is not NULL: a signal handler may call it whatever its thread is doing, also in
- * the middle of a call on the group. It takes no lock, allocates nothing, and sets no error text.
+ * Async-signal-safe if group is not NULL: a signal handler may call it at any time, also while its thread is
+ * in a call on the group. It takes no lock, allocates nothing, and sets no error text.
  *
- * Peers are told at once: by the call that is using the group, when it goes on, else by a thread of the
- * group's own, which sleeps until then. Waits for that, for 100 ms at most, so that the caller may then exit.
- * Not promised: that peers have been told when this returns in a handler that has interrupted a call, nor
- * that they are told at all if the process ends before that call goes on; they then find this rank lost. Does
- * not wait for what peers do. */
+ * The call that is using the group tells the peers when it goes on; if there is none, a thread of the group
+ * tells them at once. This function waits for that, at most 100 ms, so that the caller may then exit. Not
+ * promised: if a handler interrupted a call on the group, the peers may not have been told when this
+ * function returns, and if the process ends before that call goes on, they are not told at all; they then
+ * find this rank lost. Does not wait for any action of the peers. */
 brv_status brv_group_abort(brv_group *group);
 
 /* Frees a group; does nothing if group is NULL. Exchanges, and feedbacks that were used with it, keep its
- * connections until they are freed too; the order does not matter. To other ranks this rank is then gone: end
- * with a brv_barrier.
+ * connections until they are freed too; the order does not matter. Other ranks then find this rank lost: call
+ * brv_barrier before.
  *
- * A process may exit without it, also while another thread is in a call on the group: the call fails, or does
- * not return. */
+ * A process may exit without freeing, also while another thread is in a call on the group: that call fails or
+ * does not return. */
 void brv_group_free(brv_group *group);
 
 /* ---- Dense collectives --------------------------------------------------------------------------------- */
@@ -169,7 +170,7 @@ typedef enum brv_type {
     BRV_U8 = 7   /* uint8_t */
 } brv_type;
 
-/* How the elements of all ranks become one. */
+/* How the elements of all ranks are combined. */
 typedef enum brv_reduction {
     BRV_SUM = 1,     /* the sum; integers wrap */
     BRV_AVERAGE = 2, /* the sum divided by the number of ranks, once; BRV_F32 and BRV_F64 only */
@@ -186,83 +187,82 @@ brv_status brv_broadcast(brv_group *group, void *data, size_t n, brv_type type, 
 
 /* Reduces the n elements at in over all ranks, to out on every rank.
  *
- * in == out is allowed and saves a copy; memory that overlaps in another way is refused. After an error out
- * is unspecified (but for BRV_ERR_ARGUMENT), so in is too where it is the same memory; else in is never
- * changed. NaN and infinity are reduced like other values: they are not an error here.
+ * in == out is allowed and saves a copy; any other overlap is refused. After an error
+ * other than BRV_ERR_ARGUMENT out is unspecified. in is never changed unless it is the same memory. NaN and
+ * infinity are reduced like other values: they are not an error here.
  *
- * BRV_ERR_TRANSPORT where the system has no memory for what is received; a group of one needs none. */
+ * BRV_ERR_TRANSPORT if there is no memory for received data; a group of one needs none. */
 brv_status brv_all_reduce(brv_group *group, const void *in, void *out, size_t n, brv_type type,
                           brv_reduction reduction);
 
 /* Gathers the n elements at own of every rank, in rank order: all has n * brv_group_size(group) elements,
- * which need not be set before. own and all must not overlap. After an error all is unspecified (but for
- * BRV_ERR_ARGUMENT). */
+ * which need not be set before. own and all must not overlap. After an error other than
+ * BRV_ERR_ARGUMENT all is unspecified. */
 brv_status brv_all_gather(brv_group *group, const void *own, void *all, size_t n, brv_type type);
 
 /* ---- Compressed averages with error feedback ----------------------------------------------------------- */
 
-/* What of one tensor's gradients has not been delivered yet (the residual) and what the method keeps between
- * steps.
+/* The residual of one tensor (the part of its gradients that has not been delivered yet) and what the method
+ * keeps between steps.
  *
- * A program keeps one for each tensor for as long as it trains. The first call, or loading, decides what it
- * is for: the group, the method, n, or rows, cols and rank. A call that differs is refused with
- * BRV_ERR_ARGUMENT. */
+ * A program keeps one for each tensor as long as it trains. The first call, or loading, fixes its group,
+ * method and n, or rows, cols and rank. A later call that differs is refused with BRV_ERR_ARGUMENT. */
 typedef struct brv_feedback brv_feedback;
 
 /* Makes an empty feedback and stores it in *feedback. On failure *feedback is NULL. */
 brv_status brv_feedback_new(brv_feedback **feedback);
 
-/* Frees a feedback, with what was not delivered; does nothing if feedback is NULL. */
+/* Frees a feedback and its residual; does nothing if feedback is NULL. */
 void brv_feedback_free(brv_feedback *feedback);
 
 /* Copies the residual to the n elements at out, which need not be set before. n is the tensor's length.
  * BRV_ERR_ARGUMENT if n differs, or if the feedback has not been used yet. Sends nothing. */
 brv_status brv_feedback_residual(const brv_feedback *feedback, float *out, size_t n);
 
-/* Stores in *bytes how many bytes brv_feedback_save writes: some hundred, 4 for each element of the tensor,
- * and with low rank 4 for each element of its right factor. The same as long as the feedback lives.
+/* Stores in *bytes how many bytes brv_feedback_save writes: a few hundred, plus 4 for each element of the
+ * tensor, plus 4 for each element of the right factor of low rank. It is constant for a feedback.
  * BRV_ERR_ARGUMENT if the feedback has not been used yet. Sends nothing. */
 brv_status brv_feedback_saved_size(const brv_feedback *feedback, size_t *bytes);
 
-/* Writes all that this rank must find again after a restart to the bytes at out, which need not be set
- * before: what the feedback is for, its residual, and the warm start of low rank. Keep it in a file. Each
- * rank saves its own, all after the same step. bytes is what brv_feedback_saved_size says; BRV_ERR_ARGUMENT
- * if it differs, or if the feedback has not been used yet. Nothing changes, and nothing is sent. */
+/* Writes all that this rank needs after a restart to the bytes at out, which need not be set before: what the
+ * feedback is for, its residual, and the warm start of low rank. Keep it in a file. Each
+ * rank saves its own, all after the same step. bytes is the result of brv_feedback_saved_size;
+ * BRV_ERR_ARGUMENT if it differs, or if the feedback has not been used yet. Changes and sends nothing. */
 brv_status brv_feedback_save(const brv_feedback *feedback, void *out, size_t bytes);
 
-/* Takes over what brv_feedback_save wrote on this rank, for use with group. What follows has the bits that it
- * would have had without the restart. The feedback is a new one, or one in use for the same, of which nothing
- * is kept. All ranks must load what was saved after the same step.
+/* Loads what brv_feedback_save wrote on this rank, for use with group. All later results have the same bits
+ * as without the restart. The feedback is new, or was used for the same; its old state is replaced. All ranks
+ * must load what was saved after the same step.
  *
- * BRV_ERR_ARGUMENT for bytes that are cut off, damaged or followed by others, and for the state of another
- * rank, method or shape: nothing has changed then. Checksums find damage; they are no defence against who
- * wants to deceive. Sends nothing. */
+ * BRV_ERR_ARGUMENT if the bytes are cut off, damaged or followed by others, or belong to another rank, method
+ * or shape: nothing has changed then. Checksums find damage; they do not protect against forgery. Sends
+ * nothing. */
 brv_status brv_feedback_load(brv_feedback *feedback, brv_group *group, const void *saved, size_t bytes);
 
 /* Averages the n elements at gradient over all ranks by gTop-k, in place (Shi et al., ICDCS 2019).
  *
- * What goes in is gradient plus the residual. What comes out is, on every rank alike, the largest density * n
+ * The input is gradient plus the residual. The result is the same on every rank: the largest density * n
  * entries (at least one) of the sum of every rank's largest entries, divided by the number of ranks P, and 0
- * elsewhere. The rest stays in the residuals: the result times P and the residuals of all ranks add up to
- * what went in, to rounding. Costs 2 ceil(log2 P) rounds of at most 8 * density * n bytes.
+ * elsewhere. The rest stays in the residuals: the result times P and the residuals of all ranks add up to the
+ * input, up to rounding. Costs 2 ceil(log2 P) rounds of at most 8 * density * n bytes.
  *
  * density is above 0 and at most 1, and the same on all ranks. It may change from call to call (as in a
- * warm-up); the residual is kept. feedback must not be NULL: without it, what is not sent would be lost.
+ * warm-up); the residual is kept. feedback must not be NULL: without it, unsent entries would be lost.
  *
- * After an error gradient is unchanged. After BRV_ERR_ARGUMENT so is the residual. After BRV_ERR_NON_FINITE
- * gradient has been taken out of it again, to the rounding of the gradient: what of an element is below half
- * a unit in the last place of the value that was handed in for it is lost. After every other error gradient
- * has been added to it: do not hand it in again. */
+ * After an error gradient is unchanged. After BRV_ERR_ARGUMENT the residual is unchanged too. After
+ * BRV_ERR_NON_FINITE the residual is restored up to one rounding: the part of an element that is below half a
+ * unit in the last place of the value that was handed in for it is lost. After every other error gradient has
+ * been added to the residual: do not hand it in again. */
 brv_status brv_gtopk_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t n,
                                 double density);
 
 /* Averages the row-major matrix at gradient over all ranks by factors of the given rank, in place (PowerSGD:
  * Vogels et al., NeurIPS 2019).
  *
- * What goes in is gradient plus the residual; what comes out is an approximation of its average, the same on
- * every rank. What a rank's own projection misses stays in its residual. A matrix that factors would not
- * shrink to a half or less is averaged dense, with nothing left in the residual. Costs two dense all-reduces,
- * of rows * rank and cols * rank elements.
+ * The input is gradient plus the residual; the result is an approximation of the average, the same on every
+ * rank. What a rank's own projection misses stays in its residual. A matrix that factors would not shrink to
+ * a half or less is averaged dense and leaves nothing in the residual. Costs two dense all-reduces, of rows *
+ * rank and cols * rank elements.
  *
  * rank is 1 or more, usually 1 to 8. feedback must not be NULL. Errors are as for brv_gtopk_all_reduce. */
 brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, float *gradient, size_t rows,
@@ -271,21 +271,20 @@ brv_status brv_low_rank_all_reduce(brv_group *group, brv_feedback *feedback, flo
 
 /* ---- The gradients of a whole model -------------------------------------------------------------------- */
 
-/* A list of tensors whose gradients are averaged in one call, each in its own way, with what waits of each of
- * them (their residuals).
+/* A list of tensors whose gradients are averaged in one call, each by its own method, and their residuals.
  *
- * All ranks add the same tensors in the same order, and make the same calls. The first call other than adding
- * ends the list. An exchange is used by one thread at a time, as a feedback is. */
+ * All ranks add the same tensors in the same order and make the same calls. The first call other than adding
+ * ends the list. Like a feedback, an exchange is used by one thread at a time. */
 typedef struct brv_exchange brv_exchange;
 
 /* Makes an exchange without tensors, for use with group, and stores it in *exchange. On failure *exchange is
  * NULL. */
 brv_status brv_exchange_new(brv_group *group, brv_exchange **exchange);
 
-/* Frees an exchange, with what was not delivered; does nothing if exchange is NULL. */
+/* Frees an exchange and its residuals; does nothing if exchange is NULL. */
 void brv_exchange_free(brv_exchange *exchange);
 
-/* Add a tensor to the list: its name (UTF-8, unlike all others; copied), its length, and how its gradients
+/* Add a tensor to the list: its name (UTF-8, unique in the list; copied), its length, and how its gradients
  * travel.
  *
  *     dense     all of it; all dense tensors of an exchange travel together
@@ -293,8 +292,8 @@ void brv_exchange_free(brv_exchange *exchange);
  *     gtopk     as in brv_gtopk_all_reduce
  *     low_rank  as in brv_low_rank_all_reduce
  *
- * BRV_ERR_ARGUMENT for what is out of range, for a name that is there already, and when the list has ended.
- * Nothing is sent; memory for residuals is taken by the first call. */
+ * BRV_ERR_ARGUMENT if a value is out of range, if the name exists already, and if the list has ended. Sends
+ * nothing; the first other call allocates the residuals. */
 brv_status brv_exchange_add_dense(brv_exchange *exchange, const char *name, size_t n);
 brv_status brv_exchange_add_topk(brv_exchange *exchange, const char *name, size_t n, double density);
 brv_status brv_exchange_add_gtopk(brv_exchange *exchange, const char *name, size_t n, double density);
@@ -302,24 +301,24 @@ brv_status brv_exchange_add_low_rank(brv_exchange *exchange, const char *name, s
                                      uint32_t rank);
 
 /* Averages the gradients of all tensors over all ranks, in place. gradients has one pointer for each tensor,
- * in the order of the list, each to memory of its own; tensors is how many there are.
+ * in the order of the list, each to separate memory; tensors is the number of pointers.
  *
- * Errors are as for brv_gtopk_all_reduce, for all tensors together; the text names a tensor that is not
- * finite. */
+ * Errors are as for brv_gtopk_all_reduce, for all tensors together; the text names a tensor with a value that
+ * is not finite. */
 brv_status brv_exchange_average(brv_exchange *exchange, float *const *gradients, size_t tensors);
 
-/* Has the tensor of that name, which is one of topk or gtopk, keep another share of its entries from the next
- * average on, as while a training run warms up. All ranks do it before the same average. BRV_ERR_ARGUMENT for
- * a density out of range, and if there is no such tensor: nothing has changed then. Sends nothing. */
+/* Changes the density of the topk or gtopk tensor of that name from the next average on, for instance during
+ * warm-up. All ranks call it before the same average. BRV_ERR_ARGUMENT for a density out of range, and if
+ * there is no such tensor: nothing has changed then. Sends nothing. */
 brv_status brv_exchange_set_density(brv_exchange *exchange, const char *name, double density);
 
 /* Copies the residual of the tensor of that name to the n elements at out, which need not be set before. n is
- * the tensor's length. A dense tensor's is 0 but after a failure. BRV_ERR_ARGUMENT if n differs, or if there
- * is no such tensor. Sends nothing. */
+ * the tensor's length. A dense tensor's residual is 0 except after a failure. BRV_ERR_ARGUMENT if n differs,
+ * or if there is no such tensor. Sends nothing. */
 brv_status brv_exchange_residual(brv_exchange *exchange, const char *name, float *out, size_t n);
 
-/* As brv_feedback_saved_size, brv_feedback_save and brv_feedback_load, for all tensors of the list. What is
- * loaded was saved with the same list; densities may be others than they were. */
+/* Like brv_feedback_saved_size, brv_feedback_save and brv_feedback_load, for all tensors of the list. The
+ * state must have been saved with the same list; densities may differ. */
 brv_status brv_exchange_saved_size(brv_exchange *exchange, size_t *bytes);
 brv_status brv_exchange_save(brv_exchange *exchange, void *out, size_t bytes);
 brv_status brv_exchange_load(brv_exchange *exchange, const void *saved, size_t bytes);

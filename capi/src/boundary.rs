@@ -1,14 +1,14 @@
-//! The edge between C and Rust: no panic crosses it, no pointer crosses it unchecked.
+//! The boundary between C and Rust: no panic and no unchecked pointer crosses it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::failure::Failure;
 use crate::status::brv_status;
 
-/// Runs a function's body: a failure or a panic becomes a status and the thread's last error.
+/// Runs a function's body. A failure or a panic becomes a status and the thread's last error.
 ///
-/// What a body may leave half done when it panics is behind a mutex, which the panic poisons, or is not used
-/// again: so the body counts as unwind safe.
+/// The body counts as unwind safe: the state that a panic leaves half done is behind a mutex, which the panic
+/// poisons, or is not used again.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> brv_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => brv_status::Ok,
@@ -22,7 +22,7 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> brv_status {
     }
 }
 
-/// As [`guard`], for a function that returns a value; `otherwise` stands for a failure.
+/// Like [`guard`], for a function that returns a value; returns `otherwise` after a failure.
 pub(crate) fn guard_value<T>(otherwise: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
     let mut value = otherwise;
     let place = &mut value;
@@ -44,7 +44,7 @@ pub(crate) unsafe fn object<'a, T>(handle: *const T, name: &str) -> Result<&'a T
     Ok(unsafe { &*handle })
 }
 
-/// Puts a new object where `place` points, as a handle that [`free`] takes.
+/// Stores a new object in `*place`, as a handle that [`free`] takes.
 ///
 /// # Safety
 /// `place` is NULL, or may be written.
@@ -62,7 +62,7 @@ pub(crate) unsafe fn hand_out<T>(
     Ok(())
 }
 
-/// Drops the object behind a handle; nothing for NULL. A panic of its destructor ends here.
+/// Drops the object behind a handle. Does nothing for NULL. Catches a panic of the object's destructor.
 ///
 /// # Safety
 /// `handle` is NULL or comes from [`hand_out`], and is not used again.

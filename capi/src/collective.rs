@@ -87,7 +87,7 @@ pub unsafe extern "C" fn brv_all_gather(
 }
 
 /// # Safety
-/// As [`brv_broadcast`].
+/// Like [`brv_broadcast`].
 unsafe fn broadcast<T: Element>(group: &Group, data: *mut T, n: usize, root: i32) -> Result<(), Failure> {
     let data = Stretch::new(data, n, "data")?;
     let size = group.world_size();
@@ -101,14 +101,14 @@ unsafe fn broadcast<T: Element>(group: &Group, data: *mut T, n: usize, root: i32
         // SAFETY: the caller in C guarantees memory that nobody else uses, set on the root.
         unsafe { data.write() }
     } else {
-        // SAFETY: as above; elsewhere than on the root it need not be set.
+        // SAFETY: as above; on other ranks than the root the elements need not be set.
         unsafe { data.zeroed() }
     };
     Ok(group.broadcast(data, root)?)
 }
 
 /// # Safety
-/// As [`brv_all_reduce`].
+/// Like [`brv_all_reduce`].
 unsafe fn all_reduce<T: Element>(
     group: &Group,
     input: *const T,
@@ -117,14 +117,14 @@ unsafe fn all_reduce<T: Element>(
     reduction: Reduction,
 ) -> Result<(), Failure> {
     let (input, output) = (Stretch::new(input, n, "in")?, Stretch::new(output, n, "out")?);
-    // Before `out` is written.
+    // Checked before `out` is written.
     reduction.check::<T>()?;
     let data = if input.is_same(output) {
         // SAFETY: the caller in C guarantees set memory that nobody else uses.
         unsafe { output.write() }
     } else {
         input.check_apart(output, "in and out")?;
-        // Copied so that `in` stays as it is.
+        // Copied, so that `in` stays unchanged.
         // SAFETY: the caller in C guarantees the memory of both; they are apart, as just checked.
         unsafe { output.copied_from(input) }
     };
@@ -132,7 +132,7 @@ unsafe fn all_reduce<T: Element>(
 }
 
 /// # Safety
-/// As [`brv_all_gather`].
+/// Like [`brv_all_gather`].
 unsafe fn all_gather<T: Element>(group: &Group, own: *const T, all: *mut T, n: usize) -> Result<(), Failure> {
     let Some(total) = n.checked_mul(group.world_size() as usize) else {
         return Err(Failure::argument(format!("n is {n}, which no memory can hold for every rank: check n")));

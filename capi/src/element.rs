@@ -4,9 +4,9 @@ use brevity::Reduction;
 
 use crate::failure::Failure;
 
-/// An element type's number; any number may come from C, so this is no Rust enum.
+/// An element type's number. C may pass any number, so this is not a Rust enum.
 pub type brv_type = u32;
-/// A reduction's number; any number may come from C, so this is no Rust enum.
+/// A reduction's number. C may pass any number, so this is not a Rust enum.
 pub type brv_reduction = u32;
 
 pub(crate) const F32: brv_type = 1;
@@ -22,7 +22,7 @@ pub(crate) const AVERAGE: brv_reduction = 2;
 pub(crate) const MAX: brv_reduction = 3;
 pub(crate) const MIN: brv_reduction = 4;
 
-/// Evaluates an expression with `$element` standing for the Rust type of a number.
+/// Evaluates an expression with `$element` as the Rust type of a number.
 macro_rules! with_element {
     ($number:expr, $element:ident => $body:expr) => {
         match $number {

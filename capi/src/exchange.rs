@@ -1,4 +1,4 @@
-//! The gradients of a whole model in one call: a list of tensors, each by its policy.
+//! The gradients of a whole model in one call: a list of tensors, each with its policy.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::io::Write;
@@ -13,11 +13,10 @@ use crate::memory::Stretch;
 use crate::saved::{nothing_follows, write_saved, write_size};
 use crate::status::brv_status;
 
-/// The gradients of a model, and what of them waits. The mutex turns use by two threads at once into an
-/// error.
+/// The tensors of a model and their residuals. The mutex turns use by two threads at once into an error.
 pub struct brv_exchange(Mutex<Plan>);
 
-/// The tensors as they were added, and the exchange that the first use makes of them.
+/// The tensors that were added, and the exchange that the first use builds from them.
 struct Plan {
     group: Arc<Shared>,
     tensors: Vec<Tensor>,
@@ -49,7 +48,7 @@ pub unsafe extern "C" fn brv_exchange_new(
     guard(|| unsafe { hand_out(exchange, "exchange", make) })
 }
 
-/// Frees an exchange; nothing for NULL.
+/// Frees an exchange. Does nothing for NULL.
 ///
 /// # Safety
 /// `exchange` is NULL or a live exchange that no other thread uses, and is not used again.
@@ -73,10 +72,10 @@ pub unsafe extern "C" fn brv_exchange_add_dense(
     guard(|| unsafe { add(exchange, name, vec![n], Policy::dense()) })
 }
 
-/// Adds a tensor of which each rank sends its largest entries.
+/// Adds a tensor by `Policy::topk`: each rank sends its largest entries.
 ///
 /// # Safety
-/// As [`brv_exchange_add_dense`].
+/// The same as for [`brv_exchange_add_dense`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_add_topk(
     exchange: *mut brv_exchange,
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn brv_exchange_add_topk(
 /// Adds a tensor that travels by gTop-k.
 ///
 /// # Safety
-/// As [`brv_exchange_add_dense`].
+/// The same as for [`brv_exchange_add_dense`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_add_gtopk(
     exchange: *mut brv_exchange,
@@ -106,7 +105,7 @@ pub unsafe extern "C" fn brv_exchange_add_gtopk(
 /// Adds a matrix that travels as low-rank factors.
 ///
 /// # Safety
-/// As [`brv_exchange_add_dense`].
+/// The same as for [`brv_exchange_add_dense`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_add_low_rank(
     exchange: *mut brv_exchange,
@@ -154,7 +153,7 @@ pub unsafe extern "C" fn brv_exchange_average(
     })
 }
 
-/// Has a sparse tensor keep another share of its entries.
+/// Changes the density of a sparse tensor.
 ///
 /// # Safety
 /// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero.
@@ -173,7 +172,7 @@ pub unsafe extern "C" fn brv_exchange_set_density(
     })
 }
 
-/// Copies what waits of a tensor to `out`.
+/// Copies the residual of a tensor to `out`.
 ///
 /// # Safety
 /// `exchange` is NULL or a live exchange; `name` is NULL, or text that ends with a zero; `out` has `n`
@@ -199,7 +198,7 @@ pub unsafe extern "C" fn brv_exchange_residual(
     })
 }
 
-/// Says how many bytes [`brv_exchange_save`] writes.
+/// Stores the number of bytes that [`brv_exchange_save`] writes.
 ///
 /// # Safety
 /// `exchange` is NULL or a live exchange; `bytes` is NULL, or may be written.
@@ -216,10 +215,10 @@ pub unsafe extern "C" fn brv_exchange_saved_size(
     })
 }
 
-/// Writes what this rank must find again after a restart to `out`.
+/// Writes what this rank needs after a restart to `out`.
 ///
 /// # Safety
-/// `exchange` is NULL or a live exchange; `out` has so many `bytes` that nobody else uses meanwhile.
+/// `exchange` is NULL or a live exchange; `out` has `bytes` bytes that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_save(
     exchange: *mut brv_exchange,
@@ -234,10 +233,10 @@ pub unsafe extern "C" fn brv_exchange_save(
     })
 }
 
-/// Takes over what [`brv_exchange_save`] wrote on this rank.
+/// Loads what [`brv_exchange_save`] wrote on this rank.
 ///
 /// # Safety
-/// `exchange` is NULL or a live exchange; `saved` has so many `bytes`, set, that nobody writes meanwhile.
+/// `exchange` is NULL or a live exchange; `saved` has `bytes` bytes, set, that nobody writes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_exchange_load(
     exchange: *mut brv_exchange,
@@ -249,7 +248,7 @@ pub unsafe extern "C" fn brv_exchange_load(
         let mut plan = unsafe { plan_of(exchange) }?;
         // SAFETY: the caller in C guarantees set memory that nobody writes.
         let mut saved = unsafe { Stretch::new(saved.cast::<u8>(), bytes, "saved")?.read() };
-        // Into a new one: what fails has changed nothing.
+        // Loads into a new exchange, so that a failure changes nothing.
         let mut loaded = plan.build()?;
         loaded.load(&mut saved)?;
         nothing_follows(saved)?;
@@ -258,10 +257,10 @@ pub unsafe extern "C" fn brv_exchange_load(
     })
 }
 
-/// The exchange behind a handle, for this call alone.
+/// Locks the exchange behind a handle for this call.
 ///
 /// # Safety
-/// As [`object`].
+/// The same as for [`object`].
 unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexGuard<'a, Plan>, Failure> {
     // SAFETY: the caller of this function guarantees what `object` demands.
     match unsafe { object(exchange, "exchange") }?.0.try_lock() {
@@ -276,7 +275,7 @@ unsafe fn plan_of<'a>(exchange: *const brv_exchange) -> Result<MutexGuard<'a, Pl
 }
 
 /// # Safety
-/// As [`brv_exchange_add_dense`].
+/// The same as for [`brv_exchange_add_dense`].
 unsafe fn add(
     exchange: *mut brv_exchange,
     name: *const c_char,
@@ -314,7 +313,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Failure> {
 }
 
 impl Plan {
-    /// The exchange, made by the first who asks.
+    /// The exchange. The first call builds it.
     fn exchange(&mut self) -> Result<&mut GradientExchange, Failure> {
         let exchange = match self.exchange.take() {
             Some(exchange) => exchange,

@@ -32,7 +32,7 @@ impl Failure {
         Self { status: brv_status::Argument, text: text.into(), rank: None }
     }
 
-    /// What a panic comes to.
+    /// Converts a caught panic.
     pub(crate) fn panic(payload: &(dyn Any + Send)) -> Self {
         let text = payload
             .downcast_ref::<&str>()
@@ -54,8 +54,7 @@ impl Failure {
     pub(crate) fn record(self) -> brv_status {
         let text = CString::new(self.text.replace('\0', " ")).unwrap_or_default();
         let rank = self.rank.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(NO_RANK);
-        // A thread that is being torn down has no place for a text any more; the status still reaches the
-        // caller.
+        // A thread that is being torn down can no longer store a text; the caller still gets the status.
         let _ = LAST.try_with(|last| last.replace(Last { text, rank }));
         self.status
     }

@@ -14,11 +14,11 @@ use crate::status::brv_status;
 /// The tensor's name in error messages.
 const TENSOR: &str = "gradient";
 
-/// What has not been delivered yet of one tensor. The mutex turns use by two threads at once into an error.
+/// The residual of one tensor. The mutex turns use by two threads at once into an error.
 #[derive(Default)]
 pub struct brv_feedback(Mutex<Option<Bound>>);
 
-/// A feedback after its first use: all later uses must fit it.
+/// A feedback after its first use, which fixes what it can be used for.
 pub(crate) struct Bound {
     pub(crate) group: Arc<Shared>,
     pub(crate) shape: Shape,
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn brv_feedback_new(feedback: *mut *mut brv_feedback) -> b
     guard(|| unsafe { hand_out(feedback, "feedback", || Ok(brv_feedback::default())) })
 }
 
-/// Frees a feedback; nothing for NULL.
+/// Frees a feedback. Does nothing for NULL.
 ///
 /// # Safety
 /// `feedback` is NULL or a live feedback that no other thread uses, and is not used again.
@@ -128,13 +128,13 @@ pub unsafe extern "C" fn brv_low_rank_all_reduce(
     })
 }
 
-/// Stands where a low-rank feedback has no density.
+/// Used as the density of a low-rank feedback, which has none.
 pub(crate) const NO_DENSITY: f64 = 1.0;
 
-/// The state of the feedback behind a handle, for this call alone.
+/// Locks the state of the feedback behind a handle for this call.
 ///
 /// # Safety
-/// As [`object`].
+/// The same as for [`object`].
 pub(crate) unsafe fn feedback_of<'a>(
     feedback: *const brv_feedback,
 ) -> Result<MutexGuard<'a, Option<Bound>>, Failure> {
@@ -160,7 +160,7 @@ pub(crate) fn never_used() -> Failure {
 }
 
 impl Bound {
-    /// Binds an unused feedback, and checks that a used one fits.
+    /// Binds an unused feedback, or checks that a used one fits.
     fn enter<'a>(
         state: &'a mut Option<Self>,
         group: &Arc<Shared>,
@@ -206,7 +206,7 @@ impl Bound {
         self.average_with_new_density(gradient, density)
     }
 
-    /// Hands the residual on to an exchange of another density, as part of what goes in.
+    /// Moves the residual to an exchange with another density. The residual is handed in with the gradient.
     fn average_with_new_density(&mut self, gradient: &mut [f32], density: f64) -> Result<(), Failure> {
         let mut next = build(&self.group, self.shape, density)?;
         let mut sum = self.residual();
@@ -216,12 +216,12 @@ impl Bound {
         let outcome = next.average(&mut [&mut sum[..]]);
         match &outcome {
             Ok(()) => gradient.copy_from_slice(&sum),
-            // The step was left out, the residual handed in with it too: it is still here, and so is the old
+            // The step was left out, and the residual with it. `self` still has the residual and the old
             // density.
             Err(Error::NonFinite { .. } | Error::Overflow { .. }) => {
                 return Ok(outcome?);
             }
-            // What was handed in is in the residual of `next`.
+            // The gradient and the old residual are in the residual of `next`.
             Err(_) => {}
         }
         (self.exchange, self.density) = (next, density);
@@ -245,7 +245,7 @@ pub(crate) fn build(group: &Shared, shape: Shape, density: f64) -> Result<Gradie
 }
 
 impl Shape {
-    /// Elements of the tensor; none where there are too many for any memory.
+    /// The number of elements of the tensor; `None` if no memory can hold them.
     pub(crate) fn count(self) -> Option<usize> {
         match self {
             Self::Gtopk { n } => Some(n),

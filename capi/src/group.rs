@@ -9,7 +9,7 @@ use crate::boundary::{free, guard, guard_value, hand_out, object};
 use crate::failure::Failure;
 use crate::status::brv_status;
 
-/// The ranks of a job. Feedbacks that were used with it hold it too.
+/// The ranks of a job. A feedback that was used with the group also holds it.
 pub struct brv_group(Arc<Shared>);
 
 /// What all holders of a group share.
@@ -41,7 +41,7 @@ impl brv_group {
 /// The group behind a handle.
 ///
 /// # Safety
-/// As [`object`].
+/// The same as for [`object`].
 pub(crate) unsafe fn group_of<'a>(group: *const brv_group) -> Result<&'a brv_group, Failure> {
     // SAFETY: the caller of this function guarantees what `object` demands.
     unsafe { object(group, "group") }
@@ -49,14 +49,14 @@ pub(crate) unsafe fn group_of<'a>(group: *const brv_group) -> Result<&'a brv_gro
 
 /// Joins the job that the environment describes. Blocks until all ranks have joined.
 ///
-/// From the first call on, the library tells warnings on standard error; `BREVITY_LOG=off` keeps it silent.
+/// From the first call on, the library prints its warnings on standard error; `BREVITY_LOG=off` silences it.
 ///
 /// # Safety
 /// `group` is NULL, or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_group_from_env(group: *mut *mut brv_group) -> brv_status {
     let join = || {
-        // A program in C has no other way to hear what is not as it asked.
+        // A C program has no other way to receive warnings.
         brevity::log::to_stderr();
         Ok(brv_group::new(Group::from_env()?))
     };
@@ -104,8 +104,8 @@ pub unsafe extern "C" fn brv_group_transport(group: *const brv_group) -> *const 
     guard_value(c"".as_ptr(), || Ok(unsafe { group_of(group) }?.0.transport.as_ptr()))
 }
 
-/// Closes the group on all ranks. Async-signal-safe with a live group: [`Group::abort`] is, and nothing else is
-/// done here.
+/// Closes the group on all ranks. Async-signal-safe with a live group, because it only calls
+/// [`Group::abort`], which is.
 ///
 /// # Safety
 /// `group` is NULL or a live group.
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn brv_group_abort(group: *mut brv_group) -> brv_status {
     })
 }
 
-/// Frees a group; nothing for NULL.
+/// Frees a group. Does nothing for NULL.
 ///
 /// # Safety
 /// `group` is NULL or a live group that no other thread uses, and is not used again.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn brv_group_free(group: *mut brv_group) {
     unsafe { free(group) }
 }
 
-/// Ranks and world sizes fit: the largest world is far below 2^31.
+/// Converts a rank or a world size, which are far below 2^31.
 fn small(number: u32) -> i32 {
     const { assert!(ucx_sys_wrap::MAX_WORLD_SIZE <= i32::MAX as u32) };
     number as i32

@@ -1,12 +1,12 @@
 //! The C ABI of Brevity: `libbrevity.so`, `libbrevity.a` and `brevity.h`.
 //!
-//! `include/brevity.h` documents every function for its callers; the items here say only what Rust needs.
+//! `include/brevity.h` documents every function for C callers; the items here document only what Rust needs.
 //! `install.sh` installs the libraries under their final names, with the header, a pkg-config file and a
 //! CMake package.
 //!
-//! Rules of every function: no panic leaves it ([`brv_status::Panic`]), every pointer is checked for NULL and
-//! alignment before it is used, and what cannot be checked is what its `# Safety` section demands of the
-//! caller.
+//! Every function keeps these rules. No panic leaves it ([`brv_status::Panic`]). Every pointer is checked for
+//! NULL and alignment before use. Its `# Safety` section states what cannot be checked and the caller must
+//! guarantee.
 #![allow(non_camel_case_types, reason = "types have their C names")]
 
 mod boundary;

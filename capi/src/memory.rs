@@ -1,12 +1,12 @@
-//! Stretches of the caller's memory as slices.
+//! The caller's memory as slices.
 
 use bytemuck::Pod;
 
 use crate::boundary::check;
 use crate::failure::Failure;
 
-/// `count` elements that the caller lends; `count` and the address are checked, the memory is not touched
-/// yet.
+/// `count` elements lent by the caller. The count and the address have been checked; the memory has not been
+/// touched.
 #[derive(Clone, Copy)]
 pub(crate) struct Stretch<T> {
     start: *const T,
@@ -14,8 +14,8 @@ pub(crate) struct Stretch<T> {
 }
 
 impl<T: Copy> Stretch<T> {
-    /// Checks a pointer for NULL and alignment, and the length for overflow. With `count` 0 any pointer will
-    /// do.
+    /// Checks a pointer for NULL and alignment, and the length for overflow. With `count` 0 any pointer is
+    /// valid.
     pub(crate) fn new(start: *const T, count: usize, name: &str) -> Result<Self, Failure> {
         if count == 0 {
             return Ok(Self { start: std::ptr::NonNull::dangling().as_ptr(), count });
@@ -37,7 +37,7 @@ impl<T: Copy> Stretch<T> {
         self.count == other.count && self.start == other.start
     }
 
-    /// Refuses two stretches that share bytes.
+    /// Refuses two stretches that overlap.
     pub(crate) fn check_apart(self, other: Self, names: &str) -> Result<(), Failure> {
         let (own, others) = (self.addresses(), other.addresses());
         if own.start < others.end && others.start < own.end {
@@ -46,14 +46,14 @@ impl<T: Copy> Stretch<T> {
         Ok(())
     }
 
-    /// Refuses stretches of which any two share bytes.
+    /// Refuses stretches if any two of them overlap.
     pub(crate) fn check_all_apart(stretches: &[Self], names: &str) -> Result<(), Failure> {
         let mut rising: Vec<Self> = stretches.iter().copied().filter(|stretch| stretch.count > 0).collect();
         rising.sort_unstable_by_key(|stretch| stretch.start);
         rising.windows(2).try_for_each(|pair| pair[0].check_apart(pair[1], names))
     }
 
-    /// The elements, to read.
+    /// The elements, for reading.
     ///
     /// # Safety
     /// All elements are in one live allocation, set, and not written by anyone else during `'a`.
@@ -62,7 +62,7 @@ impl<T: Copy> Stretch<T> {
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
     }
 
-    /// The elements, to read and write.
+    /// The elements, for reading and writing.
     ///
     /// # Safety
     /// All elements are in one live, writable allocation, set, and not used by anyone else during `'a`.
@@ -71,10 +71,11 @@ impl<T: Copy> Stretch<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut(), self.count) }
     }
 
-    /// The elements, copied from `source`, to write. What they were need not be set.
+    /// Copies the elements from `source` and returns them for writing. They need not be set before.
     ///
     /// # Safety
-    /// As [`zeroed`](Self::zeroed); `source` is as long, may be read, and is apart.
+    /// The same as for [`zeroed`](Self::zeroed); `source` has the same length, may be read, and does not
+    /// overlap.
     pub(crate) unsafe fn copied_from<'a>(self, source: Self) -> &'a mut [T] {
         debug_assert_eq!(self.count, source.count);
         // SAFETY: `new` checked pointers and lengths; the caller of this function guarantees the rest.
@@ -83,10 +84,10 @@ impl<T: Copy> Stretch<T> {
         unsafe { self.write() }
     }
 
-    /// Copies `source` to the elements. What they were need not be set.
+    /// Copies `source` to the elements, which need not be set before.
     ///
     /// # Errors
-    /// When there are more or fewer of them.
+    /// If the lengths differ.
     ///
     /// # Safety
     /// All elements are in one live, writable allocation, and not used by anyone else meanwhile.
@@ -110,10 +111,10 @@ impl<T: Copy> Stretch<T> {
 }
 
 impl<T: Pod> Stretch<T> {
-    /// The elements, all 0, to write. What they were need not be set.
+    /// Sets all elements to 0 and returns them for writing. They need not be set before.
     ///
     /// # Safety
-    /// As [`write`](Self::write), but for the elements being set.
+    /// The same as for [`write`](Self::write), except that the elements need not be set.
     pub(crate) unsafe fn zeroed<'a>(self) -> &'a mut [T] {
         // SAFETY: `new` checked pointer and length; the caller of this function guarantees that they may be
         // written.

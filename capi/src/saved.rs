@@ -1,6 +1,6 @@
-//! Feedbacks in bytes, to go on after a restart.
+//! Saves and loads feedbacks, so that a program can go on after a restart.
 //!
-//! Two saved states, one after the other (see [`brevity::compress::state`]): what the feedback is for, in
+//! The file has two saved states in sequence (see [`brevity::compress::state`]): what the feedback is for, in
 //! five numbers, and its exchange.
 
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use crate::group::{Shared, brv_group, group_of};
 use crate::memory::Stretch;
 use crate::status::brv_status;
 
-/// Says how many bytes [`brv_feedback_save`] writes.
+/// Stores the number of bytes that [`brv_feedback_save`] writes.
 ///
 /// # Safety
 /// `feedback` is NULL or a live feedback; `bytes` is NULL, or may be written.
@@ -33,10 +33,10 @@ pub unsafe extern "C" fn brv_feedback_saved_size(
     })
 }
 
-/// Writes what the feedback must find again after a restart to `out`.
+/// Writes what the feedback needs after a restart to `out`.
 ///
 /// # Safety
-/// `feedback` is NULL or a live feedback; `out` has so many `bytes` that nobody else uses meanwhile.
+/// `feedback` is NULL or a live feedback; `out` has `bytes` bytes that nobody else uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_feedback_save(
     feedback: *const brv_feedback,
@@ -52,10 +52,10 @@ pub unsafe extern "C" fn brv_feedback_save(
     })
 }
 
-/// Takes over what [`brv_feedback_save`] wrote on this rank.
+/// Loads what [`brv_feedback_save`] wrote on this rank.
 ///
 /// # Safety
-/// `feedback` and `group` are NULL or live; `saved` has so many `bytes`, set, that nobody writes meanwhile.
+/// `feedback` and `group` are NULL or live; `saved` has `bytes` bytes, set, that nobody writes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brv_feedback_load(
     feedback: *mut brv_feedback,
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn brv_feedback_load(
                 )));
             }
         }
-        // Only now: whatever failed has changed nothing.
+        // Assigned last, so that a failure changes nothing.
         *state = Some(loaded);
         Ok(())
     })
@@ -97,7 +97,7 @@ impl Bound {
         let mut purpose = Purpose { shape: Shape::Gtopk { n: 0 }, density: NO_DENSITY };
         state::load(&mut purpose, &mut saved).map_err(brevity::Error::from)?;
         let Purpose { shape, density } = purpose;
-        // Before memory is taken for it.
+        // Checked before memory is allocated for it.
         let expected = shape.count().and_then(|n| n.checked_mul(size_of::<f32>()));
         if expected.is_none_or(|expected| expected > saved.len()) {
             return Err(refused(Fault::Truncated {
@@ -112,7 +112,7 @@ impl Bound {
     }
 }
 
-/// Says how many bytes `save` writes.
+/// Stores the number of bytes that `save` writes.
 ///
 /// # Safety
 /// `bytes` is NULL, or may be written.
@@ -128,10 +128,10 @@ pub(crate) unsafe fn write_size(
     Ok(())
 }
 
-/// Writes what `save` writes to `out`. `asks` is the function that says how many bytes those are.
+/// Writes what `save` writes to `out`. `asks` is the name of the function that returns the number of bytes.
 ///
 /// # Safety
-/// `out` has so many `bytes` that nobody else uses meanwhile.
+/// `out` has `bytes` bytes that nobody else uses meanwhile.
 pub(crate) unsafe fn write_saved(
     out: *mut c_void,
     bytes: usize,
@@ -148,7 +148,7 @@ pub(crate) unsafe fn write_saved(
     unsafe { out.fill(&saved) }
 }
 
-/// Refuses bytes behind a saved state.
+/// Refuses bytes after the saved state.
 pub(crate) fn nothing_follows(rest: &[u8]) -> Result<(), Failure> {
     if rest.is_empty() { Ok(()) } else { Err(refused(Fault::Trailing { bytes: rest.len() })) }
 }
@@ -157,7 +157,7 @@ fn refused(fault: Fault) -> Failure {
     brevity::Error::from(brevity::compress::Error::from(fault)).into()
 }
 
-/// What a feedback is for. Its five numbers: the method (1 for gTop-k, 2 for low rank), the length or the
+/// What a feedback is for, as five numbers: the method (1 for gTop-k, 2 for low rank), the length or the
 /// rows, the columns, the rank, and the bits of the density.
 struct Purpose {
     shape: Shape,
@@ -199,7 +199,7 @@ impl State for Purpose {
     }
 }
 
-/// Counts what is written to it.
+/// A writer that counts bytes.
 pub(crate) struct Counted(usize);
 
 impl Write for Counted {

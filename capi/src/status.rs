@@ -1,4 +1,4 @@
-//! Status codes, and which one an error of the Rust API becomes.
+//! Status codes, and the mapping from errors of the Rust API to them.
 
 use brevity::Error as Facade;
 use brevity_collectives::Error as Collective;
@@ -32,10 +32,10 @@ pub enum brv_status {
     Panic = 10,
 }
 
-/// The status and, if one is concerned, the rank.
+/// The status, and the rank if the error is about one.
 pub(crate) type Verdict = (brv_status, Option<u32>);
 
-/// What the facade's error is to C.
+/// Maps the facade's errors.
 pub(crate) fn of_facade(error: &Facade) -> Verdict {
     match error {
         Facade::NonFinite { rank, .. } => (brv_status::NonFinite, Some(*rank)),
@@ -45,7 +45,7 @@ pub(crate) fn of_facade(error: &Facade) -> Verdict {
     }
 }
 
-/// What a collective's error is to C.
+/// Maps a collective's errors.
 pub(crate) fn of_collective(error: &Collective) -> Verdict {
     match error {
         Collective::PeerLost { rank } => (brv_status::PeerLost, Some(rank.0)),
@@ -60,7 +60,7 @@ pub(crate) fn of_collective(error: &Collective) -> Verdict {
     }
 }
 
-/// What a transport's error is to C.
+/// Maps a transport's errors.
 pub(crate) fn of_transport(error: &Transport) -> Verdict {
     match error {
         Transport::PeerLost { rank } => (brv_status::PeerLost, Some(rank.0)),

@@ -1,8 +1,8 @@
-//! Which version of the library a program runs with.
+//! The version of the library that a program runs with.
 
 use std::ffi::{CStr, c_char};
 
-/// Raised with every change that breaks programs compiled against an older header; also the number in the
+/// Rises with every change that breaks programs compiled against an older header; also the number in the
 /// soname.
 pub(crate) const ABI_VERSION: u32 = 1;
 

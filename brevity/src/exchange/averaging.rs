@@ -1,4 +1,4 @@
-//! What the caller of a non-blocking average holds.
+//! The handle of a non-blocking average.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,17 +10,16 @@ use brevity_collectives::engine::Handle;
 use super::{GradientExchange, Parts};
 use crate::error::Result;
 
-/// What a non-blocking average gives back: the exchange, the gradients, and how it went.
+/// What a non-blocking average returns: the exchange, the gradients, and the outcome.
 pub type Averaged = ((GradientExchange, Vec<Vec<f32>>), Result<()>);
 
 /// The same without the group.
 type AveragedParts = ((Parts, Vec<Vec<f32>>), Result<()>);
 
-/// An average under way: test it, wait for it, or await it from any runtime; see
-/// [`GradientExchange::start`].
+/// An average in progress: test it, wait for it, or await it in any runtime. See [`GradientExchange::start`].
 ///
-/// It holds the group, so that the call itself need not: a call that held the group that moves it would never
-/// be freed.
+/// The handle owns the group and the call does not: a call that owned the group whose engine runs it would
+/// never be freed.
 #[must_use = "a dropped average loses the exchange and its residuals"]
 pub struct Averaging {
     pub(super) handle: Handle<AveragedParts>,
@@ -28,16 +27,16 @@ pub struct Averaging {
 }
 
 impl Averaging {
-    /// Moves the group's calls once and says whether this one has ended.
+    /// Polls the group's engine once and returns whether this call is complete.
     #[must_use]
     pub fn test(&self) -> bool {
         self.handle.test()
     }
 
-    /// Blocks until the call has ended, which its deadline makes sure of.
+    /// Blocks until the call is complete, at the latest when its deadline passes.
     ///
     /// # Panics
-    /// With the call's own panic, if it panicked.
+    /// Resumes the call's own panic, if it panicked.
     pub fn wait(self) -> Averaged {
         let ((parts, gradients), result) = self.handle.wait();
         ((GradientExchange { group: self.group, parts }, gradients), result)

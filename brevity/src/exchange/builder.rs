@@ -10,7 +10,7 @@ use super::{GradientExchange, Lane, Parts, Tensor};
 use crate::error::{Error, Result};
 use crate::policy::{Policy, Resolved, elements};
 
-/// Where shared random numbers start unless told otherwise.
+/// The default seed of the shared random numbers.
 const DEFAULT_SEED: u64 = 0x5eed;
 
 /// Collects tensors and their policies; see [`GradientExchange::builder`].
@@ -25,27 +25,27 @@ impl ExchangeBuilder {
         Self { group: group.clone(), seed: DEFAULT_SEED, tensors: Vec::new() }
     }
 
-    /// Adds a tensor: its name, its dimensions and how its gradients travel. The same on all ranks, in the
-    /// same order.
+    /// Adds a tensor: its name, its dimensions and how its gradients travel. All ranks add the same tensors
+    /// in the same order.
     #[must_use]
     pub fn tensor(mut self, name: impl Into<String>, shape: impl AsRef<[usize]>, policy: Policy) -> Self {
         self.tensors.push((name.into(), shape.as_ref().to_vec(), policy));
         self
     }
 
-    /// Where shared random numbers start (the first right factors of low-rank tensors); the same on all
-    /// ranks.
+    /// Sets the seed of the shared random numbers, which start the right factors of low-rank tensors. It must
+    /// be the same on all ranks.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Makes the exchange, with empty residuals. Nothing is sent.
+    /// Makes the exchange, with empty residuals. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a parameter out of range, and for a tensor of more elements than can be
-    /// addressed (by a sparse policy: 2^32); [`Error::DuplicateName`].
+    /// [`Error::Policy`] for a parameter out of range and for a tensor with too many elements (more than 2^32
+    /// for a sparse policy, more than memory can address otherwise); [`Error::DuplicateName`].
     pub fn build(self) -> Result<GradientExchange> {
         let mut dense = DenseLane::default();
         let mut low_rank = LowRankLane::default();

@@ -1,4 +1,4 @@
-//! Tensors that travel uncompressed: packed one after the other into one all-reduce.
+//! Tensors that travel uncompressed, all packed into one all-reduce.
 
 use std::mem;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::{Ending, add_finite};
 #[derive(Default)]
 pub(super) struct DenseLane {
     tensors: Vec<Packed>,
-    /// What goes out: the gradients and, after a failure, what waited.
+    /// What is sent: the gradients, plus those of earlier steps that failed.
     pending: Vec<f32>,
-    /// The average, when the all-reduce has succeeded.
+    /// The average, once the all-reduce has succeeded.
     average: Vec<f32>,
-    /// Whether `pending` holds something of earlier steps that failed.
+    /// Whether `pending` holds gradients of earlier steps that failed.
     waiting: bool,
 }
 
@@ -56,13 +56,13 @@ impl DenseLane {
     pub(super) async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<()> {
         let mut sum = mem::take(&mut self.average);
         sum.clear();
-        // Copied so that a failure leaves the gradients in `pending`.
+        // Copied, so that `pending` keeps the gradients if the collective fails.
         sum.extend_from_slice(&self.pending);
         if poisoned {
             sum.fill(0.0);
         }
         self.average = dense::all_reduce(call, Chunk::from(sum), Reduction::Average, cost).await?.into_vec();
-        // The same bits on all ranks, and so the same outcome.
+        // All ranks have the same bits and so take the same branch.
         let is_finite =
             |packed: &&Packed| self.average[packed.range.clone()].iter().all(|value| value.is_finite());
         match self.tensors.iter().find(|packed| !is_finite(packed)) {
@@ -85,13 +85,13 @@ impl DenseLane {
         }
     }
 
-    /// Takes this step's gradients out again.
+    /// Takes this step's gradients out of `pending` again.
     fn withdraw(&mut self, gradients: &[&mut [f32]]) {
         for packed in self.tensors.iter().filter(|packed| packed.added) {
             for (sum, gradient) in
                 self.pending[packed.range.clone()].iter_mut().zip(gradients[packed.tensor].iter())
             {
-                // The sum was rounded, so the difference may pass the largest number by half a unit.
+                // The sum was rounded, so the difference may exceed the largest number by half a unit.
                 *sum = (*sum - gradient).clamp(f32::MIN, f32::MAX);
             }
         }
@@ -127,7 +127,7 @@ impl DenseLane {
 mod tests {
     use super::*;
 
-    /// The sum rounds down, so that the exact difference would be half a unit above the largest number.
+    /// The sum rounds down, so the exact difference would be half a unit above the largest number.
     #[test]
     fn what_waits_is_finite_after_a_gradient_was_taken_out() {
         let mut lane = DenseLane::default();

@@ -1,4 +1,4 @@
-//! Tensors that travel as low-rank factors: all left factors together, then all right factors.
+//! Tensors that travel as low-rank factors: all left factors in one message, then all right factors.
 
 use brevity_collectives::low_rank::{describe, powersgd_all_reduce};
 use brevity_collectives::{Call, Cost, Description, Result};
@@ -11,7 +11,7 @@ use super::Ending;
 #[derive(Default)]
 pub(super) struct LowRankLane {
     tensors: Vec<usize>,
-    /// The same, as errors name them.
+    /// The tensors' numbers, for errors.
     numbers: Vec<u32>,
     powersgd: PowerSgd,
     /// Whether this step's gradient has been accumulated.
@@ -31,7 +31,7 @@ impl LowRankLane {
         self.tensors.is_empty()
     }
 
-    /// Forgets the warm start.
+    /// Forgets the warm start of all tensors.
     pub(super) fn restart(&mut self) {
         self.powersgd.restart();
     }
@@ -70,8 +70,8 @@ impl LowRankLane {
         }
     }
 
-    /// Writes the approximation of the mean, and keeps what this rank's own projection misses (the paper's
-    /// rule).
+    /// Writes the approximation of the mean, and keeps in the residual what this rank's own projection misses
+    /// (the paper's rule).
     fn commit(&mut self, gradients: &mut [&mut [f32]]) {
         let Self { tensors, powersgd, factors, .. } = self;
         for (position, &tensor) in tensors.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Averaging the gradients of a model's tensors over all ranks, each by its policy.
+//! Averages the gradients of a model's tensors over all ranks, each tensor by its policy.
 //!
-//! A step has three parts. First every tensor is accumulated into what waits in its residual, and checked.
-//! Then the collectives run, without touching what a failed step would need. In the end the step is
-//! committed, or kept whole in the residuals, or (when a rank had a value that is not finite) taken out of
-//! them again.
+//! A step has three parts. First, every gradient is added to its tensor's residual and checked. Then the
+//! collectives run; they leave everything that a failed step needs untouched. Last, the step is committed. If
+//! a collective failed, the gradients stay in the residuals instead; if a rank had a value that is not
+//! finite, they are taken out of the residuals again.
 
 mod averaging;
 mod builder;
@@ -24,10 +24,10 @@ use dense::DenseLane;
 use low_rank::LowRankLane;
 use sparse::SparseLane;
 
-/// Averages gradients over all ranks, in place, with a residual for what is not sent.
+/// Averages gradients over all ranks, in place. A residual keeps what is not sent.
 ///
-/// All ranks build it with the same tensors in the same order, and call it in step. Results are the same bits
-/// on every rank.
+/// All ranks build it with the same tensors in the same order and call it in step. The results have the same
+/// bits on every rank.
 ///
 /// ```
 /// use brevity::{GradientExchange, Group, Policy};
@@ -48,15 +48,15 @@ pub struct GradientExchange {
     parts: Parts,
 }
 
-/// The exchange but for its group.
+/// The exchange without its group.
 struct Parts {
     tensors: Vec<Tensor>,
     lanes: Vec<Lane>,
-    /// What the ranks must have built alike.
+    /// What all ranks must have built alike.
     description: Description,
 }
 
-/// A tensor as the builder was told.
+/// A tensor as given to the builder.
 struct Tensor {
     name: String,
     count: usize,
@@ -69,14 +69,14 @@ enum Lane {
     LowRank(LowRankLane),
 }
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Clone, Copy)]
 enum Ending {
-    /// The results are here.
+    /// The results are complete.
     Done,
-    /// A collective failed: everything handed in stays in the residuals.
+    /// A collective failed: the gradients stay in the residuals.
     Failed,
-    /// A value was not finite, on all ranks alike: the step is left out.
+    /// A value was not finite. All ranks know it and leave the step out.
     Poisoned,
 }
 
@@ -88,12 +88,12 @@ impl GradientExchange {
     }
 
     /// Replaces the gradients by their average over all ranks, as far as it was sent; the rest stays in the
-    /// residuals. Blocks until done. `gradients` has one slice for each tensor, in the builder's order.
+    /// residuals. `gradients` has one slice for each tensor, in the builder's order. Blocks until done.
     ///
     /// # Errors
-    /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: the same on all
-    /// ranks, the step is left out. [`Error::Collective`]: the gradients are unchanged and have been added to
-    /// the residuals; do not hand them in again.
+    /// [`Error::Shape`]: nothing was sent. [`Error::NonFinite`] and [`Error::Overflow`]: every rank gets the
+    /// same error and the step is left out. [`Error::Collective`]: the gradients are unchanged and are also
+    /// in the residuals; do not hand them in again.
     pub fn average<G: AsMut<[f32]>>(&mut self, gradients: &mut [G]) -> Result<()> {
         let mut slices: Vec<&mut [f32]> = gradients.iter_mut().map(AsMut::as_mut).collect();
         self.check(&slices)?;
@@ -102,12 +102,12 @@ impl GradientExchange {
         group.run_in_order(*description, async |call| step(call, tensors, lanes, &mut slices, &cost).await)
     }
 
-    /// Starts an [`average`](Self::average); the call owns the exchange and the gradients until it gives them
-    /// back. One that is dropped goes on, since its peers need it, as long as the group is used; the exchange
-    /// is lost then.
+    /// Starts an [`average`](Self::average) without blocking. The call owns the exchange and the gradients
+    /// until [`Averaging::wait`] returns them. If the [`Averaging`] is dropped, the call goes on as long as
+    /// the group is used, because its peers need it; the exchange is then lost.
     ///
-    /// What [`average`](Self::average) returns as an error comes out of [`Averaging::wait`], with the
-    /// exchange: gradients of other lengths too, of which nothing was sent.
+    /// Every error of [`average`](Self::average) comes out of [`Averaging::wait`], together with the
+    /// exchange. This includes gradients of wrong lengths, of which nothing is sent.
     pub fn start(self, mut gradients: Vec<Vec<f32>>) -> Averaging {
         let slices: Vec<&mut [f32]> = gradients.iter_mut().map(Vec::as_mut_slice).collect();
         let checked = self.check(&slices);
@@ -126,9 +126,10 @@ impl GradientExchange {
         Averaging { handle, group }
     }
 
-    /// Goes on in another group, with all residuals: after a rank is lost, the survivors make a new group and
-    /// hand their exchanges over. Low-rank tensors start from the builder's seed again, since survivors may
-    /// be a step apart. All ranks of the new group must do this, or have just built theirs.
+    /// Moves the exchange to another group, with all residuals. After a rank is lost, the survivors make a
+    /// new group and hand their exchanges over. Low-rank tensors start from the builder's seed again, because
+    /// survivors may be a step apart. Every rank of the new group must call this or have just built its
+    /// exchange.
     pub fn rejoin(&mut self, group: &Group) {
         self.group = group.clone();
         for lane in &mut self.parts.lanes {
@@ -139,13 +140,13 @@ impl GradientExchange {
         self.parts.describe_anew();
     }
 
-    /// Has a sparse tensor keep another share of its entries from the next step on (0 < density <= 1), as
-    /// while a training run warms up (`brevity::compress::schedule`). All ranks do it before the same step.
-    /// Residuals stay as they are.
+    /// Changes the density of a sparse tensor from the next step on (0 < density <= 1), for instance during
+    /// warm-up (`brevity::compress::schedule`). All ranks call it before the same step. Residuals stay as
+    /// they are.
     ///
     /// # Errors
-    /// [`Error::Policy`] for a density out of range, and for a tensor that is not there or not sparse:
-    /// nothing has changed.
+    /// [`Error::Policy`] for a density out of range, and if the tensor does not exist or is not sparse.
+    /// Nothing has changed then.
     pub fn set_density(&mut self, tensor: &str, density: f64) -> Result<()> {
         let refused = |expected| {
             let tensor = tensor.to_owned();
@@ -163,19 +164,19 @@ impl GradientExchange {
         Ok(())
     }
 
-    /// The group that the exchange is used in.
+    /// The exchange's group.
     #[must_use]
     pub fn group(&self) -> &Group {
         &self.group
     }
 
-    /// The tensors' names and elements, in the builder's order.
+    /// The tensors' names and element counts, in the builder's order.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, usize)> {
         self.parts.tensors.iter().map(|tensor| (&*tensor.name, tensor.count))
     }
 
-    /// What of a tensor's gradients on this rank has not been sent yet; none for an unknown name. A dense
-    /// tensor has one only after a failure.
+    /// What of a tensor's gradients on this rank has not been sent yet; `None` for an unknown name. A dense
+    /// tensor has a residual only after a failure.
     #[must_use]
     pub fn residual(&self, tensor: &str) -> Option<Vec<f32>> {
         let position = self.parts.tensors.iter().position(|known| known.name == tensor)?;
@@ -200,15 +201,15 @@ impl Parts {
         Self { tensors, lanes, description }
     }
 
-    /// To be called when the lanes' own descriptions have changed.
+    /// Must be called whenever a lane's own description has changed.
     fn describe_anew(&mut self) {
         self.description = describe(&self.tensors, &self.lanes);
     }
 }
 
-/// What of an exchange must be the same on all ranks: its tensors in their order, and what its lanes do, one
-/// after the other. Everything that a lane sends says so, and so ranks that have built different ones find
-/// out in the first step.
+/// Describes what must be the same on all ranks: the tensors in their order and what the lanes do, in
+/// sequence. Every message of a lane carries it, so ranks that built different exchanges find out in the
+/// first step.
 fn describe(tensors: &[Tensor], lanes: &[Lane]) -> Description {
     let mut plan = Vec::new();
     for text in texts(tensors, lanes) {
@@ -221,7 +222,7 @@ fn describe(tensors: &[Tensor], lanes: &[Lane]) -> Description {
     Description::of_plan(Operation::EXCHANGE, &plan)
 }
 
-/// Each tensor in words: its name, its length, and how it travels.
+/// Each tensor in words: name, length, and how it travels.
 fn texts(tensors: &[Tensor], lanes: &[Lane]) -> impl Iterator<Item = String> {
     tensors.iter().enumerate().map(|(position, tensor)| {
         let travels = lanes.iter().find_map(|lane| lane.travels(position)).unwrap_or_default();
@@ -245,7 +246,8 @@ async fn step(
     let mut outcome = Ok(());
     for lane in lanes.iter_mut() {
         outcome = lane.exchange(call, bad.is_some(), cost).await.and_then(|()| call.check_poison());
-        // Every rank knows of the same poison after a collective, so all stop here together.
+        // After a collective every rank knows of the value that is not finite, so all ranks stop here
+        // together.
         if outcome.is_err() {
             break;
         }
@@ -257,7 +259,7 @@ async fn step(
     outcome.map_err(|error| named(error, tensors))
 }
 
-/// The facade's error: with the tensor's name.
+/// Converts to the facade's error, which has the tensor's name.
 fn named(error: Collective, tensors: &[Tensor]) -> Error {
     let name = |tensor: u32| {
         tensors.get(tensor as usize).map_or_else(|| tensor.to_string(), |known| known.name.clone())
@@ -280,8 +282,8 @@ impl Ending {
 }
 
 impl Lane {
-    /// Adds the gradients to what waits; returns the first tensor with a value that is not finite, which is
-    /// not added.
+    /// Adds the gradients to the residuals. Returns the first tensor with a value that is not finite; that
+    /// tensor is not added.
     fn accumulate(&mut self, gradients: &[&mut [f32]]) -> Option<u32> {
         match self {
             Self::Dense(lane) => lane.accumulate(gradients),
@@ -290,7 +292,7 @@ impl Lane {
         }
     }
 
-    /// What the lane's ranks must agree on.
+    /// What all ranks must agree on for this lane.
     fn describe(&self) -> Description {
         match self {
             Self::Dense(lane) => lane.describe(),
@@ -299,7 +301,7 @@ impl Lane {
         }
     }
 
-    /// Runs the collective, with nothing to say where this rank is poisoned.
+    /// Runs the collective. A poisoned rank contributes no entries.
     async fn exchange(&mut self, call: &Call<'_, '_>, poisoned: bool, cost: &Cost) -> Result<(), Collective> {
         match self {
             Self::Dense(lane) => lane.exchange(call, poisoned, cost).await,
@@ -308,7 +310,7 @@ impl Lane {
         }
     }
 
-    /// Brings residuals and gradients to what the ending demands.
+    /// Updates residuals and gradients according to the outcome.
     fn finish(&mut self, ending: Ending, gradients: &mut [&mut [f32]], world_size: u32) {
         match self {
             Self::Dense(lane) => lane.finish(ending, gradients),
@@ -335,8 +337,8 @@ impl Lane {
     }
 }
 
-/// Adds `gradient` to `sum` unless a sum would not be finite, in which case `sum` stays as it is and the
-/// answer is no.
+/// Adds `gradient` to `sum` and returns true. If any sum would not be finite, leaves `sum` unchanged and
+/// returns false.
 fn add_finite(sum: &mut [f32], gradient: &[f32]) -> bool {
     let finite = sum.iter().zip(gradient).all(|(sum, gradient)| (sum + gradient).is_finite());
     if finite {

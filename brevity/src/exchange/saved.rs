@@ -1,8 +1,9 @@
-//! An exchange in bytes, to go on after a restart as if nothing had happened.
+//! Saves and loads an exchange, so that training continues after a restart as if it had not stopped.
 //!
-//! Two saved states, one after the other (see [`brevity_compress::state`]): the plan, which says of which
-//! rank and tensors this is the state, and what their lanes keep. The plan has the rank in 8 bytes and then
-//! 128 for each tensor: its description, cut to 120, and a digest of the whole of it.
+//! The file has two saved states in sequence (see [`brevity_compress::state`]). The first is the plan: it
+//! says which rank and which tensors the state belongs to. The second is what the tensors' lanes keep. The
+//! plan has the rank in 8 bytes, then 128 bytes for each tensor: its description, cut to 120 bytes, and a
+//! digest of the whole description.
 
 use std::io::{Read, Write};
 
@@ -12,15 +13,15 @@ use brevity_compress::state::{self, Fault, Reader, State, Writer};
 use super::{GradientExchange, Lane, Parts, texts};
 use crate::error::Result;
 
-/// Bytes of a tensor's description that are kept as they are.
+/// How many bytes of a tensor's description are stored as text.
 const TEXT_BYTES: usize = 120;
 
 impl GradientExchange {
-    /// Writes what this rank must find again after a restart: the residuals of all tensors, what waits after
-    /// a failure, and the warm start of low-rank tensors. Each rank saves its own, all after the same step.
-    /// Nothing changes.
+    /// Writes everything that this rank needs after a restart: the residuals of all tensors, gradients kept
+    /// after a failure, and the warm start of low-rank tensors. Each rank saves its own state, all after the
+    /// same step. The exchange does not change.
     ///
-    /// Cost: 4 bytes an element, also for dense tensors, and one copy of that in memory.
+    /// Cost: 4 bytes an element, for dense tensors too, and one copy of that in memory.
     ///
     /// ```
     /// use brevity::{GradientExchange, Group, Policy};
@@ -41,35 +42,36 @@ impl GradientExchange {
     /// ```
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) when it can't be written.
+    /// [`Error::State`](crate::Error::State) if writing fails.
     pub fn save(&self, to: &mut impl Write) -> Result<()> {
         state::save(&self.plan(), to)?;
         Ok(state::save(&self.parts, to)?)
     }
 
-    /// Takes over what [`save`](Self::save) wrote on this rank for an exchange of the same tensors in the
-    /// same order. What follows has the bits that it would have had without the restart. Densities and rules
-    /// of putting back may be others than they were: residuals are good for all of them. Reads no byte beyond
-    /// the state.
+    /// Loads what [`save`](Self::save) wrote on this rank for an exchange with the same tensors in the same
+    /// order. All later results have the same bits as without the restart. Densities and put-back rules may
+    /// differ from the saved ones: residuals fit all of them. Reads no byte beyond the state.
     ///
-    /// All ranks must have loaded what was saved after the same step, or none: where tensors are of low rank,
-    /// ranks that have not find out in the next step. To go on with ranks that start anew,
-    /// [`rejoin`](Self::rejoin) after loading: that keeps the residuals, and drops the warm start.
+    /// Either all ranks load what was saved after the same step, or none does. With low-rank tensors, a rank
+    /// that has not loaded is found out in the next step. To continue together with ranks that start anew,
+    /// call [`rejoin`](Self::rejoin) after loading: it keeps the residuals and drops the warm start.
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) for what can't be read, was cut off or damaged, and for the
-    /// state of another rank or of other tensors: nothing has changed then. After one that says that the
-    /// state is impossible or that a value is not finite, which damage can't cause, drop the exchange.
+    /// [`Error::State`](crate::Error::State) if the state can't be read, is cut off or damaged, or belongs to
+    /// another rank or other tensors. Nothing has changed then, with one exception: after an error that says
+    /// that the state is impossible or that a value is not finite, drop the exchange. Damage can't cause that
+    /// error.
     pub fn load(&mut self, from: &mut impl Read) -> Result<()> {
         self.load_of(self.group.rank(), from)
     }
 
-    /// As [`load`](Self::load), for what rank `rank` has saved: in a job of another number of ranks, or whose
-    /// ranks have other numbers now. What has not been sent yet is good on any rank, once: if each saved
-    /// state is loaded by one rank nothing is lost, and the residuals of ranks whose states nobody loads are.
+    /// Like [`load`](Self::load), but for the state that rank `rank` saved. Use it in a job with another
+    /// number of ranks or with other rank numbers. Unsent gradients may go into any rank, once: if exactly
+    /// one rank loads each saved state, nothing is lost. The residuals in a state that no rank loads are
+    /// lost.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Like [`load`](Self::load).
     pub fn load_of(&mut self, rank: u32, from: &mut impl Read) -> Result<()> {
         state::load(&mut Plan { rank, ..self.plan() }, from)?;
         state::load(&mut self.parts, from)?;
@@ -83,7 +85,7 @@ impl GradientExchange {
     }
 }
 
-/// Of what the state is. Only compared, never changed.
+/// What the state belongs to. It is compared, never changed.
 struct Plan {
     rank: u32,
     texts: Vec<String>,
@@ -123,7 +125,7 @@ impl State for Plan {
     }
 }
 
-/// The first bytes of a text, and zeros.
+/// The first bytes of a text, padded with zeros.
 fn cut(text: &str) -> [u8; TEXT_BYTES] {
     let mut bytes = [0; TEXT_BYTES];
     bytes.iter_mut().zip(text.bytes()).for_each(|(to, from)| *to = from);

@@ -1,4 +1,4 @@
-//! A tensor of which only the largest entries travel.
+//! Sparse tensors: only the largest entries travel.
 
 use brevity_collectives::{Call, Description, Result, sparse};
 use brevity_compress::feedback::Residual;
@@ -15,13 +15,13 @@ pub(super) struct SparseLane {
     k: usize,
     method: SparseMethod,
     residual: Residual,
-    /// Taken out of the residual in this step.
+    /// The entries taken out of the residual in this step.
     selected: SparseVec,
-    /// Whether this step's gradient is in the residual, but for what would not be finite.
+    /// Whether this step's gradient is in the residual. False if a sum would not have been finite.
     added: bool,
-    /// The sum over all ranks, undivided, when the collective has succeeded.
+    /// The undivided sum over all ranks, once the collective has succeeded.
     sum: SparseVec,
-    /// What the collective returns to the residual.
+    /// The entries that the collective returns to the residual.
     put_back: SparseVec,
     scratch: TopKScratch,
 }
@@ -41,7 +41,7 @@ impl SparseLane {
         }
     }
 
-    /// From the next step on.
+    /// Takes effect in the next step.
     pub(super) fn set_density(&mut self, density: Density) {
         self.k = density.entries(self.residual.len());
     }
@@ -98,7 +98,8 @@ impl SparseLane {
         }
     }
 
-    /// Returns entries to the residual they came from; their indices fit, since they were selected from it.
+    /// Returns entries to the residual that they were selected from; their indices are in range for that
+    /// reason.
     fn restore(&mut self, what: Restore) {
         let entries = match what {
             Restore::PutBack => &self.put_back,
@@ -109,7 +110,7 @@ impl SparseLane {
         self.selected.clear();
     }
 
-    /// Takes this step's gradient out again; lengths were checked when it was added.
+    /// Takes this step's gradient out of the residual again. Its length was checked when it was added.
     fn withdraw(&mut self, gradient: &[f32]) {
         let withdrawn = self.residual.withdraw(gradient);
         debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
