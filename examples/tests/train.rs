@@ -101,9 +101,13 @@ fn results_go_to_standard_output_where_they_are_asked_for_there() {
 
 #[test]
 fn nothing_is_told_where_nobody_reads() {
-    let mut child = command("-n 2 --epochs 1 --method dense").stdout(Stdio::piped()).spawn().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("runs.json");
+    let arguments = format!("-n 2 --epochs 1 --method dense --json {}", json.display());
+    let mut child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
+    assert!(std::fs::metadata(json).unwrap().len() > 0, "the files are written all the same");
     // The status that shells give a program that SIGPIPE has ended.
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(141), ""));
 }
