@@ -13,7 +13,7 @@ use crate::{Error, Rank, Result};
 pub const CREDIT_BYTES: u64 = 0;
 
 /// The longest payload that is sent before its receiver asks for it, in bytes: none is.
-pub const AT_ONCE_BYTES: usize = 0;
+pub const MAX_EAGER_BYTES: usize = 0;
 
 const LEFT_OUT: &str = "built without the feature `ucx`: build it with that, or take BREVITY_TRANSPORT=tcp";
 

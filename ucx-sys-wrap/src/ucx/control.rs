@@ -24,7 +24,7 @@ pub(super) struct Connection {
     pub(super) number: u64,
 }
 
-pub(super) enum Heard {
+pub(super) enum Received {
     Nothing,
     Notice([u8; NOTICE_BYTES]),
     /// The connection is at its end.
@@ -59,23 +59,23 @@ impl Connection {
     }
 
     /// Sends a notice; false if the connection is not made yet. If it is gone there is nobody to tell.
-    pub(super) fn say(&mut self, notice: &[u8; NOTICE_BYTES]) -> bool {
+    pub(super) fn send(&mut self, notice: &[u8; NOTICE_BYTES]) -> bool {
         // A notice is far smaller than any socket's room: it is taken whole or not at all.
         !matches!(self.stream.write(notice), Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
-    pub(super) fn hear(&mut self) -> Heard {
+    pub(super) fn receive(&mut self) -> Received {
         loop {
             match self.stream.read(&mut self.notice[self.filled..]) {
-                Ok(0) => return Heard::End(End::Closed),
+                Ok(0) => return Received::End(End::Closed),
                 Ok(count) => self.filled += count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Received::Nothing,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Heard::End(End::of(&error)),
+                Err(error) => return Received::End(End::of(&error)),
             }
             if self.filled == NOTICE_BYTES {
                 self.filled = 0;
-                return Heard::Notice(self.notice);
+                return Received::Notice(self.notice);
             }
         }
     }

@@ -4,46 +4,43 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
-use std::time::{Duration, Instant};
 
 use brevity_ucx_sys::*;
 
-use super::desk::Desk;
-use super::exiting;
-use super::flight::{Flight, Flights, Record, State, send_ended};
 use super::handler::set_handlers;
+use super::handler_context::HandlerContext;
 use super::inbox::Inbox;
-use super::library::Quiet;
-use super::payload::Offer;
+use super::payload::Rts;
 use super::requests::Requests;
 use super::tuning::Tuning;
+use super::ucp_request::{UcpRequest, UcpRequests, send_ended};
 use crate::told::later;
 use crate::{Error, Rank, Result};
 
 /// Whether UCX sends a payload at once or only offers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum Protocol {
     /// As UCX likes.
-    Any,
-    AtOnce,
-    Offer,
+    Auto,
+    Eager,
+    Rendezvous,
 }
 
 /// A context with one worker and an endpoint to each peer.
 ///
 /// Invariants: the pointers are null or were made by `ucp`, and each is released once, in the order
-/// endpoints, worker, context; `desk` is freed after the worker, whose callbacks write it, or when nobody
+/// endpoints, worker, context; `context` is freed after the worker, whose callbacks write it, or when nobody
 /// will make a leaked one progress. It is reached through this (or, in callbacks, while a method of this
 /// calls UCX), never by two at a time. A null worker means that UCX is torn down: nothing is sent, received
 /// or written any more.
 pub(super) struct Engine {
     pub(super) ucp: &'static Ucp,
     pub(super) endpoints: Vec<ucp_ep_h>,
-    worker: ucp_worker_h,
+    pub(super) worker: ucp_worker_h,
     pub(super) context: ucp_context_h,
     /// Whether memory was allocated by the context, which then is never cleaned up.
     pub(super) has_allocated: Cell<bool>,
-    desk: NonNull<Desk>,
+    pub(super) handler_context: NonNull<HandlerContext>,
     /// How a message is sent at once or not at all.
     short: ucp_request_param_t,
     /// Whether everything goes over sockets.
@@ -53,11 +50,8 @@ pub(super) struct Engine {
 }
 
 // SAFETY: the worker's thread mode is serialized: any thread may enter it, one at a time, which `&mut` of the
-// owner ensures. The context and the flights are used through the worker only.
+// owner ensures. The context and the requests are used through the worker only.
 unsafe impl Send for Engine {}
-
-/// How long what UCX can do by itself may take when it is torn down.
-const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Makes a worker for `own` in a world of `world_size`.
@@ -68,7 +62,7 @@ impl Engine {
             worker: null_mut(),
             context: null_mut(),
             has_allocated: Cell::new(false),
-            desk: NonNull::from(Box::leak(Box::new(Desk::new(ucp, own, world_size)))),
+            handler_context: NonNull::from(Box::leak(Box::new(HandlerContext::new(ucp, own, world_size)))),
             short: ucp_request_param_t {
                 op_attr_mask: UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL,
                 ..Default::default()
@@ -78,9 +72,9 @@ impl Engine {
         };
         engine.make_context(tuning)?;
         engine.make_worker()?;
-        engine.desk().worker = engine.worker;
-        // SAFETY: the worker has just been made; the desk is freed after it.
-        unsafe { set_handlers(ucp, engine.worker, engine.desk) }?;
+        engine.handler_context().worker = engine.worker;
+        // SAFETY: the worker has just been made; the context is freed after it.
+        unsafe { set_handlers(ucp, engine.worker, engine.handler_context) }?;
         Ok(engine)
     }
 
@@ -177,117 +171,113 @@ impl Engine {
 
     /// Whether UCX is torn down.
     #[inline]
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_torn_down(&self) -> bool {
         self.worker.is_null()
     }
 
     /// What has come, and for whom.
     #[inline]
     pub(super) fn inbox(&mut self) -> &mut Inbox {
-        &mut self.desk().inbox
+        &mut self.handler_context().inbox
     }
 
     /// What is asked of memory, in both directions.
     #[inline]
     pub(super) fn requests(&mut self) -> &mut Requests {
-        &mut self.desk().requests
-    }
-
-    /// The same, to look at.
-    #[inline]
-    pub(super) fn seen_requests(&self) -> &Requests {
-        // SAFETY: as in `seen_inbox`.
-        unsafe { &self.desk.as_ref().requests }
+        &mut self.handler_context().requests
     }
 
     /// The records of operations.
     #[inline]
-    pub(super) fn flights(&mut self) -> &mut Flights {
-        &mut self.desk().flights
+    pub(super) fn ucp_requests(&mut self) -> &mut UcpRequests {
+        &mut self.handler_context().ucp_requests
     }
 
     #[inline]
-    pub(super) fn desk(&mut self) -> &mut Desk {
+    pub(super) fn handler_context(&mut self) -> &mut HandlerContext {
         // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that makes progress, and
-        // with it the handlers that use the desk, can run meanwhile.
-        unsafe { self.desk.as_mut() }
+        // with it the handlers that use the context, can run meanwhile.
+        unsafe { self.handler_context.as_mut() }
     }
 
-    /// The same, to look at.
     #[inline]
-    pub(super) fn seen_inbox(&self) -> &Inbox {
-        // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut
-        // self`.
-        unsafe { &self.desk.as_ref().inbox }
+    pub(super) fn handler_context_ref(&self) -> &HandlerContext {
+        // SAFETY: as above; no callback runs while `self` is shared, because what runs them takes `&mut self`.
+        unsafe { self.handler_context.as_ref() }
     }
 
     /// Whether no receive is posted, nothing is asked of memory, and nothing is to be done.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.seen_inbox().is_idle() && self.seen_requests().is_idle()
+        let context = self.handler_context_ref();
+        context.inbox.is_idle() && context.requests.is_idle()
     }
 
-    /// Begins to send `header_bytes` of the flight's header and a payload to handler `id`; the flight says
+    /// Begins to send `header_bytes` of the request's header and a payload to handler `id`; the request says
     /// when it is over.
     ///
     /// # Safety
-    /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `flight` is in no
+    /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `request` is in no
     /// other use, and its header is not written until then.
     #[inline]
     pub(super) unsafe fn send(
         &mut self,
         to: Rank,
-        (id, manner): (u32, Manner),
+        (id, protocol): (u32, Protocol),
         header_bytes: usize,
         (bytes, length): (*const u8, usize),
-        flight: &Flight,
+        request: &UcpRequest,
     ) {
-        let record = flight.record();
+        let flags = match protocol {
+            Protocol::Auto => 0,
+            Protocol::Eager => UCP_AM_SEND_FLAG_EAGER,
+            Protocol::Rendezvous => UCP_AM_SEND_FLAG_RNDV,
+        };
+        let (endpoint, header) = (self.endpoints[to.index()], request.header().cast());
+        self.submit(request, flags, |ucp, param| {
+            // SAFETY: the endpoint lives as the worker does; the caller keeps header and bytes; the record
+            // outlives the worker.
+            unsafe { ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, bytes.cast(), length, param) }
+        });
+    }
+
+    /// Makes a UCX call for a send, put, get or flush, and records its outcome in `request`. After the
+    /// tear-down the call is not made and the request ends canceled.
+    #[inline]
+    pub(super) fn submit(
+        &self,
+        request: &UcpRequest,
+        flags: u32,
+        call: impl FnOnce(&Ucp, &ucp_request_param_t) -> ucs_status_ptr_t,
+    ) {
+        let record = request.record();
         record.begin();
-        if self.is_quiet() {
+        if self.is_torn_down() {
             return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
         }
-        let flags = match manner {
-            Manner::Any => 0,
-            Manner::AtOnce => UCP_AM_SEND_FLAG_EAGER,
-            Manner::Offer => UCP_AM_SEND_FLAG_RNDV,
-        };
         let mut param = ucp_request_param_t {
             op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
             flags,
-            user_data: flight.user_data(),
+            user_data: request.user_data(),
             ..Default::default()
         };
         param.cb.send = Some(send_ended);
-        let (endpoint, header) = (self.endpoints[to.index()], flight.header().cast());
-        // SAFETY: the endpoint lives as the worker does; the caller keeps header and bytes; the record
-        // outlives the worker.
-        let request = unsafe {
-            self.ucp.ucp_am_send_nbx(endpoint, id, header, header_bytes, bytes.cast(), length, &param)
-        };
-        take_down(record, request);
+        record.returned(call(self.ucp, &param));
     }
 
     /// Sends a header and a payload to handler `id`, if UCX can do that before this returns; says whether it
     /// has. Else nothing has happened.
     #[inline]
     pub(super) fn send_short(&mut self, to: Rank, id: u32, header: &[u8], payload: &[u8]) -> bool {
-        let Some(endpoint) = self.endpoints.get(to.index()).filter(|endpoint| !endpoint.is_null()) else {
-            return false;
+        let endpoint = match self.endpoints.get(to.index()) {
+            Some(endpoint) if !endpoint.is_null() => *endpoint,
+            _ => return false,
         };
-        let (start, bytes) = (payload.as_ptr().cast(), payload.len());
+        let (start, bytes, header_start) = (payload.as_ptr().cast(), payload.len(), header.as_ptr().cast());
         // SAFETY: the endpoint lives as the worker does. UCX copies header and payload before it returns, or
         // refuses.
         let status = unsafe {
-            self.ucp.ucp_am_send_nbx(
-                *endpoint,
-                id,
-                header.as_ptr().cast(),
-                header.len(),
-                start,
-                bytes,
-                &self.short,
-            )
+            self.ucp.ucp_am_send_nbx(endpoint, id, header_start, header.len(), start, bytes, &self.short)
         };
         status.is_null()
     }
@@ -299,50 +289,42 @@ impl Engine {
     }
 
     /// Begins to flush what is queued for `to`.
-    pub(super) fn flush(&mut self, to: Rank, flight: &Flight) {
-        let record = flight.record();
-        record.begin();
-        let mut param = ucp_request_param_t {
-            op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-            user_data: flight.user_data(),
-            ..Default::default()
-        };
-        param.cb.send = Some(send_ended);
+    pub(super) fn flush(&mut self, to: Rank, request: &UcpRequest) {
+        let endpoint = self.endpoints[to.index()];
         // SAFETY: the endpoint lives as the worker does; the record outlives the worker.
-        let request = unsafe { self.ucp.ucp_ep_flush_nbx(self.endpoints[to.index()], &param) };
-        take_down(record, request);
+        self.submit(request, 0, |ucp, param| unsafe { ucp.ucp_ep_flush_nbx(endpoint, param) });
     }
 
     /// Begins to fetch an offered payload to a part of a receive; refuses it if the receive is over.
-    pub(super) fn fetch(&mut self, number: u64, part: usize, offer: Offer) {
-        if let Some(offer) = self.desk().fetch(number, part, offer) {
-            self.release(offer);
+    pub(super) fn fetch(&mut self, number: u64, part: usize, rts: Rts) {
+        if let Some(rts) = self.handler_context().fetch(number, part, rts) {
+            self.release(rts);
         }
     }
 
     /// Refuses an offered payload; its sender's operation completes.
-    pub(super) fn release(&mut self, offer: Offer) {
-        if !self.is_quiet() {
-            // SAFETY: an offer of this worker, used once.
-            unsafe { self.ucp.ucp_am_data_release(self.worker, offer.pointer.as_ptr()) };
+    pub(super) fn release(&mut self, rts: Rts) {
+        if !self.is_torn_down() {
+            // SAFETY: an rts of this worker, used once.
+            unsafe { self.ucp.ucp_am_data_release(self.worker, rts.pointer.as_ptr()) };
         }
     }
 
     /// The outcome of an operation that is over, or `None`; afterwards UCX does not touch its memory. Frees
-    /// its request.
+    /// its handle.
     #[inline]
-    pub(super) fn reap(&self, flight: &Flight) -> Option<(ucs_status_t, usize)> {
-        let record = flight.record();
-        if self.is_quiet() && !flight.is_over() {
+    pub(super) fn reap(&self, request: &UcpRequest) -> Option<(ucs_status_t, usize)> {
+        let record = request.record();
+        if self.is_torn_down() && !request.is_over() {
             record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
         }
-        if !flight.is_over() {
+        if !request.is_over() {
             return None;
         }
-        let request = record.request.replace(null_mut());
-        if !request.is_null() && !self.is_quiet() {
-            // SAFETY: the request is complete; the pointer was taken out of the record, so this happens once.
-            unsafe { self.ucp.ucp_request_free(request) };
+        let handle = record.handle.replace(null_mut());
+        if !handle.is_null() && !self.is_torn_down() {
+            // SAFETY: the handle is complete; the pointer was taken out of the record, so this happens once.
+            unsafe { self.ucp.ucp_request_free(handle) };
         }
         Some((record.status.get(), record.bytes.get()))
     }
@@ -350,7 +332,7 @@ impl Engine {
     #[inline]
     pub(super) fn progress(&mut self) -> bool {
         // SAFETY: the worker lives, and this is no callback; nobody has the inbox (`&mut`).
-        !self.is_quiet() && unsafe { self.ucp.ucp_worker_progress(self.worker) } > 0
+        !self.is_torn_down() && unsafe { self.ucp.ucp_worker_progress(self.worker) } > 0
     }
 
     /// UCX's event descriptor, which stays the worker's.
@@ -369,58 +351,7 @@ impl Engine {
     /// Arms the descriptor; false when there is something to progress first.
     pub(super) fn arm(&mut self) -> bool {
         // SAFETY: the worker lives and has the wakeup feature.
-        !self.is_quiet() && unsafe { self.ucp.ucp_worker_arm(self.worker) } == ucs_status_t::UCS_OK
-    }
-
-    /// Destroys the worker with its endpoints and then the context, whatever is under way. What is, is over.
-    pub(super) fn tear_down(&mut self) {
-        self.destroy_worker();
-        self.destroy_context();
-    }
-
-    /// Destroys the worker with its endpoints.
-    pub(super) fn destroy_worker(&mut self) {
-        self.desk().is_leaving = true;
-        self.finish_fetches();
-        self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
-        if !self.worker.is_null() {
-            // What UCX warns of is known: offers that nobody has taken, sends that nobody has received.
-            let _quiet = Quiet::begin(self.ucp);
-            // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of
-            // ours.
-            unsafe { self.ucp.ucp_worker_destroy(self.worker) };
-            self.worker = null_mut();
-            self.desk().worker = null_mut();
-        }
-    }
-
-    /// Destroys the context, whose worker and registrations are gone; leaks it if it has allocated memory,
-    /// which peers may still reach and UCX would free.
-    pub(super) fn destroy_context(&mut self) {
-        if self.has_allocated.get() {
-            self.context = null_mut();
-        }
-        if !self.context.is_null() {
-            // As above: memory that was registered for what had not ended.
-            let _quiet = Quiet::begin(self.ucp);
-            // SAFETY: its only worker is gone.
-            unsafe { self.ucp.ucp_cleanup(self.context) };
-            self.context = null_mut();
-        }
-    }
-
-    /// Leaves to the process what is UCX's: from now on it is not entered.
-    pub(super) fn forget(&mut self) {
-        self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
-        (self.worker, self.context) = (null_mut(), null_mut());
-        self.desk().worker = null_mut();
-    }
-
-    /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when
-    /// its worker is destroyed in the middle of one.
-    fn finish_fetches(&mut self) {
-        let start = Instant::now();
-        while !self.is_quiet() && self.progress() && start.elapsed() < FETCH_PATIENCE {}
+        !self.is_torn_down() && unsafe { self.ucp.ucp_worker_arm(self.worker) } == ucs_status_t::UCS_OK
     }
 
     pub(super) fn check(&self, call: &'static str, status: ucs_status_t) -> Result<()> {
@@ -445,19 +376,6 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let inside = exiting::enter();
-        if inside.is_some() && (self.is_connected || self.peers().is_empty()) {
-            self.tear_down();
-        }
-        // Else it is leaked: the process exits, or a connection is being made, and UCX 1.13 ends the process
-        // when one is destroyed then. Nobody makes it progress any more.
-        // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
-        drop(unsafe { Box::from_raw(self.desk.as_ptr()) });
-    }
-}
-
 /// Hears that an endpoint has failed.
 ///
 /// It has nothing to do: what was under way there ends with an error, and liveness says who is lost. But an
@@ -465,16 +383,6 @@ impl Drop for Engine {
 /// being read.
 unsafe extern "C" fn endpoint_failed(_: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
     later!(DEBUG, status = status.0, "UCX has lost an endpoint");
-}
-
-/// Takes down what a call returned; its callback may have come before.
-#[inline]
-pub(super) fn take_down(record: &Record, request: ucs_status_ptr_t) {
-    if ucs_ptr_is_ptr(request) {
-        record.request.set(request);
-    } else if record.state.get() != State::Over {
-        record.end(ucs_ptr_raw_status(request), 0);
-    }
 }
 
 /// A call's status as a result.

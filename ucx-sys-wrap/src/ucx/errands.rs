@@ -4,10 +4,10 @@ use std::ptr::NonNull;
 
 use brevity_ucx_sys::ucs_status_t;
 
-use super::engine::{Engine, Manner};
+use super::engine::{Engine, Protocol};
 use super::handler::ACCESS;
 use super::requests::{Bytes, Carried, EndedRequest, Errand, Then};
-use super::{AT_ONCE_BYTES, NO_BYTES};
+use super::{MAX_EAGER_BYTES, NO_BYTES};
 use crate::one_sided::frame::{FRAME_BYTES, Outcome, RemoteFrame};
 use crate::{Error, Rank, Result};
 
@@ -38,9 +38,10 @@ impl Engine {
                     };
                     // SAFETY: so many bytes, which are kept with the flight until it is reaped: a region's,
                     // which are not reached but by raw pointers, or a part's, whose lease nobody else has.
-                    let flight = unsafe { self.desk().fetch_to(place, offer) };
-                    let then =
-                        answer.map_or(Then::Served(self.desk().own), |(to, number)| Then::Answer(to, number));
+                    let flight = unsafe { self.handler_context().fetch_to(place, offer) };
+                    let then = answer.map_or(Then::Served(self.handler_context().own), |(to, number)| {
+                        Then::Answer(to, number)
+                    });
                     self.requests().keep(flight, into, bytes, then);
                 }
                 Errand::Release(offer) => self.release(offer),
@@ -55,7 +56,7 @@ impl Engine {
         let is_fetched = flights.iter().any(|(_, expected)| *expected > 0);
         for (flight, expected) in flights {
             let (status, bytes) = self.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
-            self.flights().put(flight);
+            self.ucp_requests().put(flight);
             // Only a fetch brings bytes.
             let call = if expected > 0 { "ucp_am_recv_data_nbx" } else { "ucp_am_send_nbx" };
             let is_refused = matches!(result, Err(Error::NoSuchRegion { .. } | Error::OutOfRegion { .. }));
@@ -82,13 +83,13 @@ impl Engine {
     }
 
     fn send_frame(&mut self, to: Rank, frame: &RemoteFrame, bytes: Bytes) {
-        let own = self.desk().own;
+        let own = self.handler_context().own;
         let payload = self.requests().source(&bytes).unwrap_or(NO_BYTES);
-        let mut flight = self.flights().take();
+        let mut flight = self.ucp_requests().take();
         // SAFETY: just taken: it is in no use.
         let room = unsafe { flight.header_mut() };
         room[..FRAME_BYTES].copy_from_slice(&frame.encode(own));
-        let manner = if payload.1 <= AT_ONCE_BYTES { Manner::Any } else { Manner::Offer };
+        let manner = if payload.1 <= MAX_EAGER_BYTES { Protocol::Auto } else { Protocol::Rendezvous };
         // SAFETY: the bytes are kept with the flight until it is reaped; those of a region may change, and
         // whatever they are is sent.
         unsafe { self.send(to, (ACCESS, manner), FRAME_BYTES, payload, &flight) };
@@ -105,7 +106,7 @@ impl Engine {
             carried.extract_if(.., |carried| is_torn_down || carried.flight.is_over())
         {
             let outcome = self.reap(&flight);
-            self.flights().put(flight);
+            self.ucp_requests().put(flight);
             drop(bytes);
             let (Then::Answer(peer, _) | Then::Served(peer)) = then;
             let is_done = matches!(outcome, Some((ucs_status_t::UCS_OK, _)));

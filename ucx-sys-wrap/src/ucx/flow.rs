@@ -3,12 +3,12 @@
 //! A message whose payload is sent at once is copied by its receiver if no receive waits for it. So that this
 //! memory is bounded, such messages count against a credit of [`CREDIT_BYTES`] from one rank to another; a
 //! sender without credit only offers its payload, which the receiver fetches when it is wanted. So no message
-//! has to wait for another. The receiver says in every message, or in a [`Word`] for that purpose, how much
+//! has to wait for another. The receiver says in every message, or in a [`CreditUpdate`] for that purpose, how much
 //! it has consumed, in blocks of
-//! [`BLOCK_BYTES`]: a word says all of it, a message modulo 256, which is more than the credit has blocks.
+//! [`BLOCK_BYTES`]: a update says all of it, a message modulo 256, which is more than the credit has blocks.
 //!
 //! UCX may let one overtake another. What a message says means something only to who has heard nothing newer:
-//! 128 blocks later it would seem to say that more was consumed, not less. So a word says after how many
+//! 128 blocks later it would seem to say that more was consumed, not less. So a update says after how many
 //! messages it was sent, and what a message says that was sent before the newest that was heard is not read.
 //!
 //! Messages are taken in the order in which they were sent, so a message need not say what the one before has
@@ -22,18 +22,18 @@ pub const CREDIT_BYTES: u64 = 1 << 20;
 
 const BLOCK_BYTES: u64 = CREDIT_BYTES / 64;
 
-/// After this many blocks that a receiver had no other occasion to tell, it sends word.
-const TELL_BLOCKS: u64 = 16;
+/// After this many blocks that a receiver had no other occasion to tell, it sends update.
+const REPORT_BLOCKS: u64 = 16;
 
 /// What a message costs its receiver beside its payload.
 const OVERHEAD_BYTES: u64 = 256;
 
-/// Bytes of a word on the wire.
-pub(super) const WORD_BYTES: usize = 16;
+/// Bytes of a update on the wire.
+pub(super) const CREDIT_UPDATE_BYTES: usize = 16;
 
 /// What a receiver says where no message says it for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct CreditUpdate {
     pub(super) from: Rank,
     /// Messages that it has sent before, modulo 2^32.
     pub(super) sent_count: u32,
@@ -41,10 +41,10 @@ pub(super) struct Word {
     pub(super) consumed: u64,
 }
 
-impl Word {
+impl CreditUpdate {
     /// Little-endian, one field after the other.
-    pub(super) fn encode(&self) -> [u8; WORD_BYTES] {
-        let mut bytes = [0; WORD_BYTES];
+    pub(super) fn encode(&self) -> [u8; CREDIT_UPDATE_BYTES] {
+        let mut bytes = [0; CREDIT_UPDATE_BYTES];
         bytes[..4].copy_from_slice(&self.from.0.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.sent_count.to_le_bytes());
         bytes[8..].copy_from_slice(&self.consumed.to_le_bytes());
@@ -75,8 +75,8 @@ pub(super) struct Flow {
     credited: u64,
     /// Bytes consumed of those that the peer has sent.
     consumed: u64,
-    /// Blocks of those that the peer was told of.
-    told: u64,
+    /// Blocks of those that the peer was reported of.
+    reported: u64,
     /// The signatures of the last message sent, and of the last one taken.
     pub(super) sent_signature: Signature,
     pub(super) taken_signature: Signature,
@@ -135,7 +135,7 @@ impl Flow {
     /// A message says what the peer has consumed: the one before which `distance` others are to be taken.
     /// False if that is more than was sent.
     #[inline]
-    pub(super) fn hear(&mut self, distance: u16, consumed: u8) -> bool {
+    pub(super) fn apply_credit(&mut self, distance: u16, consumed: u8) -> bool {
         let distance = distance.into();
         if distance < self.overtaken {
             return true;
@@ -144,12 +144,12 @@ impl Flow {
         self.credit(self.credited + u64::from(consumed.wrapping_sub(self.credited as u8)))
     }
 
-    /// The peer has sent word. False if it says that more was consumed than was sent.
-    pub(super) fn hear_word(&mut self, word: &Word) -> bool {
+    /// The peer has sent update. False if it says that more was consumed than was sent.
+    pub(super) fn apply_update(&mut self, update: &CreditUpdate) -> bool {
         // Of a word that was overtaken itself this is negative.
-        let distance = word.sent_count.wrapping_sub(self.taken_count).cast_signed();
+        let distance = update.sent_count.wrapping_sub(self.taken_count).cast_signed();
         self.overtaken = self.overtaken.max(distance.max(0).cast_unsigned());
-        self.credit(word.consumed.max(self.credited))
+        self.credit(update.consumed.max(self.credited))
     }
 
     #[inline]
@@ -161,34 +161,34 @@ impl Flow {
         is_right
     }
 
-    /// A message that counts was consumed. True if the peer should be told, unless that is due already.
+    /// A message that counts was consumed. True if the peer should be reported, unless that is due already.
     #[inline]
     pub(super) fn consume(&mut self, cost: u64) -> bool {
-        let before = self.owed();
+        let before = self.unreported();
         self.consumed += cost;
-        before < TELL_BLOCKS && self.owed() >= TELL_BLOCKS
+        before < REPORT_BLOCKS && self.unreported() >= REPORT_BLOCKS
     }
 
-    fn owed(&self) -> u64 {
-        self.consumed / BLOCK_BYTES - self.told
+    fn unreported(&self) -> u64 {
+        self.consumed / BLOCK_BYTES - self.reported
     }
 
-    /// Whether the peer should be told.
-    pub(super) fn owes(&self) -> bool {
-        self.owed() >= TELL_BLOCKS
+    /// Whether the peer should be reported.
+    pub(super) fn must_report(&self) -> bool {
+        self.unreported() >= REPORT_BLOCKS
     }
 
-    /// What the peer is told by a message.
+    /// What the peer is reported by a message.
     #[inline]
-    pub(super) fn tell(&mut self) -> u8 {
-        self.told = self.consumed / BLOCK_BYTES;
-        self.told as u8
+    pub(super) fn report(&mut self) -> u8 {
+        self.reported = self.consumed / BLOCK_BYTES;
+        self.reported as u8
     }
 
-    /// What the peer is told by a word of `own`.
-    pub(super) fn word(&mut self, own: Rank) -> Word {
-        self.tell();
-        Word { from: own, sent_count: self.sent_count, consumed: self.told }
+    /// What the peer is reported by a word of `own`.
+    pub(super) fn credit_update(&mut self, own: Rank) -> CreditUpdate {
+        self.report();
+        CreditUpdate { from: own, sent_count: self.sent_count, consumed: self.reported }
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_consumed_stays_within_the_credit() {
+    fn unconsumed_bytes_stay_within_the_credit() {
         let (mut sender, mut receiver) = (Flow::default(), Flow::default());
         let mut stalls = 0;
         let mut waiting = Vec::new();
@@ -209,9 +209,9 @@ mod tests {
                 waiting.drain(..).for_each(|bytes| {
                     receiver.consume(bytes);
                 });
-                assert!(receiver.owes());
-                assert!(sender.hear(0, receiver.tell()));
-                assert!(!receiver.owes());
+                assert!(receiver.must_report());
+                assert!(sender.apply_credit(0, receiver.report()));
+                assert!(!receiver.must_report());
             }
             waiting.push(bytes);
             assert!(waiting.iter().sum::<u64>() <= CREDIT_BYTES);
@@ -220,35 +220,35 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_once_in_time() {
+    fn the_peer_gets_one_report_in_time() {
         let mut flow = Flow::default();
-        let told = (0..10_000).filter(|_| flow.consume(BLOCK_BYTES / 4)).count();
-        assert_eq!(told, 1, "until it was told");
-        flow.tell();
+        let reported = (0..10_000).filter(|_| flow.consume(BLOCK_BYTES / 4)).count();
+        assert_eq!(reported, 1, "until it was reported");
+        flow.report();
         assert_eq!((0..64).filter(|_| flow.consume(BLOCK_BYTES / 4)).count(), 1);
     }
 
     #[test]
-    fn a_peer_that_consumes_what_was_not_sent_is_found_out() {
+    fn a_report_of_more_than_was_sent_is_refused() {
         let mut flow = Flow::default();
         assert!(flow.spend(BLOCK_BYTES));
-        assert!(flow.hear(0, 0));
-        assert!(flow.hear(0, 1));
-        assert!(!flow.hear(0, 2));
-        assert!(!flow.hear(0, 0), "less than before, or 256 more");
-        let word = |consumed| Word { from: Rank(1), sent_count: 0, consumed };
-        assert!(flow.hear_word(&word(0)), "an older word that comes late");
-        assert!(!flow.hear_word(&word(2)) && !flow.hear_word(&word(u64::MAX)));
-        assert!(flow.hear_word(&word(1)));
+        assert!(flow.apply_credit(0, 0));
+        assert!(flow.apply_credit(0, 1));
+        assert!(!flow.apply_credit(0, 2));
+        assert!(!flow.apply_credit(0, 0), "less than before, or 256 more");
+        let update = |consumed| CreditUpdate { from: Rank(1), sent_count: 0, consumed };
+        assert!(flow.apply_update(&update(0)), "an older word that comes late");
+        assert!(!flow.apply_update(&update(2)) && !flow.apply_update(&update(u64::MAX)));
+        assert!(flow.apply_update(&update(1)));
     }
 
     /// What a receiver says comes in any order within a window of some hundred; what it consumes meanwhile is
     /// far more than messages can count.
     #[test]
-    fn whatever_overtakes_what_no_credit_is_made_up() {
-        enum Said {
+    fn no_order_of_arrival_makes_credit_up() {
+        enum Report {
             Message(u32, u8),
-            Word(Word),
+            Update(CreditUpdate),
         }
         let mut random = 1u64;
         let mut draw = move |below: usize| {
@@ -262,15 +262,17 @@ mod tests {
                 receiver.consume(BLOCK_BYTES);
             }
             under_way.push(match draw(2) {
-                0 => Said::Message(receiver.next_sent(), receiver.tell()),
-                _ => Said::Word(receiver.word(Rank(1))),
+                0 => Report::Message(receiver.next_sent(), receiver.report()),
+                _ => Report::Update(receiver.credit_update(Rank(1))),
             });
             while under_way.len() > draw(600) {
                 match under_way.swap_remove(draw(under_way.len())) {
-                    Said::Word(word) => assert!(sender.hear_word(&word) && sender.credited >= word.consumed),
-                    Said::Message(serial, consumed) => {
+                    Report::Update(update) => {
+                        assert!(sender.apply_update(&update) && sender.credited >= update.consumed)
+                    }
+                    Report::Message(serial, consumed) => {
                         let distance = serial.wrapping_sub(sender.taken_count) as u16;
-                        assert!(sender.hear(distance, consumed), "message {serial}: {sender:?}");
+                        assert!(sender.apply_credit(distance, consumed), "message {serial}: {sender:?}");
                         ahead.push(serial);
                     }
                 }
@@ -285,11 +287,11 @@ mod tests {
     }
 
     #[test]
-    fn words_come_back() {
-        let word = Word { from: Rank(3), sent_count: u32::MAX - 1, consumed: 1 << 40 };
-        assert_eq!(Word::decode(&word.encode()), Some(word));
+    fn updates_round_trip() {
+        let update = CreditUpdate { from: Rank(3), sent_count: u32::MAX - 1, consumed: 1 << 40 };
+        assert_eq!(CreditUpdate::decode(&update.encode()), Some(update));
         for length in [0, 3, 15, 17] {
-            assert_eq!(Word::decode(&[0; 17][..length]), None);
+            assert_eq!(CreditUpdate::decode(&[0; 17][..length]), None);
         }
     }
 }

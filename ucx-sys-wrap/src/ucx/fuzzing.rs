@@ -1,14 +1,14 @@
-//! What ranks over UCX tell each other: cards and notices; and an inbox against whatever arrives, in whatever
+//! What ranks over UCX tell each other: infos and notices; and an inbox against whatever arrives, in whatever
 //! order.
 
 use std::ptr::NonNull;
 
-use super::card::{Card, VERSION_AT, WIRE_VERSION};
-use super::flow::{WORD_BYTES, Word};
-use super::header::{Header, MAX_HEADER_BYTES, PieceHeader};
-use super::inbox::{Inbox, Job};
+use super::endpoint_info::{EndpointInfo, VERSION_AT, WIRE_VERSION};
+use super::flow::{CREDIT_UPDATE_BYTES, CreditUpdate};
+use super::header::{FragmentHeader, Header, MAX_HEADER_BYTES};
+use super::inbox::{Deferred, Inbox};
 use super::notice::{NOTICE_BYTES, Withdrawal, decode, encode};
-use super::payload::{Offer, Payload};
+use super::payload::{Payload, Rts};
 use crate::buffer::testing::lend_to_receive;
 use crate::buffer::{Buffer, RawVec};
 use crate::fuzzing::Bytes;
@@ -17,11 +17,14 @@ use crate::{Envelope, Error, Lengths, Mark, Rank, Signature, Tag};
 
 const PEER: Rank = Rank(1);
 
-/// Reads bytes as a card, whatever version it says that it is of, and as a notice; what is understood is
+/// Reads bytes as a info, whatever version it says that it is of, and as a notice; what is understood is
 /// written again.
 pub fn ucx_cards(data: &[u8]) {
-    if let Some(card) = card(data) {
-        assert!(Card::decode(&card.encode(), PEER, (1, 13)).is_ok_and(|again| again == card), "{card:?}");
+    if let Some(info) = endpoint_info(data) {
+        assert!(
+            EndpointInfo::decode(&info.encode(), PEER, (1, 13)).is_ok_and(|again| again == info),
+            "{info:?}"
+        );
     }
     if let Some(bytes) = data.first_chunk::<NOTICE_BYTES>() {
         let mut token = [0; 16];
@@ -32,11 +35,11 @@ pub fn ucx_cards(data: &[u8]) {
     }
 }
 
-/// The card that the bytes are, but for their version.
-fn card(data: &[u8]) -> Option<Card> {
+/// The info that the bytes are, but for their version.
+fn endpoint_info(data: &[u8]) -> Option<EndpointInfo> {
     let mut bytes = data.to_vec();
     bytes.get_mut(VERSION_AT..VERSION_AT + 4)?.copy_from_slice(&WIRE_VERSION.to_le_bytes());
-    Card::decode(&bytes, PEER, (1, 13)).ok()
+    EndpointInfo::decode(&bytes, PEER, (1, 13)).ok()
 }
 
 /// An inbox, and the memory and number of every receive that was posted and has not ended.
@@ -64,22 +67,22 @@ impl Bench {
             0 => self.post(bytes.byte()?, bytes.word()?),
             1 => self.message(bytes)?,
             2 => {
-                let (length, is_offered) = (usize::from(bytes.byte()?), bytes.byte()? % 2 == 1);
+                let (length, is_rendezvous) = (usize::from(bytes.byte()?), bytes.byte()? % 2 == 1);
                 let header = bytes.take(length);
                 let (payload, count) = (bytes.byte()?, bytes.word()?);
-                self.arrive(header, &vec![payload; count], is_offered);
+                self.arrive(header, &vec![payload; count], is_rendezvous);
             }
             3 => {
                 let (serial, part, is_counted) =
                     (bytes.byte()?.into(), bytes.byte()?, bytes.byte()? % 2 == 1);
-                let (count, is_offered) = (bytes.word()?, bytes.byte()? % 2 == 1);
-                let header = PieceHeader { from: PEER, serial, part, is_counted }.encode();
-                self.inbox.piece(&header, payload(&vec![part; count], is_offered));
+                let (count, is_rendezvous) = (bytes.word()?, bytes.byte()? % 2 == 1);
+                let header = FragmentHeader { from: PEER, serial, part, is_counted }.encode();
+                self.inbox.fragment(&header, payload(&vec![part; count], is_rendezvous));
             }
             4 => {
                 let (sent_count, consumed) = (bytes.byte()?.into(), bytes.word()? as u64);
-                let word = Word { from: PEER, sent_count, consumed }.encode();
-                self.inbox.word(&word[..WORD_BYTES - usize::from(consumed == 0xffff)]);
+                let update = CreditUpdate { from: PEER, sent_count, consumed }.encode();
+                self.inbox.credit_update(&update[..CREDIT_UPDATE_BYTES - usize::from(consumed == 0xffff)]);
             }
             5 => {
                 let cost = bytes.word()? as u64;
@@ -91,7 +94,7 @@ impl Bench {
                 self.inbox.withdraw(message);
             }
         }
-        self.do_jobs();
+        self.run_all();
         Some(())
     }
 
@@ -124,32 +127,32 @@ impl Bench {
         let flag = |bit: u8| flags >> bit & 1 == 1;
         let mut header = Header::new(&envelope(round), &SendParts::new(), 0).ok()?;
         (header.serial, header.consumed, header.lengths) = (serial.into(), consumed, lengths);
-        (header.is_counted, header.is_hollow, header.is_signed) = (flag(2), flag(3), !flag(4));
-        header.is_spread = flag(5) && header.lengths.len() > 1;
+        (header.is_counted, header.is_padded, header.is_signed) = (flag(2), flag(3), !flag(4));
+        header.is_fragmented = flag(5) && header.lengths.len() > 1;
         let mut room = [0; MAX_HEADER_BYTES];
         let length = header.encode(&SendParts::new(), &mut room);
-        let inline = if header.is_spread { header.inline_bytes() } else { 0 };
+        let inline = if header.is_fragmented { header.inline_bytes() } else { 0 };
         let (at, change) = (usize::from(bytes.byte()?), bytes.byte()?);
         room[at % MAX_HEADER_BYTES] ^= change;
-        let payload = vec![round; header.payload_bytes() + usize::from(header.is_hollow)];
+        let payload = vec![round; header.payload_bytes() + usize::from(header.is_padded)];
         self.arrive(&room[..length + inline], &payload, flag(6));
         Some(())
     }
 
-    fn arrive(&mut self, header: &[u8], bytes: &[u8], is_offered: bool) {
+    fn arrive(&mut self, header: &[u8], bytes: &[u8], is_rendezvous: bool) {
         if let Ok((decoded, inline)) = Header::decode(header, bytes.len()) {
             assert!(inline.len() <= header.len(), "{decoded:?}");
-            assert!(decoded.pieces().all(|part| part < decoded.lengths.len()), "{decoded:?}");
+            assert!(decoded.fragments().all(|part| part < decoded.lengths.len()), "{decoded:?}");
         }
-        self.inbox.message(header, payload(bytes, is_offered));
+        self.inbox.message(header, payload(bytes, is_rendezvous));
     }
 
     /// Nothing is fetched but into the place of a receive that is there and has room for it.
-    fn do_jobs(&mut self) {
-        while let Some(job) = self.inbox.next_job() {
-            if let Job::Fetch { number, part, offer } = job {
+    fn run_all(&mut self) {
+        while let Some(work) = self.inbox.next_deferred() {
+            if let Deferred::Fetch { number, part, rts } = work {
                 let place = self.inbox.receive(number).map(|incoming| incoming.parts[part].len());
-                assert!(place.is_some_and(|room| offer.bytes <= room), "{} bytes to {place:?}", offer.bytes);
+                assert!(place.is_some_and(|room| rts.bytes <= room), "{} bytes to {place:?}", rts.bytes);
             }
         }
     }
@@ -170,10 +173,10 @@ fn envelope(round: u8) -> Envelope {
     Envelope { tag, signature: Signature([round % 2; 16]), mark: Mark::NONE }
 }
 
-fn payload(bytes: &[u8], is_offered: bool) -> Payload<'_> {
-    match is_offered {
-        true => Payload::Offered(Offer { pointer: NonNull::dangling(), bytes: bytes.len() }),
-        false => Payload::Here(bytes),
+fn payload(bytes: &[u8], is_rendezvous: bool) -> Payload<'_> {
+    match is_rendezvous {
+        true => Payload::Rendezvous(Rts { pointer: NonNull::dangling(), bytes: bytes.len() }),
+        false => Payload::Eager(bytes),
     }
 }
 
@@ -181,16 +184,16 @@ fn payload(bytes: &[u8], is_offered: bool) -> Payload<'_> {
 mod tests {
     use super::*;
 
-    /// Who changes what a card is makes these anew: from others the fuzzer does not get past their first
+    /// Who changes what a info is makes these anew: from others the fuzzer does not get past their first
     /// fields.
     #[test]
-    fn what_the_fuzzer_begins_with_are_cards() {
+    fn the_corpus_holds_endpoint_infos() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/ucx_cards");
-        let read = |name: &str| card(&std::fs::read(folder.join(name)).unwrap());
+        let read = |name: &str| endpoint_info(&std::fs::read(folder.join(name)).unwrap());
         assert_eq!(
-            read("card").map(|card| (card.settings, card.worker.len())),
+            read("info").map(|info| (info.settings, info.worker.len())),
             Some(("UCX_TLS=all".into(), 3))
         );
-        assert!(read("bare_card").is_some_and(|card| card.boot.is_none()));
+        assert!(read("bare_card").is_some_and(|info| info.boot.is_none()));
     }
 }

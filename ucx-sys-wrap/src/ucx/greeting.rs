@@ -8,10 +8,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Manner};
+use super::engine::{Engine, Protocol};
 use super::exiting;
-use super::flight::Flight;
-use super::handler::{GREETING, NOTE_BYTES, note};
+use super::handler::{GREETING, GREETING_BYTES, greeting};
+use super::ucp_request::UcpRequest;
 use super::{Meeting, NO_BYTES};
 use crate::{Error, Rank, Result, STANDSTILL};
 
@@ -40,9 +40,9 @@ pub(super) fn greet(own: Rank, engine: &mut Engine, meeting: &mut dyn Meeting, m
     exchange_greetings(own, engine, 0, patience)?;
     let mut flushing = Vec::new();
     for peer in engine.peers() {
-        let flight = engine.flights().take();
-        engine.flush(peer, &flight);
-        flushing.push((peer, flight));
+        let request = engine.ucp_requests().take();
+        engine.flush(peer, &request);
+        flushing.push((peer, request));
     }
     finish(engine, flushing, None, patience)?;
     exchange_greetings(own, engine, 1, patience)?;
@@ -74,35 +74,35 @@ impl Patience<'_> {
 
 /// Greets every peer and hears the greeting of every peer.
 fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, patience: &mut Patience<'_>) -> Result<()> {
-    let mut flights = Vec::new();
+    let mut requests = Vec::new();
     for peer in engine.peers() {
-        let mut flight = engine.flights().take();
+        let mut request = engine.ucp_requests().take();
         // SAFETY: just taken: it is in no use.
-        let room = unsafe { flight.header_mut() };
-        room[..NOTE_BYTES].copy_from_slice(&note(own, time));
-        // SAFETY: there is no payload; the header is the flight's own.
-        unsafe { engine.send(peer, (GREETING, Manner::Any), NOTE_BYTES, NO_BYTES, &flight) };
-        flights.push((peer, flight));
+        let room = unsafe { request.header_mut() };
+        room[..GREETING_BYTES].copy_from_slice(&greeting(own, time));
+        // SAFETY: there is no payload; the header is the request's own.
+        unsafe { engine.send(peer, (GREETING, Protocol::Auto), GREETING_BYTES, NO_BYTES, &request) };
+        requests.push((peer, request));
     }
-    finish(engine, flights, Some(time), patience)
+    finish(engine, requests, Some(time), patience)
 }
 
 /// Makes progress until all operations are over and, with a `time`, all peers have greeted.
 fn finish(
     engine: &mut Engine,
-    mut flights: Vec<(Rank, Flight)>,
+    mut requests: Vec<(Rank, UcpRequest)>,
     time: Option<u8>,
     patience: &mut Patience<'_>,
 ) -> Result<()> {
     loop {
-        for position in (0..flights.len()).rev() {
-            let Some((status, _)) = engine.reap(&flights[position].1) else { continue };
-            engine.flights().put(flights.swap_remove(position).1);
+        for position in (0..requests.len()).rev() {
+            let Some((status, _)) = engine.reap(&requests[position].1) else { continue };
+            engine.ucp_requests().put(requests.swap_remove(position).1);
             engine
                 .check("connecting to a peer", status)
                 .map_err(|error| patience.meeting.check().err().unwrap_or(error))?;
         }
-        let mut missing: Vec<Rank> = flights.iter().map(|(peer, _)| *peer).collect();
+        let mut missing: Vec<Rank> = requests.iter().map(|(peer, _)| *peer).collect();
         if let Some(time) = time {
             let peers = engine.peers();
             let heard = engine.inbox().greeted(time.into());

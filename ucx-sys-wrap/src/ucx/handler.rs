@@ -5,16 +5,16 @@ use std::ptr::NonNull;
 
 use brevity_ucx_sys::*;
 
-use super::desk::Desk;
 use super::engine::check;
-use super::payload::{Offer, Payload};
+use super::handler_context::HandlerContext;
+use super::payload::{Payload, Rts};
 use crate::{Rank, Result};
 
 /// Numbers of handlers, which are part of the wire format.
 pub(super) const MESSAGE: u32 = 0;
-pub(super) const PIECE: u32 = 1;
-/// What was consumed: a [`Word`](super::flow::Word).
-pub(super) const WORD: u32 = 2;
+pub(super) const FRAGMENT: u32 = 1;
+/// What was consumed: a [`CreditUpdate`](super::flow::CreditUpdate).
+pub(super) const CREDIT_UPDATE: u32 = 2;
 /// A greeting: 4 bytes of the sender's rank and 1 of the time, 0 or 1.
 pub(super) const GREETING: u32 = 3;
 
@@ -28,24 +28,28 @@ const PREFETCHED_BYTES: usize = 1024;
 const LINE_BYTES: usize = 64;
 
 /// Bytes of a greeting.
-pub(super) const NOTE_BYTES: usize = 5;
+pub(super) const GREETING_BYTES: usize = 5;
 
 /// A greeting of `from`.
-pub(super) fn note(from: Rank, time: u8) -> [u8; NOTE_BYTES] {
+pub(super) fn greeting(from: Rank, time: u8) -> [u8; GREETING_BYTES] {
     let [a, b, c, d] = from.0.to_le_bytes();
     [a, b, c, d, time]
 }
 
-/// Has what arrives put into the inbox of `desk`, and fetched.
+/// Has what arrives put into the inbox of `context`, and fetched.
 ///
 /// # Safety
-/// The worker lives, and is the desk's. The desk lives as long as the worker makes progress, and nobody else
+/// The worker lives, and is the context's. The context lives as long as the worker makes progress, and nobody else
 /// has a reference to it during calls that make progress.
-pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, desk: NonNull<Desk>) -> Result<()> {
+pub(super) unsafe fn set_handlers(
+    ucp: &Ucp,
+    worker: ucp_worker_h,
+    context: NonNull<HandlerContext>,
+) -> Result<()> {
     let handlers: [ucp_am_recv_callback_t; 5] = [
         Some(arrived::<MESSAGE>),
-        Some(arrived::<PIECE>),
-        Some(arrived::<WORD>),
+        Some(arrived::<FRAGMENT>),
+        Some(arrived::<CREDIT_UPDATE>),
         Some(arrived::<GREETING>),
         Some(arrived::<ACCESS>),
     ];
@@ -56,7 +60,7 @@ pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, desk: NonNull
                 | UCP_AM_HANDLER_PARAM_FIELD_ARG,
             id,
             cb,
-            arg: desk.as_ptr().cast(),
+            arg: context.as_ptr().cast(),
             ..Default::default()
         };
         // SAFETY: the worker lives (the caller), and the parameters during the call.
@@ -68,7 +72,7 @@ pub(super) unsafe fn set_handlers(ucp: &Ucp, worker: ucp_worker_h, desk: NonNull
 
 /// Handles a message of handler `ID`.
 unsafe extern "C" fn arrived<const ID: u32>(
-    desk: *mut c_void,
+    context: *mut c_void,
     header: *const c_void,
     header_bytes: usize,
     data: *mut c_void,
@@ -76,52 +80,52 @@ unsafe extern "C" fn arrived<const ID: u32>(
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
     prefetch(data.cast(), bytes);
-    // SAFETY: the desk that `set_handlers` was given, which lives and which nobody else has now.
-    let desk = unsafe { &mut *desk.cast::<Desk>() };
+    // SAFETY: the context that `set_handlers` was given, which lives and which nobody else has now.
+    let context = unsafe { &mut *context.cast::<HandlerContext>() };
     // SAFETY: UCX passes so many bytes, valid during this call.
     let header = unsafe { slice(header, header_bytes) };
     // SAFETY: UCX passes a parameter, valid during this call.
-    let is_offered = unsafe { (*param).recv_attr } & UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
+    let is_rendezvous = unsafe { (*param).recv_attr } & UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
     // SAFETY: what is not offered UCX passes, so many bytes, valid during this call.
-    if ID == MESSAGE && !is_offered && desk.inbox.take_plain(header, unsafe { slice(data, bytes) }) {
+    if ID == MESSAGE && !is_rendezvous && context.inbox.take_plain(header, unsafe { slice(data, bytes) }) {
         return ucs_status_t::UCS_OK;
     }
     // SAFETY: as above.
-    unsafe { arrived_any::<ID>(desk, header, (data, bytes), is_offered) }
+    unsafe { arrived_any::<ID>(context, header, (data, bytes), is_rendezvous) }
 }
 
 /// Handles any message of handler `ID`.
 ///
 /// # Safety
-/// What UCX has passed: an offer, used nowhere else, or so many bytes that are valid during this call.
+/// What UCX has passed: an rts, used nowhere else, or so many bytes that are valid during this call.
 #[inline(never)]
 unsafe fn arrived_any<const ID: u32>(
-    desk: &mut Desk,
+    context: &mut HandlerContext,
     header: &[u8],
     (data, bytes): (*mut c_void, usize),
-    is_offered: bool,
+    is_rendezvous: bool,
 ) -> ucs_status_t {
-    let inbox = &mut desk.inbox;
-    let (payload, answer) = match NonNull::new(data).filter(|_| is_offered) {
-        // In progress: the offer stays after this call.
-        Some(pointer) => (Payload::Offered(Offer { pointer, bytes }), ucs_status_t::UCS_INPROGRESS),
+    let inbox = &mut context.inbox;
+    let (payload, answer) = match NonNull::new(data).filter(|_| is_rendezvous) {
+        // In progress: the rts stays after this call.
+        Some(pointer) => (Payload::Rendezvous(Rts { pointer, bytes }), ucs_status_t::UCS_INPROGRESS),
         // SAFETY: so many bytes (the caller).
-        None => (Payload::Here(unsafe { slice(data, bytes) }), ucs_status_t::UCS_OK),
+        None => (Payload::Eager(unsafe { slice(data, bytes) }), ucs_status_t::UCS_OK),
     };
     match (ID, header) {
         (MESSAGE, _) => inbox.message(header, payload),
-        (PIECE, _) => inbox.piece(header, payload),
-        (WORD, _) => inbox.word(header),
+        (FRAGMENT, _) => inbox.fragment(header, payload),
+        (CREDIT_UPDATE, _) => inbox.credit_update(header),
         (ACCESS, _) => {
-            if let Err((from, what)) = desk.requests.take_up(header, payload, &mut inbox.statistics) {
+            if let Err((from, what)) = context.requests.take_up(header, payload, &mut inbox.statistics) {
                 inbox.refuse(from, what);
             }
         }
         (GREETING, [a, b, c, d, time]) => inbox.greeting(Rank(u32::from_le_bytes([*a, *b, *c, *d])), *time),
         _ => inbox.greeting(Rank(u32::MAX), u8::MAX),
     }
-    if is_offered {
-        desk.fetch_due();
+    if is_rendezvous {
+        context.fetch_due();
     }
     answer
 }

@@ -5,7 +5,7 @@
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..8 | tag; its source is the sender |
-//! | 8 | bits 0 and 1: number of parts; 2: a mark follows; 3: spread; 4: counted (`flow.rs`); 5: hollow; 6: signed |
+//! | 8 | bits 0 and 1: number of parts; 2: a mark follows; 3: fragmented; 4: counted (`flow.rs`); 5: padded; 6: signed |
 //! | 9 | what the sender has consumed of the receiver's messages (`flow.rs`) |
 //! | 10..12 | number of the message among those from this sender to this receiver, wrapping |
 //! | then, with bit 6 | signature of the call, 16 bytes; without, it is that of the message with the number before, at first 0 |
@@ -13,10 +13,10 @@
 //! | then, for 2 or 3 parts | bytes of each part, 8 bytes each |
 //! | then, with bit 3 | the parts of at most 128 bytes, in order |
 //!
-//! The payload of a message that is not spread is all its parts, one after the other; a single part is as
-//! long as the payload. Of a spread message it is the first part above 128 bytes, and every later part above
-//! 128 bytes is a piece: a UCX message of its own, with a [`PieceHeader`]. A hollow message has no payload
-//! but one byte that means nothing, because UCX can't offer nothing.
+//! The payload of a message that is not fragmented is all its parts, one after the other; a single part is as
+//! long as the payload. Of a fragmented message it is the first part above 128 bytes, and every later part above
+//! 128 bytes is a fragment: a UCX message of its own, with a [`FragmentHeader`]. A padded message has no payload
+//! but one byte that means nothing, because UCX can't rts nothing.
 //!
 //! UCX has room for 28 bytes of header and payload beside its own words in the first line of memory of a
 //! message: every byte of the header counts. A [`Plain`] header is written and read in one go.
@@ -30,16 +30,16 @@ pub(super) const FIXED_BYTES: usize = 12;
 
 const SIGNATURE_BYTES: usize = size_of::<Signature>();
 
-/// Parts of spread messages up to this length travel in the header.
+/// Parts of fragmented messages up to this length travel in the header.
 pub(super) const INLINE_BYTES: usize = 128;
 
 pub(super) const MAX_HEADER_BYTES: usize = FIXED_BYTES + SIGNATURE_BYTES + 8 + MAX_PARTS * (8 + INLINE_BYTES);
 
 const PARTS: u8 = 3;
 const MARKED: u8 = 4;
-const SPREAD: u8 = 8;
+const FRAGMENTED: u8 = 8;
 const COUNTED: u8 = 16;
-const HOLLOW: u8 = 32;
+const PADDED: u8 = 32;
 const SIGNED: u8 = 64;
 
 /// What a message says about itself.
@@ -49,10 +49,10 @@ pub(super) struct Header {
     pub(super) signature: Signature,
     pub(super) mark: Mark,
     pub(super) lengths: Lengths,
-    pub(super) is_spread: bool,
+    pub(super) is_fragmented: bool,
     /// Whether it counts against its sender's credit.
     pub(super) is_counted: bool,
-    pub(super) is_hollow: bool,
+    pub(super) is_padded: bool,
     /// Whether it says its signature.
     pub(super) is_signed: bool,
     pub(super) consumed: u8,
@@ -61,7 +61,7 @@ pub(super) struct Header {
 
 /// What goes before a part that is a UCX message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PieceHeader {
+pub(super) struct FragmentHeader {
     pub(super) from: Rank,
     /// Number of the message.
     pub(super) serial: u32,
@@ -69,10 +69,10 @@ pub(super) struct PieceHeader {
     pub(super) is_counted: bool,
 }
 
-pub(super) const PIECE_BYTES: usize = 10;
+pub(super) const FRAGMENT_BYTES: usize = 10;
 
 impl Header {
-    /// The header of a message of `parts`, which is spread if there are several above `packed_bytes`
+    /// The header of a message of `parts`, which is fragmented if there are several above `packed_bytes`
     /// together.
     ///
     /// # Errors
@@ -81,16 +81,16 @@ impl Header {
     pub(super) fn new(envelope: &Envelope, parts: &SendParts, packed_bytes: usize) -> Result<Self> {
         check_length(envelope.tag.source(), parts)?;
         let lengths: Lengths = parts.iter().map(ReadLease::len).collect();
-        let is_spread = parts.len() > 1 && lengths.iter().sum::<usize>() > packed_bytes;
+        let is_fragmented = parts.len() > 1 && lengths.iter().sum::<usize>() > packed_bytes;
         let Envelope { tag, signature, mark } = *envelope;
         Ok(Self {
             tag,
             signature,
             mark,
             lengths,
-            is_spread,
+            is_fragmented,
             is_counted: false,
-            is_hollow: false,
+            is_padded: false,
             is_signed: true,
             consumed: 0,
             serial: 0,
@@ -103,17 +103,17 @@ impl Header {
         self.lengths.iter().sum()
     }
 
-    /// The part that is the payload of a spread message, if any.
+    /// The part that is the payload of a fragmented message, if any.
     #[inline]
-    pub(super) fn carried(&self) -> Option<usize> {
+    pub(super) fn payload_part(&self) -> Option<usize> {
         self.lengths.iter().position(|length| *length > INLINE_BYTES)
     }
 
     /// Bytes of the payload.
     #[inline]
     pub(super) fn payload_bytes(&self) -> usize {
-        match self.is_spread {
-            true => self.carried().map_or(0, |part| self.lengths[part]),
+        match self.is_fragmented {
+            true => self.payload_part().map_or(0, |part| self.lengths[part]),
             false => self.total_bytes(),
         }
     }
@@ -121,17 +121,21 @@ impl Header {
     /// Bytes that come with the header: the payload, and the parts in the header.
     #[inline]
     pub(super) fn bytes_at_once(&self) -> usize {
-        self.payload_bytes() + if self.is_spread { self.inline_bytes() } else { 0 }
+        self.payload_bytes() + if self.is_fragmented { self.inline_bytes() } else { 0 }
     }
 
-    /// Bytes on the wire: headers and payload of the message and its pieces.
+    /// Bytes on the wire: headers and payload of the message and its fragments.
     #[inline]
     pub(super) fn wire_bytes(&self) -> u64 {
         let mark = if self.mark == Mark::NONE { 0 } else { 8 };
         let signature = if self.is_signed { SIGNATURE_BYTES } else { 0 };
         let lengths = if self.lengths.len() > 1 { 8 * self.lengths.len() } else { 0 };
-        (FIXED_BYTES + signature + mark + lengths + PIECE_BYTES * self.pieces().count() + self.total_bytes())
-            as u64
+        (FIXED_BYTES
+            + signature
+            + mark
+            + lengths
+            + FRAGMENT_BYTES * self.fragments().count()
+            + self.total_bytes()) as u64
     }
 
     /// What the receiver is told.
@@ -140,10 +144,13 @@ impl Header {
         Arrival { mark: self.mark, lengths: self.lengths.clone() }
     }
 
-    /// The parts of a spread message that are messages of their own.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = usize> + '_ {
-        let first =
-            if self.is_spread { self.carried().map_or(MAX_PARTS, |part| part + 1) } else { MAX_PARTS };
+    /// The parts of a fragmented message that are messages of their own.
+    pub(super) fn fragments(&self) -> impl Iterator<Item = usize> + '_ {
+        let first = if self.is_fragmented {
+            self.payload_part().map_or(MAX_PARTS, |part| part + 1)
+        } else {
+            MAX_PARTS
+        };
         (first..self.lengths.len()).filter(|part| self.lengths[*part] > INLINE_BYTES)
     }
 
@@ -170,12 +177,12 @@ impl Header {
         if self.lengths.len() > 1 {
             self.lengths.iter().for_each(|length| put(&(*length as u64).to_le_bytes()));
         }
-        if self.is_spread {
-            flags |= SPREAD;
+        if self.is_fragmented {
+            flags |= FRAGMENTED;
             // A copy: a UCX message of its own costs more than these bytes do.
             parts.iter().filter(|part| part.len() <= INLINE_BYTES).for_each(|part| put(part.bytes()));
         }
-        room[8] = flags | if self.is_counted { COUNTED } else { 0 } | if self.is_hollow { HOLLOW } else { 0 };
+        room[8] = flags | if self.is_counted { COUNTED } else { 0 } | if self.is_padded { PADDED } else { 0 };
         end
     }
 
@@ -194,9 +201,12 @@ impl Header {
         let (tag, [flags, consumed, low, high]) = split(fixed);
         let refuse = |what: String| Err(Error::Protocol { rank: tag.source(), what });
         let part_count = usize::from(flags & PARTS);
-        let is_hollow = flags & HOLLOW != 0;
-        let is_odd = flags & SPREAD != 0 && part_count < 2 || is_hollow && payload_bytes != 1;
-        if flags & !(PARTS | MARKED | SPREAD | COUNTED | HOLLOW | SIGNED) != 0 || tag.kind() != 0 || is_odd {
+        let is_padded = flags & PADDED != 0;
+        let is_odd = flags & FRAGMENTED != 0 && part_count < 2 || is_padded && payload_bytes != 1;
+        if flags & !(PARTS | MARKED | FRAGMENTED | COUNTED | PADDED | SIGNED) != 0
+            || tag.kind() != 0
+            || is_odd
+        {
             return refuse("a header with bits set that have no meaning".into());
         }
         let cut =
@@ -208,15 +218,15 @@ impl Header {
             (signature, rest) = (Signature(*said), behind);
         }
         if flags & MARKED != 0 {
-            mark = Mark(word(&mut rest).ok_or_else(cut)?);
+            mark = Mark(take_u64(&mut rest).ok_or_else(cut)?);
         }
         let mut lengths = Lengths::new();
         if part_count == 1 {
-            lengths.push(if is_hollow { 0 } else { payload_bytes });
+            lengths.push(if is_padded { 0 } else { payload_bytes });
         }
         let mut room = MAX_MESSAGE_BYTES;
         for _ in 0..if part_count > 1 { part_count } else { 0 } {
-            let length = word(&mut rest).ok_or_else(cut)?;
+            let length = take_u64(&mut rest).ok_or_else(cut)?;
             match (room.checked_sub(length), usize::try_from(length)) {
                 (Some(left), Ok(length)) => {
                     room = left;
@@ -225,21 +235,21 @@ impl Header {
                 _ => return refuse(format!("a part of {length} bytes, expected at most {room}")),
             }
         }
-        let (is_spread, is_counted) = (flags & SPREAD != 0, flags & COUNTED != 0);
+        let (is_fragmented, is_counted) = (flags & FRAGMENTED != 0, flags & COUNTED != 0);
         let serial = u16::from_le_bytes([low, high]);
         let header = Self {
             tag,
             signature,
             mark,
             lengths,
-            is_spread,
+            is_fragmented,
             is_counted,
-            is_hollow,
+            is_padded,
             is_signed,
             consumed,
             serial,
         };
-        let inline: usize = if is_spread { header.inline_bytes() } else { 0 };
+        let inline: usize = if is_fragmented { header.inline_bytes() } else { 0 };
         if rest.len() != inline {
             return refuse(format!("{} bytes behind a header, expected {inline}", rest.len()));
         }
@@ -263,13 +273,13 @@ fn split(fixed: &[u8; FIXED_BYTES]) -> (Tag, [u8; 4]) {
     (Tag(u64::from_le_bytes(bytemuck::cast([first, second]))), bytemuck::cast(last))
 }
 
-fn word(bytes: &mut &[u8]) -> Option<u64> {
-    let (word, rest) = bytes.split_first_chunk::<8>()?;
+fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    let (number, rest) = bytes.split_first_chunk::<8>()?;
     *bytes = rest;
-    Some(u64::from_le_bytes(*word))
+    Some(u64::from_le_bytes(*number))
 }
 
-/// The header of a message of one part that has no mark, is not hollow, and has the signature of the one
+/// The header of a message of one part that has no mark, is not padded, and has the signature of the one
 /// before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plain {
@@ -299,16 +309,16 @@ impl Plain {
     }
 }
 
-impl PieceHeader {
-    pub(super) fn encode(&self) -> [u8; PIECE_BYTES] {
+impl FragmentHeader {
+    pub(super) fn encode(&self) -> [u8; FRAGMENT_BYTES] {
         let ([a, b, c, d], [e, f, g, h]) = (self.from.0.to_le_bytes(), self.serial.to_le_bytes());
         [a, b, c, d, e, f, g, h, self.part, self.is_counted.into()]
     }
 
     /// `None` for what [`encode`](Self::encode) does not make.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let [a, b, c, d, e, f, g, h, part, is_counted] = *bytes.first_chunk::<PIECE_BYTES>()?;
-        let is_right = bytes.len() == PIECE_BYTES && usize::from(part) < MAX_PARTS && is_counted < 2;
+        let [a, b, c, d, e, f, g, h, part, is_counted] = *bytes.first_chunk::<FRAGMENT_BYTES>()?;
+        let is_right = bytes.len() == FRAGMENT_BYTES && usize::from(part) < MAX_PARTS && is_counted < 2;
         let (from, serial) = (Rank(u32::from_le_bytes([a, b, c, d])), u32::from_le_bytes([e, f, g, h]));
         is_right.then_some(Self { from, serial, part, is_counted: is_counted == 1 })
     }

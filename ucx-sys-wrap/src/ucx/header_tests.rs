@@ -9,15 +9,15 @@ use crate::{Lengths, MAX_PARTS, Mark, Rank, Signature, Tag};
 
 const TAG: Tag = Tag::new(Rank(3), 1, 2, 3);
 
-fn header(mark: u64, is_spread: bool, lengths: &[usize]) -> Header {
+fn header(mark: u64, is_fragmented: bool, lengths: &[usize]) -> Header {
     Header {
         tag: TAG,
         signature: Signature(*b"0123456789abcdef"),
         mark: Mark(mark),
         lengths: lengths.iter().copied().collect(),
-        is_spread,
+        is_fragmented,
         is_counted: true,
-        is_hollow: false,
+        is_padded: false,
         is_signed: true,
         consumed: 0x77,
         serial: 0x0b0a,
@@ -31,7 +31,7 @@ fn encoded(header: &Header) -> Vec<u8> {
     room[..length].to_vec()
 }
 
-/// What `decode` says about the bytes of a spread message after `change`.
+/// What `decode` says about the bytes of a fragmented message after `change`.
 fn refusal(change: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut bytes = encoded(&header(7, true, &[2, 5000]));
     change(&mut bytes);
@@ -79,20 +79,24 @@ fn a_plain_header_is_a_header() {
 }
 
 #[test]
-fn spread_messages_carry_one_part_and_name_the_others() {
-    for (lengths, carried, pieces) in [
+fn fragmented_messages_carry_one_part_and_name_the_others() {
+    for (lengths, payload_part, fragments) in [
         (&[16, 5000, 6000][..], Some(1), vec![2]),
         (&[5000, 16, 6000], Some(0), vec![2]),
         (&[5000, 129, 6000], Some(0), vec![1, 2]),
         (&[16, 128, 0], None, vec![]),
     ] {
         let header = header(0, true, lengths);
-        assert_eq!((header.carried(), header.pieces().collect::<Vec<_>>()), (carried, pieces), "{lengths:?}");
+        assert_eq!(
+            (header.payload_part(), header.fragments().collect::<Vec<_>>()),
+            (payload_part, fragments),
+            "{lengths:?}"
+        );
     }
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_what_is_wrong() {
     assert!(refusal(|bytes| bytes.truncate(11)).contains("a header of 11 bytes"));
     assert!(refusal(|bytes| bytes[8] |= 128).contains("no meaning"));
     assert!(refusal(|bytes| bytes[8] |= 32).contains("no meaning"));
@@ -118,40 +122,40 @@ fn lengths_that_overflow_together_are_refused() {
 }
 
 #[test]
-fn pieces_come_back() {
-    let piece = PieceHeader { from: Rank(0x01_0203), serial: 0x0405_0607, part: 2, is_counted: true };
-    assert_eq!(piece.encode(), [3, 2, 1, 0, 7, 6, 5, 4, 2, 1]);
-    assert_eq!(PieceHeader::decode(&piece.encode()), Some(piece));
+fn fragment_headers_round_trip() {
+    let fragment = FragmentHeader { from: Rank(0x01_0203), serial: 0x0405_0607, part: 2, is_counted: true };
+    assert_eq!(fragment.encode(), [3, 2, 1, 0, 7, 6, 5, 4, 2, 1]);
+    assert_eq!(FragmentHeader::decode(&fragment.encode()), Some(fragment));
     for (at, value) in [(8, 3), (9, 2)] {
-        let mut bytes = piece.encode();
+        let mut bytes = fragment.encode();
         bytes[at] = value;
-        assert_eq!(PieceHeader::decode(&bytes), None);
+        assert_eq!(FragmentHeader::decode(&bytes), None);
     }
-    assert_eq!(PieceHeader::decode(&piece.encode()[1..]), None);
-    assert_eq!(PieceHeader::decode(&[0; 11]), None);
+    assert_eq!(FragmentHeader::decode(&fragment.encode()[1..]), None);
+    assert_eq!(FragmentHeader::decode(&[0; 11]), None);
 }
 
 proptest! {
     #[test]
-    fn messages_come_back(
+    fn headers_round_trip(
         fields in any::<(u16, u32, u32, Option<[u8; 16]>, bool, u16, u8)>(),
         mark in prop_oneof![Just(0), any::<u64>()],
         source in 0u32..1 << 20,
         lengths in proptest::collection::vec(0usize..300, 0..=MAX_PARTS),
-        is_spread in any::<bool>(),
+        is_fragmented in any::<bool>(),
     ) {
         let (group, sequence, round, signature, is_counted, serial, consumed) = fields;
         let tag = Tag::new(Rank(source), group, sequence, round);
-        let is_spread = is_spread && lengths.len() > 1;
+        let is_fragmented = is_fragmented && lengths.len() > 1;
         let lengths: Lengths = lengths.iter().copied().collect();
         let (is_signed, signature, mark) = (signature.is_some(), Signature(signature.unwrap_or_default()), Mark(mark));
-        let is_hollow = serial % 2 == 0 && lengths.iter().all(|length: &usize| *length == 0);
+        let is_padded = serial % 2 == 0 && lengths.iter().all(|length: &usize| *length == 0);
         let sent =
-            Header { tag, signature, mark, lengths, is_spread, is_counted, is_hollow, is_signed, consumed, serial };
+            Header { tag, signature, mark, lengths, is_fragmented, is_counted, is_padded, is_signed, consumed, serial };
         let bytes = encoded(&sent);
-        let payload = sent.payload_bytes() + usize::from(is_hollow);
+        let payload = sent.payload_bytes() + usize::from(is_padded);
         let (found, inline) = Header::decode(&bytes, payload).unwrap();
-        prop_assert_eq!(inline.len(), if is_spread { sent.inline_bytes() } else { 0 });
+        prop_assert_eq!(inline.len(), if is_fragmented { sent.inline_bytes() } else { 0 });
         prop_assert_eq!(found, sent);
     }
 
@@ -171,7 +175,7 @@ proptest! {
         }
         if let Ok((header, inline)) = Header::decode(&bytes, payload) {
             prop_assert!(inline.len() <= bytes.len() && header.lengths.len() <= MAX_PARTS);
-            prop_assert!(header.pieces().all(|part| part < header.lengths.len()));
+            prop_assert!(header.fragments().all(|part| part < header.lengths.len()));
         }
     }
 }

@@ -2,23 +2,23 @@
 //!
 //! UCX calls a handler for every message, inside `progress`. The handler finds the receive and copies a
 //! payload that is there straight into its places; a large payload is only *offered* then, and is fetched
-//! straight into its place: at once if a receive waits for it (`desk.rs`). What no receive waits for is kept:
+//! straight into its place: at once if a receive waits for it (`context.rs`). What no receive waits for is kept:
 //! small payloads as a copy, bounded by the senders' credit (`flow.rs`), offers as what UCX needs to fetch
 //! them.
 //!
 //! Messages of one sender are taken in the order of their numbers, whatever UCX does to the order. Pieces,
-//! the parts of a spread message that are UCX messages of their own, are found by the number of their
+//! the parts of a fragmented message that are UCX messages of their own, are found by the number of their
 //! message.
 
 use std::collections::VecDeque;
 
-use super::flow::{Flow, Word, cost};
-use super::header::{FIXED_BYTES, Header, PieceHeader, Plain};
+use super::flow::{CreditUpdate, Flow, cost};
+use super::fragments::Awaited;
+use super::header::{FIXED_BYTES, FragmentHeader, Header, Plain};
 use super::incoming::{Finished, Incoming, count_copy};
-use super::lines::Lines;
+use super::match_queues::MatchQueues;
 use super::notice::Withdrawal;
-use super::payload::{Kept, Offer, Payload};
-use super::spread::Awaited;
+use super::payload::{Kept, Payload, Rts};
 use super::table::Table;
 use crate::transport::{Posted, RecvParts, Statistics};
 use crate::{Envelope, Error, Rank, Tag};
@@ -30,24 +30,24 @@ const MAX_WITHDRAWN: usize = 256;
 /// which come later. More than a sender's credit has.
 const MAX_AHEAD: u16 = 1 << 15;
 
-const MORE_THAN_SENT: &str = "word that more was consumed than was sent";
+const MORE_THAN_SENT: &str = "report that more was consumed than was sent";
 
 /// The receives of one rank, and what has come for it.
 pub(super) struct Inbox {
     own: Rank,
     pub(super) receives: Table<Incoming>,
-    lines: Lines<Early>,
+    match_queues: MatchQueues<Unexpected>,
     flows: Vec<Flow>,
     /// Messages that have overtaken others of their sender.
     ahead: Vec<Ahead>,
     /// Pieces that nobody has asked for yet.
-    pub(super) pieces: Vec<(PieceHeader, Kept)>,
+    pub(super) fragments: Vec<(FragmentHeader, Kept)>,
     /// Pieces that have not come.
     pub(super) awaited: Vec<Awaited>,
     /// Messages that their senders want back and that have not come; the oldest are forgotten.
     withdrawn: VecDeque<Withdrawal>,
     /// What is to be done with UCX, which the inbox does not call.
-    pub(super) jobs: VecDeque<Job>,
+    pub(super) deferred: VecDeque<Deferred>,
     /// The first peer that sent what is no message of ours.
     pub(super) violation: Option<(Rank, Error)>,
     pub(super) statistics: Statistics,
@@ -57,7 +57,7 @@ pub(super) struct Inbox {
 }
 
 /// A message that came before its receive.
-struct Early {
+struct Unexpected {
     header: Header,
     inline: Box<[u8]>,
     payload: Kept,
@@ -71,15 +71,15 @@ struct Ahead {
 }
 
 /// What is to be done with UCX.
-pub(super) enum Job {
+pub(super) enum Deferred {
     Fetch {
         number: u64,
         part: usize,
-        offer: Offer,
+        rts: Rts,
     },
-    Release(Offer),
+    Release(Rts),
     /// Tell a peer what was consumed.
-    Tell(Rank),
+    SendCredit(Rank),
 }
 
 impl Inbox {
@@ -87,13 +87,13 @@ impl Inbox {
         Self {
             own,
             receives: Table::new(),
-            lines: Lines::new(),
+            match_queues: MatchQueues::new(),
             flows: vec![Flow::default(); world_size as usize],
             ahead: Vec::new(),
-            pieces: Vec::new(),
+            fragments: Vec::new(),
             awaited: Vec::new(),
             withdrawn: VecDeque::new(),
-            jobs: VecDeque::new(),
+            deferred: VecDeque::new(),
             violation: None,
             statistics: Statistics::default(),
             greetings: [Vec::new(), Vec::new()],
@@ -101,13 +101,13 @@ impl Inbox {
         }
     }
 
-    /// A message has come. An offer is kept, and fetched or released by a later job.
+    /// A message has come. An rts is kept, and fetched or released by a later work.
     pub(super) fn message(&mut self, header: &[u8], payload: Payload<'_>) {
         let payload = match payload {
-            Payload::Here(bytes) if self.take_plain(header, bytes) => return,
-            Payload::Offered(offer) => match self.take_plain_offer(header, offer) {
+            Payload::Eager(bytes) if self.take_plain(header, bytes) => return,
+            Payload::Rendezvous(rts) => match self.take_plain_rts(header, rts) {
                 None => return,
-                Some(offer) => Payload::Offered(offer),
+                Some(rts) => Payload::Rendezvous(rts),
             },
             payload => payload,
         };
@@ -130,7 +130,7 @@ impl Inbox {
         if distance >= MAX_AHEAD {
             return self.refuse(from, format!("message {} out of order", decoded.serial));
         }
-        if !flow.hear(distance, decoded.consumed) {
+        if !flow.apply_credit(distance, decoded.consumed) {
             return self.refuse(from, MORE_THAN_SENT.into());
         }
         if distance == 0 {
@@ -159,15 +159,15 @@ impl Inbox {
         true
     }
 
-    /// As [`take_plain`](Self::take_plain), with the offer of its payload. Gives the offer back if nothing
+    /// As [`take_plain`](Self::take_plain), with the rts of its payload. Gives the rts back if nothing
     /// has happened.
-    fn take_plain_offer(&mut self, header: &[u8], offer: Offer) -> Option<Offer> {
-        let bytes = offer.bytes;
-        let Some((plain, number)) = self.match_plain(header, bytes) else { return Some(offer) };
+    fn take_plain_rts(&mut self, header: &[u8], rts: Rts) -> Option<Rts> {
+        let bytes = rts.bytes;
+        let Some((plain, number)) = self.match_plain(header, bytes) else { return Some(rts) };
         if let Some(incoming) = self.receives.get_mut(number) {
             incoming.fetch_one(bytes);
         }
-        self.jobs.push_back(Job::Fetch { number, part: 0, offer });
+        self.deferred.push_back(Deferred::Fetch { number, part: 0, rts });
         self.count_plain(plain, bytes);
         None
     }
@@ -181,15 +181,19 @@ impl Inbox {
         let flow = self.flows.get_mut(from.index())?;
         let is_next = plain.serial == flow.taken_count as u16 && from != self.own && !self.is_closed;
         // What has overtaken a message has been heard: none of them waits where none was overtaken.
-        if !is_next || flow.overtaken > 0 || !flow.hear(0, plain.consumed) || !self.withdrawn.is_empty() {
+        if !is_next
+            || flow.overtaken > 0
+            || !flow.apply_credit(0, plain.consumed)
+            || !self.withdrawn.is_empty()
+        {
             return None;
         }
-        let first = self.lines.first(plain.tag)?;
+        let first = self.match_queues.first_posted(plain.tag)?;
         let incoming = self.receives.get_mut(first.number)?;
         let fits = incoming.signature == flow.taken_signature
             && incoming.parts.len() == 1
             && incoming.parts.first().is_some_and(|part| bytes <= part.len());
-        fits.then(|| (plain, first.leave()))
+        fits.then(|| (plain, first.take()))
     }
 
     /// A plain message of so many bytes was taken.
@@ -198,7 +202,7 @@ impl Inbox {
         if let Some(flow) = self.flows.get_mut(tag.source().index()) {
             flow.next_taken();
             if is_counted && flow.consume(cost(bytes)) {
-                self.jobs.push_back(Job::Tell(tag.source()));
+                self.deferred.push_back(Deferred::SendCredit(tag.source()));
             }
         }
         self.statistics.messages_received += 1;
@@ -206,16 +210,16 @@ impl Inbox {
     }
 
     /// A peer says what it has consumed.
-    pub(super) fn word(&mut self, bytes: &[u8]) {
-        let Some(word) = Word::decode(bytes) else {
-            return self.refuse(Rank(u32::MAX), format!("{} bytes that are no word", bytes.len()));
+    pub(super) fn credit_update(&mut self, bytes: &[u8]) {
+        let Some(update) = CreditUpdate::decode(bytes) else {
+            return self.refuse(Rank(u32::MAX), format!("{} bytes that are no credit update", bytes.len()));
         };
-        let is_right = match self.flows.get_mut(word.from.index()) {
-            Some(flow) if word.from != self.own => flow.hear_word(&word),
+        let is_right = match self.flows.get_mut(update.from.index()) {
+            Some(flow) if update.from != self.own => flow.apply_update(&update),
             _ => false,
         };
         if !is_right {
-            self.refuse(word.from, MORE_THAN_SENT.into());
+            self.refuse(update.from, MORE_THAN_SENT.into());
         }
     }
 
@@ -239,18 +243,18 @@ impl Inbox {
     }
 
     #[inline]
-    pub(super) fn next_job(&mut self) -> Option<Job> {
-        self.jobs.pop_front()
+    pub(super) fn next_deferred(&mut self) -> Option<Deferred> {
+        self.deferred.pop_front()
     }
 
-    /// What is to be fetched, if that is the next job: receive, part and offer.
+    /// What is to be fetched, if that is the next work: receive, part and rts.
     #[inline]
-    pub(super) fn next_fetch(&mut self) -> Option<(u64, usize, Offer)> {
-        if !matches!(self.jobs.front(), Some(Job::Fetch { .. })) {
+    pub(super) fn next_fetch(&mut self) -> Option<(u64, usize, Rts)> {
+        if !matches!(self.deferred.front(), Some(Deferred::Fetch { .. })) {
             return None;
         }
-        match self.jobs.pop_front() {
-            Some(Job::Fetch { number, part, offer }) => Some((number, part, offer)),
+        match self.deferred.pop_front() {
+            Some(Deferred::Fetch { number, part, rts }) => Some((number, part, rts)),
             _ => None,
         }
     }
@@ -271,9 +275,9 @@ impl Inbox {
     ) -> Posted<u64, Finished> {
         let tag = envelope.tag;
         let number = self.receives.insert(Incoming::new(from, envelope, parts, posted_in));
-        match self.lines.take_early(tag) {
-            None => self.lines.wait(tag, number),
-            Some(Early { header, inline, payload, serial }) => {
+        match self.match_queues.take_unexpected(tag) {
+            None => self.match_queues.post(tag, number),
+            Some(Unexpected { header, inline, payload, serial }) => {
                 payload.with(|payload| self.deliver(number, &header, &inline, payload, serial));
                 if let Some(finished) = self.take_ended(number) {
                     return Posted::Done(finished);
@@ -293,11 +297,11 @@ impl Inbox {
     pub(super) fn cancel(&mut self, number: u64) {
         if let Some(incoming) = self.receives.get_mut(number).filter(|incoming| incoming.is_waiting()) {
             incoming.end(Error::Canceled);
-            self.lines.leave(incoming.tag, number);
+            self.match_queues.cancel(incoming.tag, number);
         }
     }
 
-    /// A sender wants a message back: it is discarded if no receive has it. Says whether jobs follow.
+    /// A sender wants a message back: it is discarded if no receive has it. Says whether deferred follow.
     pub(super) fn withdraw(&mut self, message: Withdrawal) -> bool {
         let Some(flow) = self.flows.get(message.tag.source().index()) else { return false };
         if message.serial.wrapping_sub(flow.taken_count) as i32 >= 0 {
@@ -307,10 +311,12 @@ impl Inbox {
             self.withdrawn.push_back(message);
             return false;
         }
-        let Some(early) = self.lines.take_meant(message.tag, |early| early.serial == message.serial) else {
+        let Some(found) =
+            self.match_queues.take_unexpected_if(message.tag, |found| found.serial == message.serial)
+        else {
             return false;
         };
-        early.payload.with(|payload| self.discard(&early.header, payload, early.serial));
+        found.payload.with(|payload| self.discard(&found.header, payload, found.serial));
         true
     }
 
@@ -318,10 +324,10 @@ impl Inbox {
     pub(super) fn close(&mut self, error: &Error) {
         self.is_closed = true;
         self.violation = None;
-        self.lines.clear();
-        self.jobs.clear();
+        self.match_queues.clear();
+        self.deferred.clear();
         self.ahead.clear();
-        self.pieces.clear();
+        self.fragments.clear();
         self.awaited.clear();
         for incoming in self.receives.iter_mut() {
             incoming.expect_no_more();
@@ -344,7 +350,7 @@ impl Inbox {
     /// Whether no receive is posted, and nothing is to be done.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.receives.is_empty() && self.jobs.is_empty()
+        self.receives.is_empty() && self.deferred.is_empty()
     }
 
     pub(super) fn is_peer(&self, rank: Rank) -> bool {
@@ -366,14 +372,14 @@ impl Inbox {
         if !self.withdrawn.is_empty() && self.is_withdrawn(header.tag, serial) {
             return self.discard(header, payload, serial);
         }
-        match self.lines.take_waiting(header.tag) {
+        match self.match_queues.take_posted(header.tag) {
             Some(number) => self.deliver(number, header, inline, payload, serial),
             None => {
                 // A copy: the parts in the header are only there during the handler.
                 count_copy(&mut self.statistics, inline.len());
                 let payload = payload.keep(&mut self.statistics);
                 let (header, inline) = (header.clone(), inline.into());
-                self.lines.keep(header.tag, Early { header, inline, payload, serial });
+                self.match_queues.keep_unexpected(header.tag, Unexpected { header, inline, payload, serial });
             }
         }
     }
@@ -410,11 +416,11 @@ impl Inbox {
             return self.discard(header, payload, serial);
         }
         match payload {
-            Payload::Here(bytes) if !header.is_spread => {
+            Payload::Eager(bytes) if !header.is_fragmented => {
                 incoming.unpack(header, bytes, &mut self.statistics);
                 self.consume(header.tag.source(), header.is_counted, bytes.len());
             }
-            payload => self.deliver_spread(number, header, inline, payload, serial),
+            payload => self.deliver_fragmented(number, header, inline, payload, serial),
         }
     }
 
@@ -422,11 +428,11 @@ impl Inbox {
     #[inline]
     pub(super) fn consume(&mut self, from: Rank, is_counted: bool, bytes: usize) {
         if is_counted && self.flows.get_mut(from.index()).is_some_and(|flow| flow.consume(cost(bytes))) {
-            self.jobs.push_back(Job::Tell(from));
+            self.deferred.push_back(Deferred::SendCredit(from));
         }
     }
 
-    /// What has come is no message of ours. Its offer, if any, ends with the worker.
+    /// What has come is no message of ours. Its rts, if any, ends with the worker.
     pub(super) fn refuse(&mut self, rank: Rank, what: String) {
         // A message that does not even name a peer: any rank may have sent it.
         let rank = if self.is_peer(rank) { rank } else { Rank(u32::from(self.own == Rank(0))) };

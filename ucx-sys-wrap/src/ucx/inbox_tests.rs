@@ -4,11 +4,11 @@ use std::ptr::NonNull;
 
 use proptest::prelude::*;
 
-use super::flow::{CREDIT_BYTES, Word};
-use super::header::{Header, MAX_HEADER_BYTES, PieceHeader, Plain};
-use super::inbox::{Inbox, Job};
+use super::flow::{CREDIT_BYTES, CreditUpdate};
+use super::header::{FragmentHeader, Header, MAX_HEADER_BYTES, Plain};
+use super::inbox::{Deferred, Inbox};
 use super::notice::Withdrawal;
-use super::payload::{Offer, Payload};
+use super::payload::{Payload, Rts};
 use crate::buffer::testing::{lend_to_receive, lent_to_send};
 use crate::transport::{Posted, RecvParts};
 use crate::{Envelope, Error, Mark, Rank, Signature, Tag};
@@ -35,7 +35,7 @@ fn header(round: u32, serial: u16, buffers: &[Vec<u8>], packed_bytes: usize) -> 
 }
 
 fn send(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
-    inbox.message(&header(round, serial, &[bytes.to_vec()], 0), Payload::Here(bytes));
+    inbox.message(&header(round, serial, &[bytes.to_vec()], 0), Payload::Eager(bytes));
 }
 
 /// Posts a receive into `place`, which the caller keeps until the receive has ended.
@@ -49,12 +49,12 @@ fn post(inbox: &mut Inbox, round: u32, place: &mut [u8]) -> Result<u64, crate::R
     }
 }
 
-fn offer(bytes: usize) -> Payload<'static> {
-    Payload::Offered(Offer { pointer: NonNull::dangling(), bytes })
+fn rts(bytes: usize) -> Payload<'static> {
+    Payload::Rendezvous(Rts { pointer: NonNull::dangling(), bytes })
 }
 
 #[test]
-fn messages_that_overtake_others_wait_for_them() {
+fn messages_that_overtake_others_are_delivered_in_order() {
     let mut inbox = Inbox::new(OWN, 2);
     let mut places = [[0u8; 1]; 4];
     let [first, places @ ..] = &mut places;
@@ -73,7 +73,7 @@ fn messages_that_overtake_others_wait_for_them() {
 }
 
 #[test]
-fn many_messages_that_overtake_one_need_no_stack() {
+fn many_messages_out_of_order_need_no_stack() {
     let take_all = || {
         let mut inbox = Inbox::new(OWN, 2);
         for serial in (1..=6000).chain([0]) {
@@ -90,21 +90,21 @@ fn many_messages_that_overtake_one_need_no_stack() {
 }
 
 /// Sends a message of one byte, its number, which says that so many blocks were consumed.
-fn send_telling(inbox: &mut Inbox, serial: u16, consumed: u8) {
+fn send_reporting(inbox: &mut Inbox, serial: u16, consumed: u8) {
     let buffers = [vec![serial as u8]];
     let parts = lent_to_send(&buffers);
     let mut header = Header::new(&envelope(7), &parts, 0).unwrap();
     (header.serial, header.consumed) = (serial, consumed);
     let mut room = [0; MAX_HEADER_BYTES];
     let length = header.encode(&parts, &mut room);
-    inbox.message(&room[..length], Payload::Here(&buffers[0]));
+    inbox.message(&room[..length], Payload::Eager(&buffers[0]));
 }
 
 /// Spends all credit and has the peer say, after so many messages, that all was consumed.
-fn spend_and_hear(inbox: &mut Inbox, blocks: u64, sent_count: u32) {
+fn spend_and_update(inbox: &mut Inbox, blocks: u64, sent_count: u32) {
     for consumed in 1..=blocks {
         assert!(inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64));
-        inbox.word(&Word { from: PEER, sent_count, consumed }.encode());
+        inbox.credit_update(&CreditUpdate { from: PEER, sent_count, consumed }.encode());
     }
 }
 
@@ -119,56 +119,56 @@ fn assert_all_arrive(inbox: &mut Inbox, count: u8) {
 
 /// What it says is old news by the time that it is taken.
 #[test]
-fn a_message_that_overtook_another_says_only_once_what_was_consumed() {
+fn a_message_that_overtakes_another_reports_credit_once() {
     let mut inbox = Inbox::new(OWN, 2);
     send(&mut inbox, 7, 1, &[1]);
-    spend_and_hear(&mut inbox, 150, 2);
-    send_telling(&mut inbox, 0, 150);
+    spend_and_update(&mut inbox, 150, 2);
+    send_reporting(&mut inbox, 0, 150);
     assert_all_arrive(&mut inbox, 2);
 }
 
 #[test]
-fn a_message_that_words_have_overtaken_says_nothing_new() {
+fn an_update_outdates_the_messages_it_overtakes() {
     for blocks in [1, 127, 128, 150, 200, 1000] {
         let mut inbox = Inbox::new(OWN, 2);
-        spend_and_hear(&mut inbox, blocks, 2);
-        send_telling(&mut inbox, 1, 0);
-        send_telling(&mut inbox, 0, 0);
+        spend_and_update(&mut inbox, blocks, 2);
+        send_reporting(&mut inbox, 1, 0);
+        send_reporting(&mut inbox, 0, 0);
         assert_all_arrive(&mut inbox, 2);
         let spent = (0..100).take_while(|_| inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64)).count();
         assert_eq!(spent, 64, "after {blocks} blocks");
         // The next one was sent after them.
-        send_telling(&mut inbox, 2, (blocks + 65) as u8);
+        send_reporting(&mut inbox, 2, (blocks + 65) as u8);
         assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))), "after {blocks} blocks");
     }
 }
 
 #[test]
-fn a_message_that_others_have_overtaken_says_nothing_new() {
+fn a_message_outdates_those_it_overtakes() {
     let mut inbox = Inbox::new(OWN, 2);
     for serial in 2..=5 {
         let blocks = 60 * u64::from(serial - 1);
         (0..60).for_each(|_| assert!(inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64)));
-        send_telling(&mut inbox, serial, blocks as u8);
+        send_reporting(&mut inbox, serial, blocks as u8);
     }
-    send_telling(&mut inbox, 1, 0);
-    send_telling(&mut inbox, 0, 0);
+    send_reporting(&mut inbox, 1, 0);
+    send_reporting(&mut inbox, 0, 0);
     assert_all_arrive(&mut inbox, 6);
     let spent = (0..100).take_while(|_| inbox.flow(PEER).unwrap().spend(CREDIT_BYTES / 64)).count();
     assert_eq!(spent, 64);
 }
 
 #[test]
-fn what_is_no_word_is_refused() {
-    let word = Word { from: PEER, sent_count: 0, consumed: 0 }.encode();
+fn other_bytes_than_a_credit_update_are_refused() {
+    let update = CreditUpdate { from: PEER, sent_count: 0, consumed: 0 }.encode();
     let others =
-        [OWN, Rank(2), Rank(u32::MAX)].map(|from| Word { from, sent_count: 0, consumed: 0 }.encode());
-    let wrong = [&word[..15], &[], &others[0], &others[1], &others[2]];
+        [OWN, Rank(2), Rank(u32::MAX)].map(|from| CreditUpdate { from, sent_count: 0, consumed: 0 }.encode());
+    let wrong = [&update[..15], &[], &others[0], &others[1], &others[2]];
     for bytes in wrong {
         let mut inbox = Inbox::new(OWN, 2);
-        inbox.word(&word);
+        inbox.credit_update(&update);
         assert!(inbox.violation.is_none());
-        inbox.word(bytes);
+        inbox.credit_update(bytes);
         assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))), "{bytes:?}");
     }
 }
@@ -176,7 +176,7 @@ fn what_is_no_word_is_refused() {
 /// A message like `send`'s that does not say its signature.
 fn send_unsigned(inbox: &mut Inbox, round: u32, serial: u16, bytes: &[u8]) {
     let plain = Plain { tag: tag(round), is_counted: true, consumed: 0, serial };
-    inbox.message(&plain.encode(), Payload::Here(bytes));
+    inbox.message(&plain.encode(), Payload::Eager(bytes));
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
     let mut inbox = Inbox::new(OWN, 2);
     let mut places = vec![[0u8; 5]; messages.len()];
     let mut told = Vec::new();
-    for (serial, ((bytes, is_offered, is_early), place)) in (0..).zip(messages.iter().zip(&mut places)) {
+    for (serial, ((bytes, is_rendezvous, is_early), place)) in (0..).zip(messages.iter().zip(&mut places)) {
         let (content, mut number) = (vec![serial as u8 + 1; *bytes], None);
         let mut ended = None;
         let mut receive = |inbox: &mut Inbox| match post(inbox, 7, place) {
@@ -241,7 +241,7 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         if !is_early {
             receive(&mut inbox);
         }
-        let payload = if *is_offered { offer(*bytes) } else { Payload::Here(&content) };
+        let payload = if *is_rendezvous { rts(*bytes) } else { Payload::Eager(&content) };
         match is_plain && serial > 0 {
             true => {
                 let plain = Plain { tag: tag(7), is_counted: false, consumed: 0, serial };
@@ -255,13 +255,13 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         let ended =
             ended.or_else(|| Some(inbox.take_ended(number?)?.1.result.map(|arrival| arrival.lengths[0])));
         told.push(format!("{ended:?}"));
-        while let Some(job) = inbox.next_job() {
-            told.push(match job {
-                Job::Fetch { number: found, part, offer } => {
-                    format!("{} {part} {}", Some(found) == number, offer.bytes)
+        while let Some(work) = inbox.next_deferred() {
+            told.push(match work {
+                Deferred::Fetch { number: found, part, rts } => {
+                    format!("{} {part} {}", Some(found) == number, rts.bytes)
                 }
-                Job::Release(offer) => format!("release {}", offer.bytes),
-                Job::Tell(rank) => format!("tell {rank}"),
+                Deferred::Release(rts) => format!("release {}", rts.bytes),
+                Deferred::SendCredit(rank) => format!("tell {rank}"),
             });
         }
     }
@@ -275,7 +275,7 @@ fn a_plain_message_is_taken_as_any_other() {
     let cases = [(0, false), (1, false), (5, false), (6, false), (1, true), (5, true), (6, true)];
     let both = cases
         .iter()
-        .flat_map(|&(bytes, is_offered)| [false, true].map(|is_early| (bytes, is_offered, is_early)));
+        .flat_map(|&(bytes, is_rendezvous)| [false, true].map(|is_early| (bytes, is_rendezvous, is_early)));
     let messages: Vec<_> = [(1, false, false)].into_iter().chain(both).collect();
     assert_eq!(outcomes(&messages, true), outcomes(&messages, false));
     let fetched = outcomes(&[(1, false, false), (5, true, false)], true).0;
@@ -291,41 +291,43 @@ fn a_message_that_comes_twice_is_a_violation() {
 }
 
 #[test]
-fn offers_are_fetched_for_who_wants_them_and_released_otherwise() {
+fn rts_are_fetched_for_a_receive_and_released_without_one() {
     let mut inbox = Inbox::new(OWN, 2);
     let large = vec![0u8; 100_000];
     for serial in 0..2 {
-        inbox.message(&header(5, serial, std::slice::from_ref(&large), 0), offer(large.len()));
+        inbox.message(&header(5, serial, std::slice::from_ref(&large), 0), rts(large.len()));
     }
-    assert!(inbox.next_job().is_none());
+    assert!(inbox.next_deferred().is_none());
     let mut place = vec![0u8; large.len()];
     let number = post(&mut inbox, 5, &mut place).unwrap();
-    assert!(matches!(inbox.next_job(), Some(Job::Fetch { number: found, part: 0, offer })
-        if found == number && offer.bytes == 100_000));
+    assert!(matches!(inbox.next_deferred(), Some(Deferred::Fetch { number: found, part: 0, rts })
+        if found == number && rts.bytes == 100_000));
     let mut short = [0u8; 10];
     assert!(matches!(
         post(&mut inbox, 5, &mut short),
         Err(Err(Error::TooLong { sent: 100_000, capacity: 10, .. }))
     ));
-    assert!(matches!(inbox.next_job(), Some(Job::Release(_))));
+    assert!(matches!(inbox.next_deferred(), Some(Deferred::Release(_))));
 }
 
 #[test]
 fn a_withdrawn_message_is_found_before_and_after_it_comes() {
     let mut inbox = Inbox::new(OWN, 2);
     let parts = [vec![0u8; 100_000], vec![0u8; 200_000]];
-    let piece = |serial| PieceHeader { from: PEER, serial, part: 1, is_counted: false }.encode();
+    let fragment = |serial| FragmentHeader { from: PEER, serial, part: 1, is_counted: false }.encode();
     let released = |inbox: &mut Inbox| {
-        std::iter::from_fn(|| inbox.next_job()).filter(|job| matches!(job, Job::Release(_))).count()
+        std::iter::from_fn(|| inbox.next_deferred())
+            .filter(|work| matches!(work, Deferred::Release(_)))
+            .count()
     };
-    inbox.message(&header(5, 0, &parts, 4096), offer(100_000));
-    inbox.piece(&piece(0), offer(200_000));
+    inbox.message(&header(5, 0, &parts, 4096), rts(100_000));
+    inbox.fragment(&fragment(0), rts(200_000));
     assert!(inbox.withdraw(Withdrawal { tag: tag(5), serial: 0 }));
     assert_eq!(released(&mut inbox), 2);
     assert!(!inbox.withdraw(Withdrawal { tag: tag(5), serial: 1 }), "it has not come");
-    inbox.message(&header(5, 1, &parts, 4096), offer(100_000));
+    inbox.message(&header(5, 1, &parts, 4096), rts(100_000));
     assert_eq!(released(&mut inbox), 1);
-    inbox.piece(&piece(1), offer(200_000));
+    inbox.fragment(&fragment(1), rts(200_000));
     assert_eq!(released(&mut inbox), 1);
     assert!(!inbox.withdraw(Withdrawal { tag: tag(5), serial: 1 }), "it is gone");
     // The next one is not mistaken for it.
@@ -337,7 +339,7 @@ fn a_withdrawn_message_is_found_before_and_after_it_comes() {
 }
 
 #[test]
-fn pieces_that_are_longer_than_announced_are_refused() {
+fn fragments_that_are_longer_than_announced_are_refused() {
     let mut inbox = Inbox::new(OWN, 2);
     let parts = [vec![0u8; 5000], vec![0u8; 6000]];
     let (mut left, mut right) = (vec![0u8; 5000], vec![0u8; 6000]);
@@ -345,9 +347,9 @@ fn pieces_that_are_longer_than_announced_are_refused() {
     let mut raw = crate::buffer::Buffer::into_raw((&mut left[..], &mut right[..]));
     lend_to_receive::<(&mut [u8], &mut [u8])>(&mut raw, &mut places);
     assert!(matches!(inbox.post(PEER, &envelope(5), places, 0), Posted::Pending(_)));
-    inbox.message(&header(5, 0, &parts, 4096), Payload::Here(&parts[0]));
-    inbox.piece(&PieceHeader { from: PEER, serial: 0, part: 1, is_counted: false }.encode(), offer(6001));
-    assert!(inbox.next_job().is_none());
+    inbox.message(&header(5, 0, &parts, 4096), Payload::Eager(&parts[0]));
+    inbox.fragment(&FragmentHeader { from: PEER, serial: 0, part: 1, is_counted: false }.encode(), rts(6001));
+    assert!(inbox.next_deferred().is_none());
     assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))));
 }
 
@@ -358,12 +360,12 @@ fn what_is_kept_is_counted_as_copied() {
     let mut inbox = Inbox::new(OWN, 2);
     let parts = [vec![1u8; 16], vec![2u8; 3000], vec![3u8; 2000]];
     let copied = |inbox: &Inbox| (inbox.statistics.copies, inbox.statistics.bytes_copied);
-    inbox.piece(
-        &PieceHeader { from: PEER, serial: 1, part: 2, is_counted: false }.encode(),
-        Payload::Here(&parts[2]),
+    inbox.fragment(
+        &FragmentHeader { from: PEER, serial: 1, part: 2, is_counted: false }.encode(),
+        Payload::Eager(&parts[2]),
     );
     assert_eq!(copied(&inbox), (1, 2000));
-    inbox.message(&header(5, 1, &parts, 4096), Payload::Here(&parts[1]));
+    inbox.message(&header(5, 1, &parts, 4096), Payload::Eager(&parts[1]));
     assert_eq!(copied(&inbox), (3, 5016), "overtook another message");
     send(&mut inbox, 6, 0, &[]);
     assert_eq!(copied(&inbox), (5, 8032), "is its sender's next");
@@ -390,7 +392,7 @@ proptest! {
         let mut inbox = Inbox::new(OWN, 2);
         let mut place = [0u8; 100];
         let number = post(&mut inbox, 5, &mut place).unwrap();
-        for (kind, mut bytes, payload_bytes, is_offered, is_ours) in messages {
+        for (kind, mut bytes, payload_bytes, is_rendezvous, is_ours) in messages {
             if is_ours && bytes.len() >= 28 {
                 let ours = header(5, 0, &[], 0);
                 bytes[..24].copy_from_slice(&ours[..24]);
@@ -398,19 +400,19 @@ proptest! {
                 bytes[25..28].fill(0);
             }
             let here = vec![7; payload_bytes];
-            let payload = if is_offered { offer(payload_bytes) } else { Payload::Here(&here) };
+            let payload = if is_rendezvous { rts(payload_bytes) } else { Payload::Eager(&here) };
             match kind {
                 0 | 1 => inbox.message(&bytes, payload),
-                2 => inbox.piece(&bytes, payload),
+                2 => inbox.fragment(&bytes, payload),
                 _ => {
                     let (from, consumed) = (Rank(payload_bytes as u32 % 3), bytes.len() as u64);
-                    inbox.word(&Word { from, sent_count: 0, consumed }.encode());
+                    inbox.credit_update(&CreditUpdate { from, sent_count: 0, consumed }.encode());
                 }
             }
         }
-        while let Some(job) = inbox.next_job() {
-            if let Job::Fetch { number: found, part, offer } = job {
-                prop_assert!(found == number && part == 0 && offer.bytes <= 100);
+        while let Some(work) = inbox.next_deferred() {
+            if let Deferred::Fetch { number: found, part, rts } = work {
+                prop_assert!(found == number && part == 0 && rts.bytes <= 100);
             }
         }
     }

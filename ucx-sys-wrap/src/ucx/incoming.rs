@@ -2,14 +2,14 @@
 
 use arrayvec::ArrayVec;
 
-use super::flight::Flight;
 use super::header::{Header, INLINE_BYTES};
+use super::ucp_request::UcpRequest;
 use crate::transport::{RecvParts, Statistics};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 /// A receive that is not tested yet.
 ///
-/// Invariants: `parts` stay here until the flights of `Stage::Fetching` are reaped.
+/// Invariants: `parts` stay here until the requests of `Stage::Fetching` are reaped.
 pub(super) struct Incoming {
     from: Rank,
     pub(super) tag: Tag,
@@ -32,14 +32,14 @@ enum Stage {
 struct Fetch {
     arrival: Arrival,
     /// What UCX writes to the parts, each with the bytes that are expected.
-    flights: Landing,
+    requests: Fetches,
     /// Parts that UCX has not been asked for yet.
     missing: usize,
     is_fetched: bool,
 }
 
-/// Flights, each with the bytes that are expected.
-pub(super) type Landing = ArrayVec<(Flight, usize), MAX_PARTS>;
+/// UcpRequests, each with the bytes that are expected.
+pub(super) type Fetches = ArrayVec<(UcpRequest, usize), MAX_PARTS>;
 
 /// How a receive ended.
 pub(super) struct Ended {
@@ -59,7 +59,7 @@ impl Incoming {
         Self { from, tag, signature, parts, stage: Stage::Waiting, posted_in }
     }
 
-    /// Takes the payload of a message that is not spread, which ends the receive. The message was checked.
+    /// Takes the payload of a message that is not fragmented, which ends the receive. The message was checked.
     #[inline]
     pub(super) fn unpack(&mut self, header: &Header, mut payload: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, payload.len());
@@ -86,7 +86,7 @@ impl Incoming {
         self.fetch(plain(bytes), 1, true);
     }
 
-    /// Takes the parts that travelled in the header of a spread message. The message was checked.
+    /// Takes the parts that travelled in the header of a fragmented message. The message was checked.
     pub(super) fn unpack_inline(&mut self, header: &Header, mut inline: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, inline.len());
         let is_inline = |(_, length): &(_, &usize)| **length <= INLINE_BYTES;
@@ -114,19 +114,19 @@ impl Incoming {
         match missing {
             0 => self.ended(Ok(arrival), is_fetched),
             _ => {
-                self.stage = Stage::Fetching(Fetch { arrival, flights: Landing::new(), missing, is_fetched })
+                self.stage = Stage::Fetching(Fetch { arrival, requests: Fetches::new(), missing, is_fetched })
             }
         }
     }
 
     /// One of the missing parts is there, or UCX brings it now.
-    pub(super) fn comes(&mut self, by: Option<(Flight, usize)>) {
+    pub(super) fn comes(&mut self, by: Option<(UcpRequest, usize)>) {
         let Stage::Fetching(fetch) = &mut self.stage else { return };
         fetch.missing = fetch.missing.saturating_sub(1);
         fetch.is_fetched |= by.is_some();
-        if let Some(flight) = by {
-            fetch.flights.push(flight);
-        } else if fetch.missing == 0 && fetch.flights.is_empty() {
+        if let Some(request) = by {
+            fetch.requests.push(request);
+        } else if fetch.missing == 0 && fetch.requests.is_empty() {
             let (arrival, is_fetched) = (fetch.arrival.clone(), fetch.is_fetched);
             self.ended(Ok(arrival), is_fetched);
         }
@@ -140,28 +140,28 @@ impl Incoming {
         }
     }
 
-    /// The flights, once all have landed; they must then be reaped, and [`landed`](Self::landed) called.
-    pub(super) fn landing(&mut self) -> Option<Landing> {
+    /// The requests, once all have landed; they must then be reaped, and [`complete`](Self::complete) called.
+    pub(super) fn completed_fetches(&mut self) -> Option<Fetches> {
         match &mut self.stage {
             Stage::Fetching(fetch)
-                if fetch.missing == 0 && fetch.flights.iter().all(|(flight, _)| flight.is_over()) =>
+                if fetch.missing == 0 && fetch.requests.iter().all(|(request, _)| request.is_over()) =>
             {
-                Some(std::mem::take(&mut fetch.flights))
+                Some(std::mem::take(&mut fetch.requests))
             }
             _ => None,
         }
     }
 
-    /// The flights, landed or not, when UCX is torn down.
-    pub(super) fn take_flights(&mut self) -> Option<Landing> {
+    /// The requests, landed or not, when UCX is torn down.
+    pub(super) fn take_fetches(&mut self) -> Option<Fetches> {
         match &mut self.stage {
-            Stage::Fetching(fetch) => Some(std::mem::take(&mut fetch.flights)),
+            Stage::Fetching(fetch) => Some(std::mem::take(&mut fetch.requests)),
             _ => None,
         }
     }
 
     /// All parts are there, or `error` has come of one.
-    pub(super) fn landed(&mut self, error: Option<Error>) {
+    pub(super) fn complete(&mut self, error: Option<Error>) {
         let Stage::Fetching(fetch) = &self.stage else { return };
         let (arrival, is_fetched) = (fetch.arrival.clone(), fetch.is_fetched);
         self.ended(error.map_or(Ok(arrival), Err), is_fetched);
@@ -198,7 +198,7 @@ impl Incoming {
         match &self.stage {
             Stage::Waiting => false,
             Stage::Fetching(fetch) => {
-                fetch.missing == 0 && fetch.flights.iter().all(|(flight, _)| flight.is_over())
+                fetch.missing == 0 && fetch.requests.iter().all(|(request, _)| request.is_over())
             }
             Stage::Plain(_) | Stage::Ended(_) => true,
         }

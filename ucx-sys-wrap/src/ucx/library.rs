@@ -36,12 +36,12 @@ pub fn available() -> Result<Report, String> {
 const LOG_LEVEL: &CStr = c"LOG_LEVEL";
 
 /// While this lives, UCX says errors alone, unless its users have set what it says.
-pub(super) struct Quiet {
+pub(super) struct QuietLog {
     ucp: &'static Ucp,
     before: Option<&'static CStr>,
 }
 
-impl Quiet {
+impl QuietLog {
     pub(super) fn begin(ucp: &'static Ucp) -> Self {
         static BEFORE: OnceLock<Option<CString>> = OnceLock::new();
         // Asked once: when two are torn down at a time, the second would find what the first has set.
@@ -53,7 +53,7 @@ impl Quiet {
     }
 }
 
-impl Drop for Quiet {
+impl Drop for QuietLog {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             self.ucp.set_global(LOG_LEVEL, before);

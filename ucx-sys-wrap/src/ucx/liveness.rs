@@ -27,31 +27,31 @@ use rustix::net::{Shutdown, shutdown};
 use slab::Slab;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::control::{Connection, End, Heard, connect};
+use super::control::{Connection, End, Received, connect};
+use super::failure_flag::{Closed, Token};
 use super::notice::{Notice, Withdrawal, decode, encode};
 use super::peer_process::{Process, forget};
-use super::word::{Closed, Token};
 use crate::bootstrap::Ports;
 use crate::process::PeerProcess;
 use crate::told::later;
 use crate::{Error, Failure, Rank, Result};
 
 /// How long a failing rank tries to reach peers whose kernels do not answer at once.
-const TELL_PATIENCE: Duration = Duration::from_millis(100);
+const NOTIFY_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How long a listener is not looked at that the system has no descriptors for.
-const DEAF: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connections that are kept besides two for each peer: strangers', until they make room.
-const STRANGERS: usize = 64;
+const MAX_UNPROVEN: usize = 64;
 
 /// Connections that the kernel keeps for a listener: a rank that only computes takes none, and may be watched
 /// by many.
 const BACKLOG: i32 = 4096;
 
 /// Connections that are taken in one look, and when the last word is said.
-const TAKEN_AT_ONCE: usize = 64;
-const TAKEN_AT_LAST: usize = BACKLOG as usize;
+const ACCEPTED_PER_POLL: usize = 64;
+const ACCEPTED_AT_END: usize = BACKLOG as usize;
 
 const LISTENER: u64 = u64::MAX;
 const ACCEPTED: u64 = 1 << 32;
@@ -59,7 +59,7 @@ const PROCESS: u64 = 1 << 63;
 
 /// What is heard about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum PeerEvent {
     /// A rank reports why its transport is closed.
     Failed(Failure),
     /// The peer's process has ended without a word.
@@ -77,11 +77,11 @@ pub(super) struct Liveness {
     accepted_ever: u64,
     epoll: OwnedFd,
     /// Until when the listener is not looked at.
-    deaf_until: Option<Instant>,
+    paused_until: Option<Instant>,
     /// What whoever asks is answered.
     answer: Option<Closed>,
     /// What could not be said at once.
-    unsaid: Vec<(Rank, Withdrawal)>,
+    unsent: Vec<(Rank, Withdrawal)>,
     /// What peers want back and nobody has taken note of.
     pub(super) withdrawn: Vec<Withdrawal>,
 }
@@ -91,7 +91,7 @@ struct Peer {
     token: Token,
     watch: Option<Connection>,
     /// Whether a connection to it that was made has ended without a word.
-    has_hung_up: bool,
+    was_closed: bool,
     process: Process,
 }
 
@@ -113,8 +113,8 @@ impl Liveness {
         };
         let (listener, epoll) = make()
             .map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
-        let (peers, accepted, answer, deaf_until) = (Vec::new(), Slab::new(), None, None);
-        let (unsaid, withdrawn) = (Vec::new(), Vec::new());
+        let (peers, accepted, answer, paused_until) = (Vec::new(), Slab::new(), None, None);
+        let (unsent, withdrawn) = (Vec::new(), Vec::new());
         Ok(Self {
             listener,
             token,
@@ -122,9 +122,9 @@ impl Liveness {
             accepted,
             accepted_ever: 0,
             epoll,
-            deaf_until,
+            paused_until,
             answer,
-            unsaid,
+            unsent,
             withdrawn,
         })
     }
@@ -140,7 +140,7 @@ impl Liveness {
             address,
             token,
             watch: None,
-            has_hung_up: false,
+            was_closed: false,
             process: Process::Unknown,
         };
         self.peers.push(peer.map(made));
@@ -165,21 +165,21 @@ impl Liveness {
         self.peers.get(peer.index())?.as_ref().map(|peer| peer.token)
     }
 
-    /// Readable when [`look`](Self::look) would hear something.
+    /// Readable when [`look`](Self::poll) would hear something.
     pub(super) fn descriptor(&self) -> &OwnedFd {
         &self.epoll
     }
 
     /// Begins to watch a peer, unless it is watched. `Gone` when its kernel says at once that nobody listens,
     /// or its process is known to have ended.
-    pub(super) fn watch(&mut self, rank: Rank) -> Option<News> {
+    pub(super) fn watch(&mut self, rank: Rank) -> Option<PeerEvent> {
         let peer = self.peers.get_mut(rank.index())?.as_mut()?;
         if peer.watch.is_some() {
             return None;
         }
         peer.process.watch(PROCESS + u64::from(rank.0), &self.epoll);
         if matches!(peer.process, Process::Ended) {
-            return Some(News::Gone(rank));
+            return Some(PeerEvent::Gone(rank));
         }
         match connect(peer.address) {
             Ok(stream) => {
@@ -189,7 +189,7 @@ impl Liveness {
                 peer.watch = Some(Connection::new(stream));
                 None
             }
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Some(News::Gone(rank)),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Some(PeerEvent::Gone(rank)),
             Err(error) => {
                 later!(DEBUG, %rank, %error, "can't watch a peer now");
                 None
@@ -199,20 +199,20 @@ impl Liveness {
 
     /// Takes new connections and hears what there is. A cause that somebody names comes before what an end
     /// tells.
-    pub(super) fn look(&mut self) -> Option<News> {
-        self.say_unsaid();
-        match self.hear() {
+    pub(super) fn poll(&mut self) -> Option<PeerEvent> {
+        self.send_unsent();
+        match self.read_events() {
             // A rank tells its peers before it goes: what it told is here by now.
-            Some(end @ (News::Died(_) | News::Gone(_))) => match self.hear() {
-                Some(News::Failed(cause)) => Some(News::Failed(cause)),
+            Some(end @ (PeerEvent::Died(_) | PeerEvent::Gone(_))) => match self.read_events() {
+                Some(PeerEvent::Failed(cause)) => Some(PeerEvent::Failed(cause)),
                 _ => Some(end),
             },
             other => other,
         }
     }
 
-    fn hear(&mut self) -> Option<News> {
-        if self.deaf_until.is_some_and(|until| until <= Instant::now()) {
+    fn read_events(&mut self) -> Option<PeerEvent> {
+        if self.paused_until.is_some_and(|until| until <= Instant::now()) {
             self.listen(true);
         }
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
@@ -225,15 +225,15 @@ impl Liveness {
             }
         };
         let mut end = None;
-        for event in &events[..count] {
-            let heard = match event.data.u64() {
-                LISTENER => self.accept(TAKEN_AT_ONCE),
-                key if key >= PROCESS => self.hear_process(Rank((key - PROCESS) as u32)),
-                key if key >= ACCEPTED => self.hear_accepted((key - ACCEPTED) as usize),
-                rank => self.hear_watched(Rank(rank as u32)),
+        for ready in &events[..count] {
+            let event = match ready.data.u64() {
+                LISTENER => self.accept(ACCEPTED_PER_POLL),
+                key if key >= PROCESS => self.end_process(Rank((key - PROCESS) as u32)),
+                key if key >= ACCEPTED => self.read_accepted((key - ACCEPTED) as usize),
+                rank => self.read_watched(Rank(rank as u32)),
             };
-            match heard {
-                Some(News::Failed(cause)) => return Some(News::Failed(cause)),
+            match event {
+                Some(PeerEvent::Failed(cause)) => return Some(PeerEvent::Failed(cause)),
                 other => end = end.or(other),
             }
         }
@@ -241,7 +241,7 @@ impl Liveness {
     }
 
     /// Takes at most `most` connections.
-    fn accept(&mut self, most: usize) -> Option<News> {
+    fn accept(&mut self, most: usize) -> Option<PeerEvent> {
         let mut failed = None;
         for _ in 0..most {
             let stream = match self.listener.accept() {
@@ -267,14 +267,14 @@ impl Liveness {
             connection.number = self.accepted_ever;
             self.accepted_ever += 1;
             if let Some(answer) = self.answer {
-                connection.say(&encode(Notice::Closed(answer), &self.token));
+                connection.send(&encode(Notice::Closed(answer), &self.token));
             }
             let entry = self.accepted.vacant_entry();
             let key = entry.key();
             let data = EventData::new_u64(ACCEPTED + key as u64);
             if epoll::add(&self.epoll, &connection.stream, data, EventFlags::IN | EventFlags::RDHUP).is_ok() {
                 entry.insert(connection);
-                failed = failed.or(self.hear_accepted(key));
+                failed = failed.or(self.read_accepted(key));
             }
         }
         failed
@@ -283,7 +283,7 @@ impl Liveness {
     /// Looks at the listener, or does not for a while: what nobody has descriptors for stays there, and would
     /// be found at every look. Whoever has connected waits as for a rank that only computes.
     fn listen(&mut self, is_ready: bool) {
-        self.deaf_until = if is_ready { None } else { Some(Instant::now() + DEAF) };
+        self.paused_until = if is_ready { None } else { Some(Instant::now() + ACCEPT_PAUSE) };
         let events = if is_ready { EventFlags::IN } else { EventFlags::empty() };
         if let Err(error) = epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), events) {
             later!(ERROR, %error, "can't change how the control listener is watched");
@@ -292,7 +292,7 @@ impl Liveness {
 
     /// Closes the oldest connection that nobody has proven themselves on, if there are too many.
     fn make_room(&mut self) {
-        if self.accepted.len() < 2 * self.peers.len() + STRANGERS {
+        if self.accepted.len() < 2 * self.peers.len() + MAX_UNPROVEN {
             return;
         }
         let oldest =
@@ -304,18 +304,18 @@ impl Liveness {
 
     /// Hears a peer that has connected to this rank: it watches, or it has something to say. Who says
     /// anything else is a stranger, and not heard any longer.
-    fn hear_accepted(&mut self, key: usize) -> Option<News> {
+    fn read_accepted(&mut self, key: usize) -> Option<PeerEvent> {
         let world_size = self.peers.len() as u32;
         loop {
             let connection = self.accepted.get_mut(key)?;
-            let notice = match connection.hear() {
-                Heard::Nothing => return None,
-                Heard::Notice(bytes) => decode(&bytes, &self.token, world_size),
-                Heard::End(_) => None,
+            let notice = match connection.receive() {
+                Received::Nothing => return None,
+                Received::Notice(bytes) => decode(&bytes, &self.token, world_size),
+                Received::End(_) => None,
             };
             connection.is_proven = notice.is_some();
             match notice {
-                Some(Notice::Closed(Closed::Failed(cause))) => return Some(News::Failed(cause)),
+                Some(Notice::Closed(Closed::Failed(cause))) => return Some(PeerEvent::Failed(cause)),
                 Some(Notice::Withdrawn(message)) => self.withdrawn.push(message),
                 Some(Notice::Closed(Closed::No | Closed::Left)) => {}
                 None => {
@@ -333,7 +333,7 @@ impl Liveness {
     }
 
     /// Closes the connection to a peer. Says whether there was one.
-    fn leave(&mut self, rank: Rank) -> bool {
+    fn unwatch(&mut self, rank: Rank) -> bool {
         let watch = self.peers.get_mut(rank.index()).and_then(|peer| peer.as_mut()?.watch.take());
         if let Some(watch) = &watch {
             forget(&self.epoll, &watch.stream);
@@ -341,59 +341,61 @@ impl Liveness {
         watch.is_some()
     }
 
-    fn hear_watched(&mut self, rank: Rank) -> Option<News> {
+    fn read_watched(&mut self, rank: Rank) -> Option<PeerEvent> {
         let world_size = self.peers.len() as u32;
         let peer = self.peers.get_mut(rank.index())?.as_mut()?;
         let watch = peer.watch.as_mut()?;
-        let news = match watch.hear() {
-            Heard::Nothing => return None,
-            Heard::Notice(bytes) => match decode(&bytes, &peer.token, world_size) {
-                Some(Notice::Closed(Closed::Failed(cause))) => Some(News::Failed(cause)),
+        let event = match watch.receive() {
+            Received::Nothing => return None,
+            Received::Notice(bytes) => match decode(&bytes, &peer.token, world_size) {
+                Some(Notice::Closed(Closed::Failed(cause))) => Some(PeerEvent::Failed(cause)),
                 // Somebody else listens there now.
-                _ => Some(News::Gone(rank)),
+                _ => Some(PeerEvent::Gone(rank)),
             },
-            Heard::End(End::Closed) => return self.watch_again(rank),
-            Heard::End(End::Refused) if std::mem::take(&mut peer.has_hung_up) => Some(News::Died(rank)),
-            Heard::End(End::Refused) => Some(News::Gone(rank)),
+            Received::End(End::Closed) => return self.watch_again(rank),
+            Received::End(End::Refused) if std::mem::take(&mut peer.was_closed) => {
+                Some(PeerEvent::Died(rank))
+            }
+            Received::End(End::Refused) => Some(PeerEvent::Gone(rank)),
             // Who waits for the peer watches it again.
-            Heard::End(End::Unreachable) => None,
+            Received::End(End::Unreachable) => None,
         };
-        self.leave(rank);
-        news
+        self.unwatch(rank);
+        event
     }
 
     /// A connection has ended without a word: the peer is dead if nobody listens there any more.
-    fn watch_again(&mut self, rank: Rank) -> Option<News> {
-        self.leave(rank);
+    fn watch_again(&mut self, rank: Rank) -> Option<PeerEvent> {
+        self.unwatch(rank);
         let gone = self.watch(rank);
-        self.peers.get_mut(rank.index())?.as_mut()?.has_hung_up = gone.is_none();
-        gone.map(|_| News::Died(rank))
+        self.peers.get_mut(rank.index())?.as_mut()?.was_closed = gone.is_none();
+        gone.map(|_| PeerEvent::Died(rank))
     }
 
     /// A peer's process has ended. What it said before that is there.
-    fn hear_process(&mut self, rank: Rank) -> Option<News> {
+    fn end_process(&mut self, rank: Rank) -> Option<PeerEvent> {
         self.peers.get_mut(rank.index())?.as_mut()?.process.end(&self.epoll);
-        let said = self.hear_watched(rank);
-        let end = if self.leave(rank) { News::Died(rank) } else { News::Gone(rank) };
+        let said = self.read_watched(rank);
+        let end = if self.unwatch(rank) { PeerEvent::Died(rank) } else { PeerEvent::Gone(rank) };
         said.or(Some(end))
     }
 
     /// Tells a peer that this rank wants a message back: now, or with one of the next looks.
     pub(super) fn withdraw(&mut self, to: Rank, message: Withdrawal) {
-        self.unsaid.push((to, message));
-        self.say_unsaid();
+        self.unsent.push((to, message));
+        self.send_unsent();
     }
 
-    fn say_unsaid(&mut self) {
-        let unsaid = std::mem::take(&mut self.unsaid);
-        for (to, message) in unsaid {
+    fn send_unsent(&mut self) {
+        let unsent = std::mem::take(&mut self.unsent);
+        for (to, message) in unsent {
             if self.watch(to).is_some() {
                 continue;
             }
             if let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(to.index())
-                && !watch.say(&encode(Notice::Withdrawn(message), token))
+                && !watch.send(&encode(Notice::Withdrawn(message), token))
             {
-                self.unsaid.push((to, message));
+                self.unsent.push((to, message));
             }
         }
     }
@@ -403,34 +405,34 @@ impl Liveness {
         self.answer = Some(closed);
         let answer = encode(Notice::Closed(closed), &self.token);
         for (_, connection) in &mut self.accepted {
-            connection.say(&answer);
+            connection.send(&answer);
         }
-        self.accept(TAKEN_AT_LAST);
+        self.accept(ACCEPTED_AT_END);
     }
 
     /// Listens no longer, whoever else has the listener: a child of this process, which would seem to listen
     /// for ever.
-    pub(super) fn hang_up(&self) {
+    pub(super) fn stop_listening(&self) {
         if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
             later!(DEBUG, %error, "can't close the control listener");
         }
     }
 
     /// Tells every peer that this rank's transport is closed, for at most 100 ms.
-    pub(super) fn tell_all(&mut self, closed: Closed) {
+    pub(super) fn notify_all(&mut self, closed: Closed) {
         self.answer(closed);
         let start = Instant::now();
-        let mut untold: Vec<Rank> = Rank::all(self.peers.len() as u32).collect();
-        untold.retain(|rank| self.watch(*rank).is_none());
+        let mut unnotified: Vec<Rank> = Rank::all(self.peers.len() as u32).collect();
+        unnotified.retain(|rank| self.watch(*rank).is_none());
         loop {
-            untold.retain(|rank| {
+            unnotified.retain(|rank| {
                 let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(rank.index())
                 else {
                     return false;
                 };
-                !watch.say(&encode(Notice::Closed(closed), token))
+                !watch.send(&encode(Notice::Closed(closed), token))
             });
-            if untold.is_empty() || start.elapsed() > TELL_PATIENCE {
+            if unnotified.is_empty() || start.elapsed() > NOTIFY_PATIENCE {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -26,25 +26,25 @@ fn pair() -> [Liveness; 2] {
 }
 
 /// What is heard, once something is.
-fn heard(rank: &mut Liveness) -> News {
+fn wait_for_event(rank: &mut Liveness) -> PeerEvent {
     let start = Instant::now();
     loop {
-        if let Some(news) = rank.look() {
-            return news;
+        if let Some(event) = rank.poll() {
+            return event;
         }
         assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
     }
 }
 
 #[test]
-fn a_rank_that_goes_without_a_word_has_died() {
+fn a_rank_that_ends_silently_has_died() {
     let [mut watcher, watched] = pair();
     assert_eq!(watcher.watch(Rank(1)), None);
-    assert_eq!(watcher.look(), None, "it does nothing, and lives");
+    assert_eq!(watcher.poll(), None, "it does nothing, and lives");
     drop(watched);
-    assert_eq!(heard(&mut watcher), News::Died(Rank(1)));
-    let news = watcher.watch(Rank(1)).unwrap_or_else(|| heard(&mut watcher));
-    assert_eq!(news, News::Gone(Rank(1)), "nobody listens there any more");
+    assert_eq!(wait_for_event(&mut watcher), PeerEvent::Died(Rank(1)));
+    let event = watcher.watch(Rank(1)).unwrap_or_else(|| wait_for_event(&mut watcher));
+    assert_eq!(event, PeerEvent::Gone(Rank(1)), "nobody listens there any more");
 }
 
 #[test]
@@ -53,80 +53,84 @@ fn watchers_are_told_even_if_nobody_had_taken_their_connection() {
     watcher.watch(Rank(1));
     watched.answer(Closed::Left);
     drop(watched);
-    assert_eq!(heard(&mut watcher), News::Gone(Rank(1)));
+    assert_eq!(wait_for_event(&mut watcher), PeerEvent::Gone(Rank(1)));
 }
 
 #[test]
-fn a_failure_reaches_those_who_do_not_watch() {
+fn a_failure_reaches_ranks_that_do_not_watch() {
     let [mut failing, mut other] = pair();
-    failing.tell_all(Closed::Failed(Failure::PeerLost(Rank(1))));
+    failing.notify_all(Closed::Failed(Failure::PeerLost(Rank(1))));
     drop(failing);
-    assert_eq!(heard(&mut other), News::Failed(Failure::PeerLost(Rank(1))));
+    assert_eq!(wait_for_event(&mut other), PeerEvent::Failed(Failure::PeerLost(Rank(1))));
 }
 
 #[test]
-fn strangers_are_neither_kept_nor_believed_and_watchers_go_on() {
+fn unproven_connections_are_neither_kept_nor_believed() {
     let [mut watcher, mut watched] = pair();
     assert_eq!(watcher.watch(Rank(1)), None);
     let address = watched.address().unwrap();
     let mut open = Vec::new();
     for number in 0..1000 {
         let mut stranger = TcpStream::connect(address).unwrap();
-        // Nothing, half of one, something that is none, or a notice of a job with another token: a failure or
+        // Nothing, half of one, something that is none, or a notice of a work with another token: a failure or
         // a withdrawal.
         let failed = encode(Notice::Closed(Closed::Failed(Failure::Aborted(Rank(0)))), &[9; 16]);
         let withdrawn = encode(Notice::Withdrawn(Withdrawal { tag: Tag(9), serial: 1 }), &[9; 16]);
         let words: [&[u8]; 5] = [&[], &[7; 5], &[7; NOTICE_BYTES], &failed, &withdrawn];
         let _ = stranger.write(words[number % words.len()]);
         open.push(stranger);
-        assert_eq!((watched.look(), watcher.look()), (None, None));
+        assert_eq!((watched.poll(), watcher.poll()), (None, None));
         assert!(watched.withdrawn.is_empty(), "a stranger is believed");
-        assert!(watched.accepted.len() <= STRANGERS + 4, "{} connections are kept", watched.accepted.len());
+        assert!(
+            watched.accepted.len() <= MAX_UNPROVEN + 4,
+            "{} connections are kept",
+            watched.accepted.len()
+        );
     }
     drop(watched);
     let start = Instant::now();
     // The connection to a rank that is still there may have been closed for want of room: that is no death.
-    let news = loop {
-        if let Some(news) = watcher.watch(Rank(1)).or_else(|| watcher.look()) {
-            break news;
+    let event = loop {
+        if let Some(event) = watcher.watch(Rank(1)).or_else(|| watcher.poll()) {
+            break event;
         }
         assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
     };
-    assert!(matches!(news, News::Died(Rank(1)) | News::Gone(Rank(1))), "{news:?}");
+    assert!(matches!(event, PeerEvent::Died(Rank(1)) | PeerEvent::Gone(Rank(1))), "{event:?}");
 }
 
 /// Who has proven to know the token keeps the connection, however old it is, whatever strangers do.
 #[test]
-fn strangers_do_not_push_out_who_has_proven_itself() {
+fn unproven_connections_do_not_replace_proven_ones() {
     let [mut peer, mut rank] = pair();
     peer.withdraw(Rank(1), Withdrawal { tag: Tag(9), serial: 1 });
     let start = Instant::now();
     while rank.withdrawn.is_empty() {
-        assert_eq!((peer.look(), rank.look()), (None, None));
+        assert_eq!((peer.poll(), rank.poll()), (None, None));
         assert!(start.elapsed() < Duration::from_secs(10), "nothing is heard");
     }
     let address = rank.address().unwrap();
-    let strangers: Vec<_> = (0..3 * STRANGERS)
+    let strangers: Vec<_> = (0..3 * MAX_UNPROVEN)
         .map(|_| {
             let stranger = TcpStream::connect(address).unwrap();
-            assert_eq!(rank.look(), None);
+            assert_eq!(rank.poll(), None);
             stranger
         })
         .collect();
     let proven = rank.accepted.iter().filter(|(_, connection)| connection.is_proven).count();
-    assert_eq!((rank.accepted.len(), proven), (2 * 2 + STRANGERS, 1));
+    assert_eq!((rank.accepted.len(), proven), (2 * 2 + MAX_UNPROVEN, 1));
     drop(strangers);
 }
 
 #[test]
-fn a_stranger_that_never_stops_talking_is_not_listened_to() {
+fn an_endless_unproven_connection_is_closed() {
     let [_, mut watched] = pair();
     let mut stranger = TcpStream::connect(watched.address().unwrap()).unwrap();
     stranger.set_nonblocking(true).unwrap();
     let start = Instant::now();
     // Until it is refused.
     while !matches!(stranger.write(&[7; 4096]), Err(error) if error.kind() != ErrorKind::WouldBlock) {
-        assert_eq!(watched.look(), None);
+        assert_eq!(watched.poll(), None);
         assert!(start.elapsed() < Duration::from_secs(10), "it is still heard");
     }
     assert!(watched.accepted.is_empty());
@@ -139,7 +143,7 @@ fn withdrawals_arrive() {
     messages.iter().for_each(|message| sender.withdraw(Rank(1), *message));
     let start = Instant::now();
     while receiver.withdrawn.len() < 3 && start.elapsed() < Duration::from_secs(10) {
-        assert_eq!((sender.look(), receiver.look()), (None, None));
+        assert_eq!((sender.poll(), receiver.poll()), (None, None));
     }
     assert_eq!(receiver.withdrawn, messages);
 }
@@ -152,16 +156,16 @@ fn a_rank_has_died_though_a_child_of_its_holds_its_sockets() {
     let name = ProcessName::of(process.id()).unwrap();
     watcher.add_processes(vec![None, name.open(&ProcessName::own().unwrap())]);
     assert_eq!(watcher.watch(Rank(1)), None);
-    assert_eq!((watched.look(), watcher.look()), (None, None));
+    assert_eq!((watched.poll(), watcher.poll()), (None, None));
     drop(process.stdin.take());
-    assert_eq!(heard(&mut watcher), News::Died(Rank(1)));
-    assert_eq!(watcher.watch(Rank(1)), Some(News::Gone(Rank(1))), "the child listens there");
-    assert_eq!(watcher.look(), None, "it is told once");
+    assert_eq!(wait_for_event(&mut watcher), PeerEvent::Died(Rank(1)));
+    assert_eq!(watcher.watch(Rank(1)), Some(PeerEvent::Gone(Rank(1))), "the child listens there");
+    assert_eq!(watcher.poll(), None, "it is told once");
     process.wait().unwrap();
 }
 
 #[test]
-fn what_a_rank_has_said_comes_before_its_end() {
+fn a_notice_comes_before_the_end_of_its_sender() {
     let [mut watcher, mut watched] = pair();
     let mut process = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let name = ProcessName::of(process.id()).unwrap();
@@ -173,27 +177,28 @@ fn what_a_rank_has_said_comes_before_its_end() {
     drop(process.stdin.take());
     rustix::event::poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&Timespec { tv_sec: 60, tv_nsec: 0 }))
         .unwrap();
-    assert_eq!(heard(&mut watcher), News::Failed(Failure::Aborted(Rank(1))));
+    assert_eq!(wait_for_event(&mut watcher), PeerEvent::Failed(Failure::Aborted(Rank(1))));
     process.wait().unwrap();
 }
 
 #[test]
-fn who_has_left_listens_no_more_though_a_child_of_its_has_the_listener() {
+fn a_rank_that_left_stops_listening_though_a_child_has_the_listener() {
     let [mut watcher, mut watched] = pair();
     let _child = watched.listener.try_clone().unwrap();
     watched.answer(Closed::Left);
-    watched.hang_up();
+    watched.stop_listening();
     drop(watched);
-    let news = watcher.watch(Rank(1)).unwrap_or_else(|| heard(&mut watcher));
-    assert_eq!(news, News::Gone(Rank(1)));
+    let event = watcher.watch(Rank(1)).unwrap_or_else(|| wait_for_event(&mut watcher));
+    assert_eq!(event, PeerEvent::Gone(Rank(1)));
 }
 
-const DEAF_TEST: &str = "ucx::liveness::tests::who_can_not_be_taken_is_not_found_at_every_look";
+const DEAF_TEST: &str =
+    "ucx::liveness::tests::a_connection_that_cannot_be_accepted_does_not_keep_the_rank_awake";
 const CHILD: &str = "BREVITY_TEST_DESCRIPTORS";
 
 /// In a process of its own, whose descriptors are used up.
 #[test]
-fn who_can_not_be_taken_is_not_found_at_every_look() {
+fn a_connection_that_cannot_be_accepted_does_not_keep_the_rank_awake() {
     if std::env::var_os(CHILD).is_some() {
         return use_descriptors_up();
     }
@@ -215,12 +220,12 @@ fn use_descriptors_up() {
     }
     let limits = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(1), maximum: limits.maximum }).unwrap();
-    assert_eq!(watched.look(), None);
+    assert_eq!(watched.poll(), None);
     assert!(watched.accepted.is_empty() && !is_ready(&watched), "a rank that sleeps on it would not");
     setrlimit(Resource::Nofile, limits).unwrap();
     // It has waited, and is heard.
     while watched.accepted.is_empty() {
-        assert_eq!((watched.look(), watcher.look()), (None, None));
+        assert_eq!((watched.poll(), watcher.poll()), (None, None));
         assert!(start.elapsed() < Duration::from_secs(20), "it is not taken any more");
     }
 }

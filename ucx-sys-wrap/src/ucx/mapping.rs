@@ -1,12 +1,11 @@
 //! Registered memory and the keys of peers' memory, as UCX has them, and the calls that put, get and flush.
 
-use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 
 use brevity_ucx_sys::*;
 
-use super::engine::{Engine, take_down};
-use super::flight::{Flight, send_ended};
+use super::engine::Engine;
+use super::ucp_request::UcpRequest;
 use crate::{Error, Rank, Result};
 
 /// Memory registered with a context.
@@ -27,25 +26,19 @@ unsafe impl Send for Mapping {}
 unsafe impl Send for Unpacked {}
 
 impl Engine {
-    /// Registers memory, and gives the bytes that peers unpack.
+    /// Registers memory; returns the key that peers unpack, too.
     ///
     /// # Safety
     /// The memory is valid for as long as anything may access it: until the process ends.
     pub(super) unsafe fn map(&self, memory: NonNull<u8>, length: usize) -> Result<(Mapping, Vec<u8>)> {
-        if self.is_quiet() {
-            return Err(Error::Closed);
-        }
         let params = ucp_mem_map_params_t {
             field_mask: UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
             address: memory.as_ptr().cast(),
             length,
             ..Default::default()
         };
-        let mut handle = null_mut();
-        // SAFETY: the context lives; the caller vouches for the memory; the result goes to a local.
-        let status = unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut handle) };
-        self.check("ucp_mem_map", status)?;
-        let mapping = Mapping(handle);
+        // SAFETY: the caller vouches for the memory.
+        let mapping = unsafe { self.map_as(&params) }?;
         match self.pack(&mapping) {
             Ok(key) => Ok((mapping, key)),
             Err(error) => {
@@ -55,24 +48,18 @@ impl Engine {
         }
     }
 
-    /// Allocates and registers memory that UCX can share; it stays until the process ends, whatever becomes
-    /// of the context. Gives its address, and the bytes that peers unpack.
+    /// Allocates and registers memory that UCX can share; returns its address and the key that peers unpack.
+    /// The memory stays until the process ends, whatever becomes of the context.
     pub(super) fn allocate(&self, length: usize) -> Result<(NonNull<u8>, Vec<u8>)> {
-        if self.is_quiet() {
-            return Err(Error::Closed);
-        }
         let params = ucp_mem_map_params_t {
             field_mask: UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS,
             length,
             flags: UCP_MEM_MAP_ALLOCATE,
             ..Default::default()
         };
-        let mut handle = null_mut();
-        // SAFETY: the context lives; the result goes to a local.
-        let status = unsafe { self.ucp.ucp_mem_map(self.context, &params, &mut handle) };
-        self.check("ucp_mem_map", status)?;
+        // SAFETY: UCX allocates the memory itself.
+        let mapping = unsafe { self.map_as(&params) }?;
         self.has_allocated.set(true);
-        let mapping = Mapping(handle);
         let mut attributes = ucp_mem_attr_t {
             field_mask: UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH,
             ..Default::default()
@@ -81,7 +68,7 @@ impl Engine {
         let status = unsafe { self.ucp.ucp_mem_query(mapping.0, &mut attributes) };
         let queried = self.check("ucp_mem_query", status).and_then(|()| self.pack(&mapping));
         match (queried, NonNull::new(attributes.address.cast::<u8>())) {
-            // Not unmapped, ever: the mapping has no owner any more.
+            // Never unmapped: the mapping has no owner from here on.
             (Ok(key), Some(address)) if attributes.length >= length => Ok((address, key)),
             (result, _) => {
                 self.unmap(mapping);
@@ -89,6 +76,19 @@ impl Engine {
                 Err(result.err().unwrap_or(Error::Ucx { call: "ucp_mem_query", status }))
             }
         }
+    }
+
+    /// # Safety
+    /// Memory that the parameters name is valid as for [`map`](Self::map).
+    unsafe fn map_as(&self, params: &ucp_mem_map_params_t) -> Result<Mapping> {
+        if self.is_torn_down() {
+            return Err(Error::Closed);
+        }
+        let mut handle = null_mut();
+        // SAFETY: the context lives; the caller vouches for the memory; the result goes to a local.
+        let status = unsafe { self.ucp.ucp_mem_map(self.context, params, &mut handle) };
+        self.check("ucp_mem_map", status)?;
+        Ok(Mapping(handle))
     }
 
     /// The bytes that peers unpack.
@@ -119,7 +119,7 @@ impl Engine {
     /// # Safety
     /// The bytes are what [`map`](Self::map) gave to that peer: UCX reads them without a length.
     pub(super) unsafe fn unpack(&self, peer: Rank, key: &[u8]) -> Result<Unpacked> {
-        if self.is_quiet() {
+        if self.is_torn_down() {
             return Err(Error::Closed);
         }
         let mut unpacked = null_mut();
@@ -134,14 +134,14 @@ impl Engine {
 
     /// Destroys an unpacked key that no operation uses, unless UCX is torn down.
     pub(super) fn destroy(&self, key: Unpacked) {
-        if !self.is_quiet() {
+        if !self.is_torn_down() {
             // SAFETY: unpacked for an endpoint that lives as the worker does, and given up by its only
             // holder.
             unsafe { self.ucp.ucp_rkey_destroy(key.0) };
         }
     }
 
-    /// Begins to write to a peer's memory; the flight says when the bytes may be reused.
+    /// Begins to write to a peer's memory; the bytes may be reused when the request is over.
     ///
     /// # Safety
     /// As for [`send`](Self::send); `address` and the bytes from there on lie in the memory of the key.
@@ -151,52 +151,33 @@ impl Engine {
         key: &Unpacked,
         address: u64,
         bytes: &[u8],
-        flight: &Flight,
+        request: &UcpRequest,
     ) {
-        let record = flight.record();
-        record.begin();
-        if self.is_quiet() {
-            return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
-        }
-        let (endpoint, from) = (self.endpoints[to.index()], bytes.as_ptr().cast::<c_void>());
-        let param = param(flight);
-        // SAFETY: endpoint and key live as the worker does; the caller keeps the bytes; the record outlives
-        // the worker.
-        let request = unsafe { self.ucp.ucp_put_nbx(endpoint, from, bytes.len(), address, key.0, &param) };
-        take_down(record, request);
+        let (endpoint, from, length) = (self.endpoints[to.index()], bytes.as_ptr().cast(), bytes.len());
+        self.submit(request, 0, |ucp, param| {
+            // SAFETY: endpoint and key live as the worker does; the caller keeps the bytes; the record
+            // outlives the worker.
+            unsafe { ucp.ucp_put_nbx(endpoint, from, length, address, key.0, param) }
+        });
     }
 
     /// Begins to read from a peer's memory.
     ///
     /// # Safety
-    /// As for [`fetch`](Self::fetch); `address` and the bytes from there on lie in the memory of the key.
+    /// As for [`put`](Self::put).
     pub(super) unsafe fn get(
         &mut self,
         from: Rank,
         key: &Unpacked,
         address: u64,
         bytes: &mut [u8],
-        flight: &Flight,
+        request: &UcpRequest,
     ) {
-        let record = flight.record();
-        record.begin();
-        if self.is_quiet() {
-            return record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
-        }
-        let (endpoint, into) = (self.endpoints[from.index()], bytes.as_mut_ptr().cast::<c_void>());
-        let param = param(flight);
-        // SAFETY: as for `put`.
-        let request = unsafe { self.ucp.ucp_get_nbx(endpoint, into, bytes.len(), address, key.0, &param) };
-        take_down(record, request);
+        let (endpoint, length) = (self.endpoints[from.index()], bytes.len());
+        let into = bytes.as_mut_ptr().cast();
+        self.submit(request, 0, |ucp, param| {
+            // SAFETY: as for `put`.
+            unsafe { ucp.ucp_get_nbx(endpoint, into, length, address, key.0, param) }
+        });
     }
-}
-
-fn param(flight: &Flight) -> ucp_request_param_t {
-    let mut param = ucp_request_param_t {
-        op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-        user_data: flight.user_data(),
-        ..Default::default()
-    };
-    param.cb.send = Some(send_ended);
-    param
 }

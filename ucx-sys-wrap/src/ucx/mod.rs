@@ -5,7 +5,7 @@
 //! that all ranks exchange.
 //!
 //! **Messages** are UCX's active messages: a header of ours (`header.rs`) and a payload that UCX takes from
-//! where it lies. Up to [`AT_ONCE_BYTES`] go at once and are copied once, by the receiver, straight into
+//! where it lies. Up to [`MAX_EAGER_BYTES`] go at once and are copied once, by the receiver, straight into
 //! their place; UCX's own tagged messages would cost a second copy. Above, and when the receiver has
 //! [`CREDIT_BYTES`] that it has not asked for, the payload is offered, and fetched straight into its place
 //! when its receive is posted. So what a rank keeps unasked is bounded, and no tag blocks another. Of several
@@ -18,7 +18,7 @@
 //! **Failure.** Endpoints have UCX's error handling `NONE`, which is what shared memory is fast with, and
 //! which never reports a dead peer. So liveness is ours: who waits for a peer longer than about 20 ms, or
 //! goes to sleep, watches it over a control connection (`liveness.rs`). Once a transport fails, its peers are
-//! told, UCX is torn down at once and every operation ends with the cause; nothing is left that could touch
+//! reported, UCX is torn down at once and every operation ends with the cause; nothing is left that could touch
 //! memory, because rendezvous is by `get_zcopy` wherever memory is shared (`tuning.rs`), and because a
 //! receiver that has fetched from a sender's memory looks afterwards whether the sender had not taken it back
 //! (`word.rs`).
@@ -29,25 +29,27 @@
 //! is abandoned.
 //!
 //! Neither UCX's own connections nor the control connections are encrypted; the latter ask for a token that
-//! only the job's ranks know. UCX is as trusted as its network.
+//! only the work's ranks know. UCX is as trusted as its network.
 #![allow(unsafe_code)]
 
-mod card;
 mod closing;
 #[cfg(test)]
 mod closing_tests;
+mod connecting;
 mod control;
-mod desk;
 mod devices;
+mod endpoint_info;
 mod engine;
 mod errands;
 mod exiting;
-mod flight;
+mod failure_flag;
 mod flow;
+mod fragments;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod greeting;
 mod handler;
+mod handler_context;
 mod header;
 #[cfg(test)]
 mod header_tests;
@@ -56,9 +58,9 @@ mod inbox;
 mod inbox_tests;
 mod incoming;
 mod library;
-mod lines;
 mod liveness;
 mod mapping;
+mod match_queues;
 mod neighbours;
 mod notice;
 mod one_sided;
@@ -71,13 +73,12 @@ mod receiving;
 mod remote;
 mod requests;
 mod sending;
-mod spread;
 mod table;
 mod tuning;
+mod ucp_request;
 mod watching;
 #[cfg(test)]
 mod watching_tests;
-mod word;
 #[cfg(test)]
 mod worlds;
 
@@ -89,8 +90,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-pub use card::WIRE_VERSION;
+pub use connecting::Prepared;
 pub use devices::rdma_devices;
+pub use endpoint_info::WIRE_VERSION;
 pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
@@ -100,21 +102,21 @@ use crate::link::Links;
 use crate::told::later;
 use crate::transport::Transport;
 use crate::{Error, Failure, MAX_WORLD_SIZE, Owner, Rank, Result};
-use card::Card;
+use endpoint_info::EndpointInfo;
 use engine::Engine;
-use flight::{Bounces, Flight};
+use failure_flag::{Closed, OwnFailureFlag, PeerFailureFlag, Token};
 use liveness::Liveness;
 use receiving::Receives;
 use remote::Accesses;
 use sending::Sends;
 use tuning::Tuning;
-use word::{Closed, OwnWord, PeerWord, Token};
+use ucp_request::{Bounces, UcpRequest};
 
 /// The most payload of a message of several parts that is packed into one UCX message, in bytes.
 pub const PACKED_BYTES: usize = 4096;
 
 /// The longest payload that is sent before its receiver asks for it, in bytes.
-pub const AT_ONCE_BYTES: usize = 32 << 10;
+pub const MAX_EAGER_BYTES: usize = 32 << 10;
 
 /// What to do where UCX can't be set up.
 const RESOURCES: &str = "check UCX_* variables, enlarge /dev/shm (docker run --shm-size) and the limit of open files (ulimit -n), or \
@@ -131,7 +133,7 @@ const NO_BYTES: (*const u8, usize) = (NonNull::dangling().as_ptr(), 0);
 const TURNS_PER_CLOCK: u32 = 64;
 
 /// How often the operations under way are looked through for peers that are waited for long.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a transport that is dropped goes on sending what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -203,9 +205,9 @@ pub struct Ucx {
     /// After `engine`: UCX may use the memory until it is torn down.
     bounces: Bounces<PACKED_BYTES>,
     liveness: Liveness,
-    word: OwnWord,
-    /// The words of peers of this host.
-    words: Vec<Option<PeerWord>>,
+    failure_flag: OwnFailureFlag,
+    /// The failure_flags of peers of this host.
+    failure_flags: Vec<Option<PeerFailureFlag>>,
     /// Whose memory UCX's puts and gets reach by themselves; other owners are asked.
     is_reached: Vec<bool>,
     /// Whether peers may reach the memory of this rank so.
@@ -213,14 +215,14 @@ pub struct Ucx {
     /// UCX's descriptor and that of `liveness`.
     epoll: Arc<OwnedFd>,
     /// Whether tearing UCX down ends all access to memory.
-    can_be_quiet: bool,
+    teardown_ends_access: bool,
     closed: Option<Closing>,
     turns: u32,
     /// Turns in which UCX is progressed because something has just moved there.
     busy_turns: u32,
     /// Looks so far.
     round: u32,
-    next_look: Duration,
+    next_check: Duration,
     /// Peers that were found gone while no operation waited for them.
     gone: Vec<Rank>,
     /// Messages to the ranks of this host, if they share memory.
@@ -243,215 +245,8 @@ struct Closing {
     error: Error,
     /// `None` after [`Transport::abandon`].
     cause: Option<Failure>,
-    /// What peers were told.
-    told: Closed,
-}
-
-/// A rank's context and worker, before it knows of any other: where these can be made, UCX works.
-pub struct Prepared {
-    rank: Rank,
-    world_size: u32,
-    ucx_version: (u32, u32),
-    tuning: Tuning,
-    engine: Engine,
-}
-
-impl Prepared {
-    /// Makes context and worker of `rank` in a world of `world_size`. Loads UCX if that has not happened.
-    /// `settings` as in [`Options`].
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses, or when it can't get
-    /// what it needs: the reason says which and what to do.
-    pub fn new(rank: Rank, world_size: u32, settings: &[(String, String)]) -> Result<Self> {
-        let unavailable = |why| Error::Unavailable { name: "ucx", why };
-        if rank.0 >= world_size || world_size > MAX_WORLD_SIZE {
-            return Err(unavailable(format!(
-                "rank {rank} is not in a world of {world_size}, of {MAX_WORLD_SIZE} at most"
-            )));
-        }
-        let ucp = library::load().map_err(|error| unavailable(error.to_string()))?;
-        let _inside = exiting::enter_to_make()?;
-        let environment = |name: &str| std::env::var(name).ok();
-        let registers = tuning::registers_memory();
-        let tuning = Tuning::decide(settings, environment, ucp.version(), registers, &rdma_devices());
-        if !tuning.is_quiet && rank == Rank(0) {
-            tracing::warn!("{}", tuning::NOT_QUIET);
-        }
-        let engine = Engine::new(ucp, &tuning, rank, world_size).map_err(|error| match error {
-            Error::Ucx { .. } => unavailable(format!("{error}; {RESOURCES}")),
-            error => error,
-        })?;
-        let ucx_version = (ucp.version().0, ucp.version().1);
-        Ok(Self { rank, world_size, ucx_version, tuning, engine })
-    }
-
-    /// Makes the transport, together with all other ranks.
-    ///
-    /// There is one exchange. Blocks as long as it does, and then until every rank has heard from every other
-    /// over UCX. All ranks must run the same minor version of UCX. Of `options`, the settings have been taken
-    /// already.
-    ///
-    /// # Errors
-    /// [`Error::Ucx`] and [`Error::System`] when addresses or sockets can't be made; [`Error::Disagreement`]
-    /// for ranks with other versions or settings; [`Error::MissingRanks`] for ranks that are not heard from
-    /// in time; whatever `meeting` returns.
-    pub fn connect(self, meeting: &mut dyn Meeting, options: &Options) -> Result<Ucx> {
-        let Self { rank, world_size, ucx_version, tuning, mut engine } = self;
-        let inside = exiting::enter_to_make()?;
-        let mut token = Token::default();
-        getrandom::fill(&mut token)
-            .map_err(|error| Error::system("can't draw a token", std::io::Error::other(error)))?;
-        let mut liveness = Liveness::new(options.interface, options.ports, token)?;
-        let word = OwnWord::new(&token)?;
-        let own = Card {
-            ucx_version,
-            process: std::process::id(),
-            word: word.number(),
-            token,
-            boot: boot::own(),
-            control: liveness.address()?,
-            has_rdma: tuning.has_rdma,
-            settings: tuning.agreed.clone(),
-            worker: engine.address()?,
-        };
-        drop(inside);
-        let cards = meeting.exchange(&own.encode())?;
-        let _inside = exiting::enter_to_make()?;
-        let Neighbours { words, is_reached, is_open } =
-            meet((rank, &tuning), world_size, &cards, ucx_version, &mut engine, &mut liveness)
-                // A peer that has died meanwhile is the better reason.
-                .map_err(|error| meeting.check().err().unwrap_or(error))?;
-        let epoll = Arc::new(watch_all(&engine, &liveness)?);
-        greeting::greet(rank, &mut engine, meeting, options.join_timeout)?;
-        Ok(Ucx {
-            owner: Owner::here(),
-            rank,
-            world_size,
-            sends: Sends::new(),
-            receives: Receives::new(rank),
-            accesses: Accesses::new(),
-            engine,
-            bounces: Bounces::new(),
-            liveness,
-            word,
-            words,
-            is_reached,
-            is_open,
-            epoll,
-            can_be_quiet: tuning.is_quiet,
-            closed: None,
-            turns: 0,
-            busy_turns: 0,
-            round: 0,
-            next_look: LOOK_EVERY,
-            gone: Vec::new(),
-            links: None,
-            waited_on_links: Vec::new(),
-            unanswered: Vec::new(),
-            waited: Vec::new(),
-            may_have_slept: false,
-            has_moved: false,
-            start: Instant::now(),
-        })
-    }
-}
-
-impl Ucx {
-    /// Makes the transport of `rank` in a world of `world_size`, together with all other ranks:
-    /// [`Prepared::new`], then [`Prepared::connect`].
-    ///
-    /// # Errors
-    /// As these.
-    pub fn connect(
-        rank: Rank,
-        world_size: u32,
-        meeting: &mut dyn Meeting,
-        options: &Options,
-    ) -> Result<Self> {
-        Prepared::new(rank, world_size, &options.settings)?.connect(meeting, options)
-    }
-}
-
-/// What a rank knows of its peers' memory.
-struct Neighbours {
-    /// The words of peers of this host.
-    words: Vec<Option<PeerWord>>,
-    /// Whose memory UCX's puts and gets reach by themselves.
-    is_reached: Vec<bool>,
-    /// Whether any peer may reach the memory of this rank so: whoever does, both say that it can.
-    is_open: bool,
-}
-
-/// Makes the endpoint to every peer, and opens the words of those that are on this host.
-fn meet(
-    (rank, tuning): (Rank, &Tuning),
-    world_size: u32,
-    cards: &[Vec<u8>],
-    ucx_version: (u32, u32),
-    engine: &mut Engine,
-    liveness: &mut Liveness,
-) -> Result<Neighbours> {
-    if cards.len() != world_size as usize {
-        let why = format!("the exchange gave {} addresses, expected {world_size}", cards.len());
-        return Err(Error::Unavailable { name: "ucx", why });
-    }
-    let ranks = Rank::all(world_size);
-    let cards: Vec<Card> = ranks
-        .zip(cards)
-        .map(|(peer, bytes)| Card::decode(bytes, peer, ucx_version))
-        .collect::<Result<_>>()?;
-    agree(&cards)?;
-    let own = cards.get(rank.index());
-    let (mut words, mut is_reached) = (Vec::with_capacity(cards.len()), Vec::with_capacity(cards.len()));
-    let mut is_open = false;
-    for (peer, card) in Rank::all(world_size).zip(&cards) {
-        if peer == rank {
-            liveness.add_peer(None);
-            words.push(None);
-            is_reached.push(false);
-            continue;
-        }
-        engine.connect(peer, &card.worker).map_err(|error| Error::Unavailable {
-            name: "ucx",
-            why: format!("rank {peer} can't be reached, {error}: {UNREACHED}"),
-        })?;
-        liveness.add_peer(Some((card.control, card.token)));
-        let is_here = own.is_some_and(|own| own.shares_host_with(card));
-        let word = is_here.then(|| PeerWord::open(card.process, card.word, &card.token)).flatten();
-        let (by_memory, by_hardware) = (is_here && tuning.reaches_here, tuning.has_rdma && card.has_rdma);
-        is_reached.push(by_memory && word.is_some() || by_hardware);
-        is_open |= by_memory || by_hardware;
-        words.push(word);
-    }
-    Ok(Neighbours { words, is_reached, is_open })
-}
-
-/// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be
-/// understood, or may write where nobody expects it.
-fn agree(cards: &[Card]) -> Result<()> {
-    let Some(first) = cards.first() else { return Ok(()) };
-    match Rank::all(u32::MAX).zip(cards).find(|(_, card)| card.settings != first.settings) {
-        None => Ok(()),
-        Some((rank, card)) => {
-            let (found, expected) = (card.settings.clone(), first.settings.clone());
-            Err(Error::Disagreement { what: "UCX settings", rank, found, expected })
-        }
-    }
-}
-
-/// One descriptor over UCX's and the control sockets.
-fn watch_all(engine: &Engine, liveness: &Liveness) -> Result<OwnedFd> {
-    let make = || -> Result<OwnedFd> {
-        let refused = |error| Error::system("can't watch UCX's events", error);
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
-        // SAFETY: only handed to the kernel, here, while the worker lives; its end takes it out of the epoll.
-        let events = unsafe { engine.descriptor() }?;
-        epoll::add(&epoll, events, EventData::new_u64(0), EventFlags::IN).map_err(refused)?;
-        epoll::add(&epoll, liveness.descriptor(), EventData::new_u64(1), EventFlags::IN).map_err(refused)?;
-        Ok(epoll)
-    };
-    make()
+    /// What peers were reported.
+    reported: Closed,
 }
 
 impl Drop for Ucx {
@@ -468,16 +263,16 @@ impl Drop for Ucx {
             self.fail(Failure::PeerLost(self.rank));
         }
         self.flush_links();
-        if let Some(Closing { told, .. }) = &self.closed {
-            self.liveness.answer(*told);
-            self.liveness.hang_up();
+        if let Some(Closing { reported, .. }) = &self.closed {
+            self.liveness.answer(*reported);
+            self.liveness.stop_listening();
             return;
         }
         self.engine.close_endpoints(FLUSH_PATIENCE);
-        if let Err(error) = self.word.write(Closed::Left) {
+        if let Err(error) = self.failure_flag.write(Closed::Left) {
             later!(WARN, %error, "can't say goodbye");
         }
         self.liveness.answer(Closed::Left);
-        self.liveness.hang_up();
+        self.liveness.stop_listening();
     }
 }

@@ -73,7 +73,7 @@ impl Ucx {
         match links.post_send(to, envelope, parts, &mut self.engine.inbox().statistics) {
             Posted::Pending(id) => Posted::Pending(SendId(id.0 | LINKED)),
             Posted::Done(SendDone { parts, result }) => {
-                Posted::Done(SendDone { parts, result: self.judge_linked(result) })
+                Posted::Done(SendDone { parts, result: self.handle_linked_result(result) })
             }
         }
     }
@@ -99,7 +99,7 @@ impl Ucx {
         match links.post_recv(from, envelope, parts, &mut self.engine.inbox().statistics) {
             Posted::Pending(id) => Posted::Pending(RecvId(id.0 | LINKED)),
             Posted::Done(RecvDone { parts, result }) => {
-                Posted::Done(RecvDone { parts, result: self.judge_linked(result) })
+                Posted::Done(RecvDone { parts, result: self.handle_linked_result(result) })
             }
         }
     }
@@ -116,7 +116,7 @@ impl Ucx {
     pub(super) fn look_for_linked(&mut self, peer: Rank, spins: u32) -> bool {
         let Some(links) = &mut self.links else { return false };
         let turn = links.look_for(peer, spins, &mut self.engine.inbox().statistics);
-        let moved = self.judge_turn(turn);
+        let moved = self.handle_turn(turn);
         self.has_moved |= moved;
         moved
     }
@@ -131,7 +131,7 @@ impl Ucx {
         }
         let counts = &mut self.engine.inbox().statistics;
         let turn = if is_sweep_due { links.sweep(counts) } else { links.turn(counts) };
-        self.judge_turn(turn)
+        self.handle_turn(turn)
     }
 
     /// Progresses UCX if it is due. Says whether anything moved.
@@ -143,7 +143,7 @@ impl Ucx {
     /// Says whether anything moved.
     #[inline]
     pub(super) fn progress_ucx(&mut self) -> bool {
-        let moved = self.engine.progress() | self.settle();
+        let moved = self.engine.progress() | self.run_deferred_work();
         self.busy_turns = if moved { BUSY_TURNS } else { self.busy_turns.saturating_sub(1) };
         moved
     }
@@ -164,7 +164,7 @@ impl Ucx {
     pub(super) fn begin_sleep(&mut self) -> bool {
         let Some(links) = &mut self.links else { return false };
         let turn = links.begin_sleep(&mut self.engine.inbox().statistics);
-        self.judge_turn(turn)
+        self.handle_turn(turn)
     }
 
     /// Takes what a neighbour that is gone has sent before.
@@ -172,11 +172,11 @@ impl Ucx {
         if let Some(links) = &mut self.links
             && let Err(error) = links.drain(peer, &mut self.engine.inbox().statistics)
         {
-            self.judge_turn(Err((peer, error)));
+            self.handle_turn(Err((peer, error)));
         }
     }
 
-    /// Writes what is queued for neighbours, for a short while: they are not told that this rank has left
+    /// Writes what is queued for neighbours, for a short while: they are not reported that this rank has left
     /// before that.
     pub(super) fn flush_links(&mut self) {
         let start = Instant::now();
@@ -189,7 +189,7 @@ impl Ucx {
 
     /// What a turn of the links has come to; closes the transport when a neighbour has written what can't be.
     #[inline]
-    fn judge_turn(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
+    fn handle_turn(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
         turn.unwrap_or_else(|(peer, error)| {
             self.close_for_peer(peer, error);
             true
@@ -198,7 +198,7 @@ impl Ucx {
 
     /// Closes the transport when an operation has found that its neighbour has left.
     #[inline]
-    fn judge_linked<T>(&mut self, result: Result<T>) -> Result<T> {
+    fn handle_linked_result<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error @ Error::PeerLost { rank }) = &result {
             self.close_for_peer(*rank, error.clone());
             return self.check_open(*rank).and(result);

@@ -7,9 +7,9 @@
 //! | 0..4 | `brvc` | `brvw` |
 //! | 4..8 | zero | serial number of a message that its sender wants back |
 //! | 8..16 | why, as [`Closed::encode`] says | its tag |
-//! | 16..32 | token of the rank whose listener the connection belongs to: only ranks of the job know it | the same |
+//! | 16..32 | token of the rank whose listener the connection belongs to: only ranks of the work know it | the same |
 
-use super::word::{Closed, Token};
+use super::failure_flag::{Closed, Token};
 use crate::Tag;
 
 pub(super) const NOTICE_BYTES: usize = 32;
@@ -33,27 +33,27 @@ pub(super) struct Withdrawal {
 
 /// The bytes of a notice on a connection to the listener with `token`.
 pub(super) fn encode(notice: Notice, token: &Token) -> [u8; NOTICE_BYTES] {
-    let (kind, number, word) = match notice {
+    let (kind, serial, value) = match notice {
         Notice::Closed(closed) => (CLOSED, 0, closed.encode()),
         Notice::Withdrawn(Withdrawal { tag, serial }) => (WITHDRAWN, serial, tag.0),
     };
     let mut bytes = [0; NOTICE_BYTES];
     bytes[..4].copy_from_slice(&kind);
-    bytes[4..8].copy_from_slice(&number.to_le_bytes());
-    bytes[8..16].copy_from_slice(&word.to_le_bytes());
+    bytes[4..8].copy_from_slice(&serial.to_le_bytes());
+    bytes[8..16].copy_from_slice(&value.to_le_bytes());
     bytes[16..].copy_from_slice(token);
     bytes
 }
 
-/// What a notice says; `None` if it is none, or not of this job.
+/// What a notice says; `None` if it is none, or not of this work.
 pub(super) fn decode(bytes: &[u8; NOTICE_BYTES], token: &Token, world_size: u32) -> Option<Notice> {
-    let word = |range: std::ops::Range<usize>| {
-        bytes[range].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    let number = |range: std::ops::Range<usize>| {
+        bytes[range].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
     };
     if bytes[16..] != *token {
         return None;
     }
-    match (&bytes[..4], word(4..8) as u32, word(8..16)) {
+    match (&bytes[..4], number(4..8) as u32, number(8..16)) {
         (kind, 0, closed) if kind == CLOSED => Closed::decode(closed, world_size).map(Notice::Closed),
         (kind, serial, tag) if kind == WITHDRAWN => {
             Some(Notice::Withdrawn(Withdrawal { tag: Tag(tag), serial }))

@@ -15,8 +15,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::Ucx;
+use super::failure_flag::Token;
 use super::remote::Memory;
-use super::word::Token;
 use crate::buffer::RegionMemory;
 use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Remote};
 use crate::transport::{Posted, RecvParts, SendParts};

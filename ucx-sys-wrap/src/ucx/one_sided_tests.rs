@@ -5,7 +5,7 @@ use std::sync::Arc;
 use brevity_testing::ucx_is_here;
 
 use super::Ucx;
-use super::worlds::world_with_cards;
+use super::worlds::world_with_infos;
 use crate::buffer::{Port, Region, RemoteRegion, scope};
 use crate::{Error, OneSided, Rank};
 
@@ -20,7 +20,7 @@ fn lopsided() -> Vec<Ucx> {
             card[WORD_AT..WORD_AT + 4].copy_from_slice(&9999u32.to_le_bytes());
         }
     };
-    world_with_cards(2, &[], &change)
+    world_with_infos(2, &[], &change)
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn what_one_rank_has_alone_reaches_nobody() {
         return;
     }
     let change = |rank: Rank, card: &mut Vec<u8>| card[HARDWARE_AT] = u8::from(rank == Rank(1));
-    let mut world = world_with_cards(2, &[("TLS", "tcp,self")], &change);
+    let mut world = world_with_infos(2, &[("TLS", "tcp,self")], &change);
     assert!(world.iter().all(|ucx| !ucx.is_open && ucx.is_reached == [false, false]));
     let region = crate::buffer::RegionMemory::of_zeroes(8);
     let key = world[1].expose(region).unwrap();

@@ -40,10 +40,10 @@ impl Transport for Ucx {
         if self.is_linked(to) {
             return self.post_send_linked(to, envelope, parts);
         }
-        let means = (&mut self.engine, &mut self.bounces);
-        let mut posted = self.sends.post(means, to, &envelope, parts, self.round);
+        let resources = (&mut self.engine, &mut self.bounces);
+        let mut posted = self.sends.post(resources, to, &envelope, parts, self.round);
         if let Posted::Done(done) = &mut posted {
-            self.judge_send(to, &mut done.result);
+            self.handle_send_result(to, &mut done.result);
         }
         posted
     }
@@ -57,11 +57,11 @@ impl Transport for Ucx {
         if self.closed.is_some() || self.is_linked(to) || !self.engine.has_endpoint(to) {
             return self.post_send(to, *envelope, one(part)).map(|done| done.result);
         }
-        let means = (&mut self.engine, &mut self.bounces);
-        match self.sends.post_one(means, to, envelope, part, self.round) {
+        let resources = (&mut self.engine, &mut self.bounces);
+        match self.sends.post_one(resources, to, envelope, part, self.round) {
             Posted::Done(Ok(())) => Posted::Done(Ok(())),
             Posted::Done(mut result) => {
-                self.judge_send(to, &mut result);
+                self.handle_send_result(to, &mut result);
                 Posted::Done(result)
             }
             pending => pending,
@@ -77,7 +77,7 @@ impl Transport for Ucx {
             return self.post_recv_linked(from, envelope, parts);
         }
         match self.receives.post(&mut self.engine, from, &envelope, parts, self.round) {
-            Posted::Done(finished) => Posted::Done(self.judge_recv(finished)),
+            Posted::Done(finished) => Posted::Done(self.finish_recv(finished)),
             Posted::Pending(number) => Posted::Pending(RecvId(number)),
         }
     }
@@ -89,7 +89,7 @@ impl Transport for Ucx {
             return links.test_send(SendId(number));
         }
         let (to, mut done) = self.sends.test((&mut self.engine, &mut self.bounces), id.0)?;
-        self.judge_send(to, &mut done.result);
+        self.handle_send_result(to, &mut done.result);
         Some(done)
     }
 
@@ -98,7 +98,7 @@ impl Transport for Ucx {
             return links.test_recv(RecvId(number));
         }
         let finished = self.receives.test(&mut self.engine, id.0)?;
-        Some(self.judge_recv(finished))
+        Some(self.finish_recv(finished))
     }
 
     fn recv_outcome(&mut self, id: RecvId, spins: u32) -> Option<Result<Arrival>> {
@@ -154,9 +154,9 @@ impl Transport for Ucx {
         let mut moved = self.turn_links();
         moved |= self.turn_ucx();
         if std::mem::take(&mut self.may_have_slept)
-            || self.turns.is_multiple_of(TURNS_PER_CLOCK) && self.now() >= self.next_look
+            || self.turns.is_multiple_of(TURNS_PER_CLOCK) && self.now() >= self.next_check
         {
-            moved |= self.look(false);
+            moved |= self.check_peers(false);
         }
         self.has_moved |= moved;
         moved
@@ -169,7 +169,7 @@ impl Transport for Ucx {
     fn arm(&mut self) -> Option<Arc<OwnedFd>> {
         self.may_have_slept = true;
         if std::mem::take(&mut self.has_moved)
-            || self.look(true)
+            || self.check_peers(true)
             || self.closed.is_some()
             || !self.engine.arm()
         {
@@ -194,11 +194,11 @@ impl Transport for Ucx {
         self.close_for(Some(cause), cause.into());
     }
 
-    /// Tears UCX down, after the peers were told. The promise holds unless the user's settings
-    /// (`UCX_RNDV_SCHEME`) let peers write this rank's memory, or the peers of this host can't be told.
+    /// Tears UCX down, after the peers were reported. The promise holds unless the user's settings
+    /// (`UCX_RNDV_SCHEME`) let peers write this rank's memory, or the peers of this host can't be reported.
     fn abandon(&mut self) -> Result<()> {
         self.close_for(None, Error::Closed);
-        if self.engine.is_quiet() && !self.receives.are_left_open {
+        if self.engine.is_torn_down() && !self.receives.are_left_open {
             return Ok(());
         }
         let why = "peers may still use this rank's memory: unset UCX_RNDV_SCHEME".into();
@@ -214,7 +214,7 @@ impl Transport for Ucx {
     }
 
     fn statistics(&self) -> Statistics {
-        self.engine.seen_inbox().statistics
+        self.engine.handler_context_ref().inbox.statistics
     }
 
     fn one_sided(&mut self) -> &mut dyn OneSided {
@@ -232,7 +232,7 @@ impl Ucx {
 
     /// A send that failed leaves half a message behind: the transport is closed.
     #[inline]
-    fn judge_send(&mut self, to: Rank, result: &mut Result<()>) {
+    fn handle_send_result(&mut self, to: Rank, result: &mut Result<()>) {
         if let Err(error) = result
             && self.closed.is_none()
             && !matches!(error, Error::Canceled)
@@ -243,17 +243,17 @@ impl Ucx {
     }
 
     #[inline]
-    fn judge_recv(&mut self, (parts, ended): Finished) -> RecvDone {
-        self.judge_violation();
+    fn finish_recv(&mut self, (parts, ended): Finished) -> RecvDone {
+        self.handle_violation();
         let result =
-            if ended.is_fetched || ended.result.is_err() { self.judge_ended(ended) } else { ended.result };
+            if ended.is_fetched || ended.result.is_err() { self.check_ended(ended) } else { ended.result };
         RecvDone { parts, result }
     }
 
     /// A message that was fetched counts if its sender had not taken the memory back; and who has died first
     /// is named.
     #[inline(never)]
-    fn judge_ended(&mut self, ended: Ended) -> Result<Arrival> {
+    fn check_ended(&mut self, ended: Ended) -> Result<Arrival> {
         let mut result = ended.result;
         if ended.is_fetched
             && result.is_ok()

@@ -1,4 +1,4 @@
-//! What a message carries: bytes that UCX has received, or an offer of bytes that it has not.
+//! What a message carries: bytes that UCX has received, or an rts of bytes that it has not.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -8,32 +8,32 @@ use super::incoming::count_copy;
 use crate::transport::Statistics;
 
 /// A payload that UCX has not transferred: to be fetched or released, once.
-pub(super) struct Offer {
+pub(super) struct Rts {
     pub(super) pointer: NonNull<c_void>,
     pub(super) bytes: usize,
 }
 
 // SAFETY: the sole handle of a descriptor of the worker, which moves between threads with it.
-unsafe impl Send for Offer {}
+unsafe impl Send for Rts {}
 
 /// A payload in the handler.
 pub(super) enum Payload<'a> {
-    Here(&'a [u8]),
-    Offered(Offer),
+    Eager(&'a [u8]),
+    Rendezvous(Rts),
 }
 
 /// A payload that outlives the handler.
 pub(super) enum Kept {
-    Here(Box<[u8]>),
-    Offered(Offer),
+    Eager(Box<[u8]>),
+    Rendezvous(Rts),
 }
 
 impl Payload<'_> {
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Here(bytes) => bytes.len(),
-            Self::Offered(offer) => offer.bytes,
+            Self::Eager(bytes) => bytes.len(),
+            Self::Rendezvous(rts) => rts.bytes,
         }
     }
 
@@ -41,21 +41,21 @@ impl Payload<'_> {
     #[inline]
     pub(super) fn is_of(&self, header: &Header) -> bool {
         match self {
-            Self::Here(bytes) => bytes.len() == header.payload_bytes() && !header.is_hollow,
+            Self::Eager(bytes) => bytes.len() == header.payload_bytes() && !header.is_padded,
             // What is fetched goes to one place.
-            Self::Offered(_) if header.lengths.len() > 1 && !header.is_spread => false,
-            Self::Offered(offer) => offer.bytes == header.payload_bytes() + usize::from(header.is_hollow),
+            Self::Rendezvous(_) if header.lengths.len() > 1 && !header.is_fragmented => false,
+            Self::Rendezvous(rts) => rts.bytes == header.payload_bytes() + usize::from(header.is_padded),
         }
     }
 
     pub(super) fn keep(self, statistics: &mut Statistics) -> Kept {
         match self {
-            Self::Here(bytes) => {
+            Self::Eager(bytes) => {
                 count_copy(statistics, bytes.len());
                 // A copy: UCX's memory is only there during the handler.
-                Kept::Here(bytes.into())
+                Kept::Eager(bytes.into())
             }
-            Self::Offered(offer) => Kept::Offered(offer),
+            Self::Rendezvous(rts) => Kept::Rendezvous(rts),
         }
     }
 }
@@ -63,15 +63,15 @@ impl Payload<'_> {
 impl Kept {
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Here(bytes) => bytes.len(),
-            Self::Offered(offer) => offer.bytes,
+            Self::Eager(bytes) => bytes.len(),
+            Self::Rendezvous(rts) => rts.bytes,
         }
     }
 
     pub(super) fn with(self, take: impl FnOnce(Payload<'_>)) {
         match self {
-            Self::Here(bytes) => take(Payload::Here(&bytes)),
-            Self::Offered(offer) => take(Payload::Offered(offer)),
+            Self::Eager(bytes) => take(Payload::Eager(&bytes)),
+            Self::Rendezvous(rts) => take(Payload::Rendezvous(rts)),
         }
     }
 }

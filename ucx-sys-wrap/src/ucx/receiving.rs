@@ -2,12 +2,12 @@
 
 use brevity_ucx_sys::ucs_status_t;
 
-use super::engine::{Engine, Manner};
-use super::flow::WORD_BYTES;
-use super::handler::WORD;
-use super::inbox::Job;
+use super::engine::{Engine, Protocol};
+use super::flow::CREDIT_UPDATE_BYTES;
+use super::handler::CREDIT_UPDATE;
+use super::inbox::Deferred;
 use super::incoming::Finished;
-use super::{Flight, NO_BYTES};
+use super::{NO_BYTES, UcpRequest};
 use crate::transport::{Posted, RecvParts};
 use crate::{Envelope, Error, Rank};
 
@@ -15,7 +15,7 @@ use crate::{Envelope, Error, Rank};
 pub(super) struct Receives {
     own: Rank,
     /// Words to peers that UCX has not sent yet.
-    words: Vec<Flight>,
+    updates: Vec<UcpRequest>,
     /// Whether peers may go on writing the parts that are being fetched, although UCX is left to the process
     /// that exits: those receives never end.
     pub(super) are_left_open: bool,
@@ -23,7 +23,7 @@ pub(super) struct Receives {
 
 impl Receives {
     pub(super) fn new(own: Rank) -> Self {
-        Self { own, words: Vec::new(), are_left_open: false }
+        Self { own, updates: Vec::new(), are_left_open: false }
     }
 
     #[inline]
@@ -43,17 +43,17 @@ impl Receives {
     /// Does what the handlers have left to do. Says whether there was anything.
     #[inline]
     pub(super) fn work(&mut self, engine: &mut Engine) -> bool {
-        let has_work = !engine.inbox().jobs.is_empty();
+        let has_work = !engine.inbox().deferred.is_empty();
         if has_work {
-            self.do_jobs(engine);
+            self.run_all(engine);
         }
         has_work
     }
 
     #[inline(never)]
-    fn do_jobs(&mut self, engine: &mut Engine) {
-        while let Some(job) = engine.inbox().next_job() {
-            self.do_job(engine, job);
+    fn run_all(&mut self, engine: &mut Engine) {
+        while let Some(work) = engine.inbox().next_deferred() {
+            self.run(engine, work);
         }
     }
 
@@ -65,7 +65,7 @@ impl Receives {
             return None;
         }
         if !incoming.is_ended() {
-            land(engine, number);
+            complete(engine, number);
         }
         engine.inbox().take_ended(number)
     }
@@ -74,57 +74,59 @@ impl Receives {
     /// down.
     pub(super) fn end_all(&mut self, engine: &mut Engine, error: &Error) {
         engine.inbox().close(error);
-        if !engine.is_quiet() || self.are_left_open {
+        if !engine.is_torn_down() || self.are_left_open {
             return;
         }
         for number in engine.inbox().numbers() {
             let Some(incoming) = engine.inbox().receive(number) else { continue };
-            if let Some(flights) = incoming.take_flights() {
+            if let Some(requests) = incoming.take_fetches() {
                 // Parts that had come before are of a message that is not whole.
                 incoming.end(error.clone());
-                flights.into_iter().for_each(|(flight, _)| engine.flights().put(flight));
+                requests.into_iter().for_each(|(request, _)| engine.ucp_requests().put(request));
             }
         }
-        self.words.drain(..).for_each(|flight| engine.flights().put(flight));
+        self.updates.drain(..).for_each(|request| engine.ucp_requests().put(request));
     }
 
-    fn do_job(&mut self, engine: &mut Engine, job: Job) {
-        match job {
-            Job::Release(offer) => engine.release(offer),
-            Job::Fetch { number, part, offer } => engine.fetch(number, part, offer),
-            Job::Tell(rank) => self.tell(engine, rank),
+    fn run(&mut self, engine: &mut Engine, work: Deferred) {
+        match work {
+            Deferred::Release(rts) => engine.release(rts),
+            Deferred::Fetch { number, part, rts } => engine.fetch(number, part, rts),
+            Deferred::SendCredit(rank) => self.send_credit(engine, rank),
         }
     }
 
     /// Tells a peer what was consumed, unless a message has told it meanwhile.
-    fn tell(&mut self, engine: &mut Engine, rank: Rank) {
-        for position in (0..self.words.len()).rev() {
-            if engine.reap(&self.words[position]).is_some() {
-                engine.flights().put(self.words.swap_remove(position));
+    fn send_credit(&mut self, engine: &mut Engine, rank: Rank) {
+        for position in (0..self.updates.len()).rev() {
+            if engine.reap(&self.updates[position]).is_some() {
+                engine.ucp_requests().put(self.updates.swap_remove(position));
             }
         }
-        let Some(flow) = engine.inbox().flow(rank).filter(|flow| flow.owes()) else { return };
-        let word = flow.word(self.own).encode();
-        let mut flight = engine.flights().take();
+        let Some(flow) = engine.inbox().flow(rank).filter(|flow| flow.must_report()) else { return };
+        let update = flow.credit_update(self.own).encode();
+        let mut request = engine.ucp_requests().take();
         // SAFETY: just taken: it is in no use.
-        let room = unsafe { flight.header_mut() };
-        room[..WORD_BYTES].copy_from_slice(&word);
-        // SAFETY: there is no payload; the header is the flight's own.
-        unsafe { engine.send(rank, (WORD, Manner::Any), WORD_BYTES, NO_BYTES, &flight) };
-        self.words.push(flight);
+        let room = unsafe { request.header_mut() };
+        room[..CREDIT_UPDATE_BYTES].copy_from_slice(&update);
+        // SAFETY: there is no payload; the header is the request's own.
+        unsafe {
+            engine.send(rank, (CREDIT_UPDATE, Protocol::Auto), CREDIT_UPDATE_BYTES, NO_BYTES, &request)
+        };
+        self.updates.push(request);
     }
 }
 
 /// Ends a receive whose parts have all come.
 #[inline(never)]
-fn land(engine: &mut Engine, number: u64) {
+fn complete(engine: &mut Engine, number: u64) {
     let Some(incoming) = engine.inbox().receive(number) else { return };
     let (from, _) = incoming.wait();
-    let Some(flights) = incoming.landing() else { return };
+    let Some(requests) = incoming.completed_fetches() else { return };
     let mut wrong = None;
-    for (flight, expected) in flights {
-        let (status, bytes) = engine.reap(&flight).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
-        engine.flights().put(flight);
+    for (request, expected) in requests {
+        let (status, bytes) = engine.reap(&request).unwrap_or((ucs_status_t::UCS_ERR_CANCELED, 0));
+        engine.ucp_requests().put(request);
         if status != ucs_status_t::UCS_OK {
             wrong = Some(engine.error(from, "ucp_am_recv_data_nbx", status));
         } else if bytes != expected {
@@ -137,6 +139,6 @@ fn land(engine: &mut Engine, number: u64) {
         inbox.violation.get_or_insert((from, error.clone()));
     }
     if let Some(incoming) = inbox.receive(number) {
-        incoming.landed(wrong);
+        incoming.complete(wrong);
     }
 }

@@ -8,9 +8,9 @@ use brevity_ucx_sys::ucs_status_t;
 
 use super::Ucx;
 use super::engine::Engine;
-use super::flight::Flight;
 use super::mapping::{Mapping, Unpacked};
 use super::table::Table;
+use super::ucp_request::UcpRequest;
 use crate::buffer::RegionMemory;
 use crate::one_sided::Remote;
 use crate::transport::{Posted, RecvParts, SendParts};
@@ -25,7 +25,7 @@ pub(super) struct Accesses {
     keys: Table<Key>,
     operations: Table<Access>,
     /// What UCX works on for flushes that nobody waits for any more; there is no memory to it.
-    forgotten: Vec<Flight>,
+    forgotten: Vec<UcpRequest>,
 }
 
 struct Exposed {
@@ -55,13 +55,13 @@ struct Key {
 
 /// A put, get or flush under way.
 ///
-/// Invariants: `memory` stays here, and the key in the table, until every flight is reaped.
+/// Invariants: `memory` stays here, and the key in the table, until every request is reaped.
 struct Access {
     peer: Rank,
     /// The key's number; none for a flush.
     key: Option<u64>,
     memory: Memory,
-    flights: ArrayVec<Flight, MAX_PARTS>,
+    requests: ArrayVec<UcpRequest, MAX_PARTS>,
     posted_in: u32,
     is_canceled: bool,
     result: Result<()>,
@@ -141,7 +141,7 @@ impl Accesses {
     pub(super) fn cancel(&mut self, number: u64) {
         let Some(access) = self.operations.get_mut(number) else { return };
         if matches!(access.memory, Memory::Flush) && access.result.is_ok() {
-            self.forgotten.extend(access.flights.drain(..));
+            self.forgotten.extend(access.requests.drain(..));
             access.result = Err(Error::Canceled);
         }
         access.is_canceled = true;
@@ -157,7 +157,7 @@ impl Accesses {
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.operations
             .iter()
-            .filter(|access| access.flights.iter().any(|flight| !flight.is_over()))
+            .filter(|access| access.requests.iter().any(|request| !request.is_over()))
             .map(|access| (access.peer, access.posted_in))
     }
 
@@ -182,7 +182,7 @@ impl Accesses {
     /// Once UCX is torn down: every operation that had not ended before has ended with `error`.
     pub(super) fn end_all(&mut self, error: &Error) {
         for access in self.operations.iter_mut() {
-            if access.result.is_ok() && !access.flights.iter().all(Flight::has_succeeded) {
+            if access.result.is_ok() && !access.requests.iter().all(UcpRequest::has_succeeded) {
                 access.result = Err(error.clone());
             }
         }
@@ -224,20 +224,20 @@ impl Ucx {
             unsafe { access.start(&mut self.engine, unpacked, key.address.wrapping_add(offset)) };
         }
         key.used += 1;
-        self.fly(access)
+        self.track(access)
     }
 
     /// Begins to flush the puts to a peer.
     pub(super) fn begin_flush(&mut self, to: Rank) -> Posted<u64, Result<()>> {
-        let flight = self.engine.flights().take();
-        self.engine.flush(to, &flight);
+        let request = self.engine.ucp_requests().take();
+        self.engine.flush(to, &request);
         let mut access = Access::new(to, None, Memory::Flush, self.round);
-        access.flights.push(flight);
-        self.fly(access)
+        access.requests.push(request);
+        self.track(access)
     }
 
     /// Keeps an operation unless it is over already.
-    fn fly(&mut self, mut access: Access) -> Posted<u64, Result<()>> {
+    fn track(&mut self, mut access: Access) -> Posted<u64, Result<()>> {
         if access.is_over(&mut self.engine) {
             return Posted::Done(self.finish(access));
         }
@@ -265,8 +265,8 @@ impl Ucx {
     fn reap_forgotten(&mut self) {
         for index in (0..self.accesses.forgotten.len()).rev() {
             if self.engine.reap(&self.accesses.forgotten[index]).is_some() {
-                let flight = self.accesses.forgotten.swap_remove(index);
-                self.engine.flights().put(flight);
+                let request = self.accesses.forgotten.swap_remove(index);
+                self.engine.ucp_requests().put(request);
             }
         }
     }
@@ -274,8 +274,8 @@ impl Ucx {
 
 impl Access {
     fn new(peer: Rank, key: Option<u64>, memory: Memory, posted_in: u32) -> Self {
-        let (flights, is_canceled, result) = (ArrayVec::new(), false, Ok(()));
-        Self { peer, key, memory, flights, posted_in, is_canceled, result }
+        let (requests, is_canceled, result) = (ArrayVec::new(), false, Ok(()));
+        Self { peer, key, memory, requests, posted_in, is_canceled, result }
     }
 
     /// Begins one UCX operation for each part that is not empty.
@@ -287,21 +287,21 @@ impl Access {
         match &mut self.memory {
             Memory::Put(parts) => {
                 for part in parts.iter().filter(|part| !part.is_empty()) {
-                    let flight = engine.flights().take();
-                    // SAFETY: whoever made the lease keeps the bytes until it is dropped, after the flight is
+                    let request = engine.ucp_requests().take();
+                    // SAFETY: whoever made the lease keeps the bytes until it is dropped, after the request is
                     // reaped.
-                    unsafe { engine.put(self.peer, key, address, part.bytes(), &flight) };
+                    unsafe { engine.put(self.peer, key, address, part.bytes(), &request) };
                     address = address.wrapping_add(part.len() as u64);
-                    self.flights.push(flight);
+                    self.requests.push(request);
                 }
             }
             Memory::Get(parts) => {
                 for part in parts.iter_mut().filter(|part| !part.is_empty()) {
-                    let (flight, length) = (engine.flights().take(), part.len());
+                    let (request, length) = (engine.ucp_requests().take(), part.len());
                     // SAFETY: as for puts.
-                    unsafe { engine.get(self.peer, key, address, part.bytes_mut(), &flight) };
+                    unsafe { engine.get(self.peer, key, address, part.bytes_mut(), &request) };
                     address = address.wrapping_add(length as u64);
-                    self.flights.push(flight);
+                    self.requests.push(request);
                 }
             }
             Memory::Flush => {}
@@ -310,12 +310,12 @@ impl Access {
 
     /// Whether UCX touches none of the memory any more; takes the outcome down.
     fn is_over(&mut self, engine: &mut Engine) -> bool {
-        while let Some(flight) = self.flights.pop() {
-            let Some((status, _)) = engine.reap(&flight) else {
-                self.flights.push(flight);
+        while let Some(request) = self.requests.pop() {
+            let Some((status, _)) = engine.reap(&request) else {
+                self.requests.push(request);
                 return false;
             };
-            engine.flights().put(flight);
+            engine.ucp_requests().put(request);
             if status != ucs_status_t::UCS_OK && self.result.is_ok() {
                 let call = match self.memory {
                     Memory::Put(_) => "ucp_put_nbx",

@@ -5,15 +5,15 @@ use std::ptr::NonNull;
 use arrayvec::ArrayVec;
 use brevity_ucx_sys::ucs_status_t;
 
-use super::engine::{Engine, Manner};
-use super::flight::{Bounce, Bounces, Flight};
+use super::engine::{Engine, Protocol};
 use super::flow::cost;
-use super::handler::{MESSAGE, PIECE};
-use super::header::{FIXED_BYTES, Header, PIECE_BYTES, PieceHeader, Plain};
+use super::handler::{FRAGMENT, MESSAGE};
+use super::header::{FIXED_BYTES, FRAGMENT_BYTES, FragmentHeader, Header, Plain};
 use super::incoming::count_copy;
 use super::notice::Withdrawal;
 use super::table::Table;
-use super::{AT_ONCE_BYTES, PACKED_BYTES};
+use super::ucp_request::{Bounce, Bounces, UcpRequest};
+use super::{MAX_EAGER_BYTES, PACKED_BYTES};
 use crate::buffer::ReadLease;
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::transport::{Posted, SendDone, SendId, SendParts, one};
@@ -29,13 +29,13 @@ pub(super) struct Sends {
 
 /// A send under way.
 ///
-/// Invariants: `parts` stay here, and `bounce` is not put back, until every flight is reaped.
+/// Invariants: `parts` stay here, and `bounce` is not put back, until every request is reaped.
 struct Outgoing {
     to: Rank,
     message: Withdrawal,
     parts: SendParts,
-    /// What UCX still works on: the message, and its pieces.
-    flights: ArrayVec<Flight, MAX_PARTS>,
+    /// What UCX still works on: the message, and its fragments.
+    requests: ArrayVec<UcpRequest, MAX_PARTS>,
     bounce: Option<Bounce<PACKED_BYTES>>,
     posted_in: u32,
     is_withdrawn: bool,
@@ -63,14 +63,14 @@ impl Sends {
         part: ReadLease,
         posted_in: u32,
     ) -> Posted<SendId, Result<()>> {
-        let means = (engine, bounces);
-        match send_plain(means.0, to, envelope, &part) {
-            Some(Plainly::Sent) => Posted::Done(Ok(())),
-            Some(Plainly::Begun(flight, serial)) => {
+        let resources = (engine, bounces);
+        match send_plain(resources.0, to, envelope, &part) {
+            Some(PlainSend::Sent) => Posted::Done(Ok(())),
+            Some(PlainSend::Submitted(request, serial)) => {
                 let message = Withdrawal { tag: envelope.tag, serial };
-                self.keep_one(means, flight, Outgoing::new(to, message, one(part), None, posted_in))
+                self.keep_one(resources, request, Outgoing::new(to, message, one(part), None, posted_in))
             }
-            None => self.post(means, to, envelope, one(part), posted_in).map(|done| done.result),
+            None => self.post(resources, to, envelope, one(part), posted_in).map(|done| done.result),
         }
     }
 
@@ -78,15 +78,15 @@ impl Sends {
     #[inline(never)]
     fn keep_one(
         &mut self,
-        means: (&mut Engine, &mut Bounces<PACKED_BYTES>),
-        flight: Flight,
+        resources: (&mut Engine, &mut Bounces<PACKED_BYTES>),
+        request: UcpRequest,
         mut outgoing: Outgoing,
     ) -> Posted<SendId, Result<()>> {
-        outgoing.fly(means.0, flight);
-        self.keep(means, outgoing).map(|done| done.result)
+        outgoing.track(resources.0, request);
+        self.keep(resources, outgoing).map(|done| done.result)
     }
 
-    /// Sends a message and its pieces, each at once if it is small and there is credit, or as an offer.
+    /// Sends a message and its fragments, each at once if it is small and there is credit, or as an rts.
     #[inline(never)]
     pub(super) fn post(
         &mut self,
@@ -104,26 +104,26 @@ impl Sends {
             return Posted::Done(SendDone { parts, result: Err(Error::Closed) });
         };
         let serial = flow.next_sent();
-        (header.serial, header.consumed) = (serial as u16, flow.tell());
+        (header.serial, header.consumed) = (serial as u16, flow.report());
         flow.sign(&mut header);
         header.is_counted =
-            header.payload_bytes() <= AT_ONCE_BYTES && flow.spend(cost(header.bytes_at_once()));
+            header.payload_bytes() <= MAX_EAGER_BYTES && flow.spend(cost(header.bytes_at_once()));
         if !header.is_counted && parts.len() > 1 {
-            header.is_spread = true;
+            header.is_fragmented = true;
         }
         let message = Withdrawal { tag: header.tag, serial };
         let mut bounce = None;
-        let (manner, payload) = choose(&mut header, &parts, bounces, &mut bounce);
-        let mut flight = engine.flights().take();
+        let (protocol, payload) = choose(&mut header, &parts, bounces, &mut bounce);
+        let mut request = engine.ucp_requests().take();
         // SAFETY: just taken: it is in no use.
-        let header_bytes = header.encode(&parts, unsafe { flight.header_mut() });
+        let header_bytes = header.encode(&parts, unsafe { request.header_mut() });
         count(engine, &header);
         // SAFETY: whoever made the leases keeps the bytes until they are given back, and the bounce memory is
-        // put back, when the flight is reaped.
-        unsafe { engine.send(to, (MESSAGE, manner), header_bytes, payload, &flight) };
+        // put back, when the request is reaped.
+        unsafe { engine.send(to, (MESSAGE, protocol), header_bytes, payload, &request) };
         let mut outgoing = Outgoing::new(to, message, parts, bounce, posted_in);
-        outgoing.fly(engine, flight);
-        outgoing.send_pieces(engine, &header);
+        outgoing.track(engine, request);
+        outgoing.send_fragments(engine, &header);
         self.keep((engine, bounces), outgoing)
     }
 
@@ -154,7 +154,7 @@ impl Sends {
     /// Wants a message back that UCX has not taken; says what to tell whom, the first time.
     pub(super) fn withdraw(&mut self, number: u64) -> Option<(Rank, Withdrawal)> {
         let outgoing = self.operations.get_mut(number)?;
-        let is_over = outgoing.flights.iter().all(Flight::is_over);
+        let is_over = outgoing.requests.iter().all(UcpRequest::is_over);
         if is_over || std::mem::replace(&mut outgoing.is_withdrawn, true) {
             return None;
         }
@@ -164,7 +164,7 @@ impl Sends {
     /// Once UCX is torn down: every send that had not ended before has ended with `error`.
     pub(super) fn end_all(&mut self, error: &Error) {
         for outgoing in self.operations.iter_mut() {
-            if outgoing.result.is_ok() && !outgoing.flights.iter().all(Flight::has_succeeded) {
+            if outgoing.result.is_ok() && !outgoing.requests.iter().all(UcpRequest::has_succeeded) {
                 outgoing.result = Err(error.clone());
             }
         }
@@ -174,54 +174,54 @@ impl Sends {
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.operations
             .iter()
-            .filter(|outgoing| outgoing.flights.iter().any(|flight| !flight.is_over()))
+            .filter(|outgoing| outgoing.requests.iter().any(|request| !request.is_over()))
             .map(|outgoing| (outgoing.to, outgoing.posted_in))
     }
 }
 
 /// What has become of a plain message.
-enum Plainly {
+enum PlainSend {
     Sent,
     /// UCX works on it, or has refused it; with its number.
-    Begun(Flight, u32),
+    Submitted(UcpRequest, u32),
 }
 
-/// Sends what nearly every message of one part is: with a [`Plain`] header, at once or as an offer. `None`,
+/// Sends what nearly every message of one part is: with a [`Plain`] header, at once or as an rts. `None`,
 /// and nothing has happened, if it is anything else.
 #[inline]
-fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLease) -> Option<Plainly> {
+fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLease) -> Option<PlainSend> {
     let (bytes, inbox) = (part.len(), engine.inbox());
     let flow = inbox.flow(to)?;
     let is_plain = envelope.mark == Mark::NONE && envelope.signature == flow.sent_signature;
     if !is_plain {
         return None;
     }
-    let is_counted = bytes <= AT_ONCE_BYTES && flow.spend(cost(bytes));
+    let is_counted = bytes <= MAX_EAGER_BYTES && flow.spend(cost(bytes));
     // Nothing can't be offered, and too much can't be sent.
     if !is_counted && (bytes == 0 || bytes as u64 > MAX_MESSAGE_BYTES) {
         return None;
     }
     let serial = flow.next_sent();
-    let plain = Plain { tag: envelope.tag, is_counted, consumed: flow.tell(), serial: serial as u16 };
+    let plain = Plain { tag: envelope.tag, is_counted, consumed: flow.report(), serial: serial as u16 };
     inbox.statistics.messages_sent += 1;
     inbox.statistics.bytes_sent += (FIXED_BYTES + bytes) as u64;
     let header = plain.encode();
     if is_counted && engine.send_short(to, MESSAGE, &header, part.bytes()) {
-        return Some(Plainly::Sent);
+        return Some(PlainSend::Sent);
     }
-    let mut flight = engine.flights().take();
+    let mut request = engine.ucp_requests().take();
     // SAFETY: just taken: it is in no use.
-    let room = unsafe { flight.header_mut() };
+    let room = unsafe { request.header_mut() };
     room[..FIXED_BYTES].copy_from_slice(&header);
-    let manner = if is_counted { Manner::Any } else { Manner::Offer };
+    let protocol = if is_counted { Protocol::Auto } else { Protocol::Rendezvous };
     let payload = (part.bytes().as_ptr(), bytes);
-    // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is reaped.
-    unsafe { engine.send(to, (MESSAGE, manner), FIXED_BYTES, payload, &flight) };
-    if let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&flight) {
-        engine.flights().put(flight);
-        return Some(Plainly::Sent);
+    // SAFETY: whoever made the lease keeps the bytes until it is given back, when the request is reaped.
+    unsafe { engine.send(to, (MESSAGE, protocol), FIXED_BYTES, payload, &request) };
+    if let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&request) {
+        engine.ucp_requests().put(request);
+        return Some(PlainSend::Sent);
     }
-    Some(Plainly::Begun(flight, serial))
+    Some(PlainSend::Submitted(request, serial))
 }
 
 /// How the payload of a message is sent, and where it lies.
@@ -231,26 +231,26 @@ fn choose(
     parts: &SendParts,
     bounces: &mut Bounces<PACKED_BYTES>,
     bounce: &mut Option<Bounce<PACKED_BYTES>>,
-) -> (Manner, (*const u8, usize)) {
-    let manner = if header.is_counted { Manner::Any } else { Manner::Offer };
-    let whole = |part: usize| (manner, (parts[part].bytes().as_ptr(), parts[part].len()));
-    let carried = match header.is_spread {
-        true => header.carried(),
+) -> (Protocol, (*const u8, usize)) {
+    let protocol = if header.is_counted { Protocol::Auto } else { Protocol::Rendezvous };
+    let whole = |part: usize| (protocol, (parts[part].bytes().as_ptr(), parts[part].len()));
+    let payload_part = match header.is_fragmented {
+        true => header.payload_part(),
         false if parts.len() > 1 => {
             let packed = bounce.insert(bounces.take());
             // SAFETY: just taken: no operation uses it.
             let length = pack(parts, unsafe { packed.bytes_mut() });
             // At once: what is fetched goes to one place.
-            return (Manner::AtOnce, (packed.as_ptr(), length));
+            return (Protocol::Eager, (packed.as_ptr(), length));
         }
         false => (header.total_bytes() > 0).then_some(0),
     };
-    match carried {
+    match payload_part {
         Some(part) => whole(part),
-        None if header.is_counted => (manner, (NonNull::dangling().as_ptr(), 0)),
+        None if header.is_counted => (protocol, (NonNull::dangling().as_ptr(), 0)),
         None => {
-            header.is_hollow = true;
-            (manner, (NOTHING.as_ptr(), NOTHING.len()))
+            header.is_padded = true;
+            (protocol, (NOTHING.as_ptr(), NOTHING.len()))
         }
     }
 }
@@ -263,7 +263,7 @@ fn count(engine: &mut Engine, header: &Header) {
     statistics.bytes_sent += header.wire_bytes();
     if header.lengths.len() > 1 {
         // Packed, or in the header.
-        let copied = if header.is_spread {
+        let copied = if header.is_fragmented {
             header.bytes_at_once() - header.payload_bytes()
         } else {
             header.total_bytes()
@@ -293,46 +293,50 @@ impl Outgoing {
         bounce: Option<Bounce<PACKED_BYTES>>,
         posted_in: u32,
     ) -> Self {
-        let (flights, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
-        Self { to, message, parts, flights, bounce, posted_in, is_withdrawn, result }
+        let (requests, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
+        Self { to, message, parts, requests, bounce, posted_in, is_withdrawn, result }
     }
 
-    fn send_pieces(&mut self, engine: &mut Engine, header: &Header) {
-        for part in header.pieces() {
+    fn send_fragments(&mut self, engine: &mut Engine, header: &Header) {
+        for part in header.fragments() {
             // A stream that has broken stays as it is: the caller closes the transport.
             if self.result.is_err() {
                 return;
             }
             let (bytes, tag) = (self.parts[part].bytes(), self.message.tag);
-            let is_counted = bytes.len() <= AT_ONCE_BYTES
+            let is_counted = bytes.len() <= MAX_EAGER_BYTES
                 && engine.inbox().flow(self.to).is_some_and(|flow| flow.spend(cost(bytes.len())));
-            let piece =
-                PieceHeader { from: tag.source(), serial: self.message.serial, part: part as u8, is_counted };
-            let mut flight = engine.flights().take();
+            let fragment = FragmentHeader {
+                from: tag.source(),
+                serial: self.message.serial,
+                part: part as u8,
+                is_counted,
+            };
+            let mut request = engine.ucp_requests().take();
             // SAFETY: just taken: it is in no use.
-            let room = unsafe { flight.header_mut() };
-            room[..PIECE_BYTES].copy_from_slice(&piece.encode());
-            let manner = if is_counted { Manner::Any } else { Manner::Offer };
+            let room = unsafe { request.header_mut() };
+            room[..FRAGMENT_BYTES].copy_from_slice(&fragment.encode());
+            let protocol = if is_counted { Protocol::Auto } else { Protocol::Rendezvous };
             let payload = (bytes.as_ptr(), bytes.len());
-            // SAFETY: whoever made the lease keeps the bytes until it is given back, when the flight is
+            // SAFETY: whoever made the lease keeps the bytes until it is given back, when the request is
             // reaped.
-            unsafe { engine.send(self.to, (PIECE, manner), PIECE_BYTES, payload, &flight) };
-            self.fly(engine, flight);
+            unsafe { engine.send(self.to, (FRAGMENT, protocol), FRAGMENT_BYTES, payload, &request) };
+            self.track(engine, request);
         }
     }
 
-    /// Keeps a flight unless it is over already.
-    fn fly(&mut self, engine: &mut Engine, flight: Flight) {
-        if !self.land(engine, &flight) {
-            self.flights.push(flight);
+    /// Keeps a request unless it is over already.
+    fn track(&mut self, engine: &mut Engine, request: UcpRequest) {
+        if !self.complete(engine, &request) {
+            self.requests.push(request);
             return;
         }
-        engine.flights().put(flight);
+        engine.ucp_requests().put(request);
     }
 
-    /// Whether UCX is done with a flight; takes its outcome down.
-    fn land(&mut self, engine: &Engine, flight: &Flight) -> bool {
-        match engine.reap(flight) {
+    /// Whether UCX is done with a request; takes its outcome down.
+    fn complete(&mut self, engine: &Engine, request: &UcpRequest) -> bool {
+        match engine.reap(request) {
             None => return false,
             Some((ucs_status_t::UCS_OK, _)) => {}
             Some((status, _)) if self.result.is_ok() => {
@@ -345,12 +349,12 @@ impl Outgoing {
 
     /// Whether UCX touches none of the memory any more; then the bounce memory goes back.
     fn is_over(&mut self, engine: &mut Engine, bounces: &mut Bounces<PACKED_BYTES>) -> bool {
-        while let Some(flight) = self.flights.pop() {
-            if !self.land(engine, &flight) {
-                self.flights.push(flight);
+        while let Some(request) = self.requests.pop() {
+            if !self.complete(engine, &request) {
+                self.requests.push(request);
                 return false;
             }
-            engine.flights().put(flight);
+            engine.ucp_requests().put(request);
         }
         if let Some(bounce) = self.bounce.take() {
             bounces.put(bounce);

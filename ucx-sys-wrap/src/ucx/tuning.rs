@@ -15,8 +15,8 @@ const SCHEME: &str = "RNDV_SCHEME";
 const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 
 /// The slots of UCX's shared memory, which every rank has for what others send it: 128 of them, each with
-/// room for a message of [`AT_ONCE_BYTES`](super::AT_ONCE_BYTES), which then is copied in and out as a whole.
-/// UCX 1.13 has 64 of 128 bytes, and what is longer goes in pieces, through buffers that are half as many
+/// room for a message of [`MAX_EAGER_BYTES`](super::MAX_EAGER_BYTES), which then is copied in and out as a whole.
+/// UCX 1.13 has 64 of 128 bytes, and what is longer goes in fragments, through buffers that are half as many
 /// here as by default. Lines of memory that the receiver has in its cache are slow to write again; 4 MiB are
 /// more than the cache of a processor.
 const SLOTS: [(&str, &str); 3] = [("FIFO_ELEM_SIZE", "32832"), ("FIFO_SIZE", "128"), ("RX_BUFS_GROW", "256")];
@@ -26,7 +26,7 @@ const ALIKE: [&str; 2] = ["FIFO_ELEM_SIZE", "FIFO_SIZE"];
 const SHARED_BY: [&str; 4] = ["MM", "POSIX", "SYSV", "XPMEM"];
 
 /// What users hear who choose a rendezvous by which peers write our memory.
-pub(super) const NOT_QUIET: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
+pub(super) const WRITABLE_AFTER_TEARDOWN: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
                                     peers may still write its memory; unset it";
 
 /// What names in `UCX_TLS` begin with that bring no lanes to other hosts by hardware for RDMA, apart from
@@ -54,7 +54,7 @@ pub(super) struct Tuning {
     /// Settings without `UCX_`, in the order in which they are made.
     settings: Vec<(String, String)>,
     /// Whether nothing writes our memory any more once the worker is destroyed.
-    pub(super) is_quiet: bool,
+    pub(super) teardown_ends_access: bool,
     /// Whether UCX's puts and gets reach the memory of ranks of this host other than by messages. Where it is
     /// in doubt they do not: ranks can always ask each other.
     pub(super) reaches_here: bool,
@@ -100,9 +100,9 @@ impl Tuning {
             let ports = settings.iter_mut().filter(|(name, _)| name == "TCP_PORT_RANGE");
             ports.for_each(|(name, _)| *name = "PORT_RANGE".into());
         }
-        let mut is_quiet = true;
+        let mut teardown_ends_access = true;
         match chosen(SCHEME) {
-            Some(scheme) => is_quiet = !shares_memory || scheme == "get_zcopy",
+            Some(scheme) => teardown_ends_access = !shares_memory || scheme == "get_zcopy",
             None if shares_memory => settings.push((SCHEME.into(), "get_zcopy".into())),
             None if (version.0, version.1) >= (1, 19) => settings.push((SCHEME.into(), "put_zcopy".into())),
             None => {}
@@ -125,7 +125,7 @@ impl Tuning {
                 agreed += &format!(" UCX_{name}={value}");
             }
         }
-        Self { settings, is_quiet, reaches_here, has_rdma, has_sockets_only, agreed }
+        Self { settings, teardown_ends_access, reaches_here, has_rdma, has_sockets_only, agreed }
     }
 
     /// Makes the settings.
@@ -190,7 +190,7 @@ fn brings_shared_memory(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ucx::AT_ONCE_BYTES;
+    use crate::ucx::MAX_EAGER_BYTES;
 
     const OLD: (u32, u32, u32) = (1, 13, 1);
     const NEW: (u32, u32, u32) = (1, 19, 0);
@@ -205,7 +205,7 @@ mod tests {
             |name: &str| environment.iter().find(|(set, _)| *set == name).map(|(_, value)| value.to_string());
         let tuning = Tuning::decide(&given, look, version, false, &[]);
         let scheme = tuning.settings.iter().find(|(name, _)| name == SCHEME).map(|(_, value)| value.clone());
-        (scheme, tuning.is_quiet)
+        (scheme, tuning.teardown_ends_access)
     }
 
     #[test]
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(all, SLOTS.map(|(name, value)| (format!("MM_{name}"), value.to_string())));
         assert_eq!(agreed, "UCX_TLS=all UCX_RNDV_SCHEME=get_zcopy");
         let bytes: usize = all[0].1.parse().unwrap();
-        assert!(bytes >= AT_ONCE_BYTES + 64 && !bytes.is_multiple_of(4096), "{bytes}");
+        assert!(bytes >= MAX_EAGER_BYTES + 64 && !bytes.is_multiple_of(4096), "{bytes}");
         let tcp = decide(&[("UCX_TLS", "tcp"), ("UCX_MM_FIFO_SIZE", "32")]);
         assert_eq!(tcp, (vec![], "UCX_TLS=tcp UCX_RNDV_SCHEME=put_zcopy".into()));
         let (left, agreed) = decide(&[("UCX_MM_FIFO_SIZE", "32"), ("UCX_POSIX_FIFO_ELEM_SIZE", "256")]);

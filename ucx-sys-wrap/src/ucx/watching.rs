@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::liveness::News;
-use super::word::Closed;
-use super::{Closing, FLUSH_PATIENCE, LOOK_EVERY, Ucx};
+use super::failure_flag::Closed;
+use super::liveness::PeerEvent;
+use super::{CHECK_INTERVAL, Closing, FLUSH_PATIENCE, Ucx};
 use crate::link::Links;
 use crate::told::later;
 use crate::transport::Transport;
@@ -25,15 +25,15 @@ const GONE_WITHIN: Duration = FLUSH_PATIENCE.saturating_mul(5);
 impl Ucx {
     /// Does what the handlers have left to do. Says whether there was anything.
     #[inline]
-    pub(super) fn settle(&mut self) -> bool {
+    pub(super) fn run_deferred_work(&mut self) -> bool {
         let worked = self.receives.work(&mut self.engine) | self.engine.run_errands();
-        self.judge_violation();
+        self.handle_violation();
         worked
     }
 
     /// Closes the transport if a peer has sent what is no message, or an operation with it has failed.
     #[inline]
-    pub(super) fn judge_violation(&mut self) {
+    pub(super) fn handle_violation(&mut self) {
         if self.engine.inbox().violation.is_some()
             && let Some((rank, error)) = self.engine.inbox().violation.take()
         {
@@ -47,22 +47,22 @@ impl Ucx {
         if self.closed.is_some() {
             return;
         }
-        let told = error.clone();
-        later!(INFO, %peer, error = %told, "closing the transport");
+        let reported = error.clone();
+        later!(INFO, %peer, error = %reported, "closing the transport");
         let is_lost = matches!(error, Error::PeerLost { .. });
-        match self.liveness.look().filter(|_| is_lost).or_else(|| self.read_word(peer)) {
-            Some(News::Failed(cause)) => self.close_for(Some(cause), cause.into()),
+        match self.liveness.poll().filter(|_| is_lost).or_else(|| self.read_failure_flag(peer)) {
+            Some(PeerEvent::Failed(cause)) => self.close_for(Some(cause), cause.into()),
             _ => self.close_for(Some(Failure::PeerLost(peer)), error),
         }
     }
 
     /// Looks after peers that are waited for long, or at all if this rank is about to sleep.
-    pub(super) fn look(&mut self, about_to_sleep: bool) -> bool {
+    pub(super) fn check_peers(&mut self, about_to_sleep: bool) -> bool {
         self.round = self.round.wrapping_add(1);
-        self.next_look = self.now() + LOOK_EVERY;
+        self.next_check = self.now() + CHECK_INTERVAL;
         if self.closed.is_some() {
             // Those who ask are answered; there is nothing to learn.
-            self.liveness.look();
+            self.liveness.poll();
             return false;
         }
         let rounds = if about_to_sleep { 0 } else { LONG_ROUNDS };
@@ -77,17 +77,17 @@ impl Ucx {
         waited.sort_unstable();
         waited.dedup();
         for peer in &waited {
-            let news = self.read_word(*peer).or_else(|| self.liveness.watch(*peer));
-            self.take_news(news);
+            let event = self.read_failure_flag(*peer).or_else(|| self.liveness.watch(*peer));
+            self.handle_event(event);
         }
         self.waited = waited;
-        let news = self.liveness.look();
-        self.take_news(news) | self.give_back_withdrawn() | self.look_after_unanswered()
+        let event = self.liveness.poll();
+        self.handle_event(event) | self.discard_withdrawn() | self.check_unanswered()
     }
 
     /// Closes for a peer that waits for an answer which could not be sent: it is there, but can't be reached.
     /// Says whether there was one.
-    fn look_after_unanswered(&mut self) -> bool {
+    fn check_unanswered(&mut self) -> bool {
         let now = self.now();
         let new = std::mem::take(&mut self.engine.requests().unanswered);
         for peer in new {
@@ -110,7 +110,10 @@ impl Ucx {
 
     /// The peers of operations on UCX that are not over, each with the look before which it was posted.
     fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
-        let (receives, requests) = (self.engine.seen_inbox().waits(), self.engine.seen_requests().waits());
+        let (receives, requests) = (
+            self.engine.handler_context_ref().inbox.waits(),
+            self.engine.handler_context_ref().requests.waits(),
+        );
         self.sends.waits().chain(receives).chain(requests).chain(self.accesses.waits())
     }
 
@@ -122,56 +125,56 @@ impl Ucx {
         if self.gone.contains(&peer) {
             return true;
         }
-        match self.read_word(peer).or_else(|| self.liveness.watch(peer)) {
+        match self.read_failure_flag(peer).or_else(|| self.liveness.watch(peer)) {
             None => false,
-            Some(News::Gone(_)) => true,
-            news => {
-                self.take_news(news);
+            Some(PeerEvent::Gone(_)) => true,
+            event => {
+                self.handle_event(event);
                 false
             }
         }
     }
 
     /// Discards messages that peers want back.
-    fn give_back_withdrawn(&mut self) -> bool {
+    fn discard_withdrawn(&mut self) -> bool {
         let mut found = false;
         for message in self.liveness.withdrawn.drain(..) {
             found |= self.engine.inbox().withdraw(message);
         }
-        found && self.settle()
+        found && self.run_deferred_work()
     }
 
     /// What a peer of this host says about itself.
-    fn read_word(&self, peer: Rank) -> Option<News> {
-        match self.words.get(peer.index())?.as_ref()?.read(self.world_size) {
+    fn read_failure_flag(&self, peer: Rank) -> Option<PeerEvent> {
+        match self.failure_flags.get(peer.index())?.as_ref()?.read(self.world_size) {
             Closed::No => None,
-            Closed::Left => Some(News::Gone(peer)),
-            Closed::Failed(cause) => Some(News::Failed(cause)),
+            Closed::Left => Some(PeerEvent::Gone(peer)),
+            Closed::Failed(cause) => Some(PeerEvent::Failed(cause)),
         }
     }
 
     /// Draws the consequences. Says whether there were any.
-    pub(super) fn take_news(&mut self, news: Option<News>) -> bool {
+    pub(super) fn handle_event(&mut self, event: Option<PeerEvent>) -> bool {
         if self.closed.is_some() {
             return false;
         }
-        let lost = match news {
+        let lost = match event {
             None => return false,
-            Some(News::Failed(cause)) => {
+            Some(PeerEvent::Failed(cause)) => {
                 later!(INFO, ?cause, "a peer reports a failure");
                 self.close_for(Some(cause), cause.into());
                 return true;
             }
-            Some(News::Died(peer) | News::Gone(peer)) => peer,
+            Some(PeerEvent::Died(peer) | PeerEvent::Gone(peer)) => peer,
         };
         // Whoever failed before it went has written why.
-        let word = self.read_word(lost);
-        let has_left = matches!(word, Some(News::Gone(_)));
-        let cause = match word {
-            Some(News::Failed(cause)) => cause,
+        let flag = self.read_failure_flag(lost);
+        let has_left = matches!(flag, Some(PeerEvent::Gone(_)));
+        let cause = match flag {
+            Some(PeerEvent::Failed(cause)) => cause,
             _ => Failure::PeerLost(lost),
         };
-        self.progress_until_settled(lost);
+        self.drain_ucx(lost);
         self.drain_link(lost);
         self.has_moved = true;
         if cause != Failure::PeerLost(lost) {
@@ -181,7 +184,7 @@ impl Ucx {
         let statistics = &mut self.engine.inbox().statistics;
         let is_missed = self.links.as_mut().is_some_and(|links| links.finish(lost, has_left, statistics));
         let is_waited_for = is_missed || self.waits().any(|(peer, _)| peer == lost);
-        if matches!(news, Some(News::Gone(_))) && !is_waited_for {
+        if matches!(event, Some(PeerEvent::Gone(_))) && !is_waited_for {
             if !self.gone.contains(&lost) {
                 self.gone.push(lost);
             }
@@ -193,13 +196,13 @@ impl Ucx {
     }
 
     /// Takes in what a peer sent before it went.
-    fn progress_until_settled(&mut self, peer: Rank) {
-        let is_here = self.words.get(peer.index()).is_some_and(Option::is_some);
+    fn drain_ucx(&mut self, peer: Rank) {
+        let is_here = self.failure_flags.get(peer.index()).is_some_and(Option::is_some);
         let patience = if is_here { SETTLED_HERE } else { SETTLED_FAR };
         let mut quiet_since = Instant::now();
         let start = quiet_since;
         while quiet_since.elapsed() < patience && start.elapsed() < 10 * patience && self.closed.is_none() {
-            if self.engine.progress() | self.settle() {
+            if self.engine.progress() | self.run_deferred_work() {
                 quiet_since = Instant::now();
             }
         }
@@ -215,7 +218,8 @@ impl Ucx {
     pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
         let awaits_neighbours = self.links.iter().any(|links| links.waits().next().is_some());
         // What peers have asked for counts where they may write it themselves.
-        let serves = !self.can_be_quiet && !self.engine.seen_requests().carried.is_empty();
+        let serves =
+            !self.teardown_ends_access && !self.engine.handler_context_ref().requests.carried.is_empty();
         let is_under_way = awaits_neighbours || serves || self.waits().next().is_some();
         if !is_library_there {
             self.engine.forget();
@@ -224,7 +228,7 @@ impl Ucx {
             self.accesses.release(&self.engine);
             self.engine.close_endpoints(FLUSH_PATIENCE);
         }
-        if is_under_way && !self.can_be_quiet {
+        if is_under_way && !self.teardown_ends_access {
             // By the user's settings peers may write until the process is gone, whatever becomes of the
             // worker: what they write is not given back to other threads, which go on until then.
             self.engine.forget();
@@ -232,10 +236,10 @@ impl Ucx {
         }
         let cause = Failure::Aborted(self.rank);
         // Whoever fetches from memory that is given back now must learn that it was.
-        let told = if is_under_way { Closed::Failed(cause) } else { Closed::Left };
-        self.close_as(told, Some(cause), cause.into());
-        self.liveness.hang_up();
-        if !self.engine.is_quiet() {
+        let reported = if is_under_way { Closed::Failed(cause) } else { Closed::Left };
+        self.close_as(reported, Some(cause), cause.into());
+        self.liveness.stop_listening();
+        if !self.engine.is_torn_down() {
             self.tear_down();
             self.end_all(&cause.into());
         }
@@ -248,18 +252,18 @@ impl Ucx {
         self.engine.destroy_context();
     }
 
-    fn close_as(&mut self, told: Closed, cause: Option<Failure>, error: Error) {
+    fn close_as(&mut self, reported: Closed, cause: Option<Failure>, error: Error) {
         if self.closed.is_some() {
             return;
         }
-        self.closed = Some(Closing { error: error.clone(), cause, told });
+        self.closed = Some(Closing { error: error.clone(), cause, reported });
         self.has_moved = true;
-        if let Err(error) = self.word.write(told) {
-            self.can_be_quiet = false;
+        if let Err(error) = self.failure_flag.write(reported) {
+            self.teardown_ends_access = false;
             later!(ERROR, %error, "memory lent to peers can't be taken back");
         }
-        self.liveness.tell_all(told);
-        if self.can_be_quiet {
+        self.liveness.notify_all(reported);
+        if self.teardown_ends_access {
             self.tear_down();
         }
         self.end_all(&error);
@@ -273,13 +277,13 @@ impl Ucx {
         self.receives.end_all(&mut self.engine, error);
         self.sends.end_all(error);
         self.accesses.end_all(error);
-        let is_torn_down = self.engine.is_quiet() && !self.receives.are_left_open;
+        let is_torn_down = self.engine.is_torn_down() && !self.receives.are_left_open;
         self.engine.close_requests(error, is_torn_down);
     }
 
     /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.
     pub(super) fn has_taken_back(&mut self, peer: Rank) -> Option<Error> {
-        let News::Failed(cause) = self.read_word(peer)? else { return None };
+        let PeerEvent::Failed(cause) = self.read_failure_flag(peer)? else { return None };
         self.close_for(Some(cause), cause.into());
         self.closed.as_ref().map(|closed| closed.error.clone())
     }

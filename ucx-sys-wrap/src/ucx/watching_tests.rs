@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use super::Ucx;
-use super::liveness::News;
-use super::word::Closed;
-use super::worlds::{has_ucx, world, world_with_cards};
+use super::failure_flag::Closed;
+use super::liveness::PeerEvent;
+use super::worlds::{has_ucx, world, world_with_infos};
 use crate::buffer::Buffer;
 use crate::buffer::testing::{lend_to_receive, lent_to_send};
 use crate::shm::Neighbourhood;
@@ -60,7 +60,7 @@ fn ended(receiver: &mut Ucx, id: RecvId) -> Result<Arrival> {
 /// Its memory goes back to its threads, which may write it: who fetches from there must not take that for the
 /// message.
 #[test]
-fn who_exits_in_the_middle_of_a_send_says_that_it_failed() {
+fn exiting_in_the_middle_of_a_send_reports_a_failure() {
     if !has_ucx() {
         return;
     }
@@ -77,7 +77,7 @@ fn who_exits_in_the_middle_of_a_send_says_that_it_failed() {
 }
 
 #[test]
-fn who_has_left_at_exit_says_so_to_those_who_ask_later() {
+fn a_rank_that_left_at_exit_answers_later_watchers() {
     if !has_ucx() {
         return;
     }
@@ -86,16 +86,16 @@ fn who_has_left_at_exit_says_so_to_those_who_ask_later() {
     assert_eq!(watching.liveness.watch(Rank(0)), None);
     drop(leaving);
     let start = Instant::now();
-    let news = loop {
-        match watching.liveness.look() {
-            Some(news) => break news,
+    let event = loop {
+        match watching.liveness.poll() {
+            Some(event) => break event,
             None => assert!(start.elapsed() < PATIENCE, "nothing is heard"),
         }
     };
-    assert_eq!(news, News::Gone(Rank(0)));
+    assert_eq!(event, PeerEvent::Gone(Rank(0)));
 }
 
-/// An operation on a link ends with the cause too, and not because the neighbour that told it is gone.
+/// An operation on a link ends with the cause too, and not because the neighbour that reported it is gone.
 #[test]
 fn the_cause_that_a_peer_gave_comes_before_its_loss() {
     if !has_ucx() {
@@ -106,15 +106,15 @@ fn the_cause_that_a_peer_gave_comes_before_its_loss() {
     failed.share_memory(&here[0], true).unwrap();
     waiting.share_memory(&here[1], true).unwrap();
     let id = receive(&mut waiting, 8);
-    failed.word.write(Closed::Failed(Failure::Aborted(Rank(0)))).unwrap();
-    assert!(waiting.take_news(Some(News::Died(Rank(0)))));
+    failed.failure_flag.write(Closed::Failed(Failure::Aborted(Rank(0)))).unwrap();
+    assert!(waiting.handle_event(Some(PeerEvent::Died(Rank(0)))));
     let result = ended(&mut waiting, id);
     assert!(matches!(result, Err(Error::Aborted { rank: Rank(0) })), "{result:?}");
 }
 
 /// It was all that was waited for, and nothing else will wake this rank.
 #[test]
-fn who_takes_in_the_last_message_of_a_peer_that_is_gone_does_not_sleep() {
+fn taking_the_last_message_of_a_gone_peer_prevents_sleep() {
     if !has_ucx() {
         return;
     }
@@ -125,7 +125,7 @@ fn who_takes_in_the_last_message_of_a_peer_that_is_gone_does_not_sleep() {
         assert!(start.elapsed() < PATIENCE, "it does not come to rest");
     }
     assert!(send(&mut leaving, &[vec![1; 8]]));
-    leaving.word.write(Closed::Left).unwrap();
+    leaving.failure_flag.write(Closed::Left).unwrap();
     assert!(receiver.arm().is_none(), "the message has just come");
     let ended = receiver.test_recv(id);
     assert!(ended.is_some_and(|done| done.result.is_ok()));
@@ -133,7 +133,7 @@ fn who_takes_in_the_last_message_of_a_peer_that_is_gone_does_not_sleep() {
 
 /// Where the user has chosen that senders write, they do so until this process is gone.
 #[test]
-fn what_peers_may_write_while_the_process_exits_is_not_given_back() {
+fn memory_that_peers_may_write_at_exit_is_not_given_back() {
     if !has_ucx() {
         return;
     }
@@ -154,17 +154,17 @@ fn what_peers_may_write_while_the_process_exits_is_not_given_back() {
     assert!(exiting.abandon().is_err());
 }
 
-/// The numbers of its card mean something else here, whatever they lead to.
+/// The numbers of its info mean something else here, whatever they lead to.
 #[test]
-fn only_the_words_of_peers_of_this_host_are_opened() {
+fn only_flags_of_peers_of_this_host_are_opened() {
     if !has_ucx() {
         return;
     }
     let opened = |worlds: Vec<Ucx>| -> Vec<Vec<bool>> {
-        worlds.iter().map(|ucx| ucx.words.iter().map(Option::is_some).collect()).collect()
+        worlds.iter().map(|ucx| ucx.failure_flags.iter().map(Option::is_some).collect()).collect()
     };
     assert_eq!(opened(world(2, &[])), [[false, true], [true, false]]);
-    // The run of the kernel, in the card of rank 1: what is learned of it there stays the same.
-    let elsewhere = |rank: Rank, card: &mut Vec<u8>| card[40] ^= u8::from(rank == Rank(1));
-    assert_eq!(opened(world_with_cards(2, &[], &elsewhere)), [[false, false], [false, false]]);
+    // The run of the kernel, in the info of rank 1: what is learned of it there stays the same.
+    let elsewhere = |rank: Rank, info: &mut Vec<u8>| info[40] ^= u8::from(rank == Rank(1));
+    assert_eq!(opened(world_with_infos(2, &[], &elsewhere)), [[false, false], [false, false]]);
 }

@@ -17,26 +17,26 @@ pub(super) fn has_ucx() -> bool {
 
 /// The ranks of a world, with UCX's settings.
 pub(super) fn world(world_size: u32, settings: &[(&str, &str)]) -> Vec<Ucx> {
-    world_with_cards(world_size, settings, &|_, _| {})
+    world_with_infos(world_size, settings, &|_, _| {})
 }
 
 /// The same, where what ranks say of themselves is changed on the way.
-pub(super) fn world_with_cards(
+pub(super) fn world_with_infos(
     world_size: u32,
     settings: &[(&str, &str)],
     change: &(dyn Fn(Rank, &mut Vec<u8>) + Sync),
 ) -> Vec<Ucx> {
     let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let options = &Options { settings, ..Options::default() };
-    let (cards, met) =
+    let (infos, met) =
         (&Mutex::new(vec![Vec::new(); world_size as usize]), &Barrier::new(world_size as usize));
     let connect = |rank: Rank| {
         let mut exchange = |own: &[u8]| {
             let mut own = own.to_vec();
             change(rank, &mut own);
-            cards.lock()[rank.index()] = own;
+            infos.lock()[rank.index()] = own;
             met.wait();
-            let all = cards.lock().clone();
+            let all = infos.lock().clone();
             met.wait();
             Ok(all)
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ucx_sys_wrap::buffer::{Port, RecvBuffer, SendBuffer};
-use ucx_sys_wrap::ucx::{AT_ONCE_BYTES, PACKED_BYTES};
+use ucx_sys_wrap::ucx::{MAX_EAGER_BYTES, PACKED_BYTES};
 use ucx_sys_wrap::{Rank, Statistics};
 
 use super::{OVER_UCX, envelope, pattern, ported_on, run};
@@ -39,7 +39,7 @@ const SPARSE: [Copies; 5] = [
 /// One part: bytes, times that the receiver copies it, times that it does if it was not asked for. Of what
 /// lies between, up to what is sent at once, UCX decides whether it is fetched.
 const CONTIGUOUS: [(usize, u64, u64); 4] =
-    [(8, 1, 2), (PACKED_BYTES, 1, 2), (AT_ONCE_BYTES + 1, 0, 0), (3 << 20, 0, 0)];
+    [(8, 1, 2), (PACKED_BYTES, 1, 2), (MAX_EAGER_BYTES + 1, 0, 0), (3 << 20, 0, 0)];
 
 /// Sends a message from rank 0 to rank 1, whose receive is posted before, or after the message has come; what
 /// this rank has copied.
@@ -119,7 +119,7 @@ fn of_one_part() {
 /// UCX decides whether it fetches what lies between: then nothing is copied, and else as often as less is.
 #[test]
 fn of_one_part_that_ucx_may_fetch() {
-    for bytes in [PACKED_BYTES + 1, 16 << 10, AT_ONCE_BYTES] {
+    for bytes in [PACKED_BYTES + 1, 16 << 10, MAX_EAGER_BYTES] {
         for (is_posted, times) in [(true, 1), (false, 2)] {
             ported_on(&OVER_UCX, 2, |port, rank| {
                 let found = copied(port, is_posted, (pattern(1, bytes), vec![0; bytes]));

@@ -25,8 +25,8 @@ use slab::Slab;
 
 use request::{Kind, Request};
 
-use super::flight::Flight;
-use super::payload::Offer;
+use super::payload::Rts;
+use super::ucp_request::UcpRequest;
 use crate::buffer::RegionMemory;
 use crate::one_sided::frame::{Extent, Outcome, Place, RemoteFrame};
 use crate::one_sided::{PutOrder, RegionKey, Regions, get_bytes, put_bytes};
@@ -83,11 +83,11 @@ pub(super) enum Errand {
     },
     /// To fetch what a peer offers.
     Fetch {
-        offer: Offer,
+        offer: Rts,
         into: Bytes,
         answer: Option<(Rank, u32)>,
     },
-    Release(Offer),
+    Release(Rts),
 }
 
 /// Where bytes come from, or go.
@@ -108,7 +108,7 @@ pub(super) enum Bytes {
 ///
 /// Invariant: `bytes` stays here until the flight is reaped.
 pub(super) struct Carried {
-    pub(super) flight: Flight,
+    pub(super) flight: UcpRequest,
     pub(super) bytes: Bytes,
     pub(super) then: Then,
 }
@@ -347,7 +347,7 @@ impl Requests {
     }
 
     /// Keeps UCX's work, with the memory that it is on, until it is over; `fetched` bytes are to come.
-    pub(super) fn keep(&mut self, flight: Flight, bytes: Bytes, fetched: usize, then: Then) {
+    pub(super) fn keep(&mut self, flight: UcpRequest, bytes: Bytes, fetched: usize, then: Then) {
         let Bytes::Part(number, part) = bytes else {
             return self.carried.push(Carried { flight, bytes, then });
         };

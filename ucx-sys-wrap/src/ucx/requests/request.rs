@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::super::flight::Flight;
+use super::super::ucp_request::UcpRequest;
 use crate::buffer::ReadLease;
 use crate::one_sided::PutOrder;
 use crate::one_sided::frame::{Extent, Place};
@@ -11,7 +11,7 @@ use crate::{MAX_PARTS, Rank, Result};
 
 /// UCX's work for one operation, each with the bytes that are to come: what is sent for each part, and what
 /// is fetched.
-pub(in crate::ucx) type Flights = ArrayVec<(Flight, usize), { 2 * MAX_PARTS }>;
+pub(in crate::ucx) type Flights = ArrayVec<(UcpRequest, usize), { 2 * MAX_PARTS }>;
 
 /// Invariant: the parts of `kind` stay here until every flight is reaped.
 pub(super) struct Request {

@@ -85,13 +85,13 @@ impl Requests {
         statistics: &mut Statistics,
     ) {
         match (self.regions.look_up(self.own, place, length as u64), payload) {
-            (Ok((memory, offset)), Payload::Here(bytes)) => {
+            (Ok((memory, offset)), Payload::Eager(bytes)) => {
                 // A copy: UCX has received it before anybody knew where it belongs.
                 memory.write(offset, bytes);
                 count_copy(statistics, bytes.len());
                 self.answer(from, number, Outcome::Done);
             }
-            (Ok((memory, offset)), Payload::Offered(offer)) => {
+            (Ok((memory, offset)), Payload::Rendezvous(offer)) => {
                 let into = Bytes::Region { number: place.region, memory, offset, length };
                 self.errands.push_back(Errand::Fetch { offer, into, answer: Some((from, number)) });
             }
@@ -132,7 +132,7 @@ impl Requests {
         };
         match payload {
             payload if request.is_left => self.release(payload),
-            Payload::Here(bytes) => {
+            Payload::Eager(bytes) => {
                 if let Kind::Get(parts) = &mut request.kind
                     && let Some(place) = parts.get_mut(part)
                 {
@@ -142,7 +142,7 @@ impl Requests {
                 }
                 request.close_part(part, Ok(()));
             }
-            Payload::Offered(offer) => {
+            Payload::Rendezvous(offer) => {
                 self.errands.push_back(Errand::Fetch {
                     offer,
                     into: Bytes::Part(number, part),
@@ -190,7 +190,7 @@ impl Requests {
 
     /// Refuses a payload that is offered.
     fn release(&mut self, payload: Payload<'_>) {
-        if let Payload::Offered(offer) = payload {
+        if let Payload::Rendezvous(offer) = payload {
             self.errands.push_back(Errand::Release(offer));
         }
     }

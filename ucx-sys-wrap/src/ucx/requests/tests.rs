@@ -11,8 +11,8 @@ use crate::buffer::{Buffer, RegionMemory};
 use crate::one_sided::RegionKey;
 use crate::one_sided::frame::{FRAME_BYTES, Outcome, Place, RemoteFrame};
 use crate::transport::{RecvParts, Statistics};
-use crate::ucx::flight::Flights;
-use crate::ucx::payload::{Offer, Payload};
+use crate::ucx::payload::{Payload, Rts};
+use crate::ucx::ucp_request::UcpRequests;
 use crate::{Error, Rank};
 
 const VISITOR: Rank = Rank(0);
@@ -27,7 +27,7 @@ const REGION_BYTES: usize = 300;
 struct Pair {
     ranks: [Requests; 2],
     /// Freed after `ranks`, whose flights they made.
-    flights: Flights,
+    flights: UcpRequests,
     /// What is offered and not yet fetched or released.
     offered: Vec<Box<[u8]>>,
     statistics: Statistics,
@@ -37,7 +37,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let ranks = [VISITOR, OWNER].map(|rank| Requests::new(rank, 2));
-        let (flights, offered, statistics) = (Flights::new(), Vec::new(), Statistics::default());
+        let (flights, offered, statistics) = (UcpRequests::new(), Vec::new(), Statistics::default());
         Self { ranks, flights, offered, statistics, violation: None }
     }
 
@@ -92,18 +92,18 @@ impl Pair {
 
     fn bring(&mut self, to: Rank, header: &[u8], bytes: &[u8]) {
         let payload = if bytes.len() < OFFERED_BYTES {
-            Payload::Here(bytes)
+            Payload::Eager(bytes)
         } else {
             self.offered.push(bytes.into());
             let pointer = NonNull::from(self.offered.last_mut().unwrap().as_mut()).cast();
-            Payload::Offered(Offer { pointer, bytes: bytes.len() })
+            Payload::Rendezvous(Rts { pointer, bytes: bytes.len() })
         };
         if let Err(violation) = self.ranks[to.index()].take_up(header, payload, &mut self.statistics) {
             self.violation.get_or_insert(violation);
         }
     }
 
-    fn take_back(&mut self, offer: Offer) -> Box<[u8]> {
+    fn take_back(&mut self, offer: Rts) -> Box<[u8]> {
         let start = offer.pointer.as_ptr().cast::<u8>().cast_const();
         let position =
             self.offered.iter().position(|bytes| bytes.as_ptr() == start).expect("an offer, used once");

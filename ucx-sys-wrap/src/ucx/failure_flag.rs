@@ -21,8 +21,8 @@ use crate::{Error, Failure, Rank, Result};
 /// Proves that a file is the one that was meant.
 pub(super) type Token = [u8; 16];
 
-const WORD_AT: u64 = size_of::<Token>() as u64;
-const FILE_BYTES: u64 = WORD_AT + 8;
+const FLAG_AT: u64 = size_of::<Token>() as u64;
+const FILE_BYTES: u64 = FLAG_AT + 8;
 
 /// The file stays as long as it is.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -49,9 +49,9 @@ impl Closed {
     }
 
     /// `None` for what [`encode`](Self::encode) does not make in this world.
-    pub(super) fn decode(word: u64, world_size: u32) -> Option<Self> {
-        let rank = Rank(word as u32);
-        let closed = match word >> 32 {
+    pub(super) fn decode(bits: u64, world_size: u32) -> Option<Self> {
+        let rank = Rank(bits as u32);
+        let closed = match bits >> 32 {
             0 => Self::No,
             1 => Self::Left,
             2 => Self::Failed(Failure::PeerLost(rank)),
@@ -59,14 +59,14 @@ impl Closed {
             4 => Self::Failed(Failure::TimedOut(rank)),
             _ => return None,
         };
-        (closed.encode() == word && rank.0 < world_size).then_some(closed)
+        (closed.encode() == bits && rank.0 < world_size).then_some(closed)
     }
 }
 
 /// This rank's word.
-pub(super) struct OwnWord(File);
+pub(super) struct OwnFailureFlag(File);
 
-impl OwnWord {
+impl OwnFailureFlag {
     pub(super) fn new(token: &Token) -> Result<Self> {
         let make = || -> std::io::Result<File> {
             let memory = memfd_create("brevity-ucx", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -76,7 +76,7 @@ impl OwnWord {
             file.write_all_at(token, 0)?;
             Ok(file)
         };
-        make().map(Self).map_err(|error| Error::system("can't make a word of shared memory", error))
+        make().map(Self).map_err(|error| Error::system("can't make the failure flag", error))
     }
 
     /// The descriptor that peers open it by.
@@ -89,29 +89,29 @@ impl OwnWord {
     /// # Errors
     /// When the system does not write it; then memory that peers may fetch must be kept.
     pub(super) fn write(&self, closed: Closed) -> Result<()> {
-        let written = self.0.write_all_at(&closed.encode().to_le_bytes(), WORD_AT);
-        written.map_err(|error| Error::system("can't write a word of shared memory", error))
+        let written = self.0.write_all_at(&closed.encode().to_le_bytes(), FLAG_AT);
+        written.map_err(|error| Error::system("can't write the failure flag", error))
     }
 }
 
 /// A peer's word, mapped: it is read after every message that was fetched.
-pub(super) struct PeerWord(Mapping);
+pub(super) struct PeerFailureFlag(Mapping);
 
-impl PeerWord {
+impl PeerFailureFlag {
     /// Opens the word of a process of this host; `None` if there is none that holds `token`, as in another
     /// process namespace.
     pub(super) fn open(process: u32, number: u32, token: &Token) -> Option<Self> {
         let path = format!("/proc/{process}/fd/{number}");
-        let may_be_word = |metadata: Metadata| metadata.is_file() && metadata.len() == FILE_BYTES;
+        let may_be_flag = |metadata: Metadata| metadata.is_file() && metadata.len() == FILE_BYTES;
         // Asked before it is opened: where the peer is of another container, its numbers may lead to anything
         // here, and to open some files blocks, or does something.
-        if !may_be_word(std::fs::metadata(&path).ok()?) {
+        if !may_be_flag(std::fs::metadata(&path).ok()?) {
             return None;
         }
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(&path).ok()?;
         let mut found = Token::default();
-        if !may_be_word(file.metadata().ok()?)
+        if !may_be_flag(file.metadata().ok()?)
             || file.read_exact_at(&mut found, 0).is_err()
             || found != *token
         {
@@ -128,13 +128,13 @@ impl PeerWord {
     #[inline]
     pub(super) fn read(&self, world_size: u32) -> Closed {
         // SAFETY: inside the mapping.
-        let word = unsafe { self.0.start().as_ptr().add(WORD_AT as usize) }.cast::<AtomicU64>();
+        let flag = unsafe { self.0.start().as_ptr().add(FLAG_AT as usize) }.cast::<AtomicU64>();
         fence(Ordering::SeqCst);
         // SAFETY: aligned and readable while `self` lives. Its owner writes it through the kernel and takes
         // memory back only after that: a word of which a part is written says open or nothing that is known,
         // and both are true then.
-        let word = u64::from_le(unsafe { &*word }.load(Ordering::SeqCst));
-        Closed::decode(word, world_size).unwrap_or(Closed::Left)
+        let flag = u64::from_le(unsafe { &*flag }.load(Ordering::SeqCst));
+        Closed::decode(flag, world_size).unwrap_or(Closed::Left)
     }
 }
 
@@ -149,21 +149,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_found_by_its_token_and_changes_under_the_reader() {
-        let word = OwnWord::new(&[7; 16]).unwrap();
+    fn a_flag_is_found_by_its_token_and_seen_to_change() {
+        let flag = OwnFailureFlag::new(&[7; 16]).unwrap();
         let process = std::process::id();
-        assert!(PeerWord::open(process, word.number(), &[8; 16]).is_none());
-        assert!(PeerWord::open(process, u32::MAX, &[7; 16]).is_none());
-        let seen = PeerWord::open(process, word.number(), &[7; 16]).unwrap();
+        assert!(PeerFailureFlag::open(process, flag.number(), &[8; 16]).is_none());
+        assert!(PeerFailureFlag::open(process, u32::MAX, &[7; 16]).is_none());
+        let seen = PeerFailureFlag::open(process, flag.number(), &[7; 16]).unwrap();
         assert_eq!(seen.read(4), Closed::No);
         let failed = Closed::Failed(Failure::PeerLost(Rank(3)));
-        word.write(failed).unwrap();
+        flag.write(failed).unwrap();
         assert_eq!(seen.read(4), failed);
     }
 
     /// The numbers of another container may name anything here.
     #[test]
-    fn what_is_no_word_is_not_opened() {
+    fn files_that_are_no_flag_are_not_opened() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fifo");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
@@ -172,7 +172,7 @@ mod tests {
             rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
                 .unwrap();
         let (number, (report, reports)) = (fifo.as_raw_fd() as u32, channel());
-        spawn(move || report.send(PeerWord::open(std::process::id(), number, &[7; 16]).is_none()));
+        spawn(move || report.send(PeerFailureFlag::open(std::process::id(), number, &[7; 16]).is_none()));
         // Generous: it only has to tell slow from stuck.
         assert_eq!(reports.recv_timeout(Duration::from_secs(30)), Ok(true));
     }
@@ -188,8 +188,8 @@ mod tests {
         ] {
             assert_eq!(Closed::decode(closed.encode(), 4), Some(closed));
         }
-        for word in [1, 1 << 32 | 1, 2 << 32 | 4, 5 << 32, u64::MAX] {
-            assert_eq!(Closed::decode(word, 4), None, "{word:x}");
+        for bits in [1, 1 << 32 | 1, 2 << 32 | 4, 5 << 32, u64::MAX] {
+            assert_eq!(Closed::decode(bits, 4), None, "{bits:x}");
         }
     }
 }

@@ -4,58 +4,65 @@ use std::ptr::{NonNull, null_mut};
 
 use brevity_ucx_sys::*;
 
-use super::engine::take_down;
-use super::flight::{Flight, Flights, fetch_ended};
-use super::inbox::{Inbox, Job};
-use super::payload::Offer;
+use super::inbox::{Deferred, Inbox};
+use super::payload::Rts;
 use super::requests::Requests;
+use super::ucp_request::{UcpRequest, UcpRequests, fetch_ended};
 use crate::Rank;
 
-/// The inbox of a worker, what is asked of memory, and the flights of its operations.
+/// The inbox of a worker, what is asked of memory, and the requests of its operations.
 ///
 /// Invariants: it lies on the heap at a fixed address and is freed after the worker. `worker` is null or
 /// lives.
-pub(super) struct Desk {
+pub(super) struct HandlerContext {
     pub(super) own: Rank,
     pub(super) inbox: Inbox,
     pub(super) requests: Requests,
-    pub(super) flights: Flights,
+    pub(super) ucp_requests: UcpRequests,
     ucp: &'static Ucp,
     pub(super) worker: ucp_worker_h,
     /// Whether endpoints or the worker are about to go: no fetch begins any more in a handler.
     pub(super) is_leaving: bool,
 }
 
-impl Desk {
-    /// A desk without a worker.
+impl HandlerContext {
+    /// A context without a worker.
     pub(super) fn new(ucp: &'static Ucp, own: Rank, world_size: u32) -> Self {
         let (inbox, requests) = (Inbox::new(own, world_size), Requests::new(own, world_size));
-        Self { own, inbox, requests, flights: Flights::new(), ucp, worker: null_mut(), is_leaving: false }
+        Self {
+            own,
+            inbox,
+            requests,
+            ucp_requests: UcpRequests::new(),
+            ucp,
+            worker: null_mut(),
+            is_leaving: false,
+        }
     }
 
     /// Begins to fetch what is due to be fetched next: in the handler that it has been offered to, and not a
     /// turn later.
     pub(super) fn fetch_due(&mut self) {
         while !self.is_leaving
-            && let Some((number, part, offer)) = self.inbox.next_fetch()
+            && let Some((number, part, rts)) = self.inbox.next_fetch()
         {
-            if let Some(offer) = self.fetch(number, part, offer) {
-                self.inbox.jobs.push_back(Job::Release(offer));
+            if let Some(rts) = self.fetch(number, part, rts) {
+                self.inbox.deferred.push_back(Deferred::Release(rts));
             }
         }
     }
 
-    /// Begins to fetch an offered payload to a part of a receive; gives the offer back if the receive is
+    /// Begins to fetch an offered payload to a part of a receive; gives the rts back if the receive is
     /// over.
-    pub(super) fn fetch(&mut self, number: u64, part: usize, offer: Offer) -> Option<Offer> {
-        let bytes = offer.bytes;
+    pub(super) fn fetch(&mut self, number: u64, part: usize, rts: Rts) -> Option<Rts> {
+        let bytes = rts.bytes;
         let place = self.inbox.receive(number).and_then(|incoming| incoming.place(part, bytes));
-        let Some(place) = place.map(|place| NonNull::from(place).cast()) else { return Some(offer) };
+        let Some(place) = place.map(|place| NonNull::from(place).cast()) else { return Some(rts) };
         // SAFETY: whoever made the lease keeps the place, of so many bytes, until it is given back, when the
-        // flight is reaped.
-        let flight = unsafe { self.fetch_to(place, offer) };
+        // request is reaped.
+        let request = unsafe { self.fetch_to(place, rts) };
         if let Some(incoming) = self.inbox.receive(number) {
-            incoming.comes(Some((flight, bytes)));
+            incoming.comes(Some((request, bytes)));
         }
         None
     }
@@ -63,31 +70,31 @@ impl Desk {
     /// Begins to fetch an offered payload.
     ///
     /// # Safety
-    /// As many bytes at `place` are valid, and nobody has a reference to them, until the flight is reaped.
-    pub(super) unsafe fn fetch_to(&mut self, place: NonNull<u8>, Offer { pointer, bytes }: Offer) -> Flight {
-        let flight = self.flights.take();
-        let record = flight.record();
+    /// As many bytes at `place` are valid, and nobody has a reference to them, until the request is reaped.
+    pub(super) unsafe fn fetch_to(&mut self, place: NonNull<u8>, Rts { pointer, bytes }: Rts) -> UcpRequest {
+        let request = self.ucp_requests.take();
+        let record = request.record();
         record.begin();
         if self.worker.is_null() {
             record.end(ucs_status_t::UCS_ERR_CANCELED, 0);
-            return flight;
+            return request;
         }
         let mut param = ucp_request_param_t {
             // Not completed without a callback: then there is one way to learn the length.
             op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK
                 | UCP_OP_ATTR_FIELD_USER_DATA
                 | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
-            user_data: flight.user_data(),
+            user_data: request.user_data(),
             ..Default::default()
         };
         param.cb.recv_am = Some(fetch_ended);
         let place = place.as_ptr().cast();
-        // SAFETY: the worker lives; the offer is used once, in its handler, which UCX allows, or after it;
+        // SAFETY: the worker lives; the rts is used once, in its handler, which UCX allows, or after it;
         // the caller keeps the place; the record outlives the worker. The call runs no handler: those run in
         // progress, and there is no endpoint to this rank.
-        let request =
+        let handle =
             unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), place, bytes, &param) };
-        take_down(record, request);
-        flight
+        record.returned(handle);
+        request
     }
 }

@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::word::Token;
+use super::failure_flag::Token;
 use crate::boot::Boot;
 use crate::{Error, Rank, Result};
 
@@ -26,12 +26,12 @@ const FIXED_BYTES: usize = 84;
 const MAX_SETTINGS_BYTES: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Card {
+pub(super) struct EndpointInfo {
     /// Of UCX: addresses are only understood by the same one.
     pub(super) ucx_version: (u32, u32),
     pub(super) process: u32,
     /// The descriptor of the rank's word in its process.
-    pub(super) word: u32,
+    pub(super) failure_flag: u32,
     pub(super) token: Token,
     /// `None` where it is not known.
     pub(super) boot: Option<Boot>,
@@ -44,7 +44,7 @@ pub(super) struct Card {
     pub(super) worker: Vec<u8>,
 }
 
-impl Card {
+impl EndpointInfo {
     /// Whether `other` is of the same host, by the system's word. `BREVITY_HOST_ID` does not count: UCX does
     /// not know it, and fetches from the memory of whom it can reach.
     pub(super) fn shares_host_with(&self, other: &Self) -> bool {
@@ -53,7 +53,8 @@ impl Card {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for number in [WIRE_VERSION, self.ucx_version.0, self.ucx_version.1, self.process, self.word] {
+        for number in [WIRE_VERSION, self.ucx_version.0, self.ucx_version.1, self.process, self.failure_flag]
+        {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(&self.token);
@@ -72,19 +73,19 @@ impl Card {
         bytes
     }
 
-    /// Reads the card of `rank`, which must run the same versions as this rank.
+    /// Reads the info of `rank`, which must run the same versions as this rank.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for anything that is no card; [`Error::Disagreement`] for another version.
+    /// [`Error::Protocol`] for anything that is no info; [`Error::Disagreement`] for another version.
     pub(super) fn decode(bytes: &[u8], rank: Rank, ucx_version: (u32, u32)) -> Result<Self> {
-        let no_card = || {
+        let refused = || {
             let what = format!("{} bytes that are no UCX address of this library", bytes.len());
             Err(Error::Protocol { rank, what })
         };
         let Some((fixed, rest)) =
             bytes.split_first_chunk::<FIXED_BYTES>().filter(|(fixed, _)| fixed[..4] == MAGIC)
         else {
-            return no_card();
+            return refused();
         };
         let number =
             |at: usize| fixed[at..at + 4].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
@@ -105,16 +106,16 @@ impl Card {
         let length = number(76) as usize;
         let Some((settings, worker)) = rest.split_at_checked(length).filter(|_| length <= MAX_SETTINGS_BYTES)
         else {
-            return no_card();
+            return refused();
         };
-        let Ok(settings) = std::str::from_utf8(settings) else { return no_card() };
+        let Ok(settings) = std::str::from_utf8(settings) else { return refused() };
         let has_rdma = match number(80) {
             0 => false,
             1 => true,
-            _ => return no_card(),
+            _ => return refused(),
         };
         if worker.is_empty() || worker.len() > MAX_ADDRESS_BYTES {
-            return no_card();
+            return refused();
         }
         let field = |at: usize| -> [u8; 16] { std::array::from_fn(|place| fixed[at + place]) };
         let Ok(port) = u16::try_from(number(72)) else {
@@ -124,7 +125,7 @@ impl Card {
         Ok(Self {
             ucx_version,
             process: number(16),
-            word: number(20),
+            failure_flag: number(20),
             token: field(24),
             boot: Some(field(40)).filter(|boot| *boot != Boot::default()),
             control,
@@ -139,11 +140,11 @@ impl Card {
 mod tests {
     use super::*;
 
-    fn card(control: &str) -> Card {
-        Card {
+    fn info(control: &str) -> EndpointInfo {
+        EndpointInfo {
             ucx_version: (1, 13),
             process: 77,
-            word: 5,
+            failure_flag: 5,
             token: *b"0123456789abcdef",
             boot: Some([8; 16]),
             control: control.parse().unwrap(),
@@ -154,19 +155,19 @@ mod tests {
     }
 
     #[test]
-    fn cards_come_back() {
+    fn endpoint_infos_round_trip() {
         for control in ["127.0.0.1:4000", "[::1]:65535"] {
             for (boot, has_rdma) in [(Some([8; 16]), false), (None, true)] {
-                let card = Card { boot, has_rdma, ..card(control) };
-                assert_eq!(Card::decode(&card.encode(), Rank(1), (1, 13)).unwrap(), card);
+                let info = EndpointInfo { boot, has_rdma, ..info(control) };
+                assert_eq!(EndpointInfo::decode(&info.encode(), Rank(1), (1, 13)).unwrap(), info);
             }
         }
     }
 
     #[test]
-    fn hosts_are_told_by_their_kernels() {
+    fn hosts_are_known_by_their_kernels() {
         let [one, other, unknown] =
-            [Some([8; 16]), Some([9; 16]), None].map(|boot| Card { boot, ..card("127.0.0.1:4000") });
+            [Some([8; 16]), Some([9; 16]), None].map(|boot| EndpointInfo { boot, ..info("127.0.0.1:4000") });
         assert!(one.shares_host_with(&one) && !one.shares_host_with(&other));
         assert!(
             !unknown.shares_host_with(&unknown)
@@ -176,18 +177,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_what_is_wrong() {
         let refusal = |change: fn(&mut Vec<u8>)| {
-            let mut bytes = card("127.0.0.1:4000").encode();
+            let mut bytes = info("127.0.0.1:4000").encode();
             change(&mut bytes);
-            Card::decode(&bytes, Rank(1), (1, 13)).expect_err("a card that is wrong").to_string()
+            EndpointInfo::decode(&bytes, Rank(1), (1, 13)).expect_err("bytes that are wrong").to_string()
         };
         assert!(refusal(|bytes| bytes.truncate(76)).contains("76 bytes that are no UCX address"));
         assert!(
             refusal(|bytes| bytes.truncate(84 + 11)).contains("no UCX address"),
             "settings, and nothing more"
         );
-        assert!(refusal(|bytes| bytes[76] = 200).contains("no UCX address"), "settings longer than the card");
+        assert!(
+            refusal(|bytes| bytes[76] = 200).contains("no UCX address"),
+            "settings longer than the bytes"
+        );
         assert!(refusal(|bytes| bytes[79] = 200).contains("no UCX address"));
         assert!(refusal(|bytes| bytes[80] = 2).contains("no UCX address"), "neither yes nor no");
         assert!(refusal(|bytes| bytes[90] = 0xff).contains("no UCX address"), "no text");

@@ -1,0 +1,212 @@
+//! Making the transport together with all other ranks.
+
+use super::*;
+
+/// A rank's context and worker, before it knows of any other: where these can be made, UCX works.
+pub struct Prepared {
+    rank: Rank,
+    world_size: u32,
+    ucx_version: (u32, u32),
+    tuning: Tuning,
+    engine: Engine,
+}
+
+impl Prepared {
+    /// Makes context and worker of `rank` in a world of `world_size`. Loads UCX if that has not happened.
+    /// `settings` as in [`Options`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses, or when it can't get
+    /// what it needs: the reason says which and what to do.
+    pub fn new(rank: Rank, world_size: u32, settings: &[(String, String)]) -> Result<Self> {
+        let unavailable = |why| Error::Unavailable { name: "ucx", why };
+        if rank.0 >= world_size || world_size > MAX_WORLD_SIZE {
+            return Err(unavailable(format!(
+                "rank {rank} is not in a world of {world_size}, of {MAX_WORLD_SIZE} at most"
+            )));
+        }
+        let ucp = library::load().map_err(|error| unavailable(error.to_string()))?;
+        let _inside = exiting::enter_to_make()?;
+        let environment = |name: &str| std::env::var(name).ok();
+        let registers = tuning::registers_memory();
+        let tuning = Tuning::decide(settings, environment, ucp.version(), registers, &rdma_devices());
+        if !tuning.teardown_ends_access && rank == Rank(0) {
+            tracing::warn!("{}", tuning::WRITABLE_AFTER_TEARDOWN);
+        }
+        let engine = Engine::new(ucp, &tuning, rank, world_size).map_err(|error| match error {
+            Error::Ucx { .. } => unavailable(format!("{error}; {RESOURCES}")),
+            error => error,
+        })?;
+        let ucx_version = (ucp.version().0, ucp.version().1);
+        Ok(Self { rank, world_size, ucx_version, tuning, engine })
+    }
+
+    /// Makes the transport, together with all other ranks.
+    ///
+    /// There is one exchange. Blocks as long as it does, and then until every rank has heard from every other
+    /// over UCX. All ranks must run the same minor version of UCX. Of `options`, the settings have been taken
+    /// already.
+    ///
+    /// # Errors
+    /// [`Error::Ucx`] and [`Error::System`] when addresses or sockets can't be made; [`Error::Disagreement`]
+    /// for ranks with other versions or settings; [`Error::MissingRanks`] for ranks that are not heard from
+    /// in time; whatever `meeting` returns.
+    pub fn connect(self, meeting: &mut dyn Meeting, options: &Options) -> Result<Ucx> {
+        let Self { rank, world_size, ucx_version, tuning, mut engine } = self;
+        let inside = exiting::enter_to_make()?;
+        let mut token = Token::default();
+        getrandom::fill(&mut token)
+            .map_err(|error| Error::system("can't draw a token", std::io::Error::other(error)))?;
+        let mut liveness = Liveness::new(options.interface, options.ports, token)?;
+        let failure_flag = OwnFailureFlag::new(&token)?;
+        let own = EndpointInfo {
+            ucx_version,
+            process: std::process::id(),
+            failure_flag: failure_flag.number(),
+            token,
+            boot: boot::own(),
+            control: liveness.address()?,
+            has_rdma: tuning.has_rdma,
+            settings: tuning.agreed.clone(),
+            worker: engine.address()?,
+        };
+        drop(inside);
+        let infos = meeting.exchange(&own.encode())?;
+        let _inside = exiting::enter_to_make()?;
+        let PeerMemory { failure_flags, is_reached, is_open } =
+            meet((rank, &tuning), world_size, &infos, ucx_version, &mut engine, &mut liveness)
+                // A peer that has died meanwhile is the better reason.
+                .map_err(|error| meeting.check().err().unwrap_or(error))?;
+        let epoll = Arc::new(watch_all(&engine, &liveness)?);
+        greeting::greet(rank, &mut engine, meeting, options.join_timeout)?;
+        Ok(Ucx {
+            owner: Owner::here(),
+            rank,
+            world_size,
+            sends: Sends::new(),
+            receives: Receives::new(rank),
+            accesses: Accesses::new(),
+            engine,
+            bounces: Bounces::new(),
+            liveness,
+            failure_flag,
+            failure_flags,
+            is_reached,
+            is_open,
+            epoll,
+            teardown_ends_access: tuning.teardown_ends_access,
+            closed: None,
+            turns: 0,
+            busy_turns: 0,
+            round: 0,
+            next_check: CHECK_INTERVAL,
+            gone: Vec::new(),
+            links: None,
+            waited_on_links: Vec::new(),
+            unanswered: Vec::new(),
+            waited: Vec::new(),
+            may_have_slept: false,
+            has_moved: false,
+            start: Instant::now(),
+        })
+    }
+}
+
+impl Ucx {
+    /// Makes the transport of `rank` in a world of `world_size`, together with all other ranks:
+    /// [`Prepared::new`], then [`Prepared::connect`].
+    ///
+    /// # Errors
+    /// As these.
+    pub fn connect(
+        rank: Rank,
+        world_size: u32,
+        meeting: &mut dyn Meeting,
+        options: &Options,
+    ) -> Result<Self> {
+        Prepared::new(rank, world_size, &options.settings)?.connect(meeting, options)
+    }
+}
+
+/// What a rank knows of its peers' memory.
+struct PeerMemory {
+    /// The failure_flags of peers of this host.
+    failure_flags: Vec<Option<PeerFailureFlag>>,
+    /// Whose memory UCX's puts and gets reach by themselves.
+    is_reached: Vec<bool>,
+    /// Whether any peer may reach the memory of this rank so: whoever does, both say that it can.
+    is_open: bool,
+}
+
+/// Makes the endpoint to every peer, and opens the failure_flags of those that are on this host.
+fn meet(
+    (rank, tuning): (Rank, &Tuning),
+    world_size: u32,
+    infos: &[Vec<u8>],
+    ucx_version: (u32, u32),
+    engine: &mut Engine,
+    liveness: &mut Liveness,
+) -> Result<PeerMemory> {
+    if infos.len() != world_size as usize {
+        let why = format!("the exchange gave {} addresses, expected {world_size}", infos.len());
+        return Err(Error::Unavailable { name: "ucx", why });
+    }
+    let ranks = Rank::all(world_size);
+    let infos: Vec<EndpointInfo> = ranks
+        .zip(infos)
+        .map(|(peer, bytes)| EndpointInfo::decode(bytes, peer, ucx_version))
+        .collect::<Result<_>>()?;
+    agree(&infos)?;
+    let own = infos.get(rank.index());
+    let (mut failure_flags, mut is_reached) =
+        (Vec::with_capacity(infos.len()), Vec::with_capacity(infos.len()));
+    let mut is_open = false;
+    for (peer, info) in Rank::all(world_size).zip(&infos) {
+        if peer == rank {
+            liveness.add_peer(None);
+            failure_flags.push(None);
+            is_reached.push(false);
+            continue;
+        }
+        engine.connect(peer, &info.worker).map_err(|error| Error::Unavailable {
+            name: "ucx",
+            why: format!("rank {peer} can't be reached, {error}: {UNREACHED}"),
+        })?;
+        liveness.add_peer(Some((info.control, info.token)));
+        let is_here = own.is_some_and(|own| own.shares_host_with(info));
+        let flag =
+            is_here.then(|| PeerFailureFlag::open(info.process, info.failure_flag, &info.token)).flatten();
+        let (by_memory, by_hardware) = (is_here && tuning.reaches_here, tuning.has_rdma && info.has_rdma);
+        is_reached.push(by_memory && flag.is_some() || by_hardware);
+        is_open |= by_memory || by_hardware;
+        failure_flags.push(flag);
+    }
+    Ok(PeerMemory { failure_flags, is_reached, is_open })
+}
+
+/// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be
+/// understood, or may write where nobody expects it.
+fn agree(infos: &[EndpointInfo]) -> Result<()> {
+    let Some(first) = infos.first() else { return Ok(()) };
+    match Rank::all(u32::MAX).zip(infos).find(|(_, info)| info.settings != first.settings) {
+        None => Ok(()),
+        Some((rank, info)) => {
+            let (found, expected) = (info.settings.clone(), first.settings.clone());
+            Err(Error::Disagreement { what: "UCX settings", rank, found, expected })
+        }
+    }
+}
+
+/// One descriptor over UCX's and the control sockets.
+fn watch_all(engine: &Engine, liveness: &Liveness) -> Result<OwnedFd> {
+    let make = || -> Result<OwnedFd> {
+        let refused = |error| Error::system("can't watch UCX's events", error);
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
+        // SAFETY: only handed to the kernel, here, while the worker lives; its end takes it out of the epoll.
+        let events = unsafe { engine.descriptor() }?;
+        epoll::add(&epoll, events, EventData::new_u64(0), EventFlags::IN).map_err(refused)?;
+        epoll::add(&epoll, liveness.descriptor(), EventData::new_u64(1), EventFlags::IN).map_err(refused)?;
+        Ok(epoll)
+    };
+    make()
+}
