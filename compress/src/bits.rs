@@ -1,8 +1,8 @@
 //! Magnitudes compared as integers.
 //!
-//! The bits of `|v|`, read as an integer, order like `|v|` for finite values, and every infinity
-//! and NaN lies above every finite value. So one integer comparison serves selection and the
-//! check for non-finite values alike.
+//! The bits of `|v|`, read as an integer, have the same order as `|v|` for finite values. Every infinity and
+//! NaN is above every finite value. So one integer comparison serves both selection and the check for
+//! non-finite values.
 
 use crate::Error;
 use crate::simd::{Level, dense};
@@ -18,7 +18,7 @@ pub(crate) fn magnitude(value: f32) -> u32 {
 /// The largest magnitude of finite values.
 ///
 /// # Errors
-/// [`Error::NonFinite`] with the first position of a NaN or an infinity.
+/// [`Error::NonFinite`] with the position of the first NaN or infinity.
 pub(crate) fn largest_finite(values: &[f32]) -> Result<f32, Error> {
     let largest = dense::largest_magnitude(Level::best(), values);
     if largest < INFINITE {

@@ -15,7 +15,7 @@ impl Density {
         if share > 0.0 && share <= 1.0 { Ok(Self(share)) } else { Err(Error::InvalidDensity(share)) }
     }
 
-    /// The share, moved into range: of numbers that are in range but for rounding.
+    /// Clamps a share that is in range up to rounding.
     pub(crate) fn within(share: f64) -> Self {
         Self(share.clamp(f64::from_bits(1), 1.0))
     }
@@ -25,10 +25,11 @@ impl Density {
         self.0
     }
 
-    /// How many of `n` entries are kept: `share * n` rounded up, at least one when there is one. The same
-    /// number whatever the thread's floating-point mode is.
+    /// How many of `n` entries are kept: `share * n` rounded up, and at least one if `n` is not 0.
+    /// Independent of the thread's floating-point mode.
     pub fn entries(self, n: usize) -> usize {
-        // The product is rounded, so a share that "is" k/n may land one above k; the clamp keeps it in range.
+        // The product is rounded, so `share * n` may come out just above an integer `k` and round up to `k +
+        // 1`. The clamp keeps the result in range.
         let product = in_standard_float_mode(|| (self.0 * n as f64).ceil() as usize);
         product.clamp(usize::from(n > 0), n)
     }

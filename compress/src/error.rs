@@ -1,11 +1,11 @@
-//! What can be wrong with the inputs of this crate.
+//! The errors of this crate.
 
 use crate::state::Fault;
 
 /// A caller's misuse, or data that must not be added to anything.
 ///
-/// Every function says what still holds after an error; unless it says otherwise, inputs are
-/// unchanged and output vectors are empty.
+/// Every function documents the state after an error. Unless it says otherwise, inputs are unchanged and
+/// output vectors are empty.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,9 +14,9 @@ pub enum Error {
         "found {value} at index {index}, expected a finite number: check the input for NaN, or scale it down"
     )]
     NonFinite {
-        /// The first such position of the slice or dense vector concerned.
+        /// The first such position in the slice or dense vector.
         index: usize,
-        /// What was found there, or what a sum would have become.
+        /// The value found there, or the value that a sum would have.
         value: f32,
     },
     /// Two lengths that must agree do not.
@@ -61,7 +61,7 @@ pub enum Error {
         /// Elements found.
         found: usize,
     },
-    /// Bytes that are no message of the agreed format.
+    /// Bytes that are not a message of the agreed format.
     #[error(
         "found {found} {what}, expected {expected}: do all ranks run the same version with the same settings?"
     )]
@@ -73,14 +73,14 @@ pub enum Error {
         /// How many there are.
         found: usize,
     },
-    /// A setting outside of its range.
+    /// A setting out of range.
     #[error("{what} {value} is out of range, expected {expected}")]
     OutOfRange {
         /// Which setting.
         what: &'static str,
-        /// What it was to be.
+        /// Its value.
         value: f64,
-        /// What it must be, and what to use instead.
+        /// The valid range, and what to use instead.
         expected: &'static str,
     },
     /// A density outside of 0 (exclusive) to 1 (inclusive).
@@ -88,7 +88,7 @@ pub enum Error {
         "density {0} is out of range, expected more than 0 and at most 1: 0.001 keeps one entry in a thousand"
     )]
     InvalidDensity(f64),
-    /// A threshold that nothing or everything reaches.
+    /// A threshold that no value or every value reaches.
     #[error(
         "threshold {0} is out of range, expected more than 0 and finite: pass the magnitude that is to be \
          sent"
@@ -100,7 +100,7 @@ pub enum Error {
         /// The length.
         len: usize,
     },
-    /// More orthonormal columns than they have elements.
+    /// More orthonormal columns than each has elements.
     #[error("rank {rank} is too large, expected at most {rows}, the number of rows: lower the rank")]
     RankTooLarge {
         /// Columns asked for.
@@ -116,7 +116,7 @@ pub enum Error {
         /// Columns asked for.
         cols: usize,
     },
-    /// Saved state that is not to be loaded.
+    /// A saved state that can't be loaded.
     #[error(transparent)]
     State(#[from] Fault),
 }

@@ -1,4 +1,4 @@
-//! What reads bytes of others, as functions that a fuzzer calls: the result must be one, or an error. Built
+//! The decoders of untrusted bytes, as functions for a fuzzer: each must return a result or an error. Built
 //! for tests and with the feature `fuzzing`.
 
 use crate::codec::decode;
@@ -28,7 +28,7 @@ pub fn codec_messages(data: &[u8]) {
     }
 }
 
-/// 300 values of a dense vector, in whatever format.
+/// 300 values of a dense vector in any format.
 fn dense_values(format: u8, bytes: &[u8]) {
     let Some(format) = Format::from_id(format) else { return };
     if let Ok(encoded) = Encoded::new(format, DIM, bytes) {
@@ -47,7 +47,7 @@ fn elias_codes(data: &[u8]) {
     }
 }
 
-/// Saved state: as it is, and as contents under a checksum that is right.
+/// Saved state: the bytes as they are, and the bytes as contents under a valid checksum.
 pub fn saved_state(data: &[u8]) {
     let _ = state::from_bytes(&mut Generator::new(1), data);
     saved_powersgd(data);
@@ -63,7 +63,7 @@ pub fn saved_state(data: &[u8]) {
     }
 }
 
-/// Two matrices, under a checksum that is right.
+/// Two matrices under a valid checksum.
 fn saved_powersgd(data: &[u8]) {
     let states: Result<Vec<_>, _> =
         [(3, 2), (2, 4)].into_iter().map(|(rows, cols)| LowRank::new(rows, cols, 1, 1)).collect();
@@ -88,7 +88,7 @@ fn check_residual(elements: usize, bytes: &[u8]) {
     }
 }
 
-/// State with whatever contents.
+/// A state with arbitrary contents.
 struct Forged<'a> {
     kind: [u8; 4],
     shape: Vec<u64>,

@@ -1,11 +1,11 @@
 //! Random numbers that are the same on every rank and platform.
 //!
-//! Integers come from xoshiro256++ (Blackman and Vigna, 2019), seeded through SplitMix64. Normal
-//! deviates come from Marsaglia's polar method with a logarithm of our own: nothing but IEEE 754
-//! additions, multiplications, divisions and square roots, each correctly rounded, in a fixed order.
-//! The standard library's `ln` and `cos` are the platform's, and differ in the last bits.
+//! Integers come from xoshiro256++ (Blackman and Vigna, 2019), seeded through SplitMix64. Normal deviates
+//! come from Marsaglia's polar method with a logarithm implemented here. It uses only IEEE 754 additions,
+//! multiplications, divisions and square roots, each correctly rounded, in a fixed order. The `ln` and `cos`
+//! of the standard library depend on the platform in their last bits.
 //!
-//! Not for secrets.
+//! Not for cryptography.
 
 use crate::Error;
 use crate::state::{Fault, Reader, State, Writer};
@@ -17,20 +17,20 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// A generator for `seed`; any value will do.
+    /// A generator for `seed`, which may have any value.
     pub fn new(seed: u64) -> Self {
         Self::for_stream(seed, 0)
     }
 
-    /// One of many generators for the same seed, such as one a tensor or a step.
+    /// One of many generators for the same seed, for instance one for each tensor or step.
     pub fn for_stream(seed: u64, stream: u64) -> Self {
         let mut counter = split_mix(seed).wrapping_add(split_mix(!stream));
         let state = [(); 4].map(|()| {
             counter = counter.wrapping_add(GOLDEN);
             split_mix(counter)
         });
-        // The all-zero state would stay there; four outputs of a bijection on distinct inputs are not all
-        // zero.
+        // The all-zero state would never change. It can't occur: the four words are outputs of a bijection
+        // for distinct inputs, so at most one is zero.
         Self { state }
     }
 
@@ -64,7 +64,8 @@ impl Generator {
         if bound == 0 {
             return 0;
         }
-        // Lemire's multiplication: the high half is the result, low halves under the remainder are redrawn.
+        // Lemire's method: the high half of the product is the result; a low half below the remainder is
+        // drawn again.
         let excess = bound.wrapping_neg() % bound;
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);
@@ -90,7 +91,7 @@ impl Generator {
         }
     }
 
-    /// Two independent deviates: a point of the unit disc, stretched.
+    /// Two independent deviates from a point of the unit disc.
     fn normal_pair(&mut self) -> (f32, f32) {
         loop {
             let (x, y) = (2.0 * self.uniform() - 1.0, 2.0 * self.uniform() - 1.0);
@@ -127,18 +128,19 @@ impl State for Generator {
 }
 
 /// A uniform number from 0 (inclusive) to 1 (exclusive), a multiple of 2^-24, for one place of a vector.
+/// Quantisers use it for random rounding.
 ///
-/// A function of key and place alone, so that any number of lanes or threads draws the same: the rounding of
-/// quantisers. Two rounds of a 32-bit mixer (multiplications and shifts, each a bijection), the key's halves
-/// added before and between. Weaker than Philox, and cheaper. A key is for one vector, drawn from a
-/// [`Generator`].
+/// It depends on key and place alone, so any number of lanes or threads draws the same. Two rounds of a
+/// 32-bit mixer (multiplications and shifts, each a bijection); half of the key is added before each round.
+/// Weaker than Philox, and cheaper. Each key, drawn from a [`Generator`], serves one vector.
 #[inline(always)]
 pub(crate) fn dither(key: [u32; 2], place: u32) -> f32 {
     let bits = mix(mix(place.wrapping_add(key[0])).wrapping_add(key[1]));
     (bits >> 8) as f32 * (1.0 / (1 << 24) as f32)
 }
 
-/// A bijection of 32 bits in which every bit of the argument turns each bit of the result half the time.
+/// A bijection of 32 bits. Flipping any bit of the argument flips each bit of the result with probability one
+/// half.
 #[inline(always)]
 fn mix(bits: u32) -> u32 {
     let mixed = (bits ^ (bits >> 16)).wrapping_mul(0x21f0_aaad);
@@ -155,8 +157,8 @@ fn split_mix(counter: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// ln of a positive normal number, to about 1e-16: the exponent apart, and for a mantissa `m` near 1
-/// the series of `2 artanh((m - 1) / (m + 1))`.
+/// ln of a positive normal number, to about 1e-16: the exponent is separated, and for a mantissa `m` near 1
+/// the series of `2 artanh((m - 1) / (m + 1))` is summed.
 fn natural_logarithm(x: f64) -> f64 {
     let mut exponent = (x.to_bits() >> 52) as i64 - 1023;
     let mut mantissa = f64::from_bits((x.to_bits() & ((1 << 52) - 1)) | (1023 << 52));
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn bits_are_pinned() {
-        // A change here separates ranks that run different builds.
+        // A change of these values would make ranks of different builds diverge.
         let mut values = [0.0; 3];
         Generator::new(42).fill_normal(&mut values);
         assert_eq!(values.map(f32::to_bits), [0x3f70_dee3, 0xbfc6_3db7, 0xbf34_fd3f]);

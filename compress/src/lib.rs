@@ -1,28 +1,28 @@
-//! Arithmetic for saying less: selection, sparse vectors, error feedback and low-rank factors.
+//! The arithmetic of compression: selection, sparse vectors, error feedback and low-rank factors.
 //!
-//! Nothing here knows a network. State is `f32`, indices are `u32`, and every result depends on the
-//! inputs alone, never on timing, thread count or the CPU's instruction set, so that ranks which
-//! start from the same bits end with the same bits.
+//! This crate does not use the network. State is `f32`, indices are `u32`. Every result depends on the inputs
+//! alone, not on timing, thread count or the CPU's instruction set, so ranks that start from the same bits
+//! end with the same bits.
 //!
-//! That holds for threads in the standard floating-point mode, which programs start in. What is called here
-//! computes in the mode of the calling thread: a thread that may have another one calls what must have the
-//! same bits on all ranks (merging, decoding, orthonormalising, reconstructing, averaging) inside
-//! [`in_standard_float_mode`]. The collectives of Brevity do that by themselves. What one rank decides for
-//! itself and sends (selection, residuals, codes) may be computed in any mode.
+//! This holds for threads in the standard floating-point mode, which is the default. Functions here compute
+//! in the mode of the calling thread. A thread that may be in another mode uses [`in_standard_float_mode`]
+//! for everything that must have the same bits on all ranks: merging, decoding, orthonormalising,
+//! reconstructing, averaging. Brevity's collectives do so themselves. What one rank decides alone and sends
+//! (selection, residuals, codes) may be computed in any mode.
 //!
-//! - [`select`]: the `k` entries of largest magnitude of a dense vector or of a list, also while a gradient
-//!   is added to it; other rules of what is sent.
-//! - [`SparseVec`], [`SparseView`]: indices and values of the entries that are kept.
-//! - [`merge`]: sums of sparse vectors, among them the gTop-k operator.
-//! - [`feedback`]: what was not sent stays in a residual and goes out later.
-//! - [`momentum`]: momentum before selection, and after aggregation.
+//! - [`select`]: the `k` entries of largest magnitude of a dense vector or a list of vectors, also while a
+//!   gradient is added; other selection rules.
+//! - [`SparseVec`], [`SparseView`]: indices and values of the kept entries.
+//! - [`merge`]: sums of sparse vectors, including the gTop-k operator.
+//! - [`feedback`]: residuals that keep what is not sent.
+//! - [`momentum`]: momentum before selection and after aggregation.
 //! - [`dense`]: sums and conversions of dense vectors of `f32`, `f64`, `f16` and `bf16`.
-//! - [`quantise`]: values in 1 to 16 bits, and what rounding loses kept for later.
-//! - [`codec`]: sparse vectors as messages, few bits an index, and their checked decoding.
-//! - [`low_rank`]: the phases of PowerSGD, to be reduced between.
+//! - [`quantise`]: values in 1 to 16 bits, with error feedback for the rounding.
+//! - [`codec`]: sparse vectors as messages with few bits an index, and checked decoding.
+//! - [`low_rank`]: the phases of PowerSGD, between which the caller reduces.
 //! - [`schedule`]: warm-up of the density.
 //! - [`generator`]: random numbers that are the same on every rank and platform.
-//! - [`state`]: what must be found again after a restart, saved and checked.
+//! - [`state`]: saving and loading what a restart needs, with checks.
 //!
 //! ```
 //! use brevity_compress::{SparseVec, feedback::Residual, select::TopKScratch};
@@ -67,7 +67,7 @@ pub use simd::float_mode::in_standard_float_mode;
 pub use simd::float_mode::testing as float_modes;
 pub use sparse::{SparseVec, SparseView};
 
-/// The instruction set that kernels run on here: `scalar`, `avx2`, `avx512` or `neon`. All give the same
+/// The instruction set of the kernels on this CPU: `scalar`, `avx2`, `avx512` or `neon`. All give the same
 /// bits.
 pub fn instruction_set() -> &'static str {
     simd::Level::best().name()

@@ -1,14 +1,14 @@
 //! Warm-up: many entries are kept at first, while gradients change fast, and fewer later.
 //!
-//! A *period* is what the caller counts, an epoch or a step. `rho` is the density that is meant to stay, `W`
-//! the number of periods before it is reached, `e` a period, counted from 0. All is computed from additions,
-//! products and quotients, whose results are the same bits on every platform: densities that differ in the
-//! last bit could differ by an entry between ranks.
+//! A *period* is an epoch or a step, as the caller counts. `rho` is the final density, `W` the number of
+//! periods before it is reached, `e` a period, counted from 0. Densities are computed with additions,
+//! products and quotients alone, whose results have the same bits on every platform: if densities differed in
+//! the last bit, ranks could differ by an entry.
 
 use crate::state::{Reader, State, Writer};
 use crate::{Density, Error, in_standard_float_mode};
 
-/// Density by period: a function of the period alone.
+/// Density as a function of the period.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     warm_up: WarmUp,
@@ -28,14 +28,14 @@ impl Schedule {
         Self { warm_up: WarmUp::Listed(Vec::new()), target: density }
     }
 
-    /// `rho^((e + 1) / (W + 1))` while `e < W`, then `rho` (Lin et al., ICLR 2018, 3.3): with `rho` 0.001 and
-    /// `W` 4 a quarter, a sixteenth and so on.
+    /// `rho^((e + 1) / (W + 1))` while `e < W`, then `rho` (Lin et al., ICLR 2018, 3.3). With `rho` 0.001 and
+    /// `W` 4: a quarter, a sixteenth and so on.
     pub fn exponential(target: Density, periods: u32) -> Self {
         Self { warm_up: WarmUp::Exponential { periods }, target }
     }
 
-    /// `1 - (1 - rho) (e + 1) / (W + 1)` while `e < W`, then `rho`: as [`exponential`](Self::exponential), in
-    /// equal steps.
+    /// `1 - (1 - rho) (e + 1) / (W + 1)` while `e < W`, then `rho`: like [`exponential`](Self::exponential),
+    /// in equal steps.
     pub fn linear(target: Density, periods: u32) -> Self {
         Self { warm_up: WarmUp::Linear { periods }, target }
     }
@@ -56,7 +56,7 @@ impl Schedule {
         Self::of_shares(&[0.25, 0.0725, 0.015, 0.004], 0.001)
     }
 
-    /// As [`global_top_k`](Self::global_top_k), but 0.005 in the end (recurrent networks).
+    /// Like [`global_top_k`](Self::global_top_k), but with 0.005 at the end (recurrent networks).
     pub fn global_top_k_recurrent() -> Self {
         Self::of_shares(&[0.25, 0.0725, 0.015, 0.004], 0.005)
     }
@@ -66,7 +66,7 @@ impl Schedule {
         Self { warm_up: WarmUp::Listed(densities), target: Density::within(target) }
     }
 
-    /// The density that is meant to stay.
+    /// The final density.
     pub fn target(&self) -> Density {
         self.target
     }
@@ -112,7 +112,7 @@ impl Schedule {
     }
 }
 
-/// A schedule and how far training has come in it.
+/// A schedule and the progress of training in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
     schedule: Schedule,
@@ -121,7 +121,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// At the first step; a period is `steps_in_period` of them.
+    /// Starts at the first step; a period has `steps_in_period` steps.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] for a period of no steps.
@@ -142,7 +142,7 @@ impl Progress {
         self.step
     }
 
-    /// The density of the step that is next.
+    /// The density of the next step.
     pub fn density(&self) -> Density {
         self.schedule.density_at_step(self.step, self.steps_in_period)
     }
@@ -166,8 +166,8 @@ fn power(mut base: f64, mut exponent: u64) -> f64 {
     result
 }
 
-/// The root of `value`, which is more than 0 and at most 1, by Newton's method from above: the guesses fall
-/// until rounding stops them, in about `ln(1 / value)` steps.
+/// The root of `value`, which is positive and at most 1, by Newton's method from above: the iterates fall
+/// until rounding stops them, after about `ln(1 / value)` steps.
 fn root(value: f64, degree: u64) -> f64 {
     let mut guess = 1.0_f64;
     loop {
@@ -180,8 +180,8 @@ fn root(value: f64, degree: u64) -> f64 {
     }
 }
 
-/// The step. Steps in a period are the shape: the same step of longer periods is another place in the
-/// schedule.
+/// Saves the step. The steps in a period are the shape, because the same step with longer periods is another
+/// place in the schedule.
 impl State for Progress {
     fn kind(&self) -> [u8; 4] {
         *b"prog"

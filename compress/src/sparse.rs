@@ -7,9 +7,9 @@ use crate::error::{check_addressable, check_length};
 
 /// An owned sparse vector of dense length `dim`.
 ///
-/// Indices rise strictly and lie below `dim`; `indices` and `values` have the same length.
-/// Explicit zeros are allowed. Capacity is kept by [`clear`](Self::clear) and
-/// [`reset`](Self::reset), so a vector that is reused stops allocating.
+/// Indices rise strictly and are below `dim`; `indices` and `values` have the same length. Explicit zeros are
+/// allowed. [`clear`](Self::clear) and [`reset`](Self::reset) keep the capacity, so a vector that is reused
+/// stops allocating.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SparseVec {
     dim: usize,
@@ -26,7 +26,7 @@ pub struct SparseView<'a> {
 }
 
 impl SparseVec {
-    /// A vector of `dim` zeros, without entries. `dim` above 2^32 is refused by whatever fills it.
+    /// A vector of `dim` zeros, without entries. Every function that adds entries refuses a `dim` above 2^32.
     pub fn new(dim: usize) -> Self {
         Self::with_capacity(dim, 0)
     }
@@ -36,10 +36,10 @@ impl SparseVec {
         Self { dim, indices: Vec::with_capacity(entries), values: Vec::with_capacity(entries) }
     }
 
-    /// Takes entries over as they are, after checking them. Cost: O(entries).
+    /// Takes the entries after checking them. Cost: O(entries).
     ///
     /// # Errors
-    /// As [`SparseView::new`].
+    /// The same as for [`SparseView::new`].
     pub fn from_parts(dim: usize, indices: Vec<u32>, values: Vec<f32>) -> Result<Self, Error> {
         check_parts(dim, &indices, &values)?;
         Ok(Self { dim, indices, values })
@@ -60,7 +60,7 @@ impl SparseVec {
         self.indices.len()
     }
 
-    /// Whether there is no entry.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
@@ -85,32 +85,31 @@ impl SparseVec {
         self.view().iter()
     }
 
-    /// Gives indices and values up.
+    /// Returns indices and values.
     pub fn into_parts(self) -> (Vec<u32>, Vec<f32>) {
         (self.indices, self.values)
     }
 
-    /// Removes all entries; `dim` and capacity stay.
+    /// Removes all entries; keeps `dim` and the capacity.
     pub fn clear(&mut self) {
         self.indices.clear();
         self.values.clear();
     }
 
-    /// Removes all entries and sets the dense length; capacity stays.
+    /// Removes all entries and sets `dim`; keeps the capacity.
     pub fn reset(&mut self, dim: usize) {
         self.clear();
         self.dim = dim;
     }
 
-    /// Makes room for `entries` in all.
+    /// Makes room for `entries` in total.
     pub fn reserve(&mut self, entries: usize) {
         self.indices.reserve(entries.saturating_sub(self.indices.len()));
         self.values.reserve(entries.saturating_sub(self.values.len()));
     }
 
-    /// Appends an entry. `index` must lie below `dim` and above every index present;
-    /// builds with debug assertions panic otherwise, others leave a vector whose sums are wrong
-    /// or whose use panics.
+    /// Appends an entry. `index` must be below `dim` and above every index present. Debug builds panic
+    /// otherwise; in other builds the vector's sums are wrong or its use panics.
     pub fn push(&mut self, index: u32, value: f32) {
         debug_assert!((index as usize) < self.dim, "index {index} not below {}", self.dim);
         debug_assert!(self.indices.last().is_none_or(|&last| last < index), "index {index} does not rise");
@@ -118,7 +117,7 @@ impl SparseVec {
         self.values.push(value);
     }
 
-    /// Appends entries, their values given by their bits. What is said of [`push`](Self::push) holds for
+    /// Appends entries, with values given by their bits. The conditions of [`push`](Self::push) hold for
     /// each.
     pub(crate) fn extend_from_bits(&mut self, indices: &[u32], bits: &[u32]) {
         debug_assert!(indices.is_sorted_by(|a, b| a < b), "indices do not rise");
@@ -134,8 +133,8 @@ impl SparseVec {
         self.values.extend(bits.iter().map(|&bits| f32::from_bits(bits)));
     }
 
-    /// Sets dense length and number of entries, and lends both lists: what is in them is whatever was there,
-    /// or zeros, until it is overwritten. The caller makes the indices rise and lie below `dim`.
+    /// Sets dense length and number of entries, and lends both lists. They contain old entries or zeros until
+    /// the caller overwrites them, with indices that rise and are below `dim`.
     pub(crate) fn overwrite(&mut self, dim: usize, entries: usize) -> (&mut [u32], &mut [f32]) {
         self.dim = dim;
         self.indices.resize(entries, 0);
@@ -143,14 +142,14 @@ impl SparseVec {
         (&mut self.indices, &mut self.values)
     }
 
-    /// Forgets all but the first so many entries.
+    /// Keeps only the first `entries`.
     pub(crate) fn truncate(&mut self, entries: usize) {
         self.indices.truncate(entries);
         self.values.truncate(entries);
     }
 
-    /// Sets the length, and has `write` replace the entries that it finds; none are left if it fails. What is
-    /// said of [`push`](Self::push) holds for each, and there are as many values as indices.
+    /// Sets the length and lets `write` replace the entries; leaves none if it fails. The conditions of
+    /// [`push`](Self::push) hold for each entry, and `write` must leave as many values as indices.
     pub(crate) fn fill(
         &mut self,
         dim: usize,
@@ -170,35 +169,34 @@ impl SparseVec {
         self.values.iter_mut().for_each(|value| *value *= factor);
     }
 
-    /// Replaces the entries and `dim` by those of `source`, within the present capacity if it suffices.
+    /// Replaces the entries and `dim` by those of `source`, without allocating if the capacity suffices.
     pub fn copy_from(&mut self, source: SparseView<'_>) {
         self.reset(source.dim);
         self.indices.extend_from_slice(source.indices);
         self.values.extend_from_slice(source.values);
     }
 
-    /// As [`SparseView::add_to`].
+    /// Like [`SparseView::add_to`].
     ///
     /// # Panics
-    /// As there.
+    /// The same as for [`SparseView::add_to`].
     pub fn add_to(&self, dense: &mut [f32]) {
         self.view().add_to(dense);
     }
 
-    /// As [`SparseView::to_dense`].
+    /// Like [`SparseView::to_dense`].
     pub fn to_dense(&self) -> Vec<f32> {
         self.view().to_dense()
     }
 }
 
 impl<'a> SparseView<'a> {
-    /// Checks and borrows entries, such as have come from another rank. Cost: O(entries).
-    /// Values are not looked at: what adds them up reports those that are not finite.
+    /// Checks and borrows entries, for instance from another rank. Cost: O(entries). Does not check values:
+    /// the functions that sum them report those that are not finite.
     ///
     /// # Errors
-    /// [`Error::TooLong`] when `dim` is above 2^32, [`Error::LengthMismatch`] when there are not as
-    /// many values as indices, [`Error::UnsortedIndices`] or [`Error::IndexOutOfRange`] for the
-    /// first index that breaks the rule.
+    /// [`Error::TooLong`] if `dim` is above 2^32, [`Error::LengthMismatch`] if there are not as many values
+    /// as indices, [`Error::UnsortedIndices`] or [`Error::IndexOutOfRange`] for the first invalid index.
     pub fn new(dim: usize, indices: &'a [u32], values: &'a [f32]) -> Result<Self, Error> {
         check_parts(dim, indices, values)?;
         Ok(Self { dim, indices, values })
@@ -214,7 +212,7 @@ impl<'a> SparseView<'a> {
         self.indices.len()
     }
 
-    /// Whether there is no entry.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.indices.is_empty()
     }
@@ -239,7 +237,7 @@ impl<'a> SparseView<'a> {
         SparseVec { dim: self.dim, indices: self.indices.to_vec(), values: self.values.to_vec() }
     }
 
-    /// The entries whose index lies in `range`, in place: a vector of the same dense length. Cost: O(log
+    /// The entries whose index is in `range`, in place: a vector of the same dense length. Cost: O(log
     /// entries).
     pub fn within(&self, range: Range<usize>) -> SparseView<'a> {
         let start = self.indices.partition_point(|&index| (index as usize) < range.start);

@@ -1,19 +1,19 @@
-//! One bit for each element of the dense vector, from the least significant of the first byte on.
+//! One bit for each element of the dense vector, starting at the least significant bit of the first byte.
 
 use super::header::malformed;
 use crate::Error;
 
-/// Bytes of `dim` bits.
+/// Bytes that `dim` bits take.
 pub(super) fn bytes(dim: usize) -> usize {
     dim.div_ceil(8)
 }
 
-/// `bytes` is zero, and as long as [`bytes`] says.
+/// `bytes` is zeroed and has the length that [`bytes`] returns.
 pub(super) fn encode(indices: &[u32], bytes: &mut [u8]) {
     indices.iter().for_each(|&index| bytes[index as usize / 8] |= 1 << (index % 8));
 }
 
-/// Appends the indices of the bits that are set, of which there are to be `count`.
+/// Appends the indices of the set bits, of which there must be `count`.
 pub(super) fn decode(bits: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
     if bits.len() != bytes(dim) {
         return Err(malformed("bytes of bitmap", bytes(dim), bits.len()));

@@ -1,4 +1,4 @@
-//! What stands before indices and values.
+//! The header before indices and values.
 
 use crate::Error;
 use crate::quantise::Format;
@@ -6,7 +6,7 @@ use crate::quantise::Format;
 /// Bytes before the indices.
 pub const HEADER_BYTES: usize = 40;
 
-/// The first byte of every message, and the second: the version of what follows.
+/// The first byte of every message, and the second: the version of the format.
 const MAGIC: [u8; 2] = [0xb7, 1];
 
 /// The largest Rice parameter: a gap has 32 bits.
@@ -47,7 +47,8 @@ pub(super) fn malformed(what: &'static str, expected: usize, found: usize) -> Er
     Error::Malformed { what, expected, found }
 }
 
-/// A number of a message that may be too large for this machine; it is only compared and shown then.
+/// A number from a message that may be too large for this machine's `usize`; the result is only compared and
+/// shown.
 fn shown(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
@@ -69,7 +70,7 @@ impl Header {
         bytes
     }
 
-    /// The header, and what follows.
+    /// Splits a message into its header and the rest.
     pub(super) fn read(message: &[u8]) -> Result<(Self, &[u8]), Error> {
         let Some((bytes, rest)) = message.split_first_chunk::<HEADER_BYTES>() else {
             return Err(malformed("bytes of header", HEADER_BYTES, message.len()));
@@ -109,7 +110,8 @@ impl Header {
         Ok((Self { codec, format, rice: bytes[4], dim, count, index_bytes, value_bytes }, rest))
     }
 
-    /// Fails unless it describes a message of `rest` bytes that is as agreed.
+    /// Fails unless the header describes a message of `rest` bytes with the agreed `dim` and at most `limit`
+    /// entries.
     pub(super) fn check(&self, dim: usize, limit: usize, rest: usize) -> Result<(), Error> {
         if self.dim != dim as u64 {
             return Err(malformed("elements", dim, shown(self.dim)));

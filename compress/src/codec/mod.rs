@@ -7,10 +7,10 @@
 //! | [`Rice`](IndexCodec::Rice) | 1.01 to 1.05 times the entropy where places are random | links so slow that nanoseconds an index don't count |
 //! | [`Bitmap`](IndexCodec::Bitmap) | `n / 8` | one entry in six or more |
 //!
-//! All sizes are known after one pass over the indices, so the smallest is taken without being tried. The
-//! message is described byte by byte in `docs/compression.md`. [`decode`] believes nothing: what comes out is
-//! a sparse vector with rising indices and finite values, or an error. Ranks that are to have the same bits
-//! decode inside [`in_standard_float_mode`](crate::in_standard_float_mode).
+//! One pass over the indices gives the size by every codec, so the encoder picks the smallest without
+//! encoding twice. `docs/compression.md` describes the message byte by byte. [`decode`] trusts no input: it
+//! returns a sparse vector with rising indices and finite values, or an error. Ranks that must have the same
+//! bits decode inside [`in_standard_float_mode`](crate::in_standard_float_mode).
 //!
 //! ```
 //! use brevity_compress::codec::{Choice, Encoder, Plain, decode};
@@ -45,13 +45,13 @@ pub enum Choice {
     /// The smallest of raw, packed and bitmap.
     #[default]
     Fast,
-    /// The smallest of all: Rice as a rule, at some nanoseconds an index.
+    /// The smallest of all, usually Rice, at a cost of some nanoseconds an index.
     Smallest,
-    /// This one.
+    /// This codec.
     Only(IndexCodec),
 }
 
-/// Writes messages. Keeps its memory from message to message.
+/// Writes messages. Reuses its memory from message to message.
 #[derive(Debug, Clone, Default)]
 pub struct Encoder {
     widths: Vec<u8>,
@@ -59,14 +59,14 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder without memory yet.
+    /// An encoder that has not allocated memory yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Replaces `message` by the message of `entries`, values as `quantiser` writes them. Which codec was
-    /// chosen is the same for the same entries everywhere. Cost: two passes over the indices (one more for
-    /// Rice), those of the quantiser, a copy of its bytes.
+    /// Replaces `message` by the message of `entries`, with the values encoded by `quantiser`. The choice of
+    /// the codec depends on the entries alone. Cost: two passes over the indices (three with Rice), the
+    /// quantiser's passes over the values, and a copy of its bytes.
     ///
     /// # Errors
     /// [`Error::NonFinite`] for the first value that is NaN or infinite; `message` is empty then.
@@ -105,7 +105,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Measures the indices, and chooses.
+    /// Measures the indices and chooses a codec.
     fn plan(&mut self, entries: SparseView<'_>, choice: Choice) -> Plan {
         let (indices, rice) = (entries.indices(), rice::parameter(entries.indices()));
         packed::measure(indices, &mut self.widths);
@@ -123,27 +123,27 @@ impl Encoder {
             Choice::Smallest => &[IndexCodec::Packed, IndexCodec::Raw, IndexCodec::Bitmap, IndexCodec::Rice],
             Choice::Only(codec) => std::slice::from_ref(codec),
         };
-        // Of equals the first: the one that decodes fastest.
+        // Of equal sizes, takes the first codec, which decodes fastest.
         let plans = codecs.iter().map(|&codec| plan(codec));
         plans.min_by_key(|plan| plan.bytes).unwrap_or_else(|| plan(IndexCodec::Raw))
     }
 }
 
-/// What has been chosen.
+/// The chosen codec and its parameters.
 struct Plan {
     codec: IndexCodec,
     rice: u8,
     bytes: usize,
 }
 
-/// Replaces `out` by the sparse vector of a message, which may come from anywhere. At most `limit` entries
-/// and the agreed `dim` are accepted, and room is made only for entries that the message is long enough to
-/// hold. Does not allocate once `out` has had as many entries.
+/// Replaces `out` by the sparse vector of a message from any source. Accepts at most `limit` entries and only
+/// the agreed `dim`, and allocates only for entries that the message is long enough to hold. Does not
+/// allocate once `out` has had as many entries.
 ///
 /// # Errors
 /// [`Error::Malformed`] for bytes that no encoder writes, [`Error::IndexOutOfRange`] or
-/// [`Error::UnsortedIndices`] for such indices, [`Error::NonFinite`] for such values, [`Error::TooLong`] for
-/// `dim` above 2^32. `out` has no entries then.
+/// [`Error::UnsortedIndices`] for invalid indices, [`Error::NonFinite`] for values that are not finite,
+/// [`Error::TooLong`] for `dim` above 2^32. `out` has no entries then.
 pub fn decode(message: &[u8], dim: usize, limit: usize, out: &mut SparseVec) -> Result<(), Error> {
     crate::error::check_addressable(dim)?;
     out.fill(dim, |indices, values| {
@@ -166,7 +166,7 @@ pub fn decode(message: &[u8], dim: usize, limit: usize, out: &mut SparseVec) -> 
     })
 }
 
-/// Indices as they are.
+/// Decodes indices of 4 bytes each.
 fn raw(bytes: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
     if bytes.len() != 4 * count {
         return Err(malformed("bytes of raw indices", 4 * count, bytes.len()));

@@ -1,14 +1,14 @@
-//! Gaps in blocks of 128, each with as many bits as its widest needs: the widths, one byte a block, then the
-//! blocks.
+//! Gaps in blocks of 128, each with as many bits as its widest gap needs: the widths, one byte a block, then
+//! the blocks.
 //!
-//! The gap of an index is how many places lie between the one before and it; the first index counts from 0.
-//! So gaps of whatever bits make rising indices, and only the last of a block is compared with the length:
-//! where a block of gaps can't pass 2^32, arithmetic that wraps shows where it ends. Wider gaps are summed
-//! one by one.
+//! The gap of an index is the number of places between it and the index before; the first index counts from
+//! 0. Any gaps therefore give rising indices, and only the last index of a block is compared with the dense
+//! length. If the gaps of a block are too narrow to pass 2^32, wrapping arithmetic gives the right end of the
+//! block. Wider gaps are summed one by one.
 //!
-//! A block is packed as by crate `bitpacking`: SIMD-BP128 (Lemire and Boytsov 2015), four lanes of 32 gaps.
-//! What is left at the end, less than a block, is packed in plain order: gap `i` in bits `width * i ..` of
-//! the bytes read as one little-endian number.
+//! A block is packed as by the crate `bitpacking`: SIMD-BP128 (Lemire and Boytsov 2015), four lanes of 32
+//! gaps. The rest, less than a block, is packed in plain order: gap `i` is in bits `width * i ..` of the
+//! bytes read as one little-endian number.
 
 use bitpacking::{BitPacker, BitPacker4x};
 
@@ -16,19 +16,19 @@ use super::header::malformed;
 use crate::Error;
 use crate::simd::{GAPS as BLOCK, Level, NARROW, measure_gaps, unpack_rising};
 
-/// Replaces `widths` by the bits of each block's widest gap.
+/// Replaces `widths` by the bits of the widest gap of each block.
 pub(super) fn measure(indices: &[u32], widths: &mut Vec<u8>) {
     widths.clear();
     measure_gaps(Level::best(), indices, widths);
 }
 
-/// Bytes of widths and blocks.
+/// Bytes of the widths and the blocks.
 pub(super) fn bytes(widths: &[u8], count: usize) -> usize {
     let lengths = (0..count).step_by(BLOCK).map(|first| BLOCK.min(count - first));
     widths.len() + lengths.zip(widths).map(|(length, &width)| block_bytes(length, width)).sum::<usize>()
 }
 
-/// `widths` are those of the indices, `bytes` as long as [`bytes`] says.
+/// `widths` are those of the indices; `bytes` has the length that [`bytes`] returns.
 pub(super) fn encode(indices: &[u32], widths: &[u8], bytes: &mut [u8]) {
     let packer = BitPacker4x::new();
     let (head, mut rest) = bytes.split_at_mut(widths.len());
@@ -45,8 +45,8 @@ pub(super) fn encode(indices: &[u32], widths: &[u8], bytes: &mut [u8]) {
     }
 }
 
-/// Replaces `indices` by `count` others, without zeroing them first. The widths bound the count: 128 indices
-/// a byte.
+/// Replaces `indices` by `count` decoded ones, without zeroing them first. The widths bound the count: 128
+/// indices a byte.
 pub(super) fn decode(packed: &[u8], count: usize, dim: usize, indices: &mut Vec<u32>) -> Result<(), Error> {
     let blocks = count.div_ceil(BLOCK);
     let Some((widths, mut rest)) = packed.split_at_checked(blocks) else {
@@ -66,7 +66,7 @@ pub(super) fn decode(packed: &[u8], count: usize, dim: usize, indices: &mut Vec<
         next = match <&mut [u32; BLOCK]>::try_from(&mut *block) {
             Ok(block) if usize::from(width) <= NARROW => {
                 unpack_rising(level, next as u32, width.into(), rest, block);
-                // They rise by less than 2^32.
+                // The gaps of the block sum to less than 2^32.
                 next + u64::from(block[BLOCK - 1].wrapping_sub(next as u32)) + 1
             }
             _ => {
@@ -92,7 +92,7 @@ fn gaps(before: Option<u32>, block: &[u32]) -> impl Iterator<Item = u32> {
     block.iter().zip(nexts).map(|(index, next)| index.wrapping_sub(next))
 }
 
-/// Unpacks gaps as they are.
+/// Unpacks the gaps of a block.
 fn unpack_gaps(width: u8, bytes: &[u8], block: &mut [u32]) {
     if block.len() == BLOCK {
         BitPacker4x::new().decompress(bytes, block, width);
@@ -109,7 +109,7 @@ fn unpack_gaps(width: u8, bytes: &[u8], block: &mut [u32]) {
     }
 }
 
-/// Turns gaps into indices from `next` on, and says where they end. Modulo 2^32 if that is beyond it.
+/// Turns gaps into indices from `next` on and returns where they end, modulo 2^32.
 fn sum(mut next: u64, gaps: &mut [u32]) -> u64 {
     for gap in gaps {
         let index = next + u64::from(*gap);

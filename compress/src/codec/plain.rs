@@ -4,7 +4,7 @@ use crate::Error;
 use crate::bits::check_finite;
 use crate::quantise::{Format, Quantiser};
 
-/// The quantiser that rounds nothing: 4 bytes a value.
+/// The quantiser that does not round: 4 bytes a value.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plain;
 

@@ -1,15 +1,14 @@
-//! Golomb-Rice codes of gaps (Rice and Plaunt 1971): of a gap, `gap >> parameter` zeros and a one, then the
-//! lowest `parameter` bits, all from the least significant bit of the first byte on. Bits after the last gap
-//! are 0.
+//! Golomb-Rice codes of gaps (Rice and Plaunt 1971). The code of a gap is `gap >> parameter` zeros and a one,
+//! then the lowest `parameter` bits, from the least significant bit of the first byte on. The bits after the
+//! last gap are 0.
 
 use super::header::{MOST_RICE, malformed};
 use crate::Error;
 
-/// The parameter that suits gaps of a geometric law with this mean best: the mean is known from the last
-/// index.
+/// The best parameter for geometrically distributed gaps with this mean. The last index gives the mean.
 ///
-/// `1 + floor(log2(ln(phi - 1) / ln(mean / (mean + 1))))` (Kiely 2004), with `-1 / (mean + 1/2)` for the
-/// lower logarithm.
+/// `1 + floor(log2(ln(phi - 1) / ln(mean / (mean + 1))))` (Kiely 2004), with the second logarithm
+/// approximated by `-1 / (mean + 1/2)`.
 pub(super) fn parameter(indices: &[u32]) -> u8 {
     let Some(&last) = indices.last() else { return 0 };
     let count = indices.len() as u64;
@@ -27,7 +26,7 @@ pub(super) fn bytes(indices: &[u32], parameter: u8) -> usize {
     bits.div_ceil(8) as usize
 }
 
-/// `bytes` is zero, and as long as [`bytes`] says.
+/// `bytes` is zeroed and has the length that [`bytes`] returns.
 pub(super) fn encode(indices: &[u32], parameter: u8, bytes: &mut [u8]) {
     let (mut next, mut bit) = (0, 0_usize);
     for &index in indices {
@@ -46,7 +45,7 @@ pub(super) fn encode(indices: &[u32], parameter: u8, bytes: &mut [u8]) {
     }
 }
 
-/// Appends `count` indices. Each takes at least a bit.
+/// Appends `count` indices. Each takes at least one bit.
 pub(super) fn decode(
     bytes: &[u8],
     count: usize,
@@ -64,7 +63,7 @@ pub(super) fn decode(
     for position in 0..count {
         let quotient = bits.zeros().ok_or(malformed("Rice codes", count, position))?;
         let rest = bits.take(parameter).ok_or(malformed("Rice codes", count, position))?;
-        // Neither the shift nor the sum overflows: a quotient is less than 2^35 where dim is at most 2^32.
+        // Neither the shift nor the sum overflows: a quotient is below 2^35 because dim is at most 2^32.
         if quotient > dim as u64 {
             return Err(malformed("elements up to an index, at most", dim, quotient as usize));
         }
@@ -75,7 +74,7 @@ pub(super) fn decode(
         }
         indices.push(index as u32);
     }
-    // Canonical: no byte more than needed, and nothing in what is left of the last.
+    // The encoding is canonical: no byte more than needed, and zeros in the unused bits of the last one.
     let used = bits.bit.div_ceil(8);
     if bytes.len() != used {
         return Err(malformed("bytes of Rice codes", used, bytes.len()));
@@ -89,14 +88,14 @@ fn bytes_of_least(count: usize, parameter: u8) -> usize {
     count.saturating_mul(1 + usize::from(parameter)).div_ceil(8)
 }
 
-/// Bits that are left.
+/// The bits that have not been read.
 struct Bits<'a> {
     bytes: &'a [u8],
     bit: usize,
 }
 
 impl Bits<'_> {
-    /// At least the next 57 bits, zeros after the end.
+    /// At least the next 57 bits, followed by zeros after the end.
     fn window(&self) -> u64 {
         let rest = self.bytes.get(self.bit / 8..).unwrap_or(&[]);
         let bytes = rest.first_chunk().copied().unwrap_or_else(|| {
@@ -107,7 +106,7 @@ impl Bits<'_> {
         u64::from_le_bytes(bytes) >> (self.bit % 8)
     }
 
-    /// Passes zeros and the one that ends them, and counts the zeros.
+    /// Skips zeros and the one that ends them; returns the number of zeros.
     fn zeros(&mut self) -> Option<u64> {
         let first = self.bit;
         loop {
@@ -125,7 +124,7 @@ impl Bits<'_> {
         }
     }
 
-    /// The next bits, at most 31.
+    /// The next `count` bits, at most 31.
     fn take(&mut self, count: u8) -> Option<u64> {
         let bits = self.window() & ((1 << count) - 1);
         self.bit += usize::from(count);

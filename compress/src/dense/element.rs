@@ -8,28 +8,28 @@ use half::{bf16, f16};
 use crate::simd::half::{Bf16, F16};
 use crate::simd::{Level, dense, half as halves};
 
-/// A type that gradients come in: `f32`, `f64`, [`f16`](struct@f16), [`bf16`]. Residuals and all other state
+/// An element type of gradients: `f32`, `f64`, [`f16`](struct@f16), [`bf16`]. Residuals and all other state
 /// are `f32`.
 pub trait Element: Copy + Debug + Default + PartialEq + Send + Sync + 'static + private::Kernels {
     /// The type's name.
     const NAME: &'static str;
-    /// The largest finite value that is an `f32` as well.
+    /// The largest finite value that is also an `f32`.
     const LARGEST: f32;
 }
 
 pub(super) mod private {
     use crate::simd::Level;
 
-    /// Kernels of one type, each as far as the shorter of its slices reaches.
+    /// The kernels of one type. Each stops at the end of its shorter slice.
     pub trait Kernels: Sized {
-        /// The smallest `f32` above [`LARGEST`](super::Element::LARGEST) that becomes infinite.
+        /// The smallest `f32` above [`LARGEST`](super::Element::LARGEST) that converts to infinity.
         const OVERFLOW: f32;
 
         fn add_assign(level: Level, a: &mut [Self], b: &[Self]);
         fn scale(level: Level, values: &mut [Self], factor: f32);
         fn to_f32(level: Level, from: &[Self], to: &mut [f32]);
         fn from_f32(level: Level, from: &[f32], to: &mut [Self]);
-        /// The slice itself, if it is of `f32`.
+        /// The slice itself if its elements are `f32`.
         fn as_f32(_: &[Self]) -> Option<&[f32]> {
             None
         }
@@ -119,6 +119,6 @@ macro_rules! half_element {
     };
 }
 
-// Halfway to the number that the next exponent would begin with, which is even: it rounds up.
+// Halfway to the first number of the next exponent, which is even, so it rounds up.
 half_element!(f16, F16, "f16", 65504.0, 65520.0);
 half_element!(bf16, Bf16, "bf16", f32::from_bits(0x7f7f_0000), f32::from_bits(0x7f7f_8000));

@@ -1,9 +1,9 @@
 //! Dense vectors of any [`Element`] type: sums, products and conversions at the speed of memory.
 //!
-//! Values of 16 bits are added in `f32` and rounded once to nearest, ties to even. All results are the same
-//! bits on every CPU, save for which NaN a NaN is. `f32` and `f64` sums follow IEEE 754: [`add_assign`] and
-//! [`scale`] look at nothing, a NaN or an infinity in stays one; what goes into state or changes type is
-//! checked and reported.
+//! Values of 16 bits are added in `f32` and rounded once to nearest, ties to even. All results have the same
+//! bits on every CPU, except the bits of a NaN. `f32` and `f64` sums follow IEEE 754: [`add_assign`] and
+//! [`scale`] do not check their input, so a NaN or an infinity passes through. Values that enter state or
+//! change type are checked.
 
 mod element;
 
@@ -14,7 +14,7 @@ use crate::bits::INFINITE;
 use crate::error::check_length;
 use crate::simd::{Level, dense};
 
-/// Elements that are looked at before they are written: they stay in the first-level cache in between.
+/// Elements that are checked before they are written; they stay in the first-level cache in between.
 const BLOCK: usize = 1024;
 
 /// `a += b`. Cost: two reads and a write of memory. Sums that overflow become infinite.
@@ -27,8 +27,8 @@ pub fn add_assign<E: Element>(a: &mut [E], b: &[E]) -> Result<(), Error> {
     Ok(())
 }
 
-/// `a += b` by the loop that the compiler makes for this CPU, without asking for memory ahead: the floor that
-/// kernels are measured by. [`add_assign`] is for use.
+/// `a += b` in the loop that the compiler generates for this CPU, without prefetching. It is the baseline for
+/// benchmarks of the kernels; use [`add_assign`] for work.
 ///
 /// # Errors
 /// As [`add_assign`].
@@ -47,8 +47,8 @@ pub fn scale<E: Element>(values: &mut [E], factor: f32) {
 ///
 /// # Errors
 /// [`Error::LengthMismatch`]: `r` is unchanged then. [`Error::NonFinite`] for the first sum that is not
-/// finite, as an `f32`: `r` is finite then and what it was, but for the rounding of adding and subtracting
-/// the `g` before that place.
+/// finite as an `f32`: the `g` before that place has been added and subtracted again, so `r` is finite and
+/// unchanged up to rounding.
 pub fn accumulate<E: Element>(r: &mut [f32], g: &[E]) -> Result<(), Error> {
     check_length(r.len(), g.len())?;
     let level = Level::best();
@@ -78,7 +78,7 @@ pub(crate) fn first_infinite_sum<E: Element>(r: &[f32], g: &[E]) -> Option<Error
     })
 }
 
-/// Takes out again what has been added of `g`, and reports the first sum after that that is not finite.
+/// Takes the added part of `g` out again, and returns an error for the first sum after it that is not finite.
 fn undo<E: Element>(level: Level, r: &mut [f32], g: &[E], done: usize) -> Error {
     let error = first_infinite_sum(&r[done..], &g[done..]);
     take_out(level, &mut r[..done], &g[..done]);
@@ -88,8 +88,8 @@ fn undo<E: Element>(level: Level, r: &mut [f32], g: &[E], done: usize) -> Error 
     }
 }
 
-/// `r -= g`, of what has been added: finite where both are. The sum was rounded, so the difference may pass
-/// the largest number by half a unit.
+/// `r -= g` for a `g` that has been added, where both are finite. The sum was rounded, so the difference may
+/// exceed the largest number by half a unit.
 pub(crate) fn take_out<E: Element>(level: Level, r: &mut [f32], g: &[E]) {
     let mut wide = [0.0; BLOCK];
     for (r, g) in r.chunks_mut(BLOCK).zip(g.chunks(BLOCK)) {
@@ -99,7 +99,7 @@ pub(crate) fn take_out<E: Element>(level: Level, r: &mut [f32], g: &[E]) {
     }
 }
 
-/// At most [`BLOCK`] elements as `f32`, by way of `wide` if they are of another type.
+/// At most [`BLOCK`] elements as `f32`, converted into `wide` if they have another type.
 fn as_f32<'a, E: Element>(level: Level, values: &'a [E], wide: &'a mut [f32; BLOCK]) -> &'a [f32] {
     if let Some(values) = E::as_f32(values) {
         return values;
@@ -112,7 +112,7 @@ fn as_f32<'a, E: Element>(level: Level, values: &'a [E], wide: &'a mut [f32; BLO
 /// `to = from`, `f64` rounded to nearest.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is a NaN
+/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is NaN
 /// or infinite: all of `to` is written then.
 pub fn to_f32<E: Element>(from: &[E], to: &mut [f32]) -> Result<(), Error> {
     check_length(from.len(), to.len())?;
@@ -128,9 +128,9 @@ pub fn to_f32<E: Element>(from: &[E], to: &mut [f32]) -> Result<(), Error> {
 /// `to = from`, rounded to nearest.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is a NaN
-/// or infinite, such as 70,000 becomes in [`f16`](half::f16): all of `to` is written then.
-/// [`from_f32_saturating`] is for values that may be too large.
+/// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first result that is NaN
+/// or infinite (70,000 is infinite as an [`f16`](half::f16)): all of `to` is written then. Use
+/// [`from_f32_saturating`] for values that may be too large.
 pub fn from_f32<E: Element>(from: &[f32], to: &mut [E]) -> Result<(), Error> {
     check_length(from.len(), to.len())?;
     let level = Level::best();
@@ -146,12 +146,12 @@ pub fn from_f32<E: Element>(from: &[f32], to: &mut [E]) -> Result<(), Error> {
     Err(first_non_finite(results))
 }
 
-/// `to = from`, rounded to nearest; what is larger than [`Element::LARGEST`] becomes that, with its sign.
-/// Returns how many values were cut so.
+/// `to = from`, rounded to nearest; values beyond [`Element::LARGEST`] become that, with their sign. Returns
+/// how many values were cut off.
 ///
 /// # Errors
 /// [`Error::LengthMismatch`]: `to` is unchanged then. [`Error::NonFinite`] for the first NaN or infinity in
-/// `from`: `to` is written up to there, or less.
+/// `from`: `to` is written up to that place at most.
 pub fn from_f32_saturating<E: Element>(from: &[f32], to: &mut [E]) -> Result<usize, Error> {
     check_length(from.len(), to.len())?;
     let level = Level::best();
@@ -175,7 +175,7 @@ pub fn from_f32_saturating<E: Element>(from: &[f32], to: &mut [E]) -> Result<usi
     Ok(cut)
 }
 
-/// The report of the first NaN or infinity, of which there is one.
+/// The error for the first NaN or infinity. There must be one.
 fn first_non_finite(mut values: impl Iterator<Item = f32>) -> Error {
     let mut index = 0;
     let value = values.find(|value| {

@@ -1,4 +1,4 @@
-//! What error feedback and momentum are put around.
+//! The compressors that error feedback and momentum wrap.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use crate::{Error, bits, error::check_length};
 
 /// Turns a dense vector into a smaller message, and back.
 ///
-/// What a message decodes to is finite, and should be near what it was made from; whatever is
-/// missing is the caller's to keep, as [`ErrorFeedback`](super::ErrorFeedback) does.
+/// A decoded message is finite and approximates the vector that it was made from. The caller keeps the
+/// difference, as [`ErrorFeedback`](super::ErrorFeedback) does.
 pub trait Compressor {
     /// What is sent.
     type Message;
@@ -17,24 +17,24 @@ pub trait Compressor {
     /// Compresses `dense` into `message`, which is overwritten.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] for a NaN or an infinity in `dense`, and the compressor's own.
+    /// [`Error::NonFinite`] for a NaN or an infinity in `dense`, and errors of the compressor itself.
     fn compress(&mut self, dense: &[f32], message: &mut Self::Message) -> Result<(), Error>;
 
     /// `dense += factor * decoded message`.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`] for a `dense` of another length, which is unchanged then.
-    /// [`Error::NonFinite`] for a sum that is not finite: `dense` must be finite then and what it was, to
-    /// rounding. [`add_in_parts`] sees to that.
+    /// [`Error::NonFinite`] for a sum that is not finite; implementations must then leave `dense` finite and
+    /// unchanged up to rounding. [`add_in_parts`] does so.
     fn add_decoded(&self, message: &Self::Message, factor: f32, dense: &mut [f32]) -> Result<(), Error>;
 
-    /// `r += g`, compresses the sum into `message`, and leaves in `r` what the message misses. Compressors
-    /// that can do it in one pass do.
+    /// `r += g`, compresses the sum into `message`, and leaves in `r` what the message misses. Some
+    /// compressors do this in one pass.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for a sum that is not
-    /// finite: `residual` is what it was, to rounding, and `message` is not to be sent. After an error of the
-    /// compressor's own, or one of [`add_decoded`](Self::add_decoded), the gradient stays in the residual.
+    /// finite: `residual` is unchanged up to rounding, and `message` must not be sent. After an error of the
+    /// compressor itself, or of [`add_decoded`](Self::add_decoded), the gradient stays in the residual.
     fn feed(
         &mut self,
         residual: &mut Residual,
@@ -47,17 +47,16 @@ pub trait Compressor {
     }
 }
 
-/// Elements of a part: few enough for a copy to stay in the cache.
+/// Elements of a part: few enough that a copy stays in the cache.
 const PART: usize = 8192;
 
-/// Adds to `dense` whatever `add` adds, part by part, and takes it out again if a sum turns out not to be
-/// finite.
+/// Adds the output of `add` to `dense`, part by part. If a sum is not finite, takes everything out again.
 ///
-/// `add(sign, range, part)` is to add its decoded values in `range`, times `sign` (1 or -1), to `part`, which
-/// holds these elements. Parts begin at multiples of 8192. Cost: a pass.
+/// `add(sign, range, part)` must add its decoded values in `range`, times `sign` (1 or -1), to `part`, which
+/// holds these elements. Parts begin at multiples of 8192. Cost: one pass.
 ///
 /// # Errors
-/// [`Error::NonFinite`] for the first sum that is not finite: `dense` is what it was, to rounding.
+/// [`Error::NonFinite`] for the first sum that is not finite: `dense` is unchanged up to rounding.
 pub fn add_in_parts(
     dense: &mut [f32],
     mut add: impl FnMut(f32, Range<usize>, &mut [f32]),
@@ -77,7 +76,7 @@ pub fn add_in_parts(
         part.copy_from_slice(before);
         for (number, part) in dense[..first].chunks_mut(PART).enumerate() {
             add(-1.0, number * PART..number * PART + part.len(), part);
-            // A sum was rounded, so the difference may pass the largest number by half a unit.
+            // The sum was rounded, so the difference may exceed the largest number by half a unit.
             part.iter_mut().for_each(|value| *value = value.clamp(f32::MIN, f32::MAX));
         }
         return Err(Error::NonFinite { index: first + place, value });
@@ -85,9 +84,9 @@ pub fn add_in_parts(
     Ok(())
 }
 
-/// A quantiser as a compressor: its message is bytes of its [format](crate::quantise::Quantiser::format).
+/// A quantiser as a compressor. Its message is the bytes of its [format](crate::quantise::Quantiser::format).
 ///
-/// For error feedback by the own rule the types of [`quantise`](crate::quantise) need fewer passes.
+/// For error feedback by the own rule, the types of [`quantise`](crate::quantise) need fewer passes.
 #[derive(Debug, Clone)]
 pub struct Quantised<Q>(pub Q);
 

@@ -9,23 +9,24 @@ use crate::simd::{Level, codes};
 use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseView};
 
-/// What the error `e` of a step is, where `delta = g + e` is what was to be sent.
+/// The definition of a step's error `e`, where `delta = g + e` is the vector to be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rule {
-    /// `delta` minus what the own message says (the text of Vogels et al., NeurIPS 2019).
+    /// `delta` minus what this rank's own message decodes to (the text of Vogels et al., NeurIPS 2019).
     #[default]
     Own,
-    /// `delta` minus the average that came back (their program's rule). For compressors that are linear, the
-    /// ranks' mean update is that of [`Own`](Self::Own) but for rounding; each rank's error random-walks,
-    /// however, to norms that drown half precision.
+    /// `delta` minus the average that all ranks received (the rule of the authors' program). For linear
+    /// compressors, the mean update of the ranks equals that of [`Own`](Self::Own) up to rounding. Each
+    /// rank's error, however, is a random walk and grows beyond what half precision can hold.
     Global,
 }
 
-/// Error feedback around any compressor: the difference between what was handed in and what was sent stays in
-/// the residual.
+/// Error feedback around any compressor: the difference between the input and what was sent stays in the
+/// residual.
 ///
-/// Each step: [`compress`](Self::compress), send and reduce, [`settle`](Self::settle) with the average that
-/// came back. If that fails, [`put_back`](Self::put_back) instead. Holds one dense vector.
+/// For each step, call [`compress`](Self::compress), send and reduce the message, then call
+/// [`settle`](Self::settle) with the average. If sending fails, call [`put_back`](Self::put_back) instead.
+/// Holds one dense vector.
 ///
 /// ```
 /// use brevity_compress::SparseVec;
@@ -43,7 +44,7 @@ pub struct ErrorFeedback<C> {
     compressor: C,
     residual: Residual,
     rule: Rule,
-    /// By the global rule: `residual` is `delta`, a message of it is under way.
+    /// Global rule only: `residual` is `delta`, and its message is in transit.
     pending: bool,
 }
 
@@ -68,34 +69,34 @@ impl<C: Compressor> ErrorFeedback<C> {
         &self.compressor
     }
 
-    /// The compressor, to change its settings.
+    /// The compressor, for changing its settings.
     pub fn compressor_mut(&mut self) -> &mut C {
         &mut self.compressor
     }
 
-    /// The residual; by the global rule, all of `delta` while a message is under way.
+    /// The residual. By the global rule, it contains all of `delta` while a message is in transit.
     pub fn residual(&self) -> &Residual {
         &self.residual
     }
 
-    /// The residual, to load a saved one or to put entries back.
+    /// The residual, for loading a saved one or putting entries back.
     pub fn residual_mut(&mut self) -> &mut Residual {
         &mut self.residual
     }
 
-    /// Adds `gradient` to the residual and writes to `message` what the compressor can say of it. By the own
-    /// rule the residual loses that at once. By the global rule a message that was not settled counts as not
+    /// Adds `gradient` to the residual and compresses the sum into `message`. By the own rule, the residual
+    /// loses at once what the message says. By the global rule, a message that was not settled counts as not
     /// delivered.
     ///
-    /// Cost by the own rule: that of [`Compressor::feed`], one pass for [`TopK`](super::TopK), else a pass to
-    /// add, the compressor's, and one to take out. By the global rule: a pass to add, the compressor's, and
-    /// one to settle.
+    /// Cost by the own rule: that of [`Compressor::feed`], which is one pass for [`TopK`](super::TopK), and
+    /// otherwise a pass to add, the compressor's passes, and a pass to subtract. Cost by the global rule: a
+    /// pass to add, the compressor's passes, and a pass to settle.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first element of the
-    /// gradient, or the first sum, that is not finite: the residual is what it was, to rounding. An error of
-    /// the compressor's own, or a message that overflows the residual, leaves the gradient there. `message`
-    /// is not to be sent after any of them.
+    /// gradient, or the first sum, that is not finite: the residual is unchanged up to rounding. After an
+    /// error of the compressor itself, or a message that overflows the residual, the gradient stays in the
+    /// residual. `message` must not be sent after any error.
     pub fn compress<'a>(
         &mut self,
         gradient: impl Into<Gradient<'a>>,
@@ -114,12 +115,13 @@ impl<C: Compressor> ErrorFeedback<C> {
         }
     }
 
-    /// What came back: the average of what all ranks' messages say. By the global rule it is taken out of the
-    /// residual, unless no message is under way. By the own rule nothing happens.
+    /// Takes the average of what all ranks' messages decode to. By the global rule, subtracts it from the
+    /// residual if a message is in transit. By the own rule, does nothing.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]. By the global rule [`Error::NonFinite`] for the first element or difference
-    /// that is not finite; the residual is what it was then, to rounding, and the message still under way.
+    /// [`Error::LengthMismatch`]. By the global rule, [`Error::NonFinite`] for the first element or
+    /// difference that is not finite; the residual is then unchanged up to rounding, and the message is still
+    /// in transit.
     pub fn settle(&mut self, average: &[f32]) -> Result<(), Error> {
         check_length(self.residual.len(), average.len())?;
         if self.pending {
@@ -132,10 +134,10 @@ impl<C: Compressor> ErrorFeedback<C> {
         Ok(())
     }
 
-    /// As [`settle`](Self::settle), for an average that is sparse.
+    /// Like [`settle`](Self::settle), for a sparse average.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`settle`](Self::settle).
     pub fn settle_sparse(&mut self, average: SparseView<'_>) -> Result<(), Error> {
         check_length(self.residual.len(), average.dim())?;
         if self.pending {
@@ -145,7 +147,8 @@ impl<C: Compressor> ErrorFeedback<C> {
         Ok(())
     }
 
-    /// Puts a message that was not delivered back into the residual. By the global rule it has never left.
+    /// Puts a message that was not delivered back into the residual. By the global rule, the residual still
+    /// contains it.
     ///
     /// # Errors
     /// As [`Compressor::add_decoded`].
@@ -161,8 +164,8 @@ impl<C: Compressor> ErrorFeedback<C> {
     }
 }
 
-/// The residual. A message that is under way by the global rule counts as not delivered. What the compressor
-/// remembers is to be saved apart.
+/// Saves the residual. By the global rule, a message in transit counts as not delivered. The compressor's own
+/// state is saved separately.
 impl<C> State for ErrorFeedback<C> {
     fn kind(&self) -> [u8; 4] {
         *b"erfb"
@@ -186,7 +189,7 @@ impl<C> State for ErrorFeedback<C> {
 mod tests {
     use super::*;
 
-    /// Decodes to whatever it is told, from an index on.
+    /// Decodes to a constant from a given index on.
     struct Constant {
         value: f32,
         from: usize,

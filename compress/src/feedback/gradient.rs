@@ -7,22 +7,22 @@ use half::{bf16, f16};
 use crate::dense::Element;
 use crate::simd::{Level, prefetch_at};
 
-/// A borrowed gradient. Sums and residuals are `f32`; elements of other types are converted on the way, `f64`
-/// rounded to nearest: what lies beyond the range of `f32` counts as infinite.
+/// A borrowed gradient. Sums and residuals are `f32`; other element types are converted during the pass,
+/// `f64` rounded to nearest. A value beyond the range of `f32` counts as infinite.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Gradient<'a> {
-    /// Of `f32`.
+    /// Elements of `f32`.
     F32(&'a [f32]),
-    /// Of `f64`.
+    /// Elements of `f64`.
     F64(&'a [f64]),
-    /// Of [`f16`](struct@f16).
+    /// Elements of [`f16`](struct@f16).
     F16(&'a [f16]),
-    /// Of [`bf16`].
+    /// Elements of [`bf16`].
     Bf16(&'a [bf16]),
 }
 
-/// Evaluates an expression for the slice within a gradient.
+/// Evaluates an expression for the slice in a gradient.
 macro_rules! for_slice {
     ($gradient:expr, $slice:ident => $result:expr) => {
         match $gradient {
@@ -40,7 +40,7 @@ impl Gradient<'_> {
         for_slice!(self, g => g.len())
     }
 
-    /// Whether there are no elements at all.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -65,12 +65,12 @@ impl Gradient<'_> {
         }
     }
 
-    /// Writes the elements to `into`, as far as both reach.
+    /// Writes the elements to `into`, up to the shorter length.
     pub(crate) fn convert(self, level: Level, into: &mut [f32]) {
         for_slice!(self, g => convert(level, g, into));
     }
 
-    /// Asks for the memory of the element at `index`.
+    /// Prefetches the element at `index`.
     pub(crate) fn prefetch(&self, index: usize) {
         for_slice!(self, g => prefetch_at(g, index));
     }

@@ -1,8 +1,8 @@
-//! Error feedback: what was not sent stays, and goes out later.
+//! Error feedback: what is not sent stays in a residual and is sent later.
 //!
-//! `r` is the residual of one tensor on one rank, `g` its gradient. Each step `r += g`; a message
-//! is taken out of `r`; whatever fails puts it back. So what was sent plus the residual is always
-//! the sum of the gradients (Aji and Heafield, EMNLP 2017; Vogels et al., NeurIPS 2019, algorithm 2).
+//! `r` is the residual of one tensor on one rank, `g` its gradient. Each step does `r += g` and takes a
+//! message out of `r`; a failed message is put back. So what was sent plus the residual is always the sum of
+//! the gradients (Aji and Heafield, EMNLP 2017; Vogels et al., NeurIPS 2019, algorithm 2).
 
 mod compressor;
 mod error_feedback;

@@ -1,4 +1,4 @@
-//! What of a tensor's gradients has not been sent.
+//! The part of a tensor's gradients that has not been sent.
 
 use super::gradient::Gradient;
 use crate::bits::largest_finite;
@@ -7,16 +7,17 @@ use crate::select::{self, Hint, LeftOut, TopKScratch, top_k};
 use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec, SparseView};
 
-/// A dense residual, finite at all times.
+/// A dense residual, always finite.
 #[derive(Debug, Clone)]
 pub struct Residual {
     values: Vec<f32>,
-    /// No magnitude in `values` is larger. Raised by what is added, so that additions need not
-    /// read `values` twice to know that they can't overflow; never lowered but by looking again.
+    /// An upper bound of the magnitudes in `values`. Additions raise it, so they need not read `values` twice
+    /// to rule out an overflow. Only a scan of the values lowers it.
     ceiling: f64,
-    /// Where the last selection ended.
+    /// Where the last selection ended; speeds up the next one.
     hint: Hint,
-    /// Where a sum of the last [`feed_top_k`](Self::feed_top_k) was not finite although the gradient was.
+    /// Places where a sum of the last [`feed_top_k`](Self::feed_top_k) was not finite although the gradient
+    /// was.
     overflowed: Vec<u32>,
 }
 
@@ -36,7 +37,7 @@ impl Residual {
         self.values.len()
     }
 
-    /// Whether there are no elements at all.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -46,7 +47,7 @@ impl Residual {
         self.values.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>().sqrt()
     }
 
-    /// `r += g`. The gradient is read twice: it is checked as a whole before anything is stored.
+    /// `r += g`. Reads the gradient twice: all of it is checked before anything is stored.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; [`Error::NonFinite`] for the first gradient value that is not
@@ -57,7 +58,7 @@ impl Residual {
         Ok(())
     }
 
-    /// `r -= g`: takes a step out again, to rounding.
+    /// `r -= g`: takes a step out again, up to rounding.
     ///
     /// # Errors
     /// As [`accumulate`](Self::accumulate).
@@ -68,8 +69,9 @@ impl Residual {
     }
 
     /// [`accumulate`](Self::accumulate) and [`select`](Self::select) in one pass: see
-    /// [`feed_top_k`](select::feed_top_k). Where a sum is not finite the residual keeps what it had, and the
-    /// answer says so; who will not send then puts `out` back and [withdraws](Self::withdraw) the gradient.
+    /// [`feed_top_k`](select::feed_top_k). If a sum is not finite, the residual keeps its old value there and
+    /// the return value says so. A caller that does not send then puts `out` back and
+    /// [withdraws](Self::withdraw) the gradient.
     ///
     /// # Errors
     /// As [`feed_top_k`](select::feed_top_k); the residual is unchanged then.
@@ -88,8 +90,8 @@ impl Residual {
         Ok(left_out)
     }
 
-    /// As [`feed_top_k`](Self::feed_top_k) with one threshold for a list of tensors: see
-    /// [`feed_top_k_of_all`](select::feed_top_k_of_all). `hint` is kept with the list.
+    /// Like [`feed_top_k`](Self::feed_top_k), with one threshold for a list of tensors: see
+    /// [`feed_top_k_of_all`](select::feed_top_k_of_all). The caller keeps one `hint` for the list.
     ///
     /// # Errors
     /// As [`feed_top_k_of_all`](select::feed_top_k_of_all); the residuals are unchanged then.
@@ -111,9 +113,9 @@ impl Residual {
         Ok(left_out)
     }
 
-    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) out again where it was added, after
-    /// what was selected has been [put back](Self::put_back): to the rounding of the sum, so that what was
-    /// below half an ulp of a large gradient is lost. Not for hot paths.
+    /// Takes the gradient of the last [`feed_top_k`](Self::feed_top_k) out again wherever it was added. What
+    /// was selected must have been [put back](Self::put_back) before. The residual is restored up to
+    /// rounding: the part below half an ulp of a large gradient is lost. Not for hot paths.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; the residual is unchanged then.
@@ -124,7 +126,7 @@ impl Residual {
         for (index, r) in self.values.iter_mut().enumerate() {
             let g = gradient.at(index);
             if overflowed.next_if_eq(&index).is_none() && g.is_finite() {
-                // The sum was rounded, so the difference may pass the largest number by half a unit.
+                // The sum was rounded, so the difference may exceed the largest number by half a unit.
                 *r = (*r - g).clamp(f32::MIN, f32::MAX);
             }
         }
@@ -133,7 +135,7 @@ impl Residual {
         Ok(())
     }
 
-    /// Moves the `k` largest entries (see [`top_k`]) to `out`, and leaves zeros in their place.
+    /// Moves the `k` largest entries (see [`top_k`]) to `out` and leaves zeros in their place.
     ///
     /// # Errors
     /// As [`top_k`]; the residual is unchanged then.
@@ -143,7 +145,7 @@ impl Residual {
         Ok(())
     }
 
-    /// Adds `entries` back: those that were selected, but not delivered.
+    /// Adds back `entries` that were selected but not delivered.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; [`Error::NonFinite`] for the first sum that is not finite. The
@@ -180,11 +182,11 @@ impl Residual {
         self.ceiling = 0.0;
     }
 
-    /// Makes sure that `r + sign * g` is finite everywhere, and raises the ceiling for it.
+    /// Checks that `r + sign * g` is finite everywhere, and raises the ceiling accordingly.
     fn check_addition(&mut self, gradient: &[f32], sign: f32) -> Result<(), Error> {
         check_length(self.values.len(), gradient.len())?;
         let largest = f64::from(largest_finite(gradient)?);
-        // Half an ulp of rounding, generously.
+        // Half an ulp of rounding, with a margin.
         let raised = |ceiling: f64| (ceiling + largest) * (1.0 + f64::from(f32::EPSILON));
         if raised(self.ceiling) > f64::from(f32::MAX) {
             self.ceiling = f64::from(largest_finite(&self.values)?);
@@ -197,14 +199,14 @@ impl Residual {
         Ok(())
     }
 
-    /// What stays after `k` entries or all have been selected is no larger than the smallest of them, but for
-    /// what was left out.
+    /// After `k` entries or all have been selected, no remaining magnitude exceeds the smallest selected one,
+    /// except those that were left out.
     fn lower_ceiling(&mut self, hint: Hint, k: usize, left_out: Option<LeftOut>) {
         let ceiling = f64::from(if k == 0 { f32::MAX } else { hint.threshold() });
         self.ceiling = if left_out.is_some() { self.ceiling.max(ceiling) } else { ceiling };
     }
 
-    /// Changes the values, which must be left finite. How large they are is looked up when it matters.
+    /// Changes the values; `change` must leave them finite. The ceiling is computed again when it is needed.
     pub(crate) fn change<R>(&mut self, change: impl FnOnce(&mut [f32]) -> R) -> R {
         self.ceiling = f64::INFINITY;
         change(&mut self.values)
@@ -227,7 +229,7 @@ impl State for Residual {
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error> {
         contents.f32s(&mut self.values)?;
         self.ceiling = f64::from(largest_finite(&self.values)?);
-        // Only speed depends on it.
+        // Affects only speed.
         self.hint = Hint::new();
         self.overflowed.clear();
         Ok(())
@@ -258,7 +260,7 @@ mod tests {
             assert_eq!(residual.values(), before);
         }
         assert_eq!(residual.accumulate(&[0.0]), Err(Error::LengthMismatch { expected: 3, found: 1 }));
-        // What overflows one way fits the other way.
+        // The value that overflows in one direction fits in the other.
         residual.subtract(&[0.0, 0.0, f32::MAX]).unwrap();
         assert_eq!(residual.values(), [1.0, 1e-30, 0.0]);
         residual.accumulate(&[0.0, 0.0, f32::MAX]).unwrap();
@@ -303,7 +305,7 @@ mod tests {
         residual.put_back(out.view()).unwrap();
         residual.withdraw(&gradient[..]).unwrap();
         assert_eq!(residual.values(), before);
-        // The ceiling has not been lowered below what was left out.
+        // The ceiling must not have been lowered below the value that was left out.
         assert!(matches!(residual.accumulate(&gradient), Err(Error::NonFinite { index: 1, .. })));
         let found = residual.accumulate(&[0.0, 0.0, f32::MAX, 0.0, 0.0]);
         assert_eq!(found, Err(Error::NonFinite { index: 2, value: f32::INFINITY }));

@@ -5,7 +5,7 @@ use crate::error::check_length;
 use crate::select::{Blocks, TopKScratch, non_zero_blocks, top_k};
 use crate::{Error, SparseVec, SparseView};
 
-/// Keeps the `k` entries of largest magnitude, as they are. Feeds a residual in one pass.
+/// Keeps the `k` entries of largest magnitude unchanged. Feeds a residual in one pass.
 #[derive(Debug, Clone)]
 pub struct TopK {
     k: usize,
@@ -18,12 +18,12 @@ impl TopK {
         Self::with_scratch(k, TopKScratch::new())
     }
 
-    /// As [`new`](Self::new), with a work space that says how many threads there are.
+    /// Like [`new`](Self::new), with a work space that sets the number of threads.
     pub fn with_scratch(k: usize, scratch: TopKScratch) -> Self {
         Self { k, scratch }
     }
 
-    /// Keeps at most `k` entries from now on: for a schedule of densities.
+    /// Changes `k`, for a density schedule.
     pub fn set_k(&mut self, k: usize) {
         self.k = k;
     }
@@ -56,8 +56,8 @@ impl Compressor for TopK {
     }
 }
 
-/// Any other choice of entries: a function that copies some entries of a dense vector, as they are, to a
-/// sparse vector, by rising index.
+/// Any other selection: a function that copies some entries of a dense vector, unchanged, to a sparse vector
+/// by rising index.
 ///
 /// ```
 /// use brevity_compress::SparseVec;
@@ -91,8 +91,8 @@ impl<F: FnMut(&[f32], &mut SparseVec) -> Result<(), Error>> Compressor for Selec
     }
 }
 
-/// Everything, but for blocks that are all zero: see [`non_zero_blocks`]. By the own rule nothing but
-/// the gradients of messages that were lost ever stays behind.
+/// Selects all blocks that are not entirely zero: see [`non_zero_blocks`]. By the own rule, only the
+/// gradients of lost messages ever stay in the residual.
 ///
 /// ```
 /// use brevity_compress::feedback::{ErrorFeedback, NonZeroBlocks};
@@ -125,7 +125,7 @@ impl Compressor for NonZeroBlocks {
     }
 }
 
-/// `dense += factor * entries`, or nothing at all.
+/// `dense += factor * entries`; changes nothing on an error.
 pub(crate) fn add_entries(entries: SparseView<'_>, factor: f32, dense: &mut [f32]) -> Result<(), Error> {
     check_length(entries.dim(), dense.len())?;
     let sums = entries.iter().map(|(index, value)| (index as usize, dense[index as usize] + factor * value));

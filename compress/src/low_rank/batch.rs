@@ -1,4 +1,4 @@
-//! The phases of many matrices, whose factors travel together.
+//! The phases of many matrices, whose factors are sent together.
 
 use super::{LowRank, Workspace};
 use crate::Error;
@@ -14,22 +14,22 @@ pub struct MatrixError {
     pub source: Error,
 }
 
-/// The factors of all matrices of a batch, one after the other in each vector.
+/// The packed factors of all matrices of a batch, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Factors {
-    /// The orthonormal left factors, the same bits on every rank.
+    /// The orthonormal left factors; the same bits on every rank.
     pub p: Vec<f32>,
-    /// This rank's own right factors: `p` times their transpose is the projection of its own matrices.
+    /// This rank's own right factors: `p` times their transpose is the projection of this rank's matrices.
     pub own_q: Vec<f32>,
-    /// The mean of all ranks' right factors, the same bits on every rank.
+    /// The mean of all ranks' right factors; the same bits on every rank.
     pub q: Vec<f32>,
 }
 
-/// The states of many matrices, and one workspace for all.
+/// The states of many matrices, with one shared workspace.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     pub(super) states: Vec<LowRank>,
-    /// Where each matrix's factors start in packed vectors, and their ends.
+    /// The start of each matrix's factor in packed vectors, and the total length.
     p_starts: Vec<usize>,
     q_starts: Vec<usize>,
     origin: u64,
@@ -37,7 +37,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch of matrices, whose factors are packed in this order.
+    /// A batch of matrices. Their factors are packed in this order.
     pub fn new(states: Vec<LowRank>) -> Self {
         let mut batch = Self { p_starts: vec![0], q_starts: vec![0], ..Self::default() };
         states.into_iter().for_each(|state| batch.push(state));
@@ -59,8 +59,8 @@ impl Batch {
         &self.states
     }
 
-    /// What the states began with: 0 for seeds, else a checksum of the saved state that was loaded last.
-    /// Ranks that are to stay together must have the same.
+    /// How the states began: 0 for seeds, otherwise a checksum of the saved state that was loaded last. Ranks
+    /// stay together only if they have the same origin.
     pub fn origin(&self) -> u64 {
         self.origin
     }
@@ -81,23 +81,23 @@ impl Batch {
         self.q_starts.last().copied().unwrap_or(0)
     }
 
-    /// Where a matrix's left factor lies in packed ones.
+    /// The range of a matrix's left factor in packed factors.
     ///
     /// # Panics
-    /// When the batch has no matrix at `position`.
+    /// If the batch has no matrix at `position`.
     pub fn p_range(&self, position: usize) -> std::ops::Range<usize> {
         self.p_starts[position]..self.p_starts[position + 1]
     }
 
-    /// Where a matrix's right factor lies in packed ones.
+    /// The range of a matrix's right factor in packed factors.
     ///
     /// # Panics
-    /// When the batch has no matrix at `position`.
+    /// If the batch has no matrix at `position`.
     pub fn q_range(&self, position: usize) -> std::ops::Range<usize> {
         self.q_starts[position]..self.q_starts[position + 1]
     }
 
-    /// The matrix that element `place` of packed right factors belongs to.
+    /// The matrix to which element `place` of the packed right factors belongs.
     pub fn position_in_q(&self, place: usize) -> usize {
         self.q_starts.partition_point(|&start| start <= place).saturating_sub(1)
     }
@@ -105,8 +105,8 @@ impl Batch {
     /// [`LowRank::left_factor`] for all matrices, into packed `p`. Cost: one read of all matrices.
     ///
     /// # Errors
-    /// That of the first matrix which has one; [`Error::LengthMismatch`] for a list of another length. `p` is
-    /// unspecified then.
+    /// The error of the first matrix that has one; [`Error::LengthMismatch`] for a list of another length.
+    /// `p` is unspecified then.
     pub fn left_factors(&mut self, matrices: &[&[f32]], p: &mut [f32]) -> Result<(), MatrixError> {
         self.check(matrices.len(), self.p_len(), p.len())?;
         for (position, (state, m)) in self.states.iter().zip(matrices).enumerate() {
@@ -119,7 +119,7 @@ impl Batch {
     /// [`LowRank::orthonormalise`] for all matrices, in packed `p`.
     ///
     /// # Errors
-    /// That of the first matrix which has one: the same on all ranks, if `p` is.
+    /// The error of the first matrix that has one. It is the same on all ranks if `p` is.
     pub fn orthonormalise(&mut self, p: &mut [f32]) -> Result<(), MatrixError> {
         self.check(self.states.len(), self.p_len(), p.len())?;
         for (position, state) in self.states.iter_mut().enumerate() {
@@ -132,7 +132,7 @@ impl Batch {
     /// [`LowRank::right_factor`] for all matrices, into packed `q`. Cost: one read of all matrices.
     ///
     /// # Errors
-    /// As [`left_factors`](Self::left_factors), with `q` for `p`.
+    /// The same as for [`left_factors`](Self::left_factors), with `q` instead of `p`.
     pub fn right_factors(
         &mut self,
         matrices: &[&[f32]],
@@ -146,7 +146,7 @@ impl Batch {
         Ok(())
     }
 
-    /// [`LowRank::right_factor`] of one matrix, from and into packed factors.
+    /// [`LowRank::right_factor`] of one matrix, on packed factors.
     pub(super) fn right_factor(
         &mut self,
         position: usize,
@@ -160,13 +160,13 @@ impl Batch {
     }
 
     /// [`LowRank::reconstruct`] of one matrix, from the packed left factors and the packed mean of the right
-    /// ones.
+    /// factors.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::LengthMismatch`].
     ///
     /// # Panics
-    /// When the batch has no matrix at `position`.
+    /// If the batch has no matrix at `position`.
     pub fn reconstruct(
         &mut self,
         position: usize,
@@ -181,7 +181,7 @@ impl Batch {
     /// [`LowRank::set_q`] for all matrices, from the packed mean.
     ///
     /// # Errors
-    /// That of the first matrix which has one; matrices before it have taken over theirs.
+    /// The error of the first matrix that has one; the matrices before it have their new `Q` already.
     pub fn set_q(&mut self, q: &[f32]) -> Result<(), MatrixError> {
         self.check(self.states.len(), self.q_len(), q.len())?;
         for (position, state) in self.states.iter_mut().enumerate() {
@@ -190,7 +190,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Whether packed factors have the batch's lengths.
+    /// Fails unless the packed factors have the batch's lengths.
     pub(super) fn check_factors(&self, factors: &Factors) -> Result<(), MatrixError> {
         self.check(self.states.len(), self.p_len(), factors.p.len())?;
         self.check(self.states.len(), self.q_len(), factors.own_q.len())?;
@@ -204,14 +204,14 @@ impl Batch {
     }
 }
 
-/// All matrices' right factors and generators. Matrices are compared one by one before any of them is
-/// changed.
+/// All matrices' right factors and generators. The shapes of all matrices are compared before any matrix
+/// changes.
 impl State for Batch {
     fn kind(&self) -> [u8; 4] {
         *b"lrba"
     }
 
-    /// How many matrices, elements of all left factors, of all right ones.
+    /// The number of matrices and the lengths of all left and of all right factors.
     fn shape(&self) -> Vec<u64> {
         [self.states.len(), self.p_len(), self.q_len()].map(|length| length as u64).to_vec()
     }
@@ -232,15 +232,15 @@ impl State for Batch {
             }
         }
         self.states.iter_mut().try_for_each(|state| contents.part(state))?;
-        // They end with the checksum of the contents: 32 bits, to which another is added so that they are
-        // never 0.
+        // The last four bytes are the checksum of the contents: 32 bits. A bit above them is set so that the
+        // origin is never 0.
         let checksum = state::to_bytes(self).last_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes));
         self.origin = 1 << 32 | u64::from(checksum);
         Ok(())
     }
 }
 
-/// The error of a matrix.
+/// Attaches a matrix's position to its error.
 fn at(position: usize) -> impl Fn(Error) -> MatrixError {
     move |source| MatrixError { position, source }
 }

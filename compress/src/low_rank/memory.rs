@@ -1,4 +1,4 @@
-//! Error feedback of one matrix, with the subtraction put off.
+//! Error feedback of one matrix, with the subtraction deferred.
 
 use super::{LowRank, Workspace, check_product, check_shape};
 use crate::bits::check_finite;
@@ -8,18 +8,18 @@ use crate::simd::low_rank::{self as kernels, Accumulation, Product, Shape, Tile,
 use crate::state::{Reader, State, Writer};
 use crate::{Error, in_standard_float_mode};
 
-/// What one matrix has not delivered on this rank: `M`, from which factors of the last step may still have to
-/// be subtracted.
+/// What one matrix has not delivered on this rank: `M`. The factors of the last step may still have to be
+/// subtracted from it.
 ///
-/// [`accumulate`](Self::accumulate) subtracts them on its way. The result is the same, bit for bit, as if
-/// [`materialise`](Self::materialise) had been called before, so memories may be looked at, or saved and
-/// loaded, without changing what follows.
+/// [`accumulate`](Self::accumulate) subtracts them in its own pass. The result has the same bits as if
+/// [`materialise`](Self::materialise) had been called before, so a memory may be read, saved or loaded
+/// without changing later results.
 #[derive(Debug, Clone)]
 pub struct ErrorMemory {
     rows: usize,
     shape: Shape,
     m: Vec<f32>,
-    /// Factors of the last step; meaningful while `is_pending`.
+    /// The factors of the last step, valid if `is_pending`.
     p: Vec<f32>,
     q: Vec<f32>,
     is_pending: bool,
@@ -39,13 +39,13 @@ impl ErrorMemory {
         }
     }
 
-    /// `M = (M - P' Q'^T) + gradient`, where `P'` and `Q'` are the factors last committed, and `P = M Q`.
-    /// Cost: one pass, which reads the gradient and `M` and writes `M`; `4 * rows * cols * rank` operations.
+    /// `M = (M - P' Q'^T) + gradient`, where `P'` and `Q'` are the factors committed last, then `P = M Q`.
+    /// Cost: one pass that reads the gradient and `M` and writes `M`; `4 * rows * cols * rank` operations.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`]: nothing has changed. [`Error::NonFinite`] for the first element of the sum,
-    /// else of `P`, that is not finite: the gradient has been taken out again, to rounding, and `p` is
-    /// unspecified.
+    /// otherwise of `P`, that is not finite: the gradient has been taken out again, up to rounding, and `p`
+    /// is unspecified.
     pub fn accumulate<G: Element>(
         &mut self,
         state: &LowRank,
@@ -65,20 +65,19 @@ impl ErrorMemory {
                 self.subtract_before(stopped, state.cols(), gradient);
                 Err(self.first_non_finite(gradient, p))
             }
-            // Sums of tiles were finite; their sum may yet not be.
+            // The sums of the single tiles were finite; the total may not be.
             Ok(()) => check_product(&self.m, p).inspect_err(|_| self.withdraw(gradient)),
         }
     }
 
-    /// `M` as it is compressed: what [`accumulate`](Self::accumulate) left. After [`commit`](Self::commit) it
-    /// is not the residual: see [`materialise`](Self::materialise).
+    /// `M` as it is compressed: the result of [`accumulate`](Self::accumulate). After
+    /// [`commit`](Self::commit) it differs from the residual: see [`materialise`](Self::materialise).
     pub fn matrix(&self) -> &[f32] {
         &self.m
     }
 
-    /// Remembers that `P Q^T` has been delivered: with this rank's own `q` for the paper's rule, with the
-    /// mean of all ranks' for the other. A step that has failed commits nothing: `M` then stays, and goes out
-    /// later.
+    /// Records that `P Q^T` has been delivered. `q` is this rank's own for the paper's rule, the mean of all
+    /// ranks' for the other rule. Do not call it for a failed step: `M` then stays and is sent later.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; nothing has changed then.
@@ -100,14 +99,13 @@ impl ErrorMemory {
         Ok(())
     }
 
-    /// Takes a gradient out again that has been accumulated: `M -= gradient`. To rounding, `M` is as it was
-    /// before.
+    /// Takes an accumulated gradient out again: `M -= gradient`. `M` is restored up to rounding.
     pub fn withdraw<G: Element>(&mut self, gradient: &[G]) {
         take_out(Level::best(), &mut self.m, gradient);
     }
 
-    /// Subtracts what is still to be subtracted: the matrix is the residual then. Cost: one read and write of
-    /// `M` if there is something, else nothing.
+    /// Subtracts pending factors; the matrix is the residual then. Cost: one read and write of `M` if factors
+    /// are pending, otherwise nothing.
     pub fn materialise(&mut self, state: &LowRank, workspace: &mut Workspace) -> &[f32] {
         if self.is_pending {
             let product = Product { p: &self.p, q: &self.q };
@@ -117,7 +115,7 @@ impl ErrorMemory {
         &self.m
     }
 
-    /// What [`materialise`](Self::materialise) would leave in the standard floating-point mode, as a copy.
+    /// A copy of what [`materialise`](Self::materialise) leaves in the standard floating-point mode.
     pub fn residual(&self) -> Vec<f32> {
         let mut residual = self.m.clone();
         if self.is_pending {
@@ -129,7 +127,7 @@ impl ErrorMemory {
         residual
     }
 
-    /// Takes over a residual that was saved, in place of what is here.
+    /// Replaces the memory by a saved residual.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`], [`Error::NonFinite`]; nothing has changed then.
@@ -141,7 +139,7 @@ impl ErrorMemory {
         Ok(())
     }
 
-    /// Whether the state has this memory's shape and rank.
+    /// Fails unless the state has this memory's shape and rank.
     fn check_state(&self, state: &LowRank) -> Result<(), Error> {
         check_shape("the error memory", state.rows(), state.cols(), self.m.len())?;
         check_shape("P of the error memory", state.rows(), state.rank(), self.p.len())?;
@@ -158,17 +156,17 @@ impl ErrorMemory {
         }
     }
 
-    /// Why accumulating stopped, with the gradient taken out again.
+    /// Finds why accumulating stopped, with the gradient taken out again.
     fn first_non_finite<G: Element>(&self, gradient: &[G], p: &[f32]) -> Error {
         first_infinite_sum(&self.m, gradient)
             .or_else(|| check_finite(p).err())
-            // The sums of the tile were not, but never reached `p`.
+            // The sums of the tile were not finite, but did not reach `p`.
             .unwrap_or(Error::NonFinite { index: 0, value: f32::INFINITY })
     }
 }
 
-/// The residual, with nothing left to be subtracted: a step that was accumulated but not committed counts as
-/// not delivered. The rank does not matter.
+/// Saves the residual, with nothing left to subtract. A step that was accumulated but not committed counts as
+/// not delivered. The state does not depend on the rank.
 impl State for ErrorMemory {
     fn kind(&self) -> [u8; 4] {
         *b"lrem"

@@ -1,26 +1,26 @@
-//! PowerSGD in phases (Vogels et al., NeurIPS 2019, algorithm 1), to be reduced between.
+//! The phases of PowerSGD (Vogels et al., NeurIPS 2019, algorithm 1); the caller reduces between them.
 //!
-//! `M` is a `rows x cols` matrix, row-major; `r` the rank, at most `min(rows, cols)`; `P` is `rows x r` and
-//! `Q` is `cols x r`, both row-major. With `E` what earlier steps did not deliver, and `G` the gradient, a
-//! step on every rank is
+//! `M` is a `rows x cols` matrix, row-major; `r` is the rank, at most `min(rows, cols)`; `P` is `rows x r`
+//! and `Q` is `cols x r`, both row-major. `E` is what earlier steps did not deliver, `G` the gradient. A step
+//! on every rank is:
 //!
 //! 1. `M = E + G` and `P = M Q`; then all ranks average `P`;
-//! 2. the columns of `P` are made orthonormal: same bits in, same bits out;
+//! 2. the columns of `P` are made orthonormal, with equal bits on all ranks;
 //! 3. `Q = M^T P`; then all ranks average `Q`;
 //! 4. the update is `P Q^T` with the averages; `E = M - P Q^T` with the rank's own `Q`; the averaged `Q`
 //!    starts the next step.
 //!
-//! [`LowRank`] is the state of one matrix and has a method for each phase; [`Batch`] runs them for many
+//! [`LowRank`] is the state of one matrix and has a method for each phase. [`Batch`] runs the phases for many
 //! matrices, whose factors travel in two messages. [`ErrorMemory`] keeps `E` of one matrix, and [`PowerSgd`]
-//! is a batch with memories. `E` is not written in step 4: the memory keeps the factors, and they are
-//! subtracted in the next step 1, in the pass over memory that adds `G`. So a step reads and writes `M` once,
-//! reads it once more, and writes the update.
+//! is a batch with memories. Step 4 does not write `E`: the memory keeps the factors, and the next step 1
+//! subtracts them in the pass that adds `G`. So a step reads and writes `M` once, reads it a second time, and
+//! writes the update.
 //!
-//! To compare with there are [`UnbiasedLowRank`] and, with the feature `svd`, the compressors in `spectral`.
+//! For comparison there are [`UnbiasedLowRank`] and, with the feature `svd`, the compressors in `spectral`.
 //!
-//! Ranks stay together if they start from one seed and go through the same steps: `Q` and the generator for
-//! redrawn columns are then the same bits everywhere. Threads that may have another floating-point mode go
-//! through the steps inside [`in_standard_float_mode`](crate::in_standard_float_mode).
+//! Ranks that start from one seed and go through the same steps have the same bits in `Q` and in the
+//! generator for redrawn columns. Threads that may be in another floating-point mode run the steps inside
+//! [`in_standard_float_mode`](crate::in_standard_float_mode).
 //!
 //! ```
 //! use brevity_compress::low_rank::{Batch, ErrorRule, Factors, LowRank, PowerSgd};
@@ -71,8 +71,8 @@ fn check_shape(what: &'static str, rows: usize, cols: usize, found: usize) -> Re
     }
 }
 
-/// Every non-finite element of `m` makes some element of a product with it non-finite, so only the small
-/// product is read where all is well.
+/// Every non-finite element of `m` makes some element of a product with it non-finite. So in the good case
+/// only the small product is read.
 fn check_product(m: &[f32], product: &[f32]) -> Result<(), Error> {
     check_finite(product).or_else(|in_product| check_finite(m).and(Err(in_product)))
 }

@@ -1,4 +1,4 @@
-//! Gram-Schmidt, the same bits on every rank.
+//! Gram-Schmidt with the same bits on every rank.
 
 use super::{Workspace, check_shape};
 use crate::Error;
@@ -6,12 +6,13 @@ use crate::bits::check_finite;
 use crate::generator::Generator;
 use crate::simd::{Level, orthonormal as kernels};
 
-/// Makes the columns of `p` (`rows x rank`, row-major, `rank <= rows`) orthonormal by modified Gram-Schmidt,
-/// each column projected twice so that the result is orthogonal to rounding.
+/// Makes the columns of `p` (`rows x rank`, row-major, `rank <= rows`) orthonormal by modified Gram-Schmidt.
+/// Each column is projected twice, so the result is orthogonal up to rounding.
 ///
-/// A column that is zero, or whose part outside of the columns before is under a millionth of it, is
-/// replaced by a normal one from `generator`; with equal `p` and generators, all ranks replace alike.
-/// Dot products are carried in `f64`, sixteen partial sums in a fixed order. Cost: `O(rows * rank^2)`.
+/// A zero column, or one whose part outside the span of the earlier columns is less than a millionth of it,
+/// is replaced by a normally distributed one from `generator`. With equal `p` and generators, all ranks
+/// replace the same columns by the same values. Dot products are computed in `f64`, as sixteen partial sums
+/// in a fixed order. Cost: `O(rows * rank^2)`.
 ///
 /// # Errors
 /// [`Error::RankTooLarge`] when `rank > rows`, [`Error::ShapeMismatch`], [`Error::NonFinite`]. `p` is
@@ -43,17 +44,17 @@ pub fn orthonormalise(
     Ok(())
 }
 
-/// Less than this share of a column outside of the span of those before is rounding noise.
+/// If a smaller share of a column is outside the span of the earlier ones, that part is rounding noise.
 const INDEPENDENT: f64 = 1e-6;
 
-/// Makes a column orthogonal to those before it and of length one; false if nothing is left of it.
+/// Makes a column orthogonal to the earlier ones and of length one. Returns false if nothing is left of it.
 fn normalise_column(earlier: &[f32], column: &mut [f32]) -> bool {
     let level = Level::best();
     let before = kernels::dot(level, column, column).sqrt();
     if before == 0.0 {
         return false;
     }
-    // To length one first: projections of subnormal columns would be lost to rounding.
+    // Scaled to length one first: rounding would destroy projections of subnormal columns.
     kernels::scale(level, column, 1.0 / before);
     for _ in 0..2 {
         for earlier in earlier.chunks_exact(column.len()) {
@@ -69,10 +70,10 @@ fn normalise_column(earlier: &[f32], column: &mut [f32]) -> bool {
     true
 }
 
-/// Rows of `from` that are read together: what they have in one column is then on one cache line.
+/// Rows of `from` that are read together, so that their elements in one column share a cache line.
 const STRETCH: usize = 16;
 
-/// Turns rows of `from_cols` elements into rows of `to_cols`, which is the number of rows there were.
+/// Turns rows of `from_cols` elements into rows of `to_cols`; `to_cols` is the number of rows of `from`.
 fn transpose(from: &[f32], from_cols: usize, to: &mut [f32], to_cols: usize) {
     for (block, rows) in from.chunks(from_cols * STRETCH).enumerate() {
         for column in 0..from_cols {

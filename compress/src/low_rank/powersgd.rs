@@ -5,26 +5,25 @@ use crate::Error;
 use crate::dense::Element;
 use crate::state::{Reader, State, Writer};
 
-/// What a rank takes as delivered of its matrix, and so what stays as its error.
+/// What a rank counts as delivered of its matrix; the rest stays as its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ErrorRule {
-    /// Its own projection, `P P^T M`: the paper's text. Errors stay as small as the projection leaves them.
+    /// Its own projection, `P P^T M`: the rule of the paper. Errors stay as small as the projection leaves
+    /// them.
     #[default]
     Own,
-    /// The approximation of the mean of all ranks, as the paper's program has it. The mean of all ranks'
-    /// errors is the same in exact arithmetic, but each rank's own wanders off, which drowns small gradients
-    /// in rounding.
+    /// The approximation of the mean of all ranks: the rule of the authors' program. In exact arithmetic the
+    /// ranks' errors have the same mean, but each rank's own error drifts away and drowns small gradients in
+    /// rounding.
     Global,
 }
 
-/// A batch of matrices with their error memories, for steps in which the caller averages factors over all
-/// ranks.
+/// A batch of matrices with their error memories. The caller averages the factors over all ranks.
 ///
-/// A step: [`accumulate`](Self::accumulate) for each matrix, which fills its part of packed left factors;
-/// average these; [`Batch::orthonormalise`]; [`right_factors`](Self::right_factors); average these;
-/// [`reconstruct`](Self::reconstruct) for each matrix, and [`commit`](Self::commit). A step that is given up
-/// after `accumulate` may just end, which keeps everything for later, or [`withdraw`](Self::withdraw) its
-/// gradients.
+/// A step is: [`accumulate`](Self::accumulate) for each matrix, which fills its part of the packed left
+/// factors; average these; [`Batch::orthonormalise`]; [`right_factors`](Self::right_factors); average these;
+/// [`reconstruct`](Self::reconstruct) for each matrix; [`commit`](Self::commit). A step may be given up after
+/// `accumulate`: simply stop to keep everything for later, or [`withdraw`](Self::withdraw) its gradients.
 #[derive(Debug, Clone, Default)]
 pub struct PowerSgd {
     batch: Batch,
@@ -33,7 +32,7 @@ pub struct PowerSgd {
 }
 
 impl PowerSgd {
-    /// Starts with empty memories.
+    /// A batch with empty memories.
     pub fn new(batch: Batch, rule: ErrorRule) -> Self {
         let memories = batch.states().iter().map(ErrorMemory::new).collect();
         Self { batch, memories, rule }
@@ -50,7 +49,7 @@ impl PowerSgd {
         &self.batch
     }
 
-    /// The states, to orthonormalise with.
+    /// The states, for orthonormalising.
     pub fn batch_mut(&mut self) -> &mut Batch {
         &mut self.batch
     }
@@ -58,10 +57,11 @@ impl PowerSgd {
     /// [`ErrorMemory::accumulate`] of one matrix, into its part of the packed `p`.
     ///
     /// # Errors
-    /// As there; [`Error::LengthMismatch`] when `p` is not that of the batch: nothing has changed.
+    /// The same as for [`ErrorMemory::accumulate`]; [`Error::LengthMismatch`] if `p` has another length than
+    /// the batch's: nothing has changed.
     ///
     /// # Panics
-    /// When the batch has no matrix at `position`.
+    /// If the batch has no matrix at `position`.
     pub fn accumulate<G: Element>(
         &mut self,
         position: usize,
@@ -74,11 +74,11 @@ impl PowerSgd {
         self.memories[position].accumulate(&states[position], gradient, p, workspace)
     }
 
-    /// The right factors of all memories' matrices with the packed left factors `p`, into packed `q`. Cost:
-    /// one read of all matrices.
+    /// The right factors of all memories' matrices for the packed left factors `p`, written to packed `q`.
+    /// Cost: one read of all matrices.
     ///
     /// # Errors
-    /// As [`Batch::right_factors`].
+    /// The same as for [`Batch::right_factors`].
     pub fn right_factors(&mut self, p: &[f32], q: &mut [f32]) -> Result<(), MatrixError> {
         for (position, memory) in self.memories.iter_mut().enumerate() {
             let Batch { states, workspace, .. } = &mut self.batch;
@@ -91,10 +91,10 @@ impl PowerSgd {
     /// The approximation of the mean of all ranks' matrices at `position`: see [`Batch::reconstruct`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as for [`Batch::reconstruct`].
     ///
     /// # Panics
-    /// As there.
+    /// The same as for [`Batch::reconstruct`].
     pub fn reconstruct(
         &mut self,
         position: usize,
@@ -104,11 +104,11 @@ impl PowerSgd {
         self.batch.reconstruct(position, factors, out)
     }
 
-    /// Ends a step whose factors were delivered: keeps what the rule says was not, and warms the next step
-    /// with the mean. Cost: a copy of the factors.
+    /// Ends a step whose factors were delivered: keeps what the rule counts as not delivered, and starts the
+    /// next step from the mean. Cost: a copy of the factors.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`]; [`Error::NonFinite`] of the first matrix whose factors are not finite:
+    /// [`Error::LengthMismatch`]; [`Error::NonFinite`] for the first matrix whose factors are not finite: the
     /// matrices before it are committed then.
     pub fn commit(&mut self, factors: &Factors) -> Result<(), MatrixError> {
         self.batch.check_factors(factors)?;
@@ -128,23 +128,23 @@ impl PowerSgd {
     /// [`ErrorMemory::withdraw`] of one matrix.
     ///
     /// # Panics
-    /// When the batch has no matrix at `position`.
+    /// If the batch has no matrix at `position`.
     pub fn withdraw<G: Element>(&mut self, position: usize, gradient: &[G]) {
         self.memories[position].withdraw(gradient);
     }
 
-    /// What one matrix has not delivered on this rank, as a copy: see [`ErrorMemory::residual`].
+    /// A copy of what one matrix has not delivered on this rank: see [`ErrorMemory::residual`].
     ///
     /// # Panics
-    /// When the batch has no matrix at `position`.
+    /// If the batch has no matrix at `position`.
     pub fn residual(&self, position: usize) -> Vec<f32> {
         self.memories[position].residual()
     }
 
-    /// The same in place: see [`ErrorMemory::materialise`].
+    /// The residual of one matrix in place: see [`ErrorMemory::materialise`].
     ///
     /// # Panics
-    /// When the batch has no matrix at `position`.
+    /// If the batch has no matrix at `position`.
     pub fn materialise(&mut self, position: usize) -> &[f32] {
         let Batch { states, workspace, .. } = &mut self.batch;
         self.memories[position].materialise(&states[position], workspace)
@@ -155,19 +155,19 @@ impl PowerSgd {
         &self.memories
     }
 
-    /// The error memories, to be restored.
+    /// The error memories, for loading saved ones.
     pub fn memories_mut(&mut self) -> &mut [ErrorMemory] {
         &mut self.memories
     }
 
-    /// Forgets the warm start of all matrices, but not their errors: for survivors of a rank that was lost,
-    /// which may be a step apart.
+    /// Forgets the warm start of all matrices and keeps their errors. Survivors of a lost rank need it,
+    /// because they may be a step apart.
     pub fn restart(&mut self) {
         self.batch.restart();
     }
 }
 
-/// The batch, and what each matrix has not delivered: see [`ErrorMemory`].
+/// Saves the batch, and what each matrix has not delivered: see [`ErrorMemory`].
 impl State for PowerSgd {
     fn kind(&self) -> [u8; 4] {
         *b"psgd"

@@ -1,10 +1,10 @@
-//! Compressors that need all singular vectors, to compare with: best rank r, and Spectral Atomo. Not fast:
-//! for `k` the smaller dimension and `l` the larger, `O(k^2 (k + l))` operations in `f64`, seconds for `k`
-//! above a thousand.
+//! Compressors that need all singular vectors, for comparison: best rank r, and Spectral Atomo. They are
+//! slow: with `k` the smaller and `l` the larger dimension they take `O(k^2 (k + l))` operations in `f64`,
+//! seconds for `k` above a thousand.
 //!
-//! Singular vectors of the smaller side are the eigenvectors of `M M^T` (or `M^T M`), taken in `f64`. They
-//! are orthonormal to rounding whatever the singular values, and nothing is divided by a singular value: tiny
-//! ones do no harm. Results depend on the CPU in their last bits, so ranks send components, and never
+//! The singular vectors of the smaller side are the eigenvectors of `M M^T` (or `M^T M`), computed in `f64`.
+//! They are orthonormal up to rounding for any singular values, and nothing is divided by a singular value,
+//! so tiny ones do no harm. The last bits of results depend on the CPU, so ranks send components and never
 //! recompute each other's.
 
 use nalgebra::{DMatrix, SymmetricEigen};
@@ -16,8 +16,8 @@ use crate::generator::Generator;
 use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
 
-/// A sum of at most `r` outer products, `P Q^T`. Not linear in the matrix: ranks gather all, and average what
-/// they reconstruct.
+/// A sum of at most `r` outer products, `P Q^T`. It is not linear in the matrix: ranks gather all components,
+/// and average what they reconstruct.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Components {
     rows: usize,
@@ -28,7 +28,7 @@ pub struct Components {
 }
 
 impl Components {
-    /// How many outer products there are.
+    /// The number of outer products.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -56,8 +56,8 @@ impl Components {
     }
 }
 
-/// The best approximation of a `rows x cols` matrix, row-major, by one of rank `rank`, in the sum of squares
-/// (Eckart and Young, 1936). Biased: to be used with error feedback.
+/// The best rank-`rank` approximation of a `rows x cols` matrix, row-major, in the sum of squares (Eckart and
+/// Young, 1936). Biased: use it with error feedback.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::NonFinite`].
@@ -69,10 +69,10 @@ pub fn best_low_rank(m: &[f32], rows: usize, cols: usize, rank: usize) -> Result
 
 /// Spectral Atomo (Wang et al., NeurIPS 2018): a sample of `rank` singular components, unbiased.
 ///
-/// Component `i` is kept with the probability `p_i` that [`probabilities`] gives, and multiplied by `1 /
-/// p_i`. Sampling is systematic (Madow, 1949), so that never more than `rank` are kept; since components are
+/// Component `i` is kept with the probability `p_i` from [`probabilities`] and multiplied by `1 / p_i`.
+/// Sampling is systematic (Madow, 1949), so at most `rank` components are kept. Since components are
 /// orthogonal, the mean of the squared error is `sum_i s_i^2 (1 / p_i - 1)`, as for the independent draws of
-/// the paper, the least of all for `rank`.
+/// the paper; it is the least possible for `rank`.
 ///
 /// # Errors
 /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; nothing has been drawn then.
@@ -92,8 +92,8 @@ pub fn spectral_atomo(
     Ok(spectrum.components(&kept))
 }
 
-/// The probabilities of keeping components whose singular values are `values`, largest first: proportional to
-/// them, but never above one, with `count` as their sum, or the number of values above zero if that is less.
+/// The probabilities of keeping components with the singular values `values`, largest first: proportional to
+/// the values, at most one, and with the sum `count`, or the number of positive values if that is less.
 pub fn probabilities(values: &[f64], count: usize) -> Vec<f64> {
     let mut probabilities = vec![0.0; values.len()];
     let (mut left, mut sum) = (count, values.iter().sum::<f64>());
@@ -116,8 +116,8 @@ pub fn probabilities(values: &[f64], count: usize) -> Vec<f64> {
     probabilities
 }
 
-/// Positions whose probabilities, laid end to end, cover `start`, `start + 1`, and so on: each is met with
-/// its own probability when `start` is uniform in 0 to 1; never more than `limit`.
+/// Positions whose probabilities, laid end to end, cover `start`, `start + 1`, and so on. With a uniform
+/// `start` in 0 to 1, each position is drawn with its own probability. Returns at most `limit`.
 fn systematic_sample(probabilities: &[f64], limit: usize, start: f64) -> Vec<usize> {
     let (mut kept, mut end) = (Vec::new(), 0.0);
     for (i, &probability) in probabilities.iter().enumerate() {
@@ -131,7 +131,7 @@ fn systematic_sample(probabilities: &[f64], limit: usize, start: f64) -> Vec<usi
 
 /// The singular values, largest first, and the singular vectors of the smaller side.
 struct Spectrum {
-    /// The matrix, or its transpose if that has fewer rows.
+    /// The matrix, or its transpose if the transpose has fewer rows.
     flat: DMatrix<f64>,
     is_transposed: bool,
     values: Vec<f64>,
@@ -156,7 +156,7 @@ impl Spectrum {
         Ok(Self { flat, is_transposed, values, vectors })
     }
 
-    /// Components by their positions, each times its weight.
+    /// The components at the given positions, each times its weight.
     fn components(&self, kept: &[(usize, f64)]) -> Components {
         let (short, long, count) = (self.flat.nrows(), self.flat.ncols(), kept.len());
         let (mut of_short, mut of_long) = (vec![0.0; short * count], vec![0.0; long * count]);

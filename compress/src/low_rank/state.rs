@@ -1,4 +1,4 @@
-//! The state of one matrix, and its phases.
+//! The state of one matrix, and the phases of a step.
 
 use super::{Workspace, check_product, check_shape, orthonormalise};
 use crate::bits::{check_finite, largest_finite};
@@ -8,7 +8,7 @@ use crate::simd::low_rank::{self as kernels, Product, Shape};
 use crate::state::{Reader, State, Writer};
 use crate::{Error, in_standard_float_mode};
 
-/// The state of one matrix between steps: its shape, `Q`, and the generator shared by all ranks.
+/// The state of one matrix between steps: its shape, `Q`, and the generator that all ranks share.
 #[derive(Debug, Clone)]
 pub struct LowRank {
     rows: usize,
@@ -20,11 +20,11 @@ pub struct LowRank {
 }
 
 impl LowRank {
-    /// Starts with `Q` drawn from the standard normal law by `seed`, which all ranks share. The rank is
-    /// lowered to `min(rows, cols)` if that is less.
+    /// Draws `Q` from the standard normal distribution by `seed`, which all ranks share. Lowers the rank to
+    /// `min(rows, cols)` if that is less.
     ///
     /// # Errors
-    /// [`Error::MatrixTooLarge`] when `rows * cols` overflows.
+    /// [`Error::MatrixTooLarge`] if `rows * cols` overflows.
     pub fn new(rows: usize, cols: usize, rank: usize, seed: u64) -> Result<Self, Error> {
         rows.checked_mul(cols).ok_or(Error::MatrixTooLarge { rows, cols })?;
         let rank = rank.min(rows).min(cols);
@@ -34,14 +34,14 @@ impl LowRank {
         Ok(state)
     }
 
-    /// Forgets the warm start: `Q` and the generator are as they were when it was made, whatever the thread's
-    /// floating-point mode is.
+    /// Forgets the warm start: sets `Q` and the generator back to their initial state, independently of the
+    /// thread's floating-point mode.
     pub fn restart(&mut self) {
         self.generator = Generator::new(self.seed);
         in_standard_float_mode(|| self.generator.fill_normal(&mut self.q));
     }
 
-    /// Goes on from a saved [`q`](Self::q) and [`generator`](Self::generator).
+    /// Continues from a saved [`q`](Self::q) and [`generator`](Self::generator).
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; the state is unchanged then.
@@ -68,7 +68,7 @@ impl LowRank {
         self.rank
     }
 
-    /// Where its random numbers started, and [start again](Self::restart).
+    /// The seed of its random numbers, to which [`restart`](Self::restart) returns.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -83,12 +83,12 @@ impl LowRank {
         self.cols * self.rank
     }
 
-    /// The present `Q`, `cols x rank`.
+    /// The current `Q`, `cols x rank`.
     pub fn q(&self) -> &[f32] {
         &self.q
     }
 
-    /// The generator of redrawn columns, to be saved.
+    /// The generator for redrawn columns, for saving.
     pub fn generator(&self) -> &Generator {
         &self.generator
     }
@@ -96,8 +96,8 @@ impl LowRank {
     /// `P = M Q`. Cost: one read of `m`, `2 * rows * cols * rank` operations.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`]; [`Error::NonFinite`] for the first element of `m`, else of the
-    /// product, that is not finite: `p` is unspecified then.
+    /// [`Error::ShapeMismatch`]; [`Error::NonFinite`] for the first element of `m`, otherwise of the product,
+    /// that is not finite: `p` is unspecified then.
     pub fn left_factor(&self, m: &[f32], p: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
         check_shape("M", self.rows, self.cols, m.len())?;
         check_shape("P", self.rows, self.rank, p.len())?;
@@ -105,8 +105,8 @@ impl LowRank {
         check_product(m, p)
     }
 
-    /// Makes the columns of `p` orthonormal. Columns that are zero, or depend on those before, are
-    /// replaced by random ones from the shared generator, so the result never holds a NaN.
+    /// Makes the columns of `p` orthonormal. Columns that are zero or depend on earlier ones are replaced by
+    /// random ones from the shared generator, so the result never contains a NaN.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; `p` is unchanged then.
@@ -114,10 +114,10 @@ impl LowRank {
         orthonormalise(p, self.rows, self.rank, &mut self.generator, workspace)
     }
 
-    /// `Q = M^T P`, written to `q_out`; the state's own `Q` stays until [`set_q`](Self::set_q).
+    /// `Q = M^T P`, written to `q_out`. The state keeps its own `Q` until [`set_q`](Self::set_q).
     ///
     /// # Errors
-    /// As [`left_factor`](Self::left_factor), with `q_out` for `p`.
+    /// The same as for [`left_factor`](Self::left_factor), with `q_out` instead of `p`.
     pub fn right_factor(
         &self,
         m: &[f32],
@@ -131,10 +131,10 @@ impl LowRank {
         check_product(m, q_out)
     }
 
-    /// Takes over `q`, the average of all ranks, as the start of the next step.
+    /// Sets `q`, the average of all ranks, as the start of the next step.
     ///
-    /// It is kept times the power of two that brings its largest magnitude to between one and two: the next
-    /// `M Q` then stays in range for tiny and huge matrices alike, and spans the same space bit for bit.
+    /// It is scaled by the power of two that brings its largest magnitude to between one and two. So the next
+    /// `M Q` stays in range for tiny and huge matrices, and spans the same space bit for bit.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`], [`Error::NonFinite`]; the state is unchanged then.
@@ -162,8 +162,8 @@ impl LowRank {
         Ok(())
     }
 
-    /// `M -= P Q^T`: the error that stays after this approximation. Cost: one read and write of `m`,
-    /// `2 * rows * cols * rank` operations; [`ErrorMemory`](super::ErrorMemory) saves this pass.
+    /// `M -= P Q^T`: the error that this approximation leaves. Cost: one read and write of `m`, `2 * rows *
+    /// cols * rank` operations; [`ErrorMemory`](super::ErrorMemory) saves this pass.
     ///
     /// # Errors
     /// [`Error::ShapeMismatch`]. Sums are not checked for overflow.
@@ -195,8 +195,8 @@ impl LowRank {
     }
 }
 
-/// `Q` and the generator of redrawn columns: the same on all ranks. [`restart`](LowRank::restart) still goes
-/// back to the seed that the object was made with.
+/// Saves `Q` and the generator for redrawn columns; they are the same on all ranks.
+/// [`restart`](LowRank::restart) still returns to the seed that the object was made with.
 impl State for LowRank {
     fn kind(&self) -> [u8; 4] {
         *b"lowr"
@@ -217,9 +217,9 @@ impl State for LowRank {
     }
 }
 
-/// Whether the two factors are smaller than the matrix by more than `min_compression`:
-/// `(rows + cols) * r < rows * cols / min_compression`, with `r` lowered to `min(rows, cols)`.
-/// PowerSGD takes 2. The same answer whatever the thread's floating-point mode is.
+/// Whether the two factors are smaller than the matrix by more than `min_compression`: `(rows + cols) * r <
+/// rows * cols / min_compression`, with `r` lowered to `min(rows, cols)`. PowerSGD uses 2. Independent of the
+/// thread's floating-point mode.
 pub fn worth_it(rows: usize, cols: usize, rank: usize, min_compression: f64) -> bool {
     let (rank, rows, cols) = (rank.min(rows).min(cols) as f64, rows as f64, cols as f64);
     in_standard_float_mode(|| (rows + cols) * rank * min_compression < rows * cols)
@@ -230,6 +230,7 @@ fn reciprocal_power_of_two(magnitude: f32) -> f64 {
     if magnitude == 0.0 {
         return 1.0;
     }
-    // Every f32, subnormal or not, is a normal f64: its upper bits alone are its power of two.
+    // Every f32, also a subnormal one, is a normal f64, whose sign and exponent bits alone are its power of
+    // two.
     1.0 / f64::from_bits(f64::from(magnitude).to_bits() & (0x7ff << 52))
 }

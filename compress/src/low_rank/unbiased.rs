@@ -1,4 +1,4 @@
-//! Unbiased rank r: the linear compressor that PowerSGD is compared with (Vogels et al., section 4.1).
+//! Unbiased rank r: the linear compressor to which Vogels et al. compare PowerSGD (section 4.1).
 
 use super::{LowRank, Workspace, check_product, check_shape, orthonormalise};
 use crate::Error;
@@ -7,12 +7,12 @@ use crate::simd::Level;
 use crate::simd::low_rank::{self as kernels, Product, Shape};
 use crate::state::{Reader, State, Writer};
 
-/// `M U U^T`, with a random `U` (`cols x r`) of which the mean of `U U^T` is the identity; every step draws
-/// another.
+/// `M U U^T`, with a random `U` (`cols x r`) for which the mean of `U U^T` is the identity. Every step draws
+/// a new `U`.
 ///
-/// Only `M U` is sent, since all ranks draw the same `U`; it is linear in `M`, so that ranks may average it.
-/// `U` is `sqrt(cols / r)` times `r` orthonormal columns, uniformly distributed. The mean of `|M U U^T -
-/// M|^2` is `(cols / r - 1) |M|^2`, a little less than normal entries would give.
+/// Only `M U` is sent, since all ranks draw the same `U`. It is linear in `M`, so ranks may average it. `U`
+/// is `sqrt(cols / r)` times `r` orthonormal columns, uniformly distributed. The mean of `|M U U^T - M|^2` is
+/// `(cols / r - 1) |M|^2`, a little less than with normal entries.
 #[derive(Debug, Clone)]
 pub struct UnbiasedLowRank {
     rows: usize,
@@ -23,11 +23,11 @@ pub struct UnbiasedLowRank {
 }
 
 impl UnbiasedLowRank {
-    /// A compressor for `rows x cols` matrices. All ranks pass the same `seed`. The rank is lowered to
-    /// `min(rows, cols)`.
+    /// A compressor for `rows x cols` matrices. All ranks pass the same `seed`. Lowers the rank to `min(rows,
+    /// cols)`.
     ///
     /// # Errors
-    /// [`Error::MatrixTooLarge`] when `rows * cols` overflows.
+    /// [`Error::MatrixTooLarge`] if `rows * cols` overflows.
     pub fn new(rows: usize, cols: usize, rank: usize, seed: u64) -> Result<Self, Error> {
         let shape = LowRank::new(rows, cols, rank, 0)?;
         let (rank, generator) = (shape.rank(), Generator::new(seed));
@@ -44,10 +44,11 @@ impl UnbiasedLowRank {
         &self.u
     }
 
-    /// Starts a step: draws `U`. All ranks must, also those whose matrix is left out.
+    /// Starts a step: draws `U`. All ranks must call it, also those whose matrix is left out.
     pub fn draw(&mut self, workspace: &mut Workspace) {
         self.generator.fill_normal(&mut self.u);
-        // Of normal columns the span is uniformly distributed, whatever signs the columns get.
+        // The span of normally distributed columns is uniformly distributed, whatever the signs of the
+        // columns.
         let drawn = orthonormalise(&mut self.u, self.cols, self.rank, &mut self.generator, workspace);
         debug_assert!(
             drawn.is_ok(),
@@ -57,11 +58,11 @@ impl UnbiasedLowRank {
         self.u.iter_mut().for_each(|u| *u = (f64::from(*u) * scale) as f32);
     }
 
-    /// `P = M U`, with the `U` drawn last. Cost: one read of `m`.
+    /// `P = M U`, with the current `U`. Cost: one read of `m`.
     ///
     /// # Errors
-    /// [`Error::ShapeMismatch`]; [`Error::NonFinite`] for the first element of `m`, else of the product, that
-    /// is not finite: `p` is unspecified then.
+    /// [`Error::ShapeMismatch`]; [`Error::NonFinite`] for the first element of `m`, otherwise of the product,
+    /// that is not finite: `p` is unspecified then.
     pub fn compress(&self, m: &[f32], p: &mut [f32], workspace: &mut Workspace) -> Result<(), Error> {
         check_shape("M", self.rows, self.cols, m.len())?;
         check_shape("P", self.rows, self.rank, p.len())?;
@@ -85,7 +86,7 @@ impl UnbiasedLowRank {
     }
 }
 
-/// The generator, from which the next step draws: the same on all ranks.
+/// Saves the generator, from which the next step draws; it is the same on all ranks.
 impl State for UnbiasedLowRank {
     fn kind(&self) -> [u8; 4] {
         *b"lrun"

@@ -1,4 +1,4 @@
-//! Where the first `k` of a sum end, when that is somewhere in the middle.
+//! Finds where the first `k` of a sum end, for a `k` about half of the entries.
 
 use crate::select::{CutScratch, find_cut};
 use crate::simd::{Level, Mesh, SPARE, copy_band};
@@ -14,14 +14,14 @@ pub(super) struct HalvingScratch {
 /// Entries of a sample.
 const SAMPLE: usize = 8192;
 
-/// Entries for which a sample is worth while.
+/// With fewer entries, a sample does not pay.
 const MANY: usize = 8 * SAMPLE;
 
-/// As [`find_cut`] for the bits of finite values that are not zero.
+/// Like [`find_cut`], for the bits of finite values that are not zero.
 ///
-/// Of every few values, one is in a sample, which says between which magnitudes the `k`-th lies, four
-/// deviations to either side. One pass counts what is larger and copies what lies between; counts prove the
-/// guess. Where the sample misleads, as it may with periodic values, all are counted.
+/// A sample of every few values gives two magnitudes between which the `k`-th should be, four deviations to
+/// either side. One pass counts the larger values and copies those in between; the counts prove or refute the
+/// guess. If the sample misleads, as it may for periodic values, all values are counted.
 pub(super) fn find_half(level: Level, bits: &[u32], k: usize, scratch: &mut HalvingScratch) -> Mesh {
     let HalvingScratch { sample, band, cut } = scratch;
     if k < bits.len() && k > 0 && bits.len() >= MANY {
@@ -40,14 +40,14 @@ pub(super) fn find_half(level: Level, bits: &[u32], k: usize, scratch: &mut Halv
     find_cut(level, std::iter::once(bits), 1, k, cut)
 }
 
-/// Magnitudes between which the `k`-th should lie.
+/// The magnitudes between which the `k`-th should be.
 fn guess(bits: &[u32], k: usize, sample: &mut Vec<u32>) -> (u32, u32) {
     sample.clear();
     sample.extend(bits.iter().step_by(bits.len() / SAMPLE).map(|bits| bits & 0x7fff_ffff));
     let count = sample.len();
     let share = k as f64 / bits.len() as f64;
     let margin = (4.0 * (share * (1.0 - share) * count as f64).sqrt()) as usize + 2;
-    // Ranks from the smallest on.
+    // Ranks are counted from the smallest value here.
     let middle = count - ((share * count as f64) as usize).min(count);
     let (low, high) = (middle.saturating_sub(margin), middle + margin);
     let (_, &mut least, larger) = sample.select_nth_unstable(low.min(count - 1));
@@ -70,7 +70,7 @@ mod tests {
         let normal: Vec<u32> = (0..n).map(|_| generator.normal().to_bits()).collect();
         let equal = vec![0x8000_0007; n];
         let few: Vec<u32> = (0..n).map(|_| 1 + generator.below(3) as u32).collect();
-        // The sample sees the large ones alone.
+        // The sample contains the large values alone.
         let periodic: Vec<u32> = (0..n).map(|i| if i % 8 == 0 { 900_000 } else { 1 + i as u32 }).collect();
         for (name, bits) in [("normal", normal), ("equal", equal), ("few", few), ("periodic", periodic)] {
             let mut sorted: Vec<u32> = bits.iter().map(|bits| bits & 0x7fff_ffff).collect();

@@ -1,8 +1,8 @@
 //! Sums of sparse vectors.
 //!
-//! Every sum is checked: one that is not finite is an error, never an entry. Entries that cancel to
-//! exactly zero are dropped. The order of additions depends on the order of the arguments alone. Ranks that
-//! are to have the same bits merge inside [`in_standard_float_mode`](crate::in_standard_float_mode).
+//! Every sum is checked: a sum that is not finite is an error, never an entry. Entries that cancel to exactly
+//! zero are dropped. The order of additions depends on the order of the arguments alone. Ranks that must have
+//! the same bits merge inside [`in_standard_float_mode`](crate::in_standard_float_mode).
 
 mod cut;
 
@@ -13,7 +13,7 @@ use crate::error::check_length;
 use crate::simd::{self, Level, List, Look, SPARE};
 use crate::{Error, SparseVec, SparseView};
 
-/// Work space of [`top_k_sum`], to be reused.
+/// Work space of [`top_k_sum`], for reuse.
 #[derive(Debug, Clone, Default)]
 pub struct MergeScratch {
     sums: SparseVec,
@@ -30,21 +30,21 @@ impl MergeScratch {
 /// `out = a + b` over the union of the indices. Cost: O(entries).
 ///
 /// # Errors
-/// [`Error::LengthMismatch`] when the dense lengths differ, [`Error::NonFinite`] for the first
-/// index whose sum is not finite. `out` is empty then.
+/// [`Error::LengthMismatch`] if the dense lengths differ, [`Error::NonFinite`] for the first index whose sum
+/// is not finite. `out` is empty then.
 pub fn add(a: SparseView<'_>, b: SparseView<'_>, out: &mut SparseVec) -> Result<(), Error> {
     if let Err(error) = check_length(a.dim(), b.dim()) {
         out.reset(a.dim());
         return Err(error);
     }
-    // Not cleared before: what is overwritten needs no zeros.
+    // Not cleared before, because every entry is overwritten.
     let (indices, values) = out.overwrite(a.dim(), a.len() + b.len());
     let look = simd::merge(Level::best(), a, b, indices, values);
     close_up(out, look)
 }
 
-/// Adds what has the same index to what comes before it, and drops zeros, if a merge has left such; on a sum
-/// that is not finite, empties `sums`. An index is there twice at most.
+/// Merges entries with equal indices, of which there are at most two, and drops zeros, if the merge has left
+/// any. Empties `sums` if a sum is not finite.
 fn close_up(sums: &mut SparseVec, look: Look) -> Result<(), Error> {
     let mut most = look.most;
     if look.twice || look.least == 0 {
@@ -63,14 +63,14 @@ fn close_up(sums: &mut SparseVec, look: Look) -> Result<(), Error> {
     found.map_or(Ok(()), |(index, value)| Err(Error::NonFinite { index: index as usize, value }))
 }
 
-/// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|`
-/// descending, then index ascending), `kept`, and all others, `dropped`. Both by rising index.
+/// The operator of gTop-k: splits `a + b` into its first `k` entries in the total order (`|v|` descending,
+/// then index ascending), `kept`, and all others, `dropped`. Both are sorted by index.
 ///
-/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected, some four passes over them: a merge,
-/// which checks, a pass that finds the cut and one that parts both; one more where an index is in both.
+/// `kept + dropped == a + b` bit for bit. Cost: O(entries) expected, about four passes: a merge with checks,
+/// a pass that finds the cut, and one that splits; one more if an index is in both inputs.
 ///
 /// # Errors
-/// As [`add`]; `kept` and `dropped` are empty then.
+/// The same as for [`add`]; `kept` and `dropped` are empty then.
 pub fn top_k_sum(
     a: SparseView<'_>,
     b: SparseView<'_>,
@@ -95,16 +95,16 @@ pub fn top_k_sum(
     Ok(())
 }
 
-/// Room for so many entries, and for what a kernel writes behind them.
+/// Room for `entries`, and for what a kernel writes behind them.
 fn list(sparse: &mut SparseVec, dim: usize, entries: usize) -> List<'_> {
     let (indices, values) = sparse.overwrite(dim, entries + SPARE);
     List { indices, bits: bytemuck::cast_slice_mut(values) }
 }
 
-/// The sum of all `views`: index by index, contributions added in the order of the slice (rank
-/// order), starting from the first one present. Without any view, `out` keeps its dense length.
+/// The sum of all `views`, index by index. Contributions are added in the order of the slice (rank order),
+/// starting with the first one present. Without any view, `out` keeps its dense length.
 ///
-/// Cost: O(entries) for entries that lie close together, O(entries * views) at worst.
+/// Cost: O(entries) for entries that are close together, O(entries * views) at worst.
 ///
 /// # Errors
 /// As [`add`].
@@ -129,10 +129,10 @@ pub fn sum_all(views: &[SparseView<'_>], out: &mut SparseVec) -> Result<(), Erro
     Ok(())
 }
 
-/// Splits the entries of `a` into those whose index is among `keys` and those whose index is not.
+/// Splits the entries of `a` into those whose index is in `keys` and the others.
 ///
-/// `keys` rises strictly (asserted in builds with debug assertions; else the split may put an
-/// entry on the wrong side, but never loses one). Cost: O(entries + keys).
+/// `keys` must rise strictly. Debug builds assert it; otherwise an entry may end up on the wrong side, but
+/// none is lost. Cost: O(entries + keys).
 pub fn split_by(a: SparseView<'_>, keys: &[u32], among: &mut SparseVec, others: &mut SparseVec) {
     debug_assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "keys do not rise strictly");
     among.reset(a.dim());
@@ -147,10 +147,10 @@ pub fn split_by(a: SparseView<'_>, keys: &[u32], among: &mut SparseVec, others: 
     }
 }
 
-/// Dense elements that are summed at once: 16 KiB, half of a first-level cache.
+/// Dense elements that are summed together: 16 KiB, half of a first-level cache.
 const WINDOW: usize = 4096;
 
-/// A stretch of the dense sum, and which of its elements have been added to.
+/// A window of the dense sum, with a mark for each element that has been added to.
 struct Window {
     sums: [f32; WINDOW],
     touched: [u64; WINDOW / 64],
@@ -177,7 +177,7 @@ impl Window {
     }
 }
 
-/// Appends a sum unless it is zero; on a sum that is not finite, empties `out`.
+/// Appends a sum unless it is zero. Empties `out` if the sum is not finite.
 fn push_sum(out: &mut SparseVec, index: u32, sum: f32) -> Result<(), Error> {
     if !sum.is_finite() {
         out.clear();
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn sum_of_all_adds_in_rank_order() {
-        // In rank order 1e8 swallows the 1; in any other order it would not.
+        // In rank order, 1e8 absorbs the 1; in any other order it would not.
         let views = [sparse(3, &[(1, 1.0)]), sparse(3, &[(1, 1e8)]), sparse(3, &[(1, -1e8), (2, 4.0)])];
         let mut out = SparseVec::new(3);
         sum_all(&views.each_ref().map(|v| v.view()), &mut out).unwrap();

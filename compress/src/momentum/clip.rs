@@ -6,7 +6,8 @@ use crate::feedback::Gradient;
 use crate::simd::{Level, momentum::sum_of_squares};
 
 /// Local clipping: each of `P` ranks scales its gradient down to the norm `limit / sqrt(P)` before it adds it
-/// to anything, so that the sum of `P` independent gradients keeps to `limit` (Lin et al., ICLR 2018, 3.2).
+/// to anything, so that the sum of `P` independent gradients has a norm of about `limit` at most (Lin et al.,
+/// ICLR 2018, 3.2).
 ///
 /// ```
 /// use brevity_compress::momentum::{Clip, squared_norm};
@@ -18,15 +19,15 @@ use crate::simd::{Level, momentum::sum_of_squares};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clip {
-    /// Of a rank's gradient.
+    /// The limit of one rank's gradient.
     limit: f64,
 }
 
 impl Clip {
-    /// Clips so that `world_size` gradients together keep to the norm `limit`.
+    /// Clips so that the gradients of `world_size` ranks together have a norm of at most `limit`.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] unless `limit` is finite and more than 0; the same for no ranks.
+    /// [`Error::OutOfRange`] unless `limit` is finite and positive, and for a `world_size` of 0.
     pub fn new(limit: f64, world_size: usize) -> Result<Self, Error> {
         if !(limit > 0.0 && limit.is_finite()) {
             return Err(Error::OutOfRange {
@@ -41,27 +42,28 @@ impl Clip {
         Ok(Self { limit: limit / (world_size as f64).sqrt() })
     }
 
-    /// The norm that a rank's gradient keeps.
+    /// The largest norm of a rank's gradient.
     pub fn local_limit(&self) -> f64 {
         self.limit
     }
 
-    /// What to multiply a gradient by, given its squared norm: of all tensors together, if they are to be
-    /// clipped together. At most 1.
+    /// The factor for a gradient with this squared norm, at most 1. To clip several tensors together, pass
+    /// the sum of their squared norms.
     pub fn factor(&self, squared_norm: f64) -> f32 {
         let norm = squared_norm.sqrt();
         if norm > self.limit { (self.limit / norm) as f32 } else { 1.0 }
     }
 }
 
-/// The sum of squares of a gradient's elements as `f32`, added up in `f64` in a fixed order. Cost: one read.
+/// The sum of squares of a gradient's elements as `f32`, computed in `f64` in a fixed order. Cost: one read.
 ///
 /// # Errors
 /// [`Error::NonFinite`] for the first element that is not finite.
 pub fn squared_norm<'a>(gradient: impl Into<Gradient<'a>>) -> Result<f64, Error> {
     let (level, mut squares) = (Level::best(), 0.0_f64);
     for_blocks(gradient.into(), |first, block| {
-        // Squares of finite `f32` do not overflow `f64`, so what is not finite was so before.
+        // Squares of finite `f32` do not overflow `f64`, so a sum that is not finite comes from an element
+        // that is not.
         let sum = sum_of_squares(level, block);
         if !sum.is_finite() {
             let (place, &value) =

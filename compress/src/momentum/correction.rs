@@ -8,10 +8,10 @@ use crate::simd::{Level, momentum};
 use crate::state::{Reader, State, Writer};
 use crate::{Error, SparseVec, SparseView};
 
-/// Momentum correction: `u = m u + g; v += u`, selection from `v`, and at what is sent `u` and `v` begin
-/// anew, so that old momentum does not push further (*masking*; Lin et al., ICLR 2018, 3.1 and 3.3).
+/// Momentum correction: `u = m u + g; v += u`, selection from `v`. Where an entry is sent, `u` and `v` are
+/// reset to zero, so that old momentum has no further effect (*masking*; Lin et al., ICLR 2018, 3.1 and 3.3).
 ///
-/// With a compressor that changes values, what it misses stays in `v`. Holds two dense vectors. Without
+/// If the compressor changes values, `v` keeps what the message misses. Holds two dense vectors. Without
 /// momentum it is error feedback.
 ///
 /// ```
@@ -33,9 +33,9 @@ pub struct MomentumCorrection<C> {
     clip: Option<Clip>,
     u: Vec<f32>,
     v: Vec<f32>,
-    /// No magnitude in `u`, or in `v`, is larger.
+    /// Upper bounds of the magnitudes in `u` and in `v`.
     ceilings: [f64; 2],
-    /// What masking has taken from `u` for the last message.
+    /// What masking removed from `u` for the last message.
     masked: SparseVec,
 }
 
@@ -51,7 +51,7 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         Ok(Self { compressor, momentum, nesterov: false, clip: None, u, v, ceilings: [0.0; 2], masked })
     }
 
-    /// Looks a step ahead: `u = m u + g; v += m u + g`.
+    /// Uses Nesterov momentum: `u = m u + g; v += m u + g`.
     #[must_use]
     pub fn with_nesterov(self) -> Self {
         Self { nesterov: true, ..self }
@@ -64,7 +64,7 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         Self { clip: Some(clip), ..self }
     }
 
-    /// The compressor, to change its settings.
+    /// The compressor, for changing its settings.
     pub fn compressor_mut(&mut self) -> &mut C {
         &mut self.compressor
     }
@@ -79,16 +79,16 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         &self.v
     }
 
-    /// A step: clips if that was asked for, accumulates, and moves to `message` what the compressor can say
-    /// of `v`.
+    /// A step: clips the gradient if so configured, accumulates it, and moves to `message` what the
+    /// compressor takes from `v`.
     ///
     /// Cost: two reads of `gradient`, a read and write of `u` and of `v`, and the compressor's pass over `v`.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of the gradient, or the
-    /// first sum, that is not finite: nothing has changed then. After an error of the compressor's own the
-    /// gradient is in `u` and `v`, and nothing has been taken out. `message` is not to be sent after any of
-    /// them.
+    /// first sum, that is not finite: nothing has changed then. After an error of the compressor itself the
+    /// gradient is in `u` and `v`, and nothing has been taken out. `message` must not be sent after any
+    /// error.
     pub fn compress<'a>(
         &mut self,
         gradient: impl Into<Gradient<'a>>,
@@ -101,10 +101,10 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         self.step(gradient, squares, factor, message)
     }
 
-    /// As [`compress`](Self::compress) of `factor * gradient`, which is not clipped further.
+    /// Like [`compress`](Self::compress) for `factor * gradient`, which is not clipped further.
     ///
     /// # Errors
-    /// As there, and [`Error::OutOfRange`] unless `factor` is finite.
+    /// The same as for [`compress`](Self::compress), and [`Error::OutOfRange`] unless `factor` is finite.
     pub fn compress_scaled<'a>(
         &mut self,
         gradient: impl Into<Gradient<'a>>,
@@ -123,9 +123,9 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         self.step(gradient, squared_norm(gradient)?, factor, message)
     }
 
-    /// Puts entries of the last step's message back, all or some, which were not delivered. `u` and `v`
-    /// become what they would be if these had not been selected: exactly, if the compressor keeps values as
-    /// they are.
+    /// Puts some or all entries of the last step's message back because they were not delivered. `u` and `v`
+    /// become what they would be without the selection of these entries: exactly, if the compressor does not
+    /// change values.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first sum that is not finite; nothing has
@@ -169,7 +169,7 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         Ok(())
     }
 
-    /// Makes sure that a gradient of this norm overflows nothing, and raises the ceilings for it.
+    /// Checks that a gradient of this norm overflows nothing, and raises the ceilings accordingly.
     fn check(&mut self, gradient: Gradient<'_>, norm: f64, factor: f32) -> Result<(), Error> {
         let raised = self.raised(norm, factor);
         if raised[1] <= f64::from(f32::MAX) {
@@ -179,7 +179,7 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         self.ceilings = [largest_finite(&self.u)?, largest_finite(&self.v)?];
         let raised = self.raised(norm, factor);
         if raised[1] > f64::from(f32::MAX) {
-            // The bounds are of magnitudes, signs may do. Hardly ever met.
+            // The bounds cover magnitudes; signs may keep the actual sums in range. Rarely reached.
             for_blocks(gradient, |first, block| {
                 for (index, g) in (first..).zip(block) {
                     let value = self.next(index, factor * g);
@@ -194,23 +194,23 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         Ok(())
     }
 
-    /// What an element of `v` will be; not finite if `u` will not be.
+    /// The next value of an element of `v`. Not finite if the next `u` is not.
     fn next(&self, index: usize, g: f32) -> f32 {
         let u = self.momentum * self.u[index] + g;
         self.v[index] + if self.nesterov { self.momentum * u + g } else { u }
     }
 
-    /// Ceilings after a gradient of this norm.
+    /// The ceilings after a gradient of this norm.
     fn raised(&self, norm: f64, factor: f32) -> [f64; 2] {
-        // No element is larger than the norm. Several roundings, generously.
+        // No element exceeds the norm. The factor covers several roundings.
         let room = 1.0 + 8.0 * f64::from(f32::EPSILON);
         let (m, g) = (f64::from(self.momentum), norm * f64::from(factor.abs()));
         let u = (m * self.ceilings[0] + g) * room + f64::from(f32::MIN_POSITIVE);
-        // More than either form adds.
+        // Covers both forms of momentum.
         [u, (self.ceilings[1] + u + g) * room]
     }
 
-    /// Takes note of elements of `v` that have changed.
+    /// Raises the ceiling for changed elements of `v`.
     fn raise_ceiling(&mut self, changed: &[u32]) {
         let largest = changed.iter().map(|&index| magnitude(self.v[index as usize])).max().unwrap_or(0);
         self.ceilings[1] = self.ceilings[1].max(f64::from(f32::from_bits(largest)));
@@ -230,7 +230,7 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
         self.reset_ceilings()
     }
 
-    /// Looks at all values again, after they have been replaced.
+    /// Computes the ceilings again after all values were replaced.
     fn reset_ceilings(&mut self) -> Result<(), Error> {
         self.masked.reset(self.u.len());
         self.ceilings = [largest_finite(&self.u)?, largest_finite(&self.v)?];
@@ -238,7 +238,7 @@ impl<C: Compressor<Message = SparseVec>> MomentumCorrection<C> {
     }
 }
 
-/// `u` and `v`. The message of the last step counts as delivered.
+/// Saves `u` and `v`. The message of the last step counts as delivered.
 impl<C: Compressor<Message = SparseVec>> State for MomentumCorrection<C> {
     fn kind(&self) -> [u8; 4] {
         *b"mcor"

@@ -1,16 +1,16 @@
-//! Momentum where gradients are compressed.
+//! Momentum for compressed gradients.
 //!
-//! An entry that is sent seldom would lose the momentum of the steps in which it was silent, if momentum were
-//! applied to what arrives. Three answers:
+//! If momentum were applied to the received updates, an entry that is rarely sent would lose the momentum of
+//! the steps in which it was not sent. There are three remedies:
 //!
 //! | type | `g` gradient, `m` momentum | source |
 //! | --- | --- | --- |
-//! | [`MomentumCorrection`] | `u = m u + g; v += u`; sends of `v`, and forgets `u` and `v` there | DGC: Lin et al., ICLR 2018 |
-//! | [`SparsificationAware`] | `u = m u + rate g`; sends of `u`, and divides by `m` what is not sent | DGS: Yan et al., ICPP 2020 |
-//! | [`PostCompression`] | `mom = m mom + update; x -= rate (update + mom)`, when all ranks' average is there | PowerSGD: Vogels et al., NeurIPS 2019, algorithm 2 |
+//! | [`MomentumCorrection`] | `u = m u + g; v += u`; sends entries of `v`, and sets `u` and `v` to zero there | DGC: Lin et al., ICLR 2018 |
+//! | [`SparsificationAware`] | `u = m u + rate g`; sends entries of `u`, and divides the others by `m` | DGS: Yan et al., ICPP 2020 |
+//! | [`PostCompression`] | `mom = m mom + update; x -= rate (update + mom)`, applied to the average of all ranks | PowerSGD: Vogels et al., NeurIPS 2019, algorithm 2 |
 //!
-//! The first two take any [`Compressor`](crate::feedback::Compressor) whose message is a selection, or any at
-//! all, and are what error feedback is elsewhere: not to be put inside of it. State is `f32`, whatever the
+//! The first takes a [`Compressor`](crate::feedback::Compressor) whose message is a selection, the second any
+//! compressor. Both take the place of error feedback: do not use them inside of it. State is `f32` for every
 //! type of gradients.
 
 mod clip;
@@ -28,11 +28,11 @@ use crate::bits::INFINITE;
 use crate::feedback::Gradient;
 use crate::simd::{Level, dense};
 
-/// Elements that are looked at before they are written: they stay in the first-level cache in between.
+/// Elements that are checked before they are written; they stay in the first-level cache in between.
 const BLOCK: usize = 1024;
 
-/// Hands out a gradient as `f32`, block by block, each with the index of its first element, until told
-/// otherwise.
+/// Passes a gradient as `f32` to `use_block`, block by block with the index of each block's first element.
+/// Stops at the first error.
 fn for_blocks<E>(
     gradient: Gradient<'_>,
     mut use_block: impl FnMut(usize, &[f32]) -> Result<(), E>,
@@ -61,7 +61,7 @@ fn largest_finite(values: &[f32]) -> Result<f64, Error> {
     Ok(f64::from(f32::from_bits(largest)))
 }
 
-/// Fails unless `0 <= momentum < 1`, or unless it is more than 0 where it must be.
+/// Fails unless `0 <= momentum < 1`; if `positive`, 0 fails too.
 fn check_momentum(momentum: f32, positive: bool) -> Result<(), Error> {
     if (0.0..1.0).contains(&momentum) && (momentum > 0.0 || !positive) {
         return Ok(());

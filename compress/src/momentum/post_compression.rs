@@ -7,7 +7,7 @@ use crate::error::check_length;
 use crate::simd::{Level, momentum::descend};
 use crate::state::{Reader, State, Writer};
 
-/// Momentum of the averaged update, on every rank alike: `mom = m mom + update; x -= rate (update + mom)`
+/// Momentum of the averaged update, the same on every rank: `mom = m mom + update; x -= rate (update + mom)`
 /// (Vogels et al., NeurIPS 2019, algorithm 2). Holds one dense vector.
 ///
 /// ```
@@ -24,7 +24,7 @@ use crate::state::{Reader, State, Writer};
 pub struct PostCompression {
     factor: f32,
     mom: Vec<f32>,
-    /// No magnitude in `mom` is larger.
+    /// An upper bound of the magnitudes in `mom`.
     ceiling: f64,
 }
 
@@ -43,14 +43,14 @@ impl PostCompression {
         &self.mom
     }
 
-    /// A step of the parameters `x`, against the averaged `update`. Results in `x` are not looked at: they
-    /// follow IEEE 754.
+    /// Updates the parameters `x` with the averaged `update`. Does not check the results in `x`: they follow
+    /// IEEE 754.
     ///
     /// Cost: two reads of `update`, a read and write of `x` and of the momentum.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of `update`, or of the
-    /// momentum to be, that is not finite; nothing has changed then.
+    /// [`Error::LengthMismatch`], and [`Error::NonFinite`] for the first element of `update`, or of the new
+    /// momentum, that is not finite; nothing has changed then.
     pub fn apply(&mut self, update: &[f32], rate: f32, x: &mut [f32]) -> Result<(), Error> {
         check_length(self.mom.len(), update.len())?;
         check_length(self.mom.len(), x.len())?;
@@ -71,7 +71,7 @@ impl PostCompression {
         Ok(())
     }
 
-    /// Makes sure that the momentum stays finite, and raises the ceiling for it.
+    /// Checks that the momentum stays finite, and raises the ceiling accordingly.
     fn check(&mut self, update: &[f32]) -> Result<(), Error> {
         let (m, largest, most) = (f64::from(self.factor), largest_finite(update)?, f64::from(f32::MAX));
         let raised = |ceiling: f64| {

@@ -8,14 +8,14 @@ use crate::feedback::{Compressor, Gradient, Residual};
 use crate::simd::{Level, codes, momentum};
 use crate::state::{Reader, State, Writer};
 
-/// SAMomentum: `u = m u + rate g`; a selection of `u` is sent; what is not sent is divided by `m`, what is
-/// sent keeps its `u` (Yan et al., ICPP 2020). An entry that is silent for `T` steps then carries `m u + rate
-/// (sum of its T gradients)`, as one step with a `T` times larger batch would.
+/// SAMomentum: `u = m u + rate g`; a selection of `u` is sent. The entries that are not sent are divided by
+/// `m`; the sent ones keep their `u` (Yan et al., ICPP 2020). An entry that is not sent for `T` steps then
+/// carries `m u + rate (sum of its T gradients)`, like one step with a `T` times larger batch.
 ///
-/// Kept in an equal form without division: `w = m u`, that is, of each step `w += rate g`, and what is sent
-/// is multiplied by `m` once it is sent. What is silent is only ever added to, with one rounding a step, and
-/// `1 / m` makes nothing overflow. With a compressor that changes values, `w` loses `1 - m` of what the
-/// message says.
+/// The implementation avoids the division by keeping `w = m u`: each step does `w += rate g`, and sent
+/// entries are multiplied by `m` afterwards. Entries that are not sent are only added to, with one rounding a
+/// step, and `1 / m` can't cause an overflow. If the compressor changes values, `w` loses `1 - m` of the
+/// decoded message.
 ///
 /// Holds one dense vector. The receiver applies messages as they are: they contain the rate.
 ///
@@ -47,7 +47,7 @@ impl<C: Compressor> SparsificationAware<C> {
         Ok(Self { compressor, momentum, w: Residual::new(n) })
     }
 
-    /// The compressor, to change its settings.
+    /// The compressor, for changing its settings.
     pub fn compressor_mut(&mut self) -> &mut C {
         &mut self.compressor
     }
@@ -57,16 +57,17 @@ impl<C: Compressor> SparsificationAware<C> {
         self.w.values()
     }
 
-    /// A step: `message` gets what the compressor can say of `u`.
+    /// A step: compresses `u` into `message`.
     ///
-    /// Cost: with rate 1, that of [`Compressor::feed`], one pass for [`TopK`](crate::feedback::TopK); the
-    /// receiver may multiply by the rate instead. With others a pass to add and the compressor's.
+    /// Cost: with rate 1, that of [`Compressor::feed`], which is one pass for
+    /// [`TopK`](crate::feedback::TopK); the receiver may multiply by the rate instead. With other rates, a
+    /// pass to add and the compressor's passes.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; [`Error::OutOfRange`] unless `rate` is finite: nothing has changed then.
-    /// [`Error::NonFinite`] for the first element or sum that is not finite: the state is what it was, to
-    /// rounding. After an error of the compressor's own the gradient is in the state, and nothing counts as
-    /// sent. `message` is not to be sent after any.
+    /// [`Error::NonFinite`] for the first element or sum that is not finite: the state is unchanged up to
+    /// rounding. After an error of the compressor itself the gradient is in the state, and nothing counts as
+    /// sent. `message` must not be sent after any error.
     pub fn compress<'a>(
         &mut self,
         gradient: impl Into<Gradient<'a>>,
@@ -93,11 +94,11 @@ impl<C: Compressor> SparsificationAware<C> {
         w.change(|values| compressor.add_decoded(message, *momentum, values))
     }
 
-    /// Puts the last message back, which was not delivered: its entries count as not sent. Exact, if the
-    /// compressor keeps values as they are and there was no step in between.
+    /// Puts the last message back because it was not delivered: its entries count as not sent. Exact if the
+    /// compressor does not change values and no step was made since.
     ///
     /// # Errors
-    /// As [`Compressor::add_decoded`].
+    /// The same as for [`Compressor::add_decoded`].
     pub fn put_back(&mut self, message: &C::Message) -> Result<(), Error> {
         let Self { compressor, momentum, w } = self;
         w.change(|values| compressor.add_decoded(message, -*momentum, values))?;
@@ -113,7 +114,7 @@ impl<C: Compressor> SparsificationAware<C> {
     }
 }
 
-/// `w += rate g` in one pass; taken out again, to rounding, when a sum is not finite.
+/// `w += rate g` in one pass. If a sum is not finite, takes it out again, up to rounding.
 fn add_scaled(w: &mut [f32], rate: f32, gradient: Gradient<'_>) -> Result<(), Error> {
     let level = Level::best();
     let added = for_blocks(gradient, |first, g| {
@@ -130,7 +131,7 @@ fn add_scaled(w: &mut [f32], rate: f32, gradient: Gradient<'_>) -> Result<(), Er
         let _ = for_blocks::<()>(gradient.slice(0..done), |first, g| {
             let sums = &mut w[first..first + g.len()];
             codes::add_scaled(level, sums, -rate, g);
-            // A sum was rounded, so the difference may pass the largest number by half a unit.
+            // The sum was rounded, so the difference may exceed the largest number by half a unit.
             sums.iter_mut().for_each(|value| *value = value.clamp(f32::MIN, f32::MAX));
             Ok(())
         });
@@ -138,7 +139,7 @@ fn add_scaled(w: &mut [f32], rate: f32, gradient: Gradient<'_>) -> Result<(), Er
     })
 }
 
-/// `w`. The message of the last step counts as delivered.
+/// Saves `w`. The message of the last step counts as delivered.
 impl<C> State for SparsificationAware<C> {
     fn kind(&self) -> [u8; 4] {
         *b"samo"

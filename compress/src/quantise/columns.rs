@@ -1,7 +1,7 @@
 //! One bit with a magnitude for each column of a matrix.
 //!
-//! The mean magnitude (Dryden et al., 2016, and the column-wise average of Aji and Heafield, 2017), or one
-//! mean for the positive values and one for the negative ones (Seide et al., 2014).
+//! Either the mean magnitude (Dryden et al., 2016, and the column-wise average of Aji and Heafield, 2017), or
+//! one mean for the positive values and one for the negative ones (Seide et al., 2014).
 
 use super::{Format, Quantiser, dense_index, pack_values};
 use crate::bits::check_finite;
@@ -19,12 +19,12 @@ pub struct ColumnSign {
 }
 
 impl ColumnSign {
-    /// With the mean magnitude of each of `columns` columns; 0 counts as 1.
+    /// Uses the mean magnitude of each of `columns` columns; 0 counts as 1.
     pub fn means(columns: u32) -> Self {
         Self { columns: columns.max(1), pairs: false, sums: ColumnSums::default() }
     }
 
-    /// With the mean of the positive values and that of the negative values of each of `columns` columns; 0
+    /// Uses the mean of the positive and the mean of the negative values of each of `columns` columns; 0
     /// counts as 1.
     pub fn pairs(columns: u32) -> Self {
         Self { columns: columns.max(1), pairs: true, sums: ColumnSums::default() }
@@ -34,7 +34,7 @@ impl ColumnSign {
         (self.columns as usize).saturating_mul(if self.pairs { 8 } else { 4 }).saturating_add(4)
     }
 
-    /// Writes head and bits; the values have been added to the sums.
+    /// Writes head and bits. The sums must include the values already.
     fn write(&self, values: &[f32], bytes: &mut Vec<u8>) {
         bytes.resize(self.encoded_bytes(values.len()), 0);
         let head = self.head_bytes();

@@ -1,4 +1,4 @@
-//! Error feedback in one pass for codes whose scale is known last.
+//! Error feedback in one pass, for codes whose scale is known only after the last value.
 
 use super::feedback::KIND;
 use super::{BLOCK, Encoded, Quantiser, later};
@@ -10,8 +10,8 @@ use crate::simd::Level;
 use crate::simd::step::{Figures, Step, Values};
 use crate::state::{Reader, State, Writer};
 
-/// A quantiser whose codes need no scale, and whose scale is made of sums: [`Sign`](super::Sign) and
-/// [`TwoBit`](super::TwoBit). Not for others to implement.
+/// A quantiser whose codes need no scale and whose scale is computed from sums: [`Sign`](super::Sign) and
+/// [`TwoBit`](super::TwoBit). Other crates can't implement it.
 pub trait OnePass: Quantiser {
     #[doc(hidden)]
     fn head_bytes(&self) -> usize;
@@ -24,7 +24,7 @@ pub trait OnePass: Quantiser {
     fn step(&self, step: Step<'_>, head: &[u8], threshold: f32) -> Result<Figures, usize>;
 }
 
-/// [`Quantiser::encode`] for them.
+/// [`Quantiser::encode`] for these quantisers.
 pub(super) fn encode_in_one_pass(
     quantiser: &mut impl OnePass,
     values: &[f32],
@@ -40,10 +40,10 @@ pub(super) fn encode_in_one_pass(
     Ok(())
 }
 
-/// What has been done about the last message.
+/// The state of the last message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Last {
-    /// There is none, or it has been put back.
+    /// There is no message, or it has been put back.
     None,
     /// The residual still contains it.
     Contained,
@@ -51,8 +51,8 @@ enum Last {
     Subtracted,
 }
 
-/// Error feedback in one pass of memory a step: what a message says is taken out of the residual when the
-/// next gradient comes, `r = (r - d) + g`. The results are the bits of `r += g`, encode, `r -= d`.
+/// Error feedback with one pass of memory a step: the next gradient's pass subtracts the last message `d`
+/// from the residual, `r = (r - d) + g`. The results have the bits of `r += g`, encode, `r -= d`.
 ///
 /// Holds the residual and two messages.
 #[derive(Debug, Clone)]
@@ -65,20 +65,20 @@ pub struct DeferredFeedback<Q> {
 }
 
 impl<Q: OnePass> DeferredFeedback<Q> {
-    /// Feedback for a vector of `n` values, which is zero.
+    /// Feedback for a vector of `n` values, initially zero.
     pub fn new(n: usize, quantiser: Q) -> Self {
         let message = vec![0; quantiser.encoded_bytes(n)];
         Self { quantiser, values: vec![0.0; n], next: message.clone(), message, last: Last::None }
     }
 
-    /// Adds `gradient` to the residual and encodes the sum. The message, of the quantiser's format, stays
+    /// Adds `gradient` to the residual and encodes the sum. The message, in the quantiser's format, stays
     /// readable until the next call.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is
-    /// not finite: the residual is finite then and what it was, but for the rounding of adding and
-    /// subtracting part of the gradient, and the last message counts as delivered. The quantiser remembers
-    /// nothing of it.
+    /// not finite: part of the gradient has been added and subtracted again, so the residual is finite and
+    /// unchanged up to rounding; the last message counts as delivered, and the quantiser's memory is
+    /// unchanged.
     pub fn compress(&mut self, gradient: &[f32]) -> Result<&[u8], Error> {
         let n = self.values.len();
         check_length(n, gradient.len())?;
@@ -98,7 +98,7 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         }
     }
 
-    /// The last message; none before the first, and after [`put_back`](Self::put_back).
+    /// The last message; `None` before the first and after [`put_back`](Self::put_back).
     pub fn message(&self) -> Option<&[u8]> {
         (self.last != Last::None).then_some(&*self.message)
     }
@@ -108,12 +108,13 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         &self.quantiser
     }
 
-    /// The quantiser, to load what it remembers.
+    /// The quantiser, for loading its saved state.
     pub fn quantiser_mut(&mut self) -> &mut Q {
         &mut self.quantiser
     }
 
-    /// The residual, without what the last message says. Cost: a pass, if nobody has asked since.
+    /// The residual, without the part that the last message delivers. Cost: a pass on the first call after
+    /// each message.
     pub fn residual(&mut self) -> &[f32] {
         if self.last == Last::Contained {
             self.subtract_message(0);
@@ -134,27 +135,27 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         Ok(())
     }
 
-    /// Puts the last message back, which was not delivered: exactly, unless [`residual`](Self::residual) was
-    /// asked for in between: to rounding then, and finite. Nothing happens where there is none.
+    /// Puts the last message back because it was not delivered. Exact, unless [`residual`](Self::residual)
+    /// was called in between; then up to rounding, and finite. Does nothing without a message.
     pub fn put_back(&mut self) {
         if self.last == Last::Subtracted {
             let said = Encoded::new(self.quantiser.format(), self.values.len(), &self.message);
-            // What this object has written is well-formed, and as long.
+            // This object wrote the message, so it is well-formed and has the right length.
             let _ = said.and_then(|said| said.put_back_to(&mut self.values));
         }
         self.last = Last::None;
     }
 
-    /// `r -= message` from a value on that begins a block.
+    /// `r -= message`, from value `first` on, which begins a block.
     fn subtract_message(&mut self, first: usize) {
         let n = self.values.len();
-        // What this object has written is well-formed.
+        // This object wrote the message, so it is well-formed.
         if let Ok(said) = Encoded::new(self.quantiser.format(), n, &self.message) {
             said.add_range(-1.0, first..n, &mut self.values);
         }
     }
 
-    /// What [`residual`](Self::residual) gives, as a copy.
+    /// A copy of what [`residual`](Self::residual) returns.
     fn residual_copy(&self) -> Vec<f32> {
         let mut residual = self.values.clone();
         if self.last == Last::Contained
@@ -165,7 +166,7 @@ impl<Q: OnePass> DeferredFeedback<Q> {
         residual
     }
 
-    /// Takes the gradient out of the values that were done, and finds what was wrong with the others.
+    /// Takes the gradient out of the first `done` values, and finds the error in the others.
     fn undo(&mut self, gradient: &[f32], done: usize) -> Error {
         if self.last == Last::Contained {
             self.subtract_message(done);
@@ -179,7 +180,7 @@ impl<Q: OnePass> DeferredFeedback<Q> {
     }
 }
 
-/// The residual. The last message counts as delivered.
+/// Saves the residual. The last message counts as delivered.
 impl<Q: OnePass> State for DeferredFeedback<Q> {
     fn kind(&self) -> [u8; 4] {
         KIND

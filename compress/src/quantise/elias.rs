@@ -1,19 +1,19 @@
-//! QSGD's messages in Elias's omega code (Alistarh et al., 2017, section 3.2; Elias 1975): short where most
-//! levels are 0.
+//! QSGD messages in Elias's omega code (Alistarh et al., 2017, section 3.2; Elias 1975): short if most levels
+//! are 0.
 //!
-//! The bytes of [`Format::Qsgd`] are written anew, nothing is lost, and [`decode`] makes them again. What is
-//! written, little-endian: the 8 bytes before the buckets; the norms of all buckets, 4 bytes each; then bits,
-//! from the most significant of a byte on. For each level that is not 0: how far its place lies behind that
-//! of the one before (of the first: one more than its place); a bit, 1 where it is negative; its magnitude,
-//! unless there is but one. In the end, how far the number of values lies behind the last place. Bits after
-//! that are 0.
+//! [`encode`] rewrites the bytes of [`Format::Qsgd`] without loss, and [`decode`] restores them. The format,
+//! little-endian: the 8 bytes before the buckets; the norms of all buckets, 4 bytes each; then bits, from the
+//! most significant of a byte on. For each level that is not 0 the bits are: the distance of its place to the
+//! previous such place (for the first, its place plus one); a bit, 1 if the level is negative; its magnitude,
+//! unless there is only one level. At the end comes the distance of the number of values to the last place.
+//! The remaining bits are 0.
 //!
-//! The omega code of a number is its binary digits, before them in the same way how many these are less one,
-//! and so on down to 1, and a 0 behind all: 1 is `0`, 2 is `10 0`, 16 is `10 100 10000 0`.
+//! The omega code of a number is its binary digits, preceded recursively by the code of the number of digits
+//! less one, down to 1, and followed by a 0: 1 is `0`, 2 is `10 0`, 16 is `10 100 10000 0`.
 //!
 //! With normal values and buckets of 512, a value takes 0.42 bits instead of 2 with one level, and 1.56
-//! instead of 4 with seven. Bit by bit, so many times slower than QSGD itself: for links on which nanoseconds
-//! a value don't count.
+//! instead of 4 with seven. The code works bit by bit and is many times slower than QSGD itself: it is for
+//! links so slow that nanoseconds a value do not matter.
 
 use super::encoded::{QSGD_HEAD_BYTES as HEAD, qsgd_head, qsgd_width};
 use super::{BLOCK, Encoded, Format, unpack_block};
@@ -22,11 +22,11 @@ use crate::error::check_addressable;
 use crate::simd::Level;
 use crate::simd::pack::{pack_width, packed_bytes};
 
-/// Replaces `bytes` by the Elias code of `message`, which are `count` values of [`Format::Qsgd`].
+/// Replaces `bytes` by the Elias code of `message`, which has `count` values of [`Format::Qsgd`].
 ///
 /// # Errors
-/// As [`Encoded::new`], [`Error::Malformed`] for a code that stands for no level, [`Error::TooLong`] for more
-/// than 2^32 values. What `bytes` holds then is not to be sent.
+/// The same as for [`Encoded::new`], [`Error::Malformed`] for a code that is no level, [`Error::TooLong`] for
+/// more than 2^32 values. `bytes` must not be sent then.
 pub fn encode(message: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<(), Error> {
     check_addressable(count)?;
     Encoded::new(Format::Qsgd, count, message)?;
@@ -36,7 +36,7 @@ pub fn encode(message: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<(), E
     (0..shape.bucket_count())
         .for_each(|number| bytes.extend_from_slice(&message[shape.bucket_start(number)..][..4]));
     let mut bits = BitWriter { bytes, pending: 0, count: 0 };
-    // One before the first place: gaps are at least 1.
+    // One before the first place, because gaps are at least 1.
     let mut last = -1_i64;
     let mut codes = [0; BLOCK];
     for number in 0..count.div_ceil(BLOCK) {
@@ -66,8 +66,8 @@ pub fn encode(message: &[u8], count: usize, bytes: &mut Vec<u8>) -> Result<(), E
     Ok(())
 }
 
-/// Replaces `message` by the `count` values of [`Format::Qsgd`] whose Elias code `bytes` is. `bytes` may come
-/// from anywhere: no more memory is taken than `count` values need.
+/// Replaces `message` by the `count` values of [`Format::Qsgd`] whose Elias code is `bytes`. `bytes` may come
+/// from any source: no more memory is allocated than `count` values need.
 ///
 /// # Errors
 /// [`Error::Malformed`] for bytes that [`encode`] does not write, [`Error::NonFinite`] for a norm that is not
@@ -114,7 +114,7 @@ fn malformed(what: &'static str, expected: usize, found: usize) -> Error {
     Error::Malformed { what, expected, found }
 }
 
-/// How a message of QSGD is laid out.
+/// The layout of a QSGD message.
 struct Shape {
     count: usize,
     bucket: usize,
@@ -123,7 +123,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Both kinds of bytes begin alike.
+    /// Reads the head, which is the same in both kinds of bytes.
     fn read(bytes: &[u8], count: usize) -> Result<Self, Error> {
         if bytes.len() < HEAD {
             return Err(malformed("bytes before Elias codes, at least", HEAD, bytes.len()));
@@ -136,7 +136,7 @@ impl Shape {
         self.count.div_ceil(self.bucket)
     }
 
-    /// Where a bucket of a message begins: with its norm.
+    /// The offset of a bucket in a message. The bucket begins with its norm.
     fn bucket_start(&self, number: usize) -> usize {
         HEAD + number * (4 + packed_bytes(self.bucket, self.width))
     }
@@ -145,7 +145,7 @@ impl Shape {
         HEAD + 4 * self.bucket_count() + packed_bytes(self.count, self.width)
     }
 
-    /// Where the codes of a block lie in a message.
+    /// The range of a block's codes in a message.
     fn block_range(&self, number: usize) -> std::ops::Range<usize> {
         let first = number * BLOCK;
         let start =
@@ -153,7 +153,7 @@ impl Shape {
         start..start + packed_bytes(BLOCK.min(self.count - first), self.width)
     }
 
-    /// The norms of Elias codes, and the bits.
+    /// Splits Elias codes into the norms and the bits.
     fn norms<'a>(&self, bytes: &'a [u8]) -> Result<(&'a [[u8; 4]], &'a [u8]), Error> {
         let (expected, rest) = (4 * self.bucket_count(), &bytes[HEAD..]);
         let (norms, bits) = rest.split_at_checked(expected).ok_or(malformed(
@@ -168,7 +168,7 @@ impl Shape {
 /// Writes bits from the most significant one of each byte on.
 struct BitWriter<'a> {
     bytes: &'a mut Vec<u8>,
-    /// The last bits, which fill no byte yet.
+    /// The last bits, less than a byte.
     pending: u64,
     count: u32,
 }
@@ -204,7 +204,7 @@ impl BitWriter<'_> {
     }
 }
 
-/// Bits that are left.
+/// The bits that have not been read.
 struct BitReader<'a> {
     bytes: &'a [u8],
     bit: usize,
@@ -227,7 +227,7 @@ impl BitReader<'_> {
         Ok(bits)
     }
 
-    /// A number of 1 to 2^33 or a little more.
+    /// A number from 1 to slightly above 2^33.
     fn omega(&mut self) -> Result<u64, Error> {
         let mut number = 1;
         while self.take(1)? == 1 {
@@ -250,7 +250,8 @@ impl BitReader<'_> {
         Ok(if is_negative { levels - magnitude } else { levels + magnitude })
     }
 
-    /// Canonical: no byte more than needed, and nothing in what is left of the last.
+    /// Checks that the encoding is canonical: no byte more than needed, and zeros in the unused bits of the
+    /// last one.
     fn check_end(&self) -> Result<(), Error> {
         let used = self.bit.div_ceil(8);
         if self.bytes.len() != used {

@@ -1,4 +1,4 @@
-//! Encoded values: formats, their checks, and how they are read.
+//! Encoded values: the formats, their checks, and decoding.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::error::check_length;
 use crate::simd::{Level, codes, pack::packed_bytes};
 use crate::{Error, SparseView};
 
-/// How values are written as bytes. The numbers are part of the wire format and don't change.
+/// The byte format of values. The numbers are part of the wire format and don't change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -31,7 +31,7 @@ pub enum Format {
     /// The small and the large magnitude (2 `f32`), then codes of 2 bits: sign, and whether the magnitude is
     /// the large one.
     TwoBit = 6,
-    /// The magnitude (`f32`), then codes of 2 bits: sign, and whether there is any magnitude.
+    /// The magnitude (`f32`), then codes of 2 bits: sign, and whether the value is not zero.
     Ternary = 7,
     /// Bucket length and number of levels `s` (2 `u32`); a bucket: norm (`f32`), then `s + level` in 2, 4 or
     /// 8 bits.
@@ -60,7 +60,7 @@ impl Format {
         self as u8
     }
 
-    /// The format of a number; none for those that this version does not know.
+    /// The format with this number; `None` for a number that this version does not know.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.get(usize::from(id)).copied()
     }
@@ -75,7 +75,7 @@ pub(super) fn qsgd_width(levels: u8) -> usize {
     }
 }
 
-/// Encoded values that have been checked: decoding can't fail, and gives finite numbers.
+/// Encoded values that have been checked: decoding can't fail and gives finite numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Encoded<'a> {
     count: usize,
@@ -96,7 +96,7 @@ enum Body<'a> {
     MinMax { buckets: Buckets<'a> },
 }
 
-/// Buckets of equal length, the last excepted, each with a head of some bytes before its codes.
+/// Buckets of equal length, except the last. Each has a head of some bytes before its codes.
 #[derive(Debug, Clone, Copy)]
 struct Buckets<'a> {
     bucket: usize,
@@ -106,13 +106,13 @@ struct Buckets<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    /// Checks `bytes`, which may come from anywhere, as `count` values of `format`. Cost: O(1), or O(buckets
-    /// or columns); the values themselves are read where they are floating-point numbers.
+    /// Checks `bytes`, from any source, as `count` values of `format`. Cost: O(1), or O(buckets or columns);
+    /// for floating-point formats all values are read.
     ///
     /// # Errors
     /// [`Error::Malformed`] for a wrong length or an impossible parameter, [`Error::NonFinite`] for a scale
-    /// or a value that is NaN or infinite, or that would make one (the index is that of the first value
-    /// concerned, 0 for all).
+    /// or a value that is NaN or infinite, or a scale that would make a value so (with the index of the first
+    /// value concerned, 0 for all).
     pub fn new(format: Format, count: usize, bytes: &'a [u8]) -> Result<Self, Error> {
         let body = match format {
             Format::F32 => Body::F32(plain(bytes, count, 4, |b| {
@@ -179,8 +179,8 @@ impl<'a> Encoded<'a> {
         Ok(())
     }
 
-    /// `dense += values`, of values that have been subtracted. The differences were rounded, so a sum may
-    /// pass the largest number by half a unit: it is that then.
+    /// `dense += values`, for values that were subtracted before. The differences were rounded, so a sum may
+    /// exceed the largest number by half a unit; it is clamped then.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; `dense` is unchanged then.
@@ -190,12 +190,12 @@ impl<'a> Encoded<'a> {
         Ok(())
     }
 
-    /// [`add_to`](Self::add_to) for a range that begins with a block.
+    /// [`add_to`](Self::add_to) for a range that starts at a block.
     pub(super) fn add_range(&self, factor: f32, range: Range<usize>, dense: &mut [f32]) {
         self.add_part(factor, range.start, &mut dense[range.clone()]);
     }
 
-    /// [`add_to`](Self::add_to) for the elements of a part that begins with a block, at `first`.
+    /// [`add_to`](Self::add_to) for the elements of a part that starts at `first`, the start of a block.
     pub(crate) fn add_part(&self, factor: f32, first: usize, part: &mut [f32]) {
         let mut values = [0.0; BLOCK];
         for (number, part) in part.chunks_mut(BLOCK).enumerate() {
@@ -205,7 +205,8 @@ impl<'a> Encoded<'a> {
         }
     }
 
-    /// Writes the values of a sparse vector with these indices: they count where there are columns.
+    /// Writes the values of a sparse vector with these indices. The indices matter only for formats with
+    /// columns.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; `values` is unchanged then.
@@ -226,7 +227,7 @@ impl<'a> Encoded<'a> {
         Ok(())
     }
 
-    /// As [`decode_sparse`](Self::decode_sparse), then `dense[index] += factor * value`.
+    /// Like [`decode_sparse`](Self::decode_sparse), then `dense[index] += factor * value`.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]; `dense` is unchanged then.
@@ -244,7 +245,7 @@ impl<'a> Encoded<'a> {
         Ok(())
     }
 
-    /// Block `number`, of which `values` has the length.
+    /// Decodes block `number`; `values` has the block's length.
     pub(super) fn decode_block(&self, number: usize, values: &mut [f32]) {
         let level = Level::best();
         let first = number * BLOCK;
@@ -291,7 +292,7 @@ impl<'a> Encoded<'a> {
 }
 
 impl<'a> Buckets<'a> {
-    /// Head and codes of the bucket of value `first`, and which block of it that begins.
+    /// The head and the codes of the bucket of value `first`, and which block of the bucket starts there.
     fn of<const N: usize>(&self, first: usize) -> ([f32; N], &'a [u8], usize) {
         let (number, within) = (first / self.bucket, first % self.bucket);
         let bytes = &self.bytes[number * (self.head + packed_bytes(self.bucket, self.width))..];
@@ -299,7 +300,7 @@ impl<'a> Buckets<'a> {
         (std::array::from_fn(|i| read_f32(&head[4 * i..])), packed, within / BLOCK)
     }
 
-    /// Checks the whole length.
+    /// Checks the total length.
     fn check(self, count: usize) -> Result<Self, Error> {
         let length = count.div_ceil(self.bucket).checked_mul(self.head);
         let length = length.and_then(|heads| heads.checked_add(packed_bytes(count, self.width)));
@@ -345,7 +346,7 @@ fn check_scale(value: f32, index: usize) -> Result<f32, Error> {
     if value.is_finite() { Ok(value) } else { Err(Error::NonFinite { index, value }) }
 }
 
-/// Scales, and what follows.
+/// Splits off the scales.
 fn scales<const N: usize>(bytes: &[u8]) -> Result<([f32; N], &[u8]), Error> {
     let (head, rest) = head(bytes, 4 * N)?;
     let mut scales = [0.0; N];
@@ -385,10 +386,10 @@ fn check_bucket(bucket: usize) -> Result<usize, Error> {
     }
 }
 
-/// Bytes of a message of QSGD before its buckets.
+/// Bytes of a QSGD message before its buckets.
 pub(super) const QSGD_HEAD_BYTES: usize = 8;
 
-/// Values in a bucket and levels of a message of QSGD, and what follows them.
+/// The bucket length and the number of levels of a QSGD message, and the bytes after them.
 pub(super) fn qsgd_head(bytes: &[u8]) -> Result<(usize, u8, &[u8]), Error> {
     let (start, rest) = head(bytes, QSGD_HEAD_BYTES)?;
     let (bucket, levels) = (check_bucket(read_u32(start))?, read_u32(&start[4..]));
@@ -401,14 +402,14 @@ pub(super) fn qsgd_head(bytes: &[u8]) -> Result<(usize, u8, &[u8]), Error> {
 fn qsgd(bytes: &[u8], count: usize) -> Result<Body<'_>, Error> {
     let (bucket, levels, rest) = qsgd_head(bytes)?;
     let buckets = Buckets { bucket, head: 4, width: qsgd_width(levels), bytes: rest }.check(count)?;
-    // A code may be one above twice the levels.
+    // A valid code is at most twice the levels; the width has room for larger ones.
     let most = (1_i32 << buckets.width) - 1 - i32::from(levels);
     for first in (0..count).step_by(bucket) {
         let ([norm], ..) = buckets.of(first);
         check_scale(norm, first)?;
         check_scale(most.max(i32::from(levels)) as f32 * codes::qsgd_step(norm, levels), first).or_else(
             |error| {
-                // Only codes that no encoder writes would be too large: look whether there is one.
+                // Only codes that no encoder writes would be too large, so look for one.
                 let within = codes_within(&buckets, first, count, levels);
                 if within { Ok(norm) } else { Err(error) }
             },

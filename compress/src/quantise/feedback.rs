@@ -1,4 +1,4 @@
-//! Error feedback for quantisers that know their scale before they write.
+//! Error feedback for quantisers that know their scale before they write codes.
 
 use super::{Bucketed, Encoded, Quantiser, begin, later};
 use crate::dense::{accumulate, take_out};
@@ -15,32 +15,33 @@ pub struct Feedback<Q> {
 }
 
 impl<Q: Quantiser> Feedback<Q> {
-    /// Feedback for a vector of `n` values, which is zero.
+    /// Feedback for a vector of `n` values, initially zero.
     pub fn new(n: usize, quantiser: Q) -> Self {
         Self { quantiser, residual: vec![0.0; n] }
     }
 
-    /// Adds `gradient` to the residual and moves to `bytes` what the quantiser can say of it.
+    /// Adds `gradient` to the residual and moves what the quantiser encodes of it to `bytes`.
     ///
     /// # Errors
-    /// As [`accumulate`] for the sum: the residual has no part of the gradient then.
+    /// The same as for [`accumulate`] on the sum; the residual then contains no part of the gradient.
     pub fn compress(&mut self, gradient: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         accumulate(&mut self.residual, gradient)?;
         self.quantiser.encode(&self.residual, bytes)?;
         Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.add_to(-1.0, &mut self.residual)
     }
 
-    /// Puts a message that was not delivered back, to rounding; the residual stays finite.
+    /// Puts back a message that was not delivered, up to rounding. The residual stays finite.
     ///
     /// # Errors
-    /// As [`Encoded::new`] for bytes that this object has not written; nothing has changed then.
+    /// The same as for [`Encoded::new`], for bytes that this object has not written; nothing has changed
+    /// then.
     pub fn put_back(&mut self, bytes: &[u8]) -> Result<(), Error> {
         Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.put_back_to(&mut self.residual)
     }
 }
 
-/// Error feedback in one pass for quantisers with buckets: each is added to, encoded and decoded while it is
-/// in the cache.
+/// Error feedback in one pass for quantisers with buckets: each bucket is added to, encoded and decoded while
+/// it is in the cache.
 #[derive(Debug, Clone)]
 pub struct BucketFeedback<Q> {
     quantiser: Q,
@@ -49,24 +50,23 @@ pub struct BucketFeedback<Q> {
 }
 
 impl<Q: Bucketed> BucketFeedback<Q> {
-    /// Feedback for a vector of `n` values, which is zero.
+    /// Feedback for a vector of `n` values, initially zero.
     pub fn new(n: usize, quantiser: Q) -> Self {
         let decoded = vec![0.0; quantiser.bucket().min(n)];
         Self { quantiser, residual: vec![0.0; n], decoded }
     }
 
-    /// Adds `gradient` to the residual and moves to `bytes` what the quantiser can say of it.
+    /// Adds `gradient` to the residual and moves what the quantiser encodes of it to `bytes`.
     ///
     /// # Errors
     /// [`Error::LengthMismatch`]: nothing has changed then. [`Error::NonFinite`] for the first sum that is
-    /// not finite: the residual is finite then and what it was, but for roundings, and `bytes` is not to be
-    /// sent.
+    /// not finite: the residual is finite and unchanged up to rounding, and `bytes` must not be sent.
     pub fn compress(&mut self, gradient: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
         check_length(self.residual.len(), gradient.len())?;
         let level = Level::best();
         let mut at = begin(&mut self.quantiser, gradient.len(), bytes);
         let bucket = self.quantiser.bucket();
-        // The quantiser may have been replaced by another.
+        // The caller may have replaced the quantiser.
         self.decoded.resize(bucket.min(gradient.len()), 0.0);
         for (number, g) in gradient.chunks(bucket).enumerate() {
             let first = number * bucket;
@@ -85,10 +85,11 @@ impl<Q: Bucketed> BucketFeedback<Q> {
         Ok(())
     }
 
-    /// Puts a message that was not delivered back, to rounding; the residual stays finite.
+    /// Puts back a message that was not delivered, up to rounding. The residual stays finite.
     ///
     /// # Errors
-    /// As [`Encoded::new`] for bytes that this object has not written; nothing has changed then.
+    /// The same as for [`Encoded::new`], for bytes that this object has not written; nothing has changed
+    /// then.
     pub fn put_back(&mut self, bytes: &[u8]) -> Result<(), Error> {
         Encoded::new(self.quantiser.format(), self.residual.len(), bytes)?.put_back_to(&mut self.residual)
     }
@@ -107,11 +108,11 @@ impl<Q: Bucketed> BucketFeedback<Q> {
     }
 }
 
-/// The kind of saved residuals of quantisers. They mean the same whatever quantiser they are of, and whatever
-/// feeds it, so that one may be loaded into another; what a quantiser itself remembers is saved apart.
+/// The kind of saved residuals of quantisers. Their meaning does not depend on the quantiser or the type of
+/// feedback, so one may be loaded into another. A quantiser's own state is saved separately.
 pub(super) const KIND: [u8; 4] = *b"qfbk";
 
-/// What both feedbacks let others see of their quantiser and their residual, and save.
+/// The accessors and the saved state that both types have in common.
 macro_rules! lend_parts {
     ($feedback:ident, $quantiser:ident) => {
         impl<Q: $quantiser> $feedback<Q> {
@@ -120,7 +121,7 @@ macro_rules! lend_parts {
                 &self.quantiser
             }
 
-            /// The quantiser, to load what it remembers.
+            /// The quantiser, for loading its saved state.
             pub fn quantiser_mut(&mut self) -> &mut Q {
                 &mut self.quantiser
             }
@@ -130,7 +131,7 @@ macro_rules! lend_parts {
                 &self.residual
             }
 
-            /// The residual, to be changed or replaced by a saved one.
+            /// The residual, for changing it or replacing it by a saved one.
             pub fn residual_mut(&mut self) -> &mut [f32] {
                 &mut self.residual
             }
@@ -159,13 +160,13 @@ macro_rules! lend_parts {
 lend_parts!(Feedback, Quantiser);
 lend_parts!(BucketFeedback, Bucketed);
 
-/// Encodes what a selection has taken out of `residual`: `entries` become what the message says, and what
-/// rounding has changed is added back at their places. `decoded` is work space.
+/// Encodes entries that a selection has taken out of `residual`. `entries` become the decoded values, and the
+/// rounding error is added back to the residual at their places. `decoded` is work space.
 ///
 /// # Errors
 /// [`Error::LengthMismatch`] unless `residual` has the dense length, [`Error::NonFinite`] for the first entry
-/// that is not finite, or the first sum; `entries` and `residual` are unchanged then, and `bytes` is not to
-/// be sent.
+/// that is not finite, or the first sum; `entries` and `residual` are unchanged then, and `bytes` must not be
+/// sent.
 pub fn encode_entries<Q: Quantiser + ?Sized>(
     quantiser: &mut Q,
     entries: &mut SparseVec,

@@ -6,8 +6,8 @@ use super::{BLOCK, Bucketed, Format, Quantiser, encode_buckets};
 use crate::Error;
 use crate::dense::{Element, from_f32_saturating, to_f32};
 
-/// Quantises to 2 bytes a value, rounded to nearest. What is too large for the format becomes its largest
-/// number: with error feedback the rest goes out later. Cost: one pass.
+/// Quantises to 2 bytes a value, rounded to nearest. A value too large for the format becomes its largest
+/// number; error feedback sends the rest later. Cost: one pass.
 #[derive(Debug, Clone, Copy)]
 pub struct HalfPrecision {
     brain: bool,

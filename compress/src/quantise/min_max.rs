@@ -1,4 +1,4 @@
-//! 8 bits: 256 points between a bucket's smallest and largest value.
+//! 8 bits: 256 points between the smallest and the largest value of a bucket.
 
 use super::qsgd::whole_blocks;
 use super::{BLOCK, Bucketed, Format, Quantiser, encode_buckets, pack_values, unpack_block};
@@ -6,8 +6,8 @@ use crate::Error;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
 
-/// Quantises to the nearest of 256 points at equal distances: a byte a value, and 8 a bucket. The error is at
-/// most half a distance, and what `f32` rounds. Cost: one pass.
+/// Quantises to the nearest of 256 equidistant points: a byte a value, and 8 a bucket. The error is at most
+/// half a distance plus the rounding of `f32`. Cost: one pass.
 #[derive(Debug, Clone, Copy)]
 pub struct MinMax {
     bucket: u32,
@@ -62,7 +62,7 @@ impl Bucketed for MinMax {
         let (smallest, largest) = codes::extremes(level, values);
         let mut step = largest / 255.0 - smallest / 255.0;
         if !codes::min_max_point(smallest, step, 255).is_finite() {
-            // Rounded up beyond the largest number: a little less will do.
+            // The step was rounded up, and the last point would overflow: use a slightly smaller step.
             step *= 1.0 - f32::EPSILON;
         }
         let (head, packed) = bytes.split_at_mut(8);

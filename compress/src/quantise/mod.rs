@@ -1,4 +1,4 @@
-//! Quantisers: values in 1 to 16 bits, and what rounding loses kept for later.
+//! Quantisers: values in 1 to 16 bits, with error feedback for the rounding.
 //!
 //! | [`Format`] | bits | what a value becomes | source |
 //! | --- | --- | --- | --- |
@@ -10,13 +10,14 @@
 //! | [`Qsgd`](Format::Qsgd) | 2, 4, 8 | one of `s` levels of its bucket's norm, at random without bias | QSGD, Alistarh 2017 |
 //! | [`MinMax`](Format::MinMax) | 8 | the nearest of 256 points between its bucket's extremes | |
 //!
-//! A [`Quantiser`] writes the values of a dense vector, or those of a sparse one, as bytes; [`Encoded`]
-//! checks bytes and reads them, and needs no more than format and count. Numbers are little-endian; codes are
-//! packed in blocks of 512. Error feedback: [`DeferredFeedback`] (1 and 2 bits, one pass), [`BucketFeedback`]
-//! (formats with buckets, one pass), [`Feedback`] (any, three passes), and [`encode_entries`] for what a
-//! selection has taken out of a residual.
+//! A [`Quantiser`] writes the values of a dense or sparse vector as bytes. [`Encoded`] checks bytes and
+//! decodes them; it needs only format and count. Numbers are little-endian; codes are packed in blocks of
+//! 512. Error feedback: [`DeferredFeedback`] (1 and 2 bits, one pass), [`BucketFeedback`] (formats with
+//! buckets, one pass), [`Feedback`] (any, three passes), and [`encode_entries`] for entries that a selection
+//! took out of a residual.
 //!
-//! All is the same bits on every CPU. Rounding at random depends on seed, message number and place alone.
+//! All results have the same bits on every CPU. Random rounding depends only on the seed, the message number
+//! and the place.
 
 mod columns;
 mod deferred;
@@ -47,27 +48,28 @@ use crate::bits::check_finite;
 use crate::simd::{Level, dense, pack};
 use crate::{Error, SparseView};
 
-/// Values that are looked at together, and the unit of packing.
+/// Values that are processed together, and the unit of packing.
 pub(crate) const BLOCK: usize = pack::BLOCK;
 
 /// Writes values as bytes.
 pub trait Quantiser {
-    /// How the bytes are to be read.
+    /// The format of the bytes.
     fn format(&self) -> Format;
 
-    /// Bytes that `count` values take: exactly.
+    /// The exact number of bytes that `count` values take.
     fn encoded_bytes(&self, count: usize) -> usize;
 
-    /// Replaces `bytes` by `values`, encoded. Does not allocate once `bytes` has had this length.
+    /// Replaces `bytes` by the encoded `values`. Does not allocate once `bytes` has had this length.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] for the first NaN or infinity; what `bytes` holds then is not to be sent.
+    /// [`Error::NonFinite`] for the first NaN or infinity; `bytes` must not be sent then.
     fn encode(&mut self, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error>;
 
-    /// As [`encode`](Self::encode), for the values of a sparse vector: indices count where there are columns.
+    /// Like [`encode`](Self::encode), for the values of a sparse vector. The indices matter only for formats
+    /// with columns.
     ///
     /// # Errors
-    /// As there; the index is that of the dense vector.
+    /// The same as for [`encode`](Self::encode); the index in the error is that of the dense vector.
     fn encode_sparse(&mut self, entries: SparseView<'_>, bytes: &mut Vec<u8>) -> Result<(), Error> {
         self.encode(entries.values(), bytes).map_err(|error| dense_index(error, entries))
     }
@@ -91,7 +93,7 @@ impl<Q: Quantiser + ?Sized> Quantiser for Box<Q> {
     }
 }
 
-/// A quantiser whose buckets, consecutive values, know nothing of each other.
+/// A quantiser that encodes buckets of consecutive values independently of each other.
 pub trait Bucketed: Quantiser {
     /// Values in a bucket, a multiple of 512.
     fn bucket(&self) -> usize;
@@ -99,24 +101,24 @@ pub trait Bucketed: Quantiser {
     /// Bytes before the buckets.
     fn head_bytes(&self) -> usize;
 
-    /// Writes what comes before the buckets, and begins a new message.
+    /// Starts a new message and writes its head, which comes before the buckets.
     fn begin(&mut self, head: &mut [u8]);
 
     /// Bytes of a bucket of `count` values.
     fn bucket_bytes(&self, count: usize) -> usize;
 
-    /// Encodes finite values, the first of which is at place `first` of its vector.
+    /// Encodes finite values. The first is at place `first` of its vector.
     fn encode_bucket(&self, first: usize, values: &[f32], bytes: &mut [u8]);
 
     /// Decodes what [`encode_bucket`](Self::encode_bucket) wrote.
     fn decode_bucket(&self, bytes: &[u8], values: &mut [f32]);
 }
 
-/// [`State`](crate::state::State) of a quantiser that draws a key for each message: from where on keys are
-/// drawn.
+/// Implements [`State`](crate::state::State) for a quantiser that draws a key for each message: it saves the
+/// generator of keys.
 macro_rules! state_of_keys {
     ($quantiser:ty, $kind:literal) => {
-        /// From where on keys of messages are drawn.
+        /// Saves the generator of the messages' keys.
         impl crate::state::State for $quantiser {
             fn kind(&self) -> [u8; 4] {
                 *$kind
@@ -138,7 +140,7 @@ macro_rules! state_of_keys {
 }
 use state_of_keys;
 
-/// [`Quantiser::encode`] for all that have buckets.
+/// [`Quantiser::encode`] for quantisers with buckets.
 fn encode_buckets(quantiser: &mut impl Bucketed, values: &[f32], bytes: &mut Vec<u8>) -> Result<(), Error> {
     let first = begin(quantiser, values.len(), bytes);
     let (bucket, mut rest) = (quantiser.bucket(), &mut bytes[first..]);
@@ -151,7 +153,7 @@ fn encode_buckets(quantiser: &mut impl Bucketed, values: &[f32], bytes: &mut Vec
     Ok(())
 }
 
-/// Makes room, writes the head, and says where the buckets begin.
+/// Makes room, writes the head, and returns where the buckets begin.
 fn begin(quantiser: &mut impl Bucketed, count: usize, bytes: &mut Vec<u8>) -> usize {
     bytes.resize(quantiser.encoded_bytes(count), 0);
     let head = quantiser.head_bytes();
@@ -159,7 +161,7 @@ fn begin(quantiser: &mut impl Bucketed, count: usize, bytes: &mut Vec<u8>) -> us
     head
 }
 
-/// The same report for a slice that begins at `first`.
+/// Shifts the index of an error by `first`, where the slice begins.
 fn later(error: Error, first: usize) -> Error {
     match error {
         Error::NonFinite { index, value } => Error::NonFinite { index: first + index, value },
@@ -167,7 +169,7 @@ fn later(error: Error, first: usize) -> Error {
     }
 }
 
-/// The same report with the index of a sparse vector's entry.
+/// Replaces the index of an error by that of the sparse vector's entry.
 fn dense_index(error: Error, entries: SparseView<'_>) -> Error {
     match error {
         Error::NonFinite { index, value } => {
@@ -177,7 +179,7 @@ fn dense_index(error: Error, entries: SparseView<'_>) -> Error {
     }
 }
 
-/// Encodes blocks of values by `codes`, `width` bits each.
+/// Encodes blocks of values by `codes`, with `width` bits each.
 fn pack_values(
     width: usize,
     values: &[f32],

@@ -9,23 +9,23 @@ use crate::generator::Generator;
 use crate::simd::pack::packed_bytes;
 use crate::simd::{Level, codes};
 
-/// What a bucket's values are measured by.
+/// The norm that a bucket's values are divided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Norm {
-    /// The Euclidean norm: the paper's bounds hold.
+    /// The Euclidean norm: the bounds of the paper hold.
     #[default]
     Euclidean,
-    /// The largest magnitude: less variance where levels are few, more values that are not zero.
+    /// The largest magnitude: less variance with few levels, but more non-zero values.
     Largest,
 }
 
-/// Quantises to `norm * sign(v) * level / s` with a level of 0 to `s`, in 2 (`s` = 1), 4 (to 7) or 8 bits (to
-/// 127) and 4 bytes a bucket of values. The paper's Elias code, which pays where most levels are 0, is in
-/// [`elias`](super::elias).
+/// Quantises to `norm * sign(v) * level / s` with a level of 0 to `s`, in 2 bits (`s` = 1), 4 bits (`s` up to
+/// 7) or 8 bits (`s` up to 127), and 4 bytes a bucket. The paper's Elias code, which pays if most levels are
+/// 0, is in [`elias`](super::elias).
 ///
-/// Unbiased, but for roundings of 2^-17 of a level. Of `d` values with norm `N`, the squared error has a mean
-/// of at most `min(d / s^2, sqrt(d) / s) N^2` with the Euclidean norm (the paper's Lemma 3.1), at most `d /
-/// (4 s^2)` times the largest squared with the other. Cost: one pass.
+/// Unbiased, up to roundings of 2^-17 of a level. For `d` values with norm `N`, the mean squared error is at
+/// most `min(d / s^2, sqrt(d) / s) N^2` with the Euclidean norm (the paper's Lemma 3.1). With the other norm
+/// it is at most `d / (4 s^2)` times the largest value squared. Cost: one pass.
 #[derive(Debug, Clone)]
 pub struct Qsgd {
     levels: u8,
@@ -36,8 +36,8 @@ pub struct Qsgd {
 }
 
 impl Qsgd {
-    /// `levels` are cut to 1 to 127, the bucket length is rounded up to a multiple of 512. Ranks should have
-    /// different seeds: their errors then average out.
+    /// `levels` are clamped to 1 to 127, and the bucket length is rounded up to a multiple of 512. Give ranks
+    /// different seeds, so that their errors average out.
     pub fn new(levels: u8, bucket: u32, norm: Norm, seed: u64) -> Self {
         let bucket = whole_blocks(bucket);
         Self { levels: levels.clamp(1, 127), bucket, norm, keys: Generator::new(seed), key: [0; 2] }
@@ -48,7 +48,7 @@ impl Qsgd {
     }
 }
 
-/// The bucket length that is used: a multiple of 512, at least 512.
+/// The bucket length in use: a multiple of 512, at least 512.
 pub(super) fn whole_blocks(bucket: u32) -> u32 {
     let block = BLOCK as u32;
     (bucket.max(1).div_ceil(block)).min(u32::MAX / block) * block
@@ -90,7 +90,7 @@ impl Bucketed for Qsgd {
     fn encode_bucket(&self, first: usize, values: &[f32], bytes: &mut [u8]) {
         let level = Level::best();
         let norm = match self.norm {
-            // The largest f32 is no less than any value, should the norm be too large for it.
+            // If the norm overflows, the largest f32 serves: no value exceeds it.
             Norm::Euclidean => (codes::sum_of_squares(level, values).sqrt() as f32).min(f32::MAX),
             Norm::Largest => largest(values),
         };

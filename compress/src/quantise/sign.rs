@@ -1,8 +1,8 @@
-//! One bit: the sign times one magnitude for all.
+//! One bit: the sign times one magnitude for all values.
 //!
 //! With the mean, `|v|_1 / n`, it is the "sign + norm" of Vogels et al. (2019) and the global average of Aji
-//! and Heafield (2017); with the smallest, what they call "min" and Strom's (2015) threshold, which is for
-//! the values of a selection.
+//! and Heafield (2017). With the smallest magnitude, it is the "min" of the latter and the threshold of Strom
+//! (2015), which is for the values of a selection.
 
 use super::deferred::encode_in_one_pass;
 use super::{Format, OnePass, Quantiser};
@@ -11,7 +11,7 @@ use crate::simd::Level;
 use crate::simd::pack::packed_bytes;
 use crate::simd::step::{Figures, Step, step_one_bit};
 
-/// Which magnitude stands for others.
+/// The magnitude that represents several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Magnitude {
     /// Their mean.
@@ -21,15 +21,15 @@ pub enum Magnitude {
     Min,
 }
 
-/// Quantises to a sign bit and one magnitude: `4 + n / 8` bytes. Zero has a sign, too, and becomes what the
-/// others become.
+/// Quantises to a sign bit and one magnitude: `4 + n / 8` bytes. Zero has a sign, too, and becomes plus or
+/// minus the magnitude.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sign {
     magnitude: Magnitude,
 }
 
 impl Sign {
-    /// With this magnitude.
+    /// Uses this magnitude.
     pub fn new(magnitude: Magnitude) -> Self {
         Self { magnitude }
     }
@@ -72,7 +72,7 @@ impl OnePass for Sign {
     }
 }
 
-/// `value`, or another where it is infinite.
+/// `value`, or `otherwise` if it is infinite.
 pub(super) fn finite_or(value: f32, otherwise: f32) -> f32 {
     if value.is_finite() { value } else { otherwise }
 }

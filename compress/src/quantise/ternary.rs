@@ -10,8 +10,8 @@ use crate::simd::{Level, codes};
 /// Quantises to `s * sign(v)` with probability `|v| / s`, else 0, where `s` is the largest magnitude: `4 + n
 /// / 4` bytes.
 ///
-/// Unbiased, to 2^-24 of `s`; the variance of a value is `|v| (s - |v|)`. Clipping at `c` standard deviations
-/// lowers `s` and biases what it clips. Cost: three passes, one more with clipping.
+/// Unbiased up to 2^-24 of `s`; the variance of a value is `|v| (s - |v|)`. Clipping at `c` standard
+/// deviations lowers `s` and biases the clipped values. Cost: three passes, one more with clipping.
 #[derive(Debug, Clone)]
 pub struct Ternary {
     clip: Option<f32>,
@@ -19,15 +19,14 @@ pub struct Ternary {
 }
 
 impl Ternary {
-    /// Without clipping. Ranks should have different seeds: their errors then average out.
+    /// Without clipping. Give ranks different seeds, so that their errors average out.
     pub fn new(seed: u64) -> Self {
         Self { clip: None, keys: Generator::new(seed) }
     }
 
-    /// Cuts values more than `deviations` standard deviations from zero to that (the paper: 2.5). The
-    /// deviation is that from zero, the root of the mean square: where gradients have the mean 0 it is the
-    /// paper's, and values that hardly differ from each other are not cut to nothing. Not a positive number
-    /// means no clipping.
+    /// Clips values to `deviations` standard deviations (2.5 in the paper). The deviation is that from zero,
+    /// the root of the mean square. For gradients with mean 0 it is the paper's, and nearly equal values are
+    /// not clipped to nothing. No clipping unless `deviations` is positive.
     pub fn clipped(seed: u64, deviations: f32) -> Self {
         Self { clip: (deviations > 0.0 && deviations.is_finite()).then_some(deviations), ..Self::new(seed) }
     }
@@ -47,7 +46,7 @@ impl Quantiser for Ternary {
         let mut scale = largest(values);
         if let Some(deviations) = self.clip {
             let bound = f64::from(deviations) * root_mean_square(values);
-            // Values above the scale are certain to become it: clipping needs no copy.
+            // Values above the scale become the scale with certainty, so clipping needs no copy.
             scale = if bound < f64::from(scale) { bound as f32 } else { scale };
         }
         bytes.resize(self.encoded_bytes(values.len()), 0);

@@ -1,7 +1,8 @@
 //! Two bits: the sign times a small or a large magnitude (Aji and Heafield, 2017, section 5.4).
 //!
-//! A threshold parts small from large. Each message sets that of the next to the middle of its two means,
-//! which is Lloyd's iteration for the best four levels; the first is the mean magnitude of a sample.
+//! A threshold separates small from large magnitudes. Each message sets the next threshold to the middle of
+//! its two means, which is Lloyd's iteration for the best four levels. The first threshold is the mean
+//! magnitude of a sample.
 
 use super::deferred::encode_in_one_pass;
 use super::sign::finite_or;
@@ -12,7 +13,7 @@ use crate::simd::pack::packed_bytes;
 use crate::simd::step::{Figures, Step, step_two_bit};
 use crate::state::{Fault, Reader, State, Writer};
 
-/// Values that the first threshold is made of.
+/// Values in the sample for the first threshold.
 const SAMPLE: usize = 4096;
 
 /// Quantises to two bits and two magnitudes: `8 + n / 4` bytes. Keeps the threshold from message to message.
@@ -23,12 +24,12 @@ pub struct TwoBit {
 }
 
 impl TwoBit {
-    /// With this magnitude for the small and for the large values.
+    /// Uses this magnitude for the small and for the large values.
     pub fn new(magnitude: Magnitude) -> Self {
         Self { magnitude, threshold: None }
     }
 
-    /// The magnitude above which values are large in the next message, once there has been one.
+    /// The magnitude above which values are large in the next message; `None` before the first message.
     pub fn threshold(&self) -> Option<f32> {
         self.threshold
     }
@@ -73,7 +74,8 @@ impl OnePass for TwoBit {
         let levels = match self.magnitude {
             Magnitude::Mean => [small, large],
             Magnitude::Min => {
-                // The smallest of all is one of the large where nothing is small; it stands for none then.
+                // If no value is small, the smallest magnitude is a large one, and `small` stands for no
+                // value.
                 let small = finite_or(figures.smallest[0], 0.0);
                 [small, finite_or(figures.smallest[1], small)]
             }
@@ -91,7 +93,7 @@ impl OnePass for TwoBit {
     }
 }
 
-/// The threshold of the next message.
+/// Saves the threshold of the next message.
 impl State for TwoBit {
     fn kind(&self) -> [u8; 4] {
         *b"2bit"

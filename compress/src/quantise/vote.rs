@@ -1,8 +1,7 @@
 //! The majority vote of sign messages (Bernstein et al., 2018 and 2019).
 //!
-//! Votes are counted in binary, a plane of bits a digit: adding a message is a ripple of carries over whole
-//! words, in the order that the bits are packed in. Signum's momentum is the caller's, before the signs are
-//! taken.
+//! Votes are counted in binary, with one bit plane a digit: adding a message ripples carries over whole
+//! words, in the packed order of the bits. Signum's momentum is up to the caller, before the signs are taken.
 
 use super::{BLOCK, Encoded, Format, unpack_block};
 use crate::Error;
@@ -14,13 +13,13 @@ use crate::simd::pack::packed_bytes;
 pub struct Votes {
     count: usize,
     ranks: u32,
-    /// Digit `d` of all counts.
+    /// Plane `d` has digit `d` of all counts.
     planes: Vec<Vec<u8>>,
     carry: Vec<u8>,
 }
 
 impl Votes {
-    /// For `count` values; no votes yet.
+    /// For `count` values, without votes.
     pub fn new(count: usize) -> Self {
         Self { count, ranks: 0, planes: Vec::new(), carry: vec![0; packed_bytes(count, 1)] }
     }
@@ -36,7 +35,7 @@ impl Votes {
         self.ranks
     }
 
-    /// Counts the signs of a message; its magnitude has no say. Cost: a pass over the bits of each digit that
+    /// Counts the signs of a message and ignores its magnitude. Cost: a pass over the bits of each digit that
     /// can change.
     ///
     /// # Errors

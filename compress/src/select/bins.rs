@@ -1,26 +1,26 @@
-//! Bins, in each of which the largest value sets what is sent.
+//! Selection by bins: the largest value of a bin sets its threshold.
 
 use crate::bits::{check_finite, magnitude};
 use crate::error::{check_addressable, check_length};
 use crate::{Error, SparseVec};
 
-/// Selects in each bin of `bin` places the values that one more gradient like the last would raise to the
-/// bin's largest magnitude: `|r + g| >= max |r|`, where `values` are `r`, the residual with the last gradient
-/// `g` added already (AdaComp, Chen et al., AAAI 2018, algorithm 2: `H = G + dW`, and `G` is sent where `|H|
-/// >= g_max`).
+/// Selects in each bin of `bin` places the values that another gradient like the last would raise to the
+/// bin's largest magnitude: `|r + g| >= max |r|`. `values` are `r`, the residual with the last gradient `g`
+/// already added (AdaComp, Chen et al., AAAI 2018, algorithm 2: `H = G + dW`, and `G` is sent where `|H| >=
+/// g_max`).
 ///
-/// The paper's bins have 50 places for convolutions and 500 for full and recurrent layers. Sent: the entries
-/// as they are, with an index of one or two bytes within the bin and 4 bytes of value; the paper's one
-/// magnitude for all is a quantiser's matter here. Zeros are never sent; a bin with a value that is not zero
-/// may send none, when its gradient points the other way. At most all entries: there is no bound. The last
-/// bin may be shorter. Cost: two reads of `values` and of `gradient`.
+/// The paper's bins have 50 places for convolutions and 500 for fully connected and recurrent layers. Sent:
+/// the entries as they are, with an index of one or two bytes within the bin and 4 bytes of value. The paper
+/// sends one magnitude for all; here a quantiser can do that. Zeros are never sent. A bin with non-zero
+/// values may send none if its gradient points in the other direction. There is no bound below all entries.
+/// The last bin may be shorter. Cost: two reads of `values` and of `gradient`.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`] when `gradient` is not as long as `values`, [`Error::NonFinite`] for the first
-/// of `values`, else of `gradient`, that is not finite, [`Error::TooLong`]. `out` is empty then.
+/// [`Error::LengthMismatch`] if `gradient` is not as long as `values`, [`Error::NonFinite`] for the first of
+/// `values`, otherwise of `gradient`, that is not finite, [`Error::TooLong`]. `out` is empty then.
 ///
 /// # Panics
-/// When `bin` is 0.
+/// If `bin` is 0.
 pub fn bin_maxima(values: &[f32], gradient: &[f32], bin: usize, out: &mut SparseVec) -> Result<(), Error> {
     assert!(bin > 0, "a bin has places");
     out.reset(values.len());
@@ -32,7 +32,7 @@ pub fn bin_maxima(values: &[f32], gradient: &[f32], bin: usize, out: &mut Sparse
     for (values, gradient) in values.chunks(bin).zip(gradient.chunks(bin)) {
         let most = values.iter().fold(0, |most, &value| magnitude(value).max(most));
         for ((index, &value), &g) in (first..).zip(values).zip(gradient) {
-            // A sum that overflows is compared, and nothing else.
+            // A sum that overflows is only compared.
             if magnitude(value + g) >= most && value != 0.0 {
                 out.push(index as u32, value);
             }

@@ -1,14 +1,14 @@
-//! Fixed blocks, of which only those travel that are not all zero.
+//! Selection of fixed blocks that are not entirely zero.
 
 use crate::Error;
 use crate::bits::check_finite;
 use crate::error::{check_addressable, check_length};
 
-/// Places of a block as OmniReduce has them.
+/// Places of a block, as in OmniReduce.
 pub const BLOCK_PLACES: usize = 256;
 
-/// A vector of dense length [`dim`](Self::dim) in blocks of [`BLOCK_PLACES`], the last of which may be
-/// shorter. Blocks that are not there are zero.
+/// A vector of dense length [`dim`](Self::dim) in blocks of [`BLOCK_PLACES`]; the last block may be shorter.
+/// Absent blocks are zero.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Blocks {
     dim: usize,
@@ -17,7 +17,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// No block of a vector of no elements.
+    /// An empty vector without blocks.
     pub fn new() -> Self {
         Self::default()
     }
@@ -27,17 +27,17 @@ impl Blocks {
         self.dim
     }
 
-    /// Which blocks are there, rising: block `b` begins at index `b * BLOCK_PLACES`.
+    /// The numbers of the present blocks, rising: block `b` begins at index `b * BLOCK_PLACES`.
     pub fn places(&self) -> &[u32] {
         &self.places
     }
 
-    /// The values of all blocks that are there, one block after the other.
+    /// The values of all present blocks, in order.
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Index and value of every place of the blocks that are there.
+    /// Index and value of every place of the present blocks.
     pub fn iter(&self) -> impl Iterator<Item = (usize, f32)> {
         let blocks = self.places.iter().zip(self.values.chunks(BLOCK_PLACES));
         blocks.flat_map(|(&place, block)| (place as usize * BLOCK_PLACES..).zip(block.iter().copied()))
@@ -57,12 +57,12 @@ impl Blocks {
     }
 }
 
-/// Copies the blocks of `values` that are not all zero (OmniReduce, Fei et al., SIGCOMM 2021): nothing is
-/// lost, whatever the vector.
+/// Copies the blocks of `values` that are not entirely zero (OmniReduce, Fei et al., SIGCOMM 2021). Nothing
+/// is lost.
 ///
-/// Sent: for each block 4 bytes of place and `4 * BLOCK_PLACES` of values, zeros among them. Good for
-/// gradients whose zeros lie together, as those of embeddings do. Cost: one read of `values`, two of blocks
-/// that are there.
+/// Sent for each block: 4 bytes of place and `4 * BLOCK_PLACES` of values, which may include zeros. Suits
+/// gradients whose zeros are adjacent, such as those of embeddings. Cost: one read of `values`, two of
+/// present blocks.
 ///
 /// # Errors
 /// [`Error::NonFinite`] for the first value that is not finite, [`Error::TooLong`]. `out` has no block then.

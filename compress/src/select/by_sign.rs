@@ -1,14 +1,14 @@
-//! Positive and negative values, selected apart.
+//! Separate selection of positive and negative values.
 
 use super::{TopKScratch, top_k};
 use crate::bits::check_finite;
 use crate::merge::add;
 use crate::{Error, SparseVec};
 
-/// Work space of [`top_k_by_sign`], to be reused. Takes `4 * n` bytes.
+/// Work space of [`top_k_by_sign`], for reuse. Takes `4 * n` bytes.
 #[derive(Debug, Clone, Default)]
 pub struct BySignScratch {
-    /// The positive values, then the negative ones, and zeros elsewhere.
+    /// The positive values, then the negative ones; zeros elsewhere.
     one_sign: Vec<f32>,
     positives: SparseVec,
     negatives: SparseVec,
@@ -22,17 +22,17 @@ impl BySignScratch {
     }
 }
 
-/// Selects the largest `positives` of the positive and the largest `negatives` of the negative values, and
-/// sends for each the mean of those selected of its sign (Dryden et al., MLHPC 2016): what stays of a value
-/// is its distance to that mean.
+/// Selects the largest `positives` of the positive values and the largest `negatives` of the negative values.
+/// Each is sent as the mean of the selected values of its sign (Dryden et al., MLHPC 2016); its distance to
+/// that mean stays.
 ///
-/// The paper keeps one share of the positive and the same share of the negative values; here the caller gives
-/// both counts. Sent: two means, and an index and a sign for each entry: `8 + 4 * entries` bytes. `out` has
-/// the means as values. Ties go to the smaller index. A mean is summed in `f64` by rising index. Cost: six
-/// passes over `values` or as much.
+/// The paper keeps the same share of both signs; here the caller gives both counts. Sent: two means, and an
+/// index and a sign for each entry: `8 + 4 * entries` bytes. `out` has the means as values. Ties go to the
+/// smaller index. A mean is summed in `f64` by rising index. Cost: the equivalent of six passes over
+/// `values`.
 ///
 /// # Errors
-/// As [`top_k`]; `out` is empty then.
+/// The same as for [`top_k`]; `out` is empty then.
 pub fn top_k_by_sign(
     values: &[f32],
     positives: usize,

@@ -5,36 +5,35 @@ use super::part::Part;
 use crate::bits::INFINITE;
 use crate::simd::{BLOCK, Dropped, Level, Mesh, SIEVED, largest_of_bits, sieve};
 
-/// Values that were not finite, and so have no place in a selection.
+/// Values that were not finite and therefore not selected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct LeftOut {
-    /// How many there were.
+    /// Their number.
     pub count: usize,
-    /// The tensor of the first of them, as its place in the list of tensors; 0 where there was but one
-    /// tensor.
+    /// The tensor of the first of them, as its position in the list of tensors; 0 for a single tensor.
     pub tensor: usize,
     /// Its index in the tensor.
     pub index: usize,
-    /// What was found there, or what the sum would have become.
+    /// The value found there, or the value that the sum would have.
     pub value: f32,
 }
 
-/// Candidates of one thread, in a buffer that is closed up when it is full.
+/// Candidates of one thread, in a buffer that is compacted when it is full.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Candidates {
-    /// Bits of the values; the first `len` count, the rest is room.
+    /// Bits of the values. The first `len` are valid.
     bits: Vec<u32>,
     indices: Vec<u32>,
     len: usize,
     segments: Vec<Segment>,
     pub(super) left_out: Option<LeftOut>,
-    /// Where a sum was not finite although the gradient was.
+    /// Places where a sum was not finite although the gradient was.
     pub(super) overflowed: Vec<(usize, u32)>,
     cut: CutScratch,
 }
 
-/// Candidates of one tensor: those from the end of the segment before to this end.
+/// Candidates of one tensor: those from the previous segment's end to this end.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     tensor: usize,
@@ -42,7 +41,7 @@ struct Segment {
 }
 
 impl Candidates {
-    /// Forgets everything, and makes room for `room` candidates and a block more.
+    /// Forgets everything, and makes room for `room` candidates plus a block.
     pub(super) fn reset(&mut self, room: usize) {
         self.clear();
         self.left_out = None;
@@ -65,7 +64,7 @@ impl Candidates {
         self.segments.clear();
     }
 
-    /// Returns all candidates to where they came from.
+    /// Returns all candidates to their parts.
     pub(super) fn put_back(&mut self, parts: &mut [Part<'_>]) {
         for (tensor, indices, bits) in self.segments() {
             parts[tensor].put_back(indices, bits);
@@ -73,7 +72,7 @@ impl Candidates {
         self.clear();
     }
 
-    /// The bits of the candidates, sign included.
+    /// The bits of the candidates, including the sign.
     pub(super) fn bits(&self) -> &[u32] {
         &self.bits[..self.len]
     }
@@ -87,7 +86,7 @@ impl Candidates {
     }
 
     /// Passes over all `parts` once and collects what reaches `bound` and may belong to the first `k` of all.
-    /// Keeps to `room` by dropping what `k` others come before.
+    /// When the room is full, drops candidates that come after the first `k`.
     pub(super) fn collect(&mut self, level: Level, parts: &mut [Part<'_>], low: u32, k: usize, room: usize) {
         let (mut bound, room) = (low, room + BLOCK);
         for i in 0..parts.len() {
@@ -107,8 +106,8 @@ impl Candidates {
         self.strip(level, parts);
     }
 
-    /// Reduces the candidates to the first `k`, and returns the bound that later ones must reach to come
-    /// before any of them: an equal magnitude does not do.
+    /// Reduces the candidates to the first `k`. Returns the bound that later candidates must reach to come
+    /// before any of them; an equal magnitude is not enough.
     fn shrink(&mut self, level: Level, parts: &mut [Part<'_>], low: u32, k: usize) -> u32 {
         self.strip(level, parts);
         if self.len <= k {
@@ -120,8 +119,8 @@ impl Candidates {
         mesh.threshold + 1
     }
 
-    /// Keeps what belongs to the selection, and returns the rest to where it came from. Counts the ties used
-    /// down.
+    /// Keeps the candidates that belong to the selection, and returns the others to their parts. Counts down
+    /// the ties it uses.
     pub(super) fn keep(&mut self, level: Level, mesh: &mut Mesh, parts: &mut [Part<'_>]) {
         if *mesh == ALL {
             return;
@@ -141,7 +140,7 @@ impl Candidates {
         self.len = kept;
     }
 
-    /// Takes out what is not finite, and takes note of it.
+    /// Removes and records the values that are not finite.
     fn strip(&mut self, level: Level, parts: &[Part<'_>]) {
         if largest_of_bits(level, &self.bits[..self.len]) < INFINITE {
             return;

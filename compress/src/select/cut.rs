@@ -1,4 +1,4 @@
-//! Where the first `k` of some candidates end.
+//! Finds where the first `k` of some candidates end.
 
 use crate::simd::{Level, Mesh, append_band, largest_of_bits};
 
@@ -14,11 +14,11 @@ pub(crate) const ALL: Mesh = Mesh { threshold: 0, ties: 0 };
 
 const BINS: u32 = 2048;
 
-/// What keeps `k` of the candidates in `lists`: the bits of finite values whose magnitudes are at least
-/// `low`. [`ALL`] when there are fewer.
+/// The cut that keeps `k` of the candidates in `lists`, which are the bits of finite values with magnitudes
+/// of at least `low`. [`ALL`] if there are fewer candidates.
 ///
-/// Counts candidates in even bins over the magnitudes that there are, and looks closer only at the bin that
-/// holds the `k`-th. Cost: O(candidates) expected, about 1 ns each.
+/// Counts candidates in even bins over the range of magnitudes, then refines only the bin that holds the
+/// `k`-th. Cost: O(candidates) expected, about 1 ns each.
 pub(crate) fn find_cut<'a>(
     level: Level,
     lists: impl Iterator<Item = &'a [u32]> + Clone,
@@ -50,8 +50,8 @@ pub(crate) fn find_cut<'a>(
     Mesh { threshold, ties }
 }
 
-/// The bin that holds the `k`-th candidate counted from the top, and which of that bin's it is. There are at
-/// least `k`.
+/// The bin that holds the `k`-th candidate from the top, and the candidate's rank in that bin. There must be
+/// at least `k`.
 fn bin_of(counts: &[u32], k: usize) -> (usize, usize) {
     let mut wanted = k;
     for (place, &count) in counts.iter().enumerate().rev() {

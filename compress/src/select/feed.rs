@@ -1,4 +1,4 @@
-//! Gradient dropping: selection from a residual while a gradient is added to it.
+//! Gradient dropping: selection from a residual in the pass that adds a gradient to it.
 
 use super::candidates::LeftOut;
 use super::guess::Hint;
@@ -11,13 +11,13 @@ use crate::{Error, SparseVec};
 /// `r += g`; moves the `k` entries of `r` that come first in the total order (see [`top_k`](super::top_k)) to
 /// `out`, by rising index, and leaves zeros in their place (Aji and Heafield, EMNLP 2017).
 ///
-/// `hint` is what the last call for this residual left there, and is overwritten. Where a sum is not finite,
-/// `r` keeps what it had and nothing is selected: the answer says how many there were. With a finite residual
-/// all that is in `r` and `out` afterwards is finite. Cost: one read of `g`, one read and write of `r`, and a
-/// small share more.
+/// `hint` comes from the last call for this residual, and is updated. If a sum is not finite, `r` keeps its
+/// old value there and the sum is not selected; the return value counts such sums. If the residual was
+/// finite, everything in `r` and `out` is finite afterwards. Cost: one read of `g`, one read and write of
+/// `r`, and a small share more.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`] when `g` is not as long as `r`, [`Error::TooLong`] for more than 2^32 elements.
+/// [`Error::LengthMismatch`] if `g` is not as long as `r`, [`Error::TooLong`] for more than 2^32 elements.
 /// `r` is unchanged and `out` empty then.
 ///
 /// ```
@@ -45,12 +45,12 @@ pub fn feed_top_k(
     feed(&mut [Part::residual(0, r, gradient)], k, hint, std::slice::from_mut(out), scratch)
 }
 
-/// As [`feed_top_k`] with one threshold for a list of tensors: the `k` entries that come first of all, equal
-/// magnitudes by tensor, then by index. `outs` has one vector for each tensor.
+/// Like [`feed_top_k`], with one threshold for a list of tensors: moves the `k` entries that come first of
+/// all; equal magnitudes are ordered by tensor, then by index. `outs` has one vector for each tensor.
 ///
 /// # Errors
-/// As [`feed_top_k`], and [`Error::LengthMismatch`] when the lists are not of one length. Nothing has changed
-/// then, but `outs` are empty.
+/// The same as for [`feed_top_k`], and [`Error::LengthMismatch`] if the lists differ in length. Nothing has
+/// changed then, except that `outs` are empty.
 pub fn feed_top_k_of_all<'a>(
     residuals: impl ExactSizeIterator<Item = &'a mut [f32]>,
     gradients: &[Gradient<'a>],

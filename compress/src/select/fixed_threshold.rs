@@ -1,13 +1,13 @@
-//! A threshold that is given.
+//! Selection by a given threshold.
 
 use super::passing::collect_passing;
 use crate::{Error, SparseVec};
 
-/// Selects what reaches `tau` in magnitude, and sends `tau` with the value's sign for it (Strom, Interspeech
-/// 2015): what stays of such a value is its distance to that, and goes out in later steps.
+/// Selects the values whose magnitude reaches `tau`, and sends each as `tau` with the value's sign (Strom,
+/// Interspeech 2015). The distance of the value to that stays and is sent in later steps.
 ///
-/// Sent: an index and a sign for each, 31 and 1 bit in the paper's format: 4 bytes. `out` has the signed
-/// `tau` as value. As many entries as reach `tau`, none or all: there is no bound. Cost: one read of
+/// Sent for each: an index and a sign, 31 and 1 bit in the paper's format: 4 bytes. `out` has the signed
+/// `tau` as value. The number of entries is not bounded: none to all may reach `tau`. Cost: one read of
 /// `values`.
 ///
 /// # Errors

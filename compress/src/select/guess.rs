@@ -1,43 +1,43 @@
-//! Guesses of a bound that the `k`-th magnitude reaches.
+//! Guesses a bound that the `k`-th magnitude reaches.
 
 use super::part::Part;
 use crate::bits::magnitude;
 
-/// What a selection tells the next one of the same tensors: where it ended. It changes how long that one
-/// takes, never what it selects.
+/// What a selection passes to the next one of the same tensors: where it ended. It affects only the time,
+/// never the result.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Hint {
-    /// The smallest magnitude selected; 0 when nothing is known.
+    /// The smallest magnitude selected; 0 if unknown.
     threshold: f32,
-    /// What the next one is expected to be.
+    /// The expected threshold of the next selection.
     expected: f32,
-    /// How far under that it may lie, as a share of it.
+    /// How far below the expected threshold the next may be, as a share of it.
     margin: f32,
-    /// What it holds for.
+    /// The number of elements that the hint is for.
     elements: usize,
     k: usize,
 }
 
-/// How far under the expected threshold the next one is looked for, as a share of it: as long as nothing is
-/// known of how it moves.
+/// The initial margin below the expected threshold, as a share of it, used until the movement of the
+/// threshold is known.
 const FIRST: f32 = 0.05;
-/// The same at least. A wide margin costs candidates, one that is too narrow another pass.
+/// The smallest margin. A wide margin costs candidates; one that is too narrow costs another pass.
 const LEAST: f32 = 0.01;
-/// The same at most.
+/// The largest margin.
 const MOST: f32 = 0.2;
 
-/// Margin times `k` from which a sample costs less than the candidates that the margin lets through: a share
-/// of `k` several times the margin.
+/// From this product of margin and `k` on, a sample costs less than the candidates that the margin lets
+/// through, which are a share of `k` several times the margin.
 const WORTH_A_SAMPLE: f32 = 10_000.0;
 
 impl Hint {
-    /// Knows nothing.
+    /// A hint without knowledge.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes note of the bits of the smallest magnitude selected, if `k` were. The threshold is expected to
-    /// move on as it has moved: while a residual fills up it rises from step to step.
+    /// Records the bits of the smallest magnitude selected, if `k` values were selected. Expects the
+    /// threshold to move as it moved before: it rises from step to step while a residual fills up.
     pub(super) fn set(&mut self, threshold: Option<u32>, elements: usize, k: usize) {
         let threshold = f32::from_bits(threshold.unwrap_or(0));
         let error = (threshold - self.expected).abs() / threshold;
@@ -45,7 +45,7 @@ impl Hint {
         let next = threshold + rise;
         let follows = self.is_for(elements, k) && error.is_finite() && next.is_finite();
         let (expected, margin) = if follows {
-            // Wide at once after a surprise, narrow again slowly.
+            // Widens at once after a surprise, and narrows slowly.
             (next, (4.0 * error).max(0.75 * self.margin).clamp(LEAST, MOST))
         } else {
             (threshold, FIRST)
@@ -53,13 +53,13 @@ impl Hint {
         *self = Self { threshold, expected, margin, elements, k };
     }
 
-    /// A bound for the next selection, if it is a like one, and no sample would give a better one.
+    /// A bound for the next selection, if that is similar and a sample would not give a better bound.
     pub(super) fn bound(&self, elements: usize, k: usize) -> Option<u32> {
         let knows = self.is_for(elements, k) && self.margin * k as f32 <= WORTH_A_SAMPLE;
         knows.then(|| magnitude(self.expected * (1.0 - self.margin)).max(1))
     }
 
-    /// The smallest magnitude selected; 0 when fewer than `k` were.
+    /// The smallest magnitude selected; 0 if fewer than `k` were selected.
     pub(crate) fn threshold(&self) -> f32 {
         self.threshold
     }
@@ -69,17 +69,17 @@ impl Hint {
     }
 }
 
-/// Up to here every value that is not zero is a candidate.
+/// Up to this many values, every value that is not zero is a candidate.
 const SMALL: usize = 4096;
 
-/// Values drawn at most: few enough to cost little beside the pass, for each is a cache line of its own.
+/// The largest sample. Each value is a cache line of its own, so it must be few compared to the pass.
 const DRAWN: usize = 32_768;
 
-/// Values of the sample that are asked for before the first of them is read.
+/// How many sample values are prefetched ahead.
 const AHEAD: usize = 64;
 
-/// A bound that `k` of the `total` values in `parts` and four deviations more reach, by a sample of single
-/// values.
+/// A bound, from a sample of single values, that `k` of the `total` values in `parts` reach, with a margin of
+/// four deviations.
 pub(super) fn sampled_bound(parts: &[Part<'_>], total: usize, k: usize, sample: &mut Vec<u32>) -> u32 {
     if total <= SMALL || k == 0 {
         return 1;
@@ -95,8 +95,8 @@ pub(super) fn sampled_bound(parts: &[Part<'_>], total: usize, k: usize, sample: 
     (*sample.select_nth_unstable(place).1).max(1)
 }
 
-/// Draws the magnitudes of so many values, one from each of even strata, at a place that is jittered so that
-/// periodic data do not line up with the strata.
+/// Draws the magnitudes of `drawn` values, one from each of even strata. The place in the stratum is jittered
+/// so that periodic data do not align with the strata.
 fn draw(parts: &[Part<'_>], total: usize, drawn: usize, sample: &mut Vec<u32>) {
     sample.clear();
     let stratum = total / drawn;

@@ -1,24 +1,23 @@
-//! The `k` entries of largest magnitude.
+//! Selection of the `k` entries of largest magnitude.
 //!
-//! The total order: larger `|v|` first, equal magnitudes by smaller index (by tensor and index where several
-//! tensors are selected from together). Zeros are never selected. How it is done, for `n` values:
+//! The total order: larger `|v|` first, equal magnitudes by smaller index (by tensor and index for a list of
+//! tensors). Zeros are never selected. The algorithm, for `n` values:
 //!
-//! 1. guess a lower bound of the `k`-th magnitude: a little under where the last step's selection ended, or
-//!    from a sample of single values, a few deviations to the safe side;
-//! 2. one pass collects the values at or above the bound: *candidates*, somewhat more than `k`. In the same
-//!    pass a gradient is added to a residual, and the candidates leave zeros there. When the room for
+//! 1. guess a lower bound of the `k`-th magnitude: slightly below the end of the last step's selection, or
+//!    from a sample of single values, a few deviations on the safe side;
+//! 2. one pass collects the values at or above the bound: the *candidates*, somewhat more than `k`. The same
+//!    pass adds the gradient to the residual and leaves zeros for the candidates. When the room for
 //!    candidates is full, all but their first `k` go back, and the bound rises above the magnitude of the
 //!    last of these;
-//! 3. at least `k` candidates prove the bound, and the exact cut is found among them. With fewer, a lower
-//!    bound is tried.
+//! 3. at least `k` candidates prove the bound, and the exact cut is searched among them. With fewer
+//!    candidates, a lower bound is tried.
 //!
-//! Guesses, threads and instruction sets change how long it takes, never what is selected.
+//! Guesses, threads and instruction sets affect the time, never the selection.
 //!
-//! Other rules of what is sent, to be compared with it: [`sampled_top_k`], [`resampled_top_k`],
-//! [`fixed_threshold`], [`top_k_by_sign`], [`random_k`], [`random_block`], [`bin_maxima`] and
-//! [`non_zero_blocks`]. Each turns a dense vector, such as a residual to which the gradient has been added,
-//! into what is sent of it; what was sent, subtracted from the residual, leaves what stays, so that both
-//! together are what came in.
+//! Other selection rules, for comparison: [`sampled_top_k`], [`resampled_top_k`], [`fixed_threshold`],
+//! [`top_k_by_sign`], [`random_k`], [`random_block`], [`bin_maxima`] and [`non_zero_blocks`]. Each takes a
+//! dense vector, such as a residual with the gradient added, and returns what is sent of it. The caller
+//! subtracts what was sent from the residual, so that both together equal the input.
 
 mod bins;
 mod blocks;

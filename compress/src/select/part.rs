@@ -1,4 +1,4 @@
-//! What a selection passes over: tensors, or stretches of them.
+//! The input of a selection: tensors, or stretches of them.
 
 use crate::Error;
 use crate::feedback::Gradient;
@@ -7,7 +7,7 @@ use crate::simd::{Level, Pass, add_and_take, copy_out, prefetch_at};
 /// A stretch of a tensor.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
-    /// The tensor's place in the list of tensors.
+    /// The tensor's position in the list of tensors.
     pub(super) tensor: usize,
     /// Index of the first element in the tensor.
     first: usize,
@@ -16,20 +16,19 @@ pub(super) struct Part<'a> {
 
 #[derive(Debug)]
 enum Values<'a> {
-    /// Not to be changed.
+    /// Values that are not changed.
     Fixed(&'a [f32]),
-    /// What is selected is taken out. The gradient is there until it has been added, by the first pass.
+    /// Selected values are taken out. The gradient is present until the first pass has added it.
     Residual { r: &'a mut [f32], gradient: Option<Gradient<'a>> },
 }
 
 impl<'a> Part<'a> {
-    /// A whole tensor of which copies are selected.
+    /// A whole tensor from which copies are selected.
     pub(super) fn fixed(tensor: usize, values: &'a [f32]) -> Self {
         Self { tensor, first: 0, values: Values::Fixed(values) }
     }
 
-    /// A whole residual, to which as many elements of `gradient` are added before the selected ones are taken
-    /// out.
+    /// A whole residual. As many elements of `gradient` are added before the selected ones are taken out.
     pub(super) fn residual(tensor: usize, r: &'a mut [f32], gradient: Gradient<'a>) -> Self {
         Self { tensor, first: 0, values: Values::Residual { r, gradient: Some(gradient) } }
     }
@@ -41,7 +40,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The same, borrowed.
+    /// The same part, borrowed.
     pub(super) fn stretch(&mut self) -> Part<'_> {
         let values = match &mut self.values {
             Values::Fixed(values) => Values::Fixed(values),
@@ -50,7 +49,7 @@ impl<'a> Part<'a> {
         Part { tensor: self.tensor, first: self.first, values }
     }
 
-    /// The elements before `middle` and those from there on.
+    /// Splits into the elements before `middle` and the others.
     pub(super) fn split_at(self, middle: usize) -> (Self, Self) {
         let (tensor, first) = (self.tensor, self.first);
         let (before, after) = match self.values {
@@ -68,7 +67,7 @@ impl<'a> Part<'a> {
         (Self { tensor, first, values: before }, Self { tensor, first: first + middle, values: after })
     }
 
-    /// Passes over the elements from `from` on, as [`add_and_take`] does, until the end or until less than a
+    /// Passes over the elements from `from` on, like [`add_and_take`], until the end or until less than a
     /// block of room is left. Indices count from the beginning of the tensor.
     pub(super) fn collect(
         &mut self,
@@ -100,14 +99,14 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Says that the first pass has added the gradient.
+    /// Records that the first pass has added the gradient.
     pub(super) fn set_added(&mut self) {
         if let Values::Residual { gradient, .. } = &mut self.values {
             *gradient = None;
         }
     }
 
-    /// What the element is, or will be once the gradient has been added.
+    /// The element's value, with the gradient added.
     pub(super) fn value(&self, position: usize) -> f32 {
         match &self.values {
             Values::Fixed(values) => values[position],
@@ -117,7 +116,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Asks for the memory of what [`value`](Self::value) reads.
+    /// Prefetches what [`value`](Self::value) reads.
     pub(super) fn prefetch(&self, position: usize) {
         match &self.values {
             Values::Fixed(values) => prefetch_at(values, position),
@@ -128,8 +127,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Whether the gradient's element at an index of the tensor is finite; so it is where there is no
-    /// gradient.
+    /// Whether the gradient's element at an index of the tensor is finite; true without a gradient.
     pub(super) fn gradient_is_finite(&self, index: u32) -> bool {
         match &self.values {
             Values::Residual { gradient: Some(gradient), .. } => {
@@ -148,12 +146,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Whether what is not finite must be left out, since the tensor is to stay finite.
+    /// Whether the tensor must stay finite, so that values that are not finite are left out.
     pub(super) fn is_residual(&self) -> bool {
         matches!(self.values, Values::Residual { .. })
     }
 
-    /// Fails when the gradient has another length than the residual, or 32-bit indices do not reach all
+    /// Fails if the gradient's length differs from the residual's, or if 32-bit indices can't address all
     /// elements.
     pub(super) fn check(&self) -> Result<(), Error> {
         crate::error::check_addressable(self.len())?;
@@ -166,10 +164,10 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Gradient elements converted at a time; they stay in the nearest cache.
+/// Gradient elements converted at a time; they stay in the first-level cache.
 const CONVERTED: usize = 1024;
 
-/// As [`add_and_take`] for a gradient of another type.
+/// Like [`add_and_take`], for a gradient of another type.
 fn add_converted(
     level: Level,
     r: &mut [f32],

@@ -1,4 +1,4 @@
-//! One pass for what passes a threshold, up to a limit.
+//! One pass that collects what passes a threshold, up to a limit.
 
 use crate::bits::INFINITE;
 use crate::error::check_addressable;
@@ -9,21 +9,20 @@ use crate::{Error, SparseVec};
 /// Candidates that are copied at a time.
 const AT_A_TIME: usize = 1024;
 
-/// How a pass has ended.
+/// The outcome of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Passing {
-    /// At the end of the values: all that pass are there.
+    /// All values were read, and all that pass are in `out`.
     All,
-    /// Before that, for more than `limit` pass. What is there is no selection.
+    /// More than `limit` values pass. `out` is not a selection.
     TooMany,
 }
 
-/// Appends the values whose magnitude, as bits, is at least `bound` (1 or more) to `out`, which is
-/// overwritten.
+/// Replaces `out` by the values whose magnitude, as bits, is at least `bound` (1 or more).
 ///
 /// # Errors
-/// [`Error::NonFinite`] for the first such value before the pass has ended, [`Error::TooLong`]. `out` is
-/// empty then.
+/// [`Error::NonFinite`] for the first such value that the pass reaches, [`Error::TooLong`]. `out` is empty
+/// then.
 pub(super) fn collect_passing(
     values: &[f32],
     bound: u32,
@@ -53,8 +52,8 @@ pub(super) fn collect_passing(
     Ok(Passing::All)
 }
 
-/// The magnitude, as bits, that about `k` of `values` reach: from a sample of a thousandth, of 1,024 at
-/// least. `drawn` is work space.
+/// The magnitude, as bits, that about `k` of `values` reach, from a sample of a thousandth of the values, at
+/// least 1,024. `drawn` is work space.
 pub(super) fn sampled_threshold(
     values: &[f32],
     k: usize,

@@ -1,21 +1,21 @@
-//! Places drawn from a generator that all ranks share: their indices need not be sent.
+//! Random places from a generator that all ranks share, so that indices need not be sent.
 
 use crate::bits::check_finite;
 use crate::error::check_addressable;
 use crate::generator::Generator;
 use crate::{Error, SparseVec};
 
-/// Selects `k` random places, each set of `k` equally likely (random K of Vogels et al., NeurIPS 2019,
+/// Selects `k` random places; each set of `k` is equally likely (random K of Vogels et al., NeurIPS 2019,
 /// appendix).
 ///
 /// Ranks whose generators are in the same state select the same places, so only the values travel: `4 * k`
-/// bytes, which an all-reduce can sum. Zeros are sent as well. Nothing is scaled: error feedback is what
-/// makes up for what is not drawn. Cost: one read of `values`, and `k` draws or a few more, but for `k` above
-/// `n / 2` those of `n - k`.
+/// bytes, which an all-reduce can sum. Zeros are sent as well. Nothing is scaled: error feedback compensates
+/// for the places not drawn. Cost: one read of `values`, and slightly more than `k` draws, or `n - k` draws
+/// for `k` above `n / 2`.
 ///
 /// # Errors
-/// [`Error::NonFinite`] for the first value that is not finite, anywhere; [`Error::TooLong`]. `out` is empty
-/// and `generator` as it was then. `drawn` is work space, to be reused.
+/// [`Error::NonFinite`] for the first value that is not finite, selected or not; [`Error::TooLong`]. `out` is
+/// empty and `generator` unchanged then. `drawn` is work space, for reuse.
 pub fn random_k(
     values: &[f32],
     k: usize,
@@ -44,12 +44,12 @@ pub fn random_k(
     Ok(())
 }
 
-/// Selects `k` places in a row from a random one on, at the end from the beginning again: each place is
-/// equally likely (random block of Vogels et al., NeurIPS 2019, appendix). Values alone travel, as with
-/// [`random_k`]. Cost: one read of `values`, one draw.
+/// Selects `k` consecutive places from a random one on, wrapping around at the end: each start is equally
+/// likely (random block of Vogels et al., NeurIPS 2019, appendix). Only values travel, as with [`random_k`].
+/// Cost: one read of `values`, one draw.
 ///
 /// # Errors
-/// As [`random_k`].
+/// The same as for [`random_k`].
 pub fn random_block(
     values: &[f32],
     k: usize,
@@ -70,7 +70,7 @@ pub fn random_block(
     Ok(())
 }
 
-/// Draws `count` different indices below `n`, and sorts them; `count` is at most half of `n`. By symmetry,
+/// Draws `count` different indices below `n` and sorts them; `count` is at most half of `n`. By symmetry,
 /// each set is equally likely.
 fn draw(n: usize, count: usize, generator: &mut Generator, drawn: &mut Vec<u32>) {
     drawn.clear();

@@ -5,7 +5,7 @@ use super::{TopKScratch, top_k};
 use crate::generator::Generator;
 use crate::{Error, SparseVec};
 
-/// Work space of selections by a sampled threshold, to be reused.
+/// Work space of selections by a sampled threshold, for reuse.
 #[derive(Debug, Clone, Default)]
 pub struct SampledScratch {
     drawn: Vec<u32>,
@@ -19,18 +19,18 @@ impl SampledScratch {
     }
 }
 
-/// Selects what reaches a threshold that about `k` values reach, by a sample of a thousandth of them (Aji and
-/// Heafield, EMNLP 2017), within bounds that the paper does not have: never more than `limit` entries, and
-/// never none when a value differs from zero and `k` and `limit` are not 0.
+/// Selects what reaches a threshold that, by a sample of a thousandth of the values, about `k` values reach
+/// (Aji and Heafield, EMNLP 2017). Unlike in the paper the result is bounded: at most `limit` entries, and at
+/// least one if a value is not zero and `k` and `limit` are not 0.
 ///
-/// Sent: the entries as they are, 8 bytes each. Where more than `limit` reach the threshold, as when all are
-/// equal, the first `limit` in the total order of [`top_k`] are selected; where none does, the first one.
-/// Cost: one read of `values`, and that of [`top_k`] in these two cases. What is selected depends on the
-/// state of `generator`, which moves on by as many draws as the sample has values: a thousandth, at least
-/// 1,024, at most all.
+/// Sent: the entries as they are, 8 bytes each. If more than `limit` reach the threshold, as for equal
+/// values, the first `limit` in the total order of [`top_k`] are selected; if none does, the first one. Cost:
+/// one read of `values`, plus that of [`top_k`] in these two cases. The selection depends on the state of
+/// `generator`, which advances by the size of the sample: a thousandth of the values, at least 1,024, at most
+/// all.
 ///
 /// # Errors
-/// As [`top_k`]; `out` is empty then.
+/// The same as for [`top_k`]; `out` is empty then.
 pub fn sampled_top_k(
     values: &[f32],
     k: usize,
@@ -50,18 +50,17 @@ pub fn sampled_top_k(
     Ok(())
 }
 
-/// Selects what reaches a sampled threshold if that is from `0.8 k` to `1.3 k` entries, and else the exact
-/// first `k` (Deep Gradient Compression, Lin et al., ICLR 2018; its program moves the threshold up to ten
-/// times, and selects again among the survivors when too many pass).
+/// Selects what reaches a sampled threshold if that is from `0.8 k` to `1.3 k` entries, otherwise the exact
+/// first `k` (Deep Gradient Compression, Lin et al., ICLR 2018; the authors' program moves the threshold up
+/// to ten times, and selects again among the survivors if too many pass).
 ///
-/// The first `k` among survivors are the first `k` of all, since whatever is larger than a survivor has
-/// survived too: so where the sample misses, in either direction, the result is that of [`top_k`]. Sent: the
-/// entries as they are, 8 bytes each; fewer than `0.8 k` only when fewer values differ from zero. Cost: one
-/// read of `values`, and that of [`top_k`] where the sample misses. Draws from `generator` as
-/// [`sampled_top_k`] does.
+/// The first `k` among the survivors are the first `k` of all, because whatever is larger than a survivor
+/// also survived. So if the sample misses, in either direction, the result is that of [`top_k`]. Sent: the
+/// entries as they are, 8 bytes each; fewer than `0.8 k` only if fewer values are not zero. Cost: one read of
+/// `values`, plus that of [`top_k`] if the sample misses. Draws from `generator` like [`sampled_top_k`].
 ///
 /// # Errors
-/// As [`top_k`]; `out` is empty then.
+/// The same as for [`top_k`]; `out` is empty then.
 pub fn resampled_top_k(
     values: &[f32],
     k: usize,

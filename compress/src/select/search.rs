@@ -8,9 +8,9 @@ use crate::SparseVec;
 use crate::bits::INFINITE;
 use crate::simd::{Level, Mesh};
 
-/// Work space of a selection, to be reused: calls with the same number of elements and `k` do not allocate
-/// again, but for threads and lists of tensors. Takes `24 * k` bytes and 64 KiB for each thread, at most `8 *
-/// n`.
+/// Work space of a selection, for reuse: calls with the same number of elements and `k` do not allocate
+/// again, except for threads and lists of tensors. Takes `24 * k` bytes and 64 KiB for each thread, at most
+/// `8 * n`.
 #[derive(Debug, Clone)]
 pub struct TopKScratch {
     threads: usize,
@@ -31,8 +31,8 @@ impl TopKScratch {
         Self::default()
     }
 
-    /// An empty work space for selections by up to so many threads, which are started for each selection of
-    /// half a million elements a thread and more. What is selected does not depend on it.
+    /// An empty work space for selections by up to `threads` threads. They are started for each selection
+    /// with at least half a million elements a thread. The result does not depend on the number.
     pub fn with_threads(threads: usize) -> Self {
         Self { threads: threads.max(1), ..Self::default() }
     }
@@ -43,29 +43,28 @@ impl TopKScratch {
         workers.chain([self.workers.capacity(), self.sample.capacity(), self.cut.capacity()]).collect()
     }
 
-    /// Where a sum of the last selection was not finite although the gradient's element was: tensor and
-    /// index.
+    /// Tensor and index of each sum of the last selection that was not finite although the gradient's element
+    /// was.
     pub(crate) fn overflowed(&self) -> impl Iterator<Item = (usize, u32)> {
         self.workers.iter().flat_map(|worker| worker.overflowed.iter().copied())
     }
 }
 
-/// Elements for which starting a thread is worth while.
+/// With fewer elements, starting a thread does not pay.
 const A_THREADS_WORTH: usize = 1 << 19;
 
-/// What a search has found.
+/// The result of a search.
 pub(super) struct Found {
-    /// The smallest magnitude selected, if `k` were.
+    /// The smallest magnitude selected, if `k` values were selected.
     pub(super) threshold: Option<u32>,
     pub(super) left_out: Option<LeftOut>,
 }
 
 /// Selects the first `k` of all values in `parts`, which are whole tensors numbered from 0, into `outs`, one
-/// for each, and takes them out of residuals. `bound` is a guess of what the `k`-th magnitude reaches; a
-/// sample is taken without one.
+/// for each, and takes them out of residuals. `bound` is a guess of what the `k`-th magnitude reaches;
+/// without one, a sample is taken.
 ///
-/// Stops early, with what is left out and nothing in `outs`, when values that are not to be changed are not
-/// finite.
+/// Stops early if values of a fixed part are not finite; `outs` are empty then.
 pub(super) fn search(
     parts: &mut [Part<'_>],
     k: usize,
@@ -100,7 +99,7 @@ impl TopKScratch {
         sampled_bound(parts, total, k, &mut self.sample)
     }
 
-    /// Candidates found.
+    /// The number of candidates.
     fn count(&self) -> usize {
         self.workers.iter().map(|worker| worker.bits().len()).sum()
     }
@@ -129,8 +128,8 @@ impl TopKScratch {
         all.reduce(|first, other| LeftOut { count: first.count + other.count, ..first })
     }
 
-    /// Searches again while the bound turns out too high: below it by a sample, and if that is too high as
-    /// well, everywhere. Returns the bound that did.
+    /// While the bound is too high, searches again: first below it by a sample, then everywhere. Returns the
+    /// bound that was low enough.
     fn search_lower(&mut self, parts: &mut [Part<'_>], total: usize, first: u32, k: usize) -> u32 {
         let mut bound = first;
         while self.count() < k && bound > 1 {
@@ -146,7 +145,7 @@ impl TopKScratch {
         find_cut(Level::best(), self.workers.iter().map(Candidates::bits), low, k, &mut self.cut)
     }
 
-    /// Moves what belongs to the selection to `outs`, and puts back what does not.
+    /// Moves the selection to `outs`, and returns the other candidates to their parts.
     fn emit(&mut self, mut mesh: Mesh, parts: &mut [Part<'_>], outs: &mut [SparseVec]) {
         for worker in &mut self.workers {
             worker.keep(Level::best(), &mut mesh, parts);
@@ -157,14 +156,14 @@ impl TopKScratch {
     }
 }
 
-/// Room for candidates: a bound that is somewhat low lets no more through, and one that is far too low is
-/// soon raised.
+/// Room for candidates. A bound that is slightly low lets no more through; one that is far too low is soon
+/// raised.
 fn room(total: usize, k: usize) -> usize {
     k.saturating_mul(3).saturating_add(8192).min(total)
 }
 
-/// Cuts the elements of `parts` into even shares, in order: each is a run of tensors, of which the first and
-/// the last may be there in part.
+/// Divides the elements of `parts` into even shares, in order. Each share is a run of tensors, of which the
+/// first and the last may be partial.
 fn share_out<'a>(parts: &'a mut [Part<'_>], total: usize, count: usize) -> Vec<Vec<Part<'a>>> {
     let mut shares: Vec<Vec<Part<'a>>> = vec![Vec::new()];
     let mut start = 0;
@@ -204,7 +203,7 @@ mod tests {
             for share in &shares {
                 let elements: usize = share.iter().map(Part::len).sum();
                 assert!((13 / count..=13_usize.div_ceil(count)).contains(&elements), "{count}: {elements}");
-                // The candidates of a share find their parts by this.
+                // The candidates of a share find their parts by this property.
                 assert!(share.windows(2).all(|pair| pair[1].tensor == pair[0].tensor + 1), "{count}");
                 share.iter().for_each(|part| lengths[part.tensor] += part.len());
             }

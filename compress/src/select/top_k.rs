@@ -1,4 +1,4 @@
-//! Selection from vectors that stay as they are.
+//! Selection from vectors that stay unchanged.
 
 use super::part::Part;
 use super::search::{TopKScratch, search};
@@ -7,7 +7,7 @@ use crate::{Error, SparseVec};
 
 /// Selects the `k` entries of `values` that come first in the total order into `out`, by rising index.
 ///
-/// `out` is overwritten, dense length included. It gets fewer than `k` entries when fewer values differ from
+/// `out` is overwritten, including its dense length. It gets fewer than `k` entries if fewer values are not
 /// zero. Cost: O(n) expected, about one read of `values`.
 ///
 /// # Errors
@@ -18,13 +18,13 @@ pub fn top_k(values: &[f32], k: usize, out: &mut SparseVec, scratch: &mut TopKSc
     select(&mut [Part::fixed(0, values)], k, std::slice::from_mut(out), scratch)
 }
 
-/// As [`top_k`] with one threshold for a list of tensors: selects the `k` entries that come first of all,
-/// equal magnitudes by tensor, then by index. `outs` has one vector for each tensor, which gets what is
-/// selected there.
+/// Like [`top_k`], with one threshold for a list of tensors: selects the `k` entries that come first of all;
+/// equal magnitudes are ordered by tensor, then by index. `outs` has one vector for each tensor, which gets
+/// the entries selected there.
 ///
 /// # Errors
-/// As [`top_k`], for the first tensor concerned; [`Error::LengthMismatch`] when there are not as many `outs`
-/// as tensors. All `outs` are empty then.
+/// The same as for [`top_k`], for the first tensor concerned; [`Error::LengthMismatch`] if the numbers of
+/// `outs` and tensors differ. All `outs` are empty then.
 pub fn top_k_of_all(
     tensors: &[&[f32]],
     k: usize,

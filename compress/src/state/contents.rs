@@ -1,10 +1,10 @@
-//! Contents of a saved state, number by number.
+//! Writes and reads the contents of a saved state, number by number.
 
 use super::{Fault, State};
 use crate::Error;
 use crate::bits::check_finite;
 
-/// Takes contents up, little-endian.
+/// Collects contents, little-endian.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ impl Writer {
         Self { bytes: Vec::with_capacity(bytes), length: 0, counts_only: false }
     }
 
-    /// Counts what it is given, and drops it.
+    /// A writer that counts bytes without keeping them.
     pub(super) fn counting() -> Self {
         Self { bytes: Vec::new(), length: 0, counts_only: true }
     }
@@ -30,7 +30,7 @@ impl Writer {
         self.bytes
     }
 
-    /// Appends the checksum of what has been written since the bytes were `first`.
+    /// Appends the checksum of the bytes from `first` on.
     pub(super) fn checksum_from(&mut self, first: usize) {
         let sum = crc32fast::hash(&self.bytes[first..]);
         self.bytes(&sum.to_le_bytes());
@@ -62,11 +62,10 @@ impl Writer {
         }
     }
 
-    /// Writes 4 bytes for each of `count` values that are computed for it: not at all where bytes are only
-    /// counted.
+    /// Writes 4 bytes for each of `count` values. Computes the values only if they are not merely counted.
     ///
     /// # Panics
-    /// When there are not `count`.
+    /// If there are not `count` values.
     pub fn computed_f32s(&mut self, count: usize, values: impl FnOnce() -> Vec<f32>) {
         if self.counts_only {
             self.length += 4 * count;
@@ -77,13 +76,13 @@ impl Writer {
         }
     }
 
-    /// Writes the contents of a part. Its shape is to be in that of the whole.
+    /// Writes the contents of a part. The shape of the whole must include that of the part.
     pub fn part(&mut self, part: &(impl State + ?Sized)) {
         part.write_contents(self);
     }
 }
 
-/// Gives contents out in the order in which they were written.
+/// Returns contents in the order in which they were written.
 #[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -97,7 +96,7 @@ impl<'a> Reader<'a> {
     /// The next bytes.
     ///
     /// # Errors
-    /// [`Fault::Contents`] when fewer are left, here and below: more is read than was written.
+    /// [`Fault::Contents`] if fewer bytes are left, here and below: more is read than was written.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let (bytes, rest) =
             self.rest.split_at_checked(count).ok_or(Fault::Contents { what: "it ends early" })?;
@@ -108,7 +107,7 @@ impl<'a> Reader<'a> {
     /// The next 8 bytes.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes).
+    /// The same as for [`bytes`](Self::bytes).
     pub fn u64(&mut self) -> Result<u64, Error> {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(self.bytes(8)?);
@@ -118,7 +117,7 @@ impl<'a> Reader<'a> {
     /// The next 8 bytes.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes); [`Fault::Contents`] for a NaN or an infinity.
+    /// The same as for [`bytes`](Self::bytes); [`Fault::Contents`] for a NaN or an infinity.
     pub fn f64(&mut self) -> Result<f64, Error> {
         let value = f64::from_bits(self.u64()?);
         if value.is_finite() {
@@ -131,8 +130,8 @@ impl<'a> Reader<'a> {
     /// Fills `values`.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes), and `values` is unchanged then; [`Error::NonFinite`] for the first NaN or
-    /// infinity.
+    /// The same as for [`bytes`](Self::bytes), with `values` unchanged then; [`Error::NonFinite`] for the
+    /// first NaN or infinity.
     pub fn f32s(&mut self, values: &mut [f32]) -> Result<(), Error> {
         let bytes = self.bytes(values.len().saturating_mul(4))?;
         values
@@ -145,7 +144,7 @@ impl<'a> Reader<'a> {
     /// Reads the contents of a part.
     ///
     /// # Errors
-    /// As [`State::read_contents`].
+    /// The same as for [`State::read_contents`].
     pub fn part(&mut self, part: &mut (impl State + ?Sized)) -> Result<(), Error> {
         part.read_contents(self)
     }

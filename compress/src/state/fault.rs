@@ -1,12 +1,12 @@
-//! Why saved state is refused.
+//! Why a saved state is refused.
 
 use std::io;
 
-/// What is wrong with bytes that should be a saved state.
+/// What is wrong with the bytes of a saved state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It does not begin as saved states do.
+    /// It does not begin like a saved state.
     #[error("this is no saved state: it does not begin with \"BRVS\"")]
     NoState,
     /// It ends early.
@@ -14,7 +14,7 @@ pub enum Fault {
     Truncated {
         /// Bytes found of a part.
         found: usize,
-        /// Bytes that the part has.
+        /// Bytes that the part should have.
         expected: usize,
     },
     /// A checksum is wrong.
@@ -31,7 +31,7 @@ pub enum Fault {
         /// The version that this release reads.
         expected: u8,
     },
-    /// It is the state of something else.
+    /// It is the state of another kind of object.
     #[error("saved state is of kind \"{found}\", expected \"{expected}\": is it the right file?")]
     Kind {
         /// The letters found.
@@ -39,7 +39,7 @@ pub enum Fault {
         /// The letters of the object to be loaded.
         expected: String,
     },
-    /// It belongs to an object of other lengths.
+    /// It belongs to an object with other lengths.
     #[error(
         "saved state has shape {found:?}, expected {expected:?}: was it saved with another model or other \
          settings?"
@@ -50,7 +50,7 @@ pub enum Fault {
         /// The shape of the object to be loaded.
         expected: Vec<u64>,
     },
-    /// There are not as many bytes of contents as the shape makes.
+    /// The number of bytes of contents does not fit the shape.
     #[error(
         "saved state has {found} bytes of contents, expected {expected}: was it saved by another release?"
     )]
@@ -60,29 +60,29 @@ pub enum Fault {
         /// Bytes that an object of this shape has.
         expected: u64,
     },
-    /// A part of it belongs to something else.
+    /// A part of it belongs to another object.
     #[error(
         "saved state holds {found}, expected {expected}: was it saved with another model or other settings?"
     )]
     Part {
-        /// What the part was saved of.
+        /// What the part was saved from.
         found: String,
-        /// What it is to be loaded into.
+        /// What the part should be loaded into.
         expected: String,
     },
-    /// Contents that no object has, although the checksum is right.
+    /// Contents that no object can have, although the checksum is right.
     #[error("saved state is impossible: {what}")]
     Contents {
         /// What is impossible.
         what: &'static str,
     },
-    /// Something follows where nothing should.
+    /// Bytes follow the state where none should.
     #[error("{bytes} bytes follow the saved state: is it the right file?")]
     Trailing {
-        /// How many.
+        /// Their number.
         bytes: usize,
     },
-    /// The file or the like can't be read or written.
+    /// The file or stream can't be read or written.
     #[error("saved state can't be read or written: {0}")]
     Io(io::ErrorKind),
 }

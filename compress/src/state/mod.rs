@@ -1,5 +1,4 @@
-//! Saved state: what a compressor must find again after a restart, in bytes that are checked before they are
-//! believed.
+//! Saved state: what a compressor needs after a restart, as bytes that are checked before use.
 //!
 //! | offset | bytes | |
 //! | --- | --- | --- |
@@ -14,8 +13,8 @@
 //! | 24 + `8 d` | `c` | contents |
 //! | 24 + `8 d + c` | 4 | CRC-32 of the contents |
 //!
-//! All numbers are little-endian. Two checksums, so that a damaged length is never followed: every single bit
-//! that flips is found, wherever it is. They are no defence against who wants to deceive.
+//! All numbers are little-endian. There are two checksums, so that a damaged length is never used: every flip
+//! of a single bit is found. They do not protect against forgery.
 //!
 //! ```
 //! use brevity_compress::{feedback::Residual, state};
@@ -47,31 +46,31 @@ const VERSION: u8 = 1;
 /// Bytes before the shape.
 const START: usize = 12;
 
-/// What can be saved, and loaded into an object made with the same settings.
+/// An object that can be saved, and loaded into an object made with the same settings.
 pub trait State {
-    /// Four letters that tell these contents from all others. Changed when the contents change their meaning.
+    /// Four letters that identify these contents. They change when the meaning of the contents changes.
     fn kind(&self) -> [u8; 4];
 
-    /// Lengths, rows, ranks: all that this object and what is loaded into it must agree on, 255 numbers at
-    /// most.
+    /// Lengths, rows, ranks: everything that the saved object and the loading one must agree on, at most 255
+    /// numbers.
     fn shape(&self) -> Vec<u64>;
 
-    /// Writes the contents. How many bytes that are depends on kind and shape alone.
+    /// Writes the contents. Their number of bytes depends on kind and shape alone.
     fn write_contents(&self, contents: &mut Writer);
 
     /// Replaces this object's contents by what [`write_contents`](Self::write_contents) wrote for an object
     /// of the same shape.
     ///
     /// # Errors
-    /// What [`Reader`] gives, [`Fault::Part`] for a part that was saved of something else, or
-    /// [`Fault::Contents`] for contents that no object can have. Part of them may have been taken.
+    /// The errors of [`Reader`], [`Fault::Part`] for a part that was saved from another object, and
+    /// [`Fault::Contents`] for contents that no object can have. The object may have changed in part.
     fn read_contents(&mut self, contents: &mut Reader<'_>) -> Result<(), Error>;
 }
 
 /// The state as bytes.
 ///
 /// # Panics
-/// When the shape has more than 255 numbers.
+/// If the shape has more than 255 numbers.
 pub fn to_bytes(state: &(impl State + ?Sized)) -> Vec<u8> {
     let shape = state.shape();
     let dimensions = u8::try_from(shape.len());
@@ -90,12 +89,12 @@ pub fn to_bytes(state: &(impl State + ?Sized)) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Takes a state from bytes that hold it and nothing else.
+/// Loads a state from bytes that contain it and nothing else.
 ///
 /// # Errors
-/// [`Error::State`] for bytes that were cut off, damaged, or saved by an object of another kind or shape, and
-/// for bytes that follow; `state` is unchanged then. After [`Fault::Part`], [`Fault::Contents`] or
-/// [`Error::NonFinite`], which damage can't cause, `state` may be half of what was saved: drop it.
+/// [`Error::State`] for bytes that are cut off, damaged, followed by others, or saved from an object of
+/// another kind or shape; `state` is unchanged then. After [`Fault::Part`], [`Fault::Contents`] or
+/// [`Error::NonFinite`], which damage can't cause, `state` may be loaded in part: drop it.
 pub fn from_bytes(state: &mut (impl State + ?Sized), mut bytes: &[u8]) -> Result<(), Error> {
     let contents = contents_from(state, &mut bytes)?;
     if !bytes.is_empty() {
@@ -104,7 +103,7 @@ pub fn from_bytes(state: &mut (impl State + ?Sized), mut bytes: &[u8]) -> Result
     state.read_contents(&mut Reader::new(&contents))
 }
 
-/// Writes a state to a file or the like. Several may follow each other.
+/// Writes a state to a file or stream. Several states may follow each other.
 ///
 /// # Errors
 /// [`Error::State`] with [`Fault::Io`].
@@ -112,10 +111,10 @@ pub fn save(state: &(impl State + ?Sized), to: &mut impl Write) -> Result<(), Er
     Ok(to.write_all(&to_bytes(state)).map_err(|error| Fault::Io(error.kind()))?)
 }
 
-/// Takes a state from a file or the like, and reads no byte beyond it. Memory is taken as bytes arrive.
+/// Loads a state from a file or stream, and reads no byte beyond it. Allocates memory as bytes arrive.
 ///
 /// # Errors
-/// As [`from_bytes`], and [`Fault::Io`]; what follows is not looked at.
+/// The same as for [`from_bytes`], and [`Fault::Io`]; bytes after the state are not read.
 pub fn load(state: &mut (impl State + ?Sized), from: &mut impl Read) -> Result<(), Error> {
     let contents = contents_from(state, from)?;
     state.read_contents(&mut Reader::new(&contents))
@@ -128,7 +127,7 @@ fn contents_bytes(state: &(impl State + ?Sized)) -> usize {
     counted.len()
 }
 
-/// Checked contents, of the length that `state` expects.
+/// The checked contents, of the length that `state` expects.
 fn contents_from(state: &(impl State + ?Sized), from: &mut impl Read) -> Result<Vec<u8>, Fault> {
     let (shape, mut head) = (state.shape(), Vec::new());
     read(from, START, &mut head)?;
@@ -137,7 +136,7 @@ fn contents_from(state: &(impl State + ?Sized), from: &mut impl Read) -> Result<
     }
     let dimensions = usize::from(head[5]);
     read(from, 8 * dimensions + 12, &mut head)?;
-    // The checksum before the fields that it guards: damage is called damage.
+    // The checksum is checked before the fields that it protects, so that damage is reported as damage.
     check_sum(&head, "head")?;
     if head[4] != VERSION || head[6..8] != [0, 0] {
         return Err(Fault::Version { found: head[4], expected: VERSION });
