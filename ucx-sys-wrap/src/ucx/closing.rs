@@ -1,4 +1,4 @@
-//! Closing endpoints in good order.
+//! Closing endpoints in good order, and tearing UCX down.
 
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use super::engine::Engine;
 use super::exiting;
 use super::library::QuietLog;
 
-/// How long what UCX can do by itself may take when it is torn down.
+/// How long the tear-down waits for fetches.
 const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Closes the endpoints when what they send is on its way, for at most `patience`.
+    /// Closes the endpoints once their sends are on the way, for at most `patience`.
     pub(super) fn close_endpoints(&mut self, patience: Duration) {
         if self.is_torn_down() {
             return;
@@ -37,24 +37,23 @@ impl Engine {
         }
         for request in closing {
             // SAFETY: a request of this worker that is not freed. It need not be complete: UCX then frees it
-            // when it is, and ends the process when its worker goes before and somebody still has it.
+            // when it is, and would end the process if the worker went before a request that is still held.
             unsafe { self.ucp.ucp_request_free(request) };
         }
     }
 
-    /// Destroys the worker with its endpoints and then the context, whatever is under way. What is, is over.
+    /// Destroys the worker with its endpoints and then the context; all operations under way are over.
     pub(super) fn tear_down(&mut self) {
         self.destroy_worker();
         self.destroy_context();
     }
 
-    /// Destroys the worker with its endpoints.
     pub(super) fn destroy_worker(&mut self) {
         self.handler_context().is_leaving = true;
         self.finish_fetches();
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         if !self.worker.is_null() {
-            // What UCX warns of is known: offers that nobody has taken, sends that nobody has received.
+            // UCX's warnings are expected: RTS that nobody has taken, sends that nobody has received.
             let _quiet = QuietLog::begin(self.ucp);
             // SAFETY: destroyed once; it destroys the endpoints that are left, and calls only callbacks of
             // ours.
@@ -64,14 +63,14 @@ impl Engine {
         }
     }
 
-    /// Destroys the context, whose worker and registrations are gone; leaks it if it has allocated memory,
-    /// which peers may still reach and UCX would free.
+    /// Destroys the context after its worker and registrations. Leaks it if it has allocated memory, which
+    /// peers may still reach and UCX would free.
     pub(super) fn destroy_context(&mut self) {
         if self.has_allocated.get() {
             self.context = null_mut();
         }
         if !self.context.is_null() {
-            // As above: memory that was registered for what had not ended.
+            // As above: registrations of operations that had not ended.
             let _quiet = QuietLog::begin(self.ucp);
             // SAFETY: its only worker is gone.
             unsafe { self.ucp.ucp_cleanup(self.context) };
@@ -79,15 +78,15 @@ impl Engine {
         }
     }
 
-    /// Leaves to the process what is UCX's: from now on it is not entered.
+    /// Leaves UCX's objects to the process and does not enter UCX any more.
     pub(super) fn forget(&mut self) {
         self.endpoints.iter_mut().for_each(|endpoint| *endpoint = null_mut());
         (self.worker, self.context) = (null_mut(), null_mut());
         self.handler_context().worker = null_mut();
     }
 
-    /// Copies that this rank makes out of a peer's memory need nobody else; UCX 1.13 ends the process when
-    /// its worker is destroyed in the middle of one.
+    /// Fetches what UCX can fetch without its peers: UCX 1.13 ends the process when a worker is destroyed in
+    /// the middle of a copy from a peer's memory.
     fn finish_fetches(&mut self) {
         let start = Instant::now();
         while !self.is_torn_down() && self.progress() && start.elapsed() < FETCH_PATIENCE {}
@@ -110,9 +109,9 @@ impl Drop for Engine {
         if inside.is_some() && (self.is_connected || self.peers().is_empty()) {
             self.tear_down();
         }
-        // Else it is leaked: the process exits, or a connection is being made, and UCX 1.13 ends the process
-        // when one is destroyed then. Nobody makes it progress any more.
-        // SAFETY: leaked from a box when it was made; the worker is gone or calls nothing any more.
+        // Otherwise the worker is leaked: the process exits, or connecting is under way, when UCX 1.13 ends
+        // the process on destruction. Nobody progresses it any more. SAFETY: leaked from a box when it was
+        // made; the worker is gone or calls nothing any more.
         drop(unsafe { Box::from_raw(self.handler_context.as_ptr()) });
     }
 }

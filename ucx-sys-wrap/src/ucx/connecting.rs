@@ -1,8 +1,31 @@
 //! Making the transport together with all other ranks.
 
-use super::*;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
 
-/// A rank's context and worker, before it knows of any other: where these can be made, UCX works.
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use super::endpoint_info::EndpointInfo;
+use super::engine::Engine;
+use super::failure_flag::{OwnFailureFlag, PeerFailureFlag, Token};
+use super::liveness::Liveness;
+use super::remote::Accesses;
+use super::sending::Sends;
+use super::tuning::{self, Tuning};
+use super::ucp_request::Bounces;
+use super::{CHECK_INTERVAL, Meeting, Options, Ucx, exiting, greeting, library, rdma_devices};
+use crate::{Error, MAX_WORLD_SIZE, Owner, Rank, Result, boot};
+
+/// The remedy where UCX chooses lanes that can't reach a peer.
+const UNREACHED: &str = "ranks of one host with different users or user namespaces can't share UCX's memory; take \
+                         UCX_TLS=tcp,self or BREVITY_TRANSPORT=tcp";
+
+/// The remedy where UCX can't be set up.
+const RESOURCES: &str = "check UCX_* variables, enlarge /dev/shm (docker run --shm-size) and the limit of open files (ulimit -n), or \
+                         take BREVITY_TRANSPORT=tcp";
+
+/// A rank's context and worker, before it knows other ranks. Where these can be made, UCX works.
 pub struct Prepared {
     rank: Rank,
     world_size: u32,
@@ -12,12 +35,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Makes context and worker of `rank` in a world of `world_size`. Loads UCX if that has not happened.
-    /// `settings` as in [`Options`].
+    /// Makes context and worker of `rank` in a world of `world_size`. Loads UCX if needed. `settings` as in
+    /// [`Options`].
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without a usable UCX or with settings that it refuses, or when it can't get
-    /// what it needs: the reason says which and what to do.
+    /// [`Error::Unavailable`] without a usable UCX, when it refuses the settings, or when it lacks resources;
+    /// the reason names the remedy.
     pub fn new(rank: Rank, world_size: u32, settings: &[(String, String)]) -> Result<Self> {
         let unavailable = |why| Error::Unavailable { name: "ucx", why };
         if rank.0 >= world_size || world_size > MAX_WORLD_SIZE {
@@ -43,14 +66,14 @@ impl Prepared {
 
     /// Makes the transport, together with all other ranks.
     ///
-    /// There is one exchange. Blocks as long as it does, and then until every rank has heard from every other
-    /// over UCX. All ranks must run the same minor version of UCX. Of `options`, the settings have been taken
-    /// already.
+    /// Exchanges once, then blocks until every rank has received a greeting from every other over UCX. All
+    /// ranks must run the same minor version of UCX. Ignores the settings of `options`, which
+    /// [`new`](Self::new) has taken.
     ///
     /// # Errors
     /// [`Error::Ucx`] and [`Error::System`] when addresses or sockets can't be made; [`Error::Disagreement`]
-    /// for ranks with other versions or settings; [`Error::MissingRanks`] for ranks that are not heard from
-    /// in time; whatever `meeting` returns.
+    /// for ranks with other versions or settings; [`Error::MissingRanks`] for ranks that do not connect in
+    /// time; whatever `meeting` returns.
     pub fn connect(self, meeting: &mut dyn Meeting, options: &Options) -> Result<Ucx> {
         let Self { rank, world_size, ucx_version, tuning, mut engine } = self;
         let inside = exiting::enter_to_make()?;
@@ -75,7 +98,7 @@ impl Prepared {
         let _inside = exiting::enter_to_make()?;
         let PeerMemory { failure_flags, is_reached, is_open } =
             meet((rank, &tuning), world_size, &infos, ucx_version, &mut engine, &mut liveness)
-                // A peer that has died meanwhile is the better reason.
+                // The death of a peer is the better reason.
                 .map_err(|error| meeting.check().err().unwrap_or(error))?;
         let epoll = Arc::new(watch_all(&engine, &liveness)?);
         greeting::greet(rank, &mut engine, meeting, options.join_timeout)?;
@@ -84,7 +107,6 @@ impl Prepared {
             rank,
             world_size,
             sends: Sends::new(),
-            receives: Receives::new(rank),
             accesses: Accesses::new(),
             engine,
             bounces: Bounces::new(),
@@ -128,17 +150,13 @@ impl Ucx {
     }
 }
 
-/// What a rank knows of its peers' memory.
 struct PeerMemory {
-    /// The failure_flags of peers of this host.
     failure_flags: Vec<Option<PeerFailureFlag>>,
-    /// Whose memory UCX's puts and gets reach by themselves.
     is_reached: Vec<bool>,
-    /// Whether any peer may reach the memory of this rank so: whoever does, both say that it can.
     is_open: bool,
 }
 
-/// Makes the endpoint to every peer, and opens the failure_flags of those that are on this host.
+/// Makes the endpoint to every peer, and opens the failure flags of those on this host.
 fn meet(
     (rank, tuning): (Rank, &Tuning),
     world_size: u32,
@@ -184,8 +202,7 @@ fn meet(
     Ok(PeerMemory { failure_flags, is_reached, is_open })
 }
 
-/// All ranks have rank 0's settings, or all fail with the same error: who speaks otherwise may not be
-/// understood, or may write where nobody expects it.
+/// Checks that all ranks have rank 0's settings; otherwise all fail with the same error.
 fn agree(infos: &[EndpointInfo]) -> Result<()> {
     let Some(first) = infos.first() else { return Ok(()) };
     match Rank::all(u32::MAX).zip(infos).find(|(_, info)| info.settings != first.settings) {
@@ -197,7 +214,7 @@ fn agree(infos: &[EndpointInfo]) -> Result<()> {
     }
 }
 
-/// One descriptor over UCX's and the control sockets.
+/// Makes one descriptor over UCX's and the control sockets.
 fn watch_all(engine: &Engine, liveness: &Liveness) -> Result<OwnedFd> {
     let make = || -> Result<OwnedFd> {
         let refused = |error| Error::system("can't watch UCX's events", error);

@@ -1,4 +1,4 @@
-//! One control connection: what is said and heard on it, and what its end means.
+//! One control connection.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::notice::NOTICE_BYTES;
 
-/// How long a silent connection is trusted before the kernel asks the other host for a sign of life.
+/// How long a silent connection is trusted before the kernel probes the other host.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 6;
@@ -18,7 +18,7 @@ pub(super) struct Connection {
     pub(super) stream: TcpStream,
     notice: [u8; NOTICE_BYTES],
     filled: usize,
-    /// Whether whoever is there has shown that it knows the token.
+    /// Whether the other side has shown the token.
     pub(super) is_proven: bool,
     /// How many were accepted before it.
     pub(super) number: u64,
@@ -27,23 +27,21 @@ pub(super) struct Connection {
 pub(super) enum Received {
     Nothing,
     Notice([u8; NOTICE_BYTES]),
-    /// The connection is at its end.
     End(End),
 }
 
-/// How a connection has ended, which says what is known of who was there.
+/// How a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Nobody listens there: the host says so.
+    /// The host says that nobody listens there.
     Refused,
-    /// It was made, and closed at the other end, in order or not.
+    /// It was made, and closed by the other side.
     Closed,
-    /// The network has brought nothing for too long, or knows no way there: nothing is known.
+    /// The network has been silent too long, or has no route: nothing is known of the peer.
     Unreachable,
 }
 
 impl End {
-    /// What an error says that a read has given.
     fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::ConnectionRefused => Self::Refused,
@@ -58,9 +56,9 @@ impl Connection {
         Self { stream, notice: [0; NOTICE_BYTES], filled: 0, is_proven: false, number: 0 }
     }
 
-    /// Sends a notice; false if the connection is not made yet. If it is gone there is nobody to tell.
+    /// Sends a notice; false if the connection is not made yet. Ignores a connection that is gone.
     pub(super) fn send(&mut self, notice: &[u8; NOTICE_BYTES]) -> bool {
-        // A notice is far smaller than any socket's room: it is taken whole or not at all.
+        // Any socket has room for a notice: it is taken whole or not at all.
         !matches!(self.stream.write(notice), Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
@@ -100,7 +98,7 @@ pub(super) fn connect(address: SocketAddr) -> Result<TcpStream> {
 mod tests {
     use super::*;
 
-    /// A host that does not answer for a while is no host that says that nobody is there.
+    /// A host that does not answer for a while does not say that nobody is there.
     #[test]
     fn only_the_other_host_can_say_that_nobody_is_there() {
         let ends = [

@@ -1,4 +1,4 @@
-//! The devices for RDMA that this host has.
+//! The RDMA devices of this host.
 
 use std::path::Path;
 

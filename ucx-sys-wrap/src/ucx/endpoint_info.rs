@@ -1,10 +1,10 @@
 //! What a rank tells all others about itself when the world is made.
 //!
-//! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and its minor number,
-//! process and descriptor of the rank's word, 4 bytes each; the token, 16; the run of the rank's kernel, 16,
-//! zeros where it is not known; the control address: 16 bytes of IPv6 (or IPv4 mapped to it) and 4 of port;
-//! the length of the settings, 4; whether the rank has hardware by which other hosts reach its memory, 4; the
-//! settings that ranks must have alike; then UCX's worker address to the end.
+//! Little-endian: the letters `brvu`; the version of this wire format, UCX's major and minor version, process
+//! and descriptor of the failure flag, 4 bytes each; the token, 16; the boot id of the kernel, 16, zeros if
+//! unknown; the control address: 16 bytes of IPv6 (or IPv4 mapped to it) and 4 of port; the length of the
+//! settings, 4; whether the rank has RDMA hardware, 4; the settings that ranks must have alike; then UCX's
+//! worker address to the end.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -22,31 +22,29 @@ const MAGIC: [u8; 4] = *b"brvu";
 pub(super) const VERSION_AT: usize = MAGIC.len();
 const FIXED_BYTES: usize = 84;
 
-/// Longer settings are cut: users do not write them.
+/// Longer settings are cut.
 const MAX_SETTINGS_BYTES: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EndpointInfo {
-    /// Of UCX: addresses are only understood by the same one.
+    /// Only the same version understands the worker address.
     pub(super) ucx_version: (u32, u32),
     pub(super) process: u32,
-    /// The descriptor of the rank's word in its process.
+    /// The descriptor of the failure flag in its process.
     pub(super) failure_flag: u32,
     pub(super) token: Token,
-    /// `None` where it is not known.
     pub(super) boot: Option<Boot>,
     pub(super) control: SocketAddr,
     /// Whether hardware reaches its memory from other hosts.
     pub(super) has_rdma: bool,
     /// What all ranks must have alike; see [`Tuning`](super::tuning::Tuning).
     pub(super) settings: String,
-    /// UCX's worker address.
     pub(super) worker: Vec<u8>,
 }
 
 impl EndpointInfo {
-    /// Whether `other` is of the same host, by the system's word. `BREVITY_HOST_ID` does not count: UCX does
-    /// not know it, and fetches from the memory of whom it can reach.
+    /// Whether both run under one kernel. `BREVITY_HOST_ID` does not count: UCX fetches from any memory it
+    /// can reach.
     pub(super) fn shares_host_with(&self, other: &Self) -> bool {
         self.boot.is_some() && self.boot == other.boot
     }
@@ -73,10 +71,10 @@ impl EndpointInfo {
         bytes
     }
 
-    /// Reads the info of `rank`, which must run the same versions as this rank.
+    /// Reads the endpoint info of `rank`, which must run the same versions as this rank.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for anything that is no info; [`Error::Disagreement`] for another version.
+    /// [`Error::Protocol`] for malformed bytes; [`Error::Disagreement`] for another version.
     pub(super) fn decode(bytes: &[u8], rank: Rank, ucx_version: (u32, u32)) -> Result<Self> {
         let refused = || {
             let what = format!("{} bytes that are no UCX address of this library", bytes.len());

@@ -1,10 +1,11 @@
-//! UCX's objects, and the calls that are made on them.
+//! UCX's context, worker and endpoints, and the calls that are made on them.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{NonNull, null, null_mut};
 
+use arrayvec::ArrayVec;
 use brevity_ucx_sys::*;
 
 use super::handler::set_handlers;
@@ -17,10 +18,9 @@ use super::ucp_request::{UcpRequest, UcpRequests, send_ended};
 use crate::told::later;
 use crate::{Error, Rank, Result};
 
-/// Whether UCX sends a payload at once or only offers it.
+/// How UCX sends a payload; it chooses itself with `Auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
-    /// As UCX likes.
     Auto,
     Eager,
     Rendezvous,
@@ -29,8 +29,8 @@ pub(super) enum Protocol {
 /// A context with one worker and an endpoint to each peer.
 ///
 /// Invariants: the pointers are null or were made by `ucp`, and each is released once, in the order
-/// endpoints, worker, context; `context` is freed after the worker, whose callbacks write it, or when nobody
-/// will make a leaked one progress. It is reached through this (or, in callbacks, while a method of this
+/// endpoints, worker, context. `handler_context` is freed after the worker, whose callbacks write it, or when
+/// nobody will progress a leaked worker. It is reached through this (or, in callbacks, while a method of this
 /// calls UCX), never by two at a time. A null worker means that UCX is torn down: nothing is sent, received
 /// or written any more.
 pub(super) struct Engine {
@@ -38,15 +38,18 @@ pub(super) struct Engine {
     pub(super) endpoints: Vec<ucp_ep_h>,
     pub(super) worker: ucp_worker_h,
     pub(super) context: ucp_context_h,
-    /// Whether memory was allocated by the context, which then is never cleaned up.
+    /// Whether the context has allocated memory; it then is never cleaned up.
     pub(super) has_allocated: Cell<bool>,
     pub(super) handler_context: NonNull<HandlerContext>,
-    /// How a message is sent at once or not at all.
+    /// Parameters to send at once or not at all.
     short: ucp_request_param_t,
-    /// Whether everything goes over sockets.
     pub(super) has_sockets_only: bool,
-    /// Whether every endpoint is connected.
     pub(super) is_connected: bool,
+    /// Credit updates that UCX has not sent yet.
+    pub(super) credit_updates: Vec<UcpRequest>,
+    /// Set at process exit when peers may go on writing parts that are being fetched: those receives never
+    /// end.
+    pub(super) is_left_open: bool,
 }
 
 // SAFETY: the worker's thread mode is serialized: any thread may enter it, one at a time, which `&mut` of the
@@ -69,11 +72,13 @@ impl Engine {
             },
             has_sockets_only: tuning.has_sockets_only,
             is_connected: false,
+            credit_updates: Vec::new(),
+            is_left_open: false,
         };
         engine.make_context(tuning)?;
         engine.make_worker()?;
         engine.handler_context().worker = engine.worker;
-        // SAFETY: the worker has just been made; the context is freed after it.
+        // SAFETY: the worker has just been made; the handler context is freed after it.
         unsafe { set_handlers(ucp, engine.worker, engine.handler_context) }?;
         Ok(engine)
     }
@@ -104,7 +109,7 @@ impl Engine {
         let params = ucp_worker_params_t {
             field_mask: UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS,
             thread_mode: ucs_thread_mode_t::UCS_THREAD_MODE_SERIALIZED,
-            // Tearing down with requests under way is what abandoning means.
+            // Abandoning tears down with requests under way.
             flags: UCP_WORKER_FLAG_IGNORE_REQUEST_LEAK,
             ..Default::default()
         };
@@ -124,7 +129,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The bytes that peers connect to.
+    /// The worker's address, for peers to connect to.
     pub(super) fn address(&self) -> Result<Vec<u8>> {
         let (mut address, mut length) = (null_mut(), 0);
         // SAFETY: the worker lives; the results go to locals.
@@ -137,11 +142,10 @@ impl Engine {
         Ok(bytes)
     }
 
-    /// Makes the endpoint to `peer`, whose worker has this address. The connection is made as messages are
-    /// sent.
+    /// Makes the endpoint to `peer`, whose worker has this address. UCX connects when messages are sent.
     ///
-    /// UCX reads the address without a length: it must be the very bytes that [`address`](Self::address) gave
-    /// to a rank of the same UCX version.
+    /// UCX reads the address without a length: it must be what [`address`](Self::address) gave to a rank of
+    /// the same UCX version.
     pub(super) fn connect(&mut self, peer: Rank, address: &[u8]) -> Result<()> {
         // A copy, aligned as the allocator aligns and with room behind it.
         let mut aligned = vec![0u64; address.len() / 8 + 9];
@@ -163,31 +167,27 @@ impl Engine {
         Ok(())
     }
 
-    /// The ranks that there are endpoints to.
     pub(super) fn peers(&self) -> Vec<Rank> {
         let ranks = Rank::all(self.endpoints.len() as u32);
         ranks.filter(|rank| !self.endpoints[rank.index()].is_null()).collect()
     }
 
-    /// Whether UCX is torn down.
     #[inline]
     pub(super) fn is_torn_down(&self) -> bool {
         self.worker.is_null()
     }
 
-    /// What has come, and for whom.
     #[inline]
     pub(super) fn inbox(&mut self) -> &mut Inbox {
         &mut self.handler_context().inbox
     }
 
-    /// What is asked of memory, in both directions.
+    /// Puts and gets by message, in both directions.
     #[inline]
     pub(super) fn requests(&mut self) -> &mut Requests {
         &mut self.handler_context().requests
     }
 
-    /// The records of operations.
     #[inline]
     pub(super) fn ucp_requests(&mut self) -> &mut UcpRequests {
         &mut self.handler_context().ucp_requests
@@ -195,8 +195,8 @@ impl Engine {
 
     #[inline]
     pub(super) fn handler_context(&mut self) -> &mut HandlerContext {
-        // SAFETY: freed by `Drop` only. The result borrows `self`, so that no method that makes progress, and
-        // with it the handlers that use the context, can run meanwhile.
+        // SAFETY: freed by `Drop` only. The result borrows `self`, so no method that makes progress, and with
+        // it no handler that uses the context, can run meanwhile.
         unsafe { self.handler_context.as_mut() }
     }
 
@@ -206,15 +206,14 @@ impl Engine {
         unsafe { self.handler_context.as_ref() }
     }
 
-    /// Whether no receive is posted, nothing is asked of memory, and nothing is to be done.
+    /// Whether no receive is posted, no put or get is under way, and nothing is deferred.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         let context = self.handler_context_ref();
         context.inbox.is_idle() && context.requests.is_idle()
     }
 
-    /// Begins to send `header_bytes` of the request's header and a payload to handler `id`; the request says
-    /// when it is over.
+    /// Sends `header_bytes` of the request's header and a payload to handler `id`. Does not block.
     ///
     /// # Safety
     /// The bytes are valid and unchanged until [`reap`](Self::reap) has returned `Some`; `request` is in no
@@ -242,7 +241,7 @@ impl Engine {
     }
 
     /// Makes a UCX call for a send, put, get or flush, and records its outcome in `request`. After the
-    /// tear-down the call is not made and the request ends canceled.
+    /// tear-down it makes no call, and the request ends canceled.
     #[inline]
     pub(super) fn submit(
         &self,
@@ -265,8 +264,8 @@ impl Engine {
         record.returned(call(self.ucp, &param));
     }
 
-    /// Sends a header and a payload to handler `id`, if UCX can do that before this returns; says whether it
-    /// has. Else nothing has happened.
+    /// Sends a header and a payload to handler `id` if UCX can do so at once. Otherwise returns false and
+    /// does nothing.
     #[inline]
     pub(super) fn send_short(&mut self, to: Rank, id: u32, header: &[u8], payload: &[u8]) -> bool {
         let endpoint = match self.endpoints.get(to.index()) {
@@ -282,36 +281,33 @@ impl Engine {
         status.is_null()
     }
 
-    /// Whether `peer` can be sent to.
     #[inline]
     pub(super) fn has_endpoint(&self, peer: Rank) -> bool {
         self.endpoints.get(peer.index()).is_some_and(|endpoint| !endpoint.is_null())
     }
 
-    /// Begins to flush what is queued for `to`.
     pub(super) fn flush(&mut self, to: Rank, request: &UcpRequest) {
         let endpoint = self.endpoints[to.index()];
         // SAFETY: the endpoint lives as the worker does; the record outlives the worker.
         self.submit(request, 0, |ucp, param| unsafe { ucp.ucp_ep_flush_nbx(endpoint, param) });
     }
 
-    /// Begins to fetch an offered payload to a part of a receive; refuses it if the receive is over.
+    /// Fetches a payload to a part of a receive; releases it if the receive is over.
     pub(super) fn fetch(&mut self, number: u64, part: usize, rts: Rts) {
         if let Some(rts) = self.handler_context().fetch(number, part, rts) {
             self.release(rts);
         }
     }
 
-    /// Refuses an offered payload; its sender's operation completes.
+    /// Releases a payload without receiving it; its sender's operation completes.
     pub(super) fn release(&mut self, rts: Rts) {
         if !self.is_torn_down() {
-            // SAFETY: an rts of this worker, used once.
+            // SAFETY: an RTS of this worker, used once.
             unsafe { self.ucp.ucp_am_data_release(self.worker, rts.pointer.as_ptr()) };
         }
     }
 
-    /// The outcome of an operation that is over, or `None`; afterwards UCX does not touch its memory. Frees
-    /// its handle.
+    /// The outcome of an operation that is over, or `None`. After `Some`, UCX does not touch its memory.
     #[inline]
     pub(super) fn reap(&self, request: &UcpRequest) -> Option<(ucs_status_t, usize)> {
         let record = request.record();
@@ -323,10 +319,39 @@ impl Engine {
         }
         let handle = record.handle.replace(null_mut());
         if !handle.is_null() && !self.is_torn_down() {
-            // SAFETY: the handle is complete; the pointer was taken out of the record, so this happens once.
+            // SAFETY: the request is complete; the pointer was taken out of the record, so this happens once.
             unsafe { self.ucp.ucp_request_free(handle) };
         }
         Some((record.status.get(), record.bytes.get()))
+    }
+
+    /// Reaps requests that are over, from the last on; true when none is left. Passes bad statuses to
+    /// `failed`.
+    pub(super) fn reap_all<const COUNT: usize>(
+        &mut self,
+        requests: &mut ArrayVec<UcpRequest, COUNT>,
+        mut failed: impl FnMut(&Self, ucs_status_t),
+    ) -> bool {
+        while let Some(request) = requests.pop() {
+            let Some((status, _)) = self.reap(&request) else {
+                requests.push(request);
+                return false;
+            };
+            self.ucp_requests().put(request);
+            if status != ucs_status_t::UCS_OK {
+                failed(self, status);
+            }
+        }
+        true
+    }
+
+    /// Reaps the requests that are over, whatever their outcome.
+    pub(super) fn reap_finished(&mut self, requests: &mut Vec<UcpRequest>) {
+        for position in (0..requests.len()).rev() {
+            if self.reap(&requests[position]).is_some() {
+                self.ucp_requests().put(requests.swap_remove(position));
+            }
+        }
     }
 
     #[inline]
@@ -338,7 +363,7 @@ impl Engine {
     /// UCX's event descriptor, which stays the worker's.
     ///
     /// # Safety
-    /// Not used after [`tear_down`](Self::tear_down).
+    /// Not used after the worker is destroyed.
     pub(super) unsafe fn descriptor(&self) -> Result<BorrowedFd<'static>> {
         let mut descriptor: c_int = -1;
         // SAFETY: the worker lives and has the wakeup feature; the result goes to a local.
@@ -358,7 +383,7 @@ impl Engine {
         check(self.ucp, call, status)
     }
 
-    /// What a failed operation with `peer` means: mostly that it is gone.
+    /// The error of a failed operation with `peer`.
     pub(super) fn error(&self, peer: Rank, call: &'static str, status: ucs_status_t) -> Error {
         match status {
             ucs_status_t::UCS_ERR_IO_ERROR
@@ -369,23 +394,19 @@ impl Engine {
             | ucs_status_t::UCS_ERR_NOT_CONNECTED
             | ucs_status_t::UCS_ERR_CONNECTION_RESET
             | ucs_status_t::UCS_ERR_ENDPOINT_TIMEOUT
-            // What is under way when an endpoint fails; nothing is canceled by this rank.
+            // Operations under way end so when an endpoint fails; this rank cancels none.
             | ucs_status_t::UCS_ERR_CANCELED => Error::PeerLost { rank: peer },
             _ => Error::Ucx { call, status: self.ucp.status_text(status).to_owned() },
         }
     }
 }
 
-/// Hears that an endpoint has failed.
-///
-/// It has nothing to do: what was under way there ends with an error, and liveness says who is lost. But an
-/// error that nobody hears UCX takes for fatal: it would end the process when a peer dies whose memory is
-/// being read.
+/// Ignores the failure of an endpoint: its operations end with an error, and liveness names the lost peer.
+/// Without a handler UCX would end the process when a peer dies whose memory is being read.
 unsafe extern "C" fn endpoint_failed(_: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
     later!(DEBUG, status = status.0, "UCX has lost an endpoint");
 }
 
-/// A call's status as a result.
 pub(super) fn check(ucp: &Ucp, call: &'static str, status: ucs_status_t) -> Result<()> {
     if status == ucs_status_t::UCS_OK {
         return Ok(());

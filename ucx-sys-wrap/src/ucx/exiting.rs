@@ -1,14 +1,13 @@
-//! A process that exits while some of its threads use UCX.
+//! Process exit while some threads use UCX.
 //!
-//! `exit` runs the handlers that were registered and then the destructors of the libraries, and all the while
-//! the other threads go on. UCX's destructors take away what its calls use (its asynchronous contexts, its
-//! memory hooks): a thread that is inside, or comes in later, crashes. So when UCX is loaded a handler is
-//! registered, which runs before the destructors of UCX's own libraries. It has the transports leave that a
-//! [`Port`](crate::buffer::Port) holds, and then waits until nobody makes or drops one: until then whoever drops one says all that
-//! it has to say. What is made or dropped later does not enter UCX. Calls that are under way in other threads
-//! end as after [`Port::abort`](crate::buffer::Port::abort).
+//! `exit` runs the registered handlers and then the destructors of the libraries, while other threads go on.
+//! UCX's destructors destroy what its calls use: a thread inside, or one that enters later, crashes. So
+//! loading UCX registers a handler, which runs before those destructors. It makes the transports that a
+//! [`Port`](crate::buffer::Port) holds leave, and waits until no thread makes or drops a transport; until
+//! then dropping one says goodbye as usual. Later ones do not enter UCX. Calls in other threads end as after
+//! [`Port::abort`](crate::buffer::Port::abort).
 //!
-//! Operations cost nothing for this: the port's own lock keeps the other threads out.
+//! Operations pay nothing for this: the port's own lock keeps the other threads out.
 
 use std::ffi::c_int;
 use std::panic::catch_unwind;
@@ -19,13 +18,13 @@ use crate::exit::{Inside, leave_all};
 pub(super) use crate::exit::{enter, has_begun};
 use crate::{Error, Result};
 
-/// The process that has loaded UCX: not a child that it has forked, which has none of its threads.
+/// The process that has loaded UCX; a forked child has none of its threads.
 static PROCESS: OnceLock<u32> = OnceLock::new();
 
-/// Has the exit of the process wait for those inside. Called once, when UCX is loaded.
+/// Registers the handler. Called once, when UCX is loaded.
 pub(super) fn prepare() {
     unsafe extern "C" {
-        /// The C library's; the handlers of a shared library run at the latest when that is unloaded.
+        /// The C library's. A shared library's handlers run at the latest when it is unloaded.
         fn atexit(handler: extern "C" fn()) -> c_int;
     }
     if PROCESS.set(process::id()).is_ok() {
@@ -38,7 +37,7 @@ pub(super) fn prepare() {
     }
 }
 
-/// As [`enter`].
+/// Like [`enter`].
 ///
 /// # Errors
 /// [`Error::Unavailable`] when the process exits.
@@ -48,10 +47,9 @@ pub(super) fn enter_to_make() -> Result<Inside> {
         .ok_or_else(|| Error::Unavailable { name: "ucx", why: "the process exits".into() })
 }
 
-/// The handler.
 extern "C" fn leave() {
     if PROCESS.get() == Some(&process::id()) {
-        // Nothing may unwind into the C library. What a panic has to say it has said.
+        // Nothing may unwind into the C library. The panic has printed its message.
         let _ = catch_unwind(leave_all);
     }
 }
@@ -70,8 +68,8 @@ mod tests {
     const NAME: &str = "ucx::exiting::tests::who_drops_while_exit_waits_for_another_enters_ucx";
     const CHILD: &str = "BREVITY_TEST_EXITS";
 
-    /// In a process of its own, because it exits: with the port of one group in use by a thread that lets go
-    /// of it only once another has dropped its group.
+    /// Runs in a process of its own, because it exits: one thread uses a port until another has dropped its
+    /// group.
     #[test]
     fn who_drops_while_exit_waits_for_another_enters_ucx() {
         if std::env::var_os(CHILD).is_some() {

@@ -1,12 +1,11 @@
-//! How ranks of one host see each other's failure without asking: a word in memory that the peer's kernel
-//! keeps.
+//! A flag in shared memory by which ranks of one host see each other's failure without asking.
 //!
-//! A large message is fetched by its receiver from the sender's memory. A sender whose transport fails takes
-//! its memory back, and a receiver that fetches after that would get bytes of something else and take them
-//! for the message. So the sender writes its word before it takes the memory back, and the receiver reads the
-//! word after it has fetched: if the word is still open then, so was the memory. The memory can only be
-//! fetched by a process of the same host and process namespace, and such a process can also open the word;
-//! for all others the bytes pass through the sender's own UCX, which is torn down.
+//! A receiver fetches a rendezvous payload from the sender's memory. A sender whose transport fails takes its
+//! memory back; a receiver that fetches afterwards would take other bytes for the message. So the sender
+//! writes its flag before it takes the memory back, and the receiver reads the flag after it has fetched: if
+//! it is open, so was the memory. Only a process of the same host and process namespace can fetch the memory,
+//! and such a process can open the flag too; for others the bytes pass through the sender's own UCX, which is
+//! torn down.
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
@@ -24,10 +23,8 @@ pub(super) type Token = [u8; 16];
 const FLAG_AT: u64 = size_of::<Token>() as u64;
 const FILE_BYTES: u64 = FLAG_AT + 8;
 
-/// The file stays as long as it is.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Why a rank's transport is closed, or that it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
     No,
@@ -37,7 +34,7 @@ pub(super) enum Closed {
 }
 
 impl Closed {
-    /// The same as a number; 0 is open.
+    /// As a number; 0 is open.
     pub(super) fn encode(self) -> u64 {
         match self {
             Self::No => 0,
@@ -48,7 +45,6 @@ impl Closed {
         }
     }
 
-    /// `None` for what [`encode`](Self::encode) does not make in this world.
     pub(super) fn decode(bits: u64, world_size: u32) -> Option<Self> {
         let rank = Rank(bits as u32);
         let closed = match bits >> 32 {
@@ -63,7 +59,6 @@ impl Closed {
     }
 }
 
-/// This rank's word.
 pub(super) struct OwnFailureFlag(File);
 
 impl OwnFailureFlag {
@@ -87,24 +82,24 @@ impl OwnFailureFlag {
     /// Tells the peers of this host.
     ///
     /// # Errors
-    /// When the system does not write it; then memory that peers may fetch must be kept.
+    /// When the system can't write; then memory that peers may fetch must be kept.
     pub(super) fn write(&self, closed: Closed) -> Result<()> {
         let written = self.0.write_all_at(&closed.encode().to_le_bytes(), FLAG_AT);
         written.map_err(|error| Error::system("can't write the failure flag", error))
     }
 }
 
-/// A peer's word, mapped: it is read after every message that was fetched.
+/// A peer's flag, mapped: it is read after every message that was fetched.
 pub(super) struct PeerFailureFlag(Mapping);
 
 impl PeerFailureFlag {
-    /// Opens the word of a process of this host; `None` if there is none that holds `token`, as in another
-    /// process namespace.
+    /// Opens the flag of a process of this host; `None` if it does not hold `token`, as in another process
+    /// namespace.
     pub(super) fn open(process: u32, number: u32, token: &Token) -> Option<Self> {
         let path = format!("/proc/{process}/fd/{number}");
         let may_be_flag = |metadata: Metadata| metadata.is_file() && metadata.len() == FILE_BYTES;
-        // Asked before it is opened: where the peer is of another container, its numbers may lead to anything
-        // here, and to open some files blocks, or does something.
+        // Checked before opening: in another container the numbers may name any file, and opening some files
+        // blocks or has effects.
         if !may_be_flag(std::fs::metadata(&path).ok()?) {
             return None;
         }
@@ -124,15 +119,15 @@ impl PeerFailureFlag {
         unsafe { Mapping::new(&file, FILE_BYTES as usize, false) }.ok().map(Self)
     }
 
-    /// What it says now, after all that was read before.
+    /// The flag after all that was read before.
     #[inline]
     pub(super) fn read(&self, world_size: u32) -> Closed {
         // SAFETY: inside the mapping.
         let flag = unsafe { self.0.start().as_ptr().add(FLAG_AT as usize) }.cast::<AtomicU64>();
         fence(Ordering::SeqCst);
         // SAFETY: aligned and readable while `self` lives. Its owner writes it through the kernel and takes
-        // memory back only after that: a word of which a part is written says open or nothing that is known,
-        // and both are true then.
+        // memory back only after that: a partly written flag reads as open or as an unknown number, and both
+        // are true then.
         let flag = u64::from_le(unsafe { &*flag }.load(Ordering::SeqCst));
         Closed::decode(flag, world_size).unwrap_or(Closed::Left)
     }
@@ -167,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("fifo");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        // To open one that nobody writes to blocks.
+        // Opening a pipe without a writer blocks.
         let fifo =
             rustix::fs::open(&path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
                 .unwrap();

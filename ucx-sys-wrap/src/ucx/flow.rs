@@ -1,43 +1,40 @@
-//! How much may be on its way to a peer that it has not asked for.
+//! Credit: bounds the memory for unexpected messages.
 //!
-//! A message whose payload is sent at once is copied by its receiver if no receive waits for it. So that this
-//! memory is bounded, such messages count against a credit of [`CREDIT_BYTES`] from one rank to another; a
-//! sender without credit only offers its payload, which the receiver fetches when it is wanted. So no message
-//! has to wait for another. The receiver says in every message, or in a [`CreditUpdate`] for that purpose, how much
-//! it has consumed, in blocks of
-//! [`BLOCK_BYTES`]: a update says all of it, a message modulo 256, which is more than the credit has blocks.
+//! The receiver of an eager message copies it if no receive is posted. So eager messages count against a
+//! credit of [`CREDIT_BYTES`] from one rank to another; a sender without credit uses rendezvous, and no
+//! message waits for another. The receiver reports what it has consumed, in blocks of [`BLOCK_BYTES`]: in
+//! every message modulo 256, which is more blocks than the credit has, or in full in a [`CreditUpdate`].
 //!
-//! UCX may let one overtake another. What a message says means something only to who has heard nothing newer:
-//! 128 blocks later it would seem to say that more was consumed, not less. So a update says after how many
-//! messages it was sent, and what a message says that was sent before the newest that was heard is not read.
+//! UCX may reorder messages. A report in a message is ambiguous once a newer one was read: 128 blocks later
+//! it would seem to report more, not less. So an update says how many messages were sent before it, and
+//! reports in messages sent before the newest report read are ignored.
 //!
-//! Messages are taken in the order in which they were sent, so a message need not say what the one before has
-//! said: its signature.
+//! Messages are taken in the order of sending, so a header omits a signature that equals that of the message
+//! before.
 
 use super::header::Header;
 use crate::{Rank, Signature};
 
-/// What may be on its way from one rank to another, in bytes (1 MiB).
+/// The credit from one rank to another, in bytes (1 MiB).
 pub const CREDIT_BYTES: u64 = 1 << 20;
 
 const BLOCK_BYTES: u64 = CREDIT_BYTES / 64;
 
-/// After this many blocks that a receiver had no other occasion to tell, it sends update.
+/// A receiver sends an update after this many unreported blocks.
 const REPORT_BLOCKS: u64 = 16;
 
 /// What a message costs its receiver beside its payload.
 const OVERHEAD_BYTES: u64 = 256;
 
-/// Bytes of a update on the wire.
 pub(super) const CREDIT_UPDATE_BYTES: usize = 16;
 
-/// What a receiver says where no message says it for it.
+/// A report of what a receiver has consumed, when no message carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CreditUpdate {
     pub(super) from: Rank,
-    /// Messages that it has sent before, modulo 2^32.
+    /// Messages sent before it, modulo 2^32.
     pub(super) sent_count: u32,
-    /// Blocks that it has consumed.
+    /// Blocks consumed.
     pub(super) consumed: u64,
 }
 
@@ -51,7 +48,6 @@ impl CreditUpdate {
         bytes
     }
 
-    /// `None` for another number of bytes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&from, rest) = bytes.split_first_chunk()?;
         let (&sent_count, rest) = rest.split_first_chunk()?;
@@ -60,36 +56,33 @@ impl CreditUpdate {
     }
 }
 
-/// What passes between this rank and one peer.
+/// The state between this rank and one peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
-    /// Messages sent.
     pub(super) sent_count: u32,
-    /// Messages taken.
     pub(super) taken_count: u32,
-    /// So many of the messages that are taken next were sent before the newest that was heard.
+    /// How many of the messages to be taken next were sent before the newest report.
     pub(super) overtaken: u32,
-    /// Bytes sent that counted.
+    /// Counted bytes sent.
     sent: u64,
-    /// Blocks of those that the peer has consumed, as far as this rank knows.
+    /// Blocks of those that the peer has reported as consumed.
     credited: u64,
-    /// Bytes consumed of those that the peer has sent.
+    /// Counted bytes of the peer that this rank has consumed.
     consumed: u64,
-    /// Blocks of those that the peer was reported of.
+    /// Blocks of those that this rank has reported.
     reported: u64,
     /// The signatures of the last message sent, and of the last one taken.
     pub(super) sent_signature: Signature,
     pub(super) taken_signature: Signature,
 }
 
-/// What a message with `payload_bytes` counts.
+/// What a message with `payload_bytes` costs.
 #[inline]
 pub(super) fn cost(payload_bytes: usize) -> u64 {
     payload_bytes as u64 + OVERHEAD_BYTES
 }
 
 impl Flow {
-    /// Numbers a message that is sent now.
     #[inline]
     pub(super) fn next_sent(&mut self) -> u32 {
         let serial = self.sent_count;
@@ -97,7 +90,6 @@ impl Flow {
         serial
     }
 
-    /// Numbers a message that is taken now.
     #[inline]
     pub(super) fn next_taken(&mut self) -> u32 {
         let serial = self.taken_count;
@@ -106,14 +98,14 @@ impl Flow {
         serial
     }
 
-    /// Has a message that is sent now say its signature if it must.
+    /// Decides whether the header of the next message contains the signature.
     #[inline]
     pub(super) fn sign(&mut self, header: &mut Header) {
         header.is_signed = self.sent_signature != header.signature;
         self.sent_signature = header.signature;
     }
 
-    /// Gives a message that is taken now its signature if it does not say it.
+    /// Restores the signature of the next message taken.
     #[inline]
     pub(super) fn read_signature(&mut self, header: &mut Header) {
         if header.is_signed {
@@ -132,8 +124,7 @@ impl Flow {
         true
     }
 
-    /// A message says what the peer has consumed: the one before which `distance` others are to be taken.
-    /// False if that is more than was sent.
+    /// Takes the report of a message that `distance` others precede. False if it exceeds what was sent.
     #[inline]
     pub(super) fn apply_credit(&mut self, distance: u16, consumed: u8) -> bool {
         let distance = distance.into();
@@ -144,9 +135,9 @@ impl Flow {
         self.credit(self.credited + u64::from(consumed.wrapping_sub(self.credited as u8)))
     }
 
-    /// The peer has sent update. False if it says that more was consumed than was sent.
+    /// Takes an update. False if it exceeds what was sent.
     pub(super) fn apply_update(&mut self, update: &CreditUpdate) -> bool {
-        // Of a word that was overtaken itself this is negative.
+        // Negative for an update that was overtaken itself.
         let distance = update.sent_count.wrapping_sub(self.taken_count).cast_signed();
         self.overtaken = self.overtaken.max(distance.max(0).cast_unsigned());
         self.credit(update.consumed.max(self.credited))
@@ -161,7 +152,7 @@ impl Flow {
         is_right
     }
 
-    /// A message that counts was consumed. True if the peer should be reported, unless that is due already.
+    /// Consumes a counted message. True if a report becomes due.
     #[inline]
     pub(super) fn consume(&mut self, cost: u64) -> bool {
         let before = self.unreported();
@@ -173,19 +164,17 @@ impl Flow {
         self.consumed / BLOCK_BYTES - self.reported
     }
 
-    /// Whether the peer should be reported.
     pub(super) fn must_report(&self) -> bool {
         self.unreported() >= REPORT_BLOCKS
     }
 
-    /// What the peer is reported by a message.
+    /// The report in a message.
     #[inline]
     pub(super) fn report(&mut self) -> u8 {
         self.reported = self.consumed / BLOCK_BYTES;
         self.reported as u8
     }
 
-    /// What the peer is reported by a word of `own`.
     pub(super) fn credit_update(&mut self, own: Rank) -> CreditUpdate {
         self.report();
         CreditUpdate { from: own, sent_count: self.sent_count, consumed: self.reported }
@@ -205,7 +194,7 @@ mod tests {
             let bytes = cost(message * 37 % 4000);
             while !sender.spend(bytes) {
                 stalls += 1;
-                // The receiver takes all, and says so.
+                // The receiver takes all, and reports it.
                 waiting.drain(..).for_each(|bytes| {
                     receiver.consume(bytes);
                 });
@@ -242,8 +231,8 @@ mod tests {
         assert!(flow.apply_update(&update(1)));
     }
 
-    /// What a receiver says comes in any order within a window of some hundred; what it consumes meanwhile is
-    /// far more than messages can count.
+    /// Reports come in any order within a window of some hundred; the receiver consumes far more meanwhile
+    /// than a message can count.
     #[test]
     fn no_order_of_arrival_makes_credit_up() {
         enum Report {

@@ -1,4 +1,4 @@
-//! Messages of which not everything comes with the header: offers, and the fragments of fragmented messages.
+//! Messages that do not come as a whole: fragmented ones, and those by rendezvous.
 
 use super::header::{FragmentHeader, Header};
 use super::inbox::{Deferred, Inbox};
@@ -11,12 +11,11 @@ pub(super) struct Awaited {
     serial: u32,
     part: u8,
     bytes: usize,
-    /// The receive; `None` for a message that nobody wants.
+    /// The receive; `None` for a message to be discarded.
     whose: Option<u64>,
 }
 
 impl Inbox {
-    /// A fragment has come.
     pub(super) fn fragment(&mut self, header: &[u8], payload: Payload<'_>) {
         if self.is_closed {
             return;
@@ -38,7 +37,7 @@ impl Inbox {
         }
     }
 
-    /// Gives a message of which something has to be fetched to the receive that waits for it.
+    /// Delivers a message of which something is still to come.
     pub(super) fn deliver_fragmented(
         &mut self,
         number: u64,
@@ -76,7 +75,7 @@ impl Inbox {
         self.take_fragments(header, serial, Some(number));
     }
 
-    /// Takes the fragments of a message that have come, and waits for the others.
+    /// Takes the fragments of a message that have come, and awaits the others.
     fn take_fragments(&mut self, header: &Header, serial: u32, whose: Option<u64>) {
         let from = header.tag.source();
         for part in header.fragments() {
@@ -87,8 +86,10 @@ impl Inbox {
             match self.fragments.iter().position(is_meant) {
                 Some(position) => {
                     let (fragment, payload) = self.fragments.swap_remove(position);
-                    self.consume(from, fragment.is_counted, payload.bytes());
-                    payload.with(|payload| self.take_fragment(&awaited, payload));
+                    payload.with(|payload| {
+                        self.consume(from, fragment.is_counted, payload.bytes());
+                        self.take_fragment(&awaited, payload);
+                    });
                 }
                 None => self.awaited.push(awaited),
             }
@@ -116,7 +117,6 @@ impl Inbox {
         }
     }
 
-    /// Takes a message that nobody wants.
     pub(super) fn discard(&mut self, header: &Header, payload: Payload<'_>, serial: u32) {
         self.consume(header.tag.source(), header.is_counted, header.bytes_at_once());
         if let Payload::Rendezvous(rts) = payload {

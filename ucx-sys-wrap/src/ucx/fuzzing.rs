@@ -1,5 +1,4 @@
-//! What ranks over UCX tell each other: infos and notices; and an inbox against whatever arrives, in whatever
-//! order.
+//! Fuzz targets: endpoint infos and notices, and an inbox against any messages in any order.
 
 use std::ptr::NonNull;
 
@@ -17,8 +16,7 @@ use crate::{Envelope, Error, Lengths, Mark, Rank, Signature, Tag};
 
 const PEER: Rank = Rank(1);
 
-/// Reads bytes as a info, whatever version it says that it is of, and as a notice; what is understood is
-/// written again.
+/// Decodes bytes as an endpoint info, whatever its version, and as a notice; what decodes is encoded again.
 pub fn ucx_cards(data: &[u8]) {
     if let Some(info) = endpoint_info(data) {
         assert!(
@@ -35,7 +33,7 @@ pub fn ucx_cards(data: &[u8]) {
     }
 }
 
-/// The info that the bytes are, but for their version.
+/// Decodes an endpoint info with its version corrected.
 fn endpoint_info(data: &[u8]) -> Option<EndpointInfo> {
     let mut bytes = data.to_vec();
     bytes.get_mut(VERSION_AT..VERSION_AT + 4)?.copy_from_slice(&WIRE_VERSION.to_le_bytes());
@@ -48,7 +46,7 @@ struct Bench {
     receives: Vec<(RawVec<u8>, Option<u64>)>,
 }
 
-/// Follows a plan: bytes that say what is done next, and what arrives.
+/// Follows a plan: bytes that choose the next step and what arrives.
 pub fn ucx_messages(data: &[u8]) {
     let mut bench = Bench { inbox: Inbox::new(Rank(0), 4), receives: Vec::new() };
     let mut bytes = Bytes(data);
@@ -147,7 +145,7 @@ impl Bench {
         self.inbox.message(header, payload(bytes, is_rendezvous));
     }
 
-    /// Nothing is fetched but into the place of a receive that is there and has room for it.
+    /// Every fetch goes to a posted receive that has room for it.
     fn run_all(&mut self) {
         while let Some(work) = self.inbox.next_deferred() {
             if let Deferred::Fetch { number, part, rts } = work {
@@ -157,7 +155,7 @@ impl Bench {
         }
     }
 
-    /// Whatever has come: what waits ends when the inbox is closed.
+    /// Whatever has come, closing the inbox ends every waiting receive.
     fn finish(mut self) {
         self.inbox.close(&Error::Closed);
         for (_, number) in &self.receives {
@@ -184,7 +182,7 @@ fn payload(bytes: &[u8], is_rendezvous: bool) -> Payload<'_> {
 mod tests {
     use super::*;
 
-    /// Who changes what a info is makes these anew: from others the fuzzer does not get past their first
+    /// A change of the format must make these anew: from others the fuzzer does not get past the first
     /// fields.
     #[test]
     fn the_corpus_holds_endpoint_infos() {

@@ -1,10 +1,10 @@
-//! Making all connections before the first message.
+//! Makes all connections before the first message.
 //!
-//! UCX makes a connection when something is sent. Making all of them at once spares the first messages the
-//! time, and nobody can leave before all have joined. And UCX 1.13 ends the process when an endpoint goes,
-//! here or because its peer has gone, that still has a part of its connecting to do. So: every rank hears
-//! from every other; then it flushes its endpoints, which includes what connecting has queued; then every
-//! rank hears from every other that this is done, and goes on making progress until then.
+//! UCX connects when something is sent. Connecting at once spares the first messages the time, and no rank
+//! leaves before all have joined. Besides, UCX 1.13 ends the process when an endpoint goes, here or at its
+//! peer, that is still connecting. So every rank receives a greeting from every other; then it flushes its
+//! endpoints, which includes what connecting has queued; then it receives a second greeting from every other,
+//! and makes progress until then.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ use super::ucp_request::UcpRequest;
 use super::{Meeting, NO_BYTES};
 use crate::{Error, Rank, Result, STANDSTILL};
 
-/// How often the meeting is asked whether all are still there: a system call or a few.
+/// How often the meeting is asked whether all are still there, which takes system calls.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// Until when all must have connected, and who knows of ranks that have died meanwhile.
+/// The deadline of connecting, and the meeting that knows of dead ranks.
 struct Patience<'a> {
     meeting: &'a mut dyn Meeting,
     start: Instant,
@@ -32,8 +32,8 @@ struct Patience<'a> {
 /// Connects to all peers, within `most`.
 ///
 /// # Errors
-/// [`Error::MissingRanks`] for those that are not heard from in time; what the meeting says of those that
-/// have gone.
+/// [`Error::MissingRanks`] for ranks without a greeting in time; the meeting's error for ranks that have
+/// gone.
 pub(super) fn greet(own: Rank, engine: &mut Engine, meeting: &mut dyn Meeting, most: Duration) -> Result<()> {
     let (start, seen, stood_still) = (Instant::now(), Duration::ZERO, Duration::ZERO);
     let patience = &mut Patience { meeting, start, most, next_check: CHECK_EVERY, seen, stood_still };
@@ -51,7 +51,7 @@ pub(super) fn greet(own: Rank, engine: &mut Engine, meeting: &mut dyn Meeting, m
 }
 
 impl Patience<'_> {
-    /// Whether it is still worth while to wait for the ranks that are missing.
+    /// Checks that it is worth while to wait for the missing ranks.
     fn ask(&mut self, mut missing: Vec<Rank>) -> Result<()> {
         let waited = self.start.elapsed();
         if waited > self.next_check {
@@ -72,7 +72,7 @@ impl Patience<'_> {
     }
 }
 
-/// Greets every peer and hears the greeting of every peer.
+/// Greets every peer and receives the greeting of every peer.
 fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, patience: &mut Patience<'_>) -> Result<()> {
     let mut requests = Vec::new();
     for peer in engine.peers() {
@@ -87,7 +87,7 @@ fn exchange_greetings(own: Rank, engine: &mut Engine, time: u8, patience: &mut P
     finish(engine, requests, Some(time), patience)
 }
 
-/// Makes progress until all operations are over and, with a `time`, all peers have greeted.
+/// Makes progress until all requests are over and, with a `time`, all peers have greeted.
 fn finish(
     engine: &mut Engine,
     mut requests: Vec<(Rank, UcpRequest)>,
@@ -132,7 +132,7 @@ mod tests {
 
     impl Meeting for Bereaved {
         fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-            // Its own address: somebody is there, who never greets as rank 1.
+            // Its own address, so that something answers, but never as rank 1.
             Ok(vec![mine.to_vec(); 2])
         }
 

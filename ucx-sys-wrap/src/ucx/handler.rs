@@ -1,4 +1,4 @@
-//! The functions that UCX calls for what arrives, inside `ucp_worker_progress`.
+//! The handlers of active messages, which UCX calls inside `ucp_worker_progress`.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -10,37 +10,35 @@ use super::handler_context::HandlerContext;
 use super::payload::{Payload, Rts};
 use crate::{Rank, Result};
 
-/// Numbers of handlers, which are part of the wire format.
+/// Handler numbers, which are part of the wire format.
 pub(super) const MESSAGE: u32 = 0;
 pub(super) const FRAGMENT: u32 = 1;
-/// What was consumed: a [`CreditUpdate`](super::flow::CreditUpdate).
+/// A [`CreditUpdate`](super::flow::CreditUpdate).
 pub(super) const CREDIT_UPDATE: u32 = 2;
-/// A greeting: 4 bytes of the sender's rank and 1 of the time, 0 or 1.
+/// The sender's rank, 4 bytes, and the number of the greeting, 0 or 1, 1 byte.
 pub(super) const GREETING: u32 = 3;
 
-/// A put or get, or what has become of one: a [`RemoteFrame`](crate::one_sided::frame::RemoteFrame).
+/// A [`RemoteFrame`](crate::one_sided::frame::RemoteFrame): a put or get, or its outcome.
 pub(super) const ACCESS: u32 = 4;
 
-/// How much is asked for before it is copied: what is copied by then has brought the rest.
+/// How much is prefetched before the copy; the hardware prefetches the rest.
 #[cfg(target_arch = "x86_64")]
 const PREFETCHED_BYTES: usize = 1024;
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
-/// Bytes of a greeting.
 pub(super) const GREETING_BYTES: usize = 5;
 
-/// A greeting of `from`.
 pub(super) fn greeting(from: Rank, time: u8) -> [u8; GREETING_BYTES] {
     let [a, b, c, d] = from.0.to_le_bytes();
     [a, b, c, d, time]
 }
 
-/// Has what arrives put into the inbox of `context`, and fetched.
+/// Registers the handlers, which put what arrives into the inbox of `context`.
 ///
 /// # Safety
-/// The worker lives, and is the context's. The context lives as long as the worker makes progress, and nobody else
-/// has a reference to it during calls that make progress.
+/// The worker lives, and is the context's. The context lives as long as the worker makes progress, and nobody
+/// else has a reference to it during calls that make progress.
 pub(super) unsafe fn set_handlers(
     ucp: &Ucp,
     worker: ucp_worker_h,
@@ -70,7 +68,6 @@ pub(super) unsafe fn set_handlers(
     Ok(())
 }
 
-/// Handles a message of handler `ID`.
 unsafe extern "C" fn arrived<const ID: u32>(
     context: *mut c_void,
     header: *const c_void,
@@ -86,7 +83,7 @@ unsafe extern "C" fn arrived<const ID: u32>(
     let header = unsafe { slice(header, header_bytes) };
     // SAFETY: UCX passes a parameter, valid during this call.
     let is_rendezvous = unsafe { (*param).recv_attr } & UCP_AM_RECV_ATTR_FLAG_RNDV != 0;
-    // SAFETY: what is not offered UCX passes, so many bytes, valid during this call.
+    // SAFETY: without rendezvous UCX passes so many bytes, valid during this call.
     if ID == MESSAGE && !is_rendezvous && context.inbox.take_plain(header, unsafe { slice(data, bytes) }) {
         return ucs_status_t::UCS_OK;
     }
@@ -97,7 +94,7 @@ unsafe extern "C" fn arrived<const ID: u32>(
 /// Handles any message of handler `ID`.
 ///
 /// # Safety
-/// What UCX has passed: an rts, used nowhere else, or so many bytes that are valid during this call.
+/// `data` is what UCX has passed: an RTS, used nowhere else, or so many bytes, valid during this call.
 #[inline(never)]
 unsafe fn arrived_any<const ID: u32>(
     context: &mut HandlerContext,
@@ -107,7 +104,7 @@ unsafe fn arrived_any<const ID: u32>(
 ) -> ucs_status_t {
     let inbox = &mut context.inbox;
     let (payload, answer) = match NonNull::new(data).filter(|_| is_rendezvous) {
-        // In progress: the rts stays after this call.
+        // In progress: the RTS stays valid after this call.
         Some(pointer) => (Payload::Rendezvous(Rts { pointer, bytes }), ucs_status_t::UCS_INPROGRESS),
         // SAFETY: so many bytes (the caller).
         None => (Payload::Eager(unsafe { slice(data, bytes) }), ucs_status_t::UCS_OK),
@@ -130,8 +127,8 @@ unsafe fn arrived_any<const ID: u32>(
     answer
 }
 
-/// Asks for the lines of memory that are about to be copied: they lie in the cache of the sender's processor,
-/// and come while the header is read.
+/// Prefetches the lines that are about to be copied: they lie in the cache of the sender's processor and
+/// arrive while the header is read.
 #[inline]
 fn prefetch(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! What UCX's handlers reach: the inbox, and what it takes to fetch a payload that is offered.
+//! What UCX's handlers reach: the inbox, and what fetching a payload takes.
 
 use std::ptr::{NonNull, null_mut};
 
@@ -10,7 +10,7 @@ use super::requests::Requests;
 use super::ucp_request::{UcpRequest, UcpRequests, fetch_ended};
 use crate::Rank;
 
-/// The inbox of a worker, what is asked of memory, and the requests of its operations.
+/// The state that handlers use.
 ///
 /// Invariants: it lies on the heap at a fixed address and is freed after the worker. `worker` is null or
 /// lives.
@@ -21,12 +21,11 @@ pub(super) struct HandlerContext {
     pub(super) ucp_requests: UcpRequests,
     ucp: &'static Ucp,
     pub(super) worker: ucp_worker_h,
-    /// Whether endpoints or the worker are about to go: no fetch begins any more in a handler.
+    /// Whether endpoints or the worker are about to go: handlers then begin no fetch.
     pub(super) is_leaving: bool,
 }
 
 impl HandlerContext {
-    /// A context without a worker.
     pub(super) fn new(ucp: &'static Ucp, own: Rank, world_size: u32) -> Self {
         let (inbox, requests) = (Inbox::new(own, world_size), Requests::new(own, world_size));
         Self {
@@ -40,8 +39,7 @@ impl HandlerContext {
         }
     }
 
-    /// Begins to fetch what is due to be fetched next: in the handler that it has been offered to, and not a
-    /// turn later.
+    /// Begins the fetches that are due: in the handler of the RTS, not a turn later.
     pub(super) fn fetch_due(&mut self) {
         while !self.is_leaving
             && let Some((number, part, rts)) = self.inbox.next_fetch()
@@ -52,13 +50,12 @@ impl HandlerContext {
         }
     }
 
-    /// Begins to fetch an offered payload to a part of a receive; gives the rts back if the receive is
-    /// over.
+    /// Begins to fetch a payload to a part of a receive; returns the RTS if the receive is over.
     pub(super) fn fetch(&mut self, number: u64, part: usize, rts: Rts) -> Option<Rts> {
         let bytes = rts.bytes;
         let place = self.inbox.receive(number).and_then(|incoming| incoming.place(part, bytes));
         let Some(place) = place.map(|place| NonNull::from(place).cast()) else { return Some(rts) };
-        // SAFETY: whoever made the lease keeps the place, of so many bytes, until it is given back, when the
+        // SAFETY: the maker of the lease keeps the place, of so many bytes, until it is given back, when the
         // request is reaped.
         let request = unsafe { self.fetch_to(place, rts) };
         if let Some(incoming) = self.inbox.receive(number) {
@@ -67,7 +64,7 @@ impl HandlerContext {
         None
     }
 
-    /// Begins to fetch an offered payload.
+    /// Begins to fetch a payload.
     ///
     /// # Safety
     /// As many bytes at `place` are valid, and nobody has a reference to them, until the request is reaped.
@@ -80,7 +77,7 @@ impl HandlerContext {
             return request;
         }
         let mut param = ucp_request_param_t {
-            // Not completed without a callback: then there is one way to learn the length.
+            // Never completed without a callback, so the length is learnt in one way.
             op_attr_mask: UCP_OP_ATTR_FIELD_CALLBACK
                 | UCP_OP_ATTR_FIELD_USER_DATA
                 | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
@@ -89,8 +86,8 @@ impl HandlerContext {
         };
         param.cb.recv_am = Some(fetch_ended);
         let place = place.as_ptr().cast();
-        // SAFETY: the worker lives; the rts is used once, in its handler, which UCX allows, or after it;
-        // the caller keeps the place; the record outlives the worker. The call runs no handler: those run in
+        // SAFETY: the worker lives; the RTS is used once, in its handler, which UCX allows, or after it; the
+        // caller keeps the place; the record outlives the worker. The call runs no handler: those run in
         // progress, and there is no endpoint to this rank.
         let handle =
             unsafe { self.ucp.ucp_am_recv_data_nbx(self.worker, pointer.as_ptr(), place, bytes, &param) };

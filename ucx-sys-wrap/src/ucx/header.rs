@@ -1,25 +1,23 @@
-//! What goes before the payload of a message: 12 bytes, and more where there is more to say.
-//!
-//! Little-endian:
+//! The header of a message: 12 bytes, and more when needed. Little-endian:
 //!
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..8 | tag; its source is the sender |
 //! | 8 | bits 0 and 1: number of parts; 2: a mark follows; 3: fragmented; 4: counted (`flow.rs`); 5: padded; 6: signed |
-//! | 9 | what the sender has consumed of the receiver's messages (`flow.rs`) |
-//! | 10..12 | number of the message among those from this sender to this receiver, wrapping |
+//! | 9 | report of what the sender has consumed (`flow.rs`) |
+//! | 10..12 | serial number of the message from this sender to this receiver, wrapping |
 //! | then, with bit 6 | signature of the call, 16 bytes; without, it is that of the message with the number before, at first 0 |
 //! | then, with bit 2 | mark, 8 bytes |
 //! | then, for 2 or 3 parts | bytes of each part, 8 bytes each |
 //! | then, with bit 3 | the parts of at most 128 bytes, in order |
 //!
-//! The payload of a message that is not fragmented is all its parts, one after the other; a single part is as
-//! long as the payload. Of a fragmented message it is the first part above 128 bytes, and every later part above
-//! 128 bytes is a fragment: a UCX message of its own, with a [`FragmentHeader`]. A padded message has no payload
-//! but one byte that means nothing, because UCX can't rts nothing.
+//! The payload of a message that is not fragmented is all its parts in order; a single part is as long as the
+//! payload. The payload of a fragmented message is its first part above 128 bytes; every later part above 128
+//! bytes is a fragment, a UCX message of its own with a [`FragmentHeader`]. A padded message is empty; one
+//! meaningless byte is its payload, because UCX can't do a rendezvous of nothing.
 //!
-//! UCX has room for 28 bytes of header and payload beside its own words in the first line of memory of a
-//! message: every byte of the header counts. A [`Plain`] header is written and read in one go.
+//! UCX has room for 28 bytes of header and payload in the first cache line of a message, so every byte of the
+//! header counts. A [`Plain`] header is written and read in one go.
 
 use crate::buffer::ReadLease;
 use crate::limits::{MAX_MESSAGE_BYTES, check_length};
@@ -42,7 +40,6 @@ const COUNTED: u8 = 16;
 const PADDED: u8 = 32;
 const SIGNED: u8 = 64;
 
-/// What a message says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) tag: Tag,
@@ -53,17 +50,16 @@ pub(super) struct Header {
     /// Whether it counts against its sender's credit.
     pub(super) is_counted: bool,
     pub(super) is_padded: bool,
-    /// Whether it says its signature.
+    /// Whether the header contains the signature.
     pub(super) is_signed: bool,
     pub(super) consumed: u8,
     pub(super) serial: u16,
 }
 
-/// What goes before a part that is a UCX message of its own.
+/// The header of a fragment: a part that is a UCX message of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FragmentHeader {
     pub(super) from: Rank,
-    /// Number of the message.
     pub(super) serial: u32,
     pub(super) part: u8,
     pub(super) is_counted: bool,
@@ -72,8 +68,7 @@ pub(super) struct FragmentHeader {
 pub(super) const FRAGMENT_BYTES: usize = 10;
 
 impl Header {
-    /// The header of a message of `parts`, which is fragmented if there are several above `packed_bytes`
-    /// together.
+    /// The header of a message of `parts`, which is fragmented if several exceed `packed_bytes` together.
     ///
     /// # Errors
     /// As [`check_length`].
@@ -97,7 +92,6 @@ impl Header {
         })
     }
 
-    /// All bytes of all parts.
     #[inline]
     pub(super) fn total_bytes(&self) -> usize {
         self.lengths.iter().sum()
@@ -109,7 +103,6 @@ impl Header {
         self.lengths.iter().position(|length| *length > INLINE_BYTES)
     }
 
-    /// Bytes of the payload.
     #[inline]
     pub(super) fn payload_bytes(&self) -> usize {
         match self.is_fragmented {
@@ -118,7 +111,7 @@ impl Header {
         }
     }
 
-    /// Bytes that come with the header: the payload, and the parts in the header.
+    /// Bytes that come with the header: the payload, and the inline parts.
     #[inline]
     pub(super) fn bytes_at_once(&self) -> usize {
         self.payload_bytes() + if self.is_fragmented { self.inline_bytes() } else { 0 }
@@ -138,13 +131,12 @@ impl Header {
             + self.total_bytes()) as u64
     }
 
-    /// What the receiver is told.
     #[inline]
     pub(super) fn arrival(&self) -> Arrival {
         Arrival { mark: self.mark, lengths: self.lengths.clone() }
     }
 
-    /// The parts of a fragmented message that are messages of their own.
+    /// The parts that are fragments.
     pub(super) fn fragments(&self) -> impl Iterator<Item = usize> + '_ {
         let first = if self.is_fragmented {
             self.payload_part().map_or(MAX_PARTS, |part| part + 1)
@@ -186,12 +178,12 @@ impl Header {
         end
     }
 
-    /// Reads the header of a message with a payload of `payload_bytes`; gives the parts that travel in it. A
-    /// signature that it does not say is left at zero.
+    /// Reads the header of a message with a payload of `payload_bytes`; returns its inline parts, too. An
+    /// absent signature stays zero.
     ///
     /// # Errors
-    /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make. The rank is the one that
-    /// the bytes name as their sender, or the number that stands there.
+    /// [`Error::Protocol`] for anything that [`encode`](Self::encode) does not make. The rank is the sender
+    /// that the bytes name, which need not exist.
     #[inline]
     pub(super) fn decode(bytes: &[u8], payload_bytes: usize) -> Result<(Self, &[u8])> {
         let Some((fixed, mut rest)) = bytes.split_first_chunk::<FIXED_BYTES>() else {
@@ -260,7 +252,7 @@ impl Header {
         self.lengths.iter().filter(|length| **length <= INLINE_BYTES).sum()
     }
 
-    /// Whether the message may be received into `places` by a receive that expects `expected`.
+    /// Checks that a receive with `places` and the signature `expected` may take the message.
     #[inline]
     pub(super) fn check(&self, expected: Signature, places: &RecvParts) -> Result<()> {
         check_message(self.tag.source(), expected, places, self.signature, &self.lengths)
@@ -279,8 +271,7 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*number))
 }
 
-/// The header of a message of one part that has no mark, is not padded, and has the signature of the one
-/// before.
+/// The header of a message of one part, without mark or padding, with the signature of the message before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plain {
     pub(super) tag: Tag,

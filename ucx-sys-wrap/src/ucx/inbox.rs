@@ -1,14 +1,13 @@
-//! What arrives, and the receives that it is for.
+//! Matches messages with receives.
 //!
-//! UCX calls a handler for every message, inside `progress`. The handler finds the receive and copies a
-//! payload that is there straight into its places; a large payload is only *offered* then, and is fetched
-//! straight into its place: at once if a receive waits for it (`context.rs`). What no receive waits for is kept:
-//! small payloads as a copy, bounded by the senders' credit (`flow.rs`), offers as what UCX needs to fetch
-//! them.
+//! UCX calls a handler for every message, inside `progress`. The handler finds the receive and copies an
+//! eager payload straight to its place, or fetches the payload of an RTS there (`handler_context.rs`).
+//! Unexpected messages are kept: eager payloads as a copy, bounded by the senders' credit (`flow.rs`), others
+//! as their RTS.
 //!
-//! Messages of one sender are taken in the order of their numbers, whatever UCX does to the order. Pieces,
-//! the parts of a fragmented message that are UCX messages of their own, are found by the number of their
-//! message.
+//! Messages of one sender are delivered in the order of their serial numbers, whatever order UCX delivers
+//! them in. Fragments, the parts of a message that are UCX messages of their own, name the serial number of
+//! their message.
 
 use std::collections::VecDeque;
 
@@ -23,54 +22,45 @@ use super::table::Table;
 use crate::transport::{Posted, RecvParts, Statistics};
 use crate::{Envelope, Error, Rank, Tag};
 
-/// So many withdrawals of messages that have not come are remembered.
+/// Withdrawals of messages to come that are remembered.
 const MAX_WITHDRAWN: usize = 256;
 
-/// Messages that may have overtaken the next one of their sender: half of all numbers, so that it is known
-/// which come later. More than a sender's credit has.
+/// Messages that may have overtaken the next one of their sender: half of all serial numbers, so that their
+/// order is known. A sender's credit allows fewer.
 const MAX_AHEAD: u16 = 1 << 15;
 
 const MORE_THAN_SENT: &str = "report that more was consumed than was sent";
 
-/// The receives of one rank, and what has come for it.
 pub(super) struct Inbox {
     own: Rank,
     pub(super) receives: Table<Incoming>,
-    match_queues: MatchQueues<Unexpected>,
+    match_queues: MatchQueues<KeptMessage>,
     flows: Vec<Flow>,
-    /// Messages that have overtaken others of their sender.
-    ahead: Vec<Ahead>,
-    /// Pieces that nobody has asked for yet.
+    ahead: Vec<KeptMessage>,
+    /// Fragments whose message has not come.
     pub(super) fragments: Vec<(FragmentHeader, Kept)>,
-    /// Pieces that have not come.
+    /// Fragments that have not come.
     pub(super) awaited: Vec<Awaited>,
     /// Messages that their senders want back and that have not come; the oldest are forgotten.
     withdrawn: VecDeque<Withdrawal>,
-    /// What is to be done with UCX, which the inbox does not call.
+    /// Work for UCX, which the inbox does not call.
     pub(super) deferred: VecDeque<Deferred>,
-    /// The first peer that sent what is no message of ours.
+    /// The first peer that broke the protocol.
     pub(super) violation: Option<(Rank, Error)>,
     pub(super) statistics: Statistics,
-    /// The peers that were heard from when the world was made.
+    /// The peers that have greeted, for the first and the second time.
     greetings: [Vec<Rank>; 2],
     pub(super) is_closed: bool,
 }
 
-/// A message that came before its receive.
-struct Unexpected {
+/// A message that came before its receive, or before one with a lower serial number.
+struct KeptMessage {
     header: Header,
     inline: Box<[u8]>,
     payload: Kept,
     serial: u32,
 }
 
-struct Ahead {
-    header: Header,
-    inline: Box<[u8]>,
-    payload: Kept,
-}
-
-/// What is to be done with UCX.
 pub(super) enum Deferred {
     Fetch {
         number: u64,
@@ -78,7 +68,7 @@ pub(super) enum Deferred {
         rts: Rts,
     },
     Release(Rts),
-    /// Tell a peer what was consumed.
+    /// Report to a peer what was consumed.
     SendCredit(Rank),
 }
 
@@ -101,7 +91,7 @@ impl Inbox {
         }
     }
 
-    /// A message has come. An rts is kept, and fetched or released by a later work.
+    /// Takes a message. Its RTS, if any, is kept, and later fetched or released.
     pub(super) fn message(&mut self, header: &[u8], payload: Payload<'_>) {
         let payload = match payload {
             Payload::Eager(bytes) if self.take_plain(header, bytes) => return,
@@ -140,15 +130,16 @@ impl Inbox {
             }
         } else {
             let payload = payload.keep(&mut self.statistics);
-            // A copy: the parts in the header, too, are only there during the handler.
+            // A copy: the inline parts are valid during the handler only.
             count_copy(&mut self.statistics, inline.len());
-            self.ahead.push(Ahead { header: decoded, inline: inline.into(), payload });
+            let serial = decoded.serial.into();
+            self.ahead.push(KeptMessage { header: decoded, inline: inline.into(), payload, serial });
         }
     }
 
-    /// Takes what nearly every message is: a plain one that comes in order, for a receive that waits, with
-    /// its payload. False, and nothing has happened, if it is anything else.
-    // Always: this is the handler of nearly every message, which has nothing else to keep.
+    /// Takes a plain, eager message that comes in order, for a posted receive. Otherwise returns false and
+    /// does nothing.
+    // Inlined always: nearly every message takes this path of the handler.
     #[inline(always)]
     pub(super) fn take_plain(&mut self, header: &[u8], payload: &[u8]) -> bool {
         let Some((plain, number)) = self.match_plain(header, payload.len()) else { return false };
@@ -159,8 +150,7 @@ impl Inbox {
         true
     }
 
-    /// As [`take_plain`](Self::take_plain), with the rts of its payload. Gives the rts back if nothing
-    /// has happened.
+    /// Like [`take_plain`](Self::take_plain), for an RTS; returns it otherwise.
     fn take_plain_rts(&mut self, header: &[u8], rts: Rts) -> Option<Rts> {
         let bytes = rts.bytes;
         let Some((plain, number)) = self.match_plain(header, bytes) else { return Some(rts) };
@@ -172,15 +162,14 @@ impl Inbox {
         None
     }
 
-    /// The receive that waits for a plain message that comes in order, and has a place of so many bytes for
-    /// it; it does not wait in line any longer.
+    /// The posted receive for a plain message of so many bytes that comes in order; takes it from its queue.
     #[inline(always)]
     fn match_plain(&mut self, header: &[u8], bytes: usize) -> Option<(Plain, u64)> {
         let plain = Plain::decode(header)?;
         let from = plain.tag.source();
         let flow = self.flows.get_mut(from.index())?;
         let is_next = plain.serial == flow.taken_count as u16 && from != self.own && !self.is_closed;
-        // What has overtaken a message has been heard: none of them waits where none was overtaken.
+        // No message is kept in `ahead` while none was overtaken.
         if !is_next
             || flow.overtaken > 0
             || !flow.apply_credit(0, plain.consumed)
@@ -196,7 +185,6 @@ impl Inbox {
         fits.then(|| (plain, first.take()))
     }
 
-    /// A plain message of so many bytes was taken.
     #[inline(always)]
     fn count_plain(&mut self, Plain { tag, is_counted, .. }: Plain, bytes: usize) {
         if let Some(flow) = self.flows.get_mut(tag.source().index()) {
@@ -209,7 +197,7 @@ impl Inbox {
         self.statistics.bytes_received += (FIXED_BYTES + bytes) as u64;
     }
 
-    /// A peer says what it has consumed.
+    /// Takes a peer's report of what it has consumed.
     pub(super) fn credit_update(&mut self, bytes: &[u8]) {
         let Some(update) = CreditUpdate::decode(bytes) else {
             return self.refuse(Rank(u32::MAX), format!("{} bytes that are no credit update", bytes.len()));
@@ -223,7 +211,7 @@ impl Inbox {
         }
     }
 
-    /// A peer greets, for the first or the second time.
+    /// Takes a peer's first or second greeting.
     pub(super) fn greeting(&mut self, from: Rank, time: u8) {
         let is_peer = self.is_peer(from);
         match self.greetings.get_mut(usize::from(time)) {
@@ -232,7 +220,6 @@ impl Inbox {
         }
     }
 
-    /// The peers that have greeted for the first or second time.
     pub(super) fn greeted(&self, time: usize) -> &[Rank] {
         &self.greetings[time]
     }
@@ -247,15 +234,15 @@ impl Inbox {
         self.deferred.pop_front()
     }
 
-    /// What is to be fetched, if that is the next work: receive, part and rts.
+    /// Takes the next work if it is a fetch: receive, part and RTS.
     #[inline]
     pub(super) fn next_fetch(&mut self) -> Option<(u64, usize, Rts)> {
-        if !matches!(self.deferred.front(), Some(Deferred::Fetch { .. })) {
-            return None;
-        }
-        match self.deferred.pop_front() {
-            Some(Deferred::Fetch { number, part, rts }) => Some((number, part, rts)),
-            _ => None,
+        match self.deferred.pop_front()? {
+            Deferred::Fetch { number, part, rts } => Some((number, part, rts)),
+            work => {
+                self.deferred.push_front(work);
+                None
+            }
         }
     }
 
@@ -264,7 +251,7 @@ impl Inbox {
         self.receives.get_mut(number)
     }
 
-    /// Posts a receive. Jobs may follow.
+    /// Posts a receive; may defer work.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -277,7 +264,7 @@ impl Inbox {
         let number = self.receives.insert(Incoming::new(from, envelope, parts, posted_in));
         match self.match_queues.take_unexpected(tag) {
             None => self.match_queues.post(tag, number),
-            Some(Unexpected { header, inline, payload, serial }) => {
+            Some(KeptMessage { header, inline, payload, serial }) => {
                 payload.with(|payload| self.deliver(number, &header, &inline, payload, serial));
                 if let Some(finished) = self.take_ended(number) {
                     return Posted::Done(finished);
@@ -287,13 +274,12 @@ impl Inbox {
         Posted::Pending(number)
     }
 
-    /// Gives a receive back that has ended.
     #[inline]
     pub(super) fn take_ended(&mut self, number: u64) -> Option<Finished> {
         self.receives.remove_if(number, Incoming::is_ended).map(Incoming::finished)
     }
 
-    /// Ends a receive whose message has not come.
+    /// Cancels a receive whose message has not come.
     pub(super) fn cancel(&mut self, number: u64) {
         if let Some(incoming) = self.receives.get_mut(number).filter(|incoming| incoming.is_waiting()) {
             incoming.end(Error::Canceled);
@@ -301,7 +287,8 @@ impl Inbox {
         }
     }
 
-    /// A sender wants a message back: it is discarded if no receive has it. Says whether deferred follow.
+    /// Discards a message that its sender wants back, unless a receive has it. Returns whether it deferred
+    /// work.
     pub(super) fn withdraw(&mut self, message: Withdrawal) -> bool {
         let Some(flow) = self.flows.get(message.tag.source().index()) else { return false };
         if message.serial.wrapping_sub(flow.taken_count) as i32 >= 0 {
@@ -320,7 +307,7 @@ impl Inbox {
         true
     }
 
-    /// Takes nothing more. Receives whose messages have not come end with `error`.
+    /// Closes the inbox. Receives whose messages have not come end with `error`.
     pub(super) fn close(&mut self, error: &Error) {
         self.is_closed = true;
         self.violation = None;
@@ -337,17 +324,15 @@ impl Inbox {
         }
     }
 
-    /// The receives that are not given back.
     pub(super) fn numbers(&self) -> Vec<u64> {
         self.receives.numbers().collect()
     }
 
-    /// The peers of receives that are not over, each with the round that it was posted in.
+    /// The peers of receives that are not over, each with the round of its posting.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.receives.iter().filter(|incoming| !incoming.is_over()).map(Incoming::wait)
     }
 
-    /// Whether no receive is posted, and nothing is to be done.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.receives.is_empty() && self.deferred.is_empty()
@@ -357,7 +342,7 @@ impl Inbox {
         rank != self.own && rank.index() < self.flows.len()
     }
 
-    /// Takes the message that is its sender's next by its number.
+    /// Takes the next message of its sender.
     #[inline]
     fn take_next(&mut self, mut header: Header, inline: &[u8], payload: Payload<'_>) {
         let Some(flow) = self.flows.get_mut(header.tag.source().index()) else { return };
@@ -366,7 +351,7 @@ impl Inbox {
         self.take(&header, inline, payload, serial);
     }
 
-    /// Takes a message by the whole of its number.
+    /// Takes a message by its full serial number.
     #[inline]
     fn take(&mut self, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
         if !self.withdrawn.is_empty() && self.is_withdrawn(header.tag, serial) {
@@ -375,24 +360,26 @@ impl Inbox {
         match self.match_queues.take_posted(header.tag) {
             Some(number) => self.deliver(number, header, inline, payload, serial),
             None => {
-                // A copy: the parts in the header are only there during the handler.
+                // A copy: the inline parts are valid during the handler only.
                 count_copy(&mut self.statistics, inline.len());
                 let payload = payload.keep(&mut self.statistics);
                 let (header, inline) = (header.clone(), inline.into());
-                self.match_queues.keep_unexpected(header.tag, Unexpected { header, inline, payload, serial });
+                self.match_queues
+                    .keep_unexpected(header.tag, KeptMessage { header, inline, payload, serial });
             }
         }
     }
 
-    /// Takes the messages that came before the one that has just been taken.
+    /// Takes the messages that had overtaken the one just taken.
     fn catch_up(&mut self, from: Rank) {
         loop {
             let Some(serial) = self.flows.get(from.index()).map(|flow| flow.taken_count as u16) else {
                 return;
             };
-            let is_next = |ahead: &Ahead| ahead.header.tag.source() == from && ahead.header.serial == serial;
+            let is_next =
+                |ahead: &KeptMessage| ahead.header.tag.source() == from && ahead.header.serial == serial;
             let Some(position) = self.ahead.iter().position(is_next) else { return };
-            let Ahead { header, inline, payload } = self.ahead.swap_remove(position);
+            let KeptMessage { header, inline, payload, .. } = self.ahead.swap_remove(position);
             payload.with(|payload| self.take_next(header, &inline, payload));
         }
     }
@@ -403,7 +390,6 @@ impl Inbox {
         position.and_then(|position| self.withdrawn.remove(position)).is_some()
     }
 
-    /// Gives a message to the receive that waits for it.
     #[inline]
     fn deliver(&mut self, number: u64, header: &Header, inline: &[u8], payload: Payload<'_>, serial: u32) {
         let Some(incoming) = self.receives.get_mut(number) else {
@@ -424,7 +410,7 @@ impl Inbox {
         }
     }
 
-    /// A message that counts has left this rank's memory.
+    /// A counted message has left this rank's memory.
     #[inline]
     pub(super) fn consume(&mut self, from: Rank, is_counted: bool, bytes: usize) {
         if is_counted && self.flows.get_mut(from.index()).is_some_and(|flow| flow.consume(cost(bytes))) {
@@ -432,9 +418,9 @@ impl Inbox {
         }
     }
 
-    /// What has come is no message of ours. Its rts, if any, ends with the worker.
+    /// Records a violation of the protocol. An RTS that came with it ends with the worker.
     pub(super) fn refuse(&mut self, rank: Rank, what: String) {
-        // A message that does not even name a peer: any rank may have sent it.
+        // The message names no peer: any rank may have sent it.
         let rank = if self.is_peer(rank) { rank } else { Rank(u32::from(self.own == Rank(0))) };
         self.violation.get_or_insert((rank, Error::Protocol { rank, what }));
     }

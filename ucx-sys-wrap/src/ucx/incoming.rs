@@ -1,4 +1,4 @@
-//! One receive, from the wait for its message to the arrival of its last part.
+//! One receive, from its posting to the arrival of its last part.
 
 use arrayvec::ArrayVec;
 
@@ -21,27 +21,24 @@ pub(super) struct Incoming {
 
 enum Stage {
     Waiting,
-    /// The message has come; parts of it are on the way.
     Fetching(Fetch),
-    /// A plain message of so many bytes lies in its place.
+    /// A plain message of so many bytes is in its place.
     Plain(usize),
     Ended(Ended),
 }
 
-/// Parts on the way.
 struct Fetch {
     arrival: Arrival,
-    /// What UCX writes to the parts, each with the bytes that are expected.
     requests: Fetches,
     /// Parts that UCX has not been asked for yet.
     missing: usize,
     is_fetched: bool,
 }
 
-/// UcpRequests, each with the bytes that are expected.
+/// Requests that write to the parts, each with the expected bytes.
 pub(super) type Fetches = ArrayVec<(UcpRequest, usize), MAX_PARTS>;
 
-/// How a receive ended.
+/// The outcome of a receive.
 pub(super) struct Ended {
     pub(super) from: Rank,
     pub(super) result: Result<Arrival>,
@@ -49,8 +46,13 @@ pub(super) struct Ended {
     pub(super) is_fetched: bool,
 }
 
-/// A receive that is given back, with how it ended.
 pub(super) type Finished = (RecvParts, Ended);
+
+impl Fetch {
+    fn is_over(&self) -> bool {
+        self.missing == 0 && self.requests.iter().all(|(request, _)| request.is_over())
+    }
+}
 
 impl Incoming {
     #[inline]
@@ -59,34 +61,34 @@ impl Incoming {
         Self { from, tag, signature, parts, stage: Stage::Waiting, posted_in }
     }
 
-    /// Takes the payload of a message that is not fragmented, which ends the receive. The message was checked.
+    /// Takes the payload of a checked message that is not fragmented; ends the receive.
     #[inline]
     pub(super) fn unpack(&mut self, header: &Header, mut payload: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, payload.len());
         for (place, length) in self.parts.iter_mut().zip(&header.lengths) {
             let (bytes, rest) = payload.split_at(*length);
-            // A copy: UCX has received it before anybody knew where it belongs.
+            // A copy: UCX received it before its place was known.
             place.bytes_mut()[..*length].copy_from_slice(bytes);
             payload = rest;
         }
         self.ended(Ok(header.arrival()), false);
     }
 
-    /// Takes the payload of a plain message, which ends the receive. Its only part has room.
+    /// Takes the payload of a plain message, for which there is room; ends the receive.
     #[inline(always)]
     pub(super) fn take_one(&mut self, payload: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, payload.len());
-        // A copy: UCX has received it before anybody knew where it belongs.
+        // A copy: as above.
         self.parts[0].bytes_mut()[..payload.len()].copy_from_slice(payload);
         self.stage = Stage::Plain(payload.len());
     }
 
-    /// The payload of a plain message, of so many bytes, is still to come.
+    /// The payload of a plain message will be fetched.
     pub(super) fn fetch_one(&mut self, bytes: usize) {
         self.fetch(plain(bytes), 1, true);
     }
 
-    /// Takes the parts that travelled in the header of a fragmented message. The message was checked.
+    /// Takes the inline parts of a checked fragmented message.
     pub(super) fn unpack_inline(&mut self, header: &Header, mut inline: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, inline.len());
         let is_inline = |(_, length): &(_, &usize)| **length <= INLINE_BYTES;
@@ -98,7 +100,6 @@ impl Incoming {
         }
     }
 
-    /// Takes one whole part.
     pub(super) fn unpack_part(&mut self, part: usize, bytes: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, bytes.len());
         if let Some(place) =
@@ -109,7 +110,7 @@ impl Incoming {
         }
     }
 
-    /// `missing` parts of the message that arrives are still to come.
+    /// `missing` parts of the message are still to come.
     pub(super) fn fetch(&mut self, arrival: Arrival, missing: usize, is_fetched: bool) {
         match missing {
             0 => self.ended(Ok(arrival), is_fetched),
@@ -119,7 +120,7 @@ impl Incoming {
         }
     }
 
-    /// One of the missing parts is there, or UCX brings it now.
+    /// One of the missing parts has come, or UCX is fetching it.
     pub(super) fn comes(&mut self, by: Option<(UcpRequest, usize)>) {
         let Stage::Fetching(fetch) = &mut self.stage else { return };
         fetch.missing = fetch.missing.saturating_sub(1);
@@ -132,7 +133,7 @@ impl Incoming {
         }
     }
 
-    /// The bytes of a part that UCX is asked for, if it still is on the way.
+    /// The bytes of a part to be fetched, if it is still awaited.
     pub(super) fn place(&mut self, part: usize, bytes: usize) -> Option<&mut [u8]> {
         match self.stage {
             Stage::Fetching(_) => self.parts.get_mut(part)?.bytes_mut().get_mut(..bytes),
@@ -140,19 +141,15 @@ impl Incoming {
         }
     }
 
-    /// The requests, once all have landed; they must then be reaped, and [`complete`](Self::complete) called.
+    /// The requests, once all are over; the caller reaps them and calls [`complete`](Self::complete).
     pub(super) fn completed_fetches(&mut self) -> Option<Fetches> {
         match &mut self.stage {
-            Stage::Fetching(fetch)
-                if fetch.missing == 0 && fetch.requests.iter().all(|(request, _)| request.is_over()) =>
-            {
-                Some(std::mem::take(&mut fetch.requests))
-            }
+            Stage::Fetching(fetch) if fetch.is_over() => Some(std::mem::take(&mut fetch.requests)),
             _ => None,
         }
     }
 
-    /// The requests, landed or not, when UCX is torn down.
+    /// The requests, over or not, after the tear-down.
     pub(super) fn take_fetches(&mut self) -> Option<Fetches> {
         match &mut self.stage {
             Stage::Fetching(fetch) => Some(std::mem::take(&mut fetch.requests)),
@@ -160,14 +157,13 @@ impl Incoming {
         }
     }
 
-    /// All parts are there, or `error` has come of one.
     pub(super) fn complete(&mut self, error: Option<Error>) {
         let Stage::Fetching(fetch) = &self.stage else { return };
         let (arrival, is_fetched) = (fetch.arrival.clone(), fetch.is_fetched);
         self.ended(error.map_or(Ok(arrival), Err), is_fetched);
     }
 
-    /// No parts come any more but those that UCX brings already.
+    /// Only the parts that UCX is fetching still come.
     pub(super) fn expect_no_more(&mut self) {
         if let Stage::Fetching(fetch) = &mut self.stage {
             fetch.missing = 0;
@@ -179,7 +175,7 @@ impl Incoming {
         matches!(self.stage, Stage::Plain(_) | Stage::Ended(_))
     }
 
-    /// What has arrived, if that is a plain message that lies in its place.
+    /// The arrival of a plain message.
     #[inline]
     pub(super) fn plain(&self) -> Option<Arrival> {
         match self.stage {
@@ -193,18 +189,16 @@ impl Incoming {
         matches!(self.stage, Stage::Waiting)
     }
 
-    /// Whether nobody has to do anything for it any more.
+    /// Whether it waits for nothing any more.
     pub(super) fn is_over(&self) -> bool {
         match &self.stage {
             Stage::Waiting => false,
-            Stage::Fetching(fetch) => {
-                fetch.missing == 0 && fetch.requests.iter().all(|(request, _)| request.is_over())
-            }
+            Stage::Fetching(fetch) => fetch.is_over(),
             Stage::Plain(_) | Stage::Ended(_) => true,
         }
     }
 
-    /// The peer that it waits for, and the round that it was posted in.
+    /// The peer that it waits for, and the round of its posting.
     pub(super) fn wait(&self) -> (Rank, u32) {
         (self.from, self.posted_in)
     }
@@ -219,7 +213,6 @@ impl Incoming {
         self.stage = Stage::Ended(Ended { from: self.from, result, is_fetched });
     }
 
-    /// What is given back of a receive that has ended.
     #[inline]
     pub(super) fn finished(self) -> Finished {
         let ended = match self.stage {
@@ -231,7 +224,6 @@ impl Incoming {
     }
 }
 
-/// What arrives of a plain message.
 #[inline]
 fn plain(bytes: usize) -> Arrival {
     let mut lengths = Lengths::new();
@@ -239,7 +231,6 @@ fn plain(bytes: usize) -> Arrival {
     Arrival { mark: Mark::NONE, lengths }
 }
 
-/// Counts one copy of payload, unless there is none.
 #[inline]
 pub(super) fn count_copy(statistics: &mut Statistics, bytes: usize) {
     statistics.copies += u64::from(bytes > 0);

@@ -1,4 +1,4 @@
-//! The UCX library of this process: loaded once, when it is first asked for.
+//! The UCX library of this process, loaded once.
 
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
@@ -32,10 +32,9 @@ pub fn available() -> Result<Report, String> {
     }
 }
 
-/// How much UCX says, as it calls it.
 const LOG_LEVEL: &CStr = c"LOG_LEVEL";
 
-/// While this lives, UCX says errors alone, unless its users have set what it says.
+/// While this lives, UCX logs errors only, unless the user has set its log level.
 pub(super) struct QuietLog {
     ucp: &'static Ucp,
     before: Option<&'static CStr>,
@@ -44,7 +43,7 @@ pub(super) struct QuietLog {
 impl QuietLog {
     pub(super) fn begin(ucp: &'static Ucp) -> Self {
         static BEFORE: OnceLock<Option<CString>> = OnceLock::new();
-        // Asked once: when two are torn down at a time, the second would find what the first has set.
+        // Read once: of two concurrent tear-downs the second would read what the first has set.
         let before = BEFORE.get_or_init(|| {
             let is_users = std::env::var_os("UCX_LOG_LEVEL").is_some();
             if is_users { None } else { ucp.global(LOG_LEVEL) }
@@ -61,13 +60,13 @@ impl Drop for QuietLog {
     }
 }
 
-/// The library, once it is loaded.
+/// Loads the library at the first call.
 pub(super) fn load() -> Result<&'static Ucp, &'static LoadError> {
     static LIBRARY: OnceLock<Result<Ucp, LoadError>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let path = std::env::var_os("BREVITY_UCX_LIB").filter(|path| !path.is_empty());
         // SAFETY: whoever installs a libucp.so.0, or names one in BREVITY_UCX_LIB, vouches that it is UCX;
-        // this is the only place of the process that loads it.
+        // nothing else in the process loads it.
         let library = unsafe { Ucp::load(path.as_deref().map(Path::new)) };
         match &library {
             Ok(ucp) => {

@@ -1,19 +1,18 @@
-//! Who is still there: control connections that follow the waits.
+//! Detects lost peers by control connections.
 //!
-//! Every rank listens on a control address. A rank that waits long for a peer connects to it and *watches*:
-//! the peer's kernel takes the connection even if the peer only computes, and ends it when the peer's process
-//! ends. A rank that closes its transport answers its watchers, those that its kernel has taken for it
-//! included, with the cause; a rank that fails also connects to all others and tells them. No thread, and
-//! nothing to look at while nobody waits.
+//! Every rank listens on a control address. A rank that waits long for a peer connects to it and *watches*
+//! it: the peer's kernel accepts even while the peer only computes, and ends the connection when the peer's
+//! process ends. A rank that closes its transport sends the cause to its watchers, including those that only
+//! its kernel has accepted; a rank that fails also connects to all others to tell them. This takes no thread,
+//! and costs nothing while nobody waits.
 //!
-//! The sockets of a peer stay open when its process ends if a child that it has forked has them as well. So
-//! of a peer on this host the process is watched too. A network that does not bring anything says nothing
-//! about a peer: the connection is made anew for as long as somebody waits.
+//! If a forked child holds a peer's sockets, they stay open when the peer ends, so the process of a peer on
+//! this host is watched too. A silent network says nothing about a peer: the watcher reconnects for as long
+//! as somebody waits.
 //!
-//! Anybody can connect, so not everybody is kept: a rank has room for the connections of its peers and some
-//! strangers, and makes more by closing the oldest on which nobody has proven to know the token. So an end
-//! alone is no death: a watcher whose connection ends connects again, and the peer is gone when nobody
-//! listens there any more.
+//! Anybody can connect, so a rank keeps a bounded number of connections and closes the oldest unproven one,
+//! on which nobody has shown the token. A closed connection alone is therefore no death: the watcher connects
+//! again, and the peer is gone when nobody listens there any more.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -39,17 +38,16 @@ use crate::{Error, Failure, Rank, Result};
 /// How long a failing rank tries to reach peers whose kernels do not answer at once.
 const NOTIFY_PATIENCE: Duration = Duration::from_millis(100);
 
-/// How long a listener is not looked at that the system has no descriptors for.
+/// How long accepting pauses when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections that are kept besides two for each peer: strangers', until they make room.
+/// Connections that are kept besides two for each peer.
 const MAX_UNPROVEN: usize = 64;
 
-/// Connections that the kernel keeps for a listener: a rank that only computes takes none, and may be watched
-/// by many.
+/// Connections that the kernel keeps for a listener: a rank that only computes accepts none, and many may
+/// watch it.
 const BACKLOG: i32 = 4096;
 
-/// Connections that are taken in one look, and when the last word is said.
 const ACCEPTED_PER_POLL: usize = 64;
 const ACCEPTED_AT_END: usize = BACKLOG as usize;
 
@@ -57,18 +55,17 @@ const LISTENER: u64 = u64::MAX;
 const ACCEPTED: u64 = 1 << 32;
 const PROCESS: u64 = 1 << 63;
 
-/// What is heard about a peer.
+/// What is learnt about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerEvent {
     /// A rank reports why its transport is closed.
     Failed(Failure),
-    /// The peer's process has ended without a word.
+    /// The peer's process has ended without a notice.
     Died(Rank),
     /// The peer has closed its transport in good order, or nobody listens there any more.
     Gone(Rank),
 }
 
-/// The control sockets of one rank.
 pub(super) struct Liveness {
     listener: TcpListener,
     token: Token,
@@ -76,13 +73,13 @@ pub(super) struct Liveness {
     accepted: Slab<Connection>,
     accepted_ever: u64,
     epoll: OwnedFd,
-    /// Until when the listener is not looked at.
+    /// Until when accepting pauses.
     paused_until: Option<Instant>,
-    /// What whoever asks is answered.
+    /// The answer to watchers.
     answer: Option<Closed>,
-    /// What could not be said at once.
+    /// Withdrawals that could not be sent at once.
     unsent: Vec<(Rank, Withdrawal)>,
-    /// What peers want back and nobody has taken note of.
+    /// Messages that peers want back, for the inbox.
     pub(super) withdrawn: Vec<Withdrawal>,
 }
 
@@ -90,13 +87,12 @@ struct Peer {
     address: SocketAddr,
     token: Token,
     watch: Option<Connection>,
-    /// Whether a connection to it that was made has ended without a word.
+    /// Whether a connection to it was made and ended without a notice.
     was_closed: bool,
     process: Process,
 }
 
 impl Liveness {
-    /// Listens on one of these ports.
     pub(super) fn new(interface: IpAddr, ports: Ports, token: Token) -> Result<Self> {
         let listen = |address: SocketAddr| -> std::io::Result<TcpListener> {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -113,23 +109,20 @@ impl Liveness {
         };
         let (listener, epoll) = make()
             .map_err(|error| Error::system(format!("can't listen on {interface} for control"), error))?;
-        let (peers, accepted, answer, paused_until) = (Vec::new(), Slab::new(), None, None);
-        let (unsent, withdrawn) = (Vec::new(), Vec::new());
         Ok(Self {
             listener,
             token,
-            peers,
-            accepted,
+            peers: Vec::new(),
+            accepted: Slab::new(),
             accepted_ever: 0,
             epoll,
-            paused_until,
-            answer,
-            unsent,
-            withdrawn,
+            paused_until: None,
+            answer: None,
+            unsent: Vec::new(),
+            withdrawn: Vec::new(),
         })
     }
 
-    /// Where peers connect to.
     pub(super) fn address(&self) -> Result<SocketAddr> {
         self.listener.local_addr().map_err(|error| Error::system("can't ask for the control address", error))
     }
@@ -146,7 +139,7 @@ impl Liveness {
         self.peers.push(peer.map(made));
     }
 
-    /// Has the processes of peers, by rank, watched with them.
+    /// Sets the processes of peers, by rank, which are watched with them.
     pub(super) fn add_processes(&mut self, processes: Vec<Option<PeerProcess>>) {
         for (peer, process) in self.peers.iter_mut().zip(processes) {
             if let (Some(peer), Some(process)) = (peer, process) {
@@ -155,23 +148,21 @@ impl Liveness {
         }
     }
 
-    /// What proves this rank.
     pub(super) fn own_token(&self) -> Token {
         self.token
     }
 
-    /// What proves a peer.
     pub(super) fn token(&self, peer: Rank) -> Option<Token> {
         self.peers.get(peer.index())?.as_ref().map(|peer| peer.token)
     }
 
-    /// Readable when [`look`](Self::poll) would hear something.
+    /// Readable when [`poll`](Self::poll) would return something.
     pub(super) fn descriptor(&self) -> &OwnedFd {
         &self.epoll
     }
 
-    /// Begins to watch a peer, unless it is watched. `Gone` when its kernel says at once that nobody listens,
-    /// or its process is known to have ended.
+    /// Begins to watch a peer, unless it is watched. `Gone` if its kernel refuses at once, or its process has
+    /// ended.
     pub(super) fn watch(&mut self, rank: Rank) -> Option<PeerEvent> {
         let peer = self.peers.get_mut(rank.index())?.as_mut()?;
         if peer.watch.is_some() {
@@ -184,7 +175,7 @@ impl Liveness {
         match connect(peer.address) {
             Ok(stream) => {
                 let events = EventFlags::IN | EventFlags::RDHUP;
-                // Not watched is not known to be dead: the next look tries again.
+                // Unwatched is not dead: the next poll tries again.
                 epoll::add(&self.epoll, &stream, EventData::new_u64(rank.0.into()), events).ok()?;
                 peer.watch = Some(Connection::new(stream));
                 None
@@ -197,12 +188,11 @@ impl Liveness {
         }
     }
 
-    /// Takes new connections and hears what there is. A cause that somebody names comes before what an end
-    /// tells.
+    /// Accepts connections and reads notices. A reported cause takes precedence over the end of a peer.
     pub(super) fn poll(&mut self) -> Option<PeerEvent> {
         self.send_unsent();
         match self.read_events() {
-            // A rank tells its peers before it goes: what it told is here by now.
+            // A rank notifies its peers before it goes, so its notice is here by now.
             Some(end @ (PeerEvent::Died(_) | PeerEvent::Gone(_))) => match self.read_events() {
                 Some(PeerEvent::Failed(cause)) => Some(PeerEvent::Failed(cause)),
                 _ => Some(end),
@@ -240,14 +230,13 @@ impl Liveness {
         end
     }
 
-    /// Takes at most `most` connections.
     fn accept(&mut self, most: usize) -> Option<PeerEvent> {
         let mut failed = None;
         for _ in 0..most {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // One that has gone already.
+                // It has gone already.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) =>
                 {
@@ -280,8 +269,8 @@ impl Liveness {
         failed
     }
 
-    /// Looks at the listener, or does not for a while: what nobody has descriptors for stays there, and would
-    /// be found at every look. Whoever has connected waits as for a rank that only computes.
+    /// Resumes accepting, or pauses it: without descriptors the listener would stay readable. Peers that
+    /// connect meanwhile wait as for a rank that only computes.
     fn listen(&mut self, is_ready: bool) {
         self.paused_until = if is_ready { None } else { Some(Instant::now() + ACCEPT_PAUSE) };
         let events = if is_ready { EventFlags::IN } else { EventFlags::empty() };
@@ -290,7 +279,7 @@ impl Liveness {
         }
     }
 
-    /// Closes the oldest connection that nobody has proven themselves on, if there are too many.
+    /// Closes the oldest unproven connection if there are too many.
     fn make_room(&mut self) {
         if self.accepted.len() < 2 * self.peers.len() + MAX_UNPROVEN {
             return;
@@ -302,8 +291,7 @@ impl Liveness {
         }
     }
 
-    /// Hears a peer that has connected to this rank: it watches, or it has something to say. Who says
-    /// anything else is a stranger, and not heard any longer.
+    /// Reads an accepted connection; closes it after anything but a notice with the token.
     fn read_accepted(&mut self, key: usize) -> Option<PeerEvent> {
         let world_size = self.peers.len() as u32;
         loop {
@@ -326,13 +314,12 @@ impl Liveness {
         }
     }
 
-    /// Closes a connection of somebody else's.
     fn remove(&mut self, key: usize) {
         let connection = self.accepted.remove(key);
         forget(&self.epoll, &connection.stream);
     }
 
-    /// Closes the connection to a peer. Says whether there was one.
+    /// Closes the connection to a peer. Returns whether there was one.
     fn unwatch(&mut self, rank: Rank) -> bool {
         let watch = self.peers.get_mut(rank.index()).and_then(|peer| peer.as_mut()?.watch.take());
         if let Some(watch) = &watch {
@@ -349,7 +336,7 @@ impl Liveness {
             Received::Nothing => return None,
             Received::Notice(bytes) => match decode(&bytes, &peer.token, world_size) {
                 Some(Notice::Closed(Closed::Failed(cause))) => Some(PeerEvent::Failed(cause)),
-                // Somebody else listens there now.
+                // Another program listens there now.
                 _ => Some(PeerEvent::Gone(rank)),
             },
             Received::End(End::Closed) => return self.watch_again(rank),
@@ -357,14 +344,14 @@ impl Liveness {
                 Some(PeerEvent::Died(rank))
             }
             Received::End(End::Refused) => Some(PeerEvent::Gone(rank)),
-            // Who waits for the peer watches it again.
+            // An operation that waits for the peer watches it again.
             Received::End(End::Unreachable) => None,
         };
         self.unwatch(rank);
         event
     }
 
-    /// A connection has ended without a word: the peer is dead if nobody listens there any more.
+    /// Reconnects after an end without a notice: the peer is dead if nobody listens there any more.
     fn watch_again(&mut self, rank: Rank) -> Option<PeerEvent> {
         self.unwatch(rank);
         let gone = self.watch(rank);
@@ -372,7 +359,7 @@ impl Liveness {
         gone.map(|_| PeerEvent::Died(rank))
     }
 
-    /// A peer's process has ended. What it said before that is there.
+    /// Handles the end of a peer's process. Its last notice is here already.
     fn end_process(&mut self, rank: Rank) -> Option<PeerEvent> {
         self.peers.get_mut(rank.index())?.as_mut()?.process.end(&self.epoll);
         let said = self.read_watched(rank);
@@ -380,7 +367,7 @@ impl Liveness {
         said.or(Some(end))
     }
 
-    /// Tells a peer that this rank wants a message back: now, or with one of the next looks.
+    /// Tells a peer that this rank wants a message back, now or at a later poll.
     pub(super) fn withdraw(&mut self, to: Rank, message: Withdrawal) {
         self.unsent.push((to, message));
         self.send_unsent();
@@ -400,7 +387,7 @@ impl Liveness {
         }
     }
 
-    /// From now on tells whoever asks that this rank's transport is closed, and those who have asked.
+    /// Tells present and future watchers that this rank's transport is closed.
     pub(super) fn answer(&mut self, closed: Closed) {
         self.answer = Some(closed);
         let answer = encode(Notice::Closed(closed), &self.token);
@@ -410,8 +397,7 @@ impl Liveness {
         self.accept(ACCEPTED_AT_END);
     }
 
-    /// Listens no longer, whoever else has the listener: a child of this process, which would seem to listen
-    /// for ever.
+    /// Stops listening, even if a forked child holds the listener and would seem to listen for ever.
     pub(super) fn stop_listening(&self) {
         if let Err(error) = shutdown(&self.listener, Shutdown::Both) {
             later!(DEBUG, %error, "can't close the control listener");

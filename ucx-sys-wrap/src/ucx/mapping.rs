@@ -1,4 +1,4 @@
-//! Registered memory and the keys of peers' memory, as UCX has them, and the calls that put, get and flush.
+//! Registered memory, the keys of peers' memory, and UCX's puts and gets.
 
 use std::ptr::{NonNull, null_mut};
 
@@ -10,13 +10,12 @@ use crate::{Error, Rank, Result};
 
 /// Memory registered with a context.
 ///
-/// Invariant: made by `ucp_mem_map` of the engine's context, which is alive until the engine is torn down;
-/// then this means nothing any more.
+/// Invariant: made by `ucp_mem_map` of the engine's context; meaningless after the tear-down.
 pub(super) struct Mapping(ucp_mem_h);
 
 /// A peer's key, unpacked for the endpoint to it.
 ///
-/// Invariant: made by `ucp_ep_rkey_unpack` on an endpoint of the engine; as for [`Mapping`].
+/// Invariant: made by `ucp_ep_rkey_unpack` on an endpoint of the engine; meaningless after the tear-down.
 pub(super) struct Unpacked(ucp_rkey_h);
 
 // SAFETY: handles that are used through the engine only, which owns what they name and moves with them, in
@@ -26,7 +25,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Send for Unpacked {}
 
 impl Engine {
-    /// Registers memory; returns the key that peers unpack, too.
+    /// Registers memory; returns it with the key that peers unpack.
     ///
     /// # Safety
     /// The memory is valid for as long as anything may access it: until the process ends.
@@ -91,7 +90,6 @@ impl Engine {
         Ok(Mapping(handle))
     }
 
-    /// The bytes that peers unpack.
     fn pack(&self, mapping: &Mapping) -> Result<Vec<u8>> {
         let (mut packed, mut packed_bytes) = (null_mut(), 0);
         // SAFETY: registered with this context, which lives; the results go to locals.
@@ -105,11 +103,11 @@ impl Engine {
         Ok(key)
     }
 
-    /// Takes a registration back, unless the context is gone. What peers do about it is theirs.
+    /// Takes a registration back, unless the context is gone. Peers may still try to use it.
     pub(super) fn unmap(&self, mapping: Mapping) {
         if !self.context.is_null() {
-            // SAFETY: registered with this context, which lives, and given up by its only holder. UCX reports
-            // failures itself, and there is nothing to be done about one.
+            // SAFETY: registered with this context, which lives, and given up by its only holder. UCX logs
+            // failures itself.
             unsafe { self.ucp.ucp_mem_unmap(self.context, mapping.0) };
         }
     }
@@ -123,8 +121,8 @@ impl Engine {
             return Err(Error::Closed);
         }
         let mut unpacked = null_mut();
-        // SAFETY: the endpoint lives as the worker does; the caller vouches for the bytes; the result goes to
-        // a local.
+        // SAFETY: the endpoint lives as the worker does; the caller vouches for the bytes; the result is a
+        // local.
         let status = unsafe {
             self.ucp.ucp_ep_rkey_unpack(self.endpoints[peer.index()], key.as_ptr().cast(), &mut unpacked)
         };
@@ -132,7 +130,7 @@ impl Engine {
         Ok(Unpacked(unpacked))
     }
 
-    /// Destroys an unpacked key that no operation uses, unless UCX is torn down.
+    /// Destroys an unpacked key that no operation uses.
     pub(super) fn destroy(&self, key: Unpacked) {
         if !self.is_torn_down() {
             // SAFETY: unpacked for an endpoint that lives as the worker does, and given up by its only
@@ -141,43 +139,32 @@ impl Engine {
         }
     }
 
-    /// Begins to write to a peer's memory; the bytes may be reused when the request is over.
+    /// Begins to put or get the bytes at `start`; they may be used again when the request is over.
     ///
     /// # Safety
-    /// As for [`send`](Self::send); `address` and the bytes from there on lie in the memory of the key.
-    pub(super) unsafe fn put(
+    /// As for [`send`](Self::send); nobody has a reference to what a get writes; as many bytes from the
+    /// address on lie in the memory of the key.
+    pub(super) unsafe fn access(
         &mut self,
-        to: Rank,
-        key: &Unpacked,
-        address: u64,
-        bytes: &[u8],
+        direction: Direction,
+        peer: Rank,
+        (key, address): (&Unpacked, u64),
+        (start, length): (*mut u8, usize),
         request: &UcpRequest,
     ) {
-        let (endpoint, from, length) = (self.endpoints[to.index()], bytes.as_ptr().cast(), bytes.len());
-        self.submit(request, 0, |ucp, param| {
+        let (endpoint, start) = (self.endpoints[peer.index()], start.cast());
+        self.submit(request, 0, |ucp, param| match direction {
             // SAFETY: endpoint and key live as the worker does; the caller keeps the bytes; the record
             // outlives the worker.
-            unsafe { ucp.ucp_put_nbx(endpoint, from, length, address, key.0, param) }
+            Direction::Put => unsafe { ucp.ucp_put_nbx(endpoint, start, length, address, key.0, param) },
+            // SAFETY: as above.
+            Direction::Get => unsafe { ucp.ucp_get_nbx(endpoint, start, length, address, key.0, param) },
         });
     }
+}
 
-    /// Begins to read from a peer's memory.
-    ///
-    /// # Safety
-    /// As for [`put`](Self::put).
-    pub(super) unsafe fn get(
-        &mut self,
-        from: Rank,
-        key: &Unpacked,
-        address: u64,
-        bytes: &mut [u8],
-        request: &UcpRequest,
-    ) {
-        let (endpoint, length) = (self.endpoints[from.index()], bytes.len());
-        let into = bytes.as_mut_ptr().cast();
-        self.submit(request, 0, |ucp, param| {
-            // SAFETY: as for `put`.
-            unsafe { ucp.ucp_get_nbx(endpoint, into, length, address, key.0, param) }
-        });
-    }
+#[derive(Clone, Copy)]
+pub(super) enum Direction {
+    Put,
+    Get,
 }

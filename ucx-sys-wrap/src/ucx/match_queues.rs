@@ -1,4 +1,4 @@
-//! Which receive gets which message: receives that wait and messages that came before their receive, by tag.
+//! Posted receives and unexpected messages, by tag.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use crate::tag::take_first;
 
 const BUCKETS: usize = 64;
 
-/// Two queues a bucket of tags, each in the order of posting and of arrival.
+/// Two queues a bucket of tags, in the order of posting and of arrival.
 ///
-/// Of one tag there are posted receives or unexpected messages, never both. Queues keep their memory. Cost: what
-/// the bucket holds is searched from the front, where what is asked for is nearly always the first.
+/// A tag has posted receives or unexpected messages, never both. Queues keep their memory. Cost: searches the
+/// bucket from the front, where the match nearly always is.
 pub(super) struct MatchQueues<Message> {
     buckets: Vec<Bucket<Message>>,
 }
@@ -20,14 +20,14 @@ struct Bucket<Message> {
     unexpected: VecDeque<(Tag, Message)>,
 }
 
-/// The first receive of a bucket.
+/// The first posted receive of a bucket.
 pub(super) struct FirstPosted<'queues> {
     pub(super) number: u64,
     posted: &'queues mut VecDeque<(Tag, u64)>,
 }
 
 impl FirstPosted<'_> {
-    /// It waits no longer; its number.
+    /// Takes it from the queue; returns its number.
     #[inline]
     pub(super) fn take(self) -> u64 {
         self.posted.pop_front();
@@ -41,13 +41,12 @@ impl<Message> MatchQueues<Message> {
         Self { buckets: (0..BUCKETS).map(|_| bucket()).collect() }
     }
 
-    /// A receive that waits, by its number.
     #[inline]
     pub(super) fn post(&mut self, tag: Tag, number: u64) {
         self.bucket(tag).posted.push_back((tag, number));
     }
 
-    /// The receive that has waited longest for `tag`, if it is the first of its bucket.
+    /// The first receive for `tag`, if it is the first of its bucket.
     #[inline(always)]
     pub(super) fn first_posted(&mut self, tag: Tag) -> Option<FirstPosted<'_>> {
         let posted = &mut self.bucket(tag).posted;
@@ -57,31 +56,30 @@ impl<Message> MatchQueues<Message> {
         }
     }
 
-    /// The receive that has waited longest for `tag`, which waits no longer.
+    /// Takes the first receive for `tag`.
     #[inline]
     pub(super) fn take_posted(&mut self, tag: Tag) -> Option<u64> {
         take_first(&mut self.bucket(tag).posted, tag)
     }
 
-    /// Takes a receive out of the line. Says whether it was in it.
+    /// Takes a receive from the queue. Returns whether it was in it.
     pub(super) fn cancel(&mut self, tag: Tag, number: u64) -> bool {
         let posted = &mut self.bucket(tag).posted;
         let position = posted.iter().position(|(_, waits)| *waits == number);
         position.and_then(|position| posted.remove(position)).is_some()
     }
 
-    /// Keeps a message that nobody waits for.
     pub(super) fn keep_unexpected(&mut self, tag: Tag, message: Message) {
         self.bucket(tag).unexpected.push_back((tag, message));
     }
 
-    /// The first message of `tag` that came before its receive.
+    /// Takes the first unexpected message of `tag`.
     #[inline]
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<Message> {
         take_first(&mut self.bucket(tag).unexpected, tag)
     }
 
-    /// Takes the message of `tag` that `is_meant` says.
+    /// Takes the unexpected message of `tag` that `is_meant` accepts.
     pub(super) fn take_unexpected_if(
         &mut self,
         tag: Tag,
@@ -92,7 +90,6 @@ impl<Message> MatchQueues<Message> {
         unexpected.remove(position).map(|(_, message)| message)
     }
 
-    /// Forgets everything.
     pub(super) fn clear(&mut self) {
         for bucket in &mut self.buckets {
             bucket.posted.clear();

@@ -1,35 +1,32 @@
 //! Ranks that are processes (or threads), over UCX.
 //!
-//! UCX is loaded at run time, once and only when this transport is asked for ([`available`],
-//! [`Ucx::connect`]). Every rank has one worker and an endpoint to each peer, made from the worker addresses
-//! that all ranks exchange.
+//! UCX is loaded at run time, when this transport is first asked for ([`available`], [`Ucx::connect`]). Every
+//! rank has one worker and an endpoint to each peer, made from the worker addresses that all ranks exchange.
 //!
-//! **Messages** are UCX's active messages: a header of ours (`header.rs`) and a payload that UCX takes from
-//! where it lies. Up to [`MAX_EAGER_BYTES`] go at once and are copied once, by the receiver, straight into
-//! their place; UCX's own tagged messages would cost a second copy. Above, and when the receiver has
-//! [`CREDIT_BYTES`] that it has not asked for, the payload is offered, and fetched straight into its place
-//! when its receive is posted. So what a rank keeps unasked is bounded, and no tag blocks another. Of several
-//! parts up to [`PACKED_BYTES`] together are packed; above, large parts are active messages of their own.
-//! Matching is ours (`inbox.rs`).
+//! **Messages** are UCX's active messages: a header of ours (`header.rs`) and a payload. Payloads up to
+//! [`MAX_EAGER_BYTES`] are eager: the receiver copies them once, straight to their place, where UCX's own
+//! tagged messages would cost a second copy. Longer ones, and those that exceed the receiver's credit
+//! ([`CREDIT_BYTES`]), go by rendezvous: UCX fetches them straight to their place once their receive is
+//! posted. So the memory for unexpected messages is bounded, and no tag blocks another. Several parts are
+//! packed up to [`PACKED_BYTES`] together; above that, large parts are fragments, active messages of their
+//! own. `inbox.rs` matches messages and receives.
 //!
-//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, as on tcp
-//! (`link`): it is faster than UCX's. UCX carries what crosses hosts, and puts and gets.
+//! **Ranks of one host** that share memory send messages through it (`link`), which is faster than UCX. UCX
+//! carries messages between hosts, and puts and gets.
 //!
-//! **Failure.** Endpoints have UCX's error handling `NONE`, which is what shared memory is fast with, and
-//! which never reports a dead peer. So liveness is ours: who waits for a peer longer than about 20 ms, or
-//! goes to sleep, watches it over a control connection (`liveness.rs`). Once a transport fails, its peers are
-//! reported, UCX is torn down at once and every operation ends with the cause; nothing is left that could touch
-//! memory, because rendezvous is by `get_zcopy` wherever memory is shared (`tuning.rs`), and because a
-//! receiver that has fetched from a sender's memory looks afterwards whether the sender had not taken it back
-//! (`word.rs`).
+//! **Failure.** Endpoints have UCX's error handling `NONE`, which shared memory needs to be fast and which
+//! never reports a dead peer. So a rank that waits long for a peer, or goes to sleep, watches it over a
+//! control connection (`liveness.rs`). A transport that fails tells its peers, tears UCX down, and ends every
+//! operation with the cause. Nothing touches memory afterwards: rendezvous is by `get_zcopy` wherever memory
+//! is shared (`tuning.rs`), and a receiver that has fetched from a sender's memory then checks that the
+//! sender had not taken it back (`failure_flag.rs`).
 //!
-//! **Ending early.** A receive whose message has not come can be canceled; one whose parts are on the way
-//! ends when they have come. A large send that is canceled asks its receiver, over the control connection, to
-//! discard the message; if that does not answer, the send ends when the peer receives, or when the transport
-//! is abandoned.
+//! **Canceling.** A receive whose message has not come ends at once; one whose parts are on the way ends when
+//! they have come. A canceled rendezvous send asks its receiver, over the control connection, to discard the
+//! message; otherwise it ends when the peer receives, or when the transport is abandoned.
 //!
-//! Neither UCX's own connections nor the control connections are encrypted; the latter ask for a token that
-//! only the work's ranks know. UCX is as trusted as its network.
+//! UCX's connections and the control connections are not encrypted; the latter ask for a token that only the
+//! job's ranks know. UCX is as trusted as its network.
 #![allow(unsafe_code)]
 
 mod closing;
@@ -88,66 +85,51 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-
 pub use connecting::Prepared;
 pub use devices::rdma_devices;
 pub use endpoint_info::WIRE_VERSION;
 pub use flow::CREDIT_BYTES;
 pub use library::{Report, available};
 
-use crate::boot;
 use crate::bootstrap::Ports;
 use crate::link::Links;
 use crate::told::later;
 use crate::transport::Transport;
-use crate::{Error, Failure, MAX_WORLD_SIZE, Owner, Rank, Result};
-use endpoint_info::EndpointInfo;
+use crate::{Error, Failure, Owner, Rank, Result};
 use engine::Engine;
-use failure_flag::{Closed, OwnFailureFlag, PeerFailureFlag, Token};
+use failure_flag::{Closed, OwnFailureFlag, PeerFailureFlag};
 use liveness::Liveness;
-use receiving::Receives;
 use remote::Accesses;
 use sending::Sends;
-use tuning::Tuning;
-use ucp_request::{Bounces, UcpRequest};
+use ucp_request::Bounces;
 
 /// The most payload of a message of several parts that is packed into one UCX message, in bytes.
 pub const PACKED_BYTES: usize = 4096;
 
-/// The longest payload that is sent before its receiver asks for it, in bytes.
+/// The longest payload that is sent eagerly, in bytes.
 pub const MAX_EAGER_BYTES: usize = 32 << 10;
 
-/// What to do where UCX can't be set up.
-const RESOURCES: &str = "check UCX_* variables, enlarge /dev/shm (docker run --shm-size) and the limit of open files (ulimit -n), or \
-                         take BREVITY_TRANSPORT=tcp";
-
-/// What to do where UCX takes lanes by which a peer can't be reached.
-const UNREACHED: &str = "ranks of one host with different users or user namespaces can't share UCX's memory; take \
-                         UCX_TLS=tcp,self or BREVITY_TRANSPORT=tcp";
-
-/// No payload.
 const NO_BYTES: (*const u8, usize) = (NonNull::dangling().as_ptr(), 0);
 
-/// The clock is looked at every so many turns.
+/// The clock is read every so many turns.
 const TURNS_PER_CLOCK: u32 = 64;
 
-/// How often the operations under way are looked through for peers that are waited for long.
+/// How often peers of pending operations are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long a transport that is dropped goes on sending what is queued.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How ranks reach each other before they are connected. A closure that exchanges is one.
+/// How ranks reach each other before they are connected; a closure that exchanges is one.
 pub trait Meeting {
-    /// Hands this rank's bytes to all ranks and returns those of all, in the order of ranks; blocks until all
-    /// have called.
+    /// Hands this rank's bytes to all ranks and returns those of all, in rank order; blocks until all have
+    /// called.
     ///
     /// # Errors
     /// When that fails.
     fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
 
-    /// Whether all ranks are still there; asked now and then while they connect. Does not block.
+    /// Checks that all ranks are still there; called now and then while they connect. Does not block.
     ///
     /// # Errors
     /// Names the rank that is not.
@@ -162,15 +144,15 @@ impl<F: FnMut(&[u8]) -> Result<Vec<Vec<u8>>>> Meeting for F {
     }
 }
 
-/// What can be chosen when a world is made.
+/// The options of a world.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The interface that peers reach this rank's control listener by; loopback unless set.
+    /// The interface of this rank's control listener; loopback unless set.
     pub interface: IpAddr,
     /// The ports that the control listener may have; the system's choice unless set.
     pub ports: Ports,
-    /// UCX settings, such as `("TLS", "tcp,self")`: names without `UCX_`. They win over the environment. A
-    /// name that UCX does not know is ignored.
+    /// UCX settings, such as `("TLS", "tcp,self")`: names without `UCX_`. They override the environment. UCX
+    /// ignores unknown names.
     pub settings: Vec<(String, String)>,
     /// How long UCX may take to connect all ranks once all addresses are known; 60 s unless set.
     pub join_timeout: Duration,
@@ -185,53 +167,51 @@ impl Default for Options {
 
 /// The transport over UCX.
 ///
-/// It may move between threads; its worker is entered by one thread at a time, which `&mut` ensures.
+/// It may move between threads; `&mut` ensures that one thread at a time enters its worker.
 ///
-/// Dropped, it sends what is queued for at most a second and tells who waits for it that it has left; but not
-/// as a copy in a forked child. Then go, in this order: endpoints, worker, context, and last the memory that
-/// UCX's callbacks write.
+/// Dropping it sends what is queued, for at most a second, and tells its watchers that it has left; a copy in
+/// a forked child does neither. Then it frees endpoints, worker, context, and last the memory that UCX's
+/// callbacks write.
 ///
-/// When the process exits, the transport leaves that a [`Port`](crate::buffer::Port) holds, whatever other
-/// threads do with it. Used by itself it must be dropped before: UCX goes with the process, and a thread
-/// inside would crash.
+/// At process exit, transports that a [`Port`](crate::buffer::Port) holds leave by themselves, whatever other
+/// threads do with them. Drop any other before: UCX goes with the process, and a thread inside would crash.
 pub struct Ucx {
     owner: Owner,
     rank: Rank,
     world_size: u32,
     sends: Sends,
-    receives: Receives,
     accesses: Accesses,
     engine: Engine,
-    /// After `engine`: UCX may use the memory until it is torn down.
+    /// After `engine`: UCX may use the memory until the tear-down.
     bounces: Bounces<PACKED_BYTES>,
     liveness: Liveness,
     failure_flag: OwnFailureFlag,
-    /// The failure_flags of peers of this host.
+    /// The failure flags of peers on this host.
     failure_flags: Vec<Option<PeerFailureFlag>>,
-    /// Whose memory UCX's puts and gets reach by themselves; other owners are asked.
+    /// The owners whose memory UCX's puts and gets reach directly; others are asked by message.
     is_reached: Vec<bool>,
-    /// Whether peers may reach the memory of this rank so.
+    /// Whether peers may reach the memory of this rank directly.
     is_open: bool,
-    /// UCX's descriptor and that of `liveness`.
+    /// Holds UCX's descriptor and that of `liveness`.
     epoll: Arc<OwnedFd>,
     /// Whether tearing UCX down ends all access to memory.
     teardown_ends_access: bool,
     closed: Option<Closing>,
     turns: u32,
-    /// Turns in which UCX is progressed because something has just moved there.
+    /// Turns left in which UCX is progressed because it has just moved something.
     busy_turns: u32,
-    /// Looks so far.
+    /// Checks of peers so far.
     round: u32,
     next_check: Duration,
     /// Peers that were found gone while no operation waited for them.
     gone: Vec<Rank>,
-    /// Messages to the ranks of this host, if they share memory.
+    /// The links to ranks of this host, if they share memory.
     links: Option<Links>,
-    /// The neighbours that operations on links waited for at the last look.
+    /// The local peers that operations on links waited for at the last check.
     waited_on_links: Vec<Rank>,
     /// Peers to whom an answer could not be sent, each with the time by which it has gone or is lost.
     unanswered: Vec<(Rank, Duration)>,
-    /// Peers that are waited for; scratch of `look`.
+    /// Scratch of `check_peers`: the peers that operations wait for.
     waited: Vec<Rank>,
     may_have_slept: bool,
     /// Whether anything happened since the last [`Transport::arm`].
@@ -239,19 +219,18 @@ pub struct Ucx {
     start: Instant,
 }
 
-/// Why nothing goes on.
 struct Closing {
-    /// What operations end with.
+    /// The error of all operations.
     error: Error,
     /// `None` after [`Transport::abandon`].
     cause: Option<Failure>,
-    /// What peers were reported.
+    /// What peers were told.
     reported: Closed,
 }
 
 impl Drop for Ucx {
     fn drop(&mut self) {
-        // UCX, its threads and all connections are those of the process that has forked this one.
+        // UCX, its threads and all connections belong to the parent process.
         if !self.owner.is_here() {
             return self.engine.forget();
         }

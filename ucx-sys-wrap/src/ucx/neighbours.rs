@@ -1,5 +1,4 @@
-//! What this transport does with its links to the ranks of this host: their messages go over the memory that
-//! they share, and UCX carries the rest.
+//! The links to ranks of this host, which carry their messages through shared memory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,29 +13,28 @@ use crate::shm::Neighbourhood;
 use crate::transport::{Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Transport};
 use crate::{Envelope, Error, Rank, Result};
 
-/// Marks the numbers of operations on links; those on UCX do without.
+/// Marks the numbers of operations on links.
 const LINKED: u64 = 1 << 63;
 
-/// UCX is progressed in every so many turns while nothing of it is awaited: peers that put or get may need
-/// that.
+/// Idle UCX is progressed every so many turns: peers that put or get may need that.
 const TURNS_PER_IDLE_UCX: u32 = 8;
 
-/// After UCX has moved something it is progressed in so many turns: what peers do takes it several steps.
+/// After UCX has moved something it is progressed for so many turns: peers' operations take several steps.
 const BUSY_TURNS: u32 = 1000;
 
-/// Links that nothing waits for are looked at in every so many turns.
+/// Links that nothing waits for are polled every so many turns.
 const SWEEP_EVERY: u32 = 64;
 
 impl Ucx {
-    /// Sends messages to the ranks of this host through the memory that they share with this rank; UCX stays
-    /// for other hosts, and for puts and gets. Must be called before anything is posted, by all of them.
+    /// Sends messages to the ranks of this host through the memory that they share; UCX stays for other
+    /// hosts, and for puts and gets. All of these ranks must call it before anything is posted.
     ///
     /// `may_read` says whether messages may be read from the memory of another process, where the system
-    /// allows it: long messages, and those that come before their receive, are faster so.
+    /// allows it, which speeds up long and unexpected messages.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't
-    /// be watched.
+    /// [`Error::Unavailable`] when it is another rank's local group; [`Error::System`] when its wake receiver
+    /// can't be watched.
     pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
         let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
         epoll::add(&self.epoll, links.bell(), EventData::new_u64(2), EventFlags::IN)
@@ -45,18 +43,17 @@ impl Ucx {
         Ok(())
     }
 
-    /// Watches the processes of peers, by rank, when it watches the peers.
+    /// Sets the processes of peers, by rank, which are watched with them.
     pub(crate) fn watch_processes(&mut self, processes: Vec<Option<PeerProcess>>) {
         self.liveness.add_processes(processes);
     }
 
-    /// Whether messages to and from `peer` go through memory that it shares with this rank.
+    /// Whether messages to and from `peer` go through a link.
     #[inline]
     pub(super) fn is_linked(&self, peer: Rank) -> bool {
         self.links.as_ref().is_some_and(|links| links.has(peer))
     }
 
-    /// Posts a message for a neighbour.
     #[inline]
     pub(super) fn post_send_linked(
         &mut self,
@@ -78,14 +75,13 @@ impl Ucx {
         }
     }
 
-    /// Sends a message of one part to a neighbour, if it can be on its way at once; says whether it is.
+    /// Sends a message of one part at once if there is room; returns whether it did.
     #[inline]
     pub(super) fn send_linked_at_once(&mut self, to: Rank, envelope: &Envelope, part: &[u8]) -> bool {
         let Some(links) = &mut self.links else { return false };
         links.send_at_once(to, envelope, part, &mut self.engine.inbox().statistics)
     }
 
-    /// Posts a receive from a neighbour.
     #[inline]
     pub(super) fn post_recv_linked(
         &mut self,
@@ -104,14 +100,14 @@ impl Ucx {
         }
     }
 
-    /// The links, if an operation of this number is theirs, and its number there.
+    /// The links and the number there, if an operation is on a link.
     #[inline]
     pub(super) fn linked(&mut self, number: u64) -> Option<(&mut Links, u64)> {
         let number = linked(number)?;
         Some((self.links.as_mut()?, number))
     }
 
-    /// Looks up to `spins` times for a short message that a receive waits for. Says whether anything moved.
+    /// Looks up to `spins` times for a short message of a posted receive. Returns whether anything moved.
     #[inline]
     pub(super) fn look_for_linked(&mut self, peer: Rank, spins: u32) -> bool {
         let Some(links) = &mut self.links else { return false };
@@ -121,7 +117,7 @@ impl Ucx {
         moved
     }
 
-    /// Polls the links. Says whether anything moved.
+    /// Polls the links. Returns whether anything moved.
     #[inline]
     pub(super) fn turn_links(&mut self) -> bool {
         let is_sweep_due = self.may_have_slept || self.turns.is_multiple_of(SWEEP_EVERY);
@@ -134,13 +130,12 @@ impl Ucx {
         self.handle_turn(turn)
     }
 
-    /// Progresses UCX if it is due. Says whether anything moved.
+    /// Progresses UCX if it is due. Returns whether anything moved.
     #[inline]
     pub(super) fn turn_ucx(&mut self) -> bool {
         self.is_ucx_due() && self.progress_ucx()
     }
 
-    /// Says whether anything moved.
     #[inline]
     pub(super) fn progress_ucx(&mut self) -> bool {
         let moved = self.engine.progress() | self.run_deferred_work();
@@ -148,8 +143,7 @@ impl Ucx {
         moved
     }
 
-    /// In every turn while an operation waits for UCX or something has just moved there, or where there are
-    /// no links.
+    /// True while an operation waits for UCX, something has just moved there, or there are no links.
     #[inline]
     fn is_ucx_due(&self) -> bool {
         self.links.is_none()
@@ -159,7 +153,7 @@ impl Ucx {
             || !(self.sends.is_empty() && self.accesses.is_empty() && self.engine.is_idle())
     }
 
-    /// Tells the neighbours that this rank is about to sleep. Says whether it must not, because something has
+    /// Tells the local peers that this rank is about to sleep. True if it must not, because something has
     /// moved.
     pub(super) fn begin_sleep(&mut self) -> bool {
         let Some(links) = &mut self.links else { return false };
@@ -167,7 +161,7 @@ impl Ucx {
         self.handle_turn(turn)
     }
 
-    /// Takes what a neighbour that is gone has sent before.
+    /// Takes what a local peer sent before it went.
     pub(super) fn drain_link(&mut self, peer: Rank) {
         if let Some(links) = &mut self.links
             && let Err(error) = links.drain(peer, &mut self.engine.inbox().statistics)
@@ -176,8 +170,8 @@ impl Ucx {
         }
     }
 
-    /// Writes what is queued for neighbours, for a short while: they are not reported that this rank has left
-    /// before that.
+    /// Writes what is queued for local peers, for a short while, before they are told that this rank has
+    /// left.
     pub(super) fn flush_links(&mut self) {
         let start = Instant::now();
         while self.links.as_ref().is_some_and(Links::has_queued) && start.elapsed() < FLUSH_PATIENCE {
@@ -187,7 +181,7 @@ impl Ucx {
         }
     }
 
-    /// What a turn of the links has come to; closes the transport when a neighbour has written what can't be.
+    /// The result of a turn; closes the transport when a local peer has broken the protocol.
     #[inline]
     fn handle_turn(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
         turn.unwrap_or_else(|(peer, error)| {
@@ -196,7 +190,7 @@ impl Ucx {
         })
     }
 
-    /// Closes the transport when an operation has found that its neighbour has left.
+    /// Closes the transport when an operation has found that its local peer has left.
     #[inline]
     fn handle_linked_result<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error @ Error::PeerLost { rank }) = &result {
@@ -207,7 +201,6 @@ impl Ucx {
     }
 }
 
-/// The number of an operation on a link, if it is one.
 #[inline]
 pub(super) fn linked(number: u64) -> Option<u64> {
     (number & LINKED != 0).then_some(number & !LINKED)

@@ -1,13 +1,11 @@
-//! What ranks say to each other over control connections.
-//!
-//! Notices of 32 bytes, little-endian:
+//! Notices of ranks over control connections: 32 bytes, little-endian.
 //!
 //! | bytes | closed | withdrawn |
 //! | --- | --- | --- |
 //! | 0..4 | `brvc` | `brvw` |
 //! | 4..8 | zero | serial number of a message that its sender wants back |
 //! | 8..16 | why, as [`Closed::encode`] says | its tag |
-//! | 16..32 | token of the rank whose listener the connection belongs to: only ranks of the work know it | the same |
+//! | 16..32 | token of the rank that listens, which only ranks of the job know | the same |
 
 use super::failure_flag::{Closed, Token};
 use crate::Tag;
@@ -17,14 +15,13 @@ pub(super) const NOTICE_BYTES: usize = 32;
 const CLOSED: [u8; 4] = *b"brvc";
 const WITHDRAWN: [u8; 4] = *b"brvw";
 
-/// What ranks say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     Closed(Closed),
     Withdrawn(Withdrawal),
 }
 
-/// A message that its sender wants back, as its receiver knows it.
+/// A message that its sender wants back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Withdrawal {
     pub(super) tag: Tag,
@@ -45,7 +42,7 @@ pub(super) fn encode(notice: Notice, token: &Token) -> [u8; NOTICE_BYTES] {
     bytes
 }
 
-/// What a notice says; `None` if it is none, or not of this work.
+/// Decodes a notice; `None` for other bytes, or another job's token.
 pub(super) fn decode(bytes: &[u8; NOTICE_BYTES], token: &Token, world_size: u32) -> Option<Notice> {
     let number = |range: std::ops::Range<usize>| {
         bytes[range].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))

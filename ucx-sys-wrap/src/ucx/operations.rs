@@ -1,4 +1,4 @@
-//! The transport's face: posting, testing and canceling, and closing.
+//! The [`Transport`] of this rank: posting, testing, canceling and closing.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::transport::{
 };
 use crate::{Arrival, Envelope, Error, Failure, OneSided, Rank, Result};
 
-/// A turn of UCX takes as long as so many looks at memory.
+/// A turn of UCX takes as long as so many looks at shared memory.
 const SPINS_PER_TURN: u32 = 8;
 
 impl crate::transport::sealed::Sealed for Ucx {}
@@ -76,14 +76,13 @@ impl Transport for Ucx {
         if self.is_linked(from) {
             return self.post_recv_linked(from, envelope, parts);
         }
-        match self.receives.post(&mut self.engine, from, &envelope, parts, self.round) {
+        match self.engine.post_recv(from, &envelope, parts, self.round) {
             Posted::Done(finished) => Posted::Done(self.finish_recv(finished)),
             Posted::Pending(number) => Posted::Pending(RecvId(number)),
         }
     }
 
-    /// After a failure a send that had not ended ends with the cause, which does not say whether the peer has
-    /// it.
+    /// After a failure an unfinished send ends with the cause, which does not say whether the peer has it.
     fn test_send(&mut self, id: SendId) -> Option<SendDone> {
         if let Some((links, number)) = self.linked(id.0) {
             return links.test_send(SendId(number));
@@ -97,7 +96,7 @@ impl Transport for Ucx {
         if let Some((links, number)) = self.linked(id.0) {
             return links.test_recv(RecvId(number));
         }
-        let finished = self.receives.test(&mut self.engine, id.0)?;
+        let finished = self.engine.test_recv(id.0)?;
         Some(self.finish_recv(finished))
     }
 
@@ -110,7 +109,7 @@ impl Transport for Ucx {
             }
             return self.links.as_mut()?.recv_outcome(RecvId(number))?;
         }
-        // Where sockets alone join ranks, each turn of UCX asks the system.
+        // With sockets only, each turn of UCX is a system call.
         let turns = if self.engine.has_sockets_only { 0 } else { spins / SPINS_PER_TURN };
         for _ in 0..turns {
             if !self.engine.inbox().receive(id.0)?.is_waiting() {
@@ -130,8 +129,8 @@ impl Transport for Ucx {
         self.test_recv(id).map(|done| done.result)
     }
 
-    /// Asks the peer to discard a message that was only offered and that it has not matched: UCX itself can't
-    /// take one back. It does so within some 20 ms if it makes progress. Small messages end by themselves.
+    /// Asks the peer to discard a rendezvous message that it has not matched: UCX itself can't take one back.
+    /// A peer that makes progress does so within some 20 ms. Eager messages end by themselves.
     fn cancel_send(&mut self, id: SendId) {
         if let Some(number) = linked(id.0) {
             if let Some(links) = &mut self.links {
@@ -175,7 +174,7 @@ impl Transport for Ucx {
         {
             return None;
         }
-        // What a look has taken in of a peer that is gone has moved this rank too.
+        // The check may have taken messages of a peer that is gone.
         if std::mem::take(&mut self.has_moved) || self.begin_sleep() {
             return None;
         }
@@ -194,11 +193,11 @@ impl Transport for Ucx {
         self.close_for(Some(cause), cause.into());
     }
 
-    /// Tears UCX down, after the peers were reported. The promise holds unless the user's settings
-    /// (`UCX_RNDV_SCHEME`) let peers write this rank's memory, or the peers of this host can't be reported.
+    /// Tells the peers and tears UCX down. This ends all access unless the user's `UCX_RNDV_SCHEME` lets
+    /// peers write this rank's memory, or the peers of this host can't be told.
     fn abandon(&mut self) -> Result<()> {
         self.close_for(None, Error::Closed);
-        if self.engine.is_torn_down() && !self.receives.are_left_open {
+        if self.engine.is_torn_down() && !self.engine.is_left_open {
             return Ok(());
         }
         let why = "peers may still use this rank's memory: unset UCX_RNDV_SCHEME".into();
@@ -230,7 +229,7 @@ impl Ucx {
         }
     }
 
-    /// A send that failed leaves half a message behind: the transport is closed.
+    /// A failed send leaves half a message behind, so the transport is closed.
     #[inline]
     fn handle_send_result(&mut self, to: Rank, result: &mut Result<()>) {
         if let Err(error) = result
@@ -250,8 +249,7 @@ impl Ucx {
         RecvDone { parts, result }
     }
 
-    /// A message that was fetched counts if its sender had not taken the memory back; and who has died first
-    /// is named.
+    /// Rejects a fetched message whose sender had taken the memory back, and names the rank that died first.
     #[inline(never)]
     fn check_ended(&mut self, ended: Ended) -> Result<Arrival> {
         let mut result = ended.result;
@@ -262,7 +260,7 @@ impl Ucx {
             result = Err(error);
         }
         if let (Err(Error::PeerLost { .. }), Some(closed)) = (&result, &self.closed) {
-            // UCX names the peer of the operation, others perhaps the one that died first.
+            // UCX names the peer of the operation, which need not be the one that died first.
             result = Err(closed.error.clone());
         }
         result

@@ -1,4 +1,4 @@
-//! What a message carries: bytes that UCX has received, or an rts of bytes that it has not.
+//! The payload of a message: eager bytes, or the RTS of bytes that UCX has not transferred.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -16,13 +16,12 @@ pub(super) struct Rts {
 // SAFETY: the sole handle of a descriptor of the worker, which moves between threads with it.
 unsafe impl Send for Rts {}
 
-/// A payload in the handler.
+/// A payload: borrowed in the handler, owned ([`Kept`]) after it.
 pub(super) enum Payload<'a> {
     Eager(&'a [u8]),
     Rendezvous(Rts),
 }
 
-/// A payload that outlives the handler.
 pub(super) enum Kept {
     Eager(Box<[u8]>),
     Rendezvous(Rts),
@@ -37,12 +36,12 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether it is what a header announces.
+    /// Whether it is what the header announces.
     #[inline]
     pub(super) fn is_of(&self, header: &Header) -> bool {
         match self {
             Self::Eager(bytes) => bytes.len() == header.payload_bytes() && !header.is_padded,
-            // What is fetched goes to one place.
+            // UCX fetches into one place.
             Self::Rendezvous(_) if header.lengths.len() > 1 && !header.is_fragmented => false,
             Self::Rendezvous(rts) => rts.bytes == header.payload_bytes() + usize::from(header.is_padded),
         }
@@ -52,7 +51,7 @@ impl Payload<'_> {
         match self {
             Self::Eager(bytes) => {
                 count_copy(statistics, bytes.len());
-                // A copy: UCX's memory is only there during the handler.
+                // A copy: UCX's memory is valid during the handler only.
                 Kept::Eager(bytes.into())
             }
             Self::Rendezvous(rts) => Kept::Rendezvous(rts),
@@ -61,14 +60,7 @@ impl Payload<'_> {
 }
 
 impl Kept {
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Eager(bytes) => bytes.len(),
-            Self::Rendezvous(rts) => rts.bytes,
-        }
-    }
-
-    pub(super) fn with(self, take: impl FnOnce(Payload<'_>)) {
+    pub(super) fn with<T>(self, take: impl FnOnce(Payload<'_>) -> T) -> T {
         match self {
             Self::Eager(bytes) => take(Payload::Eager(&bytes)),
             Self::Rendezvous(rts) => take(Payload::Rendezvous(rts)),

@@ -4,47 +4,46 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
-use brevity_ucx_sys::ucs_status_t;
 
 use super::Ucx;
 use super::engine::Engine;
-use super::mapping::{Mapping, Unpacked};
+use super::mapping::{Direction, Mapping, Unpacked};
 use super::table::Table;
 use super::ucp_request::UcpRequest;
-use crate::buffer::RegionMemory;
+use crate::buffer::{ReadLease, RegionMemory, WriteLease};
 use crate::one_sided::Remote;
 use crate::transport::{Posted, RecvParts, SendParts};
 use crate::{Error, MAX_PARTS, Rank, Result};
 
-/// What one rank has registered with UCX, which keys of peers it holds, and what is under way.
+/// What one rank has registered with UCX, the keys of peers, and the operations under way.
 pub(super) struct Accesses {
-    /// By number. The memory is kept so that it outlives UCX.
+    /// By number. Keeps the memory until after UCX.
     regions: HashMap<u64, Exposed>,
     /// Allocated memory of regions that were dropped, by its length.
     idle: HashMap<usize, Vec<Allocated>>,
     keys: Table<Key>,
     operations: Table<Access>,
-    /// What UCX works on for flushes that nobody waits for any more; there is no memory to it.
+    /// Requests of canceled flushes, which use no memory.
     forgotten: Vec<UcpRequest>,
 }
 
 struct Exposed {
     mapping: Option<Mapping>,
-    /// For memory that UCX has allocated: its length, and what of the key does not change.
+    /// For memory that UCX has allocated: its length, and the constant fields of the key.
     allocated: Option<(usize, Allocated)>,
     _memory: RegionMemory,
 }
 
-/// Memory that UCX has allocated, which is used for regions alone, and never freed.
+/// Memory that UCX has allocated, which only regions use, and which is never freed.
 #[derive(Clone)]
 pub(super) struct Allocated {
     pub(super) memory: RegionMemory,
     pub(super) address: u64,
-    /// What peers unpack.
+    /// The key that peers unpack.
     pub(super) packed: Vec<u8>,
 }
 
-/// A key that was opened. It is destroyed when it is not wanted and no operation uses it.
+/// An attached key. It is destroyed when it is detached and no operation uses it.
 struct Key {
     /// `None` for a region without bytes, and for one that UCX does not reach.
     unpacked: Option<Unpacked>,
@@ -79,7 +78,7 @@ impl Accesses {
         Self { regions, idle, keys: Table::new(), operations: Table::new(), forgotten: Vec::new() }
     }
 
-    /// Registers the memory of a region, which lies at `start`; gives what peers unpack.
+    /// Registers the memory of a region, which lies at `start`; returns the key that peers unpack.
     pub(super) fn expose(
         &mut self,
         engine: &Engine,
@@ -93,7 +92,7 @@ impl Accesses {
         Ok(packed)
     }
 
-    /// Memory that UCX has allocated and nobody uses, of so many bytes.
+    /// Returns `bytes` bytes of unused memory that UCX has allocated.
     pub(super) fn allocate(&mut self, engine: &Engine, bytes: usize) -> Result<Allocated> {
         if let Some(allocated) = self.idle.get_mut(&bytes).and_then(Vec::pop) {
             return Ok(allocated);
@@ -104,13 +103,13 @@ impl Accesses {
         Ok(Allocated { memory, address: address.as_ptr() as u64, packed })
     }
 
-    /// Allocated memory of so many bytes becomes that of a region.
+    /// Gives allocated memory to a region.
     pub(super) fn keep(&mut self, number: u64, bytes: usize, allocated: Allocated) {
         let _memory = allocated.memory.clone();
         self.regions.insert(number, Exposed { mapping: None, allocated: Some((bytes, allocated)), _memory });
     }
 
-    /// A region ends. Says whether peers may go on reaching its memory.
+    /// Ends a region. Returns whether peers may go on reaching its memory.
     pub(super) fn conceal(&mut self, engine: &Engine, number: u64) -> bool {
         let Some(Exposed { mapping, allocated, .. }) = self.regions.remove(&number) else { return false };
         if let Some((bytes, allocated)) = allocated {
@@ -124,12 +123,10 @@ impl Accesses {
         true
     }
 
-    /// Keeps a peer's key; gives its number.
     pub(super) fn attach(&mut self, unpacked: Option<Unpacked>, address: u64) -> u64 {
         self.keys.insert(Key { unpacked, address, used: 0, is_wanted: true })
     }
 
-    /// Lets go of a peer's key, once no operation uses it.
     pub(super) fn detach(&mut self, engine: &Engine, number: u64) {
         if let Some(key) = self.keys.get_mut(number) {
             key.is_wanted = false;
@@ -137,7 +134,7 @@ impl Accesses {
         self.drop_unused(engine, number);
     }
 
-    /// Asks an operation to end early. UCX can't take one back, but a flush can end.
+    /// Cancels an operation. UCX can't take one back, but a flush ends at once.
     pub(super) fn cancel(&mut self, number: u64) {
         let Some(access) = self.operations.get_mut(number) else { return };
         if matches!(access.memory, Memory::Flush) && access.result.is_ok() {
@@ -147,13 +144,12 @@ impl Accesses {
         access.is_canceled = true;
     }
 
-    /// Whether none is under way.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// The peers of operations that are not over, each with the round that it was posted in.
+    /// The peers of operations that are not over, each with the round of its posting.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.operations
             .iter()
@@ -161,7 +157,7 @@ impl Accesses {
             .map(|access| (access.peer, access.posted_in))
     }
 
-    /// Gives back to UCX what no operation uses, before UCX is torn down.
+    /// Destroys unused keys before the tear-down.
     pub(super) fn release(&mut self, engine: &Engine) {
         for key in self.keys.iter_mut().filter(|key| key.used == 0) {
             if let Some(unpacked) = key.unpacked.take() {
@@ -170,7 +166,7 @@ impl Accesses {
         }
     }
 
-    /// Takes the registrations back, between the end of the worker and that of the context.
+    /// Takes the registrations back, between worker and context.
     pub(super) fn unmap_all(&mut self, engine: &Engine) {
         for region in self.regions.values_mut() {
             if let Some(mapping) = region.mapping.take() {
@@ -179,7 +175,7 @@ impl Accesses {
         }
     }
 
-    /// Once UCX is torn down: every operation that had not ended before has ended with `error`.
+    /// Ends every operation that had not succeeded with `error`, after the tear-down.
     pub(super) fn end_all(&mut self, error: &Error) {
         for access in self.operations.iter_mut() {
             if access.result.is_ok() && !access.requests.iter().all(UcpRequest::has_succeeded) {
@@ -189,11 +185,10 @@ impl Accesses {
     }
 
     fn key(&mut self, number: u64) -> Result<&mut Key> {
-        // A number is given out by `attach` and taken back when its region is dropped.
+        // `attach` made the number, which is valid until its region is dropped.
         self.keys.get_mut(number).ok_or(Error::Closed)
     }
 
-    /// An operation no longer uses its key.
     fn put_key_back(&mut self, engine: &Engine, number: u64) {
         if let Some(key) = self.keys.get_mut(number) {
             key.used -= 1;
@@ -227,7 +222,6 @@ impl Ucx {
         self.track(access)
     }
 
-    /// Begins to flush the puts to a peer.
     pub(super) fn begin_flush(&mut self, to: Rank) -> Posted<u64, Result<()>> {
         let request = self.engine.ucp_requests().take();
         self.engine.flush(to, &request);
@@ -252,23 +246,13 @@ impl Ucx {
         Some(self.finish(access))
     }
 
-    /// The end of an operation.
     fn finish(&mut self, access: Access) -> Result<()> {
         if let Some(number) = access.key {
             self.accesses.put_key_back(&self.engine, number);
         }
-        self.reap_forgotten();
+        self.engine.reap_finished(&mut self.accesses.forgotten);
         let canceled = if access.is_canceled { Err(Error::Canceled) } else { Ok(()) };
         self.judge_access(access.peer, access.result.and(canceled))
-    }
-
-    fn reap_forgotten(&mut self) {
-        for index in (0..self.accesses.forgotten.len()).rev() {
-            if self.engine.reap(&self.accesses.forgotten[index]).is_some() {
-                let request = self.accesses.forgotten.swap_remove(index);
-                self.engine.ucp_requests().put(request);
-            }
-        }
     }
 }
 
@@ -284,47 +268,39 @@ impl Access {
     /// `self`, and with it the memory and the key's number, is kept until [`is_over`](Self::is_over); the
     /// bytes from `address` on lie in the memory of the key.
     unsafe fn start(&mut self, engine: &mut Engine, key: &Unpacked, mut address: u64) {
-        match &mut self.memory {
+        let (direction, parts): (_, ArrayVec<_, MAX_PARTS>) = match &mut self.memory {
             Memory::Put(parts) => {
-                for part in parts.iter().filter(|part| !part.is_empty()) {
-                    let request = engine.ucp_requests().take();
-                    // SAFETY: whoever made the lease keeps the bytes until it is dropped, after the request is
-                    // reaped.
-                    unsafe { engine.put(self.peer, key, address, part.bytes(), &request) };
-                    address = address.wrapping_add(part.len() as u64);
-                    self.requests.push(request);
-                }
+                let range = |part: &ReadLease| (part.bytes().as_ptr().cast_mut(), part.len());
+                (Direction::Put, parts.iter().map(range).collect())
             }
             Memory::Get(parts) => {
-                for part in parts.iter_mut().filter(|part| !part.is_empty()) {
-                    let (request, length) = (engine.ucp_requests().take(), part.len());
-                    // SAFETY: as for puts.
-                    unsafe { engine.get(self.peer, key, address, part.bytes_mut(), &request) };
-                    address = address.wrapping_add(length as u64);
-                    self.requests.push(request);
-                }
+                let range = |part: &mut WriteLease| (part.bytes_mut().as_mut_ptr(), part.len());
+                (Direction::Get, parts.iter_mut().map(range).collect())
             }
-            Memory::Flush => {}
+            Memory::Flush => return,
+        };
+        for (start, length) in parts.into_iter().filter(|(_, length)| *length > 0) {
+            let request = engine.ucp_requests().take();
+            // SAFETY: the maker of the lease keeps the bytes until it is dropped, after the request is
+            // reaped.
+            unsafe { engine.access(direction, self.peer, (key, address), (start, length), &request) };
+            address = address.wrapping_add(length as u64);
+            self.requests.push(request);
         }
     }
 
-    /// Whether UCX touches none of the memory any more; takes the outcome down.
+    /// Whether UCX touches none of the memory any more; records the outcome.
     fn is_over(&mut self, engine: &mut Engine) -> bool {
-        while let Some(request) = self.requests.pop() {
-            let Some((status, _)) = engine.reap(&request) else {
-                self.requests.push(request);
-                return false;
+        let Self { requests, memory, result, peer, .. } = self;
+        engine.reap_all(requests, |engine, status| {
+            let call = match memory {
+                Memory::Put(_) => "ucp_put_nbx",
+                Memory::Get(_) => "ucp_get_nbx",
+                Memory::Flush => "ucp_ep_flush_nbx",
             };
-            engine.ucp_requests().put(request);
-            if status != ucs_status_t::UCS_OK && self.result.is_ok() {
-                let call = match self.memory {
-                    Memory::Put(_) => "ucp_put_nbx",
-                    Memory::Get(_) => "ucp_get_nbx",
-                    Memory::Flush => "ucp_ep_flush_nbx",
-                };
-                self.result = Err(engine.error(self.peer, call, status));
+            if result.is_ok() {
+                *result = Err(engine.error(*peer, call, status));
             }
-        }
-        true
+        })
     }
 }

@@ -19,10 +19,9 @@ use crate::limits::MAX_MESSAGE_BYTES;
 use crate::transport::{Posted, SendDone, SendId, SendParts, one};
 use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result};
 
-/// What a message without a payload offers.
+/// The payload of a padded message.
 static NOTHING: [u8; 1] = [0];
 
-/// The sends of one rank, until they are tested.
 pub(super) struct Sends {
     operations: Table<Outgoing>,
 }
@@ -34,7 +33,7 @@ struct Outgoing {
     to: Rank,
     message: Withdrawal,
     parts: SendParts,
-    /// What UCX still works on: the message, and its fragments.
+    /// The message, and its fragments.
     requests: ArrayVec<UcpRequest, MAX_PARTS>,
     bounce: Option<Bounce<PACKED_BYTES>>,
     posted_in: u32,
@@ -47,13 +46,12 @@ impl Sends {
         Self { operations: Table::new() }
     }
 
-    /// Whether none is under way.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// As [`post`](Self::post) of one part, for who has no use for the lease.
+    /// Like [`post`](Self::post) of one part, but drops the lease.
     #[inline]
     pub(super) fn post_one(
         &mut self,
@@ -74,7 +72,6 @@ impl Sends {
         }
     }
 
-    /// Keeps a send of one part until it is tested, unless it is over already.
     #[inline(never)]
     fn keep_one(
         &mut self,
@@ -82,11 +79,11 @@ impl Sends {
         request: UcpRequest,
         mut outgoing: Outgoing,
     ) -> Posted<SendId, Result<()>> {
-        outgoing.track(resources.0, request);
+        outgoing.requests.push(request);
         self.keep(resources, outgoing).map(|done| done.result)
     }
 
-    /// Sends a message and its fragments, each at once if it is small and there is credit, or as an rts.
+    /// Sends a message and its fragments, each eagerly if it is small and there is credit, or by rendezvous.
     #[inline(never)]
     pub(super) fn post(
         &mut self,
@@ -118,11 +115,11 @@ impl Sends {
         // SAFETY: just taken: it is in no use.
         let header_bytes = header.encode(&parts, unsafe { request.header_mut() });
         count(engine, &header);
-        // SAFETY: whoever made the leases keeps the bytes until they are given back, and the bounce memory is
+        // SAFETY: the maker of the leases keeps the bytes until they are given back, and the bounce memory is
         // put back, when the request is reaped.
         unsafe { engine.send(to, (MESSAGE, protocol), header_bytes, payload, &request) };
         let mut outgoing = Outgoing::new(to, message, parts, bounce, posted_in);
-        outgoing.track(engine, request);
+        outgoing.requests.push(request);
         outgoing.send_fragments(engine, &header);
         self.keep((engine, bounces), outgoing)
     }
@@ -139,7 +136,6 @@ impl Sends {
         Posted::Pending(SendId(self.operations.insert(outgoing)))
     }
 
-    /// Gives a send back that is over.
     pub(super) fn test(
         &mut self,
         (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
@@ -151,7 +147,7 @@ impl Sends {
         self.operations.remove(number).map(|outgoing| (outgoing.to, outgoing.done()))
     }
 
-    /// Wants a message back that UCX has not taken; says what to tell whom, the first time.
+    /// Withdraws a send that is not over. Returns the notice for its receiver, once.
     pub(super) fn withdraw(&mut self, number: u64) -> Option<(Rank, Withdrawal)> {
         let outgoing = self.operations.get_mut(number)?;
         let is_over = outgoing.requests.iter().all(UcpRequest::is_over);
@@ -161,7 +157,7 @@ impl Sends {
         Some((outgoing.to, outgoing.message))
     }
 
-    /// Once UCX is torn down: every send that had not ended before has ended with `error`.
+    /// Ends every send that had not succeeded with `error`, after the tear-down.
     pub(super) fn end_all(&mut self, error: &Error) {
         for outgoing in self.operations.iter_mut() {
             if outgoing.result.is_ok() && !outgoing.requests.iter().all(UcpRequest::has_succeeded) {
@@ -170,7 +166,7 @@ impl Sends {
         }
     }
 
-    /// The peers of sends that are not over, each with the round that it was posted in.
+    /// The peers of sends that are not over, each with the round of its posting.
     pub(super) fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         self.operations
             .iter()
@@ -179,15 +175,14 @@ impl Sends {
     }
 }
 
-/// What has become of a plain message.
+/// The outcome of a plain send.
 enum PlainSend {
     Sent,
-    /// UCX works on it, or has refused it; with its number.
+    /// UCX works on it, or has refused it; with its serial number.
     Submitted(UcpRequest, u32),
 }
 
-/// Sends what nearly every message of one part is: with a [`Plain`] header, at once or as an rts. `None`,
-/// and nothing has happened, if it is anything else.
+/// Sends a message with a [`Plain`] header. Returns `None` and does nothing if it needs another.
 #[inline]
 fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLease) -> Option<PlainSend> {
     let (bytes, inbox) = (part.len(), engine.inbox());
@@ -197,7 +192,7 @@ fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLea
         return None;
     }
     let is_counted = bytes <= MAX_EAGER_BYTES && flow.spend(cost(bytes));
-    // Nothing can't be offered, and too much can't be sent.
+    // Rendezvous needs a byte, and the length has a limit.
     if !is_counted && (bytes == 0 || bytes as u64 > MAX_MESSAGE_BYTES) {
         return None;
     }
@@ -215,7 +210,7 @@ fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLea
     room[..FIXED_BYTES].copy_from_slice(&header);
     let protocol = if is_counted { Protocol::Auto } else { Protocol::Rendezvous };
     let payload = (part.bytes().as_ptr(), bytes);
-    // SAFETY: whoever made the lease keeps the bytes until it is given back, when the request is reaped.
+    // SAFETY: the maker of the lease keeps the bytes until it is given back, when the request is reaped.
     unsafe { engine.send(to, (MESSAGE, protocol), FIXED_BYTES, payload, &request) };
     if let Some((ucs_status_t::UCS_OK, _)) = engine.reap(&request) {
         engine.ucp_requests().put(request);
@@ -224,7 +219,7 @@ fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLea
     Some(PlainSend::Submitted(request, serial))
 }
 
-/// How the payload of a message is sent, and where it lies.
+/// Chooses the protocol and finds the payload.
 #[inline]
 fn choose(
     header: &mut Header,
@@ -240,7 +235,7 @@ fn choose(
             let packed = bounce.insert(bounces.take());
             // SAFETY: just taken: no operation uses it.
             let length = pack(parts, unsafe { packed.bytes_mut() });
-            // At once: what is fetched goes to one place.
+            // Eager: a rendezvous fetches into one place.
             return (Protocol::Eager, (packed.as_ptr(), length));
         }
         false => (header.total_bytes() > 0).then_some(0),
@@ -255,14 +250,13 @@ fn choose(
     }
 }
 
-/// Counts a message.
 #[inline]
 fn count(engine: &mut Engine, header: &Header) {
     let statistics = &mut engine.inbox().statistics;
     statistics.messages_sent += 1;
     statistics.bytes_sent += header.wire_bytes();
     if header.lengths.len() > 1 {
-        // Packed, or in the header.
+        // Packed, or inline.
         let copied = if header.is_fragmented {
             header.bytes_at_once() - header.payload_bytes()
         } else {
@@ -272,13 +266,13 @@ fn count(engine: &mut Engine, header: &Header) {
     }
 }
 
-/// Copies the parts one behind the other; returns how many bytes that is.
+/// Copies the parts one behind the other; returns their total length.
 #[inline]
 fn pack(parts: &SendParts, room: &mut [u8; PACKED_BYTES]) -> usize {
     let mut end = 0;
     for part in parts {
         let bytes = part.bytes();
-        // A copy: one UCX message instead of several, which costs more than these bytes do.
+        // A copy: it costs less than several UCX messages.
         room[end..end + bytes.len()].copy_from_slice(bytes);
         end += bytes.len();
     }
@@ -299,7 +293,8 @@ impl Outgoing {
 
     fn send_fragments(&mut self, engine: &mut Engine, header: &Header) {
         for part in header.fragments() {
-            // A stream that has broken stays as it is: the caller closes the transport.
+            self.reap(engine);
+            // After a failure the caller closes the transport.
             if self.result.is_err() {
                 return;
             }
@@ -318,48 +313,29 @@ impl Outgoing {
             room[..FRAGMENT_BYTES].copy_from_slice(&fragment.encode());
             let protocol = if is_counted { Protocol::Auto } else { Protocol::Rendezvous };
             let payload = (bytes.as_ptr(), bytes.len());
-            // SAFETY: whoever made the lease keeps the bytes until it is given back, when the request is
+            // SAFETY: the maker of the lease keeps the bytes until it is given back, when the request is
             // reaped.
             unsafe { engine.send(self.to, (FRAGMENT, protocol), FRAGMENT_BYTES, payload, &request) };
-            self.track(engine, request);
-        }
-    }
-
-    /// Keeps a request unless it is over already.
-    fn track(&mut self, engine: &mut Engine, request: UcpRequest) {
-        if !self.complete(engine, &request) {
             self.requests.push(request);
-            return;
         }
-        engine.ucp_requests().put(request);
-    }
-
-    /// Whether UCX is done with a request; takes its outcome down.
-    fn complete(&mut self, engine: &Engine, request: &UcpRequest) -> bool {
-        match engine.reap(request) {
-            None => return false,
-            Some((ucs_status_t::UCS_OK, _)) => {}
-            Some((status, _)) if self.result.is_ok() => {
-                self.result = Err(engine.error(self.to, "ucp_am_send_nbx", status))
-            }
-            Some(_) => {}
-        }
-        true
     }
 
     /// Whether UCX touches none of the memory any more; then the bounce memory goes back.
     fn is_over(&mut self, engine: &mut Engine, bounces: &mut Bounces<PACKED_BYTES>) -> bool {
-        while let Some(request) = self.requests.pop() {
-            if !self.complete(engine, &request) {
-                self.requests.push(request);
-                return false;
-            }
-            engine.ucp_requests().put(request);
-        }
-        if let Some(bounce) = self.bounce.take() {
+        let is_over = self.reap(engine);
+        if is_over && let Some(bounce) = self.bounce.take() {
             bounces.put(bounce);
         }
-        true
+        is_over
+    }
+
+    fn reap(&mut self, engine: &mut Engine) -> bool {
+        let Self { requests, result, to, .. } = self;
+        engine.reap_all(requests, |engine, status| {
+            if result.is_ok() {
+                *result = Err(engine.error(*to, "ucp_am_send_nbx", status));
+            }
+        })
     }
 
     fn done(self) -> SendDone {

@@ -1,13 +1,11 @@
-//! Operations under numbers that are not given out twice, so that a stale number finds nothing.
+//! A table whose numbers are never reused, so that a stale number finds nothing.
 
-/// A table whose numbers hold the place (32 bits) and how many entries came before (31 bits, wrapping).
-///
-/// The highest bit of a number is left to those who use the table. An entry that nobody wants any more is
-/// dropped where it lies ([`free`](Self::free)): a receive has 200 bytes, and to move it out costs more than
-/// to find it.
+/// A number holds the place (32 bits) and the count of earlier entries (31 bits, wrapping); its highest bit
+/// is left to the users of the table. [`free`](Self::free) drops an entry in place, because moving a large
+/// one out costs more than finding it.
 pub(super) struct Table<T> {
     places: Vec<Place<T>>,
-    /// The place that is filled next: the one left last, or a new one.
+    /// The place that is filled next: the one vacated last, or a new one.
     next: usize,
     /// Entries so far, wrapping.
     count: u32,
@@ -19,7 +17,7 @@ enum Place<T> {
         number: u64,
         entry: T,
     },
-    /// Left, after `next` was.
+    /// With the `next` from before.
     Vacant {
         next: usize,
     },
@@ -30,7 +28,6 @@ impl<T> Table<T> {
         Self { places: Vec::new(), next: 0, count: 0, taken: 0 }
     }
 
-    /// The number that the next entry will have.
     #[inline]
     pub(super) fn next_number(&self) -> u64 {
         u64::from(self.count & (u32::MAX >> 1)) << 32 | self.next as u64
@@ -71,13 +68,15 @@ impl<T> Table<T> {
         self.remove_if(number, |_| true)
     }
 
-    /// Removes an entry that `is_meant` says.
+    /// Removes an entry if `is_meant` accepts it.
     #[inline]
     pub(super) fn remove_if(&mut self, number: u64, is_meant: impl FnOnce(&T) -> bool) -> Option<T> {
         if !self.get_mut(number).is_some_and(|entry| is_meant(entry)) {
             return None;
         }
-        match self.leave(place(number)) {
+        let vacant = Place::Vacant { next: std::mem::replace(&mut self.next, place(number)) };
+        self.taken -= 1;
+        match std::mem::replace(&mut self.places[place(number)], vacant) {
             Place::Taken { entry, .. } => Some(entry),
             Place::Vacant { .. } => None,
         }
@@ -117,15 +116,6 @@ impl<T> Table<T> {
             Place::Taken { entry, .. } => Some(entry),
             Place::Vacant { .. } => None,
         })
-    }
-
-    /// Leaves a place that is taken; what was there.
-    #[inline]
-    fn leave(&mut self, place: usize) -> Place<T> {
-        let left = std::mem::replace(&mut self.places[place], Place::Vacant { next: self.next });
-        self.next = place;
-        self.taken -= 1;
-        left
     }
 }
 

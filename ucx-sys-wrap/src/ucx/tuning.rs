@@ -1,4 +1,4 @@
-//! Which UCX settings are changed, and what the user's settings mean for our promises.
+//! The UCX settings that this transport changes, and what the user's settings imply.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -14,23 +14,21 @@ const SCHEME: &str = "RNDV_SCHEME";
 
 const REGISTRATION_CACHE: &str = "RCACHE_ENABLE";
 
-/// The slots of UCX's shared memory, which every rank has for what others send it: 128 of them, each with
-/// room for a message of [`MAX_EAGER_BYTES`](super::MAX_EAGER_BYTES), which then is copied in and out as a whole.
-/// UCX 1.13 has 64 of 128 bytes, and what is longer goes in fragments, through buffers that are half as many
-/// here as by default. Lines of memory that the receiver has in its cache are slow to write again; 4 MiB are
-/// more than the cache of a processor.
+/// The receive slots of UCX's shared memory: each has room for a message of
+/// [`MAX_EAGER_BYTES`](super::MAX_EAGER_BYTES), which is then copied in and out as a whole. UCX's default
+/// slots are small, and longer messages go through further buffers. More memory than a processor caches would
+/// slow the sender: lines in the receiver's cache are slow to write.
 const SLOTS: [(&str, &str); 3] = [("FIFO_ELEM_SIZE", "32832"), ("FIFO_SIZE", "128"), ("RX_BUFS_GROW", "256")];
 
-/// What ranks that share memory must have alike, for UCX does not compare it: each of these of each of those.
+/// The settings by which UCX's slots are found: ranks that share memory must have them alike, which UCX does
+/// not check.
 const ALIKE: [&str; 2] = ["FIFO_ELEM_SIZE", "FIFO_SIZE"];
 const SHARED_BY: [&str; 4] = ["MM", "POSIX", "SYSV", "XPMEM"];
 
-/// What users hear who choose a rendezvous by which peers write our memory.
 pub(super) const WRITABLE_AFTER_TEARDOWN: &str = "UCX_RNDV_SCHEME is not get_zcopy: after a failure the process may have to end, because \
                                     peers may still write its memory; unset it";
 
-/// What names in `UCX_TLS` begin with that bring no lanes to other hosts by hardware for RDMA, apart from
-/// those of shared memory.
+/// Prefixes of names in `UCX_TLS` without RDMA hardware, apart from shared memory.
 const WITHOUT_RDMA: [&str; 8] = ["tcp", "self", "ud", "cuda", "rocm", "gdr", "ze_", "gaudi"];
 
 /// Names in `UCX_TLS` that bring shared-memory lanes.
@@ -39,28 +37,27 @@ const SHARED_MEMORY: [&str; 8] = ["all", "sm", "shm", "mm", "posix", "sysv", "cm
 /// Those that name all of them.
 const ALL_SHARED_MEMORY: [&str; 2] = ["sm", "shm"];
 
-/// Modules of the kernel through which UCX reads memory that it has registered.
+/// Kernel modules by which UCX reads registered memory.
 const REGISTERING_MODULES: [&str; 2] = ["/dev/knem", "/dev/xpmem"];
 
-/// Whether registering memory costs anything on this host: it has a device for RDMA or a module of the kernel
-/// for it.
+/// Whether registering memory costs anything on this host.
 pub(super) fn registers_memory() -> bool {
     !rdma_devices().is_empty() || REGISTERING_MODULES.iter().any(|device| Path::new(device).exists())
 }
 
-/// What is set, and what follows.
+/// The settings, and what follows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tuning {
-    /// Settings without `UCX_`, in the order in which they are made.
+    /// Settings without `UCX_`, in the order of application.
     settings: Vec<(String, String)>,
     /// Whether nothing writes our memory any more once the worker is destroyed.
     pub(super) teardown_ends_access: bool,
-    /// Whether UCX's puts and gets reach the memory of ranks of this host other than by messages. Where it is
-    /// in doubt they do not: ranks can always ask each other.
+    /// Whether UCX's puts and gets surely reach the memory of ranks of this host directly; otherwise ranks
+    /// ask each other.
     pub(super) reaches_here: bool,
-    /// Whether they reach that of other hosts so, by hardware.
+    /// Whether they reach other hosts by RDMA hardware.
     pub(super) has_rdma: bool,
-    /// Whether nothing but sockets joins ranks.
+    /// Whether only sockets join ranks.
     pub(super) has_sockets_only: bool,
     /// What all ranks must have alike, as users write it.
     pub(super) agreed: String,
@@ -68,16 +65,15 @@ pub(super) struct Tuning {
 
 impl Tuning {
     /// Decides, given the caller's settings (without `UCX_`), the environment, the library's version, whether
-    /// registering memory costs anything here, and whether there is a device for RDMA.
+    /// registering memory costs anything here, and the RDMA devices.
     ///
-    /// Where there are shared-memory lanes, rendezvous is by `get_zcopy`: the receiver fetches, so that
-    /// destroying its worker ends it. Under `put_zcopy` the sender goes on writing. Without shared memory
-    /// only our own worker writes what arrived on its sockets, and from 1.19 on `put_zcopy` is four times as
-    /// fast on tcp as the default.
+    /// With shared-memory lanes rendezvous is by `get_zcopy`: the receiver fetches, so destroying its worker
+    /// ends access; under `put_zcopy` the sender would go on writing. Without shared memory only our own
+    /// worker writes what its sockets bring, and from 1.19 on `put_zcopy` is much faster on tcp.
     ///
-    /// Registrations are kept only where they cost something: for the cache UCX replaces the C library's
-    /// `munmap`, `brk` and their like in a process whose threads may be using them, and sets the end of the
-    /// heap without its lock.
+    /// Registrations are cached only where they cost something: for the cache UCX replaces the C library's
+    /// `munmap`, `brk` and their like, which other threads may be using, and moves the end of the heap
+    /// without its lock.
     pub(super) fn decide(
         given: &[(String, String)],
         environment: impl Fn(&str) -> Option<String>,
@@ -95,7 +91,7 @@ impl Tuning {
             uses_hardware(&transports) && devices.iter().any(|device| uses_device(&networks, device));
         let (shares_memory, reaches_here) = (shares_memory(&transports), reaches_here(&transports));
         let mut settings = given.to_vec();
-        // Before 1.17 UCX takes a transport's setting from a program only without the transport's name.
+        // Before 1.17 programs set a transport's option without the transport's name.
         if (version.0, version.1) < (1, 17) {
             let ports = settings.iter_mut().filter(|(name, _)| name == "TCP_PORT_RANGE");
             ports.for_each(|(name, _)| *name = "PORT_RANGE".into());
@@ -128,7 +124,7 @@ impl Tuning {
         Self { settings, teardown_ends_access, reaches_here, has_rdma, has_sockets_only, agreed }
     }
 
-    /// Makes the settings.
+    /// Applies the settings.
     ///
     /// # Safety
     /// `config` comes from `ucp_config_read` of `ucp` and has not been released.
@@ -156,7 +152,7 @@ fn shares_memory(transports: &str) -> bool {
     }
 }
 
-/// Whether it does for sure.
+/// Whether it surely does.
 fn reaches_here(transports: &str) -> bool {
     match transports.strip_prefix('^') {
         Some(without) => !names(without).any(brings_shared_memory),
@@ -164,7 +160,7 @@ fn reaches_here(transports: &str) -> bool {
     }
 }
 
-/// Whether a value of `UCX_TLS` allows lanes of hardware for RDMA, where there is such, for sure.
+/// Whether a value of `UCX_TLS` surely allows lanes of RDMA hardware.
 fn uses_hardware(transports: &str) -> bool {
     let is_other =
         |name: &str| brings_shared_memory(name) || WITHOUT_RDMA.iter().any(|start| name.starts_with(start));
@@ -174,7 +170,7 @@ fn uses_hardware(transports: &str) -> bool {
     }
 }
 
-/// Whether a value of `UCX_NET_DEVICES` allows a device for RDMA, for sure.
+/// Whether a value of `UCX_NET_DEVICES` surely allows an RDMA device.
 fn uses_device(networks: &str, device: &str) -> bool {
     networks == "all" || names(networks).any(|name| name.split(':').next() == Some(device))
 }

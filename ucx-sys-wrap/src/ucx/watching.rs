@@ -1,4 +1,4 @@
-//! What happens between operations: looking after peers, and closing.
+//! Checks of peers between operations, and closing.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +10,27 @@ use crate::told::later;
 use crate::transport::Transport;
 use crate::{Error, Failure, Rank};
 
-/// An operation waits long when it was posted so many looks ago.
+/// An operation waits long when it was posted so many checks ago.
 const LONG_ROUNDS: u32 = 2;
 
-/// How long nothing must come of a peer that is gone before nothing more will: on this host, and over a
+/// A peer that is gone has sent everything when nothing comes for this long: on this host, and over a
 /// network.
 const SETTLED_HERE: Duration = Duration::from_millis(2);
 const SETTLED_FAR: Duration = Duration::from_millis(50);
 
-/// How long a peer to whom nothing can be sent may take to have left in good order: it sends what is queued
-/// first.
+/// How long a peer that can't be sent to may take to leave in good order: it sends what is queued first.
 const GONE_WITHIN: Duration = FLUSH_PATIENCE.saturating_mul(5);
 
 impl Ucx {
-    /// Does what the handlers have left to do. Says whether there was anything.
+    /// Does what the handlers have deferred. Returns whether there was anything.
     #[inline]
     pub(super) fn run_deferred_work(&mut self) -> bool {
-        let worked = self.receives.work(&mut self.engine) | self.engine.run_errands();
+        let worked = self.engine.run_deferred() | self.engine.run_errands();
         self.handle_violation();
         worked
     }
 
-    /// Closes the transport if a peer has sent what is no message, or an operation with it has failed.
+    /// Closes the transport if a peer has broken the protocol, or an operation with it has failed.
     #[inline]
     pub(super) fn handle_violation(&mut self) {
         if self.engine.inbox().violation.is_some()
@@ -41,7 +40,7 @@ impl Ucx {
         }
     }
 
-    /// Closes the transport because of what `peer` did, unless somebody has named another cause.
+    /// Closes the transport because of `peer`, unless a rank has reported another cause.
     #[cold]
     pub(super) fn close_for_peer(&mut self, peer: Rank, error: Error) {
         if self.closed.is_some() {
@@ -56,12 +55,12 @@ impl Ucx {
         }
     }
 
-    /// Looks after peers that are waited for long, or at all if this rank is about to sleep.
+    /// Checks the peers that operations wait for: long waits, or all if this rank is about to sleep.
     pub(super) fn check_peers(&mut self, about_to_sleep: bool) -> bool {
         self.round = self.round.wrapping_add(1);
         self.next_check = self.now() + CHECK_INTERVAL;
         if self.closed.is_some() {
-            // Those who ask are answered; there is nothing to learn.
+            // Only to answer watchers.
             self.liveness.poll();
             return false;
         }
@@ -86,7 +85,7 @@ impl Ucx {
     }
 
     /// Closes for a peer that waits for an answer which could not be sent: it is there, but can't be reached.
-    /// Says whether there was one.
+    /// Returns whether there was one.
     fn check_unanswered(&mut self) -> bool {
         let now = self.now();
         let new = std::mem::take(&mut self.engine.requests().unanswered);
@@ -108,7 +107,7 @@ impl Ucx {
         false
     }
 
-    /// The peers of operations on UCX that are not over, each with the look before which it was posted.
+    /// The peers of operations on UCX that are not over, each with the round of its posting.
     fn waits(&self) -> impl Iterator<Item = (Rank, u32)> {
         let (receives, requests) = (
             self.engine.handler_context_ref().inbox.waits(),
@@ -117,7 +116,7 @@ impl Ucx {
         self.sends.waits().chain(receives).chain(requests).chain(self.accesses.waits())
     }
 
-    /// Watches a peer that is waited for without an operation; says whether it has left.
+    /// Watches a peer that no operation waits for; returns whether it has left.
     pub(super) fn watch_peer(&mut self, peer: Rank) -> bool {
         if self.closed.is_some() {
             return false;
@@ -135,7 +134,6 @@ impl Ucx {
         }
     }
 
-    /// Discards messages that peers want back.
     fn discard_withdrawn(&mut self) -> bool {
         let mut found = false;
         for message in self.liveness.withdrawn.drain(..) {
@@ -144,7 +142,6 @@ impl Ucx {
         found && self.run_deferred_work()
     }
 
-    /// What a peer of this host says about itself.
     fn read_failure_flag(&self, peer: Rank) -> Option<PeerEvent> {
         match self.failure_flags.get(peer.index())?.as_ref()?.read(self.world_size) {
             Closed::No => None,
@@ -153,7 +150,7 @@ impl Ucx {
         }
     }
 
-    /// Draws the consequences. Says whether there were any.
+    /// Acts on an event. Returns whether there was anything to do.
     pub(super) fn handle_event(&mut self, event: Option<PeerEvent>) -> bool {
         if self.closed.is_some() {
             return false;
@@ -167,7 +164,7 @@ impl Ucx {
             }
             Some(PeerEvent::Died(peer) | PeerEvent::Gone(peer)) => peer,
         };
-        // Whoever failed before it went has written why.
+        // A rank that fails writes the cause before it goes.
         let flag = self.read_failure_flag(lost);
         let has_left = matches!(flag, Some(PeerEvent::Gone(_)));
         let cause = match flag {
@@ -195,7 +192,7 @@ impl Ucx {
         true
     }
 
-    /// Takes in what a peer sent before it went.
+    /// Takes what a peer sent before it went.
     fn drain_ucx(&mut self, peer: Rank) {
         let is_here = self.failure_flags.get(peer.index()).is_some_and(Option::is_some);
         let patience = if is_here { SETTLED_HERE } else { SETTLED_FAR };
@@ -208,16 +205,16 @@ impl Ucx {
         }
     }
 
-    /// Ends everything with `error` and tells the peers; UCX is torn down. The first cause stays.
+    /// Ends everything with `error`, tells the peers, and tears UCX down. The first cause stays.
     pub(super) fn close_for(&mut self, cause: Option<Failure>, error: Error) {
         self.close_as(Closed::Failed(cause.unwrap_or(Failure::PeerLost(self.rank))), cause, error);
     }
 
-    /// Leaves because the process exits, in good order if nothing is under way; UCX is torn down, or
-    /// forgotten if it is not there any more.
+    /// Leaves at process exit, in good order if nothing is under way. Tears UCX down, or forgets it if it is
+    /// gone.
     pub(super) fn leave_at_exit(&mut self, is_library_there: bool) {
         let awaits_neighbours = self.links.iter().any(|links| links.waits().next().is_some());
-        // What peers have asked for counts where they may write it themselves.
+        // Peers' puts and gets count where they may write the memory themselves.
         let serves =
             !self.teardown_ends_access && !self.engine.handler_context_ref().requests.carried.is_empty();
         let is_under_way = awaits_neighbours || serves || self.waits().next().is_some();
@@ -229,13 +226,13 @@ impl Ucx {
             self.engine.close_endpoints(FLUSH_PATIENCE);
         }
         if is_under_way && !self.teardown_ends_access {
-            // By the user's settings peers may write until the process is gone, whatever becomes of the
-            // worker: what they write is not given back to other threads, which go on until then.
+            // The user's settings let peers write until the process is gone: the memory is not given back to
+            // other threads, which go on until then.
             self.engine.forget();
-            self.receives.are_left_open = true;
+            self.engine.is_left_open = true;
         }
         let cause = Failure::Aborted(self.rank);
-        // Whoever fetches from memory that is given back now must learn that it was.
+        // A peer that fetches memory given back now must learn that it was.
         let reported = if is_under_way { Closed::Failed(cause) } else { Closed::Left };
         self.close_as(reported, Some(cause), cause.into());
         self.liveness.stop_listening();
@@ -269,19 +266,19 @@ impl Ucx {
         self.end_all(&error);
     }
 
-    /// Ends every operation that UCX, or a neighbour, does not hold any more.
+    /// Ends every operation that neither UCX nor a local peer holds.
     fn end_all(&mut self, error: &Error) {
         if let Some(links) = &mut self.links {
             links.close(error);
         }
-        self.receives.end_all(&mut self.engine, error);
+        self.engine.end_receives(error);
         self.sends.end_all(error);
         self.accesses.end_all(error);
-        let is_torn_down = self.engine.is_torn_down() && !self.receives.are_left_open;
+        let is_torn_down = self.engine.is_torn_down() && !self.engine.is_left_open;
         self.engine.close_requests(error, is_torn_down);
     }
 
-    /// A message fetched from a peer's memory counts if the peer had not taken the memory back by then.
+    /// The error if a peer had taken its memory back, which makes a message fetched from it void.
     pub(super) fn has_taken_back(&mut self, peer: Rank) -> Option<Error> {
         let PeerEvent::Failed(cause) = self.read_failure_flag(peer)? else { return None };
         self.close_for(Some(cause), cause.into());

@@ -1,4 +1,4 @@
-//! Worlds of ranks that are threads of one process, for tests from inside.
+//! Worlds of ranks that are threads of one process, for tests.
 
 use std::sync::Barrier;
 
@@ -20,7 +20,7 @@ pub(super) fn world(world_size: u32, settings: &[(&str, &str)]) -> Vec<Ucx> {
     world_with_infos(world_size, settings, &|_, _| {})
 }
 
-/// The same, where what ranks say of themselves is changed on the way.
+/// Like [`world`], with changed endpoint infos.
 pub(super) fn world_with_infos(
     world_size: u32,
     settings: &[(&str, &str)],
