@@ -1,4 +1,4 @@
-//! Collectives in a tight loop, as MPI's benchmarks run them: no barrier between two calls, ordinary buffers.
+//! Collectives in a tight loop, as in the benchmarks of MPI: no barrier between two calls, ordinary buffers.
 
 use std::time::{Instant, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// The time of a sum over all ranks, in microseconds, on each rank.
 ///
 /// # Errors
-/// When a rank is lost or the sum is wrong.
+/// If a rank is lost or the sum is wrong.
 pub fn all_reduce(group: &Group, order: &Order, reduction: Reduction) -> Result<Vec<f64>> {
     let count = order.bytes / size_of::<f32>();
     let (rank, world) = (group.rank(), group.world_size());
@@ -18,7 +18,7 @@ pub fn all_reduce(group: &Group, order: &Order, reduction: Reduction) -> Result<
     group.all_reduce(&mut data, reduction)?;
     let expected = |index: usize| (world as usize * (index % 1000)) as f32 + (world * (world - 1) / 2) as f32;
     check(group, "allreduce", &data, expected)?;
-    // Zeros stay what they are, however often they are added.
+    // Zeros stay zero in every sum.
     data.fill(0.0);
     for _ in 0..order.warmup {
         group.all_reduce(&mut data, reduction)?;
@@ -26,11 +26,10 @@ pub fn all_reduce(group: &Group, order: &Order, reduction: Reduction) -> Result<
     timed(order, || Ok(group.all_reduce(&mut data, reduction)?))
 }
 
-/// The time of a broadcast, in microseconds, on each rank. The root goes round, so that no rank can run
-/// ahead.
+/// The time of a broadcast, in microseconds, on each rank. The root rotates, so that no rank can run ahead.
 ///
 /// # Errors
-/// When a rank is lost or the bytes are wrong.
+/// If a rank is lost or the bytes are wrong.
 pub fn broadcast(group: &Group, order: &Order) -> Result<Vec<f64>> {
     let count = order.bytes / size_of::<f32>();
     let (rank, world) = (group.rank(), group.world_size());
@@ -52,11 +51,11 @@ pub fn broadcast(group: &Group, order: &Order) -> Result<Vec<f64>> {
     })
 }
 
-/// Waits in a barrier for a rank that does not come; when the error came, in microseconds since the system's
-/// epoch.
+/// Waits in a barrier for a rank that never comes. Returns the time of the error, in microseconds since the
+/// system's epoch.
 ///
 /// # Errors
-/// When the barrier ends in any other way than by the loss of that rank.
+/// If the barrier ends in any other way than by the loss of that rank.
 pub fn hang(group: &Group, order: &Order) -> Result<Vec<f64>> {
     use brevity::collectives::Error as Collective;
     let ended = group.barrier();
@@ -68,7 +67,7 @@ pub fn hang(group: &Group, order: &Order) -> Result<Vec<f64>> {
     }
 }
 
-/// The time that all processes of a host share.
+/// The clock that all processes of a host share.
 #[must_use]
 pub fn microseconds_since_epoch() -> f64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |time| time.as_secs_f64() * 1e6)

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use crate::output::UNREAD;
 
-/// What the parts of this crate return.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The arguments make no sense; nothing was started.
+    /// The arguments are invalid; nothing was started.
     #[error("{0}")]
     Arguments(String),
 
@@ -27,9 +27,9 @@ pub enum Error {
         bytes: usize,
         /// The first position that is wrong.
         index: usize,
-        /// What is there.
+        /// The value found.
         found: String,
-        /// What belongs there.
+        /// The value expected.
         expected: String,
     },
 
@@ -46,16 +46,16 @@ pub enum Error {
     Contestant {
         /// The library or program.
         who: String,
-        /// What happened, with what it said itself.
+        /// What happened, with the process's own message.
         what: String,
     },
 
-    /// A line between the conductor and a measured process is not understood.
+    /// A line between the conductor and a measured process is invalid.
     #[error("{line:?} is not understood, expected {expected}")]
     Line {
         /// The line.
         line: String,
-        /// What belongs there.
+        /// What is expected there.
         expected: &'static str,
     },
 
@@ -68,7 +68,7 @@ pub enum Error {
         why: String,
     },
 
-    /// Nobody reads standard output any more, which is nothing to tell of.
+    /// Standard output was closed, which is not worth a message.
     #[error("nobody reads the results")]
     Unread,
 
@@ -77,24 +77,24 @@ pub enum Error {
     System {
         /// What was tried.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         why: io::Error,
     },
 }
 
 impl Error {
-    /// What the system said when `what` was tried.
+    /// Converts the system's error when `what` was tried.
     pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         |why| Self::System { what, why }
     }
 
-    /// What `who` did not do.
+    /// An error of the contestant `who`.
     pub fn contestant(who: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Contestant { who: who.into(), what: what.into() }
     }
 
-    /// The exit status that tells it.
+    /// The exit status for this error.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {

@@ -1,4 +1,4 @@
-//! The conductor's side: processes that are measured, each at the end of a line, asleep unless told.
+//! The conductor's side: the measured processes, each at the end of a line. They sleep between orders.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,15 +20,15 @@ use crate::order::{Answer, Order};
 use crate::processor::{Placement, TwoProcessors};
 use crate::{Error, Result};
 
-/// How long processes may take to start and to call.
+/// How long processes may take to start and connect.
 const START: Duration = Duration::from_secs(30);
 /// How long an order may take.
 const ANSWER: Duration = Duration::from_secs(150);
-/// How long processes may take to end when nobody needs them any more.
+/// How long processes may take to end when they are no longer needed.
 const END: Duration = Duration::from_secs(3);
 /// How long survivors wait before a rank is killed: long enough to sleep.
 const BEGUN: Duration = Duration::from_millis(150);
-/// How often somebody is looked for.
+/// How often new connections are checked for.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Processes that are measured together.
@@ -37,25 +37,25 @@ pub struct Job {
     /// In rank order.
     lines: Vec<BufReader<UnixStream>>,
     processes: Processes,
-    /// The socket, and what the processes print.
+    /// The socket and the processes' output.
     folder: TempDir,
 }
 
-/// The processes of a job; ended when dropped.
+/// The processes of a job; ended on drop.
 enum Processes {
     Ours(Box<launch::Job>),
     Theirs(Vec<Group>),
 }
 
-/// A process and what it has started.
+/// A process and the processes it has started.
 struct Group(Child);
 
 impl Job {
-    /// Starts ranks of ours over `transport`, with more arguments for each (see
-    /// [`seat::serve`](crate::seat::serve)) and more variables in their environment.
+    /// Starts ranks of Brevity over `transport`, with more arguments (see
+    /// [`seat::serve`](crate::seat::serve)) and environment variables for each.
     ///
     /// # Errors
-    /// When they can't be started or do not call.
+    /// If they can't be started or do not connect.
     pub fn ours(
         name: &str,
         ranks: u32,
@@ -72,11 +72,10 @@ impl Job {
         })
     }
 
-    /// Starts other programs, which are given the conductor's socket by `commands`; together they are `ranks`
-    /// ranks.
+    /// Starts other programs. `commands` receives the conductor's socket. Together they are `ranks` ranks.
     ///
     /// # Errors
-    /// When they can't be started or do not call.
+    /// If they can't be started or do not connect.
     pub fn theirs(
         name: &str,
         ranks: u32,
@@ -107,7 +106,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Waits until every rank has called; their lines in rank order.
+    /// Waits until every rank has connected. Returns their lines in rank order.
     fn welcome(&mut self, listener: &UnixListener, ranks: u32) -> Result<Vec<BufReader<UnixStream>>> {
         let failed = || Error::system("can't hear who calls");
         let (start, mut lines) = (Instant::now(), Vec::new());
@@ -134,11 +133,11 @@ impl Job {
         Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
 
-    /// Keeps the ranks where `placement` has them, until they are placed otherwise. The threads that they
-    /// have started stay where they are.
+    /// Pins the ranks as `placement` says, until they are placed again. Threads that they have already
+    /// started keep their place.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn place(&self, placement: Placement, two: &TwoProcessors) -> Result<()> {
         let placed =
             |(rank, line): (usize, &BufReader<UnixStream>)| two.place(placement, rank, line.get_ref());
@@ -146,27 +145,28 @@ impl Job {
         all.map_err(Error::system(format!("can't place the ranks of {}", self.name)))
     }
 
-    /// What the job is called.
+    /// The name of the job.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Tells every rank the same and waits for the answers of all.
+    /// Sends every rank the same order and waits for the answers of all.
     ///
     /// # Errors
-    /// When a rank has ended or does not answer in time.
+    /// If a rank has ended or does not answer in time.
     pub fn tell(&mut self, order: &Order) -> Result<Vec<Answer>> {
         let everybody = 0..self.lines.len();
         self.say(everybody.clone(), order)?;
         self.hear(everybody, order)
     }
 
-    /// Tells every rank but `victim` the same, kills that one when they have begun, and waits for the answers
-    /// of the others; the time of the death in microseconds since the system's epoch, and their answers.
+    /// Sends every rank except `victim` the same order, kills `victim` when they have begun, and waits for
+    /// the answers of the others. Returns the time of the death, in microseconds since the system's epoch,
+    /// and the answers.
     ///
     /// # Errors
-    /// When a survivor has ended or does not answer in time, and when this job is not of ours.
+    /// If a survivor has ended or does not answer in time, and if this is not a job of Brevity.
     pub fn lose(&mut self, victim: usize, order: &Order) -> Result<(f64, Vec<Answer>)> {
         let Processes::Ours(job) = &self.processes else {
             return Err(Error::Arguments("only ranks of ours are killed".into()));
@@ -204,10 +204,10 @@ impl Job {
         Ok(answers)
     }
 
-    /// What went wrong, with the last thing that the processes printed.
+    /// The error, with the last output of the processes.
     fn failure(&self, what: &str) -> Error {
         let mut log = String::new();
-        // A log that can't be read says nothing.
+        // A log that can't be read is treated as empty.
         let _ = File::open(self.log()).and_then(|mut file| file.read_to_string(&mut log));
         let last: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let told = last[last.len().saturating_sub(8)..].join(" | ");
@@ -223,17 +223,17 @@ impl Job {
 }
 
 impl Drop for Job {
-    /// Hangs up, which ends the processes.
+    /// Closes the lines, which ends the processes.
     fn drop(&mut self) {
         self.lines.clear();
     }
 }
 
 impl Processes {
-    /// Whether one of them has ended.
+    /// Whether one of the processes has ended.
     fn ended(&mut self) -> bool {
         match self {
-            // A rank of ours that fails has told why; the others fail with it.
+            // A failing rank of Brevity has reported why, and the other ranks fail with it.
             Self::Ours(_) => false,
             Self::Theirs(groups) => {
                 groups.iter_mut().any(|group| matches!(group.0.try_wait(), Ok(Some(_)) | Err(_)))
@@ -243,24 +243,24 @@ impl Processes {
 }
 
 impl Drop for Group {
-    /// Waits a little for the process to end by itself, and ends what is left of its group.
+    /// Waits briefly for the process to end by itself, then kills the rest of its group.
     fn drop(&mut self) {
         let start = Instant::now();
         while start.elapsed() < END && matches!(self.0.try_wait(), Ok(None)) {
             thread::sleep(LOOK);
         }
         if let Some(group) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            // All of it may have ended.
+            // The whole group may have ended already.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.0.wait();
     }
 }
 
-/// The file of this program, which is also what its ranks run.
+/// The file of this program, which its ranks run too.
 ///
 /// # Errors
-/// When the system does not tell.
+/// If the system does not tell.
 pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().map_err(Error::system("can't find the file of this program"))
 }

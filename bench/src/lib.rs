@@ -1,14 +1,14 @@
-//! What `brevity perf` measures, and the same measurements on other libraries, side by side.
+//! The measurements of `brevity perf`, and the same measurements on other libraries.
 //!
 //! - [`perf`]: the rows of `brevity perf`;
-//! - [`kernels`]: kernels of compression beside their floors: `brevity perf compress`;
-//! - [`p2p`]: messages between two ranks: latency, bandwidth, both ways at once, in several parts;
-//! - [`order`]: what a measured process is told, and what it answers;
-//! - [`seat`]: a rank of ours that does what it is told;
+//! - [`kernels`]: kernels of compression and their floors: `brevity perf compress`;
+//! - [`p2p`]: messages between two ranks: latency, bandwidth, both directions at once, several parts;
+//! - [`order`]: the orders to a measured process, and its answers;
+//! - [`seat`]: a rank of Brevity that executes orders;
 //! - [`floor`]: what the system can do at best: bare sockets;
-//! - [`peers`]: the other libraries that are there;
-//! - [`compare`]: ours and theirs in turns, with ratios and their intervals;
-//! - [`output`]: the files and the standard output that results go to;
+//! - [`peers`]: the other libraries on this machine;
+//! - [`compare`]: Brevity and peers in turns, with ratios and their intervals;
+//! - [`output`]: the files and the standard output for results;
 //! - [`record`]: what is kept of a run.
 #![forbid(unsafe_code)]
 

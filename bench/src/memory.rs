@@ -1,37 +1,36 @@
-//! Memory of messages: it begins where a page begins, and lies on huge pages from 2 MiB on, as that of the
-//! other programs does. Copies into it are faster than elsewhere.
+//! Memory of messages. It is page-aligned and uses huge pages from 2 MiB on, like that of the other programs;
+//! copies into it are faster than elsewhere.
 
 use std::ops::{Deref, DerefMut};
 
 use brevity::transport::buffer::{Pool, PoolBuffer};
 
-/// Bytes from the beginning of a page on; a buffer of a pool, as any program may have it.
+/// Page-aligned bytes: a buffer of a pool, as any program may use.
 pub struct PageAligned(PoolBuffer<u8>);
 
 impl PageAligned {
-    /// So many bytes, each what `byte` says of its index.
+    /// `bytes` bytes; `byte` gives each by its index.
     ///
     /// # Panics
-    /// When the system has no memory.
+    /// If the system has no memory.
     #[must_use]
     pub fn new(bytes: usize, byte: impl Fn(usize) -> u8) -> Self {
-        // A pool of its own: the next measurement has other memory.
+        // A separate pool, so that the next measurement gets other memory.
         let mut memory = Pool::new().take(bytes).unwrap_or_else(|error| panic!("{error}"));
         (0..).zip(memory.iter_mut()).for_each(|(index, place)| *place = byte(index));
         Self(memory)
     }
 
-    /// So many zeroes that were never written: the kernel keeps one page for all of them, which no cache is
-    /// too small for.
+    /// Zeroes that were never written: the kernel maps one page for all of them, which fits every cache.
     ///
     /// # Panics
-    /// When the system has no memory.
+    /// If the system has no memory.
     #[must_use]
     pub fn unwritten(bytes: usize) -> Self {
         Self(Pool::new().take_zeroed(bytes).unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// What can be lent to peers.
+    /// The buffer, for lending it to peers.
     #[must_use]
     pub fn into_buffer(self) -> PoolBuffer<u8> {
         self.0

@@ -1,4 +1,4 @@
-//! What a measured process is told and what it answers: a line each.
+//! The orders to a measured process and its answers, one line each.
 //!
 //! An order is `WHAT BYTES ITERATIONS WARMUP`; an answer is a line of JSON. Programs in C read and write the
 //! same lines (`bench/peers/mpi_p2p.c`).
@@ -11,29 +11,30 @@ use serde::{Deserialize, Serialize};
 use crate::statistics::{mean, median};
 use crate::{Error, Result};
 
-/// The most samples in an answer: iterations are timed in batches, with two looks at the clock for each.
+/// The most samples in an answer. Iterations are timed in batches, with two clock reads for each.
 pub const MOST_SAMPLES: usize = 100;
 
-/// Messages that are on their way at once where bandwidth is measured.
+/// Messages in transit at once for bandwidth.
 pub const WINDOW: usize = 64;
 
-/// What a stream goes over, which says how much its receiver has posted. No two receives share memory, and
-/// what falls out of the processor's cache would measure memory; where little is posted, a wire runs empty
-/// from the end of one message to the receive of the next, or to the answer to its offer. `ucx_perftest`
+/// The wire of a stream, which determines how much its receiver has posted. Receives do not share memory, and
+/// data that falls out of the processor's cache would measure memory instead. If little is posted, a wire
+/// idles from the end of one message to the receive of the next, or to the answer to its RTS. `ucx_perftest`
 /// receives everything into one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Over {
-    /// Memory: 512 KiB, or else one message.
+    /// Memory: 512 KiB, or one message if that is larger.
     #[default]
     Memory,
-    /// Sockets of ours: 512 KiB, and four messages at least.
+    /// Sockets of Brevity: 512 KiB, but at least four messages.
     Sockets,
-    /// UCX's tcp, which asks for every message when its receive is posted: 4 MiB, or else one message.
+    /// UCX's tcp, which requests a message only when its receive is posted: 4 MiB, or one message if that is
+    /// larger.
     UcxTcp,
 }
 
 impl Over {
-    /// How many messages the receiver of a stream of them has posted.
+    /// How many messages the receiver of a stream has posted.
     #[must_use]
     pub fn depth(self, bytes: usize) -> usize {
         let (posted, fewest) = match self {
@@ -52,20 +53,20 @@ pub enum What {
     Latency,
     /// Half a round trip of a message in three parts: 16 bytes, and two halves of the rest.
     Parts,
-    /// Messages one way, 64 on their way; the time for each.
+    /// Messages in one direction, 64 in transit; the time for each.
     Bandwidth,
-    /// Messages both ways at once, 64 on their way each; the time for each pair of them.
+    /// Messages in both directions at once, 64 in transit each; the time for each pair of them.
     Bibandwidth,
-    /// A put into the peer's memory and the word that it has arrived.
+    /// A put into the peer's memory and the acknowledgement of its arrival.
     Put,
     /// A get from the peer's memory.
     Get,
     /// The sum of all ranks' vectors of `f32`.
     AllReduce,
-    /// One rank's vector to all; the root goes round, so that no rank runs ahead.
+    /// One rank's vector to all; the root rotates, so that no rank runs ahead.
     Broadcast,
-    /// Waits for a rank that does not come, whose number is in place of the bytes; the time at which that
-    /// ended, since the system's epoch.
+    /// Waits for a rank that never comes, whose number takes the place of the bytes; the time at which the
+    /// wait ended, since the system's epoch.
     Hang,
 }
 
@@ -78,21 +79,20 @@ pub struct Order {
     pub bytes: usize,
     /// Messages, round trips or calls that are timed; at least 1.
     pub iterations: usize,
-    /// Those before.
+    /// Iterations before those.
     pub warmup: usize,
     /// Into how many batches the iterations are split at most; not part of the line.
     pub most_samples: usize,
-    /// Other salts, other bytes in the messages; not part of the line.
+    /// Selects the bytes in the messages; not part of the line.
     pub salt: usize,
-    /// What streams go over; not part of the line.
+    /// The wire of streams; not part of the line.
     pub over: Over,
-    /// Whether what is sent has never been written, so that the kernel reads one page of zeroes for all of
-    /// it; not part of the line. `ucx_perftest` sends such memory.
+    /// Whether the sent memory was never written, so that the kernel maps one page of zeroes for all of it;
+    /// not part of the line. `ucx_perftest` sends such memory.
     pub unwritten: bool,
 }
 
-/// An answer: times of one message or call, each the mean of a batch. A rank that has no times has no
-/// samples.
+/// An answer: times of one message or call, each the mean of a batch. A rank without times has no samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     /// Microseconds.
@@ -142,7 +142,7 @@ impl fmt::Display for What {
 }
 
 impl Order {
-    /// An order as the line says it: a stream is one sample, so that it does not stop in between.
+    /// An order as in the line. A stream is one sample, so that it does not pause.
     #[must_use]
     pub fn new(what: What, bytes: usize, iterations: usize, warmup: usize) -> Self {
         let streams = matches!(what, What::Bandwidth | What::Bibandwidth);
@@ -150,10 +150,10 @@ impl Order {
         Self { what, bytes, iterations, warmup, most_samples, salt: 0, over: Over::Memory, unwritten: false }
     }
 
-    /// The same with as many iterations as fill `microseconds` when one takes `each`, within `bounds`.
+    /// The same order with as many iterations as fill `microseconds` if one takes `each`, within `bounds`.
     #[must_use]
     pub fn lasting(self, microseconds: f64, each: f64, (fewest, most): (usize, usize)) -> Self {
-        // The quotient is cut to the range of the integer.
+        // The cast saturates at the range of the integer.
         let iterations = ((microseconds / each.max(1e-3)) as usize).clamp(fewest, most);
         Self { iterations, warmup: iterations / 10 + 1, ..self }
     }

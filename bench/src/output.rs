@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// The exit status of a program whose standard output nobody reads any more: that of one which SIGPIPE ends.
+/// The exit status when standard output was closed: that of a program that SIGPIPE ends.
 pub const UNREAD: u8 = 128 + 13;
 
-/// The files that a program is asked to write, open.
+/// The open files that a program was asked to write.
 pub struct Outputs {
     /// Where the figures go.
     pub json: Option<Output>,
@@ -42,7 +42,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Opens the file that `option` names.
+    /// Opens the file given for `option`.
     ///
     /// # Errors
     /// [`Error::Arguments`] if it can't be written.
@@ -88,26 +88,26 @@ impl Drop for Output {
     }
 }
 
-/// Whether a file that was named is standard output.
+/// Whether a file name means standard output.
 #[must_use]
 pub fn is_standard_output(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Reads the name of a file to draw into.
+/// Parses the name of a drawing's file.
 ///
 /// # Errors
-/// In words, unless it ends in `.svg`.
+/// A text, unless it ends in `.svg`.
 pub fn svg_file(name: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(name);
     let is_svg = file.extension().is_some_and(|ending| ending == "svg");
     if is_svg { Ok(file) } else { Err("drawings are SVG: give it a FILE.svg".into()) }
 }
 
-/// Prints to standard output, at once.
+/// Prints to standard output and flushes.
 ///
 /// # Errors
-/// [`Error::Unread`] if nobody reads it any more, as behind `| head`; [`Error::System`].
+/// [`Error::Unread`] if standard output was closed, as by `| head`; [`Error::System`].
 pub fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());

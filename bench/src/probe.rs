@@ -1,8 +1,8 @@
-//! Which regime the processor's caches are in.
+//! Detects the regime of the processor's caches.
 //!
 //! A store to a line that another core has read must first take the line back. On some machines that costs
-//! several times more for minutes at a time, and everything that goes through shared memory with it. Figures
-//! from two regimes must not be compared.
+//! several times more for minutes at a time, as does everything that uses shared memory. Figures from two
+//! regimes must not be compared.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -11,18 +11,18 @@ use std::time::Instant;
 use crate::processor;
 use crate::statistics::median;
 
-/// Lines that are stored to in one round: more than a store buffer holds, less than a cache.
+/// Lines that one round stores to: more than a store buffer holds, less than a cache.
 const LINES: usize = 2048;
 const ROUNDS: u64 = 9;
 
-/// Two figures that differ by more than this factor are of two regimes.
+/// Two figures that differ by more than this factor belong to two regimes.
 const CHANGE: f64 = 1.7;
 
 #[repr(align(64))]
 struct CacheLine(AtomicU64);
 
 /// Nanoseconds of a store to a line that another core has just read: the median of some rounds. Takes about a
-/// millisecond, and two processors.
+/// millisecond and needs two processors.
 #[must_use]
 pub fn dirty_store_nanoseconds() -> f64 {
     let lines: Vec<CacheLine> = (0..LINES).map(|_| CacheLine(AtomicU64::new(0))).collect();
@@ -33,7 +33,7 @@ pub fn dirty_store_nanoseconds() -> f64 {
             for round in 1..=ROUNDS {
                 await_round(&written, round);
                 let sum: u64 = lines.iter().map(|line| line.0.load(Ordering::Relaxed)).sum();
-                // The sum is used, so that the lines are read.
+                // The sum is used, so that the reads are not optimised away.
                 read.store(round.max(u64::from(sum == u64::MAX)), Ordering::Release);
             }
         });
@@ -49,7 +49,7 @@ pub fn dirty_store_nanoseconds() -> f64 {
             }
             times
         });
-        // Nobody had read the lines before the first round.
+        // No core had read the lines before the first round.
         writer.join().map_or(0.0, |times| median(&times[1..]))
     })
 }
@@ -65,7 +65,7 @@ fn await_round(flag: &AtomicU64, round: u64) {
     }
 }
 
-/// Whether two figures of [`dirty_store_nanoseconds`] are of two regimes.
+/// Whether two figures of [`dirty_store_nanoseconds`] belong to two regimes.
 #[must_use]
 pub fn has_changed(before: f64, after: f64) -> bool {
     before.max(after) > CHANGE * before.min(after)

@@ -1,31 +1,31 @@
-//! A processor for each rank.
+//! Pins each rank to a processor.
 //!
 //! Two processes that have just been woken may share a processor until the system moves one of them, which
-//! takes milliseconds: longer than a slice. So every process that is measured stays on one, ours and theirs
-//! alike, where there are enough of them. Where ranks outnumber processors, which of them share one decides
-//! more than anything else: there the conductor says it, by the same rule for both sides.
+//! takes longer than a slice. So every measured process of both sides is pinned to a processor, if there are
+//! enough. If ranks outnumber processors, the assignment matters more than anything else: then the conductor
+//! decides it, by the same rule for both sides.
 
 use std::os::fd::AsFd;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where ranks lie that outnumber the two processors that they have. Ranks 2i and 2i+1 are a pair.
+/// The placement of ranks that outnumber their two processors. Ranks 2i and 2i+1 are a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The two of a pair on different processors, as many ranks on one as on the other.
+    /// The two of a pair on different processors, with as many ranks on one as on the other.
     Apart,
-    /// The two of a pair on one processor, as many pairs on one as on the other.
+    /// The two of a pair on one processor, with as many pairs on one as on the other.
     Together,
-    /// Wherever the system has them.
+    /// Where the system puts them.
     Free,
 }
 
 impl Placement {
-    /// All of them.
+    /// All placements.
     pub const ALL: [Self; 3] = [Self::Apart, Self::Together, Self::Free];
 
-    /// Whether a rank may be on each of the two.
+    /// Whether a rank may run on each of the two processors.
     fn allows(self, rank: usize) -> [bool; 2] {
         let of = |number: usize| [number.is_multiple_of(2), !number.is_multiple_of(2)];
         match self {
@@ -36,14 +36,14 @@ impl Placement {
     }
 }
 
-/// Two processors for the calling thread and whatever it starts, while this lives.
+/// Restricts the calling thread, and everything it starts, to two processors while this value lives.
 pub struct TwoProcessors {
     before: CpuSet,
     two: [usize; 2],
 }
 
 impl TwoProcessors {
-    /// The first two of those allowed; `None` where there are not two, or the system refuses.
+    /// The first two of the allowed processors; `None` if there are not two, or if the system refuses.
     #[must_use]
     pub fn hold() -> Option<Self> {
         let before = sched_getaffinity(None).ok()?;
@@ -53,10 +53,10 @@ impl TwoProcessors {
         Some(held)
     }
 
-    /// Keeps the process at the other end of a local socket where `placement` has its rank.
+    /// Pins the process at the other end of a local socket as `placement` says for its rank.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn place(&self, placement: Placement, rank: usize, socket: impl AsFd) -> std::io::Result<()> {
         let process = socket_peercred(socket)?.pid;
         Ok(sched_setaffinity(Some(process), &self.set(placement.allows(rank)))?)
@@ -75,20 +75,20 @@ impl TwoProcessors {
 
 impl Drop for TwoProcessors {
     fn drop(&mut self) {
-        // The thread then stays on fewer than it might use.
+        // On failure, the thread stays on fewer processors than it might use.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// Processors that this process may use, rising.
+/// The processors that this process may use, rising.
 #[must_use]
 pub fn allowed() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
-/// Keeps the calling thread on the processor of `place`, counted round among those allowed. Does nothing when
-/// the system does not allow it: figures spread more then, and are no less right.
+/// Pins the calling thread to the processor number `place`, modulo the allowed ones. Does nothing if the
+/// system does not allow it: figures spread more then, but are still correct.
 pub fn pin(place: usize) {
     let processors = allowed();
     if processors.is_empty() {
@@ -101,7 +101,7 @@ pub fn pin(place: usize) {
     }
 }
 
-/// [`pin`] where each of `ranks` ranks has a processor of its own.
+/// [`pin`] if each of `ranks` ranks has a processor of its own.
 pub fn pin_rank(rank: u32, ranks: u32) {
     if ranks as usize <= allowed().len() {
         pin(rank as usize);

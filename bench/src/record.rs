@@ -1,4 +1,4 @@
-//! What is kept of a run: its figures with where, when and how they were taken, its table and its drawing.
+//! What is kept of a run: its figures with place, time and circumstances, its table and its drawing.
 
 use std::env;
 use std::fmt::Write as _;
@@ -13,28 +13,28 @@ use crate::peers::{find_program, nearest, printed};
 use crate::processor;
 use crate::{Error, Result};
 
-/// Where, when and how figures were taken.
+/// Where, when and how figures were measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Circumstances {
     /// The day and time, UTC.
     pub date: String,
-    /// Processor, processors that may be used, and kernel.
+    /// Processor model, number of usable processors, and kernel.
     pub machine: String,
-    /// Of Brevity.
+    /// The version of Brevity.
     pub version: &'static str,
-    /// Of the sources, with a mark if they have been changed since.
+    /// The commit of the sources, with a mark if they have been changed since.
     pub commit: String,
-    /// As it was given.
+    /// The command line.
     pub command: String,
-    /// What the peers say of themselves, and what else the figures depend on.
+    /// What the peers report about themselves, and what else the figures depend on.
     pub peers: Vec<String>,
-    /// Of tcp, the same for all that is compared, where anything goes over it.
+    /// The congestion control of tcp, the same for all sides, if anything uses tcp.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<String>,
 }
 
 impl Circumstances {
-    /// Those of this run of `program`.
+    /// The circumstances of this run of `program`.
     #[must_use]
     pub fn now(program: &str, peers: Vec<String>) -> Self {
         let arguments: Vec<String> = env::args().skip(1).collect();
@@ -63,13 +63,13 @@ impl Circumstances {
 /// The figures as JSON.
 ///
 /// # Errors
-/// [`Error::Contestant`] for what JSON has no words for.
+/// [`Error::Contestant`] for a value that JSON can't represent.
 pub fn to_json(figures: &impl Serialize) -> Result<String> {
     let text = serde_json::to_string_pretty(figures);
     text.map(|text| text + "\n").map_err(|error| Error::contestant("the figures", error.to_string()))
 }
 
-/// Makes the folder that a run is to be kept in, and makes sure that files can be written there.
+/// Makes the folder in which a run will be kept, and checks that files can be written there.
 ///
 /// # Errors
 /// [`Error::Write`].
@@ -80,7 +80,7 @@ pub fn prepare(folder: &Path) -> Result<()> {
     fs::write(&probe, "").and_then(|()| fs::remove_file(&probe)).map_err(refused)
 }
 
-/// Keeps files of a run in `folder` under `name` and the day: endings and texts.
+/// Keeps files of a run in `folder` under `name` and the day. `files` has their extensions and texts.
 ///
 /// # Errors
 /// [`Error::Write`].
@@ -107,7 +107,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(|error| Error::Write { path: path.into(), why: error.to_string() })
 }
 
-/// What is printed, and kept for the record.
+/// What is printed and kept for the record.
 #[derive(Default)]
 pub struct Transcript {
     text: String,
@@ -121,10 +121,10 @@ impl Transcript {
         Self { silent: json.is_some_and(is_standard_output), ..Self::default() }
     }
 
-    /// Prints a line, at once.
+    /// Prints a line and flushes.
     ///
     /// # Errors
-    /// As [`print()`].
+    /// The same as for [`print()`].
     pub fn line(&mut self, text: &str) -> Result<()> {
         self.text.push_str(text);
         self.text.push('\n');
@@ -148,7 +148,7 @@ fn machine() -> String {
     format!("{model}, {} processors, Linux {}", processor::allowed().len(), said("uname", &["-r"]))
 }
 
-/// Of the sources that the present folder is a part of; a program that is run elsewhere knows of none.
+/// The commit of the sources in the current folder; unknown if the program runs elsewhere.
 fn commit() -> String {
     let Some(sources) =
         nearest(Path::new("compress/Cargo.toml")).filter(|_| nearest(Path::new("bench/peers")).is_some())

@@ -1,4 +1,4 @@
-//! A rank of ours that does what the conductor tells it, and sleeps in between.
+//! A rank of Brevity that executes the conductor's orders, and sleeps in between.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -19,10 +19,10 @@ pub struct Line {
 }
 
 impl Line {
-    /// Calls the conductor and says who this is.
+    /// Connects to the conductor and sends this rank's number.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// If the conductor does not listen there.
     pub fn dial(socket: &Path, rank: u32) -> Result<Self> {
         let failed = || Error::system(format!("can't call the conductor at {}", socket.display()));
         let mut writer = UnixStream::connect(socket).map_err(failed())?;
@@ -31,10 +31,10 @@ impl Line {
         Ok(Self { reader, writer })
     }
 
-    /// Does what it is told by `obey` until the conductor hangs up.
+    /// Executes orders by `obey` until the conductor hangs up.
     ///
     /// # Errors
-    /// The first of `obey`, which the conductor is told, and those of the line.
+    /// The first error of `obey`, which is also sent to the conductor, and errors of the line.
     pub fn serve(mut self, mut obey: impl FnMut(&Order) -> Result<Vec<f64>>) -> Result<()> {
         let failed = || Error::system("can't talk to the conductor");
         loop {
@@ -51,12 +51,12 @@ impl Line {
     }
 }
 
-/// Joins the job that the environment describes and does what the conductor at `socket` tells. Where it
-/// `polls`, messages are measured with the transport alone, else with the engine's way of waiting. Streams go
-/// `over` what decides how much is posted. What is sent is `unwritten` memory, or else written.
+/// Joins the job that the environment describes and executes the orders of the conductor at `socket`. With
+/// `polls`, messages are measured with the transport alone, otherwise with the engine's way of waiting.
+/// `over` determines how much a stream's receiver posts. With `unwritten`, the sent memory was never written.
 ///
 /// # Errors
-/// When joining, a measurement or the line fails.
+/// If joining, a measurement or the line fails.
 pub fn serve(socket: &Path, polls: bool, over: Over, unwritten: bool) -> Result<()> {
     launch::die_with_parent();
     let group = Group::from_env()?;
@@ -79,7 +79,7 @@ fn obey(group: &Group, polls: bool, order: &Order) -> Result<Vec<f64>> {
         What::Broadcast => collective::broadcast(group, order),
         _ if !paired => Ok(Vec::new()),
         _ => {
-            // The first run is for its bytes.
+            // The first run checks the bytes.
             p2p::run(
                 waiting,
                 peer,

@@ -22,7 +22,7 @@ pub struct SizeRange {
 }
 
 impl SizeRange {
-    /// The sizes to measure, rising; never none.
+    /// The sizes to measure, rising; at least one.
     pub fn sizes(self) -> impl Iterator<Item = usize> {
         let first = self.min.next_power_of_two();
         std::iter::successors(Some(first), |size| size.checked_mul(2))
@@ -44,7 +44,7 @@ impl FromStr for Size {
             Some(&(_, shift)) => (&text[..text.len() - 1], shift),
             None => (text, 0),
         };
-        // A sign is no part of a size, though the integer parser takes one.
+        // A size has no sign, though the integer parser accepts one.
         if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(refuse());
         }
@@ -71,7 +71,7 @@ impl FromStr for SizeRange {
     }
 }
 
-/// As [`FromStr`] reads it, in the largest unit that divides it.
+/// In the format that [`FromStr`] reads, in the largest unit that divides it.
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS.iter().rev().find(|(_, shift)| self.0 > 0 && self.0.trailing_zeros() >= *shift);

@@ -1,12 +1,12 @@
-//! What is told of many measured figures.
+//! Statistics of measured figures.
 
-/// The mean; 0 of nothing.
+/// The mean; 0 for an empty slice.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The median, the mean of the middle two where there are two; 0 of nothing.
+/// The median, with the mean of the middle two for an even number; 0 for an empty slice.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -30,14 +30,14 @@ pub struct Summary {
     pub max: f64,
     /// The median of all iterations of all ranks.
     pub p50: f64,
-    /// The time that 99 of 100 iterations kept to.
+    /// The time that 99 of 100 iterations do not exceed.
     pub p99: f64,
     /// The mean of the rank whose mean is largest.
     pub slowest_rank: f64,
 }
 
 impl Summary {
-    /// Sums up the times of each rank; ranks without times do not count. None without any time.
+    /// Summarises the times of each rank; ranks without times do not count. `None` without any time.
     #[must_use]
     pub fn new(ranks: &[Vec<f64>]) -> Option<Self> {
         let mut all = ranks.concat();
@@ -56,7 +56,7 @@ impl Summary {
     }
 }
 
-/// A median and the interval that holds the true one, whatever the distribution.
+/// A median, and an interval that contains the true one for any distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The median.
@@ -65,16 +65,16 @@ pub struct Interval {
     pub low: f64,
     /// The upper end.
     pub high: f64,
-    /// The chance that the interval holds the true median: at least 0.9, less for fewer than 5 values.
+    /// The chance that the interval contains the true median: at least 0.9; less for fewer than 5 values.
     pub coverage: f64,
 }
 
 impl Interval {
-    /// The narrowest interval between two of the values, as many from below as from above, that holds the
-    /// true median with a chance of at least 0.9; from the smallest to the largest value where none does.
-    /// None of nothing.
+    /// The narrowest interval between two of the values, symmetric in rank, that contains the true median
+    /// with a chance of at least 0.9; if there is none, from the smallest to the largest value. `None`
+    /// without values.
     ///
-    /// By order statistics: each independent value lies below the true median with a chance of one half.
+    /// By order statistics: each independent value is below the true median with a chance of one half.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
@@ -87,7 +87,7 @@ impl Interval {
     }
 }
 
-/// The chance that the true median lies between the value at `cut` and its mirror image, of `count` sorted
+/// The chance that the true median is between the value at `cut` and its mirror image, of `count` sorted
 /// values.
 fn coverage(count: usize, cut: usize) -> f64 {
     // P(at most `cut` of `count` fair coins show heads), term by term.
@@ -100,7 +100,7 @@ fn coverage(count: usize, cut: usize) -> f64 {
     1.0 - 2.0 * tail
 }
 
-/// The smallest value that at least `percent` of 100 values are at most as large as (the nearest rank).
+/// The smallest value that at least `percent` of 100 values do not exceed (nearest rank).
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted[rank.max(1) - 1]

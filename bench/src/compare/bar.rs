@@ -1,25 +1,25 @@
-//! What a row must keep to.
+//! The bar of a row: the limit that it must meet.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// What a row must keep to.
+/// The limit that a row must meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bar {
     /// The median ratio of the times is at most this.
     Ratio(f64),
-    /// The median difference is at most so many nanoseconds.
+    /// The median difference is at most this many nanoseconds.
     Extra(f64),
     /// Ours is never slower: the median ratio is at most 1.03, or its interval reaches 1.
     NotSlower,
 }
 
-/// What [`Bar::NotSlower`] takes for measuring error.
+/// What [`Bar::NotSlower`] allows as measuring error.
 const NOT_SLOWER: f64 = 1.03;
 
 impl Bar {
-    /// Whether a median ratio with the lower end of its interval, and a median difference, keep to it.
+    /// Whether a median ratio with the lower end of its interval, and a median difference, meet the bar.
     #[must_use]
     pub fn is_met(self, ratio: f64, ratio_low: f64, extra_ns: f64) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! The figures as JSON, and the drawing that is made of it.
+//! The figures as JSON, and the drawing made from it.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::plot::{self, Point};
 use crate::record::{self, Circumstances};
 use crate::{Error, Result};
 
-/// The contract's JSON, with more beside it.
+/// The JSON of the contract, and more fields.
 #[derive(Serialize)]
 struct Figures<'a> {
     #[serde(flatten)]
@@ -21,12 +21,12 @@ struct Figures<'a> {
 /// The figures as JSON.
 ///
 /// # Errors
-/// As [`record::to_json`].
+/// The same as for [`record::to_json`].
 pub fn to_json(circumstances: &Circumstances, pairs: &[Comparison]) -> Result<String> {
     record::to_json(&Figures { circumstances, pairs })
 }
 
-/// Of what was written, what is drawn.
+/// The parts of the JSON that are drawn.
 #[derive(Deserialize)]
 struct Drawn {
     date: String,
@@ -36,10 +36,10 @@ struct Drawn {
     pairs: Vec<Point>,
 }
 
-/// Draws the figures that were written to `path` beside them.
+/// Draws the figures in the file `path` and writes the drawing beside it.
 ///
 /// # Errors
-/// [`Error::Arguments`] when these are no figures; [`Error::Write`].
+/// [`Error::Arguments`] if the file has no figures; [`Error::Write`].
 pub fn redraw(path: &Path) -> Result<()> {
     let refuse =
         |why: String| Error::Arguments(format!("{}: no figures of a comparison ({why})", path.display()));
@@ -50,7 +50,7 @@ pub fn redraw(path: &Path) -> Result<()> {
 /// The drawing of the figures in a JSON text.
 ///
 /// # Errors
-/// In words, when these are no figures or something can't be drawn.
+/// A text, if these are no figures or something can't be drawn.
 pub fn drawing(json: &str) -> Result<String, String> {
     let drawn: Drawn = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let Drawn { date, machine, commit, command, pairs } = drawn;

@@ -1,4 +1,4 @@
-//! `bench/compare p2p`: ours and the peers that are here, in turns.
+//! `bench/compare p2p`: measures Brevity and the peers found on this machine in turns.
 
 mod bar;
 mod figures;
@@ -49,16 +49,16 @@ pub struct P2pArguments {
     pub record: bool,
 }
 
-/// Where runs are kept: in the present folder, or in the nearest above it that has such a folder.
+/// The folder of records, in the current folder or the nearest parent that has it.
 const RECORD: &str = "bench/record";
 
-/// The sizes where no range is asked for: all that the bars name.
+/// The sizes without a given range: all that the bars name.
 const ALL_SIZES: SizeRange = SizeRange { min: 8, max: 16 << 20 };
 
-/// Compares, and says whether every bar was met.
+/// Compares, and returns whether every bar was met.
 ///
 /// # Errors
-/// [`Error::Arguments`] before anything is started; any other when ours fails.
+/// [`Error::Arguments`] before anything is started; any other error if Brevity's side fails.
 pub fn p2p(arguments: &P2pArguments) -> Result<bool> {
     let rows = arguments.rows()?;
     let effort = arguments.effort()?;
@@ -119,13 +119,13 @@ impl P2pArguments {
         Ok(Effort { pairs, slice_us: slice * 1e3, fewest: if self.quick { 3 } else { 6 } })
     }
 
-    /// Every power of two, every eighth where a quick look is enough.
+    /// Every power of two; every eighth with `quick`.
     fn sizes(&self) -> Vec<usize> {
         let sizes = self.size.unwrap_or(ALL_SIZES).sizes();
         if self.quick && self.size.is_none() { sizes.step_by(7).collect() } else { sizes.collect() }
     }
 
-    /// Who is here, and what they say of themselves and of who is missing.
+    /// The peers that were found, and lines about their versions and about the missing ones.
     fn stage(&self, effort: Effort) -> (Stage, Vec<String>) {
         let perftest = Perftest::find();
         let (mpis, missing) = find_mpi();
@@ -147,7 +147,7 @@ impl P2pArguments {
         (Stage { ucx: ucx.is_ok(), perftest, mpis, effort, sizes: self.sizes() }, peers)
     }
 
-    /// Whether the run goes to `bench/record`: whole runs, and those that ask for it.
+    /// Whether the run is kept in `bench/record`: whole runs are, and those with `--record`.
     fn is_kept(&self) -> bool {
         self.record || !(self.quick || self.size.is_some() || !self.only.is_empty())
     }

@@ -1,7 +1,6 @@
-//! A network of one's own, where loopback's congestion control is the same for all that is compared.
+//! A network namespace for the run, so that loopback has the same congestion control for all sides.
 //!
-//! Some kernels control congestion with bbr, which holds a stream over loopback to a part of what reno gives
-//! it.
+//! Some kernels use bbr by default, which limits a stream over loopback to a fraction of reno's bandwidth.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -10,22 +9,23 @@ use std::{env, fs};
 use crate::job::own_program;
 use crate::{Error, Result};
 
-/// Says to the program that it runs in its own network.
+/// Tells the program that it runs in its own network namespace.
 const INSIDE: &str = "BREVITY_BENCH_NAMESPACE";
 
-/// Sets up the network and becomes what follows. UCX reads the interfaces from `/sys`, which shows those of
-/// the network that it was mounted in.
+/// Sets up the network, then replaces itself by the program that follows. UCX reads the interfaces from
+/// `/sys`, which shows those of the namespace in which it was mounted.
 const SET_UP: &str = "mount -t sysfs sysfs /sys && ip link set lo up \
     && echo reno >/proc/sys/net/ipv4/tcp_congestion_control && exec \"$@\"";
 
-/// Ways to get there: as root, and as anybody where that is allowed.
+/// How to enter a namespace: as root, or as any user where the system allows it.
 const WAYS: [&[&str]; 2] = [&["--net", "--mount"], &["--user", "--map-root-user", "--net", "--mount"]];
 
-/// Starts this program again in a network of its own, which ends with it, and does not come back then. Comes
-/// back inside, and outside when the system does not allow it, which it says on standard error.
+/// Starts this program again in its own network namespace, which ends with it; the call does not return then.
+/// Returns inside the namespace. Also returns, with a message on standard error, if the system does not allow
+/// namespaces.
 ///
 /// # Errors
-/// When this program can't be started again.
+/// If this program can't be started again.
 pub fn enter() -> Result<()> {
     if env::var_os(INSIDE).is_some() {
         return Ok(());
@@ -40,12 +40,12 @@ pub fn enter() -> Result<()> {
     let program = own_program()?;
     let mut command = Command::new("unshare");
     command.args(way).args(["--", "sh", "-c", SET_UP, "sh"]).arg(program).args(env::args_os().skip(1));
-    // Comes back only when it fails.
+    // Returns only if it fails.
     let error = command.env(INSIDE, "1").exec();
     Err(Error::system("can't enter a network namespace")(error))
 }
 
-/// The congestion control that sockets get here.
+/// The congestion control of sockets here.
 #[must_use]
 pub fn congestion_control() -> String {
     let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");

@@ -1,4 +1,4 @@
-//! Ours and theirs in turns: A B A B, each turn between two probes of the caches' regime.
+//! Brevity and a peer in turns: A B A B, each turn between two probes of the caches' regime.
 
 use serde::Serialize;
 
@@ -9,13 +9,13 @@ use crate::peers::{Perftest, Wire};
 use crate::statistics::{Interval, mean, median};
 use crate::{Error, Result, probe};
 
-/// How often a turn is taken again when the regime changed in it.
+/// How often a turn is repeated if the regime changed in it.
 const MOST_REPEATS: usize = 4;
 
-/// Iterations of the first look at how long one takes.
+/// Iterations of the first estimate of one iteration's time.
 const FIRST_LOOK: usize = 3;
 
-/// Who takes part in turns.
+/// A side of a comparison.
 pub trait Contestant {
     /// The name in tables.
     fn name(&self) -> &str;
@@ -23,19 +23,19 @@ pub trait Contestant {
     /// Microseconds of one message or call.
     ///
     /// # Errors
-    /// When it can't be measured, or its results are wrong.
+    /// If it can't be measured, or its results are wrong.
     fn measure(&mut self, order: &Order) -> Result<f64>;
 
-    /// Another turn begins.
+    /// Called when another turn begins.
     fn advance(&mut self) {}
 }
 
-/// Which figure of a slice counts.
+/// The figure of a slice that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// The median of the batches: a rare interruption does not count.
+    /// The median of the batches, which ignores a rare interruption.
     Median,
-    /// The mean of all iterations, where the peer reports nothing else.
+    /// The mean of all iterations, for peers that report nothing else.
     Mean,
 }
 
@@ -45,9 +45,9 @@ pub struct OfJob {
     pub job: Job,
     /// Which figure counts.
     pub figure: Figure,
-    /// What is measured in place of the order's own subject.
+    /// What is measured instead of the order's own subject.
     pub instead: Option<What>,
-    /// The fastest and the slowest rank that had times, of each slice so far.
+    /// The times of the fastest and the slowest rank that had times, for each slice so far.
     pub spreads: Vec<(f64, f64)>,
 }
 
@@ -85,21 +85,21 @@ impl Contestant for OfJob {
     }
 }
 
-/// Several jobs that are alike, which take turns: some connections are slow for as long as they live, and
-/// some memory lies badly.
+/// Several equal jobs that take turns: some connections are slow for their whole life, and some memory has an
+/// unfavourable address.
 pub struct Alike {
     jobs: Vec<OfJob>,
     turn: usize,
 }
 
 impl Alike {
-    /// As many as make a median of turns a median of connections.
+    /// Enough that a median over turns is a median over connections.
     const JOBS: usize = 5;
 
-    /// Jobs that `start` starts.
+    /// Starts the jobs with `start`.
     ///
     /// # Errors
-    /// When one does not start.
+    /// If a job does not start.
     pub fn start(start: impl Fn() -> Result<OfJob>) -> Result<Self> {
         let jobs = (0..Self::JOBS).map(|_| start()).collect::<Result<_>>()?;
         Ok(Self { jobs, turn: 0 })
@@ -137,9 +137,9 @@ impl Contestant for PerftestOver {
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Turns of each.
+    /// Turns of each side.
     pub pairs: usize,
-    /// How long one side of a turn is measured, in microseconds.
+    /// The length of one side's slice in a turn, in microseconds.
     pub slice_us: f64,
     /// The fewest iterations of a slice.
     pub fewest: usize,
@@ -161,31 +161,31 @@ pub struct Subject {
 /// One turn of two contestants.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Turn {
-    /// Ours.
+    /// The time of Brevity.
     pub ours_us: f64,
-    /// Theirs.
+    /// The time of the peer.
     pub theirs_us: f64,
-    /// Nanoseconds of a store to a line that the other core has read, before.
+    /// Nanoseconds of a store to a line that the other core has read, before the turn.
     pub probe_before_ns: f64,
-    /// And after.
+    /// The same after the turn.
     pub probe_after_ns: f64,
-    /// Whether the regime changed in this turn, even when it was taken again.
+    /// Whether the regime changed in this turn, even when it was repeated.
     pub changed: bool,
 }
 
-/// All turns of two contestants about one subject.
+/// All turns of two sides about one subject.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// What is compared.
     #[serde(flatten)]
     pub subject: Subject,
-    /// The name of ours.
+    /// The name of Brevity's side.
     pub ours: String,
-    /// The name of theirs.
+    /// The name of the peer.
     pub peer: String,
-    /// The median of ours.
+    /// The median of Brevity's times.
     pub ours_us: f64,
-    /// The median of theirs.
+    /// The median of the peer's times.
     pub theirs_us: f64,
     /// The median of ours / theirs over the turns.
     pub ratio: f64,
@@ -195,12 +195,12 @@ pub struct Comparison {
     pub ratio_high: f64,
     /// The median of ours - theirs over the turns.
     pub extra_ns: f64,
-    /// Turns that were taken again because the regime changed.
+    /// Turns that were repeated because the regime changed.
     pub repeated: usize,
-    /// What the row must keep to; none for what is told only.
+    /// The limit that the row must meet; `None` for rows that are only reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
-    /// Whether it does.
+    /// Whether it meets the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
     /// The turns.
@@ -208,7 +208,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Sums up turns; none of none.
+    /// Summarises turns; `None` without turns.
     #[must_use]
     pub fn new(subject: Subject, ours: &str, peer: &str, turns: Vec<Turn>, repeated: usize) -> Option<Self> {
         let of = |figure: fn(&Turn) -> f64| turns.iter().map(figure).collect::<Vec<f64>>();
@@ -230,7 +230,7 @@ impl Comparison {
         })
     }
 
-    /// Holds it to a bar.
+    /// Compares it to a bar.
     #[must_use]
     pub fn judged(mut self, bar: Bar) -> Self {
         self.met = Some(bar.is_met(self.ratio, self.ratio_low, self.extra_ns));
@@ -239,10 +239,10 @@ impl Comparison {
     }
 }
 
-/// Compares ours with each of theirs about one subject, all in turns.
+/// Compares Brevity with each peer about one subject, all in turns.
 ///
 /// # Errors
-/// When ours fails. Theirs that fail are told on standard error and left out.
+/// If Brevity's side fails. A peer that fails is reported on standard error and left out.
 pub fn compare(
     subject: &Subject,
     what: What,
@@ -285,7 +285,7 @@ pub fn compare(
     Ok(found)
 }
 
-/// One turn, taken again while the regime changes in it; how often it was.
+/// One turn, repeated while the regime changes in it; also returns the number of repeats.
 fn take_turn(
     ours: &mut dyn Contestant,
     own_order: &Order,

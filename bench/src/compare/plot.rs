@@ -1,4 +1,4 @@
-//! The ratios as a drawing: a field for each thing compared, a line for each peer, its name beside the field.
+//! The ratios as a drawing: a panel for each subject, a line for each peer, its name beside the panel.
 
 use plotters::coord::Shift;
 use plotters::coord::combinators::BindKeyPoints;
@@ -10,7 +10,7 @@ use crate::size::Size;
 const COLUMNS: usize = 2;
 const FIELD: (u32, u32) = (760, 320);
 
-/// Beside each field, where its lines are named.
+/// The width beside each panel for the names of its lines.
 const NAMES: u32 = 170;
 
 const LINE_HEIGHT: i32 = 20;
@@ -18,7 +18,7 @@ const LINE_HEIGHT: i32 = 20;
 /// Letters of the head that fit into one line.
 const LETTERS: usize = 180;
 
-/// As many labels as fit beside one axis.
+/// The most labels beside one axis.
 const LABELS: f64 = 8.0;
 
 const COLOURS: [RGBColor; 7] = [
@@ -31,13 +31,13 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(23, 190, 207),
 ];
 
-/// Ratios that stand beside the axis where there is room, the first before the others.
+/// Ratios that are labelled on the axis if there is room, in order of priority.
 const RATIOS: [f64; 29] = [
     1.0, 2.0, 0.5, 5.0, 0.2, 10.0, 0.1, 1.5, 0.7, 3.0, 0.3, 1.2, 0.8, 1.1, 0.9, 0.6, 0.4, 1.3, 1.4, 1.7, 2.5,
     4.0, 7.0, 1.05, 0.95, 1.02, 0.98, 0.25, 0.15,
 ];
 
-/// Of a figure what is drawn; the contract's JSON has all of it.
+/// The drawn part of a figure; the JSON has all of it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Point {
     /// What is measured.
@@ -46,9 +46,9 @@ pub struct Point {
     pub wire: String,
     /// Bytes of a message or vector.
     pub bytes: usize,
-    /// The name of ours.
+    /// The name of Brevity's side.
     pub ours: String,
-    /// The name of theirs.
+    /// The name of the peer.
     pub peer: String,
     /// Ours / theirs.
     pub ratio: f64,
@@ -58,14 +58,14 @@ pub struct Point {
     pub ratio_high: f64,
 }
 
-/// What a field shows, and its points in rising sizes.
+/// The title of a panel, and its points in rising sizes.
 type Field<'a> = (String, Vec<&'a Point>);
 
-/// Draws the ratios that were measured at several sizes, below a `head`; those at one size are in the table
-/// only.
+/// Draws the ratios that were measured at several sizes, below a `head`. Those at one size are only in the
+/// table.
 ///
 /// # Errors
-/// In words, when something can't be drawn.
+/// A text, if something can't be drawn.
 pub fn svg(head: &[&str], points: &[Point]) -> Result<String, String> {
     let fields = fields(points);
     let rows = fields.len().div_ceil(COLUMNS).max(1) as u32;
@@ -135,7 +135,7 @@ fn draw_field(area: &Area<'_>, (name, points): &Field<'_>) -> Drawn {
     Ok(())
 }
 
-/// Names the lines, where none of them is.
+/// Writes the names of the lines where no line is.
 fn draw_names(area: &Area<'_>, peers: &[&str]) -> Drawn {
     for ((peer, colour), y) in
         peers.iter().zip(COLOURS.into_iter().cycle()).zip((45..).step_by(LINE_HEIGHT as usize))
@@ -146,7 +146,7 @@ fn draw_names(area: &Area<'_>, peers: &[&str]) -> Drawn {
     Ok(())
 }
 
-/// Who is compared with, in the order of the points.
+/// The peers, in the order of the points.
 fn peers<'a>(points: &[&'a Point]) -> Vec<&'a str> {
     let mut peers: Vec<&str> = Vec::new();
     for point in points {
@@ -164,7 +164,7 @@ fn powers(smallest: f64, largest: f64) -> Vec<f64> {
     (first..=last).step_by(every).map(|power| f64::from(power).exp2()).collect()
 }
 
-/// The ratios to label between two: round ones, none too near another.
+/// The ratios to label between two ratios: round ones that are not too close to each other.
 fn ratios(low: f64, high: f64) -> Vec<f64> {
     let apart = (high / low).ln() / LABELS;
     let mut labels: Vec<f64> = Vec::new();
@@ -177,7 +177,7 @@ fn ratios(low: f64, high: f64) -> Vec<f64> {
     labels
 }
 
-/// Lines that fit into the drawing, cut at blanks and commas.
+/// Splits text at blanks and commas into lines that fit the drawing.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive([' ', ',']) {
@@ -189,12 +189,12 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// Points of one thing at several sizes.
+/// The points of each subject at several sizes.
 fn fields(points: &[Point]) -> Vec<Field<'_>> {
     let mut fields: Vec<Field<'_>> = Vec::new();
     for point in points {
         let name = format!("{}, {}: {}", point.what, point.wire, point.ours);
-        // The same thing is measured against different peers in different rows.
+        // Different rows measure the same subject with different peers.
         let same = |field: &&mut Field<'_>| field.0 == name;
         match fields.iter_mut().find(same) {
             Some(field) => field.1.push(point),
@@ -214,7 +214,7 @@ mod tests {
         Point { what, wire, bytes, ours, peer, ratio: 0.5, ratio_low: 0.4, ratio_high: 0.6 }
     }
 
-    /// Where a drawing has `text`, from the left.
+    /// The horizontal position of `text` in a drawing.
     fn place_of(drawing: &str, text: &str) -> f64 {
         let element =
             drawing.split("<text ").find(|element| element.lines().any(|line| line.trim() == text)).unwrap();

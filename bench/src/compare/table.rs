@@ -1,4 +1,4 @@
-//! The figures as a table and as a verdict.
+//! The figures as a table, and the verdict.
 
 use super::pairs::Comparison;
 use crate::size::Size;
@@ -22,7 +22,7 @@ pub fn head() -> String {
     )
 }
 
-/// A line of it.
+/// A line of the table.
 #[must_use]
 pub fn line(row: &Comparison) -> String {
     let verdict = match (row.bar, row.met) {
@@ -53,7 +53,7 @@ pub fn line(row: &Comparison) -> String {
     line
 }
 
-/// How many rows keep to their bars, and those that do not.
+/// How many rows meet their bars, and which do not.
 #[must_use]
 pub fn verdict(found: &[Comparison]) -> String {
     let judged = found.iter().filter(|row| row.met.is_some()).count();

@@ -1,4 +1,4 @@
-//! A copy in memory: no message between processes that share a memory can do with less than one.
+//! A copy in memory: the least that a message between processes that share memory can cost.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::memory::PageAligned;
 use crate::order::{Order, Over};
 use crate::{Error, Result};
 
-/// `memcpy` by one processor, from one message to as many in turn as a receiver of a stream has posted.
+/// `memcpy` by one processor, from one message to the places that a receiver of a stream has posted, in turn.
 pub struct MemoryCopy;
 
 impl Contestant for MemoryCopy {

@@ -1,4 +1,4 @@
-//! Floors: the least that the system lets two processes pay, without any library.
+//! Floors: the least that the system makes two processes pay, without any library.
 
 mod copy;
 mod socket;

@@ -13,15 +13,15 @@ use crate::order::{Order, Over, What};
 use crate::seat::Line;
 use crate::{Error, Result, processor};
 
-/// How long the other end of a pair may take to come.
+/// How long to wait for the other end of a pair.
 const MEETING: Duration = Duration::from_secs(20);
 
-/// What to do when there is nothing to read or no room to write.
+/// What to do when nothing can be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Look again at once.
+    /// Try again at once.
     Poll,
-    /// Let another process run first.
+    /// Yield to another process first.
     Yield,
 }
 
@@ -29,7 +29,7 @@ pub enum Patience {
 /// socket.
 ///
 /// # Errors
-/// When the pair does not meet, a socket or the line fails.
+/// If the pair does not meet, or a socket or the line fails.
 pub fn serve(socket: &Path, (rank, ranks): (u32, u32), patience: Patience) -> Result<()> {
     launch::die_with_parent();
     processor::pin_rank(rank, ranks);
@@ -43,7 +43,8 @@ fn meet(place: &PathBuf, first: bool) -> Result<TcpStream> {
     let stream = if first {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
         let port = listener.local_addr().map_err(failed())?.port();
-        // Beside it and for this pair alone: the other end never reads half a number, nor another pair's.
+        // Written to a separate file for this pair alone and then renamed, so that the other end never reads
+        // half a number or the number of another pair.
         let written = place.with_extension(format!("new{}", place.extension().unwrap_or_default().display()));
         fs::write(&written, port.to_string()).map_err(failed())?;
         fs::rename(&written, place).map_err(failed())?;
@@ -72,7 +73,7 @@ struct End {
 
 impl End {
     fn obey(&mut self, order: &Order) -> Result<Vec<f64>> {
-        // As on our side: one memory to send from, another to receive into.
+        // Separate memory for sending and receiving, as on Brevity's side.
         let memory = |byte| PageAligned::new(order.bytes, move |_| byte);
         let (out, mut bytes) = (memory(1), memory(2));
         let times = match order.what {
@@ -115,8 +116,8 @@ impl End {
         Ok(())
     }
 
-    /// Messages to the second end, which says at last that all have come. They come to as many places, in
-    /// turns, as a receiver of ours has posted.
+    /// Sends messages to the second end, which answers at the end that all have arrived. They are received
+    /// into as many places, in turn, as a receiver of Brevity has posted.
     fn stream(&mut self, out: &[u8], places: &mut [PageAligned], count: usize) -> Result<()> {
         let mut end = [0; 1];
         if self.first {

@@ -1,5 +1,6 @@
-//! Messages of sparse vectors at random places: bytes of the indices over their entropy, and time for an
-//! entry, over the values alone. What a message takes longer than its values is what its indices take.
+//! Messages of sparse vectors at random places: bytes of the indices relative to their entropy, and time for
+//! an entry beyond the time for the values alone. The difference between a message and its values is what the
+//! indices take.
 
 use std::hint::black_box;
 
@@ -12,16 +13,16 @@ use super::gradient_drop::{SHARES, entries};
 use super::{Bar, Done, Extent, Group, Row, Subject, measure as measure_row, refused};
 use crate::{Error, Result};
 
-/// Nanoseconds that an index may take, each way: a message with values less the values alone.
+/// The limit for an index, in nanoseconds each way: a message with values minus the values alone.
 const NANOSECONDS: f64 = 0.35;
 
-/// Times the entropy that the indices may take.
+/// The limit of the indices' bytes, relative to the entropy.
 const OVER_ENTROPY: f64 = 1.2;
 
-/// A share of entries at which a bitmap is smallest.
+/// A share of entries at which a bitmap is the smallest codec.
 const MANY: f64 = 0.2;
 
-/// A sparse vector, its message, and what comes out of it. The values are one bit each.
+/// A sparse vector, its message, and the decoded vector. The values are one bit each.
 struct Messages {
     entries: SparseVec,
     choice: Choice,
@@ -116,7 +117,7 @@ impl Messages {
         values.and_then(|values| values.decode_into(floats))
     }
 
-    /// Bytes of the indices over what `log2 C(n, k)` bits take, by Stirling's formula.
+    /// Bytes of the indices relative to the `log2 C(n, k)` bits of their entropy, by Stirling's formula.
     fn over_entropy(&self) -> Option<f64> {
         let (n, k) = (self.entries.dim() as f64, self.entries.len() as f64);
         let rest = n - k;
@@ -126,7 +127,7 @@ impl Messages {
         (rest > 0.0 && bits > 0.0).then_some(8.0 * bytes as f64 / bits)
     }
 
-    /// The indices must come back, and the values as the quantiser says them.
+    /// Checks that decoding restores the indices, and the values as the quantiser rounds them.
     fn verify(&self) -> Result<()> {
         let mut floats = self.floats.clone();
         let values =

@@ -7,8 +7,8 @@ use brevity::compress::select::random_k;
 use super::refused;
 use crate::Result;
 
-/// Random entries, dealt out to `count` vectors of `k` each (fewer where `n` has not as many places): no two
-/// have an index in common, values are normal.
+/// Random entries, divided into `count` vectors of `k` each (fewer if `n` does not have that many places). No
+/// two have an index in common; values are normal.
 pub(super) fn disjoint(n: usize, count: usize, k: usize) -> Result<Vec<SparseVec>> {
     let mut generator = Generator::new(3);
     let (mut all, mut drawn) = (SparseVec::new(n), Vec::new());

@@ -1,4 +1,5 @@
-//! Error feedback around compressors, momentum before and after it, and saved state, over `r += g` or a copy.
+//! Error feedback around compressors, momentum before and after it, and saved state, compared with `r += g`
+//! or a copy.
 
 use brevity::compress::SparseVec;
 use brevity::compress::feedback::{ErrorFeedback, NonZeroBlocks, Quantised, Rule, TopK};
@@ -12,10 +13,10 @@ use super::vectors::{Vectors, normal};
 use super::{Extent, Group, Row, Subject, check, plain, refused};
 use crate::Result;
 
-/// What momentum keeps of a step.
+/// The momentum factor.
 const MOMENTUM: f32 = 0.9;
 
-/// A learning rate.
+/// The learning rate.
 const RATE: f32 = 0.1;
 
 /// Measures all rows.
@@ -29,7 +30,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     }
     told(vectors.blocks_row()?);
     told(vectors.correction_row("momentum correction", None)?);
-    // A bound that clips.
+    // A limit that clips.
     let clip = Clip::new(1.0, 4).map_err(refused("clipping"))?;
     told(vectors.correction_row("momentum correction, clipped", Some(clip))?);
     told(vectors.aware_row("SAMomentum, rate 1", 1.0)?);
@@ -57,14 +58,14 @@ impl Vectors {
         step(&mut feedback, &self.gradient, &mut message).map_err(refused(&name))?;
         self.verify_top_k(&name, &message, 1.0)?;
         let mut stays = feedback.residual().values().to_vec();
-        // By the global rule what comes back here is what was sent.
+        // By the global rule, the average that comes back is what was sent.
         message.add_to(&mut stays);
         check(stays == self.gradient, &name, "what is sent and what stays is not what came in")?;
         let kernel = |vectors: &mut Self| step(&mut feedback, &vectors.gradient, &mut message);
         self.rotating_row(subject, Self::acc, kernel)
     }
 
-    /// A first message must be the largest entries of the gradient, times a factor.
+    /// Checks that a first message has the largest entries of the gradient, times a factor.
     fn verify_top_k(&self, name: &str, message: &SparseVec, factor: f32) -> Result<()> {
         let largest = plain::top_k(self.gradient.iter().copied(), entries(SHARES[0], self.gradient.len()));
         let is_said = message.iter().all(|(index, value)| {
@@ -98,13 +99,13 @@ impl Vectors {
         self.rotating_row(subject, Self::acc, kernel)
     }
 
-    /// Feedback around what sends the blocks that are not all zero.
+    /// Feedback around the selection of non-zero blocks.
     fn blocks_row(&mut self) -> Result<Row> {
         let name = "error feedback, own rule, non-zero blocks";
         let n = self.gradient.len();
         let (mut feedback, mut blocks) = (ErrorFeedback::new(n, NonZeroBlocks), Blocks::new());
         let dense = self.gradient.clone();
-        // As embeddings are: one block in twenty.
+        // Like embeddings: one block in twenty is not zero.
         self.gradient.chunks_mut(BLOCK_PLACES).enumerate().for_each(|(b, block)| {
             if b % 20 > 0 {
                 block.fill(0.0);
@@ -136,7 +137,7 @@ impl Vectors {
         let sent = message.indices().iter().all(|i| correction.accumulated()[*i as usize] == 0.0);
         check(sent, name, "what is sent does not begin anew")?;
         let kernel = |vectors: &mut Self| correction.compress(&vectors.gradient[..], &mut message);
-        // The gradient is read, both vectors are read and written.
+        // The gradient is read; both vectors are read and written.
         let subject = Subject { bytes: 20 * self.gradient.len(), ..subject };
         self.rotating_row(subject, Self::acc, kernel)
     }
@@ -158,7 +159,7 @@ impl Vectors {
         let mut x = normal(n, 8);
         let before = x.clone();
         momentum.apply(&self.gradient, RATE, &mut x).map_err(refused(name))?;
-        // The momentum of a first step is the update.
+        // In the first step, the momentum is the update.
         let mut moved = before.iter().zip(&x).zip(&self.gradient);
         let is_moved = moved
             .all(|((before, x), g)| (before - 2.0 * RATE * g - x).abs() <= 1e-6 * (before.abs() + g.abs()));

@@ -1,4 +1,4 @@
-//! Exact selection, fused with the addition of the gradient, over the addition alone.
+//! Exact selection in the pass that adds the gradient, compared with the addition alone.
 
 use brevity::compress::SparseVec;
 use brevity::compress::dense::add_assign;
@@ -12,15 +12,15 @@ use crate::{Error, Result};
 /// What the selection knows beforehand.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Known {
-    /// Where the last one ended, which had the same input.
+    /// The end of the last selection, which had the same input.
     Last,
     /// Nothing: a sample is taken.
     Nothing,
-    /// Where one of twice as large values ended: too high.
+    /// The end of a selection from values twice as large, which is too high.
     Wrong,
 }
 
-/// One gradient drop: data, and everything that it needs.
+/// One gradient drop: data and work space.
 pub(super) struct GradientDrop {
     /// The residual before each turn.
     pub(super) start: Vec<f32>,
@@ -40,8 +40,8 @@ const NAME: &str = "gradient drop";
 /// Shares of entries kept in the rows that have a bar.
 pub(super) const SHARES: [f64; 2] = [0.001, 0.01];
 
-/// Data of other shapes than the normal one: their name, and an element of a vector of `n` by its index and a
-/// normal deviate.
+/// Data with another distribution than the normal one: its name, and an element of a vector of `n` by index
+/// and normal deviate.
 type Shape = (&'static str, fn(usize, usize, f32, &mut Generator) -> f32);
 
 const SHAPES: [Shape; 5] = [
@@ -52,7 +52,7 @@ const SHAPES: [Shape; 5] = [
     ("largest at the end", |i, n, normal, _| if i + 1 == n { 1e30 } else { normal }),
 ];
 
-/// Entries that a share of `n` is, one at least.
+/// The number of entries in a share of `n`, at least one.
 pub(super) fn entries(share: f64, n: usize) -> usize {
     ((share * n as f64).round() as usize).max(1)
 }
@@ -108,7 +108,7 @@ impl GradientDrop {
         }
     }
 
-    /// What the next turns do.
+    /// Sets what the next turns do.
     pub(super) fn set(&mut self, share: f64, known: Known, threads: usize) -> Result<()> {
         let n = self.start.len();
         self.k = entries(share, n);
@@ -123,7 +123,7 @@ impl GradientDrop {
         Ok(())
     }
 
-    /// Gradient drops that all begin with the same residual.
+    /// Measures gradient drops that all begin with the same residual.
     fn row(
         &mut self,
         what: &str,
@@ -164,7 +164,7 @@ impl GradientDrop {
         all_fed(feed_top_k(residual, gradient[..].into(), *k, hint, out, scratch))
     }
 
-    /// Makes sure that nothing larger stays than what is selected, and that both together are the sum.
+    /// Checks that no remaining value is larger than a selected one, and that both together are the sum.
     pub(super) fn verify(&mut self) -> Result<()> {
         self.prepare();
         self.floor().of(NAME)?;

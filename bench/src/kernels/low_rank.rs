@@ -1,5 +1,5 @@
-//! A step of PowerSGD on one square matrix, over adding, reading and writing as much memory; and its phases,
-//! over what each of them can't do without.
+//! A step of PowerSGD on one square matrix, compared with adding, reading and writing as much memory; and its
+//! phases, compared with the memory accesses that each needs.
 
 use std::hint::black_box;
 
@@ -10,19 +10,19 @@ use super::vectors::{normal, read};
 use super::{Done, Extent, Group, Outcome, Row, Subject, check, measure as measure_row, refused};
 use crate::{Error, Result};
 
-/// Rows and columns of the matrix, if there are elements enough.
+/// Rows and columns of the matrix, if there are enough elements.
 const SIDE: usize = 4096;
 
-/// Rows and columns that are compared to plain loops.
+/// Rows and columns that are compared with plain loops.
 const SAMPLE: usize = 64;
 
-/// Ranks, and the most times the floor that a step may take.
+/// Ranks, and the largest ratio of a step's time to the floor's.
 const BARS: [(usize, f64); 4] = [(1, 1.4), (2, 1.4), (4, 1.65), (8, 2.3)];
 
-/// One matrix, and everything that its steps need.
+/// One matrix, and the work space of its steps.
 struct Step {
     gradient: Vec<f32>,
-    /// What the floor adds to.
+    /// The vector that the floor adds to.
     sum: Vec<f32>,
     update: Vec<f32>,
     state: LowRank,
@@ -40,7 +40,8 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     for (rank, bar) in BARS {
         let mut step = Step::new(side, rank).map_err(refused(NAME))?;
         step.verify()?;
-        // The gradient and the matrix are read, the matrix written; it is read again; the update is written.
+        // The gradient and the matrix are read and the matrix is written; it is read again; the update is
+        // written.
         let subject = step.subject("all phases", 5, "acc+rd+wr").at_most(bar);
         told(measure_row(subject, extent.iterations, &mut step, |_| (), Step::floor, Step::run)?);
         told(step.row("add, take out, left factor", 3, "acc", extent, Step::add, Step::accumulate)?);
@@ -57,7 +58,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
 
 const NAME: &str = "PowerSGD";
 
-/// Whether two sums of products of normal deviates are one, but for rounding.
+/// Whether two sums of products of normal deviates are equal up to rounding.
 fn near(a: f64, b: f64, scale: f64) -> bool {
     (a - b).abs() < 1e-4 * scale
 }
@@ -79,7 +80,7 @@ impl Step {
         })
     }
 
-    /// A kernel that reads or writes as many matrices.
+    /// A kernel that reads or writes `matrices` matrices.
     fn subject(&self, what: &str, matrices: usize, floor: &'static str) -> Subject {
         let name = format!("{NAME}, rank {}, {what}", self.state.rank());
         Subject::new(Group::LowRank, name, self.gradient.len(), 4 * matrices, floor)
@@ -119,7 +120,7 @@ impl Step {
         black_box(&mut self.update);
     }
 
-    /// All phases, as with one rank: the subtraction of the last step's error among them.
+    /// All phases, as on a single rank, including the subtraction of the last step's error.
     fn run(&mut self) -> Done {
         let Self { gradient, state, memory, p, workspace, .. } = self;
         memory.accumulate(state, gradient, p, workspace)?;
@@ -152,8 +153,8 @@ impl Step {
         state.reconstruct(p, q, update, workspace)
     }
 
-    /// Makes sure that the phases of a step are what plain loops make of them, and that what two steps
-    /// delivered and what stays are what came in.
+    /// Checks the phases of a step against plain loops, and that what two steps delivered plus what stays is
+    /// the input.
     fn verify(&mut self) -> Result<()> {
         let start = self.state.q().to_vec();
         self.run().map_err(refused(NAME))?;
@@ -170,7 +171,7 @@ impl Step {
         Err(Error::contestant(NAME, format!("two steps lost {worst} of an element")))
     }
 
-    /// The first step's factors, of a matrix that is the gradient: the left one spans `M Q` and has
+    /// Checks the first step's factors, with the gradient as the matrix: the left one spans `M Q` and has
     /// orthonormal columns, the right one is `M^T P`, and the update is the product of both.
     fn verify_factors(&self, start: &[f32]) -> Result<()> {
         let (m, p, q, rank) = (&self.gradient, &self.p, &self.q, self.state.rank());
@@ -185,7 +186,7 @@ impl Step {
             NAME,
             "the left factor is not orthonormal",
         )?;
-        // Some rows and columns: all of them take as long as a measurement.
+        // Some rows and columns: checking all would take as long as a measurement.
         let some = |count: usize| (0..count).step_by(count.div_ceil(SAMPLE).max(1));
         let scale = (rows.max(cols) as f64).sqrt();
         let right = |col: usize, j: usize| {
@@ -198,7 +199,7 @@ impl Step {
             some(cols).all(|col| near(said(row, col), self.update[row * cols + col].into(), scale))
         };
         check(some(rows).all(is_said), NAME, "the update is not P Q^T")?;
-        // `M Q` lies in the span of the left factor: nothing of it is left when its projection is taken out.
+        // `M Q` is in the span of the left factor: nothing is left of it after subtracting its projection.
         let left = |row: usize, j: usize| {
             (0..cols).map(|col| f64::from(m[row * cols + col]) * entry(start, col, j)).sum()
         };

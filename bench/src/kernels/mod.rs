@@ -1,10 +1,9 @@
-//! What `brevity perf compress` measures: kernels of compression, each in turns with a floor on the same
-//! memory.
+//! The rows of `brevity perf compress`: kernels of compression, each measured in turns with a floor on the
+//! same memory.
 //!
-//! A floor is the least that memory lets a kernel pay, such as `r += g` over the same vectors, or another way
-//! of doing the same. Kernel and floor run in one process, interleaved, each on memory that was prepared
-//! alike; smallest time by smallest time is the ratio, median by median the other one, and a bar holds for
-//! both.
+//! A floor is the least that memory makes a kernel pay, such as `r += g` over the same vectors, or another
+//! way of doing the same. Kernel and floor run interleaved in one process, each on equally prepared memory.
+//! One ratio compares the smallest times, the other the medians; a bar applies to both.
 
 mod codec;
 mod entries;
@@ -36,7 +35,7 @@ use brevity::compress::select::LeftOut;
 use crate::peers::Numpy;
 use crate::{Error, Result};
 
-/// What is measured of all kernels.
+/// The sizes that all kernels are measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Elements of the dense vectors.
@@ -46,7 +45,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Turns of what takes a hundredth of a pass over the dense vectors.
+    /// Turns of a kernel that takes a hundredth of a pass over the dense vectors.
     fn of_short(self) -> usize {
         9 * self.iterations
     }
@@ -55,11 +54,11 @@ impl Extent {
 /// Kernels that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Exact selection, fused with the addition of the gradient.
+    /// Exact selection in the pass that adds the gradient.
     Drop,
-    /// The same beside `numpy.argpartition`, a row for each version that is found.
+    /// The same compared with `numpy.argpartition`, a row for each version found.
     Numpy,
-    /// Other rules of selection.
+    /// Other selection rules.
     Rules,
     /// Sums of sparse vectors.
     Sparse,
@@ -76,7 +75,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All of them, in the order of the table.
+    /// All groups, in the order of the table.
     pub const ALL: [Self; 9] = [
         Self::Drop,
         Self::Numpy,
@@ -105,9 +104,9 @@ impl Group {
         }
     }
 
-    /// Measures its rows, and hands each out as soon as it is there.
+    /// Measures the group's rows, and passes each on as soon as it is complete.
     ///
-    /// Without NumPy its rows are left out: see [`peers`].
+    /// Without NumPy, its rows are left out: see [`peers`].
     ///
     /// # Errors
     /// [`Error::Contestant`] for a kernel with a wrong result.
@@ -153,7 +152,7 @@ impl Serialize for Group {
     }
 }
 
-/// What the figures depend on beside the machine: the instruction set, and which NumPys are there.
+/// What the figures depend on besides the machine: the instruction set, and the versions of NumPy.
 #[must_use]
 pub fn peers() -> Vec<String> {
     let found = Numpy::find();
@@ -165,10 +164,10 @@ pub fn peers() -> Vec<String> {
 
 const MISSING: &str = "missing: numpy, whose rows are left out (bench/peers/install.sh installs it)";
 
-/// What a kernel of compression gives that has no other result.
+/// The result of a kernel that returns no value.
 type Done = std::result::Result<(), brevity::compress::Error>;
 
-/// As [`Outcome`] of a gradient drop, which leaves out no value where all are finite.
+/// The [`Outcome`] of a gradient drop. With finite input, it leaves out no value.
 fn all_fed(fed: std::result::Result<Option<LeftOut>, brevity::compress::Error>) -> Result<(), String> {
     match fed {
         Ok(None) => Ok(()),
@@ -177,12 +176,12 @@ fn all_fed(fed: std::result::Result<Option<LeftOut>, brevity::compress::Error>) 
     }
 }
 
-/// The error of a kernel with a wrong result, unless it is right.
+/// Fails with the kernel's name if its result is wrong.
 fn check(is_right: bool, kernel: &str, what: &str) -> Result<()> {
     if is_right { Ok(()) } else { Err(Error::contestant(kernel, what)) }
 }
 
-/// What turns the error of a kernel into ours.
+/// Converts a kernel's error.
 fn refused<E: fmt::Display>(kernel: &str) -> impl Fn(E) -> Error + '_ {
     move |error| Error::contestant(kernel, error.to_string())
 }

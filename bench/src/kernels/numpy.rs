@@ -1,4 +1,5 @@
-//! A whole gradient drop beside `numpy.argpartition` doing the same on the same vectors, on one thread both.
+//! A whole gradient drop compared with the same in `numpy.argpartition`, on the same vectors, each on one
+//! thread.
 
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use crate::{Error, Result};
 /// A twentieth of the time.
 const BAR: f64 = 0.05;
 
-/// Measures a row for each NumPy that is there.
+/// Measures a row for each version of NumPy found.
 pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
     let found = Numpy::find();
     if found.is_empty() {

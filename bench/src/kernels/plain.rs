@@ -1,5 +1,5 @@
-//! The plain ways that kernels are compared to before they are timed: one value at a time, and no code of
-//! theirs.
+//! Plain implementations that kernels are checked against before they are timed: one value at a time, with no
+//! code of the kernels.
 
 use brevity::compress::SparseVec;
 use brevity::compress::dense::Element;
@@ -61,7 +61,7 @@ macro_rules! plain_half {
 plain_half!(bf16);
 plain_half!(f16);
 
-/// The indices of the `k` entries of largest magnitude, rising; of equal ones those that come first.
+/// The indices of the `k` entries of largest magnitude, rising; of equal magnitudes the first ones.
 pub(super) fn top_k(values: impl Iterator<Item = f32>, k: usize) -> Vec<u32> {
     let mut order: Vec<(u32, u32)> = (0..).zip(values).map(|(i, v)| (!v.abs().to_bits(), i)).collect();
     let k = k.min(order.len());
@@ -73,7 +73,7 @@ pub(super) fn top_k(values: impl Iterator<Item = f32>, k: usize) -> Vec<u32> {
     indices
 }
 
-/// Whether these are entries of `values`, as they are there.
+/// Whether these are unchanged entries of `values`.
 pub(super) fn are_of(entries: &SparseVec, values: &[f32]) -> bool {
     entries.iter().all(|(index, value)| values.get(index as usize) == Some(&value))
 }
@@ -83,7 +83,8 @@ pub(super) fn are_top_k(entries: &SparseVec, values: &[f32], k: usize) -> bool {
     are_of(entries, values) && entries.indices() == top_k(values.iter().copied(), k)
 }
 
-/// Whether these are all entries of `values` that are as large as the smallest of them, and how many.
+/// Whether these are all entries of `values` that are at least as large as the smallest of them, and nothing
+/// else.
 pub(super) fn are_those_above(entries: &SparseVec, values: &[f32]) -> bool {
     let least = entries.values().iter().fold(f32::INFINITY, |least, value| least.min(value.abs()));
     are_of(entries, values) && values.iter().filter(|value| value.abs() >= least).count() == entries.len()

@@ -1,4 +1,4 @@
-//! How much of its bar each kernel takes, as a drawing: a line for each kernel that has one.
+//! How much of its bar each kernel takes, as a drawing with a line for each kernel that has a bar.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -7,13 +7,13 @@ use super::Row;
 
 const WIDTH: u32 = 1100;
 
-/// Where bars begin; their names stand before.
+/// Where the lines begin; the kernels' names are to the left.
 const LEFT: i32 = 420;
 
-/// What a kernel takes that takes all of its bar, from `LEFT` on.
+/// The length of a line for a kernel that takes all of its bar.
 const BAR: f64 = 440.0;
 
-/// The most of a bar that is drawn as it is.
+/// The largest share of a bar that is drawn to scale.
 const MOST: f64 = 1.4;
 
 const LINE_HEIGHT: i32 = 20;
@@ -27,7 +27,7 @@ type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 /// Draws the rows that have a bar, below a `head`.
 ///
 /// # Errors
-/// In words, when something can't be drawn.
+/// A text, if something can't be drawn.
 pub fn svg(head: &[&str], rows: &[Row]) -> Result<String, String> {
     let held: Vec<(&Row, f64)> =
         rows.iter().filter_map(|row| row.share_of_bar.map(|share| (row, share))).collect();
@@ -60,7 +60,7 @@ fn draw_row(area: &Area<'_>, row: &Row, share: f64, y: i32) -> Drawn {
     let density = row.density.map_or_else(String::new, |density| format!(", density {density}"));
     area.draw(&Text::new(format!("{}{density}", row.kernel), (10, y), ("sans-serif", 12)))?;
     let colour = if row.met == Some(true) { MET } else { MISSED };
-    // What has no figure takes all that there is room for.
+    // A kernel without a figure takes the full length.
     let end = LEFT + (BAR * share.min(MOST)) as i32;
     area.draw(&Rectangle::new([(LEFT, y + 1), (end, y + 13)], colour.mix(0.7).filled()))?;
     let bar = row.bar.as_deref().unwrap_or_default();

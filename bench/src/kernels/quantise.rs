@@ -1,4 +1,4 @@
-//! Quantisers, over an addition or a copy of as many `f32`.
+//! Quantisers, compared with an addition or a copy of as many `f32`.
 
 use std::hint::black_box;
 
@@ -14,7 +14,7 @@ use crate::Result;
 /// Values of a bucket.
 const BUCKET: u32 = 512;
 
-/// Columns of a matrix that is as long as the vector.
+/// Columns of a matrix with as many elements as the vector.
 const COLUMNS: u32 = 5000;
 
 /// Ranks that vote.
@@ -139,7 +139,7 @@ impl Vectors {
         self.row(subject, Self::acc, |vectors| quantiser.encode(&vectors.gradient, &mut bytes))
     }
 
-    /// The Elias codes of a message of QSGD, and the message again.
+    /// The Elias codes of a QSGD message, and their decoding.
     fn elias_rows(&mut self, levels: u8, told: &mut impl FnMut(Row)) -> Result<()> {
         let name = format!("Elias codes of QSGD, {levels} level{}", if levels > 1 { "s" } else { "" });
         let (n, mut message) = (self.gradient.len(), Vec::new());
@@ -179,7 +179,7 @@ impl Vectors {
         self.row(subject, Self::acc, |_| message.add_to(1.0, &mut into))
     }
 
-    /// Votes of eight ranks and their majority.
+    /// The votes of eight ranks, and their majority.
     fn vote_row(&mut self) -> Result<Row> {
         let name = "signs, a vote of 8";
         let (n, mut sign, mut bytes) = (self.gradient.len(), Sign::default(), Vec::new());
@@ -198,7 +198,7 @@ impl Vectors {
         self.row(subject, Self::acc, |_| vote(&mut signs))
     }
 
-    /// What is said and what stays must be the gradient, to rounding.
+    /// Checks that the decoded message plus the residual is the gradient, up to rounding.
     fn verify(&self, name: &str, said: &[f32], stays: &[f32]) -> Result<()> {
         let mut all = said.iter().zip(stays).zip(&self.gradient);
         let bound = |said: f32, g: f32| 2.0 * f64::from(f32::EPSILON) * f64::from(said.abs() + g.abs());
@@ -209,8 +209,8 @@ impl Vectors {
     }
 }
 
-/// Whether values become a magnitude of at most two, with their signs, no smaller one is said of a larger
-/// value, and each magnitude is the mean of those that it stands for.
+/// Whether values become at most two magnitudes with their signs, larger values get no smaller magnitude, and
+/// each magnitude is the mean of the values it represents.
 fn means_by_threshold(values: &[f32], said: &[f32]) -> bool {
     let mut magnitudes: Vec<(f32, f64, usize, [f32; 2])> = Vec::new();
     for (value, said) in values.iter().map(|v| v.abs()).zip(said.iter().map(|said| said.abs())) {
@@ -237,7 +237,7 @@ fn means_by_threshold(values: &[f32], said: &[f32]) -> bool {
         && magnitudes.windows(2).all(|pair| pair[0].3[1] <= pair[1].3[0])
 }
 
-/// Whether no value is said to be further off than a step of its bucket.
+/// Whether each decoded value is within a step of its bucket.
 fn within_a_step(values: &[f32], said: &[f32], step: impl Fn(&[f64]) -> f64) -> bool {
     values.chunks(BUCKET as usize).zip(said.chunks(BUCKET as usize)).all(|(values, said)| {
         let wide: Vec<f64> = values.iter().map(|v| f64::from(*v)).collect();

@@ -1,4 +1,4 @@
-//! A kernel beside its floor, what it must keep to, and how both are timed.
+//! A kernel and its floor, the kernel's bars, and how both are timed.
 
 use std::fmt;
 use std::time::Instant;
@@ -9,17 +9,17 @@ use super::Group;
 use crate::statistics::median;
 use crate::{Error, Result};
 
-/// What a kernel must keep to, by its smallest and by its median time.
+/// A limit for a kernel's smallest and median time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bar {
-    /// At most so many times what the floor takes.
+    /// At most this many times the floor's time.
     Times(f64),
-    /// At most so many nanoseconds for each entry of the sparse vectors that go in.
+    /// At most this many nanoseconds for each entry of the input vectors.
     Nanoseconds(f64),
-    /// At most so many nanoseconds more than the floor for each entry, where the floor is a part of the
+    /// At most this many nanoseconds more than the floor for each entry, if the floor is a part of the
     /// kernel.
     NanosecondsOver(f64),
-    /// At most so many times the bytes that the entropy of the indices asks for.
+    /// At most this many times the bytes of the indices' entropy.
     Entropy(f64),
 }
 
@@ -37,30 +37,30 @@ impl fmt::Display for Bar {
 /// A kernel, before it is measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
-    /// Where it belongs.
+    /// The group it belongs to.
     pub group: Group,
-    /// The kernel, with the data it runs on.
+    /// The kernel, and the data it runs on.
     pub kernel: String,
     /// Elements of the dense vectors.
     pub elements: usize,
-    /// The share of entries that is kept, where some are dropped.
+    /// The share of entries that is kept, if some are dropped.
     pub density: Option<f64>,
-    /// Bytes that must at least be read and written.
+    /// Bytes that must be read and written at least.
     pub bytes: usize,
-    /// Entries of the sparse vectors that go in, where a time for each says something.
+    /// Entries of the sparse input vectors, if a time for each is meaningful.
     pub entries: Option<usize>,
     /// Bytes of the indices over their entropy bound.
     pub over_entropy: Option<f64>,
-    /// Bytes that are sent for an entry, where that depends on the data.
+    /// Bytes that are sent for an entry, if that depends on the data.
     pub bytes_an_entry: Option<f64>,
-    /// What it is held to.
+    /// The floor.
     pub floor: &'static str,
-    /// What it must keep to.
+    /// The bars.
     pub bars: Vec<Bar>,
 }
 
 impl Subject {
-    /// A kernel on dense vectors without a bar, which reads and writes at least so many bytes for each
+    /// A kernel on dense vectors without a bar that reads and writes at least the given bytes for each
     /// element.
     pub fn new(
         group: Group,
@@ -83,7 +83,7 @@ impl Subject {
         }
     }
 
-    /// The same with a bar on the ratio, if there is one.
+    /// Adds a bar for the ratio, if there is one.
     #[must_use]
     pub fn at_most(mut self, times: impl Into<Option<f64>>) -> Self {
         self.bars.extend(times.into().map(Bar::Times));
@@ -91,12 +91,12 @@ impl Subject {
     }
 }
 
-/// A kernel beside its floor.
+/// A kernel and its floor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Where it belongs.
+    /// The group it belongs to.
     pub group: Group,
-    /// The kernel, with the data it runs on.
+    /// The kernel, and the data it runs on.
     pub kernel: String,
     /// Elements of the dense vectors.
     pub elements: usize,
@@ -107,18 +107,18 @@ pub struct Row {
     pub ms: f64,
     /// Median time in milliseconds.
     pub median_ms: f64,
-    /// Bytes that must at least be read and written, by the smallest time.
+    /// Gigabytes per second of the bytes that must be read and written at least, by the smallest time.
     pub gigabytes_per_s: f64,
-    /// Smallest time by the entries that go in, in nanoseconds.
+    /// Smallest time divided by the input entries, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_an_entry: Option<f64>,
-    /// Median time by the entries that go in, in nanoseconds.
+    /// Median time divided by the input entries, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub median_ns_an_entry: Option<f64>,
-    /// Smallest time less the floor's smallest, by the entries that go in, in nanoseconds: of codecs.
+    /// Smallest time minus the floor's smallest, divided by the input entries, in nanoseconds; for codecs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ns_over_floor: Option<f64>,
-    /// Median time less the floor's median, by the entries that go in, in nanoseconds: of codecs.
+    /// Median time minus the floor's median, divided by the input entries, in nanoseconds; for codecs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub median_ns_over_floor: Option<f64>,
     /// Bytes of the indices over their entropy bound.
@@ -127,30 +127,30 @@ pub struct Row {
     /// Bytes that are sent for an entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_an_entry: Option<f64>,
-    /// What it is held to.
+    /// The floor.
     pub floor: &'static str,
     /// The floor's smallest time in milliseconds.
     pub floor_ms: f64,
     /// The floor's median time in milliseconds.
     pub floor_median_ms: f64,
-    /// Smallest time by smallest time.
+    /// The ratio of the smallest times.
     pub ratio: f64,
-    /// Median by median.
+    /// The ratio of the medians.
     pub median_ratio: f64,
-    /// What it must keep to.
+    /// The bars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<String>,
-    /// How much of that it takes, the worst of all figures: at most 1 where it keeps to it.
+    /// The share of the bar that it takes, the worst of all figures: at most 1 if it meets the bar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_bar: Option<f64>,
-    /// Whether it keeps to it.
+    /// Whether it meets its bars.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
 }
 
-/// What a turn of a kernel or a floor gives: nothing, or an error.
+/// The result of a turn of a kernel or a floor: nothing, or an error.
 pub trait Outcome {
-    /// Ends the measurement where it is an error, which names the kernel.
+    /// Converts an error into one that names the kernel.
     ///
     /// # Errors
     /// [`Error::Contestant`].
@@ -169,11 +169,11 @@ impl<E: fmt::Display> Outcome for Result<(), E> {
     }
 }
 
-/// Runs a kernel and its floor in turns on one state, after a turn that does not count. `prepare` comes
-/// before each and is not timed.
+/// Runs a kernel and its floor in turns on one state, after a warm-up turn. `prepare` runs before each and is
+/// not timed.
 ///
 /// # Errors
-/// [`Error::Contestant`] as soon as one of both fails.
+/// [`Error::Contestant`] as soon as either fails.
 pub fn measure<S, F: Outcome, K: Outcome>(
     subject: Subject,
     iterations: usize,
@@ -197,10 +197,10 @@ fn timed<O: Outcome>(name: &str, turn: impl FnOnce() -> O) -> Result<f64> {
     Ok(time.as_secs_f64() * 1e3)
 }
 
-/// As [`measure`], where floor and kernel say themselves how many milliseconds they took.
+/// Like [`measure`], for a floor and a kernel that return their own times in milliseconds.
 ///
 /// # Errors
-/// The first of theirs.
+/// The first error of either.
 pub fn measure_told<S>(
     subject: Subject,
     iterations: usize,
@@ -229,7 +229,7 @@ impl Row {
         let (ms, floor_ms) = (least(kernels), least(floors));
         let (median_ms, floor_median_ms) = (median(kernels), median(floors));
         let each = |ms: f64| subject.entries.map(|entries| ms * 1e6 / entries.max(1) as f64);
-        // Only with codecs the floor is a part of the kernel, so that the rest is a time.
+        // Only for codecs is the floor a part of the kernel, so that the difference is a time.
         let over = |ms: f64| each(ms).filter(|_| subject.group == Group::Codec);
         let bars: Vec<String> = subject.bars.iter().map(Bar::to_string).collect();
         let mut row = Self {
@@ -260,7 +260,7 @@ impl Row {
         row
     }
 
-    /// How much of a bar it takes; all of it and more where it has no such figure.
+    /// The share of a bar that it takes; more than all of it if the figure is missing.
     fn share(&self, bar: Bar) -> f64 {
         let worse = |least: Option<f64>, median: Option<f64>| {
             least.zip(median).map(|(least, median)| least.max(median))
@@ -308,7 +308,7 @@ mod tests {
             met(Bar::NanosecondsOver(1.0), [3.0, 5.0, 9.0])
                 && !met(Bar::NanosecondsOver(0.9), [2.0, 5.0, 9.0])
         );
-        // A floor that is no part of the kernel is not taken off its time.
+        // A floor that is not a part of the kernel is not subtracted.
         let apart = Row::new(Subject { group: Group::Sparse, ..subject(&[]) }, &[2.0], &[3.0]);
         assert_eq!((apart.ns_an_entry, apart.ns_over_floor), (Some(3.0), None));
         let row = Row::new(Subject { entries: None, ..subject(&[Bar::Nanoseconds(1e9)]) }, &[1.0], &[1.0]);

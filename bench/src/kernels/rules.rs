@@ -1,4 +1,4 @@
-//! Rules of selection other than gradient dropping, over one read of the same values.
+//! Selection rules other than gradient dropping, compared with one read of the same values.
 
 use brevity::compress::SparseVec;
 use brevity::compress::generator::Generator;
@@ -13,13 +13,13 @@ use super::vectors::Vectors;
 use super::{Done, Extent, Group, Row, Subject, check, refused};
 use crate::Result;
 
-/// Of normal deviates, one in a thousand is larger.
+/// One in a thousand normal deviates is larger.
 const TAU: f32 = 3.29;
 
-/// Places of a bin of AdaComp.
+/// Places of an AdaComp bin.
 const BIN: usize = 500;
 
-/// Places of a block that is all zero or not.
+/// Places of a block.
 const BLOCK: usize = 256;
 
 /// Measures all rows.
@@ -55,7 +55,7 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     let half = k.div_ceil(2);
     let rule = |v: &[f32], out: &mut _| top_k_by_sign(v, half, half, out, &mut by_sign);
     let are_top_of_signs = |v: &[f32], out: &SparseVec| {
-        // Zeros fill up where there are fewer of a sign.
+        // Zeros fill up if there are too few values of a sign.
         let of_sign = |sign: f32| {
             let largest = plain_top_k(v.iter().map(|value| (sign * value).max(0.0)), half);
             largest.into_iter().filter(move |&i| sign * v[i as usize] > 0.0)

@@ -1,5 +1,5 @@
-//! Sums of sparse vectors, over the plain way: two pointers, a branch on each comparison, and a selection by
-//! the standard library.
+//! Sums of sparse vectors, compared with a plain implementation: two pointers, a branch on each comparison,
+//! and a selection by the standard library.
 
 use std::hint::black_box;
 
@@ -11,13 +11,13 @@ use super::gradient_drop::{SHARES, entries};
 use super::{Bar, Done, Extent, Group, Row, Subject, check, measure as measure_row, refused};
 use crate::Result;
 
-/// Vectors that are added up at once.
+/// Vectors that are summed together.
 const MANY: usize = 16;
 
 /// Bytes of an entry.
 const ENTRY: usize = 8;
 
-/// Sparse vectors of as many entries each, and what their sums need.
+/// Sparse vectors with equal numbers of entries, and the work space of their sums.
 struct Sums {
     n: usize,
     vectors: Vec<SparseVec>,
@@ -65,11 +65,11 @@ impl Sums {
         let entries: usize = self.vectors.iter().take(count).map(SparseVec::len).sum();
         let density = Some(self.vectors[0].len() as f64 / self.n as f64);
         let subject = Subject::new(Group::Sparse, kernel, self.n, 0, floor);
-        // Read, and written.
+        // Read and written.
         Subject { density, entries: Some(entries), bytes: 2 * ENTRY * entries, ..subject }
     }
 
-    /// Two of the vectors; one is itself the other where there are no two.
+    /// Two of the vectors; the same one twice if there are no two.
     fn two(vectors: &[SparseVec]) -> (SparseView<'_>, SparseView<'_>) {
         (vectors[0].view(), vectors[vectors.len().min(2) - 1].view())
     }
@@ -99,7 +99,7 @@ impl Sums {
         sum_all(black_box(&views), &mut self.out)
     }
 
-    /// One after the other.
+    /// Adds the vectors one after the other.
     fn plain_add_all(&mut self) {
         self.out.copy_from(self.vectors[0].view());
         for vector in &self.vectors[1..] {
@@ -112,7 +112,7 @@ impl Sums {
         black_box(&self.vectors[0]).add_to(&mut self.dense);
     }
 
-    /// A copy of the entries alone, without the dense vector.
+    /// Copies the entries alone, without the dense vector.
     fn copy(&mut self) {
         let (indices, values) = self.bytes.split_at_mut(ENTRY / 2 * self.vectors[0].len());
         let own = self.vectors[0].indices().iter().zip(self.vectors[0].values());
@@ -123,7 +123,7 @@ impl Sums {
         black_box(&mut self.bytes);
     }
 
-    /// Both ways must give the same.
+    /// Checks that both ways give the same.
     fn verify(&mut self) -> Result<()> {
         self.plain_top_k_sum();
         let expected = (self.out.clone(), self.dropped.clone());
@@ -148,7 +148,7 @@ impl Sums {
     }
 }
 
-/// What the plain way needs.
+/// The work space of the plain implementation.
 #[derive(Default)]
 struct Plain {
     keys: Vec<u64>,

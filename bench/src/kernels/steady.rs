@@ -1,4 +1,4 @@
-//! Gradient drops one after the other, each on what the last one left, as in training.
+//! Consecutive gradient drops, each on the residual that the last one left, as in training.
 
 use brevity::compress::SparseVec;
 use brevity::compress::dense::add_assign_plain;
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 const NAME: &str = "gradient drop in training";
 
-/// Tensors in a list, as many as ResNet-50 has.
+/// Tensors in a list, as many as in ResNet-50.
 const TENSORS: usize = 161;
 
 /// How gradients are scaled from step to step.
@@ -22,31 +22,31 @@ const TENSORS: usize = 161;
 struct Scale {
     /// One step's scale.
     draw: fn(&mut Generator) -> f32,
-    /// The root of the mean square of all.
+    /// The root mean square of all scales.
     root_mean_square: f64,
 }
 
-/// Scales that differ a little, as from batch to batch.
+/// Scales that differ slightly, as from batch to batch.
 const EVEN: Scale = Scale { draw: |generator| 1.0 + 0.05 * generator.normal(), root_mean_square: 1.0 };
 
 const JUMPS: [f32; 5] = [0.1, 0.3, 1.0, 3.0, 10.0];
 
-/// Scales that jump by up to a hundred, as where a learning rate changes or a batch is unlike the last.
+/// Scales that jump by up to a hundred, as when the learning rate changes or a batch is unlike the last.
 const JUMPING: Scale = Scale {
     draw: |generator| JUMPS[generator.below(JUMPS.len() as u64) as usize],
     // sqrt((0.01 + 0.09 + 1 + 9 + 100) / 5)
     root_mean_square: 4.692_547_3,
 };
 
-/// A residual in training, and everything that its steps need.
+/// A residual in training, and the work space of its steps.
 struct Training {
-    /// Gradients are stretches of this one, from any place on, in any scale.
+    /// Gradients are stretches of this vector, from a random place on, times a scale.
     pool: Vec<f32>,
     generator: Generator,
     scale: Scale,
     gradient: Vec<f32>,
     residual: Vec<f32>,
-    /// What the floor adds to.
+    /// The vector that the floor adds to.
     sum: Vec<f32>,
     k: usize,
     hint: Hint,
@@ -104,9 +104,9 @@ impl Training {
         }
     }
 
-    /// A residual as it is after many steps with gradients of deviation `d`: sums that begin anew at `t = d /
-    /// sqrt(share)`, where a random walk arrives after `1 / share` steps, and that lie as the sum of two even
-    /// deviates below it.
+    /// Sets the residual to its distribution after many steps with gradients of deviation `d`: sums restart
+    /// at `t = d / sqrt(share)`, which a random walk reaches after `1 / share` steps, and are distributed
+    /// below it like the sum of two uniform deviates.
     fn settle(&mut self, share: f64, scale: Scale) {
         let (top, generator) = (scale.root_mean_square / share.sqrt(), &mut self.generator);
         self.residual
@@ -137,7 +137,7 @@ impl Training {
         Subject { density: Some(share), ..subject }
     }
 
-    /// Makes sure that what some steps select, and what stays, is what came in.
+    /// Checks that what some steps select plus what stays is the input.
     fn verify(&mut self) -> Result<()> {
         for _ in 0..3 {
             self.draw();
@@ -198,8 +198,8 @@ impl Training {
         Ok(())
     }
 
-    /// Makes sure that a list of tensors gives up what a plain selection does, and that what it gives up and
-    /// what stays are the sums.
+    /// Checks that a list of tensors gives the same selection as a plain one, and that the selection plus
+    /// what stays is the sum.
     fn verify_list(
         &self,
         before: &[f32],
@@ -220,7 +220,7 @@ impl Training {
     }
 }
 
-/// The indices of the `k` largest sums, in a plain way.
+/// The indices of the `k` largest sums, by a plain implementation.
 fn top_k_of_sums(r: &[f32], g: &[f32], k: usize) -> Vec<u32> {
     plain::top_k(r.iter().zip(g).map(|(r, g)| r + g), k)
 }

@@ -1,4 +1,4 @@
-//! The figures as a table and as a verdict.
+//! The figures as a table, and the verdict.
 
 use super::Row;
 
@@ -23,7 +23,7 @@ pub fn head() -> String {
     )
 }
 
-/// A line of it.
+/// A line of the table.
 #[must_use]
 pub fn line(row: &Row) -> String {
     let verdict = match (&row.bar, row.met) {
@@ -51,7 +51,7 @@ pub fn line(row: &Row) -> String {
     line.trim_end().to_owned()
 }
 
-/// How many rows keep to their bars, and those that do not.
+/// How many rows meet their bars, and which do not.
 #[must_use]
 pub fn verdict(rows: &[Row]) -> String {
     let judged = rows.iter().filter(|row| row.met.is_some()).count();

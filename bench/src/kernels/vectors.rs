@@ -1,5 +1,5 @@
-//! Dense sums and conversions, over an addition or a copy of as many `f32`; and the vectors that floors run
-//! on.
+//! Dense sums and conversions, compared with an addition or a copy of as many `f32`; and the vectors for the
+//! floors.
 
 use std::hint::black_box;
 use std::panic::resume_unwind;
@@ -23,7 +23,8 @@ pub(super) struct Vectors {
 /// Measures all rows.
 pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> {
     let mut vectors = Vectors::new(extent);
-    // Bandwidth of two reads and a write at least 1.4 and 1.7 times that of a copy of as many f32.
+    // The bandwidth of two reads and a write must be at least 1.4 and 1.7 times that of a copy of as many
+    // f32.
     told(vectors.sum_row::<f32>(Some(1.5 / 1.4))?);
     told(vectors.sum_row::<f64>(None)?);
     told(vectors.sum_row::<bf16>(Some(0.75 / 1.7))?);
@@ -35,19 +36,19 @@ pub(super) fn measure(extent: Extent, told: &mut impl FnMut(Row)) -> Result<()> 
     Ok(())
 }
 
-/// So many normal deviates.
+/// `n` normal deviates.
 pub(super) fn normal(n: usize, seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; n];
     Generator::new(seed).fill_normal(&mut values);
     values
 }
 
-/// A sum of the bits: nothing that reads all of it can take less.
+/// A sum of the bits: the least time for reading all values.
 pub(super) fn read(values: &[f32]) {
     black_box(values.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits())));
 }
 
-/// Adds by so many threads, a stretch each, which are started here.
+/// Adds with `threads` threads, a stretch each. The threads are started here.
 pub(super) fn add_in_shares(r: &mut [f32], g: &[f32], threads: usize) -> Done {
     if threads == 1 {
         return add_assign_plain(r, g);
@@ -71,7 +72,7 @@ impl Vectors {
         Self { sum: gradient.clone(), gradient, extent }
     }
 
-    /// A kernel in turns with one of the floors below.
+    /// Measures a kernel in turns with one of the floors below.
     pub(super) fn row<F: Outcome, K: Outcome>(
         &mut self,
         subject: Subject,
@@ -81,7 +82,8 @@ impl Vectors {
         measure_row(subject, self.extent.iterations, self, |_| (), floor, kernel)
     }
 
-    /// As [`row`](Self::row); the gradient begins at another place in each turn, so that no two are alike.
+    /// Like [`row`](Self::row), but the gradient begins at another place in each turn, so that no two are
+    /// equal.
     pub(super) fn rotating_row<F: Outcome, K: Outcome>(
         &mut self,
         subject: Subject,
@@ -126,7 +128,7 @@ impl Vectors {
         Subject::new(group, kernel, self.gradient.len(), bytes_each, floor)
     }
 
-    /// The gradient in another type, which a normal deviate fits.
+    /// The gradient in another type, in whose range normal deviates are.
     fn converted<E: Element>(&self) -> Result<Vec<E>> {
         let mut values = vec![E::default(); self.gradient.len()];
         from_f32(&self.gradient, &mut values).map_err(refused(E::NAME))?;

@@ -1,8 +1,8 @@
 //! Messages between two ranks, through [`Comm`].
 //!
-//! A measurement is one scope: opening and closing it is not in the figures. The clock is read once between
-//! two batches of iterations. Bytes are compared at the end, in buffers that begin with others: a run without
-//! warm-up checks its only batch.
+//! A measurement is one scope; opening and closing it is not in the figures. The clock is read once between
+//! two batches of iterations. At the end the bytes are compared, in buffers that started with other bytes: a
+//! run without warm-up checks its only batch.
 
 mod one_sided;
 mod ping_pong;
@@ -21,32 +21,32 @@ use crate::{Error, Result};
 /// How long one measurement may take.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The group number of these messages, which no group of collectives has.
+/// The group number of these messages, which no group of collectives uses.
 const GROUP: u16 = 1023;
-/// Rounds: of the messages that are timed, and of the words around them.
+/// Rounds: of the timed messages, and of the words around them.
 const MESSAGE: u32 = 0;
 const WORD: u32 = 1;
 
 /// What a rank does while it waits.
 #[derive(Clone, Copy)]
 pub enum Waiting<'a> {
-    /// Moves the transport again and again, as the loops of `ucx_perftest` do: the transport alone is
-    /// measured.
+    /// Polls the transport in a loop, as `ucx_perftest` does: measures the transport alone.
     Polls(&'a Engine),
-    /// What the engine does for every call: it spins a little, then yields the processor, and keeps a
+    /// Waits like the engine in every call: it spins briefly, then yields the processor, and keeps a
     /// deadline.
     AsEngine(&'a Engine),
 }
 
-/// Measures between this rank and `peer`, which measures the same; times in microseconds, which the lower
-/// rank has.
+/// Measures between this rank and `peer`, which must make the same call. Times are in microseconds; the lower
+/// rank has them.
 ///
-/// The time of [`What::Latency`] and [`What::Parts`] is half a round trip's; of [`What::Bandwidth`] that of a
+/// The time of [`What::Latency`] and [`What::Parts`] is half a round trip; of [`What::Bandwidth`] that of a
 /// message, with the word at the end of a batch that all have arrived; of [`What::Bibandwidth`] that of two
-/// that cross; of [`What::Put`] that of a put and its flush.
+/// crossing messages; of [`What::Put`] that of a put and its flush.
 ///
 /// # Errors
-/// When the transport fails or the bytes are wrong; [`Error::Arguments`] for what is not between two ranks.
+/// If the transport fails or the bytes are wrong; [`Error::Arguments`] for a benchmark that is not between
+/// two ranks.
 pub fn run(waiting: Waiting<'_>, peer: Rank, order: &Order) -> Result<Vec<f64>> {
     let pair =
         Pair { waiting, own: waiting.port().rank(), peer, salt: order.salt, unwritten: order.unwritten };
@@ -82,7 +82,7 @@ struct Pair<'a> {
     waiting: Waiting<'a>,
     own: Rank,
     peer: Rank,
-    /// Other salts, other bytes.
+    /// Selects the bytes.
     salt: usize,
     /// Whether zeroes are sent from memory that was never written.
     unwritten: bool,
@@ -93,7 +93,7 @@ impl Pair<'_> {
         self.own < self.peer
     }
 
-    /// What this rank sends.
+    /// The bytes that this rank sends.
     fn own_bytes(&self, bytes: usize) -> PageAligned {
         if self.unwritten {
             PageAligned::unwritten(bytes)
@@ -102,17 +102,17 @@ impl Pair<'_> {
         }
     }
 
-    /// What no message leaves as it is.
+    /// Initial bytes that every message overwrites with others.
     fn untouched(&self, bytes: usize) -> PageAligned {
         PageAligned::new(bytes, |index| !self.byte(self.peer, index))
     }
 
-    /// What `sender` sends at `index`.
+    /// The byte that `sender` sends at `index`.
     fn byte(&self, sender: Rank, index: usize) -> u8 {
         if self.unwritten { 0 } else { pattern(sender, self.salt, index) }
     }
 
-    /// Compares what has come with what `sender` sends.
+    /// Compares the received bytes with what `sender` sends.
     fn check(&self, order: &Order, sender: Rank, found: &[u8]) -> Result<()> {
         let expected = |index| self.byte(sender, index);
         let wrong = (0..found.len()).find(|&index| found[index] != expected(index));
@@ -134,7 +134,7 @@ impl Pair<'_> {
         Envelope { tag, signature: Signature::default(), mark: Mark::NONE }
     }
 
-    /// Posts a word to the peer.
+    /// Sends a word to the peer.
     async fn say(&self, comm: &Comm<'_>) -> Result<()> {
         comm.send(self.peer, Self::envelope(self.own, WORD), ()).await?;
         Ok(())
@@ -158,7 +158,7 @@ impl Lap {
         Self { times: Vec::with_capacity(order.batches().count()), last: Instant::now() }
     }
 
-    /// The time since the last call, `count` times the time of one.
+    /// Records the time since the last call, divided by `count`.
     fn end(&mut self, count: usize) {
         let now = Instant::now();
         self.times.push((now - self.last).as_secs_f64() * 1e6 / count as f64);
@@ -167,7 +167,7 @@ impl Lap {
 }
 
 fn pattern(sender: Rank, salt: usize, index: usize) -> u8 {
-    // The low byte is meant.
+    // Truncation to the low byte is intended.
     (index.wrapping_mul(7)).wrapping_add(sender.index() * 101 + salt * 37 + 31) as u8
 }
 

@@ -1,4 +1,4 @@
-//! Puts into the peer's memory and gets from it: the lower rank accesses, the higher one lends its memory and
+//! Puts into the peer's memory and gets from it: the lower rank accesses; the higher one lends its memory and
 //! waits.
 
 use brevity::transport::buffer::{Comm, Region, RemoteRegion};
@@ -8,10 +8,10 @@ use crate::memory::PageAligned;
 use crate::order::Order;
 use crate::{Error, Result};
 
-/// More than a region's key has.
+/// Larger than a region's key.
 const KEY_BYTES: usize = 16 << 10;
 
-/// A put and the word that it has arrived.
+/// A put and the acknowledgement of its arrival.
 pub(super) fn put(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     let Some(remote) = remote(pair)? else {
         let memory = lend(pair, pair.untouched(order.bytes))?;
@@ -55,14 +55,14 @@ pub(super) fn get(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Says that there is no more to come; the times without the warm-up's.
+/// Tells the peer that nothing more follows; returns the times without the warm-up.
 async fn end(pair: &Pair<'_>, comm: &Comm<'_>, mut lap: Lap) -> Result<Vec<f64>> {
     pair.say(comm).await?;
     lap.times.remove(0);
     Ok(lap.times)
 }
 
-/// The peer's memory, on the rank that accesses it.
+/// The peer's memory, on the accessing rank.
 fn remote(pair: &Pair<'_>) -> Result<Option<RemoteRegion>> {
     if !pair.is_first() {
         return Ok(None);
@@ -76,7 +76,7 @@ fn remote(pair: &Pair<'_>) -> Result<Option<RemoteRegion>> {
     Ok(Some(RemoteRegion::open(pair.waiting.port(), pair.peer, &key)?))
 }
 
-/// Lends memory to the peer until it says that it has done; what is in it then.
+/// Lends memory to the peer until it is finished; returns the memory's contents.
 fn lend(pair: &Pair<'_>, memory: PageAligned) -> Result<Vec<u8>> {
     let region = Region::register(pair.waiting.port(), memory.into_buffer())?;
     pair.waiting.run(async |comm| {

@@ -1,4 +1,4 @@
-//! A message there and one back.
+//! Ping-pong: a message in each direction.
 
 use brevity::transport::buffer::{Comm, RecvBuffer, SendBuffer};
 
@@ -18,7 +18,7 @@ pub(super) fn whole(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// 16 bytes and two halves of the rest, which lie apart, as indices and values do.
+/// 16 bytes and two halves of the rest, which are separate in memory, like indices and values.
 pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     let too_short =
         || Error::Arguments(format!("{} bytes can't begin with a header of {HEADER}", order.bytes));
@@ -38,7 +38,8 @@ pub(super) fn parts(pair: &Pair<'_>, order: &Order) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Round trips, in batches. One future and not one in another: each is passed through in every turn.
+/// Round trips, in batches. A single future instead of nested ones, because every poll passes through all
+/// levels.
 async fn timed<'env, S: SendBuffer + 'env, R: RecvBuffer + 'env>(
     pair: &Pair<'_>,
     comm: &Comm<'env>,

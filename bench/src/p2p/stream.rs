@@ -1,4 +1,4 @@
-//! Message after message, with 64 on their way.
+//! Streams of messages, with 64 in transit.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ pub(super) fn run(pair: &Pair<'_>, (sends, receives): (bool, bool), order: &Orde
 
 type Places<'env> = VecDeque<&'env mut [u8]>;
 
-/// `count` messages and the word that all have arrived.
+/// `count` messages, and the word that all have arrived.
 async fn batch<'env>(
     pair: &Pair<'_>,
     comm: &Comm<'env>,
@@ -51,7 +51,7 @@ async fn batch<'env>(
     Ok(places)
 }
 
-/// Sends with at most [`WINDOW`] on their way, all from the same memory.
+/// Sends with at most [`WINDOW`] in transit, all from the same memory.
 async fn send<'env>(
     pair: &Pair<'_>,
     comm: &Comm<'env>,
@@ -75,7 +75,7 @@ async fn send<'env>(
     Ok(())
 }
 
-/// Receives with as many posted as there are places, which come back.
+/// Receives with as many posted as there are places, which are reused.
 async fn receive<'env>(
     pair: &Pair<'_>,
     comm: &Comm<'env>,

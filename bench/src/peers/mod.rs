@@ -1,4 +1,4 @@
-//! Other libraries, as they are found on this machine.
+//! The other libraries found on this machine.
 
 mod mpi;
 mod numpy;
@@ -32,7 +32,7 @@ impl Wire {
         }
     }
 
-    /// What `UCX_TLS` holds UCX to, ours and theirs.
+    /// The value of `UCX_TLS` for both sides.
     #[must_use]
     pub fn ucx_tls(self) -> &'static str {
         match self {
@@ -42,8 +42,8 @@ impl Wire {
     }
 }
 
-/// Where `bench/peers/install.sh` puts what it installs and builds: what `BREVITY_PEERS` names, else the
-/// `target/peers` of the present folder, or of the nearest above it that has one.
+/// Where `bench/peers/install.sh` installs and builds: the folder in `BREVITY_PEERS`, otherwise the
+/// `target/peers` of the current folder or of the nearest parent that has one.
 #[must_use]
 pub fn folder() -> PathBuf {
     let named = std::env::var_os("BREVITY_PEERS").map(PathBuf::from);
@@ -52,13 +52,13 @@ pub fn folder() -> PathBuf {
 
 const BUILT: &str = "target/peers";
 
-/// The path in the present folder, or in the nearest above it that has such a file.
+/// The path in the current folder, or in the nearest parent that has such a file.
 pub(crate) fn nearest(path: &Path) -> Option<PathBuf> {
     let present = std::env::current_dir().ok()?;
     present.ancestors().map(|folder| folder.join(path)).find(|found| found.exists())
 }
 
-/// The file of a program: the path itself if it has a folder, else the first of that name in `PATH`.
+/// The file of a program: the path itself if it has a folder, otherwise the first of that name in `PATH`.
 #[must_use]
 pub fn find_program(name: &Path) -> Option<PathBuf> {
     if name.components().count() > 1 {
@@ -67,7 +67,7 @@ pub fn find_program(name: &Path) -> Option<PathBuf> {
     find_programs(name).into_iter().next()
 }
 
-/// The files of that name in all folders of `PATH`, in order. A folder that is there by two names counts
+/// The files of that name in all folders of `PATH`, in order. A folder that is listed under two names counts
 /// once.
 fn find_programs(name: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Implementations of MPI, each with our measuring program built by its own compiler wrapper.
+//! Implementations of MPI, each with the measuring program built by its own compiler wrapper.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,12 +7,12 @@ use super::{Wire, find_program, folder, printed};
 use crate::Result;
 use crate::job::Job;
 
-/// The two families, which are started and told things differently.
+/// The two families, which differ in their command lines and settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
-    /// Open MPI; with the name that its shared memory transport has in this version.
+    /// Open MPI, with the name of its shared memory transport in this version.
     Open { shared_memory: &'static str },
-    /// MPICH; with what sends its messages over sockets.
+    /// MPICH, with the settings that send its messages over sockets.
     Mpich { sockets: &'static [(&'static str, &'static str)] },
 }
 
@@ -21,17 +21,17 @@ enum Family {
 pub struct Mpi {
     /// The name in tables.
     pub name: &'static str,
-    /// What it says that its version is.
+    /// The version that it reports.
     pub version: String,
     family: Family,
     launcher: PathBuf,
     program: PathBuf,
 }
 
-/// How an implementation is held to a wire.
+/// How an implementation is restricted to a wire.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The name in tables, as "Open MPI 4.1 ob1".
+    /// The name in tables, for example "Open MPI 4.1 ob1".
     pub name: String,
     /// Arguments of the launcher.
     pub arguments: Vec<String>,
@@ -39,10 +39,10 @@ pub struct Setting {
     pub variables: Vec<(&'static str, &'static str)>,
 }
 
-/// UCX between ranks that take each other for ranks of other hosts.
+/// UCX between ranks that treat each other as ranks of other hosts.
 const MPICH_UCX: &[(&str, &str)] =
     &[("MPIR_CVAR_NOLOCAL", "1"), ("MPIR_CVAR_CH4_NETMOD", "ucx"), ("UCX_TLS", "tcp,self")];
-/// Likewise libfabric: the UCX in the wheel does not reach its peer over tcp.
+/// The same with libfabric, because the UCX in the wheel does not reach its peer over tcp.
 const MPICH_OFI: &[(&str, &str)] = &[
     ("MPIR_CVAR_NOLOCAL", "1"),
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
@@ -50,8 +50,7 @@ const MPICH_OFI: &[(&str, &str)] = &[
     ("FI_TCP_IFACE", "lo"),
 ];
 
-/// Name, launcher, family and folder of the built program; a launcher without a folder is looked for in
-/// `PATH`.
+/// Name, launcher, family and folder of the built program; a launcher without a folder is searched in `PATH`.
 const KNOWN: [(&str, &str, Family, &str); 4] = [
     ("Open MPI (Debian)", "mpirun.openmpi", Family::Open { shared_memory: "vader" }, "debian-openmpi"),
     ("MPICH (Debian)", "mpiexec.mpich", Family::Mpich { sockets: MPICH_UCX }, "debian-mpich"),
@@ -59,7 +58,7 @@ const KNOWN: [(&str, &str, Family, &str); 4] = [
     ("MPICH 5 (wheel)", "mpich/bin/mpiexec", Family::Mpich { sockets: MPICH_OFI }, "mpich"),
 ];
 
-/// Those that are here and those that are missing, by name.
+/// The implementations found, and the names of the missing ones.
 #[must_use]
 pub fn find() -> (Vec<Mpi>, Vec<&'static str>) {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
@@ -77,7 +76,8 @@ pub fn find() -> (Vec<Mpi>, Vec<&'static str>) {
     (found, missing)
 }
 
-/// What the launcher says: Open MPI's in its first line, MPICH's in one that says so.
+/// The version that the launcher prints: Open MPI's in its first line, MPICH's in a line that starts with a
+/// keyword.
 fn version(launcher: &Path) -> String {
     let printed = printed(launcher, &["--version"]);
     let line = printed.lines().map(str::trim).find(|line| line.starts_with("Version:"));
@@ -91,7 +91,7 @@ impl Mpi {
         matches!(self.family, Family::Open { .. })
     }
 
-    /// The ways to hold it to a wire: its own choice where that is the wire, and what forces it.
+    /// The settings for a wire: the default if it uses that wire, and the one that forces it.
     #[must_use]
     pub fn settings(&self, wire: Wire) -> Vec<Setting> {
         let setting =
@@ -118,7 +118,7 @@ impl Mpi {
         }
     }
 
-    /// What holds it to each wire, as lines of a record.
+    /// The settings for each wire, as lines of a record.
     #[must_use]
     pub fn settings_said(&self) -> Vec<String> {
         let of = |wire: Wire| {
@@ -136,7 +136,7 @@ impl Mpi {
     /// Starts `ranks` ranks that wait for orders.
     ///
     /// # Errors
-    /// When they can't be started or do not call.
+    /// If they can't be started or do not connect.
     pub fn start(&self, setting: &Setting, ranks: u32) -> Result<Job> {
         Job::theirs(&setting.name, ranks, |socket| Ok(vec![self.command(setting, ranks, socket)]))
     }

@@ -1,4 +1,4 @@
-//! NumPy in a process of its own, which waits at its standard input between its turns.
+//! NumPy in a separate process, which waits on its standard input between turns.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,34 +11,34 @@ use std::time::{Duration, Instant};
 use super::{find_programs, folder, printed};
 use crate::{Error, Result};
 
-/// What it runs.
+/// The program it runs.
 const PROGRAM: &str = include_str!("../../peers/gradient_drop.py");
 
 const NAME: &str = "numpy";
 
-/// For one answer.
+/// The limit for one answer.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// To end by itself, when there is nothing more to do.
+/// How long it may take to end by itself.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// A Python that has NumPy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Numpy {
     python: PathBuf,
-    /// Of NumPy alone.
+    /// The version of NumPy alone.
     pub version: String,
-    /// Versions of NumPy and of Python, and where they were found.
+    /// The versions of NumPy and Python, and where they were found.
     pub said: String,
 }
 
-/// What a Python is asked.
+/// The program that prints a Python's versions.
 const ASK: &str =
     "import sys, numpy; print('has numpy', numpy.__version__, 'on Python', sys.version.split()[0])";
 
 impl Numpy {
-    /// That of `bench/peers/install.sh`, and those of all `python3` in `PATH`; of those of one version the
-    /// first.
+    /// The Python of `bench/peers/install.sh`, and every `python3` in `PATH`; the first for each version of
+    /// NumPy.
     #[must_use]
     pub fn find() -> Vec<Self> {
         let of_peers =
@@ -49,7 +49,7 @@ impl Numpy {
         Self::of_each_version(places, |python| printed(python, &["-c", ASK]))
     }
 
-    /// One of each version among these Pythons, each with where it was found; `ask` gives what one answers.
+    /// The first Python of each version, with where it was found; `ask` returns a Python's answer.
     fn of_each_version(
         places: impl Iterator<Item = (PathBuf, String)>,
         ask: impl Fn(&Path) -> String,
@@ -57,7 +57,7 @@ impl Numpy {
         let mut found: Vec<Self> = Vec::new();
         for (python, place) in places {
             let said = ask(&python);
-            // Warnings may stand before it.
+            // Warnings may precede it.
             let Some(versions) = said.lines().find_map(|line| line.strip_prefix("has numpy ")) else {
                 continue;
             };
@@ -70,11 +70,11 @@ impl Numpy {
         found
     }
 
-    /// Starts one that drops `gradient` onto the residual `start`, as often as it is told, and keeps `k`
+    /// Starts a process that drops `gradient` onto the residual `start`, once for each order, and keeps `k`
     /// entries.
     ///
     /// # Errors
-    /// When it can't be started, ends before it has read everything, or takes a minute for that.
+    /// If it can't be started, ends before it has read everything, or takes longer than a minute.
     pub fn gradient_drop(&self, start: &[f32], gradient: &[f32], k: usize) -> Result<NumpyDrop> {
         let mut command = Command::new(&self.python);
         command.args(["-c", PROGRAM, &start.len().to_string(), &k.to_string()]);
@@ -101,7 +101,7 @@ impl Numpy {
     }
 }
 
-/// What one gradient drop of NumPy's has given.
+/// The result of one gradient drop of NumPy.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped {
     /// Milliseconds that it took.
@@ -112,7 +112,7 @@ pub struct Dropped {
     pub least: f32,
 }
 
-/// A process that waits for its next turn. Ends with this object.
+/// A process that waits for its next turn. Ends on drop.
 pub struct NumpyDrop {
     child: Mutex<Child>,
     orders: Option<ChildStdin>,
@@ -123,7 +123,7 @@ impl NumpyDrop {
     /// One gradient drop.
     ///
     /// # Errors
-    /// When it has ended, takes a minute, or says something else.
+    /// If it has ended, takes longer than a minute, or answers something else.
     pub fn turn(&mut self) -> Result<Dropped> {
         let Self { child, orders, answers } = self;
         let line = within(DEADLINE, child, || {
@@ -149,7 +149,8 @@ fn order(orders: &mut Option<ChildStdin>, bytes: &[u8]) -> Result<()> {
     told.unwrap_or(Ok(())).map_err(Error::system("numpy has ended"))
 }
 
-/// Does what waits for a process, which is killed when the time is over: whatever waits for it then ends.
+/// Does `work`, which waits for a process. When the time is over, the process is killed, so that the wait
+/// ends.
 fn within<T>(deadline: Duration, child: &Mutex<Child>, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let (done, is_done) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -168,7 +169,7 @@ fn within<T>(deadline: Duration, child: &Mutex<Child>, work: impl FnOnce() -> Re
 
 impl Drop for NumpyDrop {
     fn drop(&mut self) {
-        // The end of its input is the end of its work.
+        // The end of its input ends it.
         self.orders = None;
         let Ok(child) = self.child.get_mut() else { return };
         let late = Instant::now() + LAST_WORDS;

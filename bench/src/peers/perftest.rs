@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct Perftest {
     program: PathBuf,
-    /// What it says that its version is.
+    /// The version that it reports.
     pub version: String,
 }
 
@@ -36,10 +36,10 @@ impl Perftest {
         Some(Self { program, version: version.to_owned() })
     }
 
-    /// Microseconds of a message over `wire`: the mean of all iterations, as it reports "overall".
+    /// Microseconds of a message over `wire`: the mean of all iterations, which it reports as "overall".
     ///
     /// # Errors
-    /// When it fails, prints something else than figures, or takes longer than a minute.
+    /// If it fails, prints something other than figures, or takes longer than a minute.
     pub fn measure(&self, wire: Wire, order: &Order) -> Result<f64> {
         let test = match order.what {
             What::Latency => "tag_lat",
@@ -88,14 +88,14 @@ fn overall(text: &str) -> Option<f64> {
     (figure > 0.0).then_some(figure)
 }
 
-/// A port that nobody has at the moment.
+/// A port that is free at the moment.
 fn free_port() -> Result<u16> {
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::system("can't find a free port"))?;
     Ok(listener.local_addr().map_err(Error::system("can't find a free port"))?.port())
 }
 
-/// Waits until somebody listens on `port`; a call to find out would be taken for the client's.
+/// Waits until a process listens on `port`. A trial connection would count as the client's.
 fn wait_for_listener(port: u16, server: &mut Process) -> Result<()> {
     let start = Instant::now();
     while !["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter().any(|table| listens(table, port)) {
@@ -117,7 +117,7 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// A process that is killed when it is dropped before its end.
+/// A process that is killed if it is dropped before its end.
 struct Process(Option<Child>);
 
 impl Process {
@@ -130,7 +130,7 @@ impl Process {
         self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Waits for its end. It prints less than a pipe holds.
+    /// Waits for its end. Its output fits a pipe.
     fn wait(mut self) -> Result<Output> {
         let start = Instant::now();
         while !self.has_ended() {

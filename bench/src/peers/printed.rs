@@ -1,4 +1,4 @@
-//! What a program prints when it is asked for a word, such as its version.
+//! The output of a program that is asked for something short, such as its version.
 
 use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// For all of it; a Python that nobody has started lately takes seconds.
+/// The limit for all of it; the first start of a Python takes seconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What a program prints; nothing if it can't be started, or if it takes longer than 20 s: then it is ended,
-/// with what it has started.
+/// The output of a program; empty if it can't be started or takes longer than 20 s. Then the program and the
+/// processes it has started are killed.
 pub(crate) fn printed(program: &Path, arguments: &[&str]) -> String {
     printed_within(PATIENCE, program, arguments).unwrap_or_default()
 }
 
 fn printed_within(patience: Duration, program: &Path, arguments: &[&str]) -> io::Result<String> {
-    // A file: a pipe has no end as long as any process has it, such as one that the program has started and
-    // left.
+    // A file, because a pipe stays open as long as any process has it, such as one that the program has left
+    // behind.
     let mut said = tempfile::tempfile()?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
@@ -75,7 +75,7 @@ mod tests {
         let patience = Duration::from_millis(500);
         let error = printed_within(patience, Path::new(SHELL), &["-c", &line]).expect_err("a deadline");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        // On a slow machine the shell may have got no further.
+        // On a slow machine the shell may not have got this far.
         let Ok(started) = std::fs::read_to_string(&file) else { return };
         let Ok(started) = started.trim().parse::<u32>() else { return };
         let status = format!("/proc/{started}/status");

@@ -5,7 +5,7 @@ use brevity::{Element, Group, Reduction};
 use super::oracle;
 use super::workload::{Difference, Workload};
 
-/// Which of them.
+/// Which collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     AllReduce,
@@ -13,7 +13,7 @@ enum Kind {
     AllGather,
 }
 
-/// Vectors of one length, and what must become of them.
+/// Vectors of one length, and their expected result.
 pub struct Dense<T> {
     kind: Kind,
     input: Vec<T>,
@@ -21,7 +21,7 @@ pub struct Dense<T> {
     expected: Vec<T>,
 }
 
-/// A type of which small integers are exact values.
+/// A type that represents small integers exactly.
 pub trait Number: Element {
     /// The value of an integer that an `f32` holds exactly.
     fn of(integer: f32) -> Self;
@@ -47,13 +47,13 @@ impl<T: Number> Dense<T> {
         Self::new(Kind::AllReduce, own(group, count), expected)
     }
 
-    /// Rank 0's vector of `count` elements to all.
+    /// Rank 0's vector of `count` elements to all ranks.
     #[must_use]
     pub fn broadcast(group: &Group, count: usize) -> Self {
         Self::new(Kind::Broadcast, own(group, count), numbers(&oracle::vector(0, count, oracle::EXACT)))
     }
 
-    /// The vectors of all ranks, `count` elements each, to all.
+    /// The vectors of all ranks, `count` elements each, to all ranks.
     #[must_use]
     pub fn all_gather(group: &Group, count: usize) -> Self {
         let all = (0..group.world_size()).flat_map(|rank| oracle::vector(rank, count, oracle::EXACT));

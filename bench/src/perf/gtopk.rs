@@ -1,4 +1,4 @@
-//! The gTop-k all-reduce of vectors that are sparse already: selecting is not timed.
+//! The gTop-k all-reduce of vectors that are already sparse: the selection is not timed.
 
 use brevity::compress::select::{TopKScratch, top_k};
 use brevity::compress::{Density, SparseVec};
@@ -16,10 +16,10 @@ pub struct GtopkAllReduce {
 }
 
 impl GtopkAllReduce {
-    /// The vectors of this rank: of `count` elements, the largest are kept.
+    /// This rank's vectors, made of the largest of `count` elements.
     ///
     /// # Errors
-    /// When the vector is too long.
+    /// If the vector is too long.
     pub fn new(group: &Group, count: usize, density: Density) -> brevity::collectives::Result<Self> {
         let k = density.entries(count);
         let mut local = SparseVec::new(count);

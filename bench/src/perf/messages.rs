@@ -8,10 +8,11 @@ use crate::order::{Order, Over, WINDOW, What};
 use crate::p2p::{self, Waiting};
 use crate::{Error, Result};
 
-/// Most calls that are made of one round trip each.
+/// The largest number of calls of one round trip each.
 const MOST_CALLS: usize = 1000;
 
-/// Measures one row; the lower rank of each pair has the times. A rank without a peer only meets the others.
+/// Measures one row. The lower rank of each pair has the times. A rank without a peer only joins the
+/// barriers.
 pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: bool) -> Result<Measured> {
     let at_a_time =
         if matches!(benchmark, Benchmark::Bandwidth | Benchmark::Bibandwidth) { WINDOW } else { 1 };
@@ -22,7 +23,7 @@ pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: b
         warmup: case.warmup * at_a_time,
         most_samples: case.iterations,
         salt: 0,
-        // Also where ranks of one host share memory: the name of the transport does not say so.
+        // Also for ranks of one host that share memory: the transport's name does not distinguish them.
         over: if group.engine().port().name() == "tcp" { Over::Sockets } else { Over::Memory },
         unwritten: false,
     };
@@ -34,7 +35,7 @@ pub(super) fn measure(group: &Group, benchmark: Benchmark, case: Case, verify: b
     group.barrier()?;
     check(1)?;
     let sent_before = group.statistics().bytes_sent;
-    // Where every iteration is checked, each is a run of its own, with other bytes.
+    // If every iteration is checked, each is a separate run with other bytes.
     let times = if verify { check(case.iterations)? } else { run(group, &order)? };
     let sent = (group.statistics().bytes_sent - sent_before) as f64;
     let calls = if benchmark == Benchmark::Latency { case.iterations.min(MOST_CALLS) } else { 0 };

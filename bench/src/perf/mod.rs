@@ -1,4 +1,4 @@
-//! What `brevity perf` measures: one row of its table on one rank.
+//! The measurements of `brevity perf`: one row of its table on one rank.
 
 mod dense;
 mod gtopk;
@@ -25,9 +25,9 @@ pub enum Benchmark {
     Latency,
     /// Windows of 64 messages from one rank of a pair to the other.
     Bandwidth,
-    /// Windows of 64 messages both ways at once.
+    /// Windows of 64 messages in both directions at once.
     Bibandwidth,
-    /// A put into the other rank's memory and the word that it is there.
+    /// A put into the other rank's memory and the acknowledgement of its arrival.
     Put,
     /// A get from the other rank's memory.
     Get,
@@ -56,16 +56,16 @@ pub enum Dtype {
 pub struct Case {
     /// Bytes of the message, or of a rank's dense vector.
     pub bytes: usize,
-    /// The share of entries that is kept, where some are dropped.
+    /// The share of entries that is kept, if some are dropped.
     pub density: Option<Density>,
-    /// Iterations that are timed: round trips, windows or calls.
+    /// Timed iterations: round trips, windows or calls.
     pub iterations: usize,
     /// Iterations before those.
     pub warmup: usize,
 }
 
 impl Benchmark {
-    /// All, in the order in which they are told.
+    /// All benchmarks, in the order of the help.
     pub const ALL: [Self; 9] = [
         Self::Latency,
         Self::Bandwidth,
@@ -100,13 +100,13 @@ impl Benchmark {
         matches!(self, Self::Latency | Self::Bandwidth | Self::Bibandwidth | Self::Put | Self::Get)
     }
 
-    /// The fewest ranks that it takes.
+    /// The smallest number of ranks.
     #[must_use]
     pub fn fewest_ranks(self) -> u32 {
         if self.is_paired() { 2 } else { 1 }
     }
 
-    /// Messages of the size of a row in one time of it.
+    /// How many messages of the row's size one time covers.
     #[must_use]
     pub fn messages_at_a_time(self) -> f64 {
         if self == Self::Bibandwidth { 2.0 } else { 1.0 }
@@ -166,10 +166,10 @@ impl FromStr for Dtype {
     }
 }
 
-/// Measures one row on this rank. Every rank of the group calls it alike.
+/// Measures one row on this rank. Every rank of the group makes the same call.
 ///
 /// # Errors
-/// When a rank is lost, or a result is wrong.
+/// If a rank is lost, or a result is wrong.
 pub fn measure(
     group: &Group,
     benchmark: Benchmark,

@@ -1,12 +1,12 @@
-//! What ranks put in, and what must come out, done naively.
+//! The input of the ranks, and the expected result, computed naively.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Integers up to here are added exactly by an `f32` over more than 16,000 ranks.
+/// An `f32` adds integers up to this exactly over more than 16,000 ranks.
 pub const EXACT: u32 = 1000;
 
-/// Magnitudes up to here leave few ties to break.
+/// Magnitudes up to this give few ties.
 pub const WIDE: u32 = 1 << 20;
 
 /// The vector of `rank`: integers from `-magnitude` to `magnitude` without a pattern.
@@ -51,7 +51,7 @@ fn dense_entries(vector: &[f32]) -> Vec<(u32, f32)> {
     (0..).zip(vector.iter().copied()).collect()
 }
 
-/// The `k` entries of largest magnitude, ties to the lower index, zeros never.
+/// The `k` entries of largest magnitude; ties go to the lower index; never zeros.
 fn largest(mut entries: Vec<(u32, f32)>, k: usize) -> BTreeMap<u32, f32> {
     let order =
         |a: &(u32, f32), b: &(u32, f32)| -> Ordering { b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)) };

@@ -1,4 +1,4 @@
-//! How an operation is timed: once for its result, then to warm up, then for the figures.
+//! Times an operation: once to check its result, then for warm-up, then for the figures.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ pub trait Workload {
     /// The operation that is timed.
     ///
     /// # Errors
-    /// Its own.
+    /// The errors of the operation.
     fn run(&mut self, group: &Group) -> brevity::collectives::Result<()>;
 
     /// Compares the last result with the oracle's; not timed.
@@ -24,7 +24,7 @@ pub trait Workload {
     /// The first difference.
     fn check(&self) -> Result<(), Difference>;
 
-    /// Entries that are kept, where some are dropped.
+    /// The number of entries that are kept, if some are dropped.
     fn kept(&self) -> Option<usize> {
         None
     }
@@ -35,9 +35,9 @@ pub trait Workload {
 pub struct Difference {
     /// The position.
     pub index: usize,
-    /// What is there.
+    /// The value found.
     pub found: String,
-    /// What belongs there.
+    /// The value expected.
     pub expected: String,
 }
 
@@ -46,11 +46,11 @@ pub struct Difference {
 pub struct Measured {
     /// Microseconds of each iteration.
     pub times: Vec<f64>,
-    /// Microseconds of each iteration as a call of its own, where that differs.
+    /// Microseconds of each iteration as a separate call, if that differs.
     pub call_times: Vec<f64>,
-    /// Bytes that this rank hands to the network in an iteration, headers included.
+    /// Bytes that this rank sends to the network in an iteration, including headers.
     pub bytes_sent: f64,
-    /// Entries that are kept, where some are dropped.
+    /// The number of entries that are kept, if some are dropped.
     pub kept: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ impl Difference {
         Err(Self { index, found: show(found), expected: show(expected) })
     }
 
-    /// Says whose result it is.
+    /// Converts to an error that says whose result it is.
     #[must_use]
     pub fn of(self, rank: u32, what: &'static str, bytes: usize) -> Error {
         let Self { index, found, expected } = self;
@@ -76,11 +76,11 @@ impl Difference {
     }
 }
 
-/// Runs a workload for one row on this rank: one iteration for its result, the warm-up, and those that are
-/// timed. A barrier is before each.
+/// Runs a workload for one row on this rank: one iteration to check its result, the warm-up, and the timed
+/// ones. A barrier precedes each.
 ///
 /// # Errors
-/// When the operation fails or its result is wrong.
+/// If the operation fails or its result is wrong.
 pub fn measure(
     group: &Group,
     workload: &mut dyn Workload,
@@ -109,7 +109,7 @@ pub fn measure(
     Ok(measured)
 }
 
-/// What has left this rank: by messages, and by memory that ranks of one host share.
+/// Bytes that have left this rank, by messages and by memory that ranks of one host share.
 fn bytes_out(group: &Group) -> u64 {
     let statistics = group.statistics();
     statistics.bytes_sent + statistics.bytes_shared

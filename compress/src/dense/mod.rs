@@ -31,7 +31,7 @@ pub fn add_assign<E: Element>(a: &mut [E], b: &[E]) -> Result<(), Error> {
 /// benchmarks of the kernels; use [`add_assign`] for work.
 ///
 /// # Errors
-/// As [`add_assign`].
+/// The same as for [`add_assign`].
 pub fn add_assign_plain(a: &mut [f32], b: &[f32]) -> Result<(), Error> {
     check_length(a.len(), b.len())?;
     dense::add_assign_plain(Level::best(), a, b);

@@ -107,7 +107,7 @@ impl Residual {
     /// `r += g` in one pass.
     ///
     /// # Errors
-    /// As [`accumulate`](crate::dense::accumulate).
+    /// The same as for [`accumulate`](crate::dense::accumulate).
     pub(super) fn add(&mut self, gradient: Gradient<'_>) -> Result<(), Error> {
         check_length(self.len(), gradient.len())?;
         self.change(|values| match gradient {

@@ -151,7 +151,7 @@ impl<C: Compressor> ErrorFeedback<C> {
     /// contains it.
     ///
     /// # Errors
-    /// As [`Compressor::add_decoded`].
+    /// The same as for [`Compressor::add_decoded`].
     pub fn put_back(&mut self, message: &C::Message) -> Result<(), Error> {
         self.pending = false;
         match self.rule {

@@ -61,7 +61,7 @@ impl Residual {
     /// `r -= g`: takes a step out again, up to rounding.
     ///
     /// # Errors
-    /// As [`accumulate`](Self::accumulate).
+    /// The same as for [`accumulate`](Self::accumulate).
     pub fn subtract(&mut self, gradient: &[f32]) -> Result<(), Error> {
         self.check_addition(gradient, -1.0)?;
         self.values.iter_mut().zip(gradient).for_each(|(r, &g)| *r -= g);
@@ -74,7 +74,7 @@ impl Residual {
     /// [withdraws](Self::withdraw) the gradient.
     ///
     /// # Errors
-    /// As [`feed_top_k`](select::feed_top_k); the residual is unchanged then.
+    /// The same as for [`feed_top_k`](select::feed_top_k); the residual is unchanged then.
     pub fn feed_top_k<'a>(
         &mut self,
         gradient: impl Into<Gradient<'a>>,
@@ -94,7 +94,7 @@ impl Residual {
     /// [`feed_top_k_of_all`](select::feed_top_k_of_all). The caller keeps one `hint` for the list.
     ///
     /// # Errors
-    /// As [`feed_top_k_of_all`](select::feed_top_k_of_all); the residuals are unchanged then.
+    /// The same as for [`feed_top_k_of_all`](select::feed_top_k_of_all); the residuals are unchanged then.
     pub fn feed_top_k_of_all(
         residuals: &mut [Self],
         gradients: &[Gradient<'_>],
@@ -138,7 +138,7 @@ impl Residual {
     /// Moves the `k` largest entries (see [`top_k`]) to `out` and leaves zeros in their place.
     ///
     /// # Errors
-    /// As [`top_k`]; the residual is unchanged then.
+    /// The same as for [`top_k`]; the residual is unchanged then.
     pub fn select(&mut self, k: usize, out: &mut SparseVec, scratch: &mut TopKScratch) -> Result<(), Error> {
         top_k(&self.values, k, out, scratch)?;
         out.indices().iter().for_each(|&index| self.values[index as usize] = 0.0);

@@ -107,7 +107,7 @@ fn list(sparse: &mut SparseVec, dim: usize, entries: usize) -> List<'_> {
 /// Cost: O(entries) for entries that are close together, O(entries * views) at worst.
 ///
 /// # Errors
-/// As [`add`].
+/// The same as for [`add`].
 pub fn sum_all(views: &[SparseView<'_>], out: &mut SparseVec) -> Result<(), Error> {
     out.reset(views.first().map_or(out.dim(), SparseView::dim));
     for view in views {

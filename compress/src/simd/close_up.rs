@@ -1,25 +1,25 @@
-//! Two sorted lists in one become a sum: what has the same index is added up, zeros are left out.
+//! Turns a merged list into a sum: adds up entries with equal indices and drops zeros.
 
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
 use super::Level;
 use crate::bits::magnitude;
 
-/// How far it is: everything before `at` has been read, and what is left of it lies before `end`.
+/// The progress: everything before `at` has been read, and the remaining entries are before `end`.
 #[derive(Debug, Default)]
 struct Closed {
     at: usize,
     end: usize,
-    /// Whether the entry at `at` has been added to the one before it.
+    /// Whether the entry at `at` has been added to the previous one.
     is_second: bool,
-    /// The largest magnitude that is left.
+    /// The largest magnitude of the remaining entries.
     most: u32,
 }
 
-/// Adds each entry to the one before it if both have the same index, and drops zeros. What is left moves to
-/// the front, in order; returns how many entries that are, and the largest of their magnitudes.
+/// Adds each entry to the previous one if both have the same index, and drops zeros. Moves the remaining
+/// entries to the front, in order. Returns their number and the largest of their magnitudes.
 ///
-/// The lists are of one length, the indices rise, and none is there three times.
+/// The lists have equal lengths, the indices rise, and no index occurs three times.
 pub(crate) fn close_up(level: Level, indices: &mut [u32], values: &mut [f32]) -> (usize, u32) {
     let mut closed = Closed::default();
     match level.kind() {
@@ -33,14 +33,15 @@ pub(crate) fn close_up(level: Level, indices: &mut [u32], values: &mut [f32]) ->
 }
 
 impl Closed {
-    /// Goes on to the end.
+    /// Continues to the end.
     fn one_by_one(&mut self, indices: &mut [u32], values: &mut [f32]) {
         let len = indices.len().min(values.len());
         while self.at < len {
             let index = indices[self.at];
             let has_next = indices[..len].get(self.at + 1) == Some(&index);
             let sum = values[self.at] + if has_next { values[self.at + 1] } else { 0.0 };
-            // Written always, counted unless zero or counted already: no branch to mispredict.
+            // Always written, but counted only if it is not zero and not counted already: no branch to
+            // mispredict.
             (indices[self.end], values[self.end]) = (index, sum);
             let stays = !self.is_second & (sum != 0.0);
             self.end += usize::from(stays);
@@ -59,7 +60,7 @@ mod avx512 {
 
     const LANES: usize = 16;
 
-    /// Goes on as long as there is a whole vector and an entry behind it.
+    /// Continues as long as a whole vector and one more entry are left.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
     pub(super) fn vector_by_vector(closed: &mut Closed, indices: &mut [u32], values: &mut [f32]) {
         let len = indices.len().min(values.len());
@@ -82,8 +83,8 @@ mod avx512 {
             let sums = _mm512_mask_add_ps(own, pairs, own, next);
             let seconds = pairs << 1 | u16::from(closed.is_second);
             let stay = _mm512_mask_cmp_ps_mask::<_CMP_NEQ_UQ>(!seconds, sums, _mm512_setzero_ps());
-            // SAFETY: whole vectors, at or before the place from which they were read: nothing that is still
-            // to be read.
+            // SAFETY: whole vectors, at or before the place from which they were read, so nothing unread is
+            // overwritten.
             unsafe {
                 _mm512_storeu_epi32(indices.add(end).cast(), _mm512_maskz_compress_epi32(stay, places));
                 _mm512_storeu_ps(values.add(end), _mm512_maskz_compress_ps(stay, sums));
@@ -115,7 +116,7 @@ mod tests {
                 0..300,
             ),
         ) {
-            // An entry may have the index of the one before it, if that is not a second one itself.
+            // An entry may have the index of the previous one, unless that is already a second one.
             let (mut indices, mut index, mut is_second) = (Vec::new(), 0_u32, true);
             for (wants_pair, _) in &entries {
                 is_second = *wants_pair && !is_second;

@@ -1,13 +1,13 @@
-//! From values to codes of at most 8 bits, from codes to values, and the figures that a code's scale is made
-//! of.
+//! Converts values to codes of at most 8 bits and codes to values, and computes the figures of a code's
+//! scale.
 //!
-//! Slices of one call have equal lengths, at most [`BLOCK`](super::pack::BLOCK) where they are `u8`. Sums run
-//! in 64 partial sums of `f64`, then over these in order.
+//! Slices of one call have equal lengths; those of `u8` have at most [`BLOCK`](super::pack::BLOCK) elements.
+//! Sums use 64 partial sums of `f64`, which are then added in order.
 
 use super::per_level;
 use crate::generator::dither;
 
-/// Partial results of sums and extremes.
+/// The number of partial results of sums and extremes.
 const LANES: usize = 64;
 
 /// A sign bit, 1 for negative.
@@ -21,7 +21,7 @@ pub(super) fn sign_value(code: u8, scale: f32) -> f32 {
     f32::from_bits(scale.to_bits() ^ u32::from(code) << 31)
 }
 
-/// Sign bit, and below it whether the magnitude is above `threshold`.
+/// The sign bit, and below it whether the magnitude is above `threshold`.
 #[inline(always)]
 pub(super) fn two_bit_code(value: f32, threshold: f32) -> u8 {
     sign_code(value) << 1 | u8::from(value.abs() > threshold)
@@ -33,8 +33,8 @@ pub(super) fn two_bit_value(code: u8, [small, large]: [f32; 2]) -> f32 {
     f32::from_bits(magnitude.to_bits() ^ u32::from(code >> 1) << 31)
 }
 
-/// `smallest + code * step`, by halves, since the way from the smallest to the largest may be too long for an
-/// `f32`.
+/// `smallest + code * step`, computed in halves, because the distance from the smallest to the largest value
+/// may overflow an `f32`.
 #[inline(always)]
 pub(crate) fn min_max_point(smallest: f32, step: f32, code: u8) -> f32 {
     2.0 * (0.5 * smallest + f32::from(code) * (0.5 * step))
@@ -59,8 +59,8 @@ per_level! {
 }
 
 per_level! {
-    /// TernGrad: 1 with probability `|v| / scale`, at most 1, else 0; bit 1 is the sign of a 1. `scale` is
-    /// more than 0, and `first` the position of the first value in its vector.
+    /// TernGrad: 1 with probability `|v| / scale`, at most 1, otherwise 0; bit 1 is the sign of a 1. `scale`
+    /// is positive, and `first` is the position of the first value in its vector.
     pub(crate) fn ternary_codes(values: &[f32], scale: f32, key: [u32; 2], first: u32, codes: &mut [u8]) {
         let mut place = first;
         for (code, &value) in codes.iter_mut().zip(values) {
@@ -80,35 +80,35 @@ per_level! {
     }
 }
 
-/// Two factors whose product is `numerator / denominator`, which itself may be too large for an `f32`;
-/// neither is 0.
+/// Two factors with the product `numerator / denominator`, which itself may overflow an `f32`. Neither
+/// argument is 0.
 #[inline(always)]
 fn quotient(numerator: f32, denominator: f32) -> [f32; 2] {
     let large = if denominator < 1e-30 { 18_446_744_073_709_551_616.0 } else { 1.0 };
     [large, numerator / (denominator * large)]
 }
 
-/// The distance of two levels of QSGD.
+/// The distance between two levels of QSGD.
 #[inline(always)]
 pub(crate) fn qsgd_step(norm: f32, levels: u8) -> f32 {
     let step = norm / f32::from(levels);
-    // Rounded up, the highest level might be more than the largest number.
+    // If it was rounded up, the highest level might overflow.
     if (step * f32::from(levels)).is_finite() { step } else { step * (1.0 - f32::EPSILON) }
 }
 
-/// The whole number that a code's value is rounded down to.
+/// The value rounded down, clamped to 0 to `most`.
 #[inline(always)]
 fn whole(value: f32, most: f32) -> i32 {
-    // One instruction, and `most` for a NaN.
+    // Compiles to one instruction; gives `most` for a NaN.
     let value = if value < most { value } else { most };
     let value = if value > 0.0 { value } else { 0.0 };
-    // SAFETY: from 0 to `most`, which is at most 255, whatever came in.
+    // SAFETY: the value is from 0 to `most`, which is at most 255, for every input.
     unsafe { value.to_int_unchecked() }
 }
 
 per_level! {
-    /// QSGD: `levels + sign(v) * (|v| / norm * levels, rounded up with the probability of its fraction)`,
-    /// `norm` not 0.
+    /// QSGD: `levels + sign(v) * (|v| / norm * levels, rounded up with the probability of its fraction)`;
+    /// `norm` is not 0.
     pub(crate) fn qsgd_codes(
         values: &[f32],
         norm: f32,
@@ -137,7 +137,7 @@ per_level! {
 }
 
 per_level! {
-    /// `(v - smallest) / step`, to nearest, `step` not 0. Halves of the values are subtracted, which can't
+    /// `(v - smallest) / step`, rounded to nearest; `step` is not 0. Half values are subtracted, which can't
     /// overflow.
     pub(crate) fn min_max_codes(values: &[f32], smallest: f32, step: f32, codes: &mut [u8]) {
         let [large, rest] = quotient(2.0, step);
@@ -167,7 +167,7 @@ per_level! {
 }
 
 per_level! {
-    /// The smallest and the largest value: infinity and minus infinity for none.
+    /// The smallest and the largest value; infinity and minus infinity for an empty slice.
     pub(crate) fn extremes(values: &[f32]) -> (f32, f32) {
         let (mut smallest, mut largest) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
         for row in values.chunks(LANES) {
@@ -198,7 +198,7 @@ mod tests {
     use crate::simd::Level;
     use crate::simd::pack::BLOCK;
 
-    /// Everything that kernels make of some values, as bits.
+    /// All kernel results for some values, as bits.
     fn results(level: Level, values: &[f32], bound: f32, key: [u32; 2]) -> Vec<u64> {
         let mut bits: Vec<u64> = vec![sum_of_squares(level, values).to_bits()];
         let (smallest, largest) = extremes(level, values);

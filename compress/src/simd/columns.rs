@@ -1,27 +1,27 @@
-//! What the columns of a matrix sum up to, by sign.
+//! Sums of the columns of a matrix, by sign.
 
 use super::per_level;
 
-/// Rows that are added up before the sums of their columns are written back: so many streams of memory are
-/// read side by side.
+/// Rows that are summed before the sums of their columns are written back; as many streams of memory are read
+/// in parallel.
 const ROWS: usize = 8;
-/// Columns that are added up side by side.
+/// Columns that are summed in parallel.
 const WIDE: usize = 16;
 
-/// Sums of the magnitudes of each column's positive and negative values, and how many values there are. A
-/// value with the sign bit counts as negative.
+/// Sums of the magnitudes of each column's positive and negative values, and the number of values. A value
+/// with the sign bit counts as negative.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ColumnSums {
     pub(crate) positive: Vec<f64>,
     pub(crate) negative: Vec<f64>,
-    /// How many values are negative.
+    /// The number of negative values.
     pub(crate) negatives: Vec<u64>,
-    /// How many values there are.
+    /// The number of values.
     pub(crate) values: Vec<u64>,
 }
 
 impl ColumnSums {
-    /// Begins anew, with so many columns.
+    /// Starts again with `columns` columns.
     pub(crate) fn reset(&mut self, columns: usize) {
         for sums in [&mut self.positive, &mut self.negative] {
             sums.clear();
@@ -35,7 +35,7 @@ impl ColumnSums {
 
     /// Whether all values that have been added are finite.
     pub(crate) fn is_finite(&self) -> bool {
-        // Not even 2^64 of the largest numbers of 32 bits sum up to infinity.
+        // The sum of 2^64 of the largest 32-bit numbers is still finite.
         self.positive.iter().chain(&self.negative).fold(true, |finite, sum| finite & sum.is_finite())
     }
 
@@ -63,7 +63,8 @@ impl ColumnSums {
 }
 
 per_level! {
-    /// What [`ColumnSums::add_rows`] does; the other three have as many elements as the matrix has columns.
+    /// The kernel of [`ColumnSums::add_rows`]. The other three slices have one element for each column of the
+    /// matrix.
     fn add_rows(values: &[f32], positive: &mut [f64], negative: &mut [f64], negatives: &mut [u64]) {
         let columns = positive.len();
         for rows in values.chunks(ROWS * columns) {
@@ -109,7 +110,7 @@ fn add_tile(
     negatives[..WIDE].iter_mut().zip(counts).for_each(|(all, count)| *all += u64::from(count));
 }
 
-/// The magnitude of a positive value and 0, or 0 and that of a negative one.
+/// The magnitude of a positive value and 0, or 0 and the magnitude of a negative value.
 #[inline(always)]
 fn split(value: f32) -> (f64, f64) {
     let (bits, minus) = (value.to_bits(), ((value.to_bits() as i32) >> 31) as u32);
@@ -130,7 +131,7 @@ mod tests {
             values in prop::collection::vec(any::<f32>(), 0..1500),
             columns in prop_oneof![1_usize..9, 15_usize..50, 100_usize..200],
         ) {
-            // NaNs aside: which of them comes out of a sum is not said.
+            // Without NaNs: which NaN a sum gives is not specified.
             let values: Vec<f32> = values.into_iter().map(|v| if v.is_nan() { -0.0 } else { v }).collect();
             let mut expected = ColumnSums::default();
             expected.reset(columns);

@@ -7,25 +7,25 @@ use super::{per_level, prefetch};
 
 /// Elements in a block of [`add_finite`].
 const BLOCK: usize = 512;
-/// How far ahead of its use [`add_finite`] asks for memory.
+/// The prefetch distance of [`add_finite`].
 const AHEAD_BYTES: usize = 2048;
 
 per_level! {
-    /// `a += b`, element by element, as far as the shorter of the two reaches.
+    /// `a += b`, element by element, up to the shorter length.
     pub(crate) fn add_assign(a: &mut [f32], b: &[f32]) {
         add::<f32, 64>(a, b);
     }
 }
 
 per_level! {
-    /// As [`add_assign`], as the compiler makes it of a loop.
+    /// Like [`add_assign`], as a plain loop compiled without prefetching.
     pub(crate) fn add_assign_plain(a: &mut [f32], b: &[f32]) {
         a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
     }
 }
 
 per_level! {
-    /// As [`add_assign`].
+    /// Like [`add_assign`].
     pub(crate) fn add_assign_f64(a: &mut [f64], b: &[f64]) {
         add::<f64, 32>(a, b);
     }
@@ -59,37 +59,38 @@ per_level! {
 }
 
 per_level! {
-    /// As [`scale`].
+    /// Like [`scale`].
     pub(crate) fn scale_f64(values: &mut [f64], factor: f64) {
         values.iter_mut().for_each(|value| *value *= factor);
     }
 }
 
 per_level! {
-    /// `to = from`, as far as the shorter of the two reaches.
+    /// `to = from`, up to the shorter length.
     pub(crate) fn widen_f32(from: &[f32], to: &mut [f64]) {
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = f64::from(from));
     }
 }
 
 per_level! {
-    /// `to = from`, rounded, as far as the shorter of the two reaches.
+    /// `to = from`, rounded, up to the shorter length.
     pub(crate) fn narrow_f64(from: &[f64], to: &mut [f32]) {
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = from as f32);
     }
 }
 
 per_level! {
-    /// The bits of the largest magnitude, non-finite ones being larger than all others; 0 for an empty slice.
+    /// The bits of the largest magnitude; 0 for an empty slice. Non-finite magnitudes compare larger than all
+    /// others.
     pub(crate) fn largest_magnitude(values: &[f32]) -> u32 {
-        // Signed comparison: the same order for magnitudes, and SSE2 has it.
+        // Signed comparison gives the same order for magnitudes, and SSE2 has it.
         values.iter().fold(0, |largest: i32, v| largest.max((v.to_bits() & 0x7fff_ffff) as i32)) as u32
     }
 }
 
 per_level! {
-    /// `a += b`, up to the first block with a sum that is not finite, which is left as it is. Returns how
-    /// many elements were added: all, or whole blocks. Lengths are equal.
+    /// `a += b`, up to the first block with a sum that is not finite; that block stays unchanged. Returns the
+    /// number of elements added: all, or whole blocks. Lengths are equal.
     pub(crate) fn add_finite(a: &mut [f32], b: &[f32]) -> usize {
         let (blocks, rest) = a.as_chunks_mut::<BLOCK>();
         let (b_blocks, b_rest) = b.as_chunks::<BLOCK>();
@@ -140,7 +141,7 @@ mod tests {
                 add_assign(level, &mut sum, &b);
                 let found: Vec<u32> = sum.iter().copied().map(canonical).collect();
                 prop_assert_eq!(&found, &expected, "{}", level.name());
-                // Which NaN comes out of a sum is not said.
+                // Which NaN a sum gives is not specified.
                 let same = |found: u32| found == largest || found > 0x7f80_0000 && largest > 0x7f80_0000;
                 prop_assert!(same(largest_magnitude(level, &sum)), "{}", level.name());
             }
@@ -208,7 +209,7 @@ mod tests {
         }
     }
 
-    /// As far as several stretches of memory are worked on side by side, and beyond.
+    /// Covers lengths for which several stretches of memory are processed in parallel.
     #[test]
     fn every_level_adds_every_element_of_long_vectors_once() {
         for n in [99_839, 99_840, 99_841, 300_001] {
@@ -225,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The bits, but of any NaN those of one.
+    /// The bits, with all NaNs mapped to one.
     fn canonical(value: f32) -> u32 {
         if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }
     }

@@ -1,38 +1,38 @@
-//! The floating-point mode of a thread: how it rounds, and whether it flushes subnormal numbers.
+//! The floating-point mode of a thread: its rounding, and whether it flushes subnormal numbers.
 //!
-//! The mode is the control bits of MXCSR on x86-64 and of FPCR on 64-bit ARM. Rust has no name for them, and
-//! its compiler assumes the standard mode, so they are read and written by inline assembly here. Nothing in
-//! this crate uses the x87 unit, which has a mode of its own.
+//! The mode is the control bits of MXCSR on x86-64 and of FPCR on 64-bit ARM. Rust has no API for them, and
+//! its compiler assumes the standard mode, so inline assembly reads and writes them here. Nothing in this
+//! crate uses the x87 unit, which has its own mode.
 
 /// Runs `work` in the standard floating-point mode: rounds to nearest, keeps subnormal numbers, traps
 /// nothing.
 ///
-/// A thread has another mode after `_MM_SET_FLUSH_ZERO_MODE`, `torch.set_flush_denormal`, `fesetround` or the
-/// like, in a program that is linked with `-ffast-math`, or if the thread that has started it had. Ranks that
-/// compute in different modes get different bits. So everything that must have the same bits on all ranks is
-/// computed inside this function; the collectives do so by themselves.
+/// A thread has another mode after `_MM_SET_FLUSH_ZERO_MODE`, `torch.set_flush_denormal`, `fesetround` or
+/// similar calls, in a program that is linked with `-ffast-math`, or if it inherited one from the thread that
+/// started it. Ranks that compute in different modes get different bits, so everything that must have the
+/// same bits on all ranks is computed inside this function. The collectives do so themselves.
 ///
-/// The mode of the thread is put back when `work` returns or unwinds. Exception flags that `work` has raised
-/// stay raised.
+/// The thread's mode is restored when `work` returns or unwinds. Exception flags that `work` has raised stay
+/// raised.
 ///
-/// Cost: the mode is read, which takes a few nanoseconds at most, and `work` is called, not inlined. The mode
-/// is written, twice, only where it is not the standard one. On processors other than x86-64 and 64-bit ARM
-/// the function runs `work` in whatever mode the thread has.
+/// Cost: reads the mode, a few nanoseconds at most, and calls `work` without inlining it. Writes the mode,
+/// twice, only if it is not the standard one. On processors other than x86-64 and 64-bit ARM, `work` runs in
+/// the thread's current mode.
 pub fn in_standard_float_mode<R>(work: impl FnOnce() -> R) -> R {
     let _mode = StandardMode::begin();
     apart(work)
 }
 
-/// The compiler does not know that arithmetic depends on the mode. It may move some across a change of the
-/// mode in the same function, but not out of a function that it does not inline.
+/// The compiler does not know that arithmetic depends on the mode. Within a function it may move arithmetic
+/// across a change of the mode, but it can't move any out of a function that it does not inline.
 #[inline(never)]
 fn apart<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// While it lives, the thread that has made it is in the standard mode. It stays on that thread's stack.
+/// While this value lives, the thread that made it is in the standard mode. It stays on that thread's stack.
 struct StandardMode {
-    /// The mode to put back.
+    /// The mode to restore.
     replaced: Option<u64>,
 }
 
@@ -64,8 +64,8 @@ mod register {
 
     /// All exceptions masked, round to nearest.
     pub(super) const STANDARD: u64 = 0x1f80;
-    /// Subnormal operands are zeros (bit 6), exception masks (7 to 12), rounding (13 and 14), subnormal
-    /// results are zeros (15). Other bits are exception flags, or are not ours to change.
+    /// Flush subnormal operands (bit 6), exception masks (7 to 12), rounding (13 and 14), flush subnormal
+    /// results (15). Other bits are exception flags or must not be changed here.
     const MODE: u32 = 0xffc0;
 
     #[inline]
@@ -85,9 +85,9 @@ mod register {
     #[inline(never)]
     pub(super) fn set_mode(mode: u64) {
         let register = read() & !MODE | mode as u32 & MODE;
-        // SAFETY: the instruction loads 4 bytes from `register`. It faults only for bits that a processor does
-        // not have: all of `MODE` are there on every x86-64 Linux runs on, and the others are as they were.
-        // The callers compute nothing themselves between two changes: see `apart`.
+        // SAFETY: the instruction loads 4 bytes from `register`. It faults only for bits that a processor
+        // does not have: every x86-64 processor that runs Linux has all bits of `MODE`, and the others are
+        // unchanged. The callers compute nothing themselves between two changes: see `apart`.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const register, options(nostack, preserves_flags)) };
     }
 
@@ -102,7 +102,7 @@ mod register {
     }
 }
 
-/// FPCR, which is all mode: the exception flags have a register of their own.
+/// FPCR, which contains only the mode: the exception flags have their own register.
 #[cfg(target_arch = "aarch64")]
 mod register {
     use std::arch::asm;
@@ -137,7 +137,7 @@ mod register {
     }
 }
 
-/// The modes of other processors are left alone.
+/// On other processors the mode is not changed.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod register {
     pub(super) const STANDARD: u64 = 0;
@@ -156,14 +156,14 @@ mod register {
     }
 }
 
-/// Other modes, for tests of what must not depend on them.
+/// Other modes, for tests of results that must not depend on them.
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing {
     use super::register;
     pub use super::register::modes::{FLUSHING, TOWARDS_ZERO, UPWARDS};
 
-    /// The mode that programs start in.
+    /// The mode in which programs start.
     pub const STANDARD: u64 = register::STANDARD;
 
     /// This thread's mode.
@@ -171,8 +171,8 @@ pub mod testing {
         register::mode()
     }
 
-    /// Changes this thread's mode. What the thread computes itself has no certain result from then on: it
-    /// moves bits, and calls what is tested.
+    /// Changes this thread's mode. From then on, arithmetic in the calling code has no defined result; it may
+    /// only move bits and call what is tested.
     pub fn set_float_mode(mode: u64) {
         register::set_mode(mode);
     }
@@ -188,7 +188,7 @@ mod tests {
     use crate::Density;
     use crate::schedule::Schedule;
 
-    /// In functions of their own, so that they are computed where they stand.
+    /// Separate functions, so that the arithmetic is not moved.
     #[inline(never)]
     fn half_of(bits: u32) -> u32 {
         (black_box(f32::from_bits(bits)) / black_box(2.0)).to_bits()
@@ -199,7 +199,7 @@ mod tests {
         (black_box(value) / black_box(3.0)).to_bits()
     }
 
-    /// Runs a test in a thread of its own, which takes its mode along when it ends.
+    /// Runs a test in a thread of its own, whose mode ends with it.
     fn in_mode(mode: u64, test: impl FnOnce() + Send) {
         std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -238,7 +238,7 @@ mod tests {
         });
     }
 
-    /// What ranks decide alike by themselves: see also the tests of several ranks.
+    /// Decisions that every rank makes alone and that must agree: see also the tests of several ranks.
     #[test]
     fn densities_are_the_same_in_every_mode() {
         let decide = || {
@@ -276,7 +276,7 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     fn exception_flags_stay_raised() {
         use std::arch::asm;
-        /// MXCSR, whole.
+        /// The whole MXCSR.
         fn read() -> u32 {
             let mut register = 0_u32;
             // SAFETY: stores 4 bytes to `register`.
@@ -286,7 +286,7 @@ mod tests {
         const INEXACT: u32 = 1 << 5;
         in_mode(TOWARDS_ZERO, || {
             let clear = read() & !0x3f;
-            // SAFETY: loads 4 bytes of `clear`, the present mode without flags.
+            // SAFETY: loads 4 bytes of `clear`, the current mode without flags.
             unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const clear) };
             assert_eq!(read() & INEXACT, 0);
             in_standard_float_mode(|| third_of(1.0));

@@ -1,9 +1,9 @@
 //! 16-bit floating-point numbers: conversions to `f32` and back, and sums.
 //!
-//! Conversions round to nearest, ties to even; subnormal numbers count; what is too large becomes infinite; a
-//! NaN stays one, made quiet, with the leading bits of its payload. That is what the F16C instructions do,
-//! and the portable code gives the same bits. (Those of AVX-512 BF16 flush subnormal numbers, so bfloat16 is
-//! converted with integers.)
+//! Conversions round to nearest, ties to even. Subnormal numbers are converted exactly or rounded, not
+//! flushed. A value that is too large becomes infinite. A NaN stays a NaN: it becomes quiet and keeps the
+//! leading bits of its payload. The F16C instructions do the same, and the portable code gives the same bits.
+//! (The instructions of AVX-512 BF16 flush subnormal numbers, so bfloat16 is converted with integers.)
 
 mod convert;
 
@@ -16,22 +16,21 @@ use super::Kind;
 use super::Level;
 use super::side_by_side::{Each, side_by_side};
 
-/// Numbers that are converted at a time: two cache lines of them. The compiler unrolls and takes apart
-/// shorter loops.
+/// Numbers that are converted at a time: two cache lines. The compiler would unroll and split shorter loops.
 const TURN: usize = 64;
 
-/// A 16-bit format, and who converts it at each level.
+/// A 16-bit format, and its converter at each level.
 pub(crate) trait Format {
-    /// On every CPU.
+    /// The converter for every CPU.
     fn portable() -> impl Convert;
 
     /// # Safety
-    /// The CPU has the instructions of [`Kind::Avx2`].
+    /// The CPU must have the instructions of [`Kind::Avx2`].
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx2() -> impl Convert;
 
     /// # Safety
-    /// The CPU has the instructions of [`Kind::Avx512`].
+    /// The CPU must have the instructions of [`Kind::Avx512`].
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx512() -> impl Convert;
 }
@@ -46,13 +45,13 @@ impl Format for F16 {
 
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx2() -> impl Convert {
-        // SAFETY: the caller's promise, of which F16C is a part.
+        // SAFETY: the caller guarantees the instructions of AVX2, which include F16C.
         unsafe { F16c::new() }
     }
 
     #[cfg(target_arch = "x86_64")]
     unsafe fn avx512() -> impl Convert {
-        // SAFETY: the caller's promise, of which AVX-512 F is a part.
+        // SAFETY: the caller guarantees the instructions of AVX-512, which include AVX-512 F.
         unsafe { F16Avx512::new() }
     }
 }
@@ -76,7 +75,7 @@ impl Format for Bf16 {
     }
 }
 
-/// As [`per_level`](super::per_level), for a body that is generic over the conversions of a format.
+/// Like [`per_level`](super::per_level), for a body that is generic over the conversions of a format.
 macro_rules! per_level_half {
     (
         $(#[$attribute:meta])*
@@ -119,7 +118,7 @@ macro_rules! per_level_half {
 }
 
 per_level_half! {
-    /// `to = from`, as far as the shorter of the two reaches.
+    /// `to = from`, up to the shorter length.
     pub(crate) fn widen<by>(from: &[u16], to: &mut [f32]) {
         let length = from.len().min(to.len());
         let (from, from_rest) = from[..length].as_chunks();
@@ -132,7 +131,7 @@ per_level_half! {
 }
 
 per_level_half! {
-    /// `to = from`, rounded, as far as the shorter of the two reaches.
+    /// `to = from`, rounded, up to the shorter length.
     pub(crate) fn narrow<by>(from: &[f32], to: &mut [u16]) {
         let length = from.len().min(to.len());
         let (from, from_rest) = from[..length].as_chunks();
@@ -156,7 +155,7 @@ impl<C: Convert> Each<u16, TURN> for Add<C> {
 }
 
 per_level_half! {
-    /// `a += b`, each sum taken in `f32` and rounded once, as far as the shorter of the two reaches.
+    /// `a += b`, each sum computed in `f32` and rounded once, up to the shorter length.
     pub(crate) fn add_assign<by>(a: &mut [u16], b: &[u16]) {
         let length = a.len().min(b.len());
         let (a, a_rest) = a[..length].as_chunks_mut();
@@ -169,7 +168,7 @@ per_level_half! {
 }
 
 per_level_half! {
-    /// `values *= factor`, each product taken in `f32` and rounded once.
+    /// `values *= factor`, each product computed in `f32` and rounded once.
     pub(crate) fn scale<by>(values: &mut [u16], factor: f32) {
         let scale = |block: &mut [u16; TURN]| {
             let mut wide = [0.0; TURN];
@@ -185,7 +184,7 @@ per_level_half! {
     }
 }
 
-/// `values`, fewer than a turn, and zeros.
+/// `values`, fewer than [`TURN`], padded with zeros.
 #[inline(always)]
 fn padded<T: Copy + Default>(values: &[T]) -> [T; TURN] {
     let mut block = [T::default(); TURN];
@@ -212,7 +211,7 @@ mod tests {
         bits
     }
 
-    /// Every number of a format, what lies between it and the next, and what lies just beside that.
+    /// Every number of a format, the midpoint to the next number, and the values just beside the midpoint.
     fn neighbours(widen: impl Fn(u16) -> f32) -> Vec<f32> {
         let beside = |bits: u32| [bits.wrapping_sub(1), bits, bits.wrapping_add(1)].map(f32::from_bits);
         let around = |bits: u16| {
@@ -269,7 +268,7 @@ mod tests {
         }
     }
 
-    /// As far as several stretches of memory are worked on side by side, and beyond.
+    /// Covers lengths for which several stretches of memory are processed in parallel.
     #[test]
     fn long_vectors_are_added_as_short_ones() {
         let bits = |n: usize, factor: usize| (0..n).map(move |i| ((i * factor) >> 3) as u16);

@@ -2,8 +2,8 @@
 //!
 //! A kernel is a value of [`Kernel`], whose `run` is compiled once for each level with that level's
 //! [`Lanes`]. The proof that the CPU has the instructions is a token ([`Simd`]) that only [`dispatch`] makes,
-//! so kernels are safe code. All of their functions must be `#[inline(always)]`: what is not inlined is
-//! compiled for the poorest CPU.
+//! so kernels are safe code. All of their functions must be `#[inline(always)]`: a function that is not
+//! inlined is compiled for the baseline.
 
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
@@ -12,7 +12,7 @@ use super::Level;
 /// Floats in a block.
 pub(crate) const LANES: usize = 16;
 
-/// Sixteen floats on a cache line of their own.
+/// Sixteen floats, aligned to a cache line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C, align(64))]
 pub(crate) struct Block(pub(crate) [f32; LANES]);
@@ -25,7 +25,7 @@ impl Block {
         self.0.iter().fold(true, |finite, value| finite & value.is_finite())
     }
 
-    /// The sum of its floats, halves first.
+    /// The sum of the floats, by halves.
     #[inline(always)]
     pub(crate) fn pairwise_sum(&self) -> f32 {
         let mut sums = self.0;
@@ -40,12 +40,12 @@ impl Block {
     }
 }
 
-/// The token of a set of instructions, with its operations on sixteen floats. Products are rounded before
-/// they are added, so all tokens give the same bits.
+/// The token of an instruction set, with its operations on sixteen floats. Products are rounded before they
+/// are added, so all tokens give the same bits.
 pub(crate) trait Simd: Copy {
     /// Sixteen floats in registers.
     type Lanes: Copy;
-    /// Registers of sixteen floats that a kernel may fill with sums.
+    /// How many registers of sixteen floats a kernel may use for sums.
     const SUMS: usize;
 
     fn splat(self, value: f32) -> Self::Lanes;
@@ -57,7 +57,7 @@ pub(crate) trait Simd: Copy {
 
 /// Work that is compiled for each level.
 pub(crate) trait Kernel {
-    /// What it gives.
+    /// The result.
     type Output;
     fn run<S: Simd>(self, simd: S) -> Self::Output;
 }
@@ -75,7 +75,7 @@ pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Output {
     }
 }
 
-/// What every CPU of the architecture has, which includes NEON where there is one.
+/// The baseline of the architecture, which includes NEON on Arm.
 #[derive(Clone, Copy)]
 pub(crate) struct Baseline(());
 

@@ -1,17 +1,17 @@
-//! Which instructions the CPU has, found out once.
+//! Detects the CPU's instruction sets once.
 
 use std::sync::OnceLock;
 
-/// A set of instructions that this CPU has. Values exist only where the CPU was found to have them: that is
-/// what makes calling a kernel of that level sound. Public in a private module: it is in the signatures of
-/// sealed traits.
+/// An instruction set that this CPU has. Values exist only after the CPU was found to have it, which makes
+/// calling a kernel of that level sound. Public in a private module, because signatures of sealed traits
+/// contain it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Kind);
 
-/// The sets that kernels are compiled for, poorer ones first.
+/// The instruction sets that kernels are compiled for, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// What every CPU of the architecture has.
+    /// The baseline of the architecture.
     Scalar,
     /// AVX2, FMA, F16C, BMI 1 and 2, LZCNT, POPCNT.
     #[cfg(target_arch = "x86_64")]
@@ -31,7 +31,7 @@ impl Level {
         *BEST.get_or_init(|| Self::available().next_back().unwrap_or(Self(Kind::Scalar)))
     }
 
-    /// All levels of this CPU, poorer ones first.
+    /// All levels of this CPU, in ascending order.
     pub(crate) fn available() -> impl DoubleEndedIterator<Item = Self> {
         let kinds = [
             Some(Kind::Scalar),
@@ -45,12 +45,12 @@ impl Level {
         kinds.into_iter().flatten().map(Self)
     }
 
-    /// Which set it is.
+    /// The instruction set.
     pub(crate) fn kind(self) -> Kind {
         self.0
     }
 
-    /// The name of the set, as `brevity info` prints it.
+    /// The instruction set's name, as `brevity info` prints it.
     pub(crate) fn name(self) -> &'static str {
         match self.0 {
             Kind::Scalar => "scalar",
@@ -85,8 +85,8 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
 }
 
-/// Defines a kernel: a function with one safe body that is compiled once for each level, and that takes the
-/// [`Level`] to run at before its own arguments.
+/// Defines a kernel: a function with one safe body that is compiled once for each level. Its first argument
+/// is the [`Level`] to run at.
 macro_rules! per_level {
     (
         $(#[$attribute:meta])*
@@ -117,8 +117,7 @@ macro_rules! per_level {
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Kind::Avx2 => unsafe { avx2($($argument),*) },
-                // What every CPU has includes NEON where there is one: the body is compiled for it as it
-                // stands.
+                // The baseline includes NEON on Arm, so the body is compiled for it as it is.
                 _ => body($($argument),*),
             }
         }

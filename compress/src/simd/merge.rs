@@ -1,37 +1,36 @@
-//! Two sorted lists in one, without a branch on the data.
+//! Merges two sorted lists without a branch on the data.
 //!
-//! A merge is one chain of comparisons, each waiting for the loads that the one before it has decided on. So
-//! the lists are cut at a few places into stretches of even length, which are merged side by side: while one
-//! chain waits, others go on. Every now and then they stop, and what they have written is looked over while
-//! it is in the nearest cache.
+//! A merge is a chain of comparisons, each of which waits for the loads that the previous one selected. So
+//! the lists are cut into stretches of equal length, which are merged in parallel: while one chain waits,
+//! others proceed. From time to time they pause, and the written entries are inspected while they are in the
+//! first-level cache.
 
 use std::hint::select_unpredictable;
 
 use super::{Level, per_level};
 use crate::SparseView;
 
-/// Stretches that are merged side by side.
+/// Stretches that are merged in parallel.
 const CHAINS: usize = 4;
 
-/// Entries of both lists for which cutting is worth while.
+/// With fewer entries in both lists, cutting does not pay.
 const WORTH_CUTTING: usize = 256;
 
-/// Entries of a chain that are merged before they are looked over: 2 KiB.
+/// Entries of a chain that are merged before they are inspected: 2 KiB.
 const ROUND: usize = 256;
 
-/// What a merge has left to be done.
+/// What a merge found while inspecting its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// The smallest magnitude; that of a NaN where there is none.
+    /// The smallest magnitude; that of a NaN without entries.
     pub(crate) least: u32,
     /// The largest magnitude.
     pub(crate) most: u32,
-    /// Whether an index is there twice.
+    /// Whether an index occurs twice.
     pub(crate) twice: bool,
 }
 
-/// A stretch of both lists: from `a` to `a_end`, and from `b` to `b_end`. It is written from place `a + b`
-/// on.
+/// A stretch of both lists: from `a` to `a_end` and from `b` to `b_end`. Its output starts at place `a + b`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Chain {
     a: usize,
@@ -40,8 +39,8 @@ struct Chain {
     b_end: usize,
 }
 
-/// Writes all entries of `a` and `b` by rising index to `indices` and `values`; of two with the same index,
-/// that of `a` comes first.
+/// Writes all entries of `a` and `b` by rising index to `indices` and `values`. Of two entries with the same
+/// index, that of `a` comes first.
 ///
 /// # Panics
 /// Unless `indices` and `values` are as long as `a` and `b` together.
@@ -61,7 +60,7 @@ pub(crate) fn merge(
         return look;
     }
     let mut chains = cut(a.indices(), b.indices());
-    // Where each begins, and up to which place it has been looked over.
+    // Where each chain begins, and up to which place it has been inspected.
     let begins = chains.each_ref().map(Chain::place);
     let mut seen = begins;
     loop {
@@ -81,16 +80,16 @@ pub(crate) fn merge(
         finish(level, a, b, chain, indices, values);
         look_over(level, &mut look, begin, from, &indices[..end], &values[..end]);
     }
-    // Where one begins, the one before it had not come to its end.
+    // The pair across the start of a chain is checked here, because the previous chain was not complete then.
     look.twice |= begins[1..].iter().any(|&begin| indices[begin - 1] == indices[begin]);
     look
 }
 
 per_level! {
-    /// Takes so many steps in each of the chains, which are within these lists.
+    /// Takes `steps` steps in each of the chains, which are within these lists.
     ///
-    /// A function of its own: where the rest of a merge was in it, the compiler packed the chains' places
-    /// into vectors, which took half as long again.
+    /// A separate function: inlined, the compiler packs the chains' places into vectors, which is much
+    /// slower.
     fn run(
         a: SparseView<'_>,
         b: SparseView<'_>,
@@ -121,7 +120,7 @@ per_level! {
 }
 
 per_level! {
-    /// Looks over the entries from place `from` on, of a chain that begins at `begin`.
+    /// Inspects the entries from place `from` on, of a chain that begins at `begin`.
     fn look_over(look: &mut Look, begin: usize, from: usize, indices: &[u32], values: &[f32]) {
         let before = (look.least as i32, look.most as i32);
         let extremes = values[from..].iter().fold(before, |(least, most), value| {
@@ -135,7 +134,7 @@ per_level! {
     }
 }
 
-/// Cuts both lists into stretches of even length together.
+/// Cuts both lists into stretches of equal total length.
 fn cut(a: &[u32], b: &[u32]) -> [Chain; CHAINS] {
     let mut chains = [Chain::default(); CHAINS];
     let (mut from_a, mut from_b) = (0, 0);
@@ -147,7 +146,7 @@ fn cut(a: &[u32], b: &[u32]) -> [Chain; CHAINS] {
     chains
 }
 
-/// How many of `a` and of `b` are among the first `count` of both together.
+/// How many entries of `a` and of `b` are among the first `count` of both.
 fn place_of(a: &[u32], b: &[u32], count: usize) -> (usize, usize) {
     let (mut low, mut high) = (count.saturating_sub(b.len()), count.min(a.len()));
     while low < high {
@@ -158,7 +157,7 @@ fn place_of(a: &[u32], b: &[u32], count: usize) -> (usize, usize) {
 }
 
 per_level! {
-    /// Merges what is left of a chain, which is within these lists.
+    /// Merges the rest of a chain, which is within these lists.
     fn finish(a: SparseView<'_>, b: SparseView<'_>, rest: Chain, indices: &mut [u32], values: &mut [f32]) {
         let total = a.len() + b.len();
         assert!(indices.len() == total && values.len() == total, "as much room as entries");
@@ -187,13 +186,12 @@ per_level! {
 }
 
 impl Chain {
-    /// Where the next entry is written.
+    /// The place of the next output entry.
     fn place(&self) -> usize {
         self.a + self.b
     }
 
-    /// Steps that reach no end of either stretch before the last of them is done: each takes one entry of
-    /// one.
+    /// Steps that can be taken before the end of either stretch is reached: each step takes one entry.
     #[inline(always)]
     fn safe_steps(&self) -> usize {
         self.a_end.saturating_sub(self.a).min(self.b_end.saturating_sub(self.b))
@@ -202,8 +200,8 @@ impl Chain {
     /// Writes the next entry.
     ///
     /// # Safety
-    /// `a_end` and `b_end` are within these lists, `indices` and `values` are as long as both together, and
-    /// there is a [safe step](Self::safe_steps).
+    /// `a_end` and `b_end` are within these lists, `indices` and `values` are as long as both together, and a
+    /// [safe step](Self::safe_steps) is left.
     #[inline(always)]
     unsafe fn step(&mut self, a: SparseView<'_>, b: SparseView<'_>, indices: &mut [u32], values: &mut [f32]) {
         // SAFETY: a safe step means `a < a_end` and `b < b_end`, and a view has as many values as indices.
@@ -232,7 +230,7 @@ mod tests {
     use super::*;
     use crate::SparseVec;
 
-    /// Entries whose indices are `stride` apart at most, so that two lists have many in common or few.
+    /// Entries whose indices are at most `stride` apart, so that two lists have many or few in common.
     fn list(entries: usize, stride: u32) -> impl Strategy<Value = Vec<(u32, f32)>> {
         prop::collection::vec((1..=stride, -9_i8..9), 0..entries).prop_map(|steps| {
             let indices = steps.iter().scan(0, |index, step| {
@@ -258,7 +256,7 @@ mod tests {
             let b: Vec<(u32, f32)> = b.into_iter().map(|(index, value)| (index + shift, value)).collect();
             let in_order = |a: &[(u32, f32)], b: &[(u32, f32)]| {
                 let mut all = [a, b].concat();
-                // Stable: what is of `a` stays before what is of `b`.
+                // A stable sort: entries of `a` stay before those of `b`.
                 all.sort_by_key(|entry| entry.0);
                 all
             };

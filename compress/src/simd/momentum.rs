@@ -3,7 +3,7 @@
 use super::per_level;
 
 per_level! {
-    /// `u = m u + c g; v += u`, as far as the shortest reaches.
+    /// `u = m u + c g; v += u`, up to the shortest length.
     pub(crate) fn correct(u: &mut [f32], v: &mut [f32], g: &[f32], m: f32, c: f32) {
         for ((u, v), g) in u.iter_mut().zip(v).zip(g) {
             *u = m * *u + c * g;
@@ -13,7 +13,7 @@ per_level! {
 }
 
 per_level! {
-    /// `u = m u + c g; v += m u + c g`, as far as the shortest reaches.
+    /// `u = m u + c g; v += m u + c g`, up to the shortest length.
     pub(crate) fn correct_nesterov(u: &mut [f32], v: &mut [f32], g: &[f32], m: f32, c: f32) {
         for ((u, v), g) in u.iter_mut().zip(v).zip(g) {
             let g = c * g;
@@ -24,7 +24,7 @@ per_level! {
 }
 
 per_level! {
-    /// `mom = m mom + update; x -= rate (update + mom)`, as far as the shortest reaches.
+    /// `mom = m mom + update; x -= rate (update + mom)`, up to the shortest length.
     pub(crate) fn descend(mom: &mut [f32], x: &mut [f32], update: &[f32], m: f32, rate: f32) {
         for ((mom, x), update) in mom.iter_mut().zip(x).zip(update) {
             *mom = m * *mom + update;
@@ -34,7 +34,7 @@ per_level! {
 }
 
 per_level! {
-    /// The bits of the largest magnitude of `r + factor g`, as far as the shorter reaches.
+    /// The bits of the largest magnitude of `r + factor g`, up to the shorter length.
     pub(crate) fn largest_scaled_sum(r: &[f32], factor: f32, g: &[f32]) -> u32 {
         let magnitudes = r.iter().zip(g).map(|(r, g)| ((r + factor * g).to_bits() & 0x7fff_ffff) as i32);
         magnitudes.fold(0, i32::max) as u32
@@ -44,7 +44,7 @@ per_level! {
 const LANES: usize = 32;
 
 per_level! {
-    /// The sum of squares, in a fixed order. It is finite if all values are.
+    /// The sum of squares, in a fixed order. Finite if all values are.
     pub(crate) fn sum_of_squares(values: &[f32]) -> f64 {
         let (blocks, rest) = values.as_chunks::<LANES>();
         let mut sums = [0.0_f64; LANES];
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::simd::Level;
 
-    /// The bits, but of any NaN those of one.
+    /// The bits, with all NaNs mapped to one.
     fn bits(values: &[f32]) -> Vec<u32> {
         values.iter().map(|v| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() }).collect()
     }
@@ -80,7 +80,7 @@ mod tests {
             m in 0.0_f32..1.0,
             c in -2.0_f32..2.0,
         ) {
-            // Arbitrary bits overflow soon; small ones do not.
+            // Arbitrary bits overflow soon; small values do not.
             let small = |v: f32| if small && v.is_finite() { v.abs().log2().clamp(-9.0, 9.0) } else { v };
             let u: Vec<f32> = values.iter().map(|v| small(v.0)).collect();
             let v: Vec<f32> = values.iter().map(|v| small(v.1)).collect();
@@ -108,7 +108,7 @@ mod tests {
                 descend(level, &mut left, &mut right, &g, m, c);
                 prop_assert_eq!((bits(&left), bits(&right)), (bits(&mom), bits(&x)), "{}", level.name());
                 let found = largest_scaled_sum(level, &v, c, &g);
-                // Which NaN comes out of a sum is not said.
+                // Which NaN a sum gives is not specified.
                 prop_assert!(
                     found == largest || found > 0x7f80_0000 && largest > 0x7f80_0000,
                     "{}",

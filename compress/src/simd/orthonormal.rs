@@ -1,4 +1,4 @@
-//! What Gram-Schmidt does with columns, carried in `f64`.
+//! The column operations of Gram-Schmidt, computed in `f64`.
 
 use super::per_level;
 
@@ -6,7 +6,7 @@ use super::per_level;
 const SUMS: usize = 16;
 
 per_level! {
-    /// The dot product of two columns of one length: sixteen partial sums, added pairwise.
+    /// The dot product of two columns of equal length: sixteen partial sums, added pairwise.
     pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
         let mut sums = [0.0_f64; SUMS];
         let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<SUMS>(), b.as_chunks::<SUMS>());

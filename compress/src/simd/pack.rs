@@ -1,9 +1,9 @@
 //! Codes of 1, 2, 4 or 8 bits in bytes.
 //!
-//! A block of [`BLOCK`] codes fills whole groups of 64 bytes: code `64 * row + byte` of a group lies in bits
-//! `WIDTH * row ..` of byte `byte`. So 64 codes are moved by one shift, and no bit crosses a lane. What is
-//! left at the end of a vector, less than a block, is packed in plain order: code `i` in bits `WIDTH * i ..`
-//! of the bytes read as one little-endian number.
+//! A block of [`BLOCK`] codes fills whole groups of 64 bytes: code `64 * row + byte` of a group is in bits
+//! `WIDTH * row ..` of byte `byte`. So one shift moves 64 codes, and no bit crosses a lane. The rest of a
+//! vector, less than a block, is packed in plain order: code `i` is in bits `WIDTH * i ..` of the bytes read
+//! as one little-endian number.
 
 /// Codes in a block.
 pub(crate) const BLOCK: usize = 512;
@@ -13,7 +13,7 @@ pub(crate) type Codes = [u8; BLOCK];
 
 const LANES: usize = 64;
 
-/// Packs at most a block of codes; `bytes` has the length [`packed_bytes`] says.
+/// Packs at most a block of codes; `bytes` has the length that [`packed_bytes`] returns.
 #[inline(always)]
 pub(crate) fn pack<const WIDTH: usize>(codes: &[u8], bytes: &mut [u8]) {
     if codes.len() < BLOCK {
@@ -56,7 +56,7 @@ pub(crate) const fn packed_bytes(count: usize, width: usize) -> usize {
 }
 
 super::per_level! {
-    /// [`pack`] for a width that is known at run time: 1, 2, 4, else 8.
+    /// [`pack`] for a width known at run time: 1, 2 or 4, otherwise 8.
     pub(crate) fn pack_width(width: usize, codes: &[u8], bytes: &mut [u8]) {
         match width {
             1 => pack::<1>(codes, bytes),
@@ -68,7 +68,7 @@ super::per_level! {
 }
 
 super::per_level! {
-    /// [`unpack`] for a width that is known at run time: 1, 2, 4, else 8.
+    /// [`unpack`] for a width known at run time: 1, 2 or 4, otherwise 8.
     pub(crate) fn unpack_width(width: usize, bytes: &[u8], codes: &mut [u8]) {
         match width {
             1 => unpack::<1>(bytes, codes),
@@ -98,7 +98,7 @@ mod tests {
             let codes: Vec<u8> = codes.iter().map(|code| code & (u8::MAX >> (8 - width))).collect();
             let mut expected = vec![0; packed_bytes(codes.len(), width)];
             for (i, &code) in codes.iter().enumerate() {
-                // Group, byte and row of a whole block; plain order otherwise.
+                // Group, byte and row in a whole block; plain order otherwise.
                 let (group, within) = (i / (512 / width), i % (512 / width));
                 let whole = (64 * group + within % 64, within / 64 * width);
                 let (byte, bit) = if codes.len() == BLOCK { whole } else { (i * width / 8, i * width % 8) };

@@ -1,16 +1,16 @@
-//! Two lists from one: what a mesh keeps, and what it drops.
+//! Splits a list into what a mesh keeps and what it drops.
 
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
 use super::{Level, Mesh};
 
-/// All bits of an `f32` but the sign.
+/// All bits of an `f32` except the sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// Places behind the last entry of a list that [`part`] may overwrite.
+/// Places after the last entry of a list that [`part`] may overwrite.
 pub(crate) const SPARE: usize = 16;
 
-/// Indices and bits of values, to be written.
+/// Indices and bits of values, for writing.
 pub(crate) struct List<'a> {
     pub(crate) indices: &'a mut [u32],
     pub(crate) bits: &'a mut [u32],
@@ -40,7 +40,7 @@ fn part_one_by_one(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>
     let (mut stay, mut go) = (0, 0);
     for (&index, &value) in indices.iter().zip(bits) {
         let stays = mesh.keeps(value);
-        // Everything is written to both places and counted in one: no branch to mispredict.
+        // Every entry is written to both lists and counted in one: no branch to mispredict.
         (kept.indices[stay], kept.bits[stay]) = (index, value);
         (dropped.indices[go], dropped.bits[go]) = (index, value);
         stay += usize::from(stays);
@@ -49,7 +49,7 @@ fn part_one_by_one(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>
 }
 
 /// Copies the magnitudes from `low` to `high` (both included) among the bits of values to the beginning of
-/// `band`, and returns how many there are, and how many others are larger than `high`.
+/// `band`. Returns their number, and the number of magnitudes above `high`.
 ///
 /// # Panics
 /// Unless `band` has room for all of `bits` and [`SPARE`] more.
@@ -82,7 +82,7 @@ mod avx512 {
 
     const LANES: usize = 16;
 
-    /// As the function of this name above.
+    /// The AVX-512 version of the function above.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
     pub(super) fn part(indices: &[u32], bits: &[u32], mut mesh: Mesh, kept: List<'_>, dropped: List<'_>) {
         let len = indices.len().min(bits.len());
@@ -101,7 +101,8 @@ mod avx512 {
             };
             let stay = mesh.kept_lanes(lanes, values);
             let go = lanes & !stay;
-            // SAFETY: whole vectors, of sixteen places: so much room is behind both ends, as asserted.
+            // SAFETY: whole vectors of sixteen places; both lists have that much room after their ends, as
+            // asserted.
             unsafe {
                 store(kept.indices.as_mut_ptr().add(stay_end), stay, places);
                 store(kept.bits.as_mut_ptr().add(stay_end), stay, values);
@@ -114,7 +115,7 @@ mod avx512 {
         }
     }
 
-    /// As the function of this name above. `band` has sixteen places more than `bits`.
+    /// The AVX-512 version of the function above. `band` has sixteen places more than `bits`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
     pub(super) fn copy_band(bits: &[u32], low: u32, high: u32, band: &mut [u32]) -> (usize, usize) {
         assert!(band.len() >= bits.len() + LANES, "the band has room");
@@ -136,14 +137,15 @@ mod avx512 {
         (count, above)
     }
 
-    /// Writes the lanes of `mask`, closed up, and zeros behind them.
+    /// Writes the lanes of `mask`, compacted, and zeros after them.
     ///
     /// # Safety
     /// Sixteen places can be written at `to`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     #[inline]
     unsafe fn store(to: *mut u32, mask: u16, lanes: __m512i) {
-        // SAFETY: the caller's promise. Whole vectors are stored: storing a part is slow on some CPUs.
+        // SAFETY: the caller guarantees the room. Whole vectors are stored, because masked stores are slow on
+        // some CPUs.
         unsafe { _mm512_storeu_si512(to.cast(), _mm512_maskz_compress_epi32(mask, lanes)) };
     }
 }

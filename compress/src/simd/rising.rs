@@ -1,9 +1,10 @@
-//! Rising indices: how wide their gaps are, and blocks of 128 packed gaps, unpacked and summed up at once.
+//! Rising indices: measures the widths of their gaps, and unpacks and sums blocks of 128 packed gaps in one
+//! pass.
 //!
-//! Gap `4 row + lane` of a block lies in bits `width * row ..` of lane `lane`; the lanes are words of 32 bits
-//! that take turns (see `codec::packed`). Four rows of at most 24 bits begin and end within four words of
-//! each lane: one vector of sixteen words holds them, two permutations and two shifts by amounts that are
-//! known beforehand bring them to their places.
+//! Gap `4 row + lane` of a block is in bits `width * row ..` of lane `lane`; the lanes are interleaved words
+//! of 32 bits (see `codec::packed`). Four rows of at most 24 bits are within four words of each lane, so one
+//! vector of sixteen words holds them. Two permutations and two shifts by known amounts bring them to their
+//! places.
 
 use bitpacking::{BitPacker, BitPacker4x};
 
@@ -14,12 +15,11 @@ use super::{Level, per_level};
 /// Gaps in a block.
 pub(crate) const GAPS: usize = BitPacker4x::BLOCK_LEN;
 
-/// The widest gaps of which [`unpack_rising`] takes a block, whose sum then stays below 2^32.
+/// The widest gaps that [`unpack_rising`] takes; the sum of a block of them is below 2^32.
 pub(crate) const NARROW: usize = 24;
 
 per_level! {
-    /// Appends the bits of the widest gap of each block of [`GAPS`] indices, the last of which may be
-    /// shorter.
+    /// Appends the bits of the widest gap of each block of [`GAPS`] indices; the last block may be shorter.
     pub(crate) fn measure_gaps(indices: &[u32], widths: &mut Vec<u8>) {
         let mut next = 0;
         for block in indices.chunks(GAPS) {
@@ -34,11 +34,11 @@ per_level! {
     }
 }
 
-/// Unpacks the block of gaps of `width` bits at the beginning of `packed`, and sums them up: the first index
-/// is `next` and the first gap, every other one the index before it, 1 and its gap. All modulo 2^32.
+/// Unpacks the block of gaps of `width` bits at the beginning of `packed` and sums them: the first index is
+/// `next` plus the first gap, every other index is the previous one plus 1 plus its gap. All modulo 2^32.
 ///
 /// # Panics
-/// When `width` is more than [`NARROW`], or `packed` shorter than the block.
+/// If `width` is more than [`NARROW`], or `packed` is shorter than the block.
 pub(crate) fn unpack_rising(level: Level, next: u32, width: usize, packed: &[u8], indices: &mut [u32; GAPS]) {
     assert!(width <= NARROW && packed.len() >= 16 * width, "a block of narrow gaps");
     match level.kind() {
@@ -67,17 +67,18 @@ mod avx512 {
     /// Vectors of gaps in a block.
     const TURNS: usize = GAPS / LANES;
 
-    /// Where the sixteen gaps of four rows lie in the sixteen words from the first that holds any of them.
+    /// The places of the sixteen gaps of four rows in the sixteen words from the first that holds any of
+    /// them.
     #[derive(Clone, Copy)]
     #[repr(C, align(64))]
     struct Turn {
-        /// The word in which each begins. It goes on in the word four places on.
+        /// The word in which each gap begins. It continues in the word four places later.
         words: [i32; LANES],
-        /// The bit of the word in which it begins.
+        /// The bit of the word at which it begins.
         bits: [i32; LANES],
     }
 
-    /// For each width, each turn of a block.
+    /// The turns of a block for each width.
     static PLACES: [[Turn; TURNS]; NARROW + 1] = places();
 
     const fn places() -> [[Turn; TURNS]; NARROW + 1] {
@@ -93,10 +94,10 @@ mod avx512 {
         places
     }
 
-    /// Bytes behind a block that are read with it.
+    /// Bytes after a block that are read with it.
     const BEHIND: usize = 64;
 
-    /// As the function of this name above, which has looked at `width` and the length of `packed`.
+    /// The AVX-512 version of the function above, which has checked `width` and the length of `packed`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) fn unpack_rising(next: u32, width: usize, packed: &[u8], indices: &mut [u32; GAPS]) {
         let bytes = 16 * width;
@@ -116,14 +117,14 @@ mod avx512 {
         let (four, word) = (_mm512_set1_epi32(4), _mm512_set1_epi32(32));
         let (last, lanes) = (_mm512_set1_epi32(15), _mm512_set1_epi32(LANES as i32));
         let steps = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        // The last of the row before, and of the one before that.
+        // The last gap of the row before, and of the one before that.
         let one_up = _mm512_set_epi32(11, 11, 11, 11, 7, 7, 7, 7, 3, 3, 3, 3, 0, 0, 0, 0);
         let two_up = _mm512_set_epi32(7, 7, 7, 7, 3, 3, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0);
-        // What each lane's index would be, were the gaps of this turn 0.
+        // The index of each lane if the gaps of this turn were 0.
         let mut first = _mm512_add_epi32(_mm512_set1_epi32(next as i32), steps);
         for (turn, (place, out)) in PLACES[width].iter().zip(indices.as_chunks_mut::<LANES>().0).enumerate() {
             // SAFETY: a block has `width` rows of 16 bytes, the turn begins in row `width * turn / 8` of
-            // them, and so much is behind the block.
+            // them, and `BEHIND` bytes can be read after the block.
             let words = unsafe { _mm512_loadu_si512(packed.as_ptr().add(width * turn / 8 * 16).cast()) };
             // SAFETY: the arrays are as long as a vector.
             let (begins, bits) = unsafe {
@@ -134,7 +135,7 @@ mod avx512 {
             };
             let low = _mm512_srlv_epi32(_mm512_permutexvar_epi32(begins, words), bits);
             let goes_on = _mm512_permutexvar_epi32(_mm512_add_epi32(begins, four), words);
-            // A shift by 32 leaves nothing.
+            // A shift by 32 gives 0.
             let high = _mm512_sllv_epi32(goes_on, _mm512_sub_epi32(word, bits));
             let mut sums = _mm512_and_si512(_mm512_or_si512(low, high), mask);
             sums = _mm512_add_epi32(sums, _mm512_bslli_epi128::<4>(sums));
@@ -173,7 +174,7 @@ mod tests {
             }
         }
 
-        /// Whatever bits the block has, and whatever follows it.
+        /// Covers any bits in the block and any bytes after it.
         #[test]
         fn every_level_unpacks_alike(
             width in 0..=NARROW,

@@ -1,7 +1,7 @@
-//! One pass over dense memory that picks out the candidates of a selection.
+//! Collects the candidates of a selection in one pass over dense memory.
 //!
 //! A candidate is a value whose magnitude, as bits, is at least a bound of 1 or more. Values that are not
-//! finite lie above every bound, so they are found as well: one comparison serves both.
+//! finite are above every bound, so the same comparison finds them.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -11,24 +11,24 @@ use super::Kind;
 use super::{Level, per_level};
 use crate::bits::{INFINITE, magnitude};
 
-/// Values that are looked at before the room for candidates is looked at again.
+/// Values that are processed between two checks of the room for candidates.
 pub(crate) const BLOCK: usize = 64;
 
-/// How far a pass has come.
+/// The progress of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pass {
-    /// Values passed over.
+    /// Values processed.
     pub(crate) done: usize,
     /// Candidates written.
     pub(crate) found: usize,
 }
 
 /// `r += g`, and moves the candidates among the sums out: their bits and their indices, counted from `first`
-/// on, go to the beginning of `bits` and `indices`, in order, and `r` has a zero in their place. Where a sum
-/// is not finite `r` keeps what it had, and the sum is written as a candidate's.
+/// on, go to the beginning of `bits` and `indices`, in order, and `r` gets a zero in their place. If a sum is
+/// not finite, `r` keeps its old value, and the sum is written as a candidate.
 ///
-/// Ends with the shorter of `r` and `g`, or where less than a [`BLOCK`] of room is left. What lies behind the
-/// candidates in `bits` and `indices` may be overwritten.
+/// Ends with the shorter of `r` and `g`, or when less than a [`BLOCK`] of room is left. May overwrite what is
+/// after the candidates in `bits` and `indices`.
 pub(crate) fn add_and_take(
     level: Level,
     r: &mut [f32],
@@ -46,7 +46,7 @@ pub(crate) fn add_and_take(
     }
 }
 
-/// Copies the candidates among `values` out, as [`add_and_take`] does.
+/// Copies the candidates among `values`, like [`add_and_take`].
 pub(crate) fn copy_out(
     level: Level,
     values: &[f32],
@@ -106,7 +106,7 @@ per_level! {
     }
 }
 
-/// Room for a block of candidates behind those that were `found`, if there is so much.
+/// Room for a block of candidates after the `found` ones, if there is enough.
 #[inline(always)]
 fn room<'a>(
     bits: &'a mut [u32],
@@ -116,18 +116,20 @@ fn room<'a>(
     Some((bits.get_mut(found..)?.first_chunk_mut()?, indices.get_mut(found..)?.first_chunk_mut()?))
 }
 
-/// Whether a magnitude of the block is at least `bound`, compared signed since SSE2 can do that.
+/// Whether a magnitude of the block is at least `bound`. The comparison is signed, because SSE2 has only
+/// that.
 #[inline(always)]
 fn any_reaches(block: &[f32], bound: u32) -> bool {
     block.iter().fold(false, |any, &value| any | (magnitude(value) as i32 >= bound as i32))
 }
 
-/// Writes bits and index of the candidates of a block that begins with index `first`, and counts them.
+/// Writes bits and index of the candidates of a block that begins with index `first`, and returns their
+/// number.
 #[inline(always)]
 fn append(block: &[f32], first: u32, bound: u32, room: (&mut [u32; BLOCK], &mut [u32; BLOCK])) -> usize {
     let mut count = 0;
     for (lane, &value) in block.iter().enumerate() {
-        // Written always, counted only if a candidate: no branch to mispredict.
+        // Always written, but counted only if it is a candidate: no branch to mispredict.
         room.0[count] = value.to_bits();
         room.1[count] = first + lane as u32;
         count += usize::from(magnitude(value) >= bound);
@@ -172,7 +174,7 @@ mod tests {
         found
     }
 
-    /// The bits, but of any NaN those of one.
+    /// The bits, with all NaNs mapped to one.
     fn canonical(value: f32) -> u32 {
         if value.is_nan() { f32::NAN.to_bits() } else { value.to_bits() }
     }
@@ -214,7 +216,7 @@ mod tests {
             }
         }
 
-        /// A pass that ends for want of room is taken up where it ended.
+        /// A pass that ends for lack of room continues where it ended.
         #[test]
         fn passes_in_pieces_are_one_pass(
             pairs in prop::collection::vec((value(), value()), 0..700),
@@ -249,7 +251,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(30))]
 
-        /// As far as several pages are worked on side by side, with room for all candidates, or less.
+        /// Covers lengths for which several pages are processed in parallel, with room for all candidates or
+        /// less.
         #[test]
         fn every_level_takes_alike_from_many_pages(
             n in 65_000_usize..75_000,

@@ -1,16 +1,16 @@
-//! Passes over the candidates of a selection: what is the largest, how are they spread, which of them stay.
+//! Passes over the candidates of a selection: their largest, their distribution, and which of them stay.
 
 #[cfg(target_arch = "x86_64")]
 use super::Kind;
 use super::{Level, per_level};
 
-/// All bits of an `f32` but the sign.
+/// All bits of an `f32` except the sign.
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// Candidates that are sieved in one call at most.
+/// The largest number of candidates for one call of [`sieve`].
 pub(crate) const SIEVED: usize = 256;
 
-/// Candidates that a [`sieve`] has dropped: indices and bits.
+/// The candidates that a [`sieve`] dropped: indices and bits.
 #[derive(Debug)]
 pub(crate) struct Dropped {
     pub(crate) indices: [u32; SIEVED + LANES],
@@ -26,8 +26,8 @@ impl Dropped {
     }
 }
 
-/// What a [`sieve`] keeps: magnitudes above `threshold`, and the first `ties` of those at it; `ties` is
-/// counted down.
+/// The rule of a [`sieve`]: keeps magnitudes above `threshold`, and the first `ties` magnitudes equal to it.
+/// `ties` is counted down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mesh {
     pub(crate) threshold: u32,
@@ -44,7 +44,7 @@ impl Mesh {
         (magnitude > self.threshold) | tie
     }
 
-    /// The same for the values in `lanes`, of which those that stay are returned.
+    /// Like [`keeps`](Self::keeps) for the values in `lanes`; returns the lanes that stay.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
     #[inline]
@@ -65,14 +65,15 @@ impl Mesh {
 }
 
 per_level! {
-    /// The largest magnitude among the bits of values; 0 of none.
+    /// The largest magnitude among the bits of values; 0 for none.
     pub(crate) fn largest_of_bits(bits: &[u32]) -> u32 {
         bits.iter().fold(0, |largest, bits| largest.max(bits & MAGNITUDE))
     }
 }
 
 per_level! {
-    /// Appends the magnitudes from `low` on and below `low + width` to `band`. Quickest where few are.
+    /// Appends the magnitudes from `low` up to but excluding `low + width` to `band`. Fastest for few
+    /// matches.
     pub(crate) fn append_band(bits: &[u32], low: u32, width: u32, band: &mut Vec<u32>) {
         let inside = |bits: u32| (bits & MAGNITUDE).wrapping_sub(low) < width;
         for block in bits.chunks(64) {
@@ -83,9 +84,9 @@ per_level! {
     }
 }
 
-/// Moves the candidates from place `from` to `to` that stay up to place `kept`, in order, and writes the
-/// others to `dropped`. Returns the place after the last that stays. At most [`SIEVED`] are looked at, and
-/// `kept <= from`.
+/// Moves the candidates from place `from` to `to` that stay to place `kept`, in order, and writes the others
+/// to `dropped`. Returns the place after the last that stays. Takes at most [`SIEVED`] candidates; `kept <=
+/// from`.
 pub(crate) fn sieve(
     level: Level,
     (bits, indices): (&mut [u32], &mut [u32]),
@@ -114,7 +115,7 @@ fn sieve_one_by_one(
     mesh: &mut Mesh,
     dropped: &mut Dropped,
 ) -> usize {
-    // Everything is written to both places and counted in one: no branch to mispredict.
+    // Every candidate is written to both places and counted in one: no branch to mispredict.
     for i in from..to {
         let (index, value) = (indices[i], bits[i]);
         let stays = mesh.keeps(value);
@@ -132,8 +133,8 @@ mod avx512 {
 
     use super::{Dropped, LANES, Mesh, SIEVED};
 
-    /// As the function of this name above. `from <= to <= from + SIEVED`, `to` is within both slices, and
-    /// `kept <= from`: all asserted.
+    /// The AVX-512 version of the function above. `from <= to <= from + SIEVED`, `to` is within both slices,
+    /// and `kept <= from`: all asserted.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
     pub(super) fn sieve(
         bits: &mut [u32],
@@ -159,8 +160,8 @@ mod avx512 {
             let stay = mesh.kept_lanes(lanes, values);
             let go = lanes & !stay;
             // SAFETY: compressed into at most `count` places from `kept <= at` on, which have been read, and
-            // into what is left of `dropped`: at most `at - from` are there, and a vector more fits behind
-            // `SIEVED`.
+            // into the free part of `dropped`: it has at most `at - from` entries, and a vector more fits
+            // after `SIEVED`.
             unsafe {
                 let (first, behind) = (low_lanes(stay.count_ones()), dropped.count);
                 _mm512_mask_storeu_epi32(
@@ -222,7 +223,7 @@ mod tests {
                     .collect()
             };
             for level in Level::available() {
-                // A gap before them, which those that stay are moved to.
+                // A gap before them, into which the kept ones are moved.
                 let mut list: Vec<u32> = vec![9; gap];
                 list.extend(&bits);
                 let mut indices: Vec<u32> = vec![9; gap];

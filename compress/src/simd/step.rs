@@ -1,9 +1,9 @@
 //! One step of 1-bit and 2-bit quantisation with error feedback, in one pass over memory.
 //!
-//! The scale of a message is known when all values have been seen, and the error when the scale is known. So
-//! the error of a message is taken out of the residual by the pass of the next step, which reads its bits
-//! again: `r = (r - d) + g`, where `d` is what the last message says, then the bits of `r`, and the figures
-//! of which the scale will be made.
+//! The scale of a message is known only after all values have been read, and the error only with the scale.
+//! So the next step's pass subtracts the error of a message from the residual. It reads the message's bits
+//! again: `r = (r - d) + g`, where `d` is the decoded last message; then it computes the bits of `r` and the
+//! figures for the next scale.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -20,21 +20,20 @@ use super::codes::{sign_code, sign_value, two_bit_code, two_bit_value};
 use super::pack::{BLOCK, packed_bytes};
 use super::{Level, per_level};
 
-/// Values in a row: four cache lines of them.
+/// Values in a row: four cache lines.
 const LANES: usize = 64;
 
-/// How far ahead of its use a step asks for the memory of values: one and a half blocks. Whole ones would lie
-/// in the same sets of the nearest cache as what is worked on. (Measured with 25 million values: 2 and 4 KiB
-/// take 1.14 times as long.)
+/// The prefetch distance for values: one and a half blocks. A whole number of blocks would use the same sets
+/// of the nearest cache as the current block.
 const AHEAD_BYTES: usize = 3072;
-/// How far ahead it asks for the memory of codes.
+/// The prefetch distance for codes.
 const CODES_AHEAD_BYTES: usize = 1024;
 
 type Row = [f32; LANES];
 
 /// A code of one or two bits.
 trait Code {
-    /// Whether there are magnitudes above a threshold.
+    /// Whether the code has magnitudes above a threshold.
     const LARGE: bool;
     fn code(&self, value: f32) -> u8;
     fn value(&self, code: u8) -> f32;
@@ -66,7 +65,7 @@ impl Code for OneBit {
     }
 }
 
-/// The sign times the first level, or times the second for what is above the threshold.
+/// The sign times the first level, or times the second level for values above the threshold.
 #[derive(Clone, Copy)]
 struct TwoBit {
     levels: [f32; 2],
@@ -92,11 +91,11 @@ impl Code for TwoBit {
     }
 }
 
-/// What a step quantises.
+/// The values that a step quantises.
 pub(crate) enum Values<'a> {
-    /// `r`, after the last message was taken out and `g` added; of equal lengths.
+    /// `r`, after subtracting the last message and adding `g`; lengths are equal.
     Sum { r: &'a mut [f32], g: &'a [f32] },
-    /// These alone.
+    /// These values without a residual.
     Alone(&'a [f32]),
 }
 
@@ -109,15 +108,15 @@ impl Values<'_> {
     }
 }
 
-/// One step: values, and packed codes for as many; `last` may be empty, and is where there is no residual.
-/// Public as [`Figures`] is.
+/// One step: values, and packed codes for as many. `last` is empty for the first step and without a residual.
+/// Public for the same reason as [`Figures`].
 pub struct Step<'a> {
     pub(crate) values: Values<'a>,
     pub(crate) last: &'a [u8],
     pub(crate) next: &'a mut [u8],
 }
 
-/// A block of them. Where there is no last message its codes are zeros, and the code's values are 0.
+/// A block of a step. Without a last message its codes are zeros, and the code's values are 0.
 struct Block<'a> {
     r: &'a mut [f32; BLOCK],
     g: &'a [f32; BLOCK],
@@ -125,8 +124,8 @@ struct Block<'a> {
     next: &'a mut [u8],
 }
 
-/// A step with one bit a value, after a message of magnitude `scale`. Fails with the number of values that
-/// were done, whole blocks, when a value of the next is not finite.
+/// A step with one bit a value, after a message of magnitude `scale`. If a value is not finite, fails with
+/// the number of values that were processed, in whole blocks.
 pub(crate) fn step_one_bit(level: Level, step: Step<'_>, scale: f32, means: bool) -> Result<Figures, usize> {
     let code = OneBit { scale: if step.last.is_empty() { 0.0 } else { scale } };
     match level.kind() {
@@ -137,8 +136,8 @@ pub(crate) fn step_one_bit(level: Level, step: Step<'_>, scale: f32, means: bool
     }
 }
 
-/// As [`step_one_bit`], with two bits a value, the last message's two magnitudes and the threshold between
-/// the next.
+/// Like [`step_one_bit`], with two bits a value, the last message's two magnitudes, and the threshold for the
+/// next message.
 pub(crate) fn step_two_bit(
     level: Level,
     step: Step<'_>,
@@ -175,7 +174,7 @@ per_level! {
     }
 }
 
-/// Takes the blocks one after the other, and then what is left. `block` does what [`block()`] says.
+/// Processes the blocks in order, then the rest. `block` does what [`block()`] documents.
 #[inline(always)]
 fn run<const WIDTH: usize, const MEANS: bool, C: Code>(
     Step { values, last, next }: Step<'_>,
@@ -263,7 +262,7 @@ mod tests {
         bits
     }
 
-    /// What is made of values alone: figures and message, as bits.
+    /// The results for values alone: figures and message, as bits.
     fn encoded(level: Level, values: &[f32], two: bool, means: bool) -> Vec<u64> {
         let mut next = vec![0; packed_bytes(values.len(), if two { 2 } else { 1 })];
         let step = Step { values: Values::Alone(values), last: &[], next: &mut next };

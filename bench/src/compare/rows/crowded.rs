@@ -1,8 +1,8 @@
-//! More ranks than processors: eight ranks in four pairs on two processors, each pair with its own ping-pong
-//! at the same time.
+//! More ranks than processors: eight ranks in four pairs on two processors, with a simultaneous ping-pong in
+//! each pair.
 //!
-//! Which of them share a processor counts for more than what they do there. So ours and theirs are placed
-//! alike, in two ways, and measured once more where the system places them.
+//! Which ranks share a processor matters more than what they do. So both sides are placed alike, in two ways,
+//! and measured again with the system's own placement.
 
 use std::process::Command;
 
@@ -22,8 +22,7 @@ const BYTES: usize = 8;
 /// A slice must be long enough for every pair to have had many turns on a processor.
 const SLICE_FACTOR: f64 = 5.0;
 
-/// Turns where the system places the ranks, for each turn where they are placed: it takes another place in
-/// each.
+/// Turns with the system's placement for each turn with a fixed one, because the system's placement varies.
 const FREE_FACTOR: usize = 3;
 
 pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
@@ -92,7 +91,7 @@ fn flags() -> Result<Job> {
     })
 }
 
-/// The slowest pair over the fastest in the last slices, as a comparison of the two.
+/// The ratio of the slowest to the fastest pair in the last slices, as a comparison of the two.
 fn spread(subject: &Subject, ours: &str, spreads: &[(f64, f64)], slices: usize) -> Option<Comparison> {
     let last = &spreads[spreads.len().saturating_sub(slices)..];
     let turn = |&(fastest, slowest): &(f64, f64)| Turn {

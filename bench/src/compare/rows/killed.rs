@@ -1,4 +1,4 @@
-//! A rank is killed: how long it takes until the calls of all others have ended.
+//! A rank is killed: the time until the calls of all other ranks have ended.
 
 use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx, ours_ucx_here};
 use crate::compare::bar::Bar;
@@ -10,11 +10,12 @@ use crate::{Error, Result};
 
 const RANKS: u32 = 4;
 
-/// What the bar allows between ranks that share a host's memory, and between ranks that do not.
+/// The limit between ranks that share a host's memory, and between ranks that do not.
 const ON_ONE_HOST_US: f64 = 0.1e6;
 const OVER_TCP_US: f64 = 1e6;
 
-/// Measures each wire of ours, a job for each turn. The bar is the peer; the slowest turn counts.
+/// Measures each wire of Brevity, with a new job for each turn. The bar takes the place of the peer; the
+/// slowest turn counts.
 pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     type Start = fn() -> Result<Job>;
     let mut ours: Vec<(Wire, f64, Start)> = vec![

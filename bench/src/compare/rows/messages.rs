@@ -1,4 +1,4 @@
-//! Messages between two ranks, over what the wire allows at best.
+//! Messages between two ranks, compared with the least that the wire allows.
 
 use super::{Like, Stage, Tell, bare_sockets, ours_tcp, ours_ucx, ours_ucx_here, subject};
 use crate::Result;

@@ -17,15 +17,15 @@ use crate::job::{Job, own_program};
 use crate::order::What;
 use crate::peers::{Mpi, Perftest, Wire};
 
-/// No memory of ours is shared: sockets, or UCX's own shared memory, also between ranks of one host.
+/// Brevity's own shared memory is off: sockets, or UCX's own shared memory, also between ranks of one host.
 const NOT_SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "off");
 
-/// Memory is shared, as it is unless told otherwise.
+/// Shared memory is on, which is the default.
 const SHARED: (&str, &str) = ("BREVITY_SHARED_MEMORY", "on");
 
-/// Who is here, and how much is measured.
+/// The peers that were found, and how much is measured.
 pub struct Stage {
-    /// Whether our transport finds UCX.
+    /// Whether Brevity's transport finds UCX.
     pub ucx: bool,
     /// `ucx_perftest`.
     pub perftest: Option<Perftest>,
@@ -33,11 +33,11 @@ pub struct Stage {
     pub mpis: Vec<Mpi>,
     /// How much is measured.
     pub effort: Effort,
-    /// Bytes of the messages and vectors, where a row does not say others.
+    /// Bytes of the messages and vectors, unless a row has its own sizes.
     pub sizes: Vec<usize>,
 }
 
-/// Where the figures of a row go as they come.
+/// Receives the figures of a row one by one.
 pub type Tell<'a> = &'a mut dyn FnMut(Comparison) -> Result<()>;
 
 /// A row of the table of bars.
@@ -57,7 +57,7 @@ pub enum Row {
     Mpi,
     /// Bandwidth over the better of the MPIs.
     MpiBandwidth,
-    /// Puts and gets beside those of `ucx_perftest`; told only.
+    /// Puts and gets compared with those of `ucx_perftest`; only reported.
     PutGet,
     /// Eight ranks in four pairs over bare flags and sockets that yield.
     Crowded,
@@ -65,12 +65,12 @@ pub enum Row {
     HostAllReduce,
     /// The broadcast inside one host over Open MPI's.
     HostBroadcast,
-    /// How long a death takes to be known.
+    /// The time until a death is known.
     Killed,
 }
 
 impl Row {
-    /// All rows, in the order in which they are measured.
+    /// All rows, in the order of measurement.
     pub const ALL: [Self; 12] = [
         Self::UcxLatency,
         Self::UcxBandwidth,
@@ -108,7 +108,7 @@ impl Row {
     /// Measures the row.
     ///
     /// # Errors
-    /// When ours fails.
+    /// If Brevity's side fails.
     pub fn measure(self, stage: &Stage, tell: Tell<'_>) -> Result<()> {
         match self {
             Self::UcxLatency => messages::ucx(stage, What::Latency, tell),
@@ -127,19 +127,19 @@ impl Row {
     }
 }
 
-/// How ranks of ours are measured.
+/// How ranks of Brevity are measured.
 #[derive(Clone, Copy)]
 enum Like {
     /// Calls of a program: the engine waits for them.
     Calls,
-    /// The transport alone, which is moved again and again.
+    /// The transport alone, polled in a loop.
     Loops,
-    /// What `ucx_perftest` does: such a loop, which sends memory that was never written.
+    /// Like `ucx_perftest`: such a loop that sends memory that was never written.
     Perftest,
 }
 
 impl Like {
-    /// What tells a rank.
+    /// The arguments of a rank.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Calls => &[],
@@ -149,7 +149,7 @@ impl Like {
     }
 }
 
-/// The `ucx` transport with nothing but UCX, held to one wire.
+/// The `ucx` transport with UCX alone, restricted to one wire.
 fn ours_ucx(wire: Wire, ranks: u32, like: Like) -> Result<Job> {
     let variables = [("UCX_TLS", wire.ucx_tls()), NOT_SHARED];
     let over = if wire == Wire::Tcp { "--over=ucx-tcp" } else { "--over=memory" };
@@ -162,8 +162,8 @@ fn ours_ucx(wire: Wire, ranks: u32, like: Like) -> Result<Job> {
     )
 }
 
-/// The `ucx` transport as it is inside one host unless told otherwise: messages take the memory that ranks
-/// share.
+/// The `ucx` transport with its default settings inside one host: messages use the shared memory of the
+/// ranks.
 fn ours_ucx_here(ranks: u32, like: Like) -> Result<Job> {
     Job::ours("ucx", ranks, Choice::Ucx, like.arguments(), &[SHARED])
 }
@@ -172,7 +172,7 @@ fn ours_tcp(ranks: u32, like: Like) -> Result<Job> {
     Job::ours("tcp", ranks, Choice::Tcp, &[like.arguments(), &["--over=sockets"]].concat(), &[NOT_SHARED])
 }
 
-/// Our own shared memory.
+/// Brevity's own shared memory.
 fn ours_host(ranks: u32, like: Like) -> Result<Job> {
     Job::ours("host", ranks, Choice::Tcp, like.arguments(), &[SHARED])
 }

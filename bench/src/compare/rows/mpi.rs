@@ -1,4 +1,4 @@
-//! What MPI does too: latency on the same wire, and collectives inside one host.
+//! Rows compared with MPI: latency on the same wire, and collectives inside one host.
 
 use super::messages::STREAMED;
 use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx_here, subject};
@@ -10,13 +10,12 @@ use crate::job::Job;
 use crate::order::What;
 use crate::peers::{Mpi, Wire};
 
-/// Latency over the better of all that are here.
+/// Latency over the best of the MPIs found.
 pub(super) fn latency(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     messages(stage, What::Latency, tell)
 }
 
-/// Streams of the sizes that are streamed, likewise; beside shared memory also over a copy in memory, without
-/// a bar.
+/// Bandwidth over the best of the MPIs found. With shared memory also over a copy in memory, without a bar.
 pub(super) fn bandwidth(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     messages(stage, What::Bandwidth, tell)
 }
@@ -72,7 +71,7 @@ fn bar(what: What, bytes: usize) -> Option<Bar> {
     }
 }
 
-/// Holds the comparison with the fastest peer to the bar; the others are told only.
+/// Compares the fastest peer to the bar; the others are only reported.
 fn judge_best(found: Vec<Comparison>, bar: Option<Bar>, tell: Tell<'_>) -> Result<()> {
     let best = found.iter().map(|comparison| comparison.theirs_us).fold(f64::INFINITY, f64::min);
     for comparison in found {
@@ -85,7 +84,7 @@ fn judge_best(found: Vec<Comparison>, bar: Option<Bar>, tell: Tell<'_>) -> Resul
     Ok(())
 }
 
-/// Those that start over `wire`, in each of their settings; what goes wrong is told on standard error.
+/// Starts the MPIs over `wire`, in each of their settings. Failures are reported on standard error.
 fn start(stage: &Stage, wire: Wire, wanted: impl Fn(&Mpi) -> bool) -> Vec<Box<dyn Contestant>> {
     let mut started: Vec<Box<dyn Contestant>> = Vec::new();
     for mpi in stage.mpis.iter().filter(|mpi| wanted(mpi)) {

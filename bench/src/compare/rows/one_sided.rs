@@ -1,6 +1,6 @@
-//! Puts and gets beside `ucx_perftest`, without a bar: what a put is differs. Ours ends when the word has
-//! come back that it has arrived; `ucp_put_lat` is half a round trip of two puts, each of which its target
-//! sees in memory.
+//! Puts and gets compared with `ucx_perftest`, without a bar, because the definitions of a put differ. A put
+//! of Brevity ends when its arrival has been acknowledged; `ucp_put_lat` is half a round trip of two puts,
+//! each of which its target sees in memory.
 
 use super::{Like, Stage, Tell, ours_host, ours_tcp, ours_ucx, subject};
 use crate::Result;
@@ -34,7 +34,7 @@ pub(super) fn measure(stage: &Stage, tell: Tell<'_>) -> Result<()> {
     Ok(())
 }
 
-/// 8 and 64 bytes, 4 and 64 KiB, 1 and 16 MiB: a row that has no bar need not take long.
+/// 8 and 64 bytes, 4 and 64 KiB, 1 and 16 MiB: few sizes, because the row has no bar.
 fn is_measured(bytes: usize) -> bool {
     [8, 64, 4 << 10, 64 << 10, 1 << 20, 16 << 20].contains(&bytes)
 }

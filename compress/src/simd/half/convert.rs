@@ -2,9 +2,9 @@
 
 use super::TURN;
 
-/// Conversions at one level. A value is the token of that level: those for instructions beyond the
-/// architecture's common ones exist only where the CPU has them. All methods must be `#[inline(always)]`:
-/// what is not inlined is compiled for the poorest CPU.
+/// Conversions at one level. A value is the token of that level: tokens for instructions beyond the
+/// architecture's baseline exist only if the CPU has them. All methods must be `#[inline(always)]`: a
+/// function that is not inlined is compiled for the baseline.
 pub(crate) trait Convert: Copy {
     fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]);
     fn narrow(self, values: &[f32; TURN], bits: &mut [u16; TURN]);
@@ -30,8 +30,8 @@ impl Convert for Portable {
         for (value, &bits) in values.iter_mut().zip(bits) {
             let sign = u32::from(bits & 0x8000) << 16;
             let magnitude = u32::from(bits & 0x7fff) << 13;
-            // The exponent's bias is 127 instead of 15; a product counts subnormal numbers as well. It is
-            // exact.
+            // The bias of the exponent is 127 instead of 15. The product is exact, also for subnormal
+            // numbers.
             let scaled = (f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23)).to_bits();
             let infinite = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
             let quiet = if magnitude > 0x0f80_0000 { 0x0040_0000 } else { 0 };
@@ -46,7 +46,7 @@ impl Convert for Portable {
             let magnitude = value.to_bits() & 0x7fff_ffff;
             let even = (magnitude >> 13) & 1;
             let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xfff + even) >> 13;
-            // An ulp of 0.5 is the smallest subnormal number: the sum rounds.
+            // An ulp of 0.5 is the smallest subnormal number, so the sum rounds.
             let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
             let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
             let large = if magnitude > 0x7f80_0000 { 0x7e00 | ((magnitude >> 13) & 0x1ff) } else { 0x7c00 };
@@ -60,7 +60,7 @@ impl Convert for Portable {
 pub(crate) struct UpperHalf;
 
 impl UpperHalf {
-    /// The bits of the rounded number in the upper half, and others in the lower half.
+    /// The rounded number in the upper half; the lower half is unspecified.
     #[inline(always)]
     fn round(value: f32) -> u32 {
         let bits = value.to_bits();
@@ -74,7 +74,7 @@ impl Convert for UpperHalf {
     fn widen(self, bits: &[u16; TURN], values: &mut [f32; TURN]) {
         for (value, &bits) in values.iter_mut().zip(bits) {
             let wide = u32::from(bits) << 16;
-            // As in the other format, NaNs come out quiet.
+            // As in the other format, NaNs become quiet.
             let quiet = if f32::from_bits(wide).is_nan() { 0x0040_0000 } else { 0 };
             *value = f32::from_bits(wide | quiet);
         }
@@ -85,7 +85,7 @@ impl Convert for UpperHalf {
         bits.iter_mut().zip(values).for_each(|(bits, &value)| *bits = (Self::round(value) >> 16) as u16);
     }
 
-    /// Pairs stay together in 32 bits, where the upper one needs no shift and nothing crosses lanes.
+    /// Pairs stay together in 32 bits: the upper number needs no shift, and nothing crosses lanes.
     #[inline(always)]
     fn add(self, a: &mut [u16; TURN], b: &[u16; TURN]) {
         const PAIRS: usize = TURN / 2;

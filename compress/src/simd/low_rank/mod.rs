@@ -1,14 +1,14 @@
 //! Products of a large row-major matrix with a few columns, each in one pass over the matrix.
 //!
-//! `M` is `rows x cols`, `P` is `rows x r`, `Q` is `cols x r`, all row-major. Columns are cut into panels,
-//! whose part of `Q` lies transposed in the second-level cache. Rows go by fours, each four along the whole
-//! panel, in tiles that the first-level cache holds: what is loaded serves four rows, or several columns of
-//! `Q`, from registers. Meanwhile the next tile is asked for, so that memory is never idle.
+//! `M` is `rows x cols`, `P` is `rows x r`, `Q` is `cols x r`, all row-major. Columns are cut into panels.
+//! The part of `Q` that belongs to a panel is kept transposed in the second-level cache. Rows are processed
+//! in groups of four along the whole panel, in tiles that fit the first-level cache: each loaded value serves
+//! four rows, or several columns of `Q`, from registers. Meanwhile the next tile is prefetched.
 //!
 //! The order of additions is fixed. A dot product along a row has sixteen partial sums a tile, which are
-//! added to sixteen a panel, and these pairwise to one. One along a row of `P` takes the columns in turn, by
-//! eights, then four, two and one, and what it is added to is rounded once for each of these. One down a
-//! column sums eight rows at a time. How many rows or columns share the registers is up to the level: it
+//! added to sixteen a panel, and these pairwise to one. A dot product along a row of `P` takes the columns in
+//! groups of eight, then four, two and one, and its target is rounded once for each group. A dot product down
+//! a column sums eight rows at a time. How many rows or columns share the registers depends on the level, but
 //! changes no sum.
 
 mod strip;
@@ -23,21 +23,21 @@ use tiles::{Panel, Totals};
 pub(crate) use tiles::{Tile, Tiles};
 use transposed::MultiplyTransposed;
 
-/// Row lengths: `cols` of `M`, `rank` of `P` and `Q`. The number of rows follows from the slices.
+/// Row lengths: `cols` of `M`, `rank` of `P` and `Q`. The slices give the number of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) cols: usize,
     pub(crate) rank: usize,
 }
 
-/// Two factors, `P` and `Q`, whose product is meant.
+/// Two factors, `P` and `Q`, of a product.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Product<'a> {
     pub(crate) p: &'a [f32],
     pub(crate) q: &'a [f32],
 }
 
-/// Scratch of the phases, to be kept from step to step: 32 KiB for each unit of rank, and as much as the
+/// Scratch memory of the phases, kept from step to step: 32 KiB for each unit of rank, and as much as the
 /// largest `P`.
 #[derive(Debug, Clone, Default)]
 pub struct Workspace {
@@ -48,7 +48,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Room for a factor whose columns lie one after the other; what is in it is unspecified.
+    /// Room for a factor in column-major order, with unspecified contents.
     pub(crate) fn columns(&mut self, elements: usize) -> &mut [f32] {
         if self.columns.len() < elements {
             self.columns.resize(elements, 0.0);
@@ -106,11 +106,11 @@ pub(crate) fn reconstruct(
     dispatch(level, AddProduct { m, product, sign: 1.0, replace: true, shape, panel: &mut workspace.q });
 }
 
-/// What [`accumulate`] reads besides the matrix.
+/// The inputs of [`accumulate`] besides the matrix.
 pub(crate) struct Accumulation<'a, G> {
-    /// What is added, of the matrix's shape.
+    /// The gradient to add, with the matrix's shape.
     pub(crate) gradient: &'a [G],
-    /// What is subtracted first.
+    /// The product to subtract first.
     pub(crate) pending: Option<Product<'a>>,
     pub(crate) q: &'a [f32],
     pub(crate) shape: Shape,
@@ -118,11 +118,11 @@ pub(crate) struct Accumulation<'a, G> {
 
 /// `M = (M - P' Q'^T) + G` and `P = M Q`, in one pass.
 ///
-/// The two sums are rounded as if one had followed the other over the whole matrix.
+/// The two sums are rounded as if each were computed over the whole matrix in turn.
 ///
 /// # Errors
-/// The first tile where a sum or product is not finite. The pending product is subtracted everywhere then,
-/// but `G` has been added to the tiles before only; `p` is unspecified.
+/// The first tile with a sum or product that is not finite. The pending product has been subtracted
+/// everywhere then, but `G` has been added only to the tiles before; `p` is unspecified.
 pub(crate) fn accumulate<G: Element>(
     level: Level,
     m: &mut [f32],
@@ -194,7 +194,7 @@ impl<G: Element> Kernel for Accumulate<'_, G> {
             if tile.opens_group() {
                 totals.clear(tile.height, rank);
             }
-            // At most twice: a tile that comes out not finite is read again, and the gradient left out.
+            // At most twice: a tile whose result is not finite is read again without the gradient.
             loop {
                 strip.read(s, m, cols, tile);
                 if let Some(product) = pending {
@@ -205,7 +205,7 @@ impl<G: Element> Kernel for Accumulate<'_, G> {
                 }
                 strip.add(s, level, gradient, cols, tile);
                 strip.dots(s, panel, rank, totals, tile, (m, gradient, cols));
-                // A value that is not finite makes every sum so that it is part of.
+                // A value that is not finite makes every sum with it not finite.
                 let is_finite = if rank == 0 { strip.is_finite(tile) } else { totals.is_finite() };
                 if is_finite {
                     break;
@@ -253,7 +253,8 @@ impl Kernel for AddProduct<'_> {
     }
 }
 
-/// Runs `$body` for columns `$first..$first + $columns` of the factors, in the order that all levels keep.
+/// Runs `$body` for columns `$first..$first + $columns` of the factors, in the order that is the same at all
+/// levels.
 macro_rules! for_columns {
     ($rank:expr, $first:ident, $columns:ident => $body:expr) => {{
         let rank: usize = $rank;
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
     use crate::generator::Generator;
 
-    /// Everything that the kernels write, as bits.
+    /// All results of the kernels, as bits.
     fn run(level: Level, rows: usize, shape: Shape, with_pending: bool, seed: u64) -> Vec<u32> {
         let mut generator = Generator::new(seed);
         let mut normal = |count| {

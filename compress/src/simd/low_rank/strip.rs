@@ -6,7 +6,7 @@ use super::for_columns;
 use super::tiles::{BLOCKS, GROUP, Panel, TILE, Tile, Totals};
 use crate::dense::Element;
 
-/// A tile's rows, on cache lines; past the end of a row, as far as its last block reaches, zeros.
+/// A tile's rows, aligned to cache lines. Rows are padded with zeros to whole blocks.
 pub(super) struct Strip([[Block; BLOCKS]; GROUP]);
 
 impl Strip {
@@ -20,7 +20,7 @@ impl Strip {
         self.0 = [[Block::ZERO; BLOCKS]; GROUP];
     }
 
-    /// Takes a tile of `m`.
+    /// Reads a tile of `m`.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, m: &[f32], cols: usize, tile: Tile) {
         for (r, row) in self.0[..tile.height].iter_mut().enumerate() {
@@ -63,7 +63,7 @@ impl Strip {
         }
     }
 
-    /// Puts a tile into `m`, and asks for the next one.
+    /// Writes a tile into `m`, and prefetches the next one.
     #[inline(always)]
     pub(super) fn write<S: Simd>(&self, s: S, m: &mut [f32], cols: usize, tile: Tile) {
         let (all, next) = (m.as_ptr(), tile.next_start(cols));
@@ -87,8 +87,8 @@ impl Strip {
         self.0[..tile.height].iter().all(|row| row[..tile.blocks()].iter().all(|block| block.is_finite()))
     }
 
-    /// Adds to `totals` the dot products of the rows with the panel's columns, and asks for the next tile of
-    /// two matrices.
+    /// Adds the dot products of the rows with the panel's columns to `totals`, and prefetches the next tile
+    /// of two matrices.
     #[inline(always)]
     pub(super) fn dots<S: Simd, G: Element>(
         &self,
@@ -101,7 +101,7 @@ impl Strip {
     ) {
         let mut first = 0;
         while first < rank {
-            // Sums that fit the registers, rows times columns. Another shape gives the same bits.
+            // As many sums as fit the registers, rows times columns. Another shape gives the same bits.
             first += match (rank - first, S::SUMS) {
                 (8.., 16) => self.dots_with::<S, G, 2, 8>(s, panel, rank, first, totals, tile, ahead),
                 (4.., 16) => self.dots_with::<S, G, 4, 4>(s, panel, rank, first, totals, tile, ahead),
@@ -243,7 +243,7 @@ fn add_product_block<S: Simd, const R: usize, const C: usize>(
         }
     }
     for j in 0..blocks {
-        // A whole dot product first: what it is taken from may be much larger than what stays.
+        // The whole dot product is computed first, because its target may be much larger than the difference.
         let mut sums = [s.splat(0.0); R];
         let column = s.load(&columns[0][j].0);
         for r in 0..R {
@@ -262,7 +262,7 @@ fn add_product_block<S: Simd, const R: usize, const C: usize>(
     }
 }
 
-/// The same columns, known to be of one length, which is at most that of a tile's rows.
+/// The same columns, shown to have one length, which is at most that of a tile's rows.
 #[inline(always)]
 fn of_one_length<const C: usize>(mut columns: [&[Block]; C]) -> ([&[Block]; C], usize) {
     let blocks = columns[0].len().min(BLOCKS);

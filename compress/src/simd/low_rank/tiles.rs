@@ -1,8 +1,8 @@
-//! How a matrix is cut, and what belongs to each cut.
+//! How a matrix is divided, and the parts of the factors that belong to each division.
 
 use super::super::lanes::{Block, LANES};
 
-/// Columns of a panel: their part of `Q` takes 16 KiB for each unit of rank.
+/// Columns of a panel. Their part of `Q` takes 16 KiB for each unit of rank.
 const PANEL: usize = 4096;
 /// Blocks in a row of a tile.
 pub(super) const BLOCKS: usize = 32;
@@ -11,7 +11,7 @@ pub(super) const TILE: usize = BLOCKS * LANES;
 /// Rows of a tile.
 pub(super) const GROUP: usize = 4;
 
-/// What is worked on at once.
+/// The unit of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub(crate) row: usize,
@@ -23,37 +23,37 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// Whether it is the first of its panel.
+    /// Whether this is the first tile of its panel.
     #[inline(always)]
     pub(super) fn opens_panel(self) -> bool {
         self.row == 0 && self.column == self.panel
     }
 
-    /// Whether it is the first of its rows in the panel.
+    /// Whether this is the first tile of its rows in the panel.
     #[inline(always)]
     pub(super) fn opens_group(self) -> bool {
         self.column == self.panel
     }
 
-    /// Whether it is the last of its rows in the panel.
+    /// Whether this is the last tile of its rows in the panel.
     #[inline(always)]
     pub(super) fn closes_group(self) -> bool {
         self.column + self.width == self.panel + self.panel_width
     }
 
-    /// The blocks that its rows fill, the last one perhaps in part.
+    /// The number of blocks in its rows; the last may be partial.
     #[inline(always)]
     pub(super) fn blocks(self) -> usize {
         self.width.div_ceil(LANES)
     }
 
-    /// Its first block in its panel.
+    /// The number of its first block in its panel.
     #[inline(always)]
     pub(super) fn first_block(self) -> usize {
         (self.column - self.panel) / LANES
     }
 
-    /// Where the tile after it starts in a row-major matrix; past the end after the last.
+    /// The start of the next tile in a row-major matrix; past the end after the last tile.
     #[inline(always)]
     pub(super) fn next_start(self, cols: usize) -> usize {
         if self.closes_group() {
@@ -117,14 +117,14 @@ pub(super) struct Panel {
 }
 
 impl Panel {
-    /// Makes it that of a panel of `width` columns, zero.
+    /// Sets the panel to zeros for `width` columns.
     pub(super) fn clear(&mut self, rank: usize, width: usize) {
         self.stride = width.div_ceil(LANES);
         self.blocks.clear();
         self.blocks.resize(rank * self.stride, Block::ZERO);
     }
 
-    /// Takes the rows of `q` that belong to the panel of `tile`.
+    /// Copies the rows of `q` that belong to the panel of `tile`.
     pub(super) fn load(&mut self, q: &[f32], rank: usize, tile: Tile) {
         self.clear(rank, tile.panel_width);
         if rank == 0 {
@@ -137,7 +137,7 @@ impl Panel {
         }
     }
 
-    /// Writes the rows of `q` that belong to a panel.
+    /// Writes back the rows of `q` that belong to a panel.
     pub(super) fn store(&self, q: &mut [f32], rank: usize) {
         for (j, row) in q.chunks_exact_mut(rank).enumerate() {
             for (c, value) in row.iter_mut().enumerate() {
@@ -157,7 +157,7 @@ impl Panel {
     }
 }
 
-/// Partial sums of the rows of a group with all columns of `Q`, laid out as `P`.
+/// Partial sums of the rows of a group for all columns of `Q`, with the layout of `P`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Totals(pub(super) Vec<Block>);
 

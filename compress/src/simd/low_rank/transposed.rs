@@ -1,10 +1,10 @@
-//! Products with the transposed matrix: rows times numbers, added up.
+//! Products with the transposed matrix: sums of scaled rows.
 
 use super::super::lanes::{Kernel, LANES, Simd};
 use super::tiles::{Panel, Tiles};
 use super::{Shape, for_columns};
 
-/// Rows that go together, and are added up before `Q` is loaded.
+/// Rows that are processed together, and summed before `Q` is loaded.
 const ROWS: usize = 8;
 
 pub(super) struct MultiplyTransposed<'a> {

@@ -1,4 +1,4 @@
-//! Passes of a selection with instructions of AVX-512.
+//! The passes of a selection with AVX-512 instructions.
 
 use std::arch::x86_64::*;
 
@@ -6,14 +6,14 @@ use super::{BLOCK, INFINITE, Pass};
 
 const LANES: usize = 16;
 
-/// What stays the same over a pass.
+/// The constants of a pass.
 struct Bound {
     bound: __m512i,
     infinite: __m512i,
     magnitude: __m512i,
 }
 
-/// As the function of this name above.
+/// The AVX-512 version of the function in the parent module.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
 pub(super) fn add_and_take(
     r: &mut [f32],
@@ -70,10 +70,10 @@ pub(super) fn add_and_take(
 /// Values of a page.
 const STRETCH: usize = 1024;
 
-/// Pages that are worked on in turns, so that memory has all of them under way: see `side_by_side`.
+/// Pages that are processed in turns, so that memory fetches them in parallel: see `side_by_side`.
 const STRETCHES: usize = 4;
 
-/// Values that are not in the nearest caches any more.
+/// From this many values on, they are not in the nearest caches any more.
 const MANY: usize = 1 << 16;
 
 /// Candidates of one stretch.
@@ -86,10 +86,10 @@ struct Aside {
 impl Aside {
     const EMPTY: Self = Self { bits: [0; STRETCH], indices: [0; STRETCH], count: 0 };
 
-    /// Moves all to the beginning of two lists, which are not shorter than a stretch.
+    /// Moves all candidates to the beginning of two lists, which are at least as long as a stretch.
     #[inline(always)]
     fn empty_into(&mut self, bits: &mut [u32], indices: &mut [u32]) -> usize {
-        // A vector as it is: few candidates are the rule, and cheaper so than counted.
+        // A whole vector at once: candidates are usually few, and counting them would cost more.
         let count = std::mem::take(&mut self.count);
         if count <= LANES {
             bits[..LANES].copy_from_slice(&self.bits[..LANES]);
@@ -102,8 +102,7 @@ impl Aside {
     }
 }
 
-/// As [`add_and_take`], up to an end that leaves less than [`STRETCHES`] stretches, or less room than these
-/// may need.
+/// Like [`add_and_take`], until fewer than [`STRETCHES`] stretches are left, or less room than they may need.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
 fn add_side_by_side(
     r: &mut [f32],
@@ -125,8 +124,8 @@ fn add_side_by_side(
             for (stretch, aside) in asides.iter_mut().enumerate() {
                 let at = stretch * STRETCH + at;
                 let first = first + (pass.done + at) as u32;
-                // SAFETY: the turn holds a block from `at` on, and the stretch had no more candidates than
-                // values before it: there is room for a block.
+                // SAFETY: the turn holds a block from `at` on. The stretch had no more candidates than values
+                // before it, so there is room for a block.
                 aside.count += unsafe {
                     let to = (
                         aside.bits.as_mut_ptr().add(aside.count),
@@ -144,7 +143,7 @@ fn add_side_by_side(
     pass
 }
 
-/// `r += g` for a block, and moves its candidates out. Returns how many there were.
+/// `r += g` for a block, and moves its candidates out. Returns their number.
 ///
 /// # Safety
 /// `r` and `g` hold a block, and as many places can be written at `bits` and at `indices`.
@@ -170,7 +169,7 @@ unsafe fn add_block(
     let mut found = 0;
     if masks[0] | masks[1] | masks[2] | masks[3] != 0 {
         for i in 0..4 {
-            // SAFETY: each vector takes at most its own lanes of the room that the caller promises.
+            // SAFETY: each vector writes at most its own lanes of the room that the caller guarantees.
             unsafe {
                 append(sums[i], masks[i], first + (i * LANES) as u32, bits.add(found), indices.add(found))
             };
@@ -185,7 +184,7 @@ unsafe fn add_block(
     found
 }
 
-/// As the function of this name above.
+/// The AVX-512 version of the function in the parent module.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi1,bmi2,popcnt,lzcnt")]
 pub(super) fn copy_out(
     values: &[f32],
@@ -209,7 +208,7 @@ pub(super) fn copy_out(
             for i in 0..4 {
                 if masks[i] != 0 {
                     let first = first + (done + i * LANES) as u32;
-                    // SAFETY: a block of room was there, each vector takes at most its own lanes of it.
+                    // SAFETY: there was room for a block, and each vector writes at most its own lanes of it.
                     unsafe {
                         append(
                             block[i],
@@ -230,7 +229,7 @@ pub(super) fn copy_out(
         // SAFETY: only lanes below `len` are read.
         let values = unsafe { _mm512_maskz_loadu_ps(lanes, values.as_ptr().add(done)) };
         let mask = bound.reached(values) & lanes;
-        // SAFETY: a block of room is there.
+        // SAFETY: there is room for a block.
         unsafe {
             append(
                 values,
@@ -264,7 +263,7 @@ impl Bound {
         _mm512_cmpge_epi32_mask(_mm512_and_si512(_mm512_castps_si512(values), self.magnitude), self.bound)
     }
 
-    /// `sums`, but zero in the candidates' lanes, and `old` where a sum is not finite.
+    /// `sums`, with zeros in the candidates' lanes, and `old` where a sum is not finite.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     #[inline]
     fn without_candidates(&self, old: __m512, sums: __m512, candidates: u16) -> __m512 {
@@ -275,12 +274,12 @@ impl Bound {
     }
 }
 
-/// The first so many lanes.
+/// The first `count` lanes.
 fn lanes(count: usize) -> u16 {
     if count >= LANES { u16::MAX } else { (1 << count) - 1 }
 }
 
-/// Writes the values of the lanes in `mask` and their indices, closed up.
+/// Writes the values of the lanes in `mask` and their indices, compacted.
 ///
 /// # Safety
 /// Sixteen places can be written at `bits` and at `indices`.
@@ -289,7 +288,8 @@ fn lanes(count: usize) -> u16 {
 unsafe fn append(values: __m512, mask: u16, first: u32, bits: *mut u32, indices: *mut u32) {
     let steps = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     let places = _mm512_add_epi32(_mm512_set1_epi32(first as i32), steps);
-    // SAFETY: the caller's promise. Whole vectors are stored: storing a part is slow on some CPUs.
+    // SAFETY: the caller guarantees the room. Whole vectors are stored, because masked stores are slow on
+    // some CPUs.
     unsafe {
         _mm512_storeu_si512(bits.cast(), _mm512_maskz_compress_epi32(mask, _mm512_castps_si512(values)));
         _mm512_storeu_si512(indices.cast(), _mm512_maskz_compress_epi32(mask, places));

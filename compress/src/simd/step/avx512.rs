@@ -1,5 +1,5 @@
-//! A block of a step with instructions of AVX-512: what a message says is looked up in a register, and codes
-//! are made of sums that are in registers.
+//! A block of a step with AVX-512 instructions: decoded values come from a table in a register, and codes are
+//! computed from sums in registers.
 
 use std::arch::x86_64::*;
 
@@ -14,14 +14,14 @@ const WIDE: usize = 16;
 /// Registers in a row.
 const PARTS: usize = LANES / WIDE;
 
-/// A step, block by block; `means` as for those that call it.
+/// Runs a step, block by block; `means` has the same meaning as for the callers.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
 pub(super) fn run<const WIDTH: usize, C: Code>(
     step: Step<'_>,
     code: &C,
     means: bool,
 ) -> Result<Figures, usize> {
-    // Looked up by four bits, of which only the lowest are of the code.
+    // Looked up by four bits, of which only the lowest belong to the code.
     let said: [f32; WIDE] = std::array::from_fn(|bits| code.value(bits as u8 & ((1 << WIDTH) - 1)));
     // SAFETY: sixteen floats may be read.
     let said = unsafe { _mm512_loadu_ps(said.as_ptr()) };
@@ -39,7 +39,7 @@ pub(super) fn run<const WIDTH: usize, C: Code>(
     }
 }
 
-/// As the function of this name for all CPUs. `before` is work space.
+/// The AVX-512 version of `block` in the parent module. `before` is work space.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
 #[inline]
 fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
@@ -70,7 +70,7 @@ fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
                 said_codes = down::<WIDTH>(said_codes);
                 let magnitude = _mm512_abs_ps(sum);
                 all = _mm512_add_ps(all, magnitude);
-                // The sign goes to the highest bit of the lowest byte; codes of later rows push it down.
+                // The sign goes to the highest bit of the lowest byte; the codes of later rows shift it down.
                 codes = down::<WIDTH>(codes);
                 let sign = _mm512_srli_epi32::<24>(_mm512_castps_si512(sum));
                 codes = _mm512_or_si512(codes, _mm512_and_si512(sign, _mm512_set1_epi32(0x80)));
@@ -152,7 +152,7 @@ fn narrow(numbers: __m512i) -> [u8; WIDE] {
     bytes
 }
 
-/// The next code of each number becomes its lowest bits.
+/// Moves the next code of each number to its lowest bits.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn down<const WIDTH: usize>(codes: __m512i) -> __m512i {

@@ -1,11 +1,11 @@
-//! A block of a step as the compiler makes it of loops, and the values at the end that are no whole block.
+//! A block of a step in plain loops, and the values at the end that do not fill a block.
 
 use super::figures::Partial;
 use super::{AHEAD_BYTES, BLOCK, Block, CODES_AHEAD_BYTES, Code, LANES, Row};
 use crate::simd::pack::{Codes, pack, unpack};
 use crate::simd::{prefetch, prefetch_line};
 
-/// Asks for the memory of codes that will be read and written.
+/// Prefetches codes that will be read and written.
 #[inline(always)]
 pub(super) fn prefetch_codes(last: &[u8], next: &[u8]) {
     for codes in [last, next] {
@@ -15,7 +15,7 @@ pub(super) fn prefetch_codes(last: &[u8], next: &[u8]) {
     }
 }
 
-/// `r = (r - d) + g`, the codes of that, and its figures. False, with `r` unchanged, if a value of it is not
+/// `r = (r - d) + g`, its codes, and its figures. Returns false, with `r` unchanged, if a result is not
 /// finite.
 #[inline(always)]
 pub(super) fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
@@ -34,7 +34,7 @@ pub(super) fn block<const WIDTH: usize, const MEANS: bool, C: Code>(
     true
 }
 
-/// `sums = (r - d) + g`, and the magnitudes of that, added up in rows.
+/// `sums = (r - d) + g`, and the magnitudes of the sums, added up in rows.
 #[inline(always)]
 fn sum_block<const WIDTH: usize, C: Code>(
     (r, g): (&[f32; BLOCK], &[f32; BLOCK]),
@@ -58,7 +58,7 @@ fn sum_block<const WIDTH: usize, C: Code>(
     }
 }
 
-/// As [`sum_block`], for fewer values; what is beyond them becomes zero.
+/// Like [`sum_block`], for fewer values; the rest of the block becomes zero.
 #[inline(always)]
 pub(super) fn sum_rest<const WIDTH: usize, C: Code>(
     r: &[f32],
@@ -88,8 +88,8 @@ pub(super) fn magnitudes_of(values: &[f32; BLOCK]) -> Row {
     magnitudes
 }
 
-/// Writes the codes of a block, of `length` values and zeros, and adds to the other figures. Zeros change
-/// none.
+/// Writes the codes of a block of `length` values and zeros, and adds to the other figures. Zeros change no
+/// figure.
 #[inline(always)]
 pub(super) fn write<const WIDTH: usize, const MEANS: bool, C: Code>(
     values: &[f32; BLOCK],

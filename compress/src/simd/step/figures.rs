@@ -1,19 +1,19 @@
-//! The figures that the scales of a message are made of.
+//! The figures from which a message's scales are computed.
 
 use super::{BLOCK, LANES, Row};
 
-/// What the scales of a message are made of: sums, counts and smallest magnitudes of all values (first) and,
-/// with two bits, of those above the threshold (second). Public in a private module: it is in the signatures
-/// of a hidden method.
+/// The figures for a message's scales: sums, counts and smallest magnitudes of all values (first) and, with
+/// two bits, of those above the threshold (second). Public in a private module, because the signature of a
+/// hidden method contains it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
     pub(crate) sums: [f64; 2],
     pub(crate) large: usize,
-    /// Of magnitudes above 0; infinite for none, or where means are asked for.
+    /// The smallest magnitudes above 0; infinite if there are none, or if means are wanted.
     pub(crate) smallest: [f32; 2],
 }
 
-/// Figures in the making: `f32` within a block, `f64` from block to block.
+/// Figures in progress: `f32` within a block, `f64` from block to block.
 pub(super) struct Partial {
     sums: [[f64; LANES]; 2],
     pub(super) large: usize,
@@ -35,8 +35,8 @@ impl Partial {
         }
     }
 
-    /// Adds the magnitudes of a block, given as they are and added up in rows; false, and nothing added, if a
-    /// value is not finite: then the row of sums is not either.
+    /// Adds the magnitudes of a block, given as values and as sums by row. If a value is not finite, the row
+    /// of sums is not either: adds nothing then and returns false.
     #[inline(always)]
     pub(super) fn add_magnitudes(&mut self, values: &[f32; BLOCK], magnitudes: &Row) -> bool {
         let largest =
@@ -45,7 +45,7 @@ impl Partial {
             self.sums[0].iter_mut().zip(magnitudes).for_each(|(sum, &v)| *sum += f64::from(v));
             return true;
         }
-        // Or finite values are so large that eight of them are not.
+        // Or the values are finite, but so large that the sum of eight is not.
         let finite = values.iter().all(|v| v.is_finite());
         if finite {
             values
@@ -56,7 +56,7 @@ impl Partial {
         finite
     }
 
-    /// Adds magnitudes above the threshold, given as they are and added up in rows.
+    /// Adds magnitudes above the threshold, given as values and as sums by row.
     #[inline(always)]
     pub(super) fn add_above(&mut self, values: &[f32; BLOCK], above: &Row, threshold: f32) {
         let largest = above.iter().fold(0, |largest: i32, v| largest.max(v.to_bits() as i32));
