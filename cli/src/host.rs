@@ -1,34 +1,35 @@
-//! What the kernel of this host offers to ranks, and what it costs where something is missing.
+//! What this host's kernel offers to ranks, and the cost of each missing feature.
 
 use brevity::transport::buffer::HugePages;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, statvfs};
 use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 use serde::Serialize;
 
-/// Open files that a rank needs at most for each rank of its host: memory, bell, process and connections.
+/// Open files that a rank needs at most for each rank of its host: memory, wake receiver, process and
+/// connections.
 const FILES_A_NEIGHBOUR: u64 = 8;
 
 /// Open files that a rank needs besides.
 const FILES_A_RANK: u64 = 64;
 
-/// The most ranks of one host that share memory.
+/// The largest number of ranks of one host that share memory.
 const MOST_NEIGHBOURS: u64 = 256;
 
-/// What containers have of `/dev/shm` unless they are given more.
+/// The default size of `/dev/shm` in containers.
 const SMALL_SHM_BYTES: u64 = 64 << 20;
 
-/// One thing that ranks use where the host has it.
+/// A feature of the host that ranks use.
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether the host has it.
     pub available: bool,
-    /// What it is good for; where it is missing, what that costs and the remedy.
+    /// Its purpose; if it is missing, the cost and the remedy.
     pub note: String,
 }
 
-/// What ranks use of this host.
+/// The features of this host that ranks use.
 pub fn findings() -> Vec<Finding> {
     vec![processes(), memory(), huge_pages(), shared_folder(), open_files(), kernel()]
 }

@@ -1,4 +1,4 @@
-//! `brevity info`: what this build is, what it finds on this host, and what is in force.
+//! `brevity info`: this build, what it finds on this host, and the settings in force.
 
 use std::env;
 use std::fmt;
@@ -23,16 +23,16 @@ pub struct InfoArguments {
     pub json: bool,
 }
 
-/// Prints what there is.
+/// Prints the report.
 ///
 /// # Errors
-/// When standard output is gone.
+/// If standard output was closed.
 pub fn info(arguments: &InfoArguments) -> brevity_bench::Result<()> {
     let info = Info::collect(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()));
     print(&if arguments.json { to_json(&info)? } else { info.to_string() })
 }
 
-/// All that is told.
+/// The report.
 #[derive(Debug, Serialize)]
 struct Info {
     version: &'static str,
@@ -62,11 +62,11 @@ struct Ucx {
     path: PathBuf,
 }
 
-/// What has started this process, or one of its ancestors, as a rank.
+/// A launcher that has started this process, or one of its ancestors, as a rank.
 #[derive(Debug, Serialize)]
 struct LauncherFound {
     name: &'static str,
-    /// Whether this is the one whose rank this process is.
+    /// Whether this process is a rank of this launcher.
     counts: bool,
     rank: Option<u32>,
 }
@@ -81,22 +81,22 @@ struct Pmix {
 struct Cpu {
     architecture: &'static str,
     processors: usize,
-    /// What the kernels of compression take, chosen at run time.
+    /// The instruction set of the compression kernels, chosen at run time.
     kernels: &'static str,
-    /// What the rest of the program was compiled for.
+    /// The features that the rest of the program was compiled for.
     used: Vec<&'static str>,
-    /// What the processor has besides.
+    /// The other features of the processor.
     unused: Vec<&'static str>,
 }
 
-/// What holds unless a variable or an argument says otherwise.
+/// The value of a setting.
 #[derive(Debug, Serialize)]
 struct Setting {
     name: &'static str,
     value: String,
 }
 
-/// A variable of the environment that is set.
+/// An environment variable that is set.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Variable {
     name: &'static str,
@@ -104,7 +104,7 @@ struct Variable {
     meaning: &'static str,
 }
 
-/// The variables that are read, and what they mean.
+/// The environment variables that are read, and their meanings.
 const VARIABLES: [(&str, &str); 30] = [
     ("BREVITY_RANK", "this rank, from 0"),
     ("BREVITY_WORLD_SIZE", "ranks in the job"),
@@ -235,7 +235,7 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
     VARIABLES.into_iter().filter_map(set).collect()
 }
 
-/// Sorts features into those that the program was compiled for and those that the processor has besides.
+/// Separates the features that the program was compiled for from the other features of the processor.
 macro_rules! features {
     ($detected:ident: $($name:tt)*) => {{
         let (mut used, mut unused) = (Vec::new(), Vec::new());

@@ -13,7 +13,7 @@ use brevity_bench::output::UNREAD;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// Exit status of arguments that make no sense.
+/// The exit status for invalid arguments.
 const BAD_ARGUMENTS: u8 = 2;
 
 /// Collectives that say less: run jobs, measure, see what is there.
@@ -53,12 +53,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit status of a command, after its error has been told.
+/// The exit status of a command. Prints its error first.
 fn end<E: std::fmt::Display>(outcome: Result<u8, E>, status: impl Fn(&E) -> u8) -> ExitCode {
     match outcome {
         Ok(status) => status.into(),
         Err(error) => {
-            // Nobody who pipes a table into `head` needs to hear that `head` has ended.
+            // A closed pipe, as by `head`, is not worth a message.
             if status(&error) != UNREAD {
                 tell(&error);
             }
@@ -67,25 +67,25 @@ fn end<E: std::fmt::Display>(outcome: Result<u8, E>, status: impl Fn(&E) -> u8) 
     }
 }
 
-/// Says one line on standard error, at once: what several processes say does not mix.
+/// Prints one line on standard error in one write, so that lines of several processes do not mix.
 fn tell(what: &dyn std::fmt::Display) {
     let line = format!("brevity: {what}\n");
-    // Nobody is left to tell when even this fails.
+    // If even this fails, there is no way left to report it.
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Prints the help that was asked for, or tells in one line what is wrong with the arguments.
+/// Prints the requested help, or one line about the wrong arguments.
 fn explain(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         tell(&format_args!("{} (see --help)", complaint(error)));
         return BAD_ARGUMENTS.into();
     }
-    // Nobody is left to tell when even this fails.
+    // If even this fails, there is no way left to report it.
     let _ = error.print();
     ExitCode::SUCCESS
 }
 
-/// What is wrong with the arguments, with the remedy where it is no matter of course.
+/// What is wrong with the arguments, with the remedy unless it is obvious.
 fn complaint(error: &clap::Error) -> String {
     let line = one_line(&error.to_string());
     match (error.kind(), error.get(ContextKind::InvalidArg)) {

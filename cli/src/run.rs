@@ -15,7 +15,7 @@ use clap::Args;
 
 use crate::tell;
 
-/// The hidden subcommand that a rank begins as.
+/// The hidden subcommand as which a rank begins.
 pub const TRAMPOLINE: &str = "rank";
 
 /// The hidden subcommand of the process that ends a job whose launcher was killed.
@@ -67,30 +67,30 @@ pub struct TrampolineArguments {
 /// Why a job could not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such program.
+    /// The program does not exist.
     #[error("can't run {program:?}: {why}")]
     Program {
-        /// What was asked for.
+        /// The program as given.
         program: OsString,
         /// The reason, with the remedy.
         why: &'static str,
     },
 
-    /// A variable is wrong, or the system refused.
+    /// A variable is invalid, or the system refused.
     #[error(transparent)]
     Launch(#[from] brevity::transport::Error),
 
-    /// A variable that the library reads is wrong.
+    /// A variable that the library reads is invalid.
     #[error(transparent)]
     Settings(#[from] brevity::collectives::Error),
 
-    /// This program does not find itself.
+    /// The path of this program can't be found.
     #[error("can't find the brevity program itself: {0}")]
     Own(std::io::Error),
 }
 
 impl Error {
-    /// The exit status: 2 for bad arguments, else 1.
+    /// The exit status: 2 for bad arguments, otherwise 1.
     pub fn status(&self) -> u8 {
         match self {
             Self::Program { .. } | Self::Settings(_) => 2,
@@ -100,18 +100,18 @@ impl Error {
     }
 }
 
-/// Runs the job; the exit status of the first rank that fails, else 0.
+/// Runs the job. Returns the exit status of the first rank that fails, otherwise 0.
 ///
 /// # Errors
-/// When the program can't be run or the ranks can't be started.
+/// If the program can't be run or the ranks can't be started.
 pub fn run(arguments: RunArguments) -> Result<u8, Error> {
     if let Some(program) = arguments.program.first() {
         find(program, env::var_os("PATH").as_deref())?;
     }
-    // What every rank would refuse is told once, here; the launch checks the rest.
+    // Checked once here, because every rank would refuse the same; the launch checks the rest.
     Settings::from_env()?;
     let own = env::current_exe().map_err(Error::Own)?;
-    // Each rank begins as this program, so that it dies with the launcher whatever program it becomes.
+    // Each rank begins as this program, so that any program it becomes dies with the launcher.
     let begin = [TRAMPOLINE, "--"].map(OsString::from).into_iter().chain(arguments.program);
     let mut job = Launch::new(&own, begin).ranks(arguments.ranks).guard(own, [GUARD]);
     job = job.tag_output(arguments.tag_output).encrypt(arguments.encrypt);
@@ -139,7 +139,7 @@ pub fn trampoline(arguments: TrampolineArguments) -> u8 {
     CANNOT_RUN
 }
 
-/// Finds the program as the system will, so that one line says what is wrong before any rank is started.
+/// Finds the program like the system does, so that one line reports a mistake before any rank is started.
 fn find(program: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
     let failed = |why| Error::Program { program: program.to_owned(), why };
     let candidates: Vec<PathBuf> = if program.as_encoded_bytes().contains(&b'/') {

@@ -1,7 +1,7 @@
-//! What `train` can be told, and which of it makes no sense.
+//! The arguments of `train`, and their checks.
 //!
-//! Everything is checked before any rank starts; what was not given gets a default that fits the
-//! data (`Defaults` below).
+//! Everything is checked before any rank starts. Missing arguments get defaults that fit the data (`Defaults`
+//! below).
 
 use crate::Error;
 use crate::data::{Dataset, digits, idx};
@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-/// How many times a run tries the test examples.
+/// How many times a run evaluates the test examples.
 const EVALUATIONS: usize = 10;
 
 /// How gradients are averaged.
@@ -90,8 +90,7 @@ pub struct Arguments {
     pub plot: Option<PathBuf>,
 }
 
-/// What a run takes where the command line says nothing: measured to give full accuracy with
-/// every method, on each data set.
+/// The defaults of a run. Measured to give full accuracy with every method on each data set.
 struct Defaults {
     epochs: usize,
     batch_size: usize,
@@ -103,8 +102,8 @@ const MNIST: Defaults = Defaults { epochs: 3, batch_size: 32, hidden: &[512, 512
 const DIGITS: Defaults = Defaults { epochs: 30, batch_size: 8, hidden: &[128], learning_rate: 0.2 };
 
 impl Arguments {
-    /// Reads a command line, whose first word is the program, and checks all that can be checked
-    /// without the data. Prints and exits where help or the version is asked for.
+    /// Parses a command line, whose first word is the program, and checks everything that can be checked
+    /// without the data. Prints and exits for help and version.
     ///
     /// # Errors
     /// [`Error::CommandLine`] or [`Error::Argument`], in one line.
@@ -119,7 +118,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// The data that these arguments name.
+    /// The data set that the arguments name.
     ///
     /// # Errors
     /// The data errors of [`idx::load`].
@@ -127,10 +126,10 @@ impl Arguments {
         self.data.as_deref().map_or_else(|| Ok(digits::load()), idx::load)
     }
 
-    /// What the training loop needs to know, with defaults that fit `dataset`.
+    /// The settings of the training loop, with defaults that fit `dataset`.
     ///
     /// # Errors
-    /// [`Error::Argument`] where one step would need more examples than there are.
+    /// [`Error::Argument`] if one step would need more examples than there are.
     pub fn settings(&self, dataset: &Dataset) -> Result<Settings, Error> {
         let defaults = if self.data.is_some() { MNIST } else { DIGITS };
         let batch_size = self.batch_size.unwrap_or(defaults.batch_size);
@@ -160,7 +159,7 @@ impl Arguments {
         })
     }
 
-    /// Opens the files that are asked for.
+    /// Opens the requested files.
     ///
     /// # Errors
     /// [`Error::Output`] for a file that can't be written.
@@ -202,7 +201,7 @@ fn in_range(flag: &'static str, found: impl ToString, holds: bool, expected: &st
     Err(Error::Argument { flag, found: found.to_string(), expected: expected.to_owned() })
 }
 
-/// The parser explains itself over several lines; ours has one.
+/// The parser's message has several lines; this keeps one.
 fn one_line(message: &str) -> String {
     let parts: Vec<&str> = message
         .lines()
@@ -221,7 +220,7 @@ mod tests {
         Arguments::from_words(std::iter::once("train").chain(words.split_whitespace()))
     }
 
-    /// What a command line that must be refused is answered with.
+    /// The error message for an invalid command line.
     fn refusal(words: &str) -> String {
         let error = match parse(words) {
             Ok(arguments) => arguments.settings(&arguments.dataset().unwrap()).unwrap_err(),

@@ -1,4 +1,4 @@
-//! What can go wrong, each in one line that says what was found, what was expected and what to do.
+//! The errors of this crate. Each message is one line with what was found, what was expected, and the remedy.
 
 use std::path::PathBuf;
 
@@ -9,36 +9,36 @@ pub enum Error {
     /// The command line could not be parsed; `line` says where.
     #[error("{line}; see --help")]
     CommandLine {
-        /// What the parser said, in one line.
+        /// The parser's message, in one line.
         line: String,
     },
-    /// An argument lies outside its range.
+    /// An argument is outside its range.
     #[error("{flag} is {found}, expected {expected}")]
     Argument {
         /// The flag, with its dashes.
         flag: &'static str,
-        /// What was given.
+        /// The given value.
         found: String,
-        /// What would be accepted.
+        /// The accepted values.
         expected: String,
     },
-    /// The folder given by `--data` is not there.
+    /// The folder given by `--data` does not exist.
     #[error(
         "--data {}: no such folder; give the folder of the four MNIST files, or leave --data out for the \
          built-in digits",
         .folder.display()
     )]
     MissingFolder {
-        /// The folder that was looked for.
+        /// The path of the folder.
         folder: PathBuf,
     },
-    /// A data file is not there, neither plain nor compressed.
+    /// A data file does not exist, neither plain nor compressed.
     #[error(
         "{}: no such file, plain or with .gz; put it there, or leave --data out for the built-in digits",
         .file.display()
     )]
     MissingFile {
-        /// The plain name that was looked for.
+        /// The path without `.gz`.
         file: PathBuf,
     },
     /// A file could not be read or decompressed.
@@ -46,9 +46,9 @@ pub enum Error {
     File {
         /// The file.
         file: PathBuf,
-        /// `"read"` or the like.
+        /// What was tried, for example `"read"`.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A data file starts with another magic number.
@@ -61,9 +61,9 @@ pub enum Error {
         file: PathBuf,
         /// The first four bytes, big endian.
         found: u32,
-        /// What they should be.
+        /// The expected magic number.
         expected: u32,
-        /// What such a file holds.
+        /// What such a file contains.
         what: &'static str,
     },
     /// A data file is longer or shorter than its header says.
@@ -73,17 +73,17 @@ pub enum Error {
         file: PathBuf,
         /// Its length, uncompressed.
         found: u64,
-        /// The length that its header asks for.
+        /// The length according to its header.
         expected: u64,
     },
-    /// A data file's header holds a dimension that cannot be right.
+    /// A data file's header has an invalid dimension.
     #[error("{}: {what} {found}, expected {expected}; fetch the file again", .file.display())]
     Dimension {
         /// The file.
         file: PathBuf,
         /// The dimension, such as `"image count"`.
         what: &'static str,
-        /// What the header says.
+        /// The value in the header.
         found: u32,
         /// What was expected.
         expected: String,
@@ -98,12 +98,12 @@ pub enum Error {
         file: PathBuf,
         /// The label.
         found: u8,
-        /// Where it stands.
+        /// Its index.
         index: usize,
-        /// How many classes there are.
+        /// The number of classes.
         classes: usize,
     },
-    /// The results can't be written where they are asked for, or nobody reads them.
+    /// The results can't be written to the requested file, or standard output was closed.
     #[error("{0}")]
     Output(#[from] brevity_bench::Error),
     /// The network could not be computed.
@@ -125,8 +125,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The status a program exits with: 2 where the caller can mend it (arguments, data files),
-    /// 1 for a run that failed.
+    /// The exit status: 2 for what the caller can correct (arguments, data files), 1 for a failed run.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::Network(_) | Self::Exchange(_) | Self::Diverged { .. } => 1,

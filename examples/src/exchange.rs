@@ -1,4 +1,4 @@
-//! The training loop's [`Exchange`] by the library: one policy a tensor, all by one method.
+//! The training loop's [`Exchange`] by the library: one policy for each tensor, all of one method.
 
 use crate::arguments::Method;
 use crate::model::Model;
@@ -12,11 +12,11 @@ pub struct GroupExchange {
 }
 
 impl GroupExchange {
-    /// An exchange for the parameters of `model`. Matrices travel by `method`, with `density` or
-    /// `rank` where it needs one; biases travel dense, being small.
+    /// An exchange for the parameters of `model`. Matrices travel by `method`, with `density` or `rank` if it
+    /// needs one; biases are small and travel dense.
     ///
     /// # Errors
-    /// Where the library refuses the policy.
+    /// If the library refuses the policy.
     pub fn new(
         group: &Group,
         model: &Model,
@@ -60,7 +60,7 @@ impl Exchange for GroupExchange {
     }
 }
 
-/// What has left this rank: by messages, and by memory that ranks of one host share.
+/// Bytes that have left this rank, by messages and by memory that ranks of one host share.
 fn bytes_out(group: &Group) -> u64 {
     let statistics = group.statistics();
     statistics.bytes_sent + statistics.bytes_shared
@@ -89,7 +89,7 @@ mod tests {
         }
     }
 
-    /// All ranks' runs by the library, over the local transport.
+    /// The runs of all ranks by the library, over the local transport.
     fn runs(method: Method) -> Vec<Run> {
         let threads: Vec<_> = local::world(RANKS as u32)
             .into_iter()

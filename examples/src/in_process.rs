@@ -1,13 +1,13 @@
-//! Ranks that are threads of one process and average exactly: what the network is checked
-//! against, and a way to run the training loop with several ranks and no network.
+//! Ranks that are threads of one process and average exactly. The network is checked against them, and they
+//! run the training loop with several ranks without a network.
 
 use crate::trainer::{BoxError, Exchange};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
-/// One of several ranks in this process; each belongs to a thread of its own.
+/// One of several ranks in this process, each on a thread of its own.
 ///
-/// Every call waits for all ranks: a rank that stops early lets the others wait for ever, so
-/// this is for tests and trials.
+/// Every call waits for all ranks. If a rank stops early, the others wait forever, so this is for tests and
+/// trials only.
 pub struct ThreadRank {
     rank: usize,
     shared: Arc<Shared>,
@@ -16,7 +16,7 @@ pub struct ThreadRank {
 
 struct Shared {
     meeting: Barrier,
-    /// What each rank brought to the current call.
+    /// What each rank contributed to the current call.
     brought: Mutex<Vec<Vec<Vec<f64>>>>,
 }
 

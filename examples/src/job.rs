@@ -8,11 +8,11 @@ use crate::progress::Progress;
 use crate::trainer::{Run, Settings, train};
 use brevity::Group;
 
-/// Trains once per method of `arguments`, as one rank of `group`; all ranks call this alike.
-/// Rank 0 shows its progress.
+/// Trains once for each method of `arguments`, as one rank of `group`; all ranks make the same call. Rank 0
+/// shows its progress.
 ///
 /// # Errors
-/// What [`train`] reports. The group is closed then, so that no rank waits for this one.
+/// The errors of [`train`]. The group is closed then, so that no rank waits for this one.
 pub fn train_all(
     group: &Group,
     arguments: &Arguments,
@@ -39,7 +39,7 @@ mod tests {
     use crate::ranks::is_told_elsewhere;
     use brevity::transport::local;
 
-    /// How each rank's training ended, the ranks being threads.
+    /// The outcome of each rank's training, with threads as ranks.
     fn endings(words: &str) -> Vec<Result<Vec<Run>, Error>> {
         let arguments =
             Arguments::from_words(std::iter::once("train").chain(words.split_whitespace())).unwrap();

@@ -1,10 +1,9 @@
 //! A classifier of handwritten digits, trained by several ranks that exchange compressed gradients.
 //!
-//! The program `train` is built from these modules, each of which can be read by itself:
-//! [`data`] reads the examples and deals them out to the ranks, [`model`] is the network
-//! (candle computes its gradients), [`optimizer`] turns an averaged gradient into a step,
-//! [`trainer`] is the loop between them, and [`report`] and [`plot`] show what came out.
-//! Ranks meet in one place only: the trait [`trainer::Exchange`].
+//! The program `train` is built from these modules, which can be read independently: [`data`] reads the
+//! examples and distributes them to the ranks, [`model`] is the network (candle computes its gradients),
+//! [`optimizer`] turns an averaged gradient into a step, [`trainer`] is the loop between them, and [`report`]
+//! and [`plot`] show the results. Ranks communicate in one place only: the trait [`trainer::Exchange`].
 #![forbid(unsafe_code)]
 
 pub mod arguments;

@@ -1,8 +1,8 @@
 //! A multi-layer perceptron: linear layers with relu between them, cross-entropy at the end.
 //!
-//! A layer is `x W + b` with `W` of shape (inputs, outputs), so that candle's gradient of `W`
-//! lies in memory as `W` does and is copied out in one pass. The parameters are kept in a list
-//! and not in a `VarMap`, which has no order: gradients must have the same order on all ranks.
+//! A layer is `x W + b` with `W` of shape (inputs, outputs), so that candle's gradient of `W` has the memory
+//! layout of `W` and is copied out in one pass. The parameters are kept in a list instead of a `VarMap`,
+//! which has no order: gradients must have the same order on all ranks.
 
 use crate::data::{Batch, Split};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Storage, Tensor, Var, bail};
@@ -10,10 +10,10 @@ use candle_nn::loss::cross_entropy;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Examples per forward pass when the network is only judged.
+/// Examples per forward pass during evaluation.
 const EVALUATION_BATCH: usize = 500;
 
-/// The network; identical on all ranks that gave the same sizes and seed.
+/// The network; identical on all ranks that pass the same sizes and seed.
 pub struct Model {
     layers: Vec<Layer>,
     features: usize,
@@ -28,12 +28,12 @@ struct Layer {
 impl Model {
     /// A network with `hidden` layers between `features` inputs and `classes` outputs.
     ///
-    /// Weights are drawn uniformly from +-sqrt(6 / inputs) (He et al. 2015), those of the last
-    /// layer from +-sqrt(3 / inputs), by a generator of our own: candle's generator for the CPU
-    /// can't be seeded. Biases are 0.
+    /// Weights are drawn uniformly from +-sqrt(6 / inputs) (He et al. 2015), those of the last layer from
+    /// +-sqrt(3 / inputs), by the library's generator, because candle's generator for the CPU can't be
+    /// seeded. Biases are 0.
     ///
     /// # Errors
-    /// What candle reports, such as a layer of no units.
+    /// Errors of candle, for instance for a layer without units.
     pub fn new(features: usize, hidden: &[usize], classes: usize, seed: u64) -> Result<Self> {
         let sizes: Vec<usize> = [&[features], hidden, &[classes]].concat();
         let mut layers = Vec::with_capacity(sizes.len() - 1);
@@ -69,16 +69,15 @@ impl Model {
             .collect()
     }
 
-    /// One buffer a parameter, all zero, for [`Model::forward_backward`].
+    /// One zeroed buffer for each parameter, for [`Model::forward_backward`].
     pub fn gradient_buffers(&self) -> Vec<Vec<f32>> {
         self.vars().map(|var| vec![0.0; var.elem_count()]).collect()
     }
 
-    /// The mean loss of `batch`; its gradients overwrite `gradients`, in the order of
-    /// [`Model::parameters`].
+    /// The mean loss of `batch`; its gradients overwrite `gradients`, in the order of [`Model::parameters`].
     ///
     /// # Errors
-    /// What candle reports; and where `gradients` has other lengths than the parameters.
+    /// Errors of candle, and `gradients` with other lengths than the parameters.
     pub fn forward_backward(&self, batch: Batch, gradients: &mut [Vec<f32>]) -> Result<f64> {
         let count = batch.labels.len();
         let labels = Tensor::from_vec(batch.labels, count, &Device::Cpu)?;
@@ -96,10 +95,10 @@ impl Model {
         Ok(f64::from(loss.to_scalar::<f32>()?))
     }
 
-    /// Takes a step: every parameter becomes itself minus `learning_rate * update`, in place.
+    /// Takes a step: subtracts `learning_rate * update` from every parameter, in place.
     ///
     /// # Errors
-    /// Where `update` has other lengths than the parameters.
+    /// If `update` has other lengths than the parameters.
     pub fn apply(&self, update: &[Vec<f32>], learning_rate: f32) -> Result<()> {
         if update.len() != 2 * self.layers.len() {
             bail!("{} updates, expected {}", update.len(), 2 * self.layers.len());
@@ -110,13 +109,13 @@ impl Model {
         Ok(())
     }
 
-    /// How many examples of `split` in `range` are classified rightly.
+    /// How many examples of `split` in `range` are classified correctly.
     ///
     /// # Errors
-    /// What candle reports.
+    /// Errors of candle.
     ///
     /// # Panics
-    /// Where `range` does not lie in `split`.
+    /// If `range` is not in `split`.
     pub fn count_correct(&self, split: &Split, range: std::ops::Range<usize>) -> Result<usize> {
         let features = self.features;
         let values = &split.values[range.start * features..range.end * features];
@@ -130,10 +129,10 @@ impl Model {
         Ok(correct)
     }
 
-    /// All parameters, copied, in the order of [`Model::parameters`].
+    /// A copy of all parameters, in the order of [`Model::parameters`].
     ///
     /// # Errors
-    /// What candle reports.
+    /// Errors of candle.
     pub fn values(&self) -> Result<Vec<Vec<f32>>> {
         self.vars().map(|var| var.flatten_all()?.to_vec1()).collect()
     }
@@ -142,7 +141,7 @@ impl Model {
         self.layers.iter().flat_map(|layer| [&layer.weight, &layer.bias])
     }
 
-    /// The scores of all classes, one row an example.
+    /// The scores of all classes, one row for each example.
     fn forward(&self, values: Vec<f32>) -> Result<Tensor> {
         let count = values.len() / self.features;
         let mut x = Tensor::from_vec(values, (count, self.features), &Device::Cpu)?;
@@ -171,7 +170,7 @@ fn copy_out(gradient: &Tensor, target: &mut [f32]) -> Result<()> {
     Ok(())
 }
 
-/// `x -= learning_rate * update` on candle's memory, with no temporary tensor.
+/// `x -= learning_rate * update` in candle's memory, without a temporary tensor.
 struct Descent<'a> {
     update: &'a [f32],
     learning_rate: f32,
@@ -209,7 +208,7 @@ mod tests {
         Batch { values, labels: vec![0, 2, 1, 2, 0, 1] }
     }
 
-    /// The loss by plain loops in f64, apart from all tensor code.
+    /// The loss by plain loops in f64, independent of all tensor code.
     fn serial_loss(parameters: &[Vec<f32>], sizes: &[usize], batch: &Batch) -> f64 {
         let mut loss = 0.0;
         for (example, label) in batch.values.chunks(sizes[0]).zip(&batch.labels) {
@@ -296,7 +295,7 @@ mod tests {
 
     #[test]
     fn steps_along_the_gradient_learn_the_batch() {
-        // Each example has its largest value where its label says.
+        // Each example has its largest value at the index of its label.
         let mut separable = batch();
         for (example, label) in separable.values.chunks_mut(5).zip(&separable.labels) {
             example[*label as usize] += 2.0;

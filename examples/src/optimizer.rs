@@ -1,5 +1,5 @@
-//! From an averaged gradient to a step: momentum (if asked for) and a learning rate that first
-//! rises and then falls.
+//! Turns an averaged gradient into a step: optional momentum, and a learning rate that first rises and then
+//! falls.
 
 use crate::Error;
 use crate::model::Model;
@@ -7,16 +7,16 @@ use crate::model::Model;
 /// The share of all steps in which the learning rate rises.
 const WARM_UP_SHARE: f64 = 0.1;
 
-/// The learning rate of every step: a straight line up to `peak` over the first tenth of the
-/// steps, then a half cosine down towards 0.
+/// The learning rate of every step: linear up to `peak` over the first tenth of the steps, then a half cosine
+/// down towards 0.
 ///
-/// The fall matters most to compressed gradients: what they hold back arrives late, and small
-/// last steps let it arrive without harm.
+/// The decay matters most for compressed gradients: what they hold back arrives late, and small last steps
+/// let it arrive without harm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The largest learning rate.
     pub peak: f64,
-    /// How many steps there will be.
+    /// The number of steps.
     pub steps: usize,
 }
 
@@ -36,7 +36,7 @@ impl Schedule {
 
 /// Stochastic gradient descent on the averaged gradient: `v = momentum * v + g; x -= rate * v`.
 ///
-/// With momentum 0 there is no velocity and no memory for it.
+/// With momentum 0 there is no velocity vector.
 pub struct Descent {
     schedule: Schedule,
     momentum: f32,
@@ -45,7 +45,7 @@ pub struct Descent {
 }
 
 impl Descent {
-    /// A descent at its first step.
+    /// A descent before its first step.
     pub fn new(schedule: Schedule, momentum: f64) -> Self {
         Self { schedule, momentum: momentum as f32, velocity: Vec::new(), step: 0 }
     }
@@ -53,7 +53,7 @@ impl Descent {
     /// Takes the next step with the averaged `gradients`.
     ///
     /// # Errors
-    /// [`Error::Network`] where the gradients do not fit the model.
+    /// [`Error::Network`] if the gradients do not fit the model.
     pub fn step(&mut self, model: &Model, gradients: &[Vec<f32>]) -> Result<(), Error> {
         let rate = self.schedule.rate(self.step) as f32;
         self.step += 1;

@@ -16,13 +16,13 @@ const COLOURS: [RGBColor; 4] = [
     RGBColor(0x00, 0x9e, 0x73),
 ];
 
-/// Neither losses nor bytes on a logarithmic axis can be drawn below this.
+/// The smallest loss or number of bytes that a logarithmic axis shows.
 const SMALLEST_LOSS: f64 = 1e-6;
 
-/// Draws the curves of `runs` as SVG; text stays text and takes the viewer's font.
+/// Draws the curves of `runs` as SVG; text stays text and uses the viewer's font.
 ///
 /// # Errors
-/// [`Error::Output`] when the drawing library fails.
+/// [`Error::Output`] if the drawing library fails.
 pub fn svg(runs: &[Run]) -> Result<String, Error> {
     let mut drawing = String::new();
     draw_panels(runs, &mut drawing)
@@ -74,7 +74,7 @@ fn draw_panels(runs: &[Run], drawing: &mut String) -> Result<(), Box<dyn StdErro
     Ok(())
 }
 
-/// One chart with one line a run; `labels` are its title and those of its axes.
+/// One chart with one line for each run; `labels` are its title and those of its axes.
 fn panel<X, Y>(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     runs: &[Run],
@@ -124,14 +124,14 @@ where
     Ok(())
 }
 
-/// The smallest and the largest value of all points; 1 to 1 where there is none.
+/// The smallest and the largest value of all points; 1 to 1 without points.
 fn range(runs: &[Run], value: impl Fn(&Point) -> f64) -> Range<f64> {
     let values = || runs.iter().flat_map(|run| &run.curve).map(&value);
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
     if low.is_finite() { low..high.max(low) } else { 1.0..1.0 }
 }
 
-/// The range with some room around it, as a logarithmic axis needs.
+/// The range with a margin, for a logarithmic axis.
 fn wide(range: Range<f64>) -> Range<f64> {
     range.start / 1.3..range.end * 1.3
 }

@@ -1,4 +1,4 @@
-//! A progress bar on standard error; nothing where that is no terminal.
+//! A progress bar on standard error, if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -24,7 +24,7 @@ impl Progress {
         Self { bar: ProgressBar::hidden() }
     }
 
-    /// Moves on by one step, whose loss was `loss`.
+    /// Advances by one step with the loss `loss`.
     pub fn step(&self, loss: f64) {
         self.bar.inc(1);
         if !self.bar.is_hidden() && self.bar.position().is_multiple_of(16) {

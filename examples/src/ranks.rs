@@ -1,4 +1,4 @@
-//! The ranks of a job: those that a launcher has started, or those that `train` starts itself.
+//! The ranks of a job, started by a launcher or by `train` itself.
 
 use crate::Error;
 use brevity::collectives::Error as Collective;
@@ -9,7 +9,7 @@ use brevity::{Group, Settings};
 use std::env;
 use std::time::Duration;
 
-/// How many threads candle multiplies matrices with.
+/// The number of threads with which candle multiplies matrices.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// Whether ranks of one host share memory.
@@ -20,21 +20,21 @@ pub fn is_launched() -> bool {
     Launcher::from_env().is_some()
 }
 
-/// Joins the job that the launcher describes; blocks until all ranks are there.
+/// Joins the job that the launcher describes; blocks until all ranks have joined.
 ///
 /// # Errors
-/// [`Error::Exchange`] where ranks do not join in time, or the environment is not understood.
+/// [`Error::Exchange`] if ranks do not join in time, or the environment is invalid.
 pub fn join() -> Result<Group, Error> {
     launch::die_with_parent();
     Group::from_env().map_err(|error| Error::Exchange(brevity::Error::from(error).into()))
 }
 
-/// Starts `ranks` ranks on this host, each this program with these arguments, and waits for them;
-/// the exit status of the first that fails, else 0.
+/// Starts `ranks` ranks on this host, each this program with these arguments, and waits for them. Returns the
+/// exit status of the first that fails, otherwise 0.
 ///
-/// They use tcp where `BREVITY_TRANSPORT` does not say otherwise, and share the processors: each rank takes
-/// its part of them as threads where `RAYON_NUM_THREADS` does not say otherwise. They share no memory where
-/// `BREVITY_SHARED_MEMORY` does not say otherwise: what a method sends is what it would send between hosts.
+/// They use tcp unless `BREVITY_TRANSPORT` is set. They share the processors: each rank uses its part of them
+/// as threads unless `RAYON_NUM_THREADS` is set. They share no memory unless `BREVITY_SHARED_MEMORY` is set,
+/// so that a method sends what it would send between hosts.
 ///
 /// # Errors
 /// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] where a rank can't be
@@ -63,7 +63,7 @@ pub fn start(ranks: usize, grace: f64) -> Result<u8, Error> {
     Ok(outcome.exit_status())
 }
 
-/// Whether another rank tells of `error`, so that rank `rank` can be silent.
+/// Whether another rank reports `error`, so that rank `rank` need not.
 pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     if let Error::Exchange(cause) = error {
         return match cause.downcast_ref() {
@@ -72,11 +72,11 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
             _ => false,
         };
     }
-    // Arguments and data files are alike on all ranks.
+    // Arguments and data files are the same on all ranks.
     error.exit_status() == 2 && rank != 0
 }
 
-/// A wrong variable is a mistake of the caller's, as a wrong argument is.
+/// An invalid variable is the caller's mistake, like an invalid argument.
 fn of_launch(error: Transport) -> Error {
     match error {
         Transport::Environment { variable, found, expected } => {

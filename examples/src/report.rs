@@ -1,4 +1,4 @@
-//! What `train` prints and writes when all runs are done.
+//! The output of `train` after all runs.
 
 use crate::Error;
 use crate::trainer::Run;
@@ -9,15 +9,15 @@ use std::fmt::Write;
 const HEADINGS: [&str; 6] =
     ["method", "test accuracy", "bytes/rank/step", "compression", "communication", "total"];
 
-/// What [`to_json`] writes.
+/// The content of [`to_json`].
 #[derive(Serialize)]
 struct Report<'a> {
     runs: &'a [Run],
 }
 
-/// The runs as a table of text, one line a run under a line of headings.
+/// The runs as a table of text, one line for each run below a line of headings.
 ///
-/// `parameter_count` numbers make up a gradient: where no run was dense, compression is against
+/// `parameter_count` is the number of elements of a gradient: if no run was dense, compression is relative to
 /// a ring all-reduce of them.
 pub fn table(runs: &[Run], parameter_count: usize) -> String {
     let mut rows = vec![HEADINGS.map(str::to_owned)];
@@ -40,12 +40,12 @@ pub fn table(runs: &[Run], parameter_count: usize) -> String {
 /// The runs as `{"runs":[..]}`, with every field of [`Run`].
 ///
 /// # Errors
-/// [`Error::Output`] for a figure that JSON can't hold.
+/// [`Error::Output`] for a figure that JSON can't represent.
 pub fn to_json(runs: &[Run]) -> Result<String, Error> {
     Ok(brevity_bench::record::to_json(&Report { runs })?)
 }
 
-/// What a dense step sends: measured where a run was dense, else `2 (P-1)/P` times the gradient.
+/// The bytes of a dense step: measured if a run was dense, otherwise `2 (P-1)/P` times the gradient.
 fn dense_bytes(runs: &[Run], parameter_count: usize, ranks: usize) -> f64 {
     let measured = runs.iter().find(|run| run.method == "dense");
     measured.map_or_else(

@@ -1,5 +1,5 @@
-//! The training loop: each rank computes gradients on its own examples, all ranks average them,
-//! each takes the same step.
+//! The training loop: each rank computes gradients on its own examples, all ranks average them, and each
+//! takes the same step.
 
 use crate::Error;
 use crate::data::{Dataset, Shard, batches_per_epoch};
@@ -12,32 +12,32 @@ use std::time::{Duration, Instant};
 /// An error of any exchange.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What the training loop asks of the ranks' communication; all ranks make the same calls.
+/// The communication that the training loop needs; all ranks make the same calls.
 pub trait Exchange {
     /// This rank, below [`Exchange::world_size`].
     fn rank(&self) -> usize;
 
-    /// How many ranks train together.
+    /// The number of ranks that train together.
     fn world_size(&self) -> usize;
 
-    /// Replaces the gradients of this step by their average over all ranks, or by what the
-    /// method lets through of it; the same bits on every rank.
+    /// Replaces the gradients of this step by their average over all ranks, as far as the method sends it;
+    /// the same bits on every rank.
     ///
     /// # Errors
-    /// What the communication reports; the run is over then.
+    /// Errors of the communication; they end the run.
     fn average(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), BoxError>;
 
     /// Replaces each value by its sum over all ranks. Used once, after the last step.
     ///
     /// # Errors
-    /// What the communication reports; the run is over then.
+    /// Errors of the communication; they end the run.
     fn sum(&mut self, values: &mut [f64]) -> Result<(), BoxError>;
 
     /// The bytes that this rank has sent for [`Exchange::average`] so far.
     fn bytes_sent(&self) -> u64;
 }
 
-/// A single rank: its own gradient is the average, and nothing is sent.
+/// A single rank: the average is its own gradient, and nothing is sent.
 pub struct Solo;
 
 impl Exchange for Solo {
@@ -62,7 +62,7 @@ impl Exchange for Solo {
     }
 }
 
-/// What decides a run besides the data and the exchange; the same on all ranks.
+/// The parameters of a run besides the data and the exchange; the same on all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Passes over the training examples.
@@ -75,9 +75,9 @@ pub struct Settings {
     pub learning_rate: f64,
     /// The momentum of the [`Descent`], applied after averaging.
     pub momentum: f64,
-    /// Decides the first weights and the order of the examples.
+    /// The seed of the first weights and the order of the examples.
     pub seed: u64,
-    /// How often the test examples are tried in a run; at least once, at the end.
+    /// How often a run evaluates the test examples; at least once, at the end.
     pub evaluations: usize,
 }
 
@@ -90,31 +90,31 @@ impl Settings {
         Ok(Model::new(dataset.features, &self.hidden, dataset.classes, self.seed)?)
     }
 
-    /// How many steps a run takes.
+    /// The number of steps of a run.
     pub fn steps(&self, dataset: &Dataset, world_size: usize) -> usize {
         self.epochs * batches_per_epoch(dataset.train.len(), self.batch_size, world_size)
     }
 }
 
-/// What came out of one run.
+/// The result of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Run {
     /// How the gradients were averaged.
     pub method: String,
-    /// How many ranks trained.
+    /// The number of ranks.
     pub ranks: usize,
-    /// The share of test examples that the trained network classifies rightly, 0 to 1.
+    /// The share of test examples that the trained network classifies correctly, 0 to 1.
     pub test_accuracy: f64,
     /// Bytes sent, mean over ranks and steps.
     pub bytes_per_rank_step: f64,
     /// Steps taken.
     pub steps: usize,
-    /// Time on rank 0 without the tries on test examples, in seconds.
+    /// Time on rank 0 without the evaluations, in seconds.
     pub seconds: f64,
     /// The part of `seconds` that rank 0 spent in [`Exchange::average`]: compressing, sending
     /// and waiting for others.
     pub communication_seconds: f64,
-    /// How the run went.
+    /// The course of the run.
     pub curve: Vec<Point>,
 }
 
@@ -127,15 +127,15 @@ pub struct Point {
     pub bytes_per_rank: f64,
     /// Training loss, mean over ranks and over the steps since the last point.
     pub loss: f64,
-    /// The share of test examples classified rightly.
+    /// The share of test examples classified correctly.
     pub test_accuracy: f64,
 }
 
-/// Trains a network with `method` as its name in what comes out; blocks until all ranks are done.
+/// Trains a network and reports it under the name `method`; blocks until all ranks are done.
 ///
 /// # Errors
-/// [`Error::Exchange`] where the ranks could not average, [`Error::Diverged`] where the loss is
-/// no longer finite, [`Error::Network`] where candle reports an error.
+/// [`Error::Exchange`] if the ranks could not average, [`Error::Diverged`] if the loss is no longer finite,
+/// [`Error::Network`] if candle reports an error.
 pub fn train<E: Exchange + ?Sized>(
     method: &str,
     dataset: &Dataset,
@@ -164,7 +164,7 @@ struct Training<'a> {
     step: usize,
     loss_since_point: f64,
     steps_since_point: usize,
-    /// Step, bytes sent, loss and right answers at each point, of this rank alone.
+    /// Step, bytes sent, loss and correct answers at each point, of this rank alone.
     points: Vec<(usize, [f64; 3])>,
     computing: Duration,
     communicating: Duration,
@@ -217,7 +217,7 @@ impl<'a> Training<'a> {
             let loss = self.step(indices, exchange)?;
             progress.step(loss);
             let evaluations = settings.evaluations.clamp(1, self.steps);
-            // True at the last step too, and `evaluations` times in all.
+            // True at the last step too, and `evaluations` times in total.
             if self.step * evaluations / self.steps > (self.step - 1) * evaluations / self.steps {
                 self.record_point(exchange.bytes_sent())?;
             }
@@ -245,8 +245,8 @@ impl<'a> Training<'a> {
         Ok(loss)
     }
 
-    /// Tries this rank's share of the test examples. All ranks hold the same network, so the
-    /// shares add up in [`Training::finish`], and no rank waits for another here.
+    /// Evaluates this rank's share of the test examples. All ranks have the same network, so
+    /// [`Training::finish`] adds the shares up, and no rank waits for another here.
     fn record_point(&mut self, bytes_sent: u64) -> Result<(), Error> {
         let test = &self.dataset.test;
         let share = |rank: usize| rank * test.len() / self.world_size;

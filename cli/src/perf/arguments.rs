@@ -13,13 +13,13 @@ use brevity_bench::output::{Outputs, svg_file};
 use brevity_bench::perf::{Benchmark, Case, Dtype};
 use brevity_bench::size::{Size, SizeRange};
 
-/// Sizes measured unless told otherwise, in bytes.
+/// The default of the largest size, in bytes.
 const DEFAULT_MAX: usize = 4 << 20;
 
-/// Elements of the vectors that are made sparse unless told otherwise.
+/// The default number of elements of vectors that are made sparse.
 const DEFAULT_SPARSE_ELEMENTS: usize = 1 << 20;
 
-/// The share of entries kept unless told otherwise.
+/// The default share of entries kept.
 const DEFAULT_DENSITY: f64 = 0.001;
 
 /// Measures an operation between ranks and prints a table.
@@ -76,16 +76,16 @@ pub struct PerfArguments {
     pub record: Option<PathBuf>,
 }
 
-/// Arguments that make sense together.
+/// Arguments that are consistent with each other.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// What is measured.
     pub benchmark: Benchmark,
-    /// The type of the elements, where there are some.
+    /// The type of the elements, if there are any.
     pub dtype: Dtype,
-    /// The ranks asked for, if any were.
+    /// The number of ranks, if given.
     pub ranks: Option<u32>,
-    /// The transport asked for, if one was.
+    /// The transport, if given.
     pub transport: Option<Choice>,
     /// How long ranks may go on, if it was said.
     pub grace: Option<Duration>,
@@ -93,19 +93,19 @@ pub struct Plan {
     pub cases: Vec<Case>,
     /// Whether every iteration is checked.
     pub verify: bool,
-    /// Where the figures go.
+    /// The file for the figures.
     pub json: Option<PathBuf>,
-    /// Where the drawing goes.
+    /// The file for the drawing.
     pub plot: Option<PathBuf>,
 }
 
 impl Plan {
-    /// Ranks to start.
+    /// The number of ranks to start.
     pub fn ranks_to_start(&self) -> u32 {
         self.ranks.unwrap_or(2)
     }
 
-    /// Opens the files that are asked for.
+    /// Opens the requested files.
     ///
     /// # Errors
     /// [`Error::Arguments`] for a file that can't be written.
@@ -155,7 +155,7 @@ impl PerfArguments {
         })
     }
 
-    /// Checks that something is timed.
+    /// Checks that at least one iteration is timed.
     ///
     /// # Errors
     /// [`Error::Arguments`].
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(counts("latency --size 16K"), (100, 10));
         assert_eq!(counts("latency --size 16K --iterations 7 --warmup 0"), (7, 0));
         assert_eq!(plan("latency").unwrap().ranks_to_start(), 2);
-        // The name of earlier versions stays.
+        // The name in earlier versions still works.
         for line in ["allreduce -n 5", "allreduce --ranks 5", "allreduce --np 5"] {
             assert_eq!(plan(line).unwrap().ranks_to_start(), 5, "{line}");
         }

@@ -5,13 +5,13 @@ use brevity::transport::Error as Transport;
 
 use crate::UNREAD;
 
-/// What the parts of `brevity perf` return.
+/// The result type of `brevity perf`.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The arguments make no sense; nothing was started.
+    /// The arguments are invalid; nothing was started.
     #[error("{0}")]
     Arguments(String),
 
@@ -27,7 +27,7 @@ pub enum Error {
     #[error("{0}")]
     Launch(#[from] brevity::transport::Error),
 
-    /// The file of this program can't be found, to start it again.
+    /// The file of this program can't be found, so that it can't be started again.
     #[error("can't start the ranks: {0}")]
     Program(String),
 }
@@ -46,12 +46,12 @@ impl From<brevity_bench::Error> for Error {
 }
 
 impl Error {
-    /// Whether nobody reads the table any more, which is nothing to tell of.
+    /// Whether standard output was closed, which is not worth a message.
     pub fn is_unread(&self) -> bool {
         matches!(self, Self::Measurement(brevity_bench::Error::Unread))
     }
 
-    /// The exit status that tells it.
+    /// The exit status for this error.
     pub fn status(&self) -> u8 {
         let of_environment = |error: &Transport| matches!(error, Transport::Environment { .. });
         match self {

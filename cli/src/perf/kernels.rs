@@ -1,4 +1,4 @@
-//! `brevity perf compress`: kernels of compression beside their floors. No ranks are started.
+//! `brevity perf compress`: kernels of compression compared with their floors. No ranks are started.
 
 use brevity_bench::kernels::{Extent, Group, Row, head, line, peers, svg, verdict};
 use brevity_bench::output::Outputs;
@@ -11,10 +11,10 @@ use super::error::{Error, Result};
 /// The name on the command line.
 pub const NAME: &str = "compress";
 
-/// Elements of the vectors unless told otherwise: a model of 100 MB, far beyond any cache of one core.
+/// The default number of elements: a model of 100 MB, far beyond any cache of one core.
 const DEFAULT_ELEMENTS: usize = 25_000_000;
 
-/// Turns of each kernel and its floor unless told otherwise.
+/// The default number of turns of each kernel and its floor.
 const DEFAULT_ITERATIONS: usize = 11;
 
 /// All figures of one run.
@@ -26,7 +26,7 @@ struct Report<'a> {
     rows: &'a [Row],
 }
 
-/// Measures and prints; the exit status, which bars do not change.
+/// Measures and prints. Returns the exit status, which does not depend on the bars.
 ///
 /// # Errors
 /// [`Error::Arguments`] for options that go with ranks, before anything is measured.
@@ -54,7 +54,7 @@ pub fn perf(arguments: &PerfArguments) -> Result<u8> {
     Ok(0)
 }
 
-/// The rows of all groups, told one by one.
+/// Measures the rows of all groups, and prints each when it is complete.
 fn measure(extent: Extent, groups: &[Group], said: &mut Transcript) -> Result<Vec<Row>> {
     let (mut rows, mut told) = (Vec::new(), Ok(()));
     for group in groups {
@@ -69,7 +69,7 @@ fn measure(extent: Extent, groups: &[Group], said: &mut Transcript) -> Result<Ve
     Ok(rows)
 }
 
-/// What each kernel takes of its bar.
+/// The drawing of how much of its bar each kernel takes.
 fn drawing(circumstances: &Circumstances, rows: &[Row]) -> Result<String> {
     let Circumstances { date, machine, commit, command, .. } = circumstances;
     let head = [
@@ -80,7 +80,7 @@ fn drawing(circumstances: &Circumstances, rows: &[Row]) -> Result<String> {
     drawn.map_err(|why| Error::Measurement(brevity_bench::Error::contestant("the drawing", why)))
 }
 
-/// The groups that are named, all where none is.
+/// The named groups; all if none is named.
 fn groups(names: &[String]) -> Result<Vec<Group>> {
     if names.is_empty() {
         return Ok(Group::ALL.to_vec());

@@ -22,7 +22,7 @@ use brevity_bench::perf::measure;
 use brevity_bench::record;
 use report::{Report, Row, Table};
 
-/// Measures as a rank of a job, or starts the ranks and waits for them; the exit status.
+/// Measures as a rank of a job, or starts the ranks and waits for them. Returns the exit status.
 ///
 /// # Errors
 /// [`Error::Arguments`] before any rank is started; any other error after that.
@@ -32,7 +32,7 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
     }
     let plan = arguments.plan()?;
     if !ranks::is_launched() {
-        // Rank 0 opens them for good; what is wrong with them is told before it starts.
+        // Rank 0 opens them again later; this reports errors before any rank starts.
         plan.open_outputs()?;
         return ranks::start(&plan);
     }
@@ -51,7 +51,7 @@ pub fn perf(arguments: PerfArguments) -> Result<u8> {
     }
 }
 
-/// Measures every row on this rank; rank 0 tells.
+/// Measures every row on this rank; rank 0 prints.
 fn measure_all(group: &Group, plan: &Plan) -> Result<()> {
     let outputs = if group.rank() == 0 { Some(plan.open_outputs()?) } else { None };
     let table = Table::new(group, plan);
@@ -64,7 +64,7 @@ fn measure_all(group: &Group, plan: &Plan) -> Result<()> {
             report.rows.push(row);
         }
     }
-    // No rank leaves before the figures are safe: if rank 0 fails to write them, it tells all others.
+    // No rank leaves before the figures are written: if rank 0 fails to write them, it tells all others.
     go_on_if_read(group, outputs.map_or(Ok(()), |outputs| write(outputs, &report)))
 }
 
@@ -76,8 +76,8 @@ fn write(outputs: Outputs, report: &Report) -> Result<()> {
     Ok(outputs.json.map_or(Ok(()), |output| output.write(&json()?))?)
 }
 
-/// Ends the run on all ranks if nobody reads what rank 0 prints any more: in step, so that no rank finds
-/// another one lost. A collective call.
+/// Ends the run on all ranks in step if rank 0's output was closed, so that no rank finds another one lost. A
+/// collective call.
 fn go_on_if_read(group: &Group, printed: Result<()>) -> Result<()> {
     let mut unread = [u8::from(printed.as_ref().is_err_and(Error::is_unread))];
     if unread == [0] {

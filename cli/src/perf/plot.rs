@@ -1,4 +1,4 @@
-//! A drawing of the figures: time by size, or by density where there is one size only.
+//! A drawing of the figures: time by size, or by density if there is only one size.
 
 use plotters::prelude::*;
 

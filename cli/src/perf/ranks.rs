@@ -1,4 +1,4 @@
-//! The ranks of a measurement: those that a launcher started, or those that are started here.
+//! The ranks of a measurement, started by a launcher or here.
 
 use std::env;
 
@@ -19,18 +19,18 @@ pub fn is_launched() -> bool {
 /// Joins the job that the launcher describes.
 ///
 /// # Errors
-/// When ranks do not join in time, or the environment is not understood.
+/// If ranks do not join in time, or the environment is invalid.
 pub fn join() -> Result<Group> {
     launch::die_with_parent();
     Ok(Group::from_env()?)
 }
 
-/// This rank, as the launcher says it; 0 where it does not.
+/// This rank's number from the launcher, otherwise 0.
 pub fn rank_of_environment() -> u32 {
     Launcher::from_env().and_then(Launcher::rank_from_env).unwrap_or(0)
 }
 
-/// Checks that the job is as the arguments ask; the same outcome on all ranks.
+/// Checks that the job fits the arguments; the outcome is the same on all ranks.
 ///
 /// # Errors
 /// [`Error::Arguments`].
@@ -54,7 +54,7 @@ pub fn check(plan: &Plan, group: &Group) -> Result<()> {
     }
 }
 
-/// Whether another rank tells of what has happened, so that this one may be silent.
+/// Whether another rank reports the error, so that this one need not.
 pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     match error {
         Error::Arguments(_) => rank != 0,
@@ -66,14 +66,14 @@ pub fn is_told_elsewhere(error: &Error, rank: u32) -> bool {
     }
 }
 
-/// Starts the ranks on this host, each this same program with the same arguments, and waits for them; the
-/// exit status of the first that fails.
+/// Starts the ranks on this host, each this same program with the same arguments, and waits for them. Returns
+/// the exit status of the first that fails.
 ///
 /// # Errors
-/// When a rank can't be started.
+/// If a rank can't be started.
 pub fn start(plan: &Plan) -> Result<u8> {
     let transport = plan.transport.map_or_else(transport_of_environment, Ok)?;
-    // What every rank would refuse is told once, here.
+    // Checked once here, because every rank would refuse the same.
     Settings::from_env()?;
     let program = env::current_exe().map_err(|error| Error::Program(error.to_string()))?;
     let ranks = plan.ranks_to_start();
@@ -84,13 +84,13 @@ pub fn start(plan: &Plan) -> Result<u8> {
     let outcome = job.spawn()?.wait()?;
     let first = outcome.first_failure.map(|rank| outcome.endings[rank.index()]);
     if let (Some(Ending::Killed(_)), Some(report)) = (first, outcome.report()) {
-        // Nobody else can tell of it.
+        // The killed rank could not report it.
         crate::tell(&report);
     }
     Ok(outcome.exit_status())
 }
 
-/// What `BREVITY_TRANSPORT` asks for; auto where it does not.
+/// The value of `BREVITY_TRANSPORT`, otherwise auto.
 fn transport_of_environment() -> Result<Choice> {
     let Some(name) = env::var_os("BREVITY_TRANSPORT") else { return Ok(Choice::Auto) };
     let choice = name.to_str().and_then(Choice::parse);

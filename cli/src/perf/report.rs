@@ -17,7 +17,7 @@ use super::error::Result;
 pub struct Report {
     /// What was measured.
     pub name: String,
-    /// What it ran over.
+    /// The transport.
     pub transport: &'static str,
     /// Ranks.
     pub world_size: u32,
@@ -43,15 +43,15 @@ pub struct Row {
     pub max_us: f64,
     /// The median of all iterations of all ranks.
     pub p50_us: f64,
-    /// The time that 99 of 100 iterations kept to.
+    /// The time that 99 of 100 iterations do not exceed.
     pub p99_us: f64,
-    /// `bytes` by `avg_us`; both ways together where messages cross.
+    /// `bytes` divided by `avg_us`; both directions together if messages cross.
     pub bandwidth_MBps: f64,
     /// The mean of the rank whose mean is largest.
     pub slowest_rank_us: f64,
     /// Iterations that were timed.
     pub iterations: usize,
-    /// Bytes that a rank hands to the network in an iteration, headers included: the mean over ranks.
+    /// Bytes that a rank sends to the network in an iteration, including headers: the mean over ranks.
     pub bytes_sent_per_rank: f64,
     /// The mean with one call for each round trip.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Gathers what all ranks measured; the same row on each. A collective call.
+    /// Gathers what all ranks measured; the same row on each rank. A collective call.
     pub fn gather(
         group: &Group,
         benchmark: Benchmark,

@@ -1,4 +1,4 @@
-//! The measurements on ranks that are threads.
+//! The measurements with threads as ranks.
 
 use std::thread;
 
@@ -101,7 +101,7 @@ fn sparse_vectors_send_what_they_keep() {
     let rows = rows(2, "gtopk-allreduce --elements 100K --density 0.001,0.01 --iterations 4");
     assert_eq!(rows.iter().map(|row| row.kept).collect::<Vec<_>>(), [Some(103), Some(1024)]);
     for row in rows {
-        // Each of two ranks sends at most 8 bytes an entry and a header.
+        // Each of two ranks sends at most 8 bytes an entry, and a header.
         let entries = row.kept.unwrap() as f64;
         assert!((8.0 * entries..8.0 * entries + 200.0).contains(&row.bytes_sent_per_rank), "{row:?}");
     }

@@ -1,8 +1,8 @@
-//! Trains a classifier of handwritten digits on several ranks, once per method of averaging
-//! gradients, and prints what each method cost and achieved. See `train --help`.
+//! Trains a classifier of handwritten digits on several ranks, once for each method of averaging gradients,
+//! and prints the cost and the result of each method. See `train --help`.
 //!
-//! Started by hand it checks its arguments and data, then starts itself once per rank; started
-//! by a launcher it is a rank.
+//! Started by hand, it checks its arguments and data, then starts itself once for each rank. Started by a
+//! launcher, it is a rank.
 #![forbid(unsafe_code)]
 
 use brevity_bench::output::{Outputs, UNREAD, is_standard_output, print};
@@ -25,16 +25,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks everything that can be wrong, then starts the ranks; the exit status.
+/// Checks everything that can be wrong, then starts the ranks. Returns the exit status.
 fn start() -> Result<u8, Error> {
     let arguments = Arguments::from_words(std::env::args_os())?;
     arguments.settings(&arguments.dataset()?)?;
-    // Rank 0 opens them for good; what is wrong with them is told before it starts.
+    // Rank 0 opens them again later; this reports errors before any rank starts.
     arguments.open_outputs()?;
     ranks::start(arguments.ranks, arguments.grace)
 }
 
-/// Trains as a rank of the launcher's job; rank 0 tells what came out.
+/// Trains as a rank of the launcher's job; rank 0 prints the results.
 fn work() -> Result<(), Error> {
     let group = ranks::join()?;
     let told = train(&group).inspect_err(|_| group.abort());
@@ -57,7 +57,7 @@ fn train(group: &brevity::Group) -> Result<(), Error> {
     let Some(outputs) = outputs else { return Ok(()) };
     let parameters = settings.model(&dataset)?.parameters();
     let parameter_count = parameters.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-    // If one of them fails, the other still gets what hours of training have given.
+    // If one file can't be written, the other still gets the results of the training.
     let written = write(outputs, &runs);
     if !arguments.json.as_deref().is_some_and(is_standard_output) {
         print(&report::table(&runs, parameter_count))?;

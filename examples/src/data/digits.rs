@@ -1,4 +1,4 @@
-//! The UCI digits: 1,797 images of 8x8 pixels, small enough to travel inside the program.
+//! The UCI digits: 1,797 images of 8x8 pixels, small enough to be part of the program.
 //!
 //! Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine
 //! Learning Repository; shipped by the `smartcore` crate.
@@ -7,7 +7,7 @@ use super::{Dataset, Split, normalise};
 
 const CLASSES: usize = 10;
 
-/// Every fifth example is a test example, whatever the seed: results of different runs compare.
+/// Every fifth example is a test example, for every seed, so that results of different runs are comparable.
 const TEST_STRIDE: usize = 5;
 
 /// The digits, split and normalised; always the same.

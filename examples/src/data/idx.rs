@@ -1,7 +1,7 @@
-//! The IDX files of MNIST: a big-endian header (magic number, one length a dimension), then bytes.
+//! Reads the IDX files of MNIST: a big-endian header (magic number, one length a dimension), then bytes.
 //!
-//! Nothing is used before it was checked: the magic number, the dimensions, the length of the
-//! file against them, each label, and the number of images against the number of labels.
+//! Everything is checked before use: the magic number, the dimensions, the file's length against them, each
+//! label, and the number of images against the number of labels.
 
 use super::{Dataset, Split, normalise};
 use crate::Error;
@@ -13,7 +13,7 @@ const IMAGES_MAGIC: u32 = 0x0000_0803;
 const LABELS_MAGIC: u32 = 0x0000_0801;
 const CLASSES: usize = 10;
 
-/// The largest file that is believed, in bytes: a header cannot make the program take more.
+/// The largest file accepted, in bytes. It limits the memory that a header can make the program allocate.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Reads the four MNIST files from `folder`, each plain or with `.gz`, and normalises them.
@@ -91,7 +91,7 @@ fn read_labels(path: &Path) -> Result<Labels, Error> {
     }
 }
 
-/// Reads `path`, or `path.gz` where there is no such file; tells which it was.
+/// Reads `path`, or `path.gz` if there is no such file; also returns which it was.
 fn read_bytes(path: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
     let mut compressed = path.as_os_str().to_owned();
     compressed.push(".gz");
@@ -117,7 +117,7 @@ fn read_bytes(path: &Path) -> Result<(PathBuf, Vec<u8>), Error> {
     }
 }
 
-/// The `N` lengths behind the magic number.
+/// The `N` lengths after the magic number.
 fn header<const N: usize>(
     file: &Path,
     bytes: &[u8],
@@ -178,7 +178,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// A folder with a good set: 5 training images and 2 test images of 3x2 pixels.
+    /// A folder with a valid set: 5 training images and 2 test images of 3x2 pixels.
     fn folder() -> TempDir {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
@@ -189,7 +189,7 @@ mod tests {
         folder
     }
 
-    /// The line that a folder with this one file replaced ends in.
+    /// The error message for a folder with this one file replaced.
     fn line_with(name: &str, bytes: &[u8]) -> String {
         let folder = folder();
         fs::write(folder.path().join(name), bytes).unwrap();

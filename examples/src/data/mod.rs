@@ -1,4 +1,4 @@
-//! Examples with labels, and how they are dealt out to the ranks.
+//! Examples with labels, and their distribution to the ranks.
 
 pub mod digits;
 pub mod idx;
@@ -9,19 +9,19 @@ pub use shard::{Shard, batches_per_epoch};
 /// A labelled data set, already normalised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
-    /// What the network learns from.
+    /// The examples that the network is trained on.
     pub train: Split,
-    /// What it is judged by.
+    /// The examples that it is evaluated on.
     pub test: Split,
     /// Numbers per example.
     pub features: usize,
     /// Labels run from 0 to `classes - 1`.
     pub classes: usize,
-    /// What the set is called in reports.
+    /// The name in reports.
     pub name: &'static str,
 }
 
-/// One part of a data set: `labels.len()` examples, one after another.
+/// One part of a data set: `labels.len()` examples in sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split {
     /// `labels.len() * features` numbers, example by example.
@@ -30,7 +30,7 @@ pub struct Split {
     pub labels: Vec<u32>,
 }
 
-/// Some examples, copied together so that the network can take them as one matrix.
+/// Some examples, copied into one matrix for the network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     /// One row an example.
@@ -40,23 +40,23 @@ pub struct Batch {
 }
 
 impl Split {
-    /// How many examples there are.
+    /// The number of examples.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no examples.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// Copies the examples at `indices` together, in that order.
+    /// Copies the examples at `indices`, in that order, into a batch.
     ///
     /// # Panics
-    /// Where an index is not below [`Split::len`].
+    /// If an index is not below [`Split::len`].
     pub fn batch(&self, indices: &[u32]) -> Batch {
         let features = self.values.len() / self.len().max(1);
-        // The examples of a shuffled batch lie far apart: the matrix needs a copy.
+        // The examples of a shuffled batch are scattered; the matrix needs a copy.
         let mut values = Vec::with_capacity(indices.len() * features);
         for &index in indices {
             let start = index as usize * features;

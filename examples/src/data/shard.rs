@@ -1,9 +1,9 @@
-//! Which rank learns from which examples in which epoch.
+//! Decides which rank learns from which examples in which epoch.
 //!
-//! All ranks draw the same permutation from (seed, epoch) and cut it into steps of
-//! `world_size * batch_size` examples, of which each rank takes its own `batch_size`. So shards
-//! are disjoint, every rank has the same number of batches (none waits for a rank that is done),
-//! and what does not fill a last step is left out, other examples in every epoch.
+//! All ranks draw the same permutation from (seed, epoch) and cut it into steps of `world_size * batch_size`
+//! examples, of which each rank takes its own `batch_size`. So shards are disjoint, and every rank has the
+//! same number of batches, so that none waits for a rank that has finished. The examples that do not fill a
+//! last step are left out; they differ from epoch to epoch.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -17,10 +17,10 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Deals out `example_count` examples; every rank must give the same seed, epoch and sizes.
+    /// Distributes `example_count` examples; every rank must pass the same seed, epoch and sizes.
     ///
     /// # Panics
-    /// Where `rank` is not below `world_size` or `batch_size` is 0.
+    /// If `rank` is not below `world_size`, or `batch_size` is 0.
     pub fn new(
         example_count: usize,
         batch_size: usize,
@@ -47,10 +47,10 @@ impl Shard {
     }
 }
 
-/// How many batches every rank has in every epoch.
+/// The number of batches of every rank in every epoch.
 ///
 /// # Panics
-/// Where `batch_size` or `world_size` is 0.
+/// If `batch_size` or `world_size` is 0.
 pub fn batches_per_epoch(example_count: usize, batch_size: usize, world_size: usize) -> usize {
     example_count / (world_size * batch_size)
 }
