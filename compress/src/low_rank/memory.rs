@@ -166,7 +166,7 @@ impl ErrorMemory {
 }
 
 /// Saves the residual, with nothing left to subtract. A step that was accumulated but not committed counts as
-/// not delivered. The state does not depend on the rank.
+/// not delivered. The state fits any rank `r`.
 impl State for ErrorMemory {
     fn kind(&self) -> [u8; 4] {
         *b"lrem"
