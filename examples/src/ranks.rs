@@ -37,10 +37,10 @@ pub fn join() -> Result<Group, Error> {
 /// so that a method sends what it would send between hosts.
 ///
 /// # Errors
-/// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] where a rank can't be
+/// [`Error::Argument`] for a variable that the ranks would refuse; [`Error::Exchange`] if a rank can't be
 /// started.
 pub fn start(ranks: usize, grace: f64) -> Result<u8, Error> {
-    // What every rank would refuse is told once, here; the launch checks the rest.
+    // Checked once here, because every rank would refuse the same; the launch checks the rest.
     Settings::from_env().map_err(|error| match error {
         Collective::Transport(error) => of_launch(error),
         other => Error::Exchange(other.into()),
