@@ -24,6 +24,7 @@ pub mod buffer;
 mod envelope;
 mod error;
 mod exit;
+mod fields;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,11 +1,9 @@
-//! The process of a rank, as the other ranks of its host see it: whether it still runs, by the word of their
-//! kernel.
+//! The process of a rank, as the other ranks of its host see it: the kernel tells whether it still runs.
 //!
-//! A socket says that a process has ended once all who hold it have closed it, and a process that has forked
-//! a child, as many that load data do, shares every socket with it. So the end of a socket is enough to say
-//! that a peer is gone, and no end is not enough to say that it is there. What says that is a descriptor of
-//! the process itself (`pidfd`). Ranks of other hosts, and processes that can't be seen from here, have only
-//! their sockets.
+//! A socket ends when all its holders have closed it, and a forked child (a data loader, for example) holds
+//! every socket of its parent. So a socket that has ended shows that a peer is gone, but an open one does not
+//! show that it is there. A descriptor of the process itself (`pidfd`) shows that. Ranks of other hosts, and
+//! processes that are not visible from here, have only their sockets.
 
 use std::fmt;
 use std::fs::read_to_string;
@@ -15,26 +13,27 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A time of at least this between two looks at the clock, by a process that looks every few milliseconds while
-/// it waits, shows that the process stood still: a signal has stopped it, or it was frozen with its container.
-/// On a processor that many want it may as well have waited for its turn; then deadlines come so much later.
+use crate::fields::Fields;
+
+/// A longer time between two looks at the clock, by a process that looks every few milliseconds while it waits,
+/// shows that the process stood still: a signal stopped it, or it was frozen with its container. On a crowded
+/// processor it may as well have waited for its turn; deadlines then move by as much.
 pub const STANDSTILL: Duration = Duration::from_millis(500);
 
 /// The bytes of a [`ProcessName`].
 pub(crate) const PROCESS_NAME_BYTES: usize = 28;
 
-/// What tells a process from all others of a running kernel, also from later ones of the same number.
+/// Identifies a process of a running kernel, also among later ones with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessName {
     /// The process namespace: device and inode.
     namespace: (u64, u64),
     number: u32,
-    /// When it began, in ticks since the system did.
+    /// Its start time, in ticks since boot.
     began: u64,
 }
 
-/// The process that has made something. A child that it forks has a copy, and what the copy stands for is not
-/// the child's to end.
+/// The process that has made something. A forked child has a copy, and must not release what it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(u32);
 
@@ -56,51 +55,51 @@ impl Owner {
 pub(crate) struct PeerProcess(OwnedFd);
 
 impl ProcessName {
-    /// This process; `None` where the system does not say.
+    /// This process; `None` where the system does not tell.
     pub(crate) fn own() -> Option<Self> {
         Self::of(std::process::id())
     }
 
-    /// The process of this number, as it is seen from this one.
+    /// The process with this number in this process's namespace.
     pub(crate) fn of(number: u32) -> Option<Self> {
         let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?;
         Some(Self { namespace: (namespace.dev(), namespace.ino()), number, began: beginning(number)? })
     }
 
-    /// The number of the process, if it is to be seen from the process `own`.
+    /// The number of the process, if it is visible to the process `own`.
     pub(crate) fn number_for(&self, own: &Self) -> Option<Pid> {
         if self.namespace == own.namespace { Pid::from_raw(i32::try_from(self.number).ok()?) } else { None }
     }
 
-    /// Opens the process, if it runs, is to be seen from the process `own`, and is another.
+    /// Opens the process, if it runs, is visible to the process `own`, and is another.
     pub(crate) fn open(&self, own: &Self) -> Option<PeerProcess> {
         let number = self.number_for(own).filter(|_| self != own)?;
         let process = pidfd_open(number, PidfdFlags::empty());
         let process =
             process.inspect_err(|error| tracing::debug!(%error, "can't watch the process of a peer")).ok()?;
-        // The process that has this number now is the one that was opened, or has come after it: the peer's
-        // began before.
+        // The number may belong to a later process by now. If the start time still matches after opening, the
+        // opened process is the peer.
         (beginning(self.number)? == self.began).then_some(PeerProcess(process))
     }
 
     pub(crate) fn encode(&self) -> [u8; PROCESS_NAME_BYTES] {
+        let Self { namespace: (device, inode), number, began } = *self;
         let mut bytes = [0; PROCESS_NAME_BYTES];
-        bytes[..8].copy_from_slice(&self.namespace.0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.namespace.1.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.began.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.number.to_le_bytes());
+        for (place, long) in bytes.chunks_exact_mut(8).zip([device, inode, began]) {
+            place.copy_from_slice(&long.to_le_bytes());
+        }
+        bytes[24..].copy_from_slice(&number.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; PROCESS_NAME_BYTES]) -> Self {
-        let long =
-            |at: usize| bytes[at..at + 8].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        let number = bytes[24..].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
-        Self { namespace: (long(0), long(8)), number, began: long(16) }
+    /// `None` when fewer bytes are left.
+    pub(crate) fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        let (namespace, began) = ((fields.u64()?, fields.u64()?), fields.u64()?);
+        Some(Self { namespace, number: fields.u32()?, began })
     }
 }
 
-/// Namespace, number and beginning: another process has another text.
+/// Namespace, number and start time: unique to the process.
 impl fmt::Display for ProcessName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.namespace.1, self.number, self.began)
@@ -113,8 +112,8 @@ impl AsFd for PeerProcess {
     }
 }
 
-/// When a process began: the 22nd word of its line, of which the second is its name in parentheses and may
-/// hold anything.
+/// The start time of a process: the 22nd word of its line; the second, its name in parentheses, may hold
+/// anything.
 fn beginning(number: u32) -> Option<u64> {
     let line = read_to_string(format!("/proc/{number}/stat")).ok()?;
     line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
@@ -175,6 +174,6 @@ mod tests {
     #[test]
     fn names_come_back() {
         let name = ProcessName { namespace: (1 << 60, 2), number: 1 << 31, began: 1 << 50 };
-        assert_eq!(ProcessName::decode(&name.encode()), name);
+        assert_eq!(ProcessName::decode(&mut Fields(&name.encode())), Some(name));
     }
 }

@@ -1,9 +1,9 @@
-//! A listener that hears all its callers at once.
+//! Accepts connections and lets all callers prove themselves at the same time.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -13,43 +13,42 @@ use super::proof::{Opening, Party, Purpose};
 use super::reserve::Ports;
 use crate::Error;
 
-/// Callers heard at a time; the others wait with the system.
+/// Callers served at a time; the others wait in the listen queues.
 const MAX_CALLERS: usize = 128;
 
-/// A caller that has not proven itself by then is dropped.
+/// The time that a caller has to prove itself.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// When all places are taken, a caller that has proven nothing for this long makes room for the next.
+/// The same when the acceptor is full: afterwards the caller makes room for the next.
 const PATIENCE_WHEN_FULL: Duration = Duration::from_millis(200);
 
-/// The same for a caller that has said nothing. A rank speaks first: what it says is there when it is taken
-/// from a long queue, and is said again if it came too late.
+/// The same for a caller that has sent nothing. A rank sends first, so its opening is there when the
+/// connection leaves a long listen queue; a rank that is dropped calls again.
 const SILENCE_WHEN_FULL: Duration = Duration::from_millis(5);
 
-/// Connections that wait with the system.
+/// The length of a listen queue.
 const BACKLOG: i32 = 4096;
 
-/// How long the lobby may sleep when its listener failed or it waits to make room.
+/// The longest sleep while a listener has failed or the acceptor is full.
 const RETRY: Duration = SILENCE_WHEN_FULL;
 
 /// Listeners and the callers that have not proven themselves yet.
-pub(super) struct Lobby {
+pub(super) struct Acceptor {
     listeners: Vec<TcpListener>,
-    /// Which of them is asked next: all have their turn, however many callers one has.
+    /// The listener to accept from next, round-robin: one with many callers does not starve the others.
     next: usize,
     party: Arc<Party>,
     purpose: Purpose,
     callers: Vec<Conversation>,
-    /// The listeners may have more callers than were taken.
+    /// Whether a listener may have more callers.
     more: bool,
     /// The last caller that did not hold the key.
     turned_away: Option<SocketAddr>,
 }
 
-impl Lobby {
-    /// Listens on those of `addresses` that this host has; a name may have one of IPv6 on a host without it.
-    ///
-    /// `shared` allows another socket of this user to hold the same port.
+impl Acceptor {
+    /// Listens on those of `addresses` that this host has: a name may have an IPv6 address on a host without
+    /// IPv6. `shared` allows another socket of this user to hold the same port.
     ///
     /// # Errors
     /// When this host has none of them, or one of its own can't be listened on.
@@ -71,7 +70,7 @@ impl Lobby {
         if listeners.is_empty() { Err(failure) } else { Ok(Self::over(listeners, party, purpose)) }
     }
 
-    /// Listens on the first of these ports that is free; says where that is.
+    /// Listens on the first of these ports that is free; returns its address too.
     pub(super) fn listen_within(
         party: &Arc<Party>,
         purpose: Purpose,
@@ -94,7 +93,7 @@ impl Lobby {
         addresses.all(|address| address.is_ok_and(|address| address.ip().is_loopback()))
     }
 
-    /// Hears everybody as far as is possible without waiting; returns who has proven to hold the key.
+    /// Serves all callers without blocking; returns those that have proven to hold the key.
     pub(super) fn turn(&mut self) -> Vec<(Opening, Channel)> {
         self.admit();
         let mut proven = Vec::new();
@@ -113,14 +112,14 @@ impl Lobby {
         proven
     }
 
-    /// What to say beside the address when a rank was not heard: it may have another key.
+    /// What an error adds to the address when ranks are missing: one may have another key.
     pub(super) fn hint(&self) -> String {
         self.turned_away.map_or_else(String::new, |peer| {
             format!(" (where {peer} was turned away: it does not hold this job's key; is BREVITY_KEY the same on all ranks?)")
         })
     }
 
-    /// Sleeps until somebody calls or says something, here or on `others`, at most `longest`.
+    /// Sleeps until a listener, a caller or one of `others` is ready, at most `longest`.
     pub(super) fn wait_with<'a>(
         &'a mut self,
         others: impl Iterator<Item = &'a mut Channel>,
@@ -128,14 +127,14 @@ impl Lobby {
     ) {
         let full = self.callers.len() >= MAX_CALLERS;
         let longest = if self.more { longest.min(RETRY) } else { longest };
-        let oldest = self.callers.iter().map(|caller| caller.since()).min();
+        let oldest = self.callers.iter().map(Conversation::since).min();
         let expiry = oldest.map_or(longest, |since| PATIENCE.saturating_sub(since.elapsed()));
         let listeners = if full { &[][..] } else { &self.listeners };
         let own = self.callers.iter_mut().map(Conversation::channel_mut);
         self.more |= super::channel::wait_for(listeners, own.chain(others), longest.min(expiry));
     }
 
-    /// Takes callers from the listeners while there is room.
+    /// Accepts callers while there is room.
     fn admit(&mut self) {
         let mut idle = 0;
         while self.more {
@@ -147,14 +146,20 @@ impl Lobby {
             match accepted {
                 Ok((stream, peer)) => {
                     idle = 0;
-                    self.greet(stream, peer);
+                    let channel = Channel::accepted(stream, peer)
+                        .map_err(|error| Error::system("can't take a caller", error));
+                    match channel.and_then(|channel| Conversation::answer(&self.party, self.purpose, channel))
+                    {
+                        Ok(caller) => self.callers.push(caller),
+                        Err(error) => tracing::debug!(%peer, %error, "dropped a caller"),
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     idle += 1;
                     self.more = idle < self.listeners.len();
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // A caller that has gone again, or no descriptors left: heard again after a short sleep.
+                // The caller has gone, or no descriptor is left: tries again after a short sleep.
                 Err(error) => {
                     tracing::debug!(%error, "can't accept a caller");
                     self.make_room();
@@ -164,22 +169,13 @@ impl Lobby {
         }
     }
 
-    fn greet(&mut self, stream: std::net::TcpStream, peer: SocketAddr) {
-        let channel =
-            Channel::accepted(stream, peer).map_err(|error| Error::system("can't take a caller", error));
-        match channel.and_then(|channel| Conversation::answer(&self.party, self.purpose, channel)) {
-            Ok(caller) => self.callers.push(caller),
-            Err(error) => tracing::debug!(%peer, %error, "dropped a caller"),
-        }
-    }
-
-    /// Drops the caller that has been silent for longest, or else the oldest one, if it had its time.
+    /// Drops the caller that has been silent for longest, or else the oldest one, if its time is over.
     fn make_room(&mut self) -> bool {
         let oldest =
             self.callers.iter().enumerate().min_by_key(|(_, caller)| (caller.has_opening(), caller.since()));
         let Some((position, caller)) = oldest else { return false };
-        let waited = Instant::now().saturating_duration_since(caller.since());
-        let expired = waited >= if caller.has_opening() { PATIENCE_WHEN_FULL } else { SILENCE_WHEN_FULL };
+        let patience = if caller.has_opening() { PATIENCE_WHEN_FULL } else { SILENCE_WHEN_FULL };
+        let expired = caller.since().elapsed() >= patience;
         if expired {
             self.callers.remove(position);
         }
@@ -187,7 +183,7 @@ impl Lobby {
     }
 }
 
-/// A listener on `address`, which does not block.
+/// A non-blocking listener on `address`.
 fn listener(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let socket = super::reserve::socket(address, shared)?;
     socket.listen(BACKLOG)?;

@@ -16,8 +16,7 @@ use crate::{Error, Result};
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// One attempt lasts at most this long: the connection may have been lost on its way or dropped by a full
-/// listener.
+/// The longest that one attempt lasts: a full listener drops connections without notice.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// Attempts to reach one rank at one of its addresses.
@@ -30,9 +29,9 @@ pub(super) struct Call {
     current: Option<Conversation>,
     next_attempt: Instant,
     pause: Duration,
-    /// Whether a rank of another job is somebody to try again later, in place of the one that is looked for.
+    /// Whether to hang up on a rank of another job and try again.
     is_choosy: bool,
-    /// Whether somebody was there who did not answer as a rank.
+    /// Whether somebody answered that is no rank of this job.
     met_a_stranger: bool,
 }
 
@@ -53,26 +52,20 @@ impl Call {
         }
     }
 
-    /// Begins after `delay`, and hangs up on ranks of other jobs: one of several places where the rank may
-    /// be.
+    /// Begins after `delay`, and hangs up on ranks of other jobs: the rank may be at one of several places.
     pub(super) fn one_of_several(self, delay: Duration) -> Self {
         Self { next_attempt: self.next_attempt + delay, is_choosy: true, ..self }
     }
 
-    /// Goes on as far as is possible without waiting; `Some` once the rank has answered and proven itself.
+    /// Makes as much progress as is possible without blocking; `Some` once the rank has proven itself.
     ///
     /// # Errors
-    /// [`Error::Unauthenticated`] when the rank and this one hold different keys. Everything else is tried
-    /// again.
+    /// [`Error::Unauthenticated`] when the rank holds another key. After other failures it tries again.
     pub(super) fn turn(&mut self) -> Result<Option<(Opening, Channel)>> {
-        let conversation = match self.current.take() {
-            Some(conversation) => conversation,
-            None if self.next_attempt <= Instant::now() => match self.dial() {
-                Some(conversation) => conversation,
-                None => return Ok(None),
-            },
-            None => return Ok(None),
-        };
+        if self.current.is_none() && self.next_attempt <= Instant::now() {
+            self.current = self.dial();
+        }
+        let Some(conversation) = self.current.take() else { return Ok(None) };
         match conversation.advance() {
             Step::Pending(conversation) if conversation.since().elapsed() < ATTEMPT => {
                 self.current = Some(conversation)
@@ -95,7 +88,7 @@ impl Call {
         Ok(None)
     }
 
-    /// What to say beside the address when the rank was not found: something else may be there.
+    /// What an error adds to the address when the rank was not found.
     pub(super) fn hint(&self) -> &'static str {
         if self.met_a_stranger || self.current.as_ref().is_some_and(Conversation::is_unanswered) {
             " (something listens there that does not answer as a rank of this job: is the port another program's?)"
@@ -104,12 +97,12 @@ impl Call {
         }
     }
 
-    /// The connection to poll for, if there is one.
+    /// The connection to poll, if there is one.
     pub(super) fn channel_mut(&mut self) -> Option<&mut Channel> {
         self.current.as_mut().map(Conversation::channel_mut)
     }
 
-    /// How long may be slept if nothing happens on the connection.
+    /// The time until the next [`turn`](Self::turn) if nothing happens on the connection.
     pub(super) fn patience(&self) -> Duration {
         match &self.current {
             Some(conversation) => ATTEMPT.saturating_sub(conversation.since().elapsed()),
@@ -120,14 +113,12 @@ impl Call {
     fn dial(&mut self) -> Option<Conversation> {
         let address = *self.addresses.get(self.attempts % self.addresses.len().max(1))?;
         self.attempts += 1;
-        match Conversation::call(&self.party, self.purpose, self.peer, address) {
-            Ok(conversation) => Some(conversation.choosy(self.is_choosy)),
-            Err(error) => {
-                tracing::trace!(peer = self.peer, %address, %error, "call failed");
-                self.pause();
-                None
-            }
-        }
+        let call = Conversation::call(&self.party, self.purpose, self.peer, address, self.is_choosy);
+        call.inspect_err(|error| {
+            tracing::trace!(peer = self.peer, %address, %error, "call failed");
+            self.pause();
+        })
+        .ok()
     }
 
     fn pause(&mut self) {
@@ -136,9 +127,8 @@ impl Call {
     }
 }
 
-/// The addresses of the master's name, each once; asks again until there are some or the deadline passes.
-///
-/// `localhost` means loopback of both families, whatever a host's files say.
+/// The addresses of the master's name, without duplicates; asks again until there are some or the deadline
+/// passes. `localhost` means loopback of both families.
 ///
 /// # Errors
 /// [`Error::System`] when the name is not known by the deadline.
@@ -152,7 +142,7 @@ pub(super) fn resolve(master: &Master, deadline: &Deadline) -> Result<Vec<Socket
     }
     let (sender, receiver) = mpsc::channel();
     let (name, closing) = ((master.host.clone(), master.port), *deadline);
-    // The system's resolver can't be told a deadline: it is asked on a thread that may outlive this call.
+    // The system's resolver takes no deadline, so it runs on a thread that may outlive this call.
     let asking = thread::Builder::new().spawn(move || {
         loop {
             let found = name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);

@@ -1,9 +1,8 @@
-//! A non-blocking connection with what was read and what is still to be written, and a poll over many of
-//! them.
+//! A non-blocking connection with buffers for both directions, and a poll over many of them.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,27 +13,22 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::deadline::nap;
 use super::wire::{Frame, HEADER_BYTES};
 
-/// A non-blocking connection. After it has failed or the peer has closed it, it stays [`ended`](Self::ended).
+/// A non-blocking connection; [`ended`](Self::ended) for good once it has failed or the peer has closed it.
 pub(super) struct Channel {
     stream: TcpStream,
     peer: SocketAddr,
     connecting: bool,
     ended: bool,
     inbox: Vec<u8>,
-    outbox: VecDeque<Outgoing>,
+    /// Bytes to write, which other channels may share, and how many of them are written.
+    outbox: VecDeque<(Arc<[u8]>, usize)>,
     ready: bool,
 }
 
-/// Bytes to write, perhaps shared with other channels, and how many of them are written.
-struct Outgoing {
-    bytes: Arc<[u8]>,
-    written: usize,
-}
+/// Read at a time from a connection that is being closed.
+const CLOSING_BYTES: usize = 64 * 1024;
 
-/// Read at a time from peers that are being left.
-const FAREWELL_BYTES: usize = 64 * 1024;
-
-/// The peer sent what is no frame, or a longer one than agreed.
+/// The peer sent an invalid frame, or a longer one than agreed.
 #[derive(Debug)]
 pub(super) struct Malformed;
 
@@ -59,51 +53,44 @@ impl Channel {
     }
 
     fn new(stream: TcpStream, peer: SocketAddr, connecting: bool) -> Self {
-        // Ready at first: whatever has arrived before the first poll must be looked at.
-        Self {
-            stream,
-            peer,
-            connecting,
-            ended: false,
-            inbox: Vec::new(),
-            outbox: VecDeque::new(),
-            ready: true,
-        }
+        let (inbox, outbox) = (Vec::new(), VecDeque::new());
+        // Ready at first: bytes may have arrived before the first poll.
+        Self { stream, peer, connecting, ended: false, inbox, outbox, ready: true }
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// This end's address; one of IPv4 as such, also on a socket that serves both families.
+    /// This end's address; an IPv4 address is not mapped, also on a socket of both families.
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
         let address = self.stream.local_addr()?;
         Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
     }
 
-    /// Whether nothing more can arrive and nothing more can be sent; what has arrived can still be taken.
+    /// Whether nothing more can arrive or be sent; bytes that have arrived can still be taken.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Whether the connection was made and is still there.
+    /// Whether the connection was made and has not ended.
     pub(super) fn is_connected(&self) -> bool {
         !self.connecting && !self.ended
     }
 
-    /// What has arrived and was not taken.
+    /// The bytes that have arrived and were not taken.
     pub(super) fn arrived(&self) -> &[u8] {
         &self.inbox
     }
 
-    /// Whether everything queued is with the system.
+    /// Whether the system has taken everything queued.
     pub(super) fn flushed(&self) -> bool {
         self.outbox.is_empty()
     }
 
     /// Queues bytes to be sent by the next pumps.
     pub(super) fn queue(&mut self, bytes: impl Into<Arc<[u8]>>) {
-        self.outbox.push_back(Outgoing { bytes: bytes.into(), written: 0 });
+        self.outbox.push_back((bytes.into(), 0));
         self.ready = true;
     }
 
@@ -125,42 +112,37 @@ impl Channel {
         Frame::decode(kind, &frame[HEADER_BYTES..]).map(Some).ok_or(Malformed)
     }
 
-    /// Writes and reads what is possible without waiting, if a poll has said that something is.
+    /// Writes and reads without blocking, if the last poll found the connection ready.
     ///
-    /// Reads no further than until `limit` bytes have arrived. An error ends the channel.
+    /// Stops reading when `limit` bytes have arrived. An error ends the channel.
     pub(super) fn pump(&mut self, limit: usize) {
         if !std::mem::take(&mut self.ready) || self.ended {
             return;
         }
-        let result = self.finish_connecting().and_then(|connected| {
-            if !connected {
-                return Ok(());
+        let mut pump = || {
+            if self.finish_connecting()? {
+                self.write()?;
+                self.read(limit)?;
             }
-            self.write().and_then(|()| self.read(limit))
-        });
-        if let Err(error) = result {
+            Ok::<_, io::Error>(())
+        };
+        if let Err(error) = pump() {
             tracing::debug!(peer = %self.peer, %error, "connection ended");
             self.ended = true;
         }
     }
 
-    /// Reads frames only.
+    /// As [`pump`](Self::pump), up to one frame.
     pub(super) fn pump_frames(&mut self, max_body: usize) {
         self.pump(HEADER_BYTES + max_body);
     }
 
-    /// Says that nothing more will be sent.
-    pub(super) fn finish_sending(&self) {
-        // A connection that is gone already needs no end.
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
-    }
-
-    /// Throws away what has arrived.
+    /// Drops the bytes that have arrived.
     pub(super) fn discard(&mut self) {
         self.inbox.clear();
     }
 
-    /// The connection itself, non-blocking. Nothing may have been read ahead or be left to write.
+    /// The connection itself, non-blocking. Both buffers must be empty.
     pub(super) fn into_stream(self) -> TcpStream {
         debug_assert!(self.inbox.is_empty() && self.outbox.is_empty());
         self.stream
@@ -178,7 +160,7 @@ impl Channel {
             Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(false),
             Err(error) => return Err(error),
         }
-        // Where nobody listens on a port that the system also hands out to callers, a caller can meet itself.
+        // A caller of an ephemeral port on which nobody listens can get that port itself (simultaneous open).
         if self.stream.local_addr()? == self.peer {
             return Err(ErrorKind::ConnectionRefused.into());
         }
@@ -188,14 +170,14 @@ impl Channel {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        while let Some(front) = self.outbox.front_mut() {
-            match self.stream.write(&front.bytes[front.written..]) {
-                Ok(count) => front.written += count,
+        while let Some((bytes, written)) = self.outbox.front_mut() {
+            match self.stream.write(&bytes[*written..]) {
+                Ok(count) => *written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            if front.written == front.bytes.len() {
+            if *written == bytes.len() {
                 self.outbox.pop_front();
             }
         }
@@ -214,17 +196,14 @@ impl Channel {
                 Err(error) => return Err(error),
             }
         }
-        // There may be more than the limit allowed: look again without waiting for a poll.
+        // More bytes than the limit may have arrived: the next pump must not wait for a poll.
         self.ready = true;
         Ok(())
     }
 
     fn interest(&self) -> PollFlags {
-        if self.connecting || !self.outbox.is_empty() {
-            PollFlags::IN | PollFlags::OUT
-        } else {
-            PollFlags::IN
-        }
+        let is_writing = self.connecting || !self.outbox.is_empty();
+        if is_writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
     }
 }
 
@@ -234,10 +213,10 @@ impl AsFd for Channel {
     }
 }
 
-/// Sleeps until something can be done on a listener or a channel, at most `longest`; often less.
+/// Sleeps until a listener or a channel is ready, at most `longest`, often less; a signal ends it early.
 ///
-/// Returns whether a listener has a caller; the channels remember for themselves. Channels that have ended
-/// are left out. An interrupted sleep is a short sleep.
+/// Returns whether a listener has a caller; channels store their own readiness. Channels that have ended are
+/// left out.
 pub(super) fn wait_for<'a>(
     listeners: &[TcpListener],
     channels: impl Iterator<Item = &'a mut Channel>,
@@ -262,10 +241,10 @@ pub(super) fn wait_for<'a>(
     for_listeners.contains(&true)
 }
 
-/// Sends what is queued and waits until the peers have read it and closed, at most `patience`.
+/// Sends everything queued and waits until the peers have read it and closed, at most `patience`.
 ///
-/// Closing a connection with unread bytes would take away from the peer what was just sent to it.
-pub(super) fn farewell(mut channels: Vec<Channel>, patience: Duration) {
+/// Closing a connection with unread bytes resets it, and the peer loses what was just sent.
+pub(super) fn close(mut channels: Vec<Channel>, patience: Duration) {
     let start = Instant::now();
     let mut finished = vec![false; channels.len()];
     while channels.iter().any(|channel| !channel.ended) {
@@ -275,10 +254,11 @@ pub(super) fn farewell(mut channels: Vec<Channel>, patience: Duration) {
         }
         wait_for(&[], channels.iter_mut(), left);
         for (channel, finished) in channels.iter_mut().zip(&mut finished) {
-            channel.pump(FAREWELL_BYTES);
+            channel.pump(CLOSING_BYTES);
             channel.discard();
             if channel.flushed() && !std::mem::replace(finished, true) {
-                channel.finish_sending();
+                // A connection that has ended needs no shutdown.
+                let _ = channel.stream.shutdown(Shutdown::Write);
             }
         }
     }

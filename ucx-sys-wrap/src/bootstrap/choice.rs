@@ -1,10 +1,11 @@
-//! Which transport a job takes, and how: a pure rule over what every rank can do and wants.
+//! The transport that a job takes: a pure rule over the capabilities of all ranks.
 
 use std::collections::HashMap;
 use std::fmt;
 
 use super::wire::cut;
 use crate::boot::{Boot, MemoryOwner};
+use crate::fields::Fields;
 use crate::{Error, Rank, Result};
 
 /// The variable that asks for encryption.
@@ -34,41 +35,40 @@ pub enum Selected {
     Ucx,
 }
 
-/// What one rank can do.
+/// One rank's capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// What this rank was asked for; only rank 0's counts.
+    /// The transport that this rank was asked for; only rank 0's counts.
     pub requested: Choice,
-    /// Whether UCX can be used here, or why it can't or, where this rank was asked for "auto", should not.
+    /// Whether UCX can be used here; else why it can't or, under "auto", should not.
     pub ucx: std::result::Result<(), String>,
-    /// Whether bytes between hosts are to be encrypted: rank 0's wish counts, and a rank that wants it takes
-    /// no less.
+    /// Whether encryption was asked for; see [`choose`].
     pub encrypt: bool,
-    /// Who owns this rank's memory, where that is known.
+    /// The owner of this rank's memory, where that is known.
     pub memory: Option<MemoryOwner>,
 }
 
-/// What all ranks of a job take.
+/// The choice for all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// The transport.
     pub transport: Selected,
-    /// Whether its bytes are encrypted.
+    /// Whether it is encrypted.
     pub encrypt: bool,
-    /// Whether the system lets the ranks of each host reach each other's memory, as far as is known.
+    /// Whether the ranks of each host can reach each other's memory, as far as is known.
     pub reaches_memory: bool,
 }
 
-/// Takes a transport for all ranks, the same on each of them, from the capabilities in rank order.
+/// Chooses a transport for all ranks, the same on each of them, from the capabilities in rank order.
 ///
-/// Rank 0's wish counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every rank
-/// has it and a network for it, and TCP otherwise, or where rank 0 asks for encryption, which UCX does not
-/// have.
+/// Rank 0's request counts: "tcp" is always possible; "ucx" needs every rank; "auto" takes UCX when every
+/// rank has it and a network for it and rank 0 does not ask for encryption, which UCX does not support, and
+/// TCP otherwise.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when rank 0 asks for UCX and some rank can't: the first such rank is named, with
-/// its reason; likewise when it asks for UCX and encryption. [`Error::Disagreement`] when a rank asks for
-/// encryption and rank 0 does not: it must not talk in the clear because another said so.
+/// [`Error::Unavailable`] when rank 0 asks for UCX together with encryption, or when a rank has no UCX: the
+/// first such rank is named, with its reason. [`Error::Disagreement`] when a rank asks for encryption and
+/// rank 0 does not.
 pub fn choose(capabilities: &[Capability]) -> Result<Agreed> {
     let Some(&Capability { encrypt, .. }) = capabilities.first() else {
         return Ok(Agreed { transport: Selected::Tcp, encrypt: false, reaches_memory: true });
@@ -78,14 +78,11 @@ pub fn choose(capabilities: &[Capability]) -> Result<Agreed> {
         return Err(Error::Disagreement { what: ENCRYPT, rank, found, expected });
     }
     let transport = choose_transport(capabilities, encrypt)?;
-    Ok(Agreed { transport, encrypt, reaches_memory: reaches_memory(capabilities) })
-}
-
-/// Whether the ranks of each host have one owner.
-fn reaches_memory(capabilities: &[Capability]) -> bool {
+    // Whether the ranks of each host have one owner.
     let mut owners: HashMap<Boot, MemoryOwner> = HashMap::new();
     let mut known = capabilities.iter().filter_map(|own| own.memory);
-    known.all(|owner| *owners.entry(owner.boot).or_insert(owner) == owner)
+    let reaches_memory = known.all(|owner| *owners.entry(owner.boot).or_insert(owner) == owner);
+    Ok(Agreed { transport, encrypt, reaches_memory })
 }
 
 fn choose_transport(capabilities: &[Capability], encrypt: bool) -> Result<Selected> {
@@ -111,13 +108,15 @@ pub(super) fn lacks_ucx(capabilities: &[Capability]) -> Option<(Rank, &str)> {
 }
 
 impl Choice {
-    /// Reads the name that users write.
+    const ALL: [Self; 3] = [Self::Auto, Self::Tcp, Self::Ucx];
+
+    /// Parses a [`name`](Self::name).
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Auto, Self::Tcp, Self::Ucx].into_iter().find(|choice| choice.name() == text)
+        Self::ALL.into_iter().find(|choice| choice.name() == text)
     }
 
-    /// The name that users write.
+    /// The name in the environment.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -138,34 +137,28 @@ impl Capability {
     /// The longest reason that is sent, in bytes.
     const MAX_REASON_BYTES: usize = 1024;
 
-    /// The requested choice, whether there is UCX, whether to encrypt, the owner of the memory, the
+    /// The request, whether there is UCX, whether to encrypt (1 byte each), the owner of the memory, the
     /// reason.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into()];
-        bytes.extend_from_slice(&MemoryOwner::encode(self.memory));
-        let reason = self.ucx.as_ref().err().map_or("", String::as_str);
-        bytes.extend_from_slice(cut(reason, Self::MAX_REASON_BYTES).as_bytes());
-        bytes
+        let fixed = [self.requested as u8, self.ucx.is_ok().into(), self.encrypt.into()];
+        let reason = cut(self.ucx.as_ref().err().map_or("", String::as_str), Self::MAX_REASON_BYTES);
+        [&fixed[..], &MemoryOwner::encode(self.memory), reason.as_bytes()].concat()
     }
 
-    /// `None` when the bytes are nothing that [`encode`](Self::encode) makes.
+    /// `None` when the bytes are invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&[requested, ucx, encrypt], rest) = bytes.split_first_chunk()?;
-        let (memory, reason) = rest.split_first_chunk()?;
-        let requested =
-            [Choice::Auto, Choice::Tcp, Choice::Ucx].into_iter().find(|&choice| choice as u8 == requested)?;
-        let reason = std::str::from_utf8(reason.get(..Self::MAX_REASON_BYTES).unwrap_or(reason)).ok()?;
+        let mut fields = Fields(bytes);
+        let [requested, ucx, encrypt] = fields.array()?;
+        let memory = MemoryOwner::decode(&fields.array()?);
+        let requested = Choice::ALL.into_iter().find(|&choice| choice as u8 == requested)?;
+        let reason = fields.0.get(..Self::MAX_REASON_BYTES).unwrap_or(fields.0);
+        let reason = std::str::from_utf8(reason).ok()?;
         let ucx = match ucx {
             0 => Err(reason.to_owned()),
             1 => Ok(()),
             _ => return None,
         };
-        (encrypt <= 1).then_some(Self {
-            requested,
-            ucx,
-            encrypt: encrypt == 1,
-            memory: MemoryOwner::decode(memory),
-        })
+        (encrypt <= 1).then_some(Self { requested, ucx, encrypt: encrypt == 1, memory })
     }
 }
 

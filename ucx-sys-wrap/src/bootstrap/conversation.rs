@@ -1,4 +1,4 @@
-//! The proof, spoken over one connection without waiting.
+//! The mutual proof over one connection, without blocking.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,66 +12,65 @@ use crate::Result;
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// A connection on its way to be proven.
+/// A connection whose ends have not proven themselves yet.
 pub(super) struct Conversation {
     channel: Channel,
     party: Arc<Party>,
     mine: Opening,
     theirs: Option<Opening>,
-    /// The caller's proof has been sent, or the answerer's; what is left is to hear or to flush.
+    /// Answerer: the caller's proof was valid, and this end's proof is queued.
     proven: bool,
     /// Whether a caller hangs up on an answerer of another job, before it has proven anything to it.
     is_choosy: bool,
     since: Instant,
 }
 
-/// Where a conversation stands.
+/// The state of a conversation after a turn.
 pub(super) enum Step {
-    /// It goes on.
     Pending(Conversation),
-    /// Both sides hold the key, and the peer has said this about itself.
+    /// Both sides hold the key; the peer's opening.
     Proven(Opening, Channel),
-    /// It is over.
     Failed(Fault, SocketAddr),
 }
 
-/// Why a conversation is over.
+/// Why a conversation has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The connection is gone, or was never there.
+    /// The connection has ended or was never made.
     Gone,
-    /// The other side says something else than an opening or a proof.
+    /// The other side sent something else than a fitting opening or a proof.
     Stranger,
     /// A choosy caller has reached a rank of another job.
     OtherJob,
-    /// One of the two does not hold the other's key.
+    /// The two sides do not hold the same key.
     WrongKey,
 }
 
 impl Conversation {
-    /// Begins to call `peer` at `address`.
-    pub(super) fn call(party: &Arc<Party>, purpose: Purpose, peer: u32, address: SocketAddr) -> Result<Self> {
+    /// Begins to call `peer` at `address`; see [`Fault::OtherJob`] for `is_choosy`.
+    pub(super) fn call(
+        party: &Arc<Party>,
+        purpose: Purpose,
+        peer: u32,
+        address: SocketAddr,
+        is_choosy: bool,
+    ) -> Result<Self> {
         let mine = party.opening(purpose, Role::Caller, peer)?;
         let action = |error| crate::Error::system(format!("can't connect to {address}"), error);
         let mut channel = Channel::connect(address).map_err(action)?;
         channel.queue(mine.encode());
-        Ok(Self::new(party, mine, channel))
+        Ok(Self::new(party, mine, channel, is_choosy))
     }
 
-    /// Has a caller hang up on an answerer of another job.
-    pub(super) fn choosy(self, is_choosy: bool) -> Self {
-        Self { is_choosy, ..self }
-    }
-
-    /// Begins to answer whoever has connected.
+    /// Begins to answer a connection that was accepted.
     pub(super) fn answer(party: &Arc<Party>, purpose: Purpose, channel: Channel) -> Result<Self> {
         let mine = party.opening(purpose, Role::Answerer, 0)?;
-        Ok(Self::new(party, mine, channel))
+        Ok(Self::new(party, mine, channel, false))
     }
 
-    fn new(party: &Arc<Party>, mine: Opening, channel: Channel) -> Self {
+    fn new(party: &Arc<Party>, mine: Opening, channel: Channel, is_choosy: bool) -> Self {
         let (party, since) = (party.clone(), Instant::now());
-        Self { channel, party, mine, theirs: None, proven: false, is_choosy: false, since }
+        Self { channel, party, mine, theirs: None, proven: false, is_choosy, since }
     }
 
     /// When it began.
@@ -79,12 +78,12 @@ impl Conversation {
         self.since
     }
 
-    /// Whether the peer has said anything that makes sense.
+    /// Whether the peer has sent a fitting opening.
     pub(super) fn has_opening(&self) -> bool {
         self.theirs.is_some()
     }
 
-    /// Whether somebody has taken the connection and has not said who it is.
+    /// Whether somebody has accepted the connection and has not sent an opening.
     pub(super) fn is_unanswered(&self) -> bool {
         self.channel.is_connected() && !self.has_opening()
     }
@@ -93,7 +92,7 @@ impl Conversation {
         &mut self.channel
     }
 
-    /// Goes on as far as is possible without waiting.
+    /// Makes as much progress as is possible without blocking.
     pub(super) fn advance(mut self) -> Step {
         match self.try_advance() {
             Ok(true) => match self.theirs {
@@ -106,36 +105,34 @@ impl Conversation {
         }
     }
 
-    /// Says whether it is done. Reads exactly what belongs to it: the bytes after it are for whoever takes
+    /// Whether it is done. Reads exactly the bytes of the proof: those after it belong to the new owner of
     /// the channel.
     fn try_advance(&mut self) -> std::result::Result<bool, Fault> {
         if self.theirs.is_none() {
             self.channel.pump(OPENING_BYTES);
-            if !self.hear_opening()? {
+            if !self.receive_opening()? {
                 return Ok(false);
             }
         }
         match self.mine.role {
-            Role::Caller => self.hear_acceptance(),
-            Role::Answerer => self.hear_proof(),
+            Role::Caller => self.receive_acceptance(),
+            Role::Answerer => self.receive_proof(),
         }
     }
 
-    fn hear_opening(&mut self) -> std::result::Result<bool, Fault> {
+    fn receive_opening(&mut self) -> std::result::Result<bool, Fault> {
         if !may_begin(self.channel.arrived()) {
             return Err(Fault::Stranger);
         }
         let Some(bytes) = self.channel.take(OPENING_BYTES) else { return Ok(false) };
         let opening = <&[u8; OPENING_BYTES]>::try_from(&bytes[..]).ok().and_then(Opening::decode);
-        let opening = opening.ok_or(Fault::Stranger)?;
-        let expected = opening.purpose == self.mine.purpose && opening.role != self.mine.role;
+        let opening = opening.filter(|opening| opening.fits(&self.mine)).ok_or(Fault::Stranger)?;
         match self.mine.role {
-            _ if !expected || opening.peer != self.mine.rank => return Err(Fault::Stranger),
-            Role::Caller if opening.rank != self.mine.peer => {
-                return Err(Fault::Stranger);
-            }
             Role::Caller if self.is_choosy && opening.job != self.mine.job => return Err(Fault::OtherJob),
-            Role::Caller => self.send_proof(&opening),
+            Role::Caller => {
+                let (caller, answerer) = (self.mine.encode(), opening.encode());
+                self.channel.queue(prove(&self.party.key, Role::Caller, &caller, &answerer));
+            }
             Role::Answerer => {
                 self.mine.peer = opening.rank;
                 self.channel.queue(self.mine.encode());
@@ -145,14 +142,8 @@ impl Conversation {
         Ok(true)
     }
 
-    fn send_proof(&mut self, answerer: &Opening) {
-        let proof = prove(&self.party.key, Role::Caller, &self.mine.encode(), &answerer.encode());
-        self.channel.queue(proof);
-        self.proven = true;
-    }
-
     /// Answerer: checks the caller's proof and sends its own.
-    fn hear_proof(&mut self) -> std::result::Result<bool, Fault> {
+    fn receive_proof(&mut self) -> std::result::Result<bool, Fault> {
         if !self.proven {
             self.channel.pump(PROOF_BYTES);
             let (Some(theirs), Some(proof)) = (&self.theirs, self.channel.take(PROOF_BYTES)) else {
@@ -173,7 +164,7 @@ impl Conversation {
     }
 
     /// Caller: checks the answerer's answer and proof.
-    fn hear_acceptance(&mut self) -> std::result::Result<bool, Fault> {
+    fn receive_acceptance(&mut self) -> std::result::Result<bool, Fault> {
         self.channel.pump(1 + PROOF_BYTES);
         match self.channel.arrived().first() {
             Some(&REFUSED) => return Err(Fault::WrongKey),

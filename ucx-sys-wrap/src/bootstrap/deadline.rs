@@ -11,14 +11,13 @@ const NAP: Duration = Duration::from_millis(100);
 /// How long this process has stood still while it joined groups, in nanoseconds.
 static STOOD_STILL: AtomicU64 = AtomicU64::new(0);
 
-/// The longest that is set aside to tell each other at the end who is missing.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// The most time that is reserved for the report of missing ranks.
+const REPORT: Duration = Duration::from_secs(2);
 
-/// Ranks that are given as long, and begin within this of each other, say so: what began when is of no
-/// interest.
+/// Deadlines of equal length that start within this of each other count as one in messages.
 const SKEW: Duration = Duration::from_secs(1);
 
-/// Where ranks are missing that have joined, but can't be reached by others.
+/// The place to reach, where joined ranks can't reach each other.
 const EACH_OTHER: &str = "each other (BREVITY_INTERFACE names the network to use)";
 
 /// A point in time to be done by, and how long was given for it.
@@ -27,14 +26,14 @@ pub(super) struct Deadline {
     start: Instant,
     /// How long the process had stood still before that.
     stood_still: Duration,
-    /// What messages say.
+    /// The time that messages show.
     given: Duration,
-    /// From the start to the end; less than was given where time was set aside.
+    /// From the start to the end; shorter than `given` where time is reserved.
     lasts: Duration,
 }
 
 impl Deadline {
-    /// No deadline is further away, so that adding it to a clock can't overflow.
+    /// Deadlines are capped to this, so that adding one to a clock can't overflow.
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
     /// `given` from now.
@@ -48,7 +47,7 @@ impl Deadline {
         self.start.elapsed().saturating_sub(stood_still() - self.stood_still)
     }
 
-    /// What is left, zero once it has passed.
+    /// The time left, zero once it has passed.
     pub(super) fn remaining(&self) -> Duration {
         self.lasts.saturating_sub(self.elapsed())
     }
@@ -62,7 +61,7 @@ impl Deadline {
         self.given
     }
 
-    /// These ranks have joined, but could not be reached by others until then.
+    /// The error for ranks that have joined, but could not be reached by others until then.
     pub(super) fn unreached(&self, missing: Vec<Rank>) -> Error {
         Error::MissingRanks { missing, deadline: self.given, master: EACH_OTHER.into() }
     }
@@ -75,10 +74,10 @@ impl Deadline {
         Self { given, lasts: self.lasts.min(until_then), ..self }
     }
 
-    /// The same deadline, but for the time that is set aside for all ranks to say whom they have missed.
-    pub(super) fn with_last_words(self) -> Self {
-        let aside = (self.remaining() / 4).min(LAST_WORDS);
-        Self { lasts: self.lasts.saturating_sub(aside), ..self }
+    /// The same deadline, less the time reserved for the report of missing ranks.
+    pub(super) fn before_report(self) -> Self {
+        let reserved = (self.remaining() / 4).min(REPORT);
+        Self { lasts: self.lasts.saturating_sub(reserved), ..self }
     }
 
     /// The same deadline, later by `grace`.
@@ -120,11 +119,10 @@ mod tests {
         }
         assert!(minute.no_later_than(Duration::from_secs(59)).remaining() <= Duration::from_millis(59_002));
         assert!(Deadline::after(Duration::ZERO).passed());
-        assert_eq!(minute.with_last_words().given(), Duration::from_secs(60));
-        assert!(minute.with_last_words().remaining() <= Duration::from_secs(58));
+        assert_eq!(minute.before_report().given(), Duration::from_secs(60));
+        assert!(minute.before_report().remaining() <= Duration::from_secs(58));
         assert!(
-            minute.no_later_than(Duration::from_secs(2)).with_last_words().remaining()
-                > Duration::from_secs(1)
+            minute.no_later_than(Duration::from_secs(2)).before_report().remaining() > Duration::from_secs(1)
         );
         assert!(!Deadline::after(Duration::MAX).passed());
     }

@@ -1,8 +1,8 @@
-//! Giving descriptors to the ranks of this host and getting theirs, over Unix sockets.
+//! Exchanging file descriptors with the ranks of this host, over Unix sockets.
 //!
-//! Every rank waits at a door: an abstract address with a random name that is told at the rendezvous. Of two
-//! ranks the higher calls. Both are of the same user, by the word of the kernel, and both prove that they
-//! hold the job's key (see [`proof`](super::proof)) before anything is given:
+//! Every rank listens on an abstract address with a random name that the rendezvous distributes. Of two
+//! ranks the higher one calls. The kernel shows that both belong to the same user, and both prove that they
+//! hold the job's key (see [`proof`](super::proof)) before any descriptor is sent:
 //!
 //! | step | who | bytes |
 //! | --- | --- | --- |
@@ -19,8 +19,8 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::Builder;
+use std::sync::mpsc::channel;
+use std::thread::{self, Builder};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -34,272 +34,255 @@ use rustix::net::{
 use rustix::process::geteuid;
 
 use super::deadline::{Deadline, nap};
-use super::host::DOOR_BYTES;
+use super::host::SOCKET_NAME_BYTES;
 use super::key::hex;
 use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, prove, verify};
 use crate::shm::{Credentials, GIVEN, Gift};
 use crate::{Error, Rank, Result};
 
-/// Callers that are heard at the same time; more are turned away, and neighbours call again.
-const MAX_HEARD: usize = 512;
+/// Callers served at a time; others are closed, and call again.
+const MAX_CALLERS: usize = 512;
 
-/// The number of the neighbour that is called, among those who are heard.
+/// The number of the connection that this rank makes, among those that it serves.
 const OWN_CALL: u64 = u64::MAX;
 
-/// How long a caller that says nothing is heard.
-const HEARING: Duration = Duration::from_secs(5);
+/// The longest that a read or write blocks.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the answerer looks for callers before it looks whether it needs more.
-const GLANCE: Duration = Duration::from_millis(20);
+/// How long a listener is polled, and the pause between two calls.
+const POLL: Duration = Duration::from_millis(20);
 
-/// The byte of the caller's gift.
-const GIFT: u8 = 1;
+/// The byte that the caller's descriptors come with.
+const DESCRIPTORS: u8 = 1;
 
-/// What this rank gives to a neighbour.
+/// The random name of a rank's socket.
+type SocketName = [u8; SOCKET_NAME_BYTES];
+
+/// The descriptors for a local peer.
 type Give<'give> = &'give (dyn Fn(Rank) -> Result<[BorrowedFd<'give>; GIVEN]> + Sync);
 
-/// Where this rank waits for its neighbours.
-pub(super) struct Door {
+/// The socket on which this rank waits for its local peers.
+pub(super) struct FdExchange {
     listener: UnixListener,
-    /// The user whose ranks are let in.
+    /// The user whose ranks are served.
     user: u32,
 }
 
-impl Door {
-    /// Opens the door of this name.
+impl FdExchange {
+    /// Listens under this name.
     ///
     /// # Errors
     /// [`Error::System`] when the name is taken or the system refuses.
-    pub(super) fn open(name: &[u8; DOOR_BYTES]) -> Result<Self> {
+    pub(super) fn open(name: &SocketName) -> Result<Self> {
         let failed = |error| Error::system("can't listen for the ranks of this host", error);
         let listener = || {
             let listener = socket()?;
             bind(&listener, &address(name)?)?;
-            listen(&listener, MAX_HEARD as i32)?;
+            listen(&listener, MAX_CALLERS as i32)?;
             Ok::<_, std::io::Error>(listener.into())
         };
         Ok(Self { listener: listener().map_err(failed)?, user: geteuid().as_raw() })
     }
 
-    /// Gives every neighbour what is for it, and gets theirs. `neighbours` are the other ranks of the host
-    /// with their doors.
+    /// Sends every local peer its descriptors and receives theirs. `peers` are the other ranks of the host
+    /// with their sockets' names.
     ///
-    /// Blocks until all have given, the deadline has passed, or `check` says in between that it is all in
-    /// vain; all neighbours must call it.
+    /// Blocks until all descriptors have come, the deadline has passed, or `check` fails; all local peers must
+    /// call it.
     ///
     /// # Errors
-    /// [`Error::MissingRanks`] names who has not given by the deadline; [`Error::System`] when there is no
-    /// thread to call with; what `check` returns.
+    /// [`Error::MissingRanks`] names the ranks without descriptors at the deadline; [`Error::System`] when no
+    /// thread can be started; what `check` returns.
     pub(super) fn exchange(
         &self,
         party: &Party,
-        neighbours: &[(Rank, [u8; DOOR_BYTES])],
+        peers: &[(Rank, SocketName)],
         give: Give<'_>,
         deadline: Deadline,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Vec<(Rank, Gift)>> {
-        let (report, reports) = channel();
-        // Those who are heard now, by their number, and who is called, each with a second handle to end it
-        // with.
-        let heard = Mutex::new(HashMap::new());
-        let in_vain = AtomicBool::new(false);
-        let mut gifts: Vec<(Rank, Gift)> = Vec::with_capacity(neighbours.len());
-        std::thread::scope(|scope| -> Result<()> {
-            let called = neighbours.iter().filter(|(rank, _)| rank.0 < party.rank);
-            let (calling, in_vain, heard) = (report.clone(), &in_vain, &heard);
+        let exchange = &self.begin(party, give, deadline);
+        let mut received: Vec<(Rank, Gift)> = Vec::with_capacity(peers.len());
+        let is_missing =
+            |rank: Rank, received: &[(Rank, Gift)]| received.iter().all(|(giver, _)| *giver != rank);
+        thread::scope(|scope| -> Result<()> {
+            let (report, reports) = channel();
+            let (called, calling) = (peers.iter().filter(|(rank, _)| rank.0 < party.rank), report.clone());
             let caller = Builder::new().spawn_scoped(scope, move || {
-                for (rank, door) in called {
-                    let is_over = || deadline.passed() || in_vain.load(Ordering::Relaxed);
-                    // Who is called when it is over ends with those who are heard: one of the two sees the
-                    // other.
-                    let begin = |stream: &UnixStream| {
-                        heard.lock().insert(OWN_CALL, stream.try_clone().map_err(failed)?);
-                        if is_over() { Err(failed(ErrorKind::TimedOut.into())) } else { Ok(()) }
-                    };
-                    if let Some(gift) = self.call_until(party, (*rank, door), give, deadline, begin, is_over)
-                    {
+                for (rank, name) in called {
+                    if let Some(gift) = exchange.call_until_over(*rank, name) {
                         let _ = calling.send((*rank, gift));
                     }
-                    heard.lock().remove(&OWN_CALL);
                 }
             });
             caller.map_err(|error| {
                 Error::system("can't start a thread that calls the ranks of this host", error)
             })?;
-            let mut numbers = 0..OWN_CALL;
             let mut checked = Ok(());
-            while gifts.len() < neighbours.len() && !deadline.passed() && checked.is_ok() {
-                if let Some((stream, copy)) = self.accept() {
+            for number in 0..OWN_CALL {
+                if received.len() == peers.len() || deadline.passed() || checked.is_err() {
+                    break;
+                }
+                let is_accepted = |_: &_| exchange.streams.lock().len() < MAX_CALLERS;
+                if let Some((stream, copy)) = self.accept().filter(is_accepted) {
                     let report = report.clone();
-                    if heard.lock().len() < MAX_HEARD
-                        && let Some(number) = numbers.next()
-                    {
-                        heard.lock().insert(number, copy);
-                        let answering = Builder::new().spawn_scoped(scope, move || {
-                            match answer(party, stream, give, deadline) {
-                                Ok(gift) => drop(report.send(gift)),
-                                Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
-                            }
-                            heard.lock().remove(&number);
-                        });
-                        if let Err(error) = answering {
-                            // Its connection ends, and it calls again.
-                            tracing::warn!(%error, "no thread to hear a caller on this host with");
-                            heard.lock().remove(&number);
+                    exchange.streams.lock().insert(number, copy);
+                    let answering = Builder::new().spawn_scoped(scope, move || {
+                        match exchange.answer(stream) {
+                            Ok(gift) => drop(report.send(gift)),
+                            Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
                         }
+                        exchange.streams.lock().remove(&number);
+                    });
+                    if let Err(error) = answering {
+                        // The connection is closed, and the peer calls again.
+                        tracing::warn!(%error, "can't start a thread for a caller on this host");
+                        exchange.streams.lock().remove(&number);
                     }
                 }
-                collect(&reports, neighbours, &mut gifts);
+                for (rank, gift) in reports.try_iter() {
+                    if peers.iter().any(|(peer, _)| *peer == rank) && is_missing(rank, &received) {
+                        received.push((rank, gift));
+                    }
+                }
                 checked = check();
             }
-            in_vain.store(checked.is_err(), Ordering::Relaxed);
-            for stream in heard.lock().values() {
-                // Who still says nothing is not waited for. A connection that is gone needs no end.
+            exchange.cancelled.store(checked.is_err(), Ordering::Relaxed);
+            for stream in exchange.streams.lock().values() {
+                // Wakes the threads that still read. A connection that has ended needs no shutdown.
                 let _ = stream.shutdown(Shutdown::Both);
             }
             checked
         })?;
-        let has_given = |rank: &Rank| gifts.iter().any(|(giver, _)| giver == rank);
-        let missing: Vec<Rank> =
-            neighbours.iter().map(|(rank, _)| *rank).filter(|rank| !has_given(rank)).collect();
+        let missing = peers.iter().map(|(rank, _)| *rank).filter(|rank| is_missing(*rank, &received));
+        let missing: Vec<Rank> = missing.collect();
         if missing.is_empty() {
-            return Ok(gifts);
+            return Ok(received);
         }
         Err(Error::MissingRanks { missing, deadline: deadline.given(), master: "their neighbours".into() })
     }
 
-    /// A caller, if one comes soon, and a second handle to end it with.
+    fn begin<'a, 'give>(
+        &self,
+        party: &'a Party,
+        give: Give<'give>,
+        deadline: Deadline,
+    ) -> Exchange<'a, 'give> {
+        let (streams, cancelled) = (Mutex::default(), AtomicBool::new(false));
+        Exchange { party, give, deadline, user: self.user, streams, cancelled }
+    }
+
+    /// A caller of this user, if one comes soon, and a second handle to shut it down with.
     fn accept(&self) -> Option<(UnixStream, UnixStream)> {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
-        // An interrupted look is a short look.
+        let timeout = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
+        // A signal makes the poll shorter.
         let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&timeout));
         let (stream, _) = self.listener.accept().ok()?;
-        // Other users are not heard at all: anybody can see the address.
-        self.check_user(&stream).ok()?;
+        // Every user can see the address.
+        check_user(&stream, self.user).ok()?;
         stream.set_nonblocking(false).ok()?;
         let copy = stream.try_clone().ok()?;
         Some((stream, copy))
     }
+}
 
-    /// Calls a neighbour until it has given or nobody wants it any more.
-    fn call_until(
-        &self,
-        party: &Party,
-        (peer, door): (Rank, &[u8; DOOR_BYTES]),
-        give: Give<'_>,
-        deadline: Deadline,
-        begin: impl Fn(&UnixStream) -> Result<()>,
-        is_over: impl Fn() -> bool,
-    ) -> Option<Gift> {
+/// One exchange, as the threads of this rank share it.
+struct Exchange<'a, 'give> {
+    party: &'a Party,
+    give: Give<'give>,
+    deadline: Deadline,
+    /// The user of all peers.
+    user: u32,
+    /// Second handles to shut down the connections in use, by number.
+    streams: Mutex<HashMap<u64, UnixStream>>,
+    cancelled: AtomicBool,
+}
+
+impl Exchange<'_, '_> {
+    fn is_over(&self) -> bool {
+        self.deadline.passed() || self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Calls a local peer until it has sent its descriptors or the exchange is over.
+    fn call_until_over(&self, peer: Rank, name: &SocketName) -> Option<Gift> {
         let call = || {
-            let stream = dial(door).map_err(failed)?;
-            begin(&stream)?;
-            self.call(party, peer, stream, give, deadline)
+            let stream = dial(name).map_err(failed)?;
+            // Either this thread sees that the exchange is over, or the stream is shut down with the others.
+            self.streams.lock().insert(OWN_CALL, stream.try_clone().map_err(failed)?);
+            if self.is_over() { Err(failed(ErrorKind::TimedOut.into())) } else { self.call(peer, stream) }
         };
         loop {
-            match call() {
+            let called = call();
+            self.streams.lock().remove(&OWN_CALL);
+            match called {
                 Ok(gift) => return Some(gift),
                 Err(error) => {
                     tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet")
                 }
             }
-            if is_over() {
+            if self.is_over() {
                 return None;
             }
-            nap(GLANCE.min(deadline.remaining()), std::thread::sleep);
+            nap(POLL.min(self.deadline.remaining()), thread::sleep);
         }
     }
 
-    fn call(
-        &self,
-        party: &Party,
-        peer: Rank,
-        stream: UnixStream,
-        give: Give<'_>,
-        deadline: Deadline,
-    ) -> Result<Gift> {
-        self.check_user(&stream)?;
-        let mut line = Line::new(stream, deadline)?;
-        let mine = party.opening(Purpose::Passing, Role::Caller, peer.0)?;
-        line.write(&mine.encode())?;
-        let theirs = line.read_opening()?;
-        if (theirs.purpose, theirs.role, theirs.rank, theirs.peer)
-            != (Purpose::Passing, Role::Answerer, peer.0, party.rank)
-        {
+    fn call(&self, peer: Rank, stream: UnixStream) -> Result<Gift> {
+        check_user(&stream, self.user)?;
+        let mut connection = Connection::new(stream, self.deadline)?;
+        let mine = self.party.opening(Purpose::FdExchange, Role::Caller, peer.0)?;
+        connection.write(&mine.encode())?;
+        let theirs = connection.read_opening()?;
+        if !theirs.fits(&mine) {
             return Err(stranger());
         }
-        let (caller, answerer) = (mine.encode(), theirs.encode());
-        line.write(&prove(&party.key, Role::Caller, &caller, &answerer))?;
+        let (key, caller, answerer) = (&self.party.key, mine.encode(), theirs.encode());
+        connection.write(&prove(key, Role::Caller, &caller, &answerer))?;
         let mut proof = [0; PROOF_BYTES];
-        let gift = line.read_gift(&mut proof)?;
-        if !verify(&party.key, Role::Answerer, &caller, &answerer, &proof) {
+        let gift = connection.read_descriptors(&mut proof)?;
+        if !verify(key, Role::Answerer, &caller, &answerer, &proof) {
             return Err(stranger());
         }
-        line.write_gift(&[GIFT], &give(peer)?)?;
+        connection.write_descriptors(&[DESCRIPTORS], &(self.give)(peer)?)?;
         Ok(gift)
     }
 
-    /// Whoever is at the other end is of this rank's user, by the word of the kernel.
-    fn check_user(&self, stream: &UnixStream) -> Result<()> {
-        let Credentials { user, .. } = Credentials::of_peer(stream.as_fd()).map_err(failed)?;
-        if user == self.user {
-            return Ok(());
+    fn answer(&self, stream: UnixStream) -> Result<(Rank, Gift)> {
+        let (party, mut connection) = (self.party, Connection::new(stream, self.deadline)?);
+        let theirs = connection.read_opening()?;
+        let mine = party.opening(Purpose::FdExchange, Role::Answerer, theirs.rank)?;
+        let is_of_job = (&theirs.job, theirs.world_size) == (&party.job, party.world_size);
+        if !theirs.fits(&mine) || theirs.rank <= party.rank || !is_of_job {
+            return Err(stranger());
         }
-        Err(Error::Unauthenticated { who: format!("a process of user {user}") })
-    }
-}
-
-/// Takes the gifts that have come, one of each neighbour.
-fn collect(
-    reports: &Receiver<(Rank, Gift)>,
-    neighbours: &[(Rank, [u8; DOOR_BYTES])],
-    gifts: &mut Vec<(Rank, Gift)>,
-) {
-    loop {
-        match reports.recv_timeout(Duration::ZERO) {
-            Ok((rank, gift)) => {
-                let is_expected = neighbours.iter().any(|(neighbour, _)| *neighbour == rank);
-                if is_expected && gifts.iter().all(|(giver, _)| *giver != rank) {
-                    gifts.push((rank, gift));
-                }
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+        connection.write(&mine.encode())?;
+        let (caller, answerer) = (theirs.encode(), mine.encode());
+        let mut proof = [0; PROOF_BYTES];
+        connection.read(&mut proof)?;
+        if !verify(&party.key, Role::Caller, &caller, &answerer, &proof) {
+            return Err(stranger());
         }
+        let own = (self.give)(Rank(theirs.rank))?;
+        connection.write_descriptors(&prove(&party.key, Role::Answerer, &caller, &answerer), &own)?;
+        Ok((Rank(theirs.rank), connection.read_descriptors(&mut [0])?))
     }
 }
 
-fn answer(party: &Party, stream: UnixStream, give: Give<'_>, deadline: Deadline) -> Result<(Rank, Gift)> {
-    let mut line = Line::new(stream, deadline)?;
-    let theirs = line.read_opening()?;
-    let is_caller =
-        theirs.purpose == Purpose::Passing && theirs.role == Role::Caller && theirs.peer == party.rank;
-    if !is_caller
-        || theirs.rank <= party.rank
-        || theirs.job != party.job
-        || theirs.world_size != party.world_size
-    {
-        return Err(stranger());
+/// Refuses a peer of another user, which the kernel tells.
+fn check_user(stream: &UnixStream, expected: u32) -> Result<()> {
+    let Credentials { user, .. } = Credentials::of_peer(stream.as_fd()).map_err(failed)?;
+    if user == expected {
+        return Ok(());
     }
-    let mine = party.opening(Purpose::Passing, Role::Answerer, theirs.rank)?;
-    line.write(&mine.encode())?;
-    let (caller, answerer) = (theirs.encode(), mine.encode());
-    let mut proof = [0; PROOF_BYTES];
-    line.read(&mut proof)?;
-    if !verify(&party.key, Role::Caller, &caller, &answerer, &proof) {
-        return Err(stranger());
-    }
-    let own = give(Rank(theirs.rank))?;
-    line.write_gift(&prove(&party.key, Role::Answerer, &caller, &answerer), &own)?;
-    let gift = line.read_gift(&mut [0])?;
-    Ok((Rank(theirs.rank), gift))
+    Err(Error::Unauthenticated { who: format!("a process of user {user}") })
 }
 
-/// A conversation with a process of the same user, which must not take long.
-struct Line(UnixStream);
+/// A blocking connection with timeouts.
+struct Connection(UnixStream);
 
-impl Line {
+impl Connection {
     fn new(stream: UnixStream, deadline: Deadline) -> Result<Self> {
-        let patience = Some(HEARING.min(deadline.remaining()).max(Duration::from_millis(1)));
+        let patience = Some(PATIENCE.min(deadline.remaining()).max(Duration::from_millis(1)));
         stream.set_read_timeout(patience).map_err(failed)?;
         stream.set_write_timeout(patience).map_err(failed)?;
         Ok(Self(stream))
@@ -323,24 +306,21 @@ impl Line {
         Opening::decode(&bytes).ok_or_else(stranger)
     }
 
-    /// Sends bytes and with them the descriptors.
-    fn write_gift(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>; GIVEN]) -> Result<()> {
+    /// Sends bytes, and the descriptors with them.
+    fn write_descriptors(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>; GIVEN]) -> Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(failed(std::io::Error::other("no room for descriptors")));
         }
-        // A signal interrupts it even where its handler asks for a restart: the socket has a timeout.
+        // A socket with a timeout is interrupted also by handlers that restart system calls.
         let sent =
             retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL));
-        match sent.map_err(|error| failed(error.into()))? {
-            count if count == bytes.len() => Ok(()),
-            count => self.write(&bytes[count..]),
-        }
+        self.write(&bytes[sent.map_err(|error| failed(error.into()))?..])
     }
 
-    /// Receives bytes and the descriptors that came with them; others are closed.
-    fn read_gift(&mut self, bytes: &mut [u8]) -> Result<Gift> {
+    /// Receives bytes and the descriptors that came with them; a wrong number of them is closed.
+    fn read_descriptors(&mut self, bytes: &mut [u8]) -> Result<Gift> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let places = &mut [IoSliceMut::new(bytes)];
@@ -359,8 +339,8 @@ impl Line {
     }
 }
 
-/// A connection to a door; an error at once where as many wait there as the system lets wait.
-fn dial(name: &[u8; DOOR_BYTES]) -> std::io::Result<UnixStream> {
+/// Connects to a socket of this name; fails at once when its listen queue is full.
+fn dial(name: &SocketName) -> std::io::Result<UnixStream> {
     let caller = socket()?;
     connect(&caller, &address(name)?)?;
     let stream = UnixStream::from(caller);
@@ -368,13 +348,13 @@ fn dial(name: &[u8; DOOR_BYTES]) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// A socket that does not block.
+/// A non-blocking socket.
 fn socket() -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-fn address(name: &[u8; DOOR_BYTES]) -> std::io::Result<SocketAddrUnix> {
+fn address(name: &SocketName) -> std::io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(format!("brevity-{}", hex(name)).as_bytes())?)
 }
 
@@ -387,5 +367,5 @@ fn stranger() -> Error {
 }
 
 #[cfg(test)]
-#[path = "passing_tests.rs"]
+#[path = "fd_exchange_tests.rs"]
 mod tests;

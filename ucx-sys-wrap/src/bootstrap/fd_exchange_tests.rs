@@ -1,4 +1,4 @@
-//! Doors, the callers that belong there and those that do not.
+//! The descriptor exchange: with the ranks that belong to it, and with strangers.
 
 use std::io::Write;
 
@@ -11,31 +11,31 @@ fn party(rank: u32, key: &[u8]) -> Party {
     Party { key: key.to_vec(), job: "job".into(), rank, world_size: 3, wire_version: 1 }
 }
 
-fn door(rank: u32) -> ([u8; DOOR_BYTES], Door) {
-    let mut name = [rank as u8; DOOR_BYTES];
+fn listener(rank: u32) -> ([u8; SOCKET_NAME_BYTES], FdExchange) {
+    let mut name = [rank as u8; SOCKET_NAME_BYTES];
     super::super::key::fill_random(&mut name[1..]).unwrap();
-    (name, Door::open(&name).unwrap())
+    (name, FdExchange::open(&name).unwrap())
 }
 
 fn prepared(rank: u32) -> Prepared {
     Neighbourhood::prepare(Rank(rank), &[Rank(0), Rank(1), Rank(2)]).unwrap()
 }
 
-/// Every rank of three gives, the last once `disturb` has done its worst to the door of rank 0, which stands
+/// All of three ranks exchange, the last one after `disturb` has used the socket of rank 0, which is
 /// open so long.
 fn exchange(
     keys: [&[u8]; 3],
     patience: Duration,
-    disturb: impl Fn(&[u8; DOOR_BYTES]) + Sync,
+    disturb: impl Fn(&[u8; SOCKET_NAME_BYTES]) + Sync,
 ) -> Vec<Result<Vec<(Rank, Gift)>>> {
-    let doors: Vec<_> = (0..3).map(door).collect();
-    let names: Vec<_> = doors.iter().map(|(name, _)| *name).collect();
+    let listeners: Vec<_> = (0..3).map(listener).collect();
+    let names: Vec<_> = listeners.iter().map(|(name, _)| *name).collect();
     let give = |rank: u32| {
         let others = (0..3u32).filter(|other| *other != rank);
-        let neighbours: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
+        let peers: Vec<_> = others.map(|other| (Rank(other), names[other as usize])).collect();
         let (party, deadline) = (party(rank, keys[rank as usize]), Deadline::after(patience));
         let own = prepared(rank);
-        doors[rank as usize].1.exchange(&party, &neighbours, &|to| own.gift(to), deadline, &mut || Ok(()))
+        listeners[rank as usize].1.exchange(&party, &peers, &|to| own.gift(to), deadline, &mut || Ok(()))
     };
     std::thread::scope(|scope| {
         let disturbing = scope.spawn(|| disturb(&names[0]));
@@ -49,32 +49,33 @@ fn exchange(
 
 fn assert_all_given(results: Vec<Result<Vec<(Rank, Gift)>>>) {
     for (rank, result) in results.into_iter().enumerate() {
-        let mut gifts = result.unwrap();
-        gifts.sort_by_key(|(giver, _)| giver.0);
-        let givers: Vec<usize> = gifts.iter().map(|(giver, _)| giver.index()).collect();
-        assert_eq!(givers, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
-        for (giver, gift) in gifts {
+        let mut received = result.unwrap();
+        received.sort_by_key(|(sender, _)| sender.0);
+        let senders: Vec<usize> = received.iter().map(|(sender, _)| sender.index()).collect();
+        assert_eq!(senders, (0..3).filter(|other| *other != rank).collect::<Vec<_>>());
+        for (sender, gift) in received {
             let [segment, _, cord] = gift.descriptors;
-            PeerSegment::new(giver, &segment, Layout::new(3)).unwrap();
-            Cord::received(giver, cord).unwrap();
+            PeerSegment::new(sender, &segment, Layout::new(3)).unwrap();
+            Cord::received(sender, cord).unwrap();
         }
     }
 }
 
 #[test]
-fn every_rank_gets_what_the_others_give() {
+fn every_rank_gets_the_descriptors_of_the_others() {
     assert_all_given(exchange([KEY; 3], Duration::from_secs(20), |_| {}));
 }
 
 #[test]
-fn strangers_get_nothing_and_stop_nobody() {
+fn strangers_get_nothing_and_block_nobody() {
     let results = exchange([KEY; 3], Duration::from_secs(20), |name| {
         let connect = || dial(name).unwrap();
         let silent: Vec<_> = (0..20).map(|_| connect()).collect();
         let mut noisy = connect();
         noisy.write_all(&[7; 4 * OPENING_BYTES]).unwrap();
         let mut liar = connect();
-        let opening = party(2, b"another key entirely").opening(Purpose::Passing, Role::Caller, 0).unwrap();
+        let opening =
+            party(2, b"another key entirely").opening(Purpose::FdExchange, Role::Caller, 0).unwrap();
         liar.write_all(&opening.encode()).unwrap();
         liar.read_exact(&mut [0; OPENING_BYTES]).unwrap();
         liar.write_all(&[0; PROOF_BYTES]).unwrap();
@@ -84,19 +85,19 @@ fn strangers_get_nothing_and_stop_nobody() {
     assert_all_given(results);
 }
 
-/// Sockets of a door that somebody has, the door itself among them.
-fn sockets(name: &[u8; DOOR_BYTES]) -> usize {
-    let door = format!("@brevity-{}", hex(name));
+/// The open sockets of this name, the listener among them.
+fn sockets(name: &[u8; SOCKET_NAME_BYTES]) -> usize {
+    let name = format!("@brevity-{}", hex(name));
     std::fs::read_to_string("/proc/self/net/unix")
         .unwrap()
         .lines()
-        .filter(|line| line.ends_with(&door))
+        .filter(|line| line.ends_with(&name))
         .count()
 }
 
 #[test]
 fn callers_that_have_gone_cost_no_descriptors() {
-    let (name, door) = door(0);
+    let (name, listener) = listener(0);
     let nobody = [(Rank(1), name)];
     let deadline = Deadline::after(Duration::from_secs(3));
     std::thread::scope(|scope| {
@@ -107,13 +108,14 @@ fn callers_that_have_gone_cost_no_descriptors() {
                 }
             }
             while sockets(&name) > 1 && !deadline.passed() {
-                std::thread::sleep(GLANCE);
+                std::thread::sleep(POLL);
             }
-            // While the door is still open.
+            // While the listener is still open.
             (sockets(&name), deadline.passed())
         });
         let own = prepared(0);
-        let missing = door.exchange(&party(0, KEY), &nobody, &|to| own.gift(to), deadline, &mut || Ok(()));
+        let missing =
+            listener.exchange(&party(0, KEY), &nobody, &|to| own.gift(to), deadline, &mut || Ok(()));
         assert!(matches!(missing, Err(Error::MissingRanks { .. })));
         assert_eq!(
             left.join().unwrap(),
@@ -129,25 +131,27 @@ fn somebody() -> u32 {
 }
 
 #[test]
-fn other_users_are_not_heard() {
-    let (name, mut door) = door(0);
-    door.user = somebody();
+fn other_users_are_not_served() {
+    let (name, mut listener) = listener(0);
+    listener.user = somebody();
     let mut caller = dial(&name).unwrap();
-    assert!(door.accept().is_none());
+    assert!(listener.accept().is_none());
     assert_eq!(caller.read(&mut [0]).unwrap(), 0, "the connection is closed");
-    door.user = geteuid().as_raw();
+    listener.user = geteuid().as_raw();
     let _caller = dial(&name).unwrap();
-    assert!(door.accept().is_some());
+    assert!(listener.accept().is_some());
 }
 
 #[test]
-fn nothing_is_said_at_a_door_of_another_user() {
-    let ((name, theirs), (_, mut own)) = (door(0), door(1));
+fn nothing_is_sent_to_a_listener_of_another_user() {
+    let ((name, theirs), (_, mut own)) = (listener(0), listener(1));
     own.user = somebody();
     let deadline = Deadline::after(Duration::from_secs(20));
     let prepared = prepared(1);
-    let refused =
-        own.call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| prepared.gift(to), deadline).map(drop);
+    let refused = own
+        .begin(&party(1, KEY), &|to| prepared.gift(to), deadline)
+        .call(Rank(0), dial(&name).unwrap())
+        .map(drop);
     let Err(Error::Unauthenticated { who }) = &refused else { panic!("{refused:?}") };
     assert_eq!(*who, format!("a process of user {}", geteuid().as_raw()));
     let (mut heard, _) = theirs.accept().unwrap();
@@ -155,49 +159,54 @@ fn nothing_is_said_at_a_door_of_another_user() {
 }
 
 #[test]
-fn a_door_without_the_key_gets_nothing() {
+fn a_listener_without_the_key_gets_nothing() {
     type Forgery = fn(&[u8], &[u8]) -> [u8; PROOF_BYTES];
     let forgeries: [Forgery; 2] = [
         |_, _| [0x5a; PROOF_BYTES],
         |caller, answerer| prove(b"another key entirely", Role::Answerer, caller, answerer),
     ];
     for forge in forgeries {
-        let ((name, impostor), (_, caller)) = (door(0), door(1));
+        let ((name, impostor), (_, caller)) = (listener(0), listener(1));
         let deadline = Deadline::after(Duration::from_secs(20));
         std::thread::scope(|scope| {
             let calling = scope.spawn(|| {
                 let own = prepared(1);
                 caller
-                    .call(&party(1, KEY), Rank(0), dial(&name).unwrap(), &|to| own.gift(to), deadline)
+                    .begin(&party(1, KEY), &|to| own.gift(to), deadline)
+                    .call(Rank(0), dial(&name).unwrap())
                     .map(drop)
             });
             let (stream, _) = std::iter::repeat_with(|| impostor.accept()).flatten().next().unwrap();
-            let mut line = Line::new(stream, deadline).unwrap();
-            let theirs = line.read_opening().unwrap();
-            let mine = party(0, b"").opening(Purpose::Passing, Role::Answerer, 1).unwrap();
-            line.write(&mine.encode()).unwrap();
-            line.read(&mut [0; PROOF_BYTES]).unwrap();
-            line.write_gift(&forge(&theirs.encode(), &mine.encode()), &prepared(0).gift(Rank(1)).unwrap())
+            let mut connection = Connection::new(stream, deadline).unwrap();
+            let theirs = connection.read_opening().unwrap();
+            let mine = party(0, b"").opening(Purpose::FdExchange, Role::Answerer, 1).unwrap();
+            connection.write(&mine.encode()).unwrap();
+            connection.read(&mut [0; PROOF_BYTES]).unwrap();
+            connection
+                .write_descriptors(
+                    &forge(&theirs.encode(), &mine.encode()),
+                    &prepared(0).gift(Rank(1)).unwrap(),
+                )
                 .unwrap();
             let refused = calling.join().unwrap();
             assert!(matches!(refused, Err(Error::Unauthenticated { .. })), "{refused:?}");
-            assert!(line.read_gift(&mut [0]).is_err(), "the caller's memory was given");
+            assert!(connection.read_descriptors(&mut [0]).is_err(), "the caller's memory was given");
         });
     }
 }
 
-/// What rank 1 hears whose neighbour has a door of this name.
-fn call_in_vain(name: [u8; DOOR_BYTES]) {
-    let ((_, door), own) = (door(1), prepared(1));
+/// Rank 1 gets nothing from a local peer with this socket.
+fn call_in_vain(name: [u8; SOCKET_NAME_BYTES]) {
+    let ((_, listener), own) = (listener(1), prepared(1));
     let deadline = Deadline::after(Duration::from_millis(400));
     let result =
-        door.exchange(&party(1, KEY), &[(Rank(0), name)], &|to| own.gift(to), deadline, &mut || Ok(()));
+        listener.exchange(&party(1, KEY), &[(Rank(0), name)], &|to| own.gift(to), deadline, &mut || Ok(()));
     assert!(matches!(result, Err(Error::MissingRanks { missing, .. }) if missing == [Rank(0)]));
 }
 
 #[test]
-fn a_door_where_too_many_wait_holds_nobody_up() {
-    let mut name = [9; DOOR_BYTES];
+fn a_full_listen_queue_blocks_nobody() {
+    let mut name = [9; SOCKET_NAME_BYTES];
     super::super::key::fill_random(&mut name[1..]).unwrap();
     let listener = socket().unwrap();
     bind(&listener, &address(&name).unwrap()).unwrap();
@@ -208,8 +217,8 @@ fn a_door_where_too_many_wait_holds_nobody_up() {
 }
 
 #[test]
-fn a_neighbour_that_speaks_slowly_holds_nobody_up() {
-    let (name, slow) = door(0);
+fn a_slow_local_peer_blocks_nobody() {
+    let (name, slow) = listener(0);
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| call_in_vain(name));
         let (mut stream, _) = std::iter::repeat_with(|| slow.accept()).flatten().next().unwrap();
@@ -224,7 +233,7 @@ fn a_neighbour_that_speaks_slowly_holds_nobody_up() {
 }
 
 #[test]
-fn who_holds_another_key_is_missing() {
+fn a_rank_with_another_key_is_missing() {
     let results = exchange([KEY, KEY, b"another key entirely"], Duration::from_millis(400), |_| {});
     for (result, expected) in results.into_iter().zip([vec![Rank(2)], vec![Rank(2)], vec![Rank(0), Rank(1)]])
     {

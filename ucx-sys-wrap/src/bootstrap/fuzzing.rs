@@ -1,11 +1,10 @@
-//! Whatever ranks say to each other while they join.
+//! The entry point of the fuzzer for all messages of joining.
 
 use super::choice::Capability;
 use super::proof::{OPENING_BYTES, Opening, may_begin};
 use super::wire::{Frame, HEADER_BYTES};
 
-/// Reads bytes as a frame, as an opening, and as what a rank says that it can do; what is understood is
-/// written again.
+/// Decodes bytes as a frame, an opening and capabilities, and encodes what is valid again.
 pub fn bootstrap_messages(data: &[u8]) {
     let Some((&kind, body)) = data.split_first() else { return };
     if let Some(frame) = Frame::decode(kind, body) {

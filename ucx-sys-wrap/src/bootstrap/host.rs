@@ -10,45 +10,43 @@ use sha2::{Digest, Sha256};
 use super::identity::Identity;
 use super::key::fill_random;
 use crate::boot::{self, Boot};
+use crate::fields::Fields;
 use crate::process::{PROCESS_NAME_BYTES, PeerProcess, ProcessName};
 use crate::shm::Neighbourhood;
 use crate::{Rank, Result};
 
-/// Bytes of the random name that a rank waits for its neighbours under.
-pub(super) const DOOR_BYTES: usize = 16;
+/// Bytes of the random name of the socket on which a rank waits for its local peers.
+pub(super) const SOCKET_NAME_BYTES: usize = 16;
 
 /// The longest `BREVITY_HOST_ID`, in bytes.
 pub(super) const MAX_HOST_ID_BYTES: usize = 255;
 
-/// Bytes that stand for what a rank has found wrong.
 const FINDING_BYTES: usize = 8;
 
-/// Bytes before the host's own name: whether memory may be shared, the user, the network's device and inode,
-/// the boot, the door, the finding, the process.
-const FIXED_BYTES: usize = PROCESS_AT + PROCESS_NAME_BYTES;
-const PROCESS_AT: usize = 1 + 4 + 16 + 16 + DOOR_BYTES + FINDING_BYTES;
-
-/// What a rank says of its host, for the others to compare.
+/// A rank's host and process, for the others to compare.
+///
+/// On the wire: flags 1, user 4, network 16, boot 16, socket name 16, finding 8, process 28, then the host id;
+/// absent fields are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Card {
-    /// Whether this rank was asked to share memory; rank 0's wish counts.
+pub(super) struct HostInfo {
+    /// Whether this rank was asked to share memory; only rank 0's counts.
     pub(super) is_wanted: bool,
-    /// The host, or `None` where that can't be told.
+    /// `None` where the system does not tell.
     host: Option<Host>,
-    /// Where its neighbours find it.
-    pub(super) door: [u8; DOOR_BYTES],
-    /// Stands for what this rank has found wrong with its key file: equal findings have equal bytes.
+    /// Where its local peers connect to it.
+    pub(super) socket_name: [u8; SOCKET_NAME_BYTES],
+    /// A digest of this rank's warning of its key file.
     finding: Option<[u8; FINDING_BYTES]>,
-    /// The process, or `None` where the system does not say.
+    /// `None` where the system does not tell.
     process: Option<ProcessName>,
 }
 
-/// Ranks whose hosts are equal can share memory and find each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Ranks whose hosts are equal can share memory and connect to each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Host {
-    /// Processes of another user are no neighbours.
+    /// Processes of another user are no local peers.
     user: u32,
-    /// The network namespace: sockets are found by name inside it.
+    /// The network namespace, in which abstract sockets are visible.
     network: (u64, u64),
     /// The running kernel.
     boot: Boot,
@@ -56,72 +54,67 @@ struct Host {
     id: String,
 }
 
-impl Card {
-    /// This rank's card, with a new door.
+impl HostInfo {
+    /// This rank's, with a new socket name.
     ///
     /// # Errors
     /// When the system has no random bytes.
     pub(super) fn own(identity: &Identity) -> Result<Self> {
-        let mut door = [0; DOOR_BYTES];
-        fill_random(&mut door)?;
+        let mut socket_name = [0; SOCKET_NAME_BYTES];
+        fill_random(&mut socket_name)?;
         let host = Host::own(identity.host_id.clone().unwrap_or_default());
         if host.is_none() {
             tracing::debug!("this host can't be told from others: its ranks share no memory");
         }
         let finding = identity.exposed_key.as_deref().map(digest);
         let process = ProcessName::own();
-        Ok(Self { is_wanted: identity.shared_memory, host, door, finding, process })
+        Ok(Self { is_wanted: identity.shared_memory, host, socket_name, finding, process })
     }
 
-    /// The running kernel: its boot, and the name of the host.
+    /// The running kernel: its boot, and the host's id.
     fn kernel(&self) -> Option<(&[u8], &str)> {
         self.host.as_ref().map(|host| (&host.boot[..], &*host.id))
     }
 
-    /// The running kernel, and the process there.
-    fn process(&self) -> Option<((&[u8], &str), &ProcessName)> {
-        Some((self.kernel()?, self.process.as_ref()?))
-    }
-
-    /// From now on the card of a rank that shares memory with nobody.
+    /// From now on the rank shares memory with no other.
     pub(super) fn forget_host(&mut self) {
         self.host = None;
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let flags = [self.is_wanted, self.host.is_some(), self.finding.is_some(), self.process.is_some()];
-        let mut bytes = vec![(0..).zip(flags).map(|(bit, flag)| u8::from(flag) << bit).sum()];
-        let nowhere = Host { user: 0, network: (0, 0), boot: [0; 16], id: String::new() };
-        let host = self.host.as_ref().unwrap_or(&nowhere);
-        bytes.extend(host.user.to_le_bytes());
-        bytes.extend(host.network.0.to_le_bytes());
-        bytes.extend(host.network.1.to_le_bytes());
-        bytes.extend(host.boot);
-        bytes.extend(self.door);
-        bytes.extend(self.finding.unwrap_or_default());
-        bytes.extend(self.process.map_or([0; PROCESS_NAME_BYTES], |process| process.encode()));
-        bytes.extend(host.id.as_bytes());
-        bytes
+        let flags = (0..).zip(flags).map(|(bit, flag)| u8::from(flag) << bit).sum();
+        let host = self.host.clone().unwrap_or_default();
+        [
+            &[flags][..],
+            &host.user.to_le_bytes(),
+            &host.network.0.to_le_bytes(),
+            &host.network.1.to_le_bytes(),
+            &host.boot,
+            &self.socket_name,
+            &self.finding.unwrap_or_default(),
+            &self.process.map_or([0; PROCESS_NAME_BYTES], |process| process.encode()),
+            host.id.as_bytes(),
+        ]
+        .concat()
     }
 
     /// `None` when the bytes are nothing that [`encode`](Self::encode) makes.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (fixed, id) = bytes.split_first_chunk::<FIXED_BYTES>()?;
-        let long = |at: usize| fixed[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        let host = Host {
-            user: u32::from_le_bytes(*fixed[1..].first_chunk()?),
-            network: (long(5)?, long(13)?),
-            boot: *fixed[21..].first_chunk()?,
-            id: std::str::from_utf8(id).ok().filter(|id| id.len() <= MAX_HOST_ID_BYTES)?.to_owned(),
+        let mut fields = Fields(bytes);
+        let [flags] = fields.array()?;
+        let (user, network, boot) = (fields.u32()?, (fields.u64()?, fields.u64()?), fields.array()?);
+        let (socket_name, finding) = (fields.array()?, fields.array()?);
+        let process = ProcessName::decode(&mut fields)?;
+        let id = std::str::from_utf8(fields.0).ok().filter(|id| id.len() <= MAX_HOST_ID_BYTES)?.to_owned();
+        let info = Self {
+            is_wanted: flags & 1 != 0,
+            host: (flags & 2 != 0).then_some(Host { user, network, boot, id }),
+            socket_name,
+            finding: (flags & 4 != 0).then_some(finding),
+            process: (flags & 8 != 0).then_some(process),
         };
-        let card = Self {
-            is_wanted: fixed[0] & 1 != 0,
-            host: (fixed[0] & 2 != 0).then_some(host),
-            door: *fixed[37..].first_chunk()?,
-            finding: (fixed[0] & 4 != 0).then_some(*fixed[37 + DOOR_BYTES..].first_chunk()?),
-            process: (fixed[0] & 8 != 0).then_some(ProcessName::decode(fixed[PROCESS_AT..].first_chunk()?)),
-        };
-        (card.encode() == bytes).then_some(card)
+        (info.encode() == bytes).then_some(info)
     }
 }
 
@@ -133,34 +126,34 @@ impl Host {
     }
 }
 
-/// The ranks of the host of rank `own`, rising, itself among them, from the cards of all ranks: `None` when
-/// it shares memory with nobody. The same on all ranks of the host.
-pub(super) fn neighbours(own: Rank, cards: &[Card]) -> Option<Vec<Rank>> {
-    let host = cards.get(own.index())?.host.as_ref()?;
-    let places = Rank::all(u32::MAX).zip(cards).filter(|(_, card)| card.host.as_ref() == Some(host));
+/// The ranks of the host of rank `own`, rising, itself among them: `None` when it shares memory with no
+/// other. The same on all ranks of the host.
+pub(super) fn neighbours(own: Rank, infos: &[HostInfo]) -> Option<Vec<Rank>> {
+    let host = infos.get(own.index())?.host.as_ref()?;
+    let places = Rank::all(u32::MAX).zip(infos).filter(|(_, info)| info.host.as_ref() == Some(host));
     let ranks: Vec<Rank> = places.map(|(rank, _)| rank).collect();
-    let is_wanted = cards.first().is_some_and(|root| root.is_wanted);
+    let is_wanted = infos.first().is_some_and(|root| root.is_wanted);
     (is_wanted && (2..=Neighbourhood::MAX_RANKS).contains(&ranks.len())).then_some(ranks)
 }
 
-/// The processes of the other ranks of the host of rank `own`, by rank, of those that can be seen from it:
-/// they ran when they said who they are. Unlike for memory, they need not be of one user or one network.
-pub(super) fn processes(own: Rank, cards: &[Card]) -> Vec<Option<PeerProcess>> {
-    let own = cards.get(own.index()).and_then(Card::process);
-    let open = |card: &Card| {
-        let ((kernel, own), (other_kernel, other)) = (own?, card.process()?);
-        if kernel == other_kernel { other.open(own) } else { None }
+/// The processes of the other ranks on the kernel of rank `own`, by rank, of those that are visible to it.
+/// Unlike for memory, they may be of another user or network.
+pub(super) fn processes(own: Rank, infos: &[HostInfo]) -> Vec<Option<PeerProcess>> {
+    let own = infos.get(own.index());
+    let open = |info: &HostInfo| {
+        let own = own.filter(|own| own.kernel().is_some() && own.kernel() == info.kernel())?;
+        info.process?.open(own.process.as_ref()?)
     };
-    cards.iter().map(open).collect()
+    infos.iter().map(open).collect()
 }
 
 /// Whether the ranks of the host of rank `own` outnumber the processors that they may use between them.
-/// Launchers keep ranks on processors of their own: what one may use says nothing of the others.
-pub(super) fn is_crowded(own: Rank, cards: &[Card]) -> bool {
-    let own = cards.get(own.index());
-    let Some(kernel) = own.and_then(Card::kernel) else { return outnumber_processors(cards.len(), []) };
-    let here: Vec<&Card> = cards.iter().filter(|card| card.kernel() == Some(kernel)).collect();
-    let process = |card: &&Card| card.process?.number_for(own?.process.as_ref()?);
+/// Launchers may bind each rank to other processors, so those of all ranks count.
+pub(super) fn is_crowded(own: Rank, infos: &[HostInfo]) -> bool {
+    let own = infos.get(own.index());
+    let Some(kernel) = own.and_then(HostInfo::kernel) else { return outnumber_processors(infos.len(), []) };
+    let here: Vec<&HostInfo> = infos.iter().filter(|info| info.kernel() == Some(kernel)).collect();
+    let process = |info: &&HostInfo| info.process?.number_for(own?.process.as_ref()?);
     outnumber_processors(here.len(), here.iter().filter_map(process))
 }
 
@@ -177,24 +170,23 @@ fn processors(process: Option<Pid>) -> impl Iterator<Item = usize> {
     (0..CpuSet::MAX_CPU).filter(move |&processor| set.is_set(processor))
 }
 
-/// Whether so many ranks outnumber the processors of this one and of the others, of which this one gets the
-/// time of `share` at most.
+/// Whether so many ranks outnumber this rank's processors and those of the others; `share` is the number of
+/// processors whose time this rank may use.
 fn outnumber(ranks: usize, share: usize, own: HashSet<usize>, others: impl Iterator<Item = usize>) -> bool {
     if own.len() > share {
-        // The system gives them less time than there are processors, all of them together.
+        // A quota limits the time of all ranks together.
         return ranks > share;
     }
     let all: HashSet<usize> = own.into_iter().chain(others).collect();
     ranks > all.len().max(share)
 }
 
-/// Whether rank `own` is to tell what it has found: the first of its host that has found it, as far as hosts
-/// can be told.
-pub(super) fn tells_finding(own: Rank, cards: &[Card]) -> bool {
-    let Some(card) = cards.get(own.index()) else { return false };
-    let same =
-        |other: &Card| other.host.is_some() && (&other.host, other.finding) == (&card.host, card.finding);
-    card.finding.is_some() && !cards[..own.index()].iter().any(same)
+/// Whether rank `own` is the first of its host with its finding, and so warns of it.
+pub(super) fn reports_finding(own: Rank, infos: &[HostInfo]) -> bool {
+    let Some(info) = infos.get(own.index()) else { return false };
+    let is_same =
+        |other: &HostInfo| other.host.is_some() && (&other.host, other.finding) == (&info.host, info.finding);
+    info.finding.is_some() && !infos[..own.index()].iter().any(is_same)
 }
 
 fn digest(finding: &str) -> [u8; FINDING_BYTES] {
@@ -202,15 +194,15 @@ fn digest(finding: &str) -> [u8; FINDING_BYTES] {
     std::array::from_fn(|place| hash[place])
 }
 
-/// A card that says something in every field.
+/// A sample with every field set.
 #[cfg(test)]
-pub(super) fn sample() -> Card {
+pub(super) fn sample() -> HostInfo {
     let host = Host { user: 7, network: (8, 9), boot: [10; 16], id: "left".into() };
-    let process = Some(ProcessName::decode(&[13; PROCESS_NAME_BYTES]));
-    Card {
+    let process = ProcessName::decode(&mut Fields(&[13; PROCESS_NAME_BYTES]));
+    HostInfo {
         is_wanted: true,
         host: Some(host),
-        door: [11; DOOR_BYTES],
+        socket_name: [11; SOCKET_NAME_BYTES],
         finding: Some([12; FINDING_BYTES]),
         process,
     }
@@ -222,12 +214,12 @@ mod tests {
     use proptest::prelude::*;
     use rustix::thread::sched_setaffinity;
 
-    fn card(boot: u8, id: &str) -> Card {
+    fn info(boot: u8, id: &str) -> HostInfo {
         let host = Host { user: 7, network: (1, 2), boot: [boot; 16], id: id.into() };
-        Card {
+        HostInfo {
             is_wanted: true,
             host: Some(host),
-            door: [boot; DOOR_BYTES],
+            socket_name: [boot; SOCKET_NAME_BYTES],
             finding: None,
             process: ProcessName::own(),
         }
@@ -243,18 +235,18 @@ mod tests {
         let all = sched_getaffinity(None).unwrap();
         let processors: Vec<usize> =
             (0..CpuSet::MAX_CPU).filter(|&processor| all.is_set(processor)).collect();
-        let cards = |ranks: usize| vec![card(1, ""); ranks];
-        assert!(is_crowded(Rank(0), &cards(processors.len() + 1)));
+        let infos = |ranks: usize| vec![info(1, ""); ranks];
+        assert!(is_crowded(Rank(0), &infos(processors.len() + 1)));
         let kept = std::thread::spawn(move || {
             let mut one = CpuSet::new();
             one.set(processors[0]);
             sched_setaffinity(None, &one).unwrap();
             // The others are where the process is.
-            assert!(!is_crowded(Rank(0), &cards(processors.len())));
-            assert!(is_crowded(Rank(0), &cards(processors.len() + 1)));
+            assert!(!is_crowded(Rank(0), &infos(processors.len())));
+            assert!(is_crowded(Rank(0), &infos(processors.len() + 1)));
             assert!(outnumber_processors(2, []), "nothing is known of the others");
-            let mut elsewhere = cards(processors.len() + 1);
-            elsewhere.iter_mut().skip(1).for_each(|card| card.host.as_mut().unwrap().boot = [2; 16]);
+            let mut elsewhere = infos(processors.len() + 1);
+            elsewhere.iter_mut().skip(1).for_each(|info| info.host.as_mut().unwrap().boot = [2; 16]);
             assert!(!is_crowded(Rank(0), &elsewhere), "alone on its host");
             elsewhere[0].process = None;
             assert!(!is_crowded(Rank(0), &elsewhere), "nor where it can't be named");
@@ -277,33 +269,34 @@ mod tests {
 
     #[test]
     fn neighbours_agree_in_everything() {
-        let mut cards = vec![card(1, ""), card(2, ""), card(1, ""), card(1, "a"), card(1, "a"), card(1, "")];
-        assert_eq!(neighbours(Rank(0), &cards), ranks(&[0, 2, 5]));
-        assert_eq!(neighbours(Rank(5), &cards), ranks(&[0, 2, 5]));
-        assert_eq!(neighbours(Rank(1), &cards), None, "alone on its host");
-        assert_eq!(neighbours(Rank(4), &cards), ranks(&[3, 4]));
-        assert_eq!(neighbours(Rank(6), &cards), None);
-        cards[2].host.as_mut().unwrap().user = 8;
-        cards[5].host.as_mut().unwrap().network.1 = 3;
-        assert_eq!(neighbours(Rank(0), &cards), None);
-        cards[3].host = None;
-        cards[4].host = None;
-        assert_eq!(neighbours(Rank(3), &cards), None, "hosts that nobody can tell");
+        let mut infos = vec![info(1, ""), info(2, ""), info(1, ""), info(1, "a"), info(1, "a"), info(1, "")];
+        assert_eq!(neighbours(Rank(0), &infos), ranks(&[0, 2, 5]));
+        assert_eq!(neighbours(Rank(5), &infos), ranks(&[0, 2, 5]));
+        assert_eq!(neighbours(Rank(1), &infos), None, "alone on its host");
+        assert_eq!(neighbours(Rank(4), &infos), ranks(&[3, 4]));
+        assert_eq!(neighbours(Rank(6), &infos), None);
+        infos[2].host.as_mut().unwrap().user = 8;
+        infos[5].host.as_mut().unwrap().network.1 = 3;
+        assert_eq!(neighbours(Rank(0), &infos), None);
+        infos[3].host = None;
+        infos[4].host = None;
+        assert_eq!(neighbours(Rank(3), &infos), None, "hosts that nobody can tell");
     }
 
     #[test]
     fn every_finding_is_told_once_a_host() {
-        let mut cards = vec![card(1, ""), card(2, ""), card(1, ""), card(2, ""), card(1, ""), card(1, "")];
-        let telling =
-            |cards: &[Card]| Rank::all(7).filter(|rank| tells_finding(*rank, cards)).collect::<Vec<_>>();
-        assert_eq!(telling(&cards), []);
+        let mut infos = vec![info(1, ""), info(2, ""), info(1, ""), info(2, ""), info(1, ""), info(1, "")];
+        let telling = |infos: &[HostInfo]| {
+            Rank::all(7).filter(|rank| reports_finding(*rank, infos)).collect::<Vec<_>>()
+        };
+        assert_eq!(telling(&infos), []);
         let (one, other) = (Some(digest("one")), Some(digest("other")));
-        for (card, finding) in cards.iter_mut().zip([None, one, one, one, other, one]) {
-            card.finding = finding;
+        for (info, finding) in infos.iter_mut().zip([None, one, one, one, other, one]) {
+            info.finding = finding;
         }
-        assert_eq!(telling(&cards), [Rank(1), Rank(2), Rank(4)]);
-        cards.iter_mut().for_each(|card| card.host = None);
-        assert_eq!(telling(&cards), [1, 2, 3, 4, 5].map(Rank), "hosts that nobody can tell");
+        assert_eq!(telling(&infos), [Rank(1), Rank(2), Rank(4)]);
+        infos.iter_mut().for_each(|info| info.host = None);
+        assert_eq!(telling(&infos), [1, 2, 3, 4, 5].map(Rank), "hosts that nobody can tell");
     }
 
     #[test]
@@ -311,13 +304,13 @@ mod tests {
         let mut child =
             std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let name = ProcessName::of(child.id()).unwrap();
-        let mut cards = vec![card(1, ""), card(1, ""), card(2, ""), card(1, "a"), card(1, ""), card(1, "")];
-        cards[1..].iter_mut().for_each(|card| card.process = Some(name));
-        cards[4].process = None;
+        let mut infos = vec![info(1, ""), info(1, ""), info(2, ""), info(1, "a"), info(1, ""), info(1, "")];
+        infos[1..].iter_mut().for_each(|info| info.process = Some(name));
+        infos[4].process = None;
         // Of another network and user, and yet a process of this kernel.
-        cards[5].host.as_mut().unwrap().network.1 = 3;
-        cards[5].host.as_mut().unwrap().user = 8;
-        let seen = |own| processes(own, &cards).iter().map(Option::is_some).collect::<Vec<_>>();
+        infos[5].host.as_mut().unwrap().network.1 = 3;
+        infos[5].host.as_mut().unwrap().user = 8;
+        let seen = |own| processes(own, &infos).iter().map(Option::is_some).collect::<Vec<_>>();
         assert_eq!(seen(Rank(0)), [false, true, false, false, false, true]);
         assert_eq!(seen(Rank(4)), [false; 6], "it does not know itself");
         assert_eq!(seen(Rank(6)), [false; 6]);
@@ -327,42 +320,42 @@ mod tests {
 
     #[test]
     fn the_wish_of_rank_0_counts() {
-        let mut cards = vec![card(1, ""); 3];
-        cards[1].is_wanted = false;
-        assert_eq!(neighbours(Rank(1), &cards), ranks(&[0, 1, 2]));
-        cards[0].is_wanted = false;
-        assert_eq!(neighbours(Rank(2), &cards), None);
+        let mut infos = vec![info(1, ""); 3];
+        infos[1].is_wanted = false;
+        assert_eq!(neighbours(Rank(1), &infos), ranks(&[0, 1, 2]));
+        infos[0].is_wanted = false;
+        assert_eq!(neighbours(Rank(2), &infos), None);
     }
 
     #[test]
     fn too_many_share_nothing() {
         let most = Neighbourhood::MAX_RANKS;
-        assert!(neighbours(Rank(0), &vec![card(1, ""); most]).is_some_and(|ranks| ranks.len() == most));
-        assert_eq!(neighbours(Rank(0), &vec![card(1, ""); most + 1]), None);
+        assert!(neighbours(Rank(0), &vec![info(1, ""); most]).is_some_and(|ranks| ranks.len() == most));
+        assert_eq!(neighbours(Rank(0), &vec![info(1, ""); most + 1]), None);
     }
 
     #[test]
     fn this_host_is_itself() {
         let identity = Identity::new(Rank(0), 2, super::super::Master { host: "127.0.0.1".into(), port: 1 });
-        let (first, second) = (Card::own(&identity).unwrap(), Card::own(&identity).unwrap());
-        assert!(first.host.is_some() && first.host == second.host && first.door != second.door);
-        assert_eq!(Card::decode(&first.encode()), Some(first));
+        let (first, second) = (HostInfo::own(&identity).unwrap(), HostInfo::own(&identity).unwrap());
+        assert!(first.host.is_some() && first.host == second.host && first.socket_name != second.socket_name);
+        assert_eq!(HostInfo::decode(&first.encode()), Some(first));
     }
 
     proptest! {
         #[test]
-        fn cards_come_back(boot: u8, id in ".{0,60}", is_wanted: bool, is_known: bool, finding: Option<[u8; 8]>) {
-            let mut card = Card { finding, ..card(boot, &id) };
-            card.is_wanted = is_wanted;
+        fn infos_come_back(boot: u8, id in ".{0,60}", is_wanted: bool, is_known: bool, finding: Option<[u8; 8]>) {
+            let mut info = HostInfo { finding, ..info(boot, &id) };
+            info.is_wanted = is_wanted;
             if !is_known {
-                (card.host, card.process) = (None, None);
+                (info.host, info.process) = (None, None);
             }
-            prop_assert_eq!(Card::decode(&card.encode()), Some(card));
+            prop_assert_eq!(HostInfo::decode(&info.encode()), Some(info));
         }
 
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Card::decode(&bytes);
+            let _ = HostInfo::decode(&bytes);
         }
     }
 }

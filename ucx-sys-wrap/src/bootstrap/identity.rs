@@ -11,6 +11,7 @@ use super::key::JobKey;
 use super::launcher::Launcher;
 use super::master::Master;
 use super::reserve::Ports;
+use super::variables::not_set;
 use crate::{Error, Rank, Result};
 
 pub(super) const ANNOUNCE: &str = "BREVITY_ANNOUNCE";
@@ -27,67 +28,67 @@ pub struct Identity {
     pub rank: Rank,
     /// Ranks in the world.
     pub world_size: u32,
-    /// Where rank 0 waits for the others; of no use in a world of one rank.
+    /// Where rank 0 listens; unused in a world of one rank.
     pub master: Master,
     /// The job's key. Without one, only loopback is served.
     pub key: Option<JobKey>,
     /// The job's name, at most 64 bytes: ranks of another job are turned away.
     pub job: String,
-    /// The transport asked for; rank 0's is taken by all.
+    /// The transport asked for; only rank 0's counts.
     pub transport: Choice,
     /// How long joining may take, with all its steps; the earliest deadline of all ranks counts.
     pub join_timeout: Duration,
-    /// The network interface (or address of one) to serve peers on; else the one that leads to the master.
+    /// The network interface (its name or address) to listen on; by default the one that leads to the master.
     pub interface: Option<String>,
-    /// The ports to listen on, but for the master's; the system's choice unless set.
+    /// The ports to listen on, except the master's; the system's choice by default.
     pub ports: Ports,
-    /// Where peers are told to connect to, instead of to this rank's own address: a forwarded one. Port 0
-    /// means the port that this rank listens on.
+    /// The forwarded address that peers connect to instead of this rank's own. Port 0 means the port that
+    /// this rank listens on.
     pub announce: Option<Master>,
-    /// Whether the launcher holds the master's port bound for rank 0.
+    /// Whether the launcher keeps the master's port bound for rank 0.
     pub port_reserved: bool,
-    /// What has started this process; none if nobody has.
+    /// The launcher of this process, if any.
     pub launcher: Option<Launcher>,
-    /// How this rank learns where the master is, and the key; see [`introduce`](super::introduce).
+    /// How this rank learns the master and the key; see [`introduce`](super::introduce).
     pub introduction: Introduction,
     /// Whether the launcher says that all ranks are on this host.
     pub one_host: bool,
-    /// Whether the ranks of one host share memory; rank 0's wish counts.
+    /// Whether the ranks of one host share memory; only rank 0's counts.
     pub shared_memory: bool,
-    /// What tells this host from others where the system's own word is not enough: ranks whose ids differ
+    /// A name of this host, where the system's own names do not tell hosts apart: ranks with different ids
     /// share no memory.
     pub host_id: Option<String>,
-    /// Whether the bytes of the tcp transport are encrypted; rank 0's wish counts, and nobody who has it
-    /// takes less.
+    /// Whether the tcp transport is encrypted; rank 0's counts, and a rank that asks for it refuses to join
+    /// without it.
     pub encrypt: bool,
-    /// How many ranks the launcher says are on this host.
+    /// The number of ranks on this host, if the launcher says it.
     pub(super) local_ranks: Option<u32>,
-    /// Ports of the master beside [`master`](Self::master)'s: rank 0 takes the first that is free, and the
-    /// others look for it on all of them. The same on all ranks; empty where the port is agreed upon.
+    /// Further ports of the master: rank 0 takes the first that is free, and the others call all of them.
+    /// The same on all ranks; empty where there is one agreed port.
     pub(super) other_ports: Vec<u16>,
-    /// What is to be said about the key's file, if others can read it.
+    /// The warning of a key file that others can read.
     pub(super) exposed_key: Option<String>,
     /// What was learned through the launcher's store.
     pub(super) published: Option<Published>,
 }
 
-/// What rank 0 has told the others through the launcher.
+/// What rank 0 has published through the launcher.
 #[derive(Clone, Debug)]
 pub(super) struct Published {
-    /// Where rank 0 listens; of no use to the others.
+    /// Where rank 0 listens; the other ranks do not use it.
     pub(super) listen: SocketAddr,
     /// Where it can be reached, the best first.
     pub(super) addresses: Vec<SocketAddr>,
 }
 
-/// How a rank learns where rank 0 waits and which key the job has.
+/// How a rank learns the master and the job's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Introduction {
-    /// The environment says where; the key is the user's.
+    /// From the environment.
     Environment,
-    /// Rank 0 tells the others through the launcher's PMIx server.
+    /// From rank 0, through the launcher's PMIx server.
     Pmix,
-    /// Rank 0 tells the others through PMI-1, spoken on this descriptor.
+    /// From rank 0, through PMI-1 on this descriptor.
     Pmi {
         /// The descriptor's number.
         descriptor: i32,
@@ -135,13 +136,13 @@ impl Identity {
         resolve(&Master { host: announced.host.clone(), port }, deadline)
     }
 
-    /// Where rank 0 may wait, in the order in which it tries them.
+    /// Where rank 0 may listen, in the order in which it tries them.
     pub(super) fn masters(&self) -> impl Iterator<Item = Master> {
         let ports = std::iter::once(self.master.port).chain(self.other_ports.iter().copied());
         ports.map(|port| Master { port, host: self.master.host.clone() })
     }
 
-    /// The job's name as ranks compare it: a job that tries its ports in another order is another job.
+    /// The job's name as ranks compare it; it includes the first of several ports.
     pub(super) fn job_and_port(&self) -> String {
         if self.other_ports.is_empty() {
             return self.job.clone();
@@ -149,63 +150,46 @@ impl Identity {
         shortened(format!("{} from port {}", self.job, self.master.port))
     }
 
-    /// Refuses what can't be: addresses for other hosts without a key, encryption or announcements that the
-    /// transport can't have.
+    /// Refuses addresses for other hosts without a key, and encryption or announcements that the transport
+    /// does not support.
     pub(super) fn check(&self) -> Result<()> {
-        self.check_key()?;
-        self.check_announcement()?;
-        self.check_encryption()
-    }
-
-    /// Refuses a master that other hosts could reach when there is no key.
-    fn check_key(&self) -> Result<()> {
-        let named = self.master.address().is_none() || self.introduction != Introduction::Environment;
-        let safe = self.world_size == 1 || self.key.is_some() || self.master.is_loopback() || named;
-        if safe { Ok(()) } else { Err(key_needed()) }
-    }
-
-    /// Refuses to announce what can't be served.
-    fn check_announcement(&self) -> Result<()> {
-        if self.announce.is_none() || self.world_size == 1 {
-            return Ok(());
+        let refuse = |variable, found: &str, expected| {
+            Err(Error::Environment { variable, found: found.into(), expected })
+        };
+        let is_published = self.introduction != Introduction::Environment;
+        let lacks_key = self.world_size > 1 && self.key.is_none() && !is_published;
+        if lacks_key && self.master.address().is_some_and(|address| !address.is_loopback()) {
+            return Err(key_needed());
         }
-        if self.transport == Choice::Ucx {
-            let found = "set beside BREVITY_TRANSPORT=ucx".into();
+        let is_announced = self.announce.is_some() && self.world_size > 1;
+        if is_announced && self.transport == Choice::Ucx {
             let expected = "BREVITY_TRANSPORT=tcp or auto: UCX tells its own addresses";
-            return Err(Error::Environment { variable: ANNOUNCE, found, expected });
+            return refuse(ANNOUNCE, "set beside BREVITY_TRANSPORT=ucx", expected);
         }
-        if self.key.is_none() && self.introduction == Introduction::Environment {
-            let expected = "the same key on all ranks (or BREVITY_KEY_FILE), because BREVITY_ANNOUNCE is for other hosts";
-            return Err(Error::Environment { variable: "BREVITY_KEY", found: "not set".into(), expected });
+        if is_announced && lacks_key {
+            return Err(not_set(
+                "BREVITY_KEY",
+                "the same key on all ranks (or BREVITY_KEY_FILE), because BREVITY_ANNOUNCE is for other hosts",
+            ));
         }
-        Ok(())
-    }
-
-    /// Refuses encryption of what can't be encrypted.
-    fn check_encryption(&self) -> Result<()> {
         if self.encrypt && !cfg!(feature = "encryption") {
             let expected =
                 "0, or a program that is built with the feature `encryption`: this one is built without";
-            return Err(Error::Environment { variable: ENCRYPT, found: "1".into(), expected });
+            return refuse(ENCRYPT, "1", expected);
         }
-        if !self.encrypt || self.transport != Choice::Ucx {
-            return Ok(());
+        if self.encrypt && self.transport == Choice::Ucx {
+            let expected = "BREVITY_TRANSPORT=tcp or auto: UCX can't encrypt";
+            return refuse(ENCRYPT, "1 beside BREVITY_TRANSPORT=ucx", expected);
         }
-        let found = "1 beside BREVITY_TRANSPORT=ucx".into();
-        Err(Error::Environment {
-            variable: ENCRYPT,
-            found,
-            expected: "BREVITY_TRANSPORT=tcp or auto: UCX can't encrypt",
-        })
+        Ok(())
     }
 }
 
-/// Without a key only loopback is served, and this master is not on it.
+/// The error for a master that other hosts can reach, without a key.
 pub(super) fn key_needed() -> Error {
-    Error::Environment {
-        variable: "BREVITY_KEY",
-        found: "not set".into(),
-        expected: "the same key of at least 16 bytes on all ranks (or BREVITY_KEY_FILE), because other hosts can reach \
-                   this master; with all ranks on one host, BREVITY_MASTER=127.0.0.1:PORT and BREVITY_JOB=NAME do",
-    }
+    not_set(
+        "BREVITY_KEY",
+        "the same key of at least 16 bytes on all ranks (or BREVITY_KEY_FILE), because other hosts can reach this \
+         master; with all ranks on one host, BREVITY_MASTER=127.0.0.1:PORT and BREVITY_JOB=NAME do",
+    )
 }

@@ -1,16 +1,14 @@
-//! On which of this host's addresses peers are served.
+//! Which of this host's addresses a rank listens on.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use super::identity::{Identity, key_needed};
 use crate::{Error, Result};
 
-/// Picks the address on which this rank serves its peers.
+/// The address on which this rank serves its peers: that of the interface that the user names, else
+/// `towards`, which leads to the other ranks.
 ///
-/// The interface that the user names; else the one that leads to the other ranks, `towards`; never loopback
-/// by accident: a master whose name means loopback only on this host (as in many `/etc/hosts`) is no reason
-/// to hide from the others.
+/// Loopback is taken only on purpose: many an `/etc/hosts` maps the host's own name to it.
 pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<IpAddr> {
     let serves_others = identity.key.is_some();
     let address = match &identity.interface {
@@ -21,13 +19,12 @@ pub(super) fn serving_address(identity: &Identity, towards: IpAddr) -> Result<Ip
     if address.is_loopback() || serves_others { Ok(address) } else { Err(key_needed()) }
 }
 
-/// Whether the interface that the user names is there, for who starts ranks on this host.
+/// Checks that the interface that the user names exists, for launchers.
 pub(super) fn check(identity: &Identity) -> Result<()> {
     identity.interface.as_deref().map_or(Ok(()), |name| address_of(name, LOOPBACK).map(drop))
 }
 
-/// The address of an interface, by its name or by the address itself; of the same family as `like` if it has
-/// several.
+/// The address of an interface, by its name or by the address itself; of several, one of the family of `like`.
 pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     let all = all_addresses()?;
     let known = |(interface, address): &&(String, IpAddr)| interface == name || address.to_string() == name;
@@ -42,7 +39,7 @@ pub(super) fn address_of(name: &str, like: IpAddr) -> Result<IpAddr> {
     })
 }
 
-/// Each name once, in the order in which they come first.
+/// Each name once, in the order of first occurrence.
 fn names_of<'a>(interfaces: impl Iterator<Item = &'a str>) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in interfaces {
@@ -53,10 +50,10 @@ fn names_of<'a>(interfaces: impl Iterator<Item = &'a str>) -> String {
     names.join(", ")
 }
 
-/// This host's addresses that are not loopback; first those from which it reaches other networks.
+/// This host's addresses that are not loopback; those with a route to other networks first.
 pub(super) fn outside_addresses() -> Result<Vec<IpAddr>> {
     let routed = [
-        source(Ipv4Addr::UNSPECIFIED.into(), (Ipv4Addr::new(192, 0, 2, 1)).into()),
+        source(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
         source(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
     ];
     let mut all: Vec<IpAddr> = all_addresses()?.into_iter().map(|(_, address)| address).collect();
@@ -65,24 +62,22 @@ pub(super) fn outside_addresses() -> Result<Vec<IpAddr>> {
     Ok(all)
 }
 
-/// Whether an address is one of this host's.
+/// Whether an address belongs to this host.
 pub(super) fn is_here(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// The address from which this host would talk to another: no packet is sent.
+/// The source address towards another; sends no packet.
 fn source(any: IpAddr, other: IpAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect((other, 9)).ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// Interface names and addresses, IPv4 first. Addresses that only mean something on one link are left out.
+/// Interface names and addresses, IPv4 first, without link-local ones.
 fn all_addresses() -> Result<Vec<(String, IpAddr)>> {
-    let interfaces = if_addrs::get_if_addrs();
-    let interfaces =
-        interfaces.map_err(|error: io::Error| Error::system("can't list the network interfaces", error))?;
-    let mut all: Vec<(String, IpAddr)> = interfaces
+    let mut all: Vec<(String, IpAddr)> = if_addrs::get_if_addrs()
+        .map_err(|error| Error::system("can't list the network interfaces", error))?
         .into_iter()
         .map(|interface| (interface.name.clone(), interface.ip()))
         .filter(|(_, address)| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()))
@@ -91,7 +86,6 @@ fn all_addresses() -> Result<Vec<(String, IpAddr)>> {
     Ok(all)
 }
 
-/// Loopback, for ranks that have not heard from anybody.
 pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! The name by which ranks know that they belong to one job.
+//! The job's name, which every connection carries: ranks of jobs with different names never join.
 //!
-//! Every connection carries it, and ranks of different names never meet. It holds all that is known:
-//! `BREVITY_JOB`, and the launcher's own name for the job. Where nobody has named the job and it has no key,
-//! the process that started all ranks of this host names it, if a launcher says that there are no others.
-//! What is left is refused: ranks of two jobs that use one port would meet each other.
+//! It is `BREVITY_JOB` and the launcher's name for the job. If both are missing and there is no key, it names
+//! the process that started the ranks, provided that all are on this host. A job without any name is refused:
+//! its ranks could join another job on the same port.
 
 use sha2::{Digest, Sha256};
 
@@ -12,15 +11,15 @@ use super::key::hex;
 use super::launcher::{Launcher, Nesting};
 use super::slurm;
 use super::variables::{Variables, not_set};
-use crate::{Error, Result};
+use crate::Result;
 
-/// The torchrun variable with the job's name, and its value where it has none.
+/// torchrun's variable of the job's name, and its value for "no name".
 const RUN_ID: (&str, &str) = ("TORCHELASTIC_RUN_ID", "none");
 
-/// Bytes of a long name's digest, each of which is two characters.
+/// Bytes of a long name's digest, two characters each.
 const DIGEST_BYTES: usize = 8;
 
-/// The launcher's name for the job, the same for all its ranks and different for every job.
+/// The launcher's name for the job, unique to it.
 pub(super) fn launched(launcher: Launcher, variables: Variables<'_>) -> Option<String> {
     let named = |prefix: &str, variable| {
         let value = (variables.lookup)(variable).filter(|value| !value.is_empty())?;
@@ -39,28 +38,32 @@ pub(super) fn launched(launcher: Launcher, variables: Variables<'_>) -> Option<S
 /// The name of a job without a key that neither the user nor the launcher has named.
 ///
 /// # Errors
-/// [`Error::Environment`] when nothing tells the job from others.
+/// [`Error::Environment`] when nothing identifies the job.
 pub(super) fn of_starter(
     launcher: Launcher,
     variables: Variables<'_>,
     nesting: impl FnOnce() -> Nesting,
 ) -> Result<String> {
     let (rank, world_size) = launcher.variables();
-    let is_whole =
-        local_ranks(launcher, variables).is_some_and(|count| variables.is_number(world_size, count));
+    let local_ranks = local_ranks(launcher, variables);
+    let is_whole = local_ranks.is_some() && local_ranks == variables.number(world_size);
     let names: &[&str] = match launcher {
-        // Whoever sets ranks by hand may start several jobs from one shell.
+        // One shell may start several jobs by hand.
         Launcher::Own => &[],
         Launcher::Torchrun if !variables.any(&[RUN_ID.0]) => &[],
-        // A torchrun that a rank of another has started may give the same rank again, but not the same port.
+        // A nested torchrun may repeat the rank of the outer one, but not its port.
         Launcher::Torchrun => &[rank, world_size, "MASTER_ADDR", "MASTER_PORT"],
         _ => &[rank, world_size],
     };
     let starter = if is_whole && !names.is_empty() { nesting().starter(names, variables) } else { None };
-    starter.map(|starter| format!("{launcher} {starter}")).ok_or_else(nameless)
+    let named = starter.map(|starter| format!("{launcher} {starter}"));
+    named.ok_or_else(|| not_set("BREVITY_KEY", NAMELESS))
 }
 
-/// How many ranks the launcher says are on this host.
+const NAMELESS: &str = "the same key on all ranks (or BREVITY_KEY_FILE), or the job's name in BREVITY_JOB if all are on this \
+                        host: without either, ranks of two jobs can meet";
+
+/// The number of ranks on this host, if the launcher says it.
 pub(super) fn local_ranks(launcher: Launcher, variables: Variables<'_>) -> Option<u32> {
     let variable = match launcher {
         Launcher::Own => return None,
@@ -70,24 +73,16 @@ pub(super) fn local_ranks(launcher: Launcher, variables: Variables<'_>) -> Optio
         Launcher::Slurm if slurm::on_one_host(variables) => "SLURM_STEP_NUM_TASKS",
         Launcher::Slurm => return None,
     };
-    (variables.lookup)(variable)?.to_str()?.parse().ok()
+    variables.number(variable)
 }
 
-/// The name as it is sent: a long one ends in its digest.
+/// The name as it is sent: a long one is cut, and ends in its digest.
 pub(super) fn shortened(name: String) -> String {
     if name.len() <= MAX_JOB_BYTES {
         return name;
     }
     let digest = hex(&Sha256::digest(&name)[..DIGEST_BYTES]);
     format!("{}~{digest}", super::wire::cut(&name, MAX_JOB_BYTES - 1 - digest.len()))
-}
-
-fn nameless() -> Error {
-    not_set(
-        "BREVITY_KEY",
-        "the same key on all ranks (or BREVITY_KEY_FILE), or the job's name in BREVITY_JOB if all are on this host: \
-         without either, ranks of two jobs can meet",
-    )
 }
 
 #[cfg(test)]

@@ -14,14 +14,13 @@ use crate::{Error, Result};
 pub struct JobKey(Arc<[u8]>);
 
 impl JobKey {
-    /// A key has at least this many bytes.
+    /// The minimum length of a key.
     pub const MIN_BYTES: usize = 16;
 
     const GENERATED_BYTES: usize = 32;
 
-    /// Reads a key: hexadecimal digits of at least 16 bytes, or else any text of at least 16 bytes.
-    ///
-    /// White space around it does not count. `None` when it is too short.
+    /// Parses a key: hexadecimal digits of at least 16 bytes, or else any text of at least 16 bytes, without
+    /// the white space around it. `None` when it is too short.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -41,21 +40,19 @@ impl JobKey {
         Ok(Self(Arc::new(bytes)))
     }
 
-    /// The key as hexadecimal digits, as [`parse`](Self::parse) reads it.
+    /// The key as hexadecimal digits, for [`parse`](Self::parse).
     #[must_use]
     pub fn to_hex(&self) -> String {
         hex(&self.0)
     }
 
-    /// Reads the key in a file; gives what is to be said when others can read it too.
+    /// Reads the key in a file; returns a warning too when others can read the file.
     pub(super) fn from_file(variable: &'static str, path: &OsStr) -> Result<(Self, Option<String>)> {
         let path = Path::new(path);
         let failed =
             |error| Error::system(format!("can't read the key of {variable} in {}", path.display()), error);
-        let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
-        let is_exposed = mode & 0o077 != 0;
-        let exposed = is_exposed.then(|| {
-            let mode = mode & 0o777;
+        let mode = fs::metadata(path).map_err(failed)?.permissions().mode() & 0o777;
+        let exposed = (mode & 0o077 != 0).then(|| {
             format!("others can read the job's key in {} (mode {mode:o}): use chmod 600", path.display())
         });
         let key =
@@ -72,7 +69,7 @@ impl JobKey {
     }
 }
 
-/// Shows that there is a key, never which.
+/// Does not show the key.
 impl fmt::Debug for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JobKey(..)")

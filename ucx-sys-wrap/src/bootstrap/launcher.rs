@@ -1,26 +1,24 @@
-//! What has started this process as a rank.
+//! The launchers that can start a process as a rank.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 
 use super::variables::Variables;
 use crate::process::ProcessName;
 
-/// What has started this process as a rank of a job, by the environment.
+/// A launcher, known by its variables in the environment.
 ///
-/// In the order in which they count when nothing tells which of them is the inner one; [`Own`](Self::Own)
-/// always counts.
+/// In order of priority, where nesting can't be seen; [`Own`](Self::Own) always counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// `brevity run`, or whoever sets `BREVITY_RANK` and `BREVITY_WORLD_SIZE`.
+    /// `brevity run`, or anything that sets `BREVITY_RANK` and `BREVITY_WORLD_SIZE`.
     Own,
     /// Open MPI's `mpirun`.
     OpenMpi,
-    /// `mpiexec` of MPICH and its relatives, or `srun --mpi=pmi2`: a launcher that speaks PMI-1.
+    /// `mpiexec` of MPICH and its relatives, or `srun --mpi=pmi2`: a launcher with PMI-1.
     Pmi,
-    /// `torchrun`, or whoever sets `RANK` and `WORLD_SIZE`.
+    /// `torchrun`, or anything that sets `RANK` and `WORLD_SIZE`.
     Torchrun,
     /// Slurm's `srun`.
     Slurm,
@@ -29,10 +27,10 @@ pub enum Launcher {
 impl Launcher {
     const ALL: [Self; 5] = [Self::Own, Self::OpenMpi, Self::Pmi, Self::Torchrun, Self::Slurm];
 
-    /// The launcher whose rank this process is; none for a process that nobody has launched.
+    /// The launcher whose rank this process is; `None` for a process without one.
     ///
-    /// `BREVITY_RANK` and `BREVITY_WORLD_SIZE` always count. Of several launchers, one inside the other, the
-    /// inner one counts: the one whose variables the fewest of this process's ancestors were started with.
+    /// `BREVITY_RANK` and `BREVITY_WORLD_SIZE` always count. Of nested launchers, the innermost counts: the
+    /// one whose variables the fewest of this process's ancestors were started with.
     #[must_use]
     pub fn from_env() -> Option<Self> {
         let variables = Variables { lookup: &|name| std::env::var_os(name) };
@@ -45,38 +43,37 @@ impl Launcher {
         Self::present(Variables { lookup: &|name| std::env::var_os(name) })
     }
 
-    /// This process's rank as this launcher says it, unless it says nonsense.
+    /// This process's rank by this launcher, if the variable is a number.
     #[must_use]
     pub fn rank_from_env(self) -> Option<u32> {
         std::env::var(self.variables().0).ok()?.parse().ok()
     }
 
+    /// The program's name, and the variables of rank and world size.
+    const fn row(self) -> [&'static str; 3] {
+        match self {
+            Self::Own => ["brevity", "BREVITY_RANK", "BREVITY_WORLD_SIZE"],
+            Self::OpenMpi => ["mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+            Self::Pmi => ["mpiexec", "PMI_RANK", "PMI_SIZE"],
+            Self::Torchrun => ["torchrun", "RANK", "WORLD_SIZE"],
+            // Not SLURM_NTASKS, which a batch script has too.
+            Self::Slurm => ["srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"],
+        }
+    }
+
     /// The program's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Own => "brevity",
-            Self::OpenMpi => "mpirun",
-            Self::Pmi => "mpiexec",
-            Self::Torchrun => "torchrun",
-            Self::Slurm => "srun",
-        }
+        self.row()[0]
     }
 
-    /// The variables that say rank and world size.
+    /// The variables of rank and world size.
     #[must_use]
     pub const fn variables(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Own => ("BREVITY_RANK", "BREVITY_WORLD_SIZE"),
-            Self::OpenMpi => ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-            Self::Pmi => ("PMI_RANK", "PMI_SIZE"),
-            Self::Torchrun => ("RANK", "WORLD_SIZE"),
-            // Not SLURM_NTASKS: a batch script has it too, and is no rank.
-            Self::Slurm => ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-        }
+        let [_, rank, world_size] = self.row();
+        (rank, world_size)
     }
 
-    /// The launcher that counts.
     pub(super) fn detect(variables: Variables<'_>, nesting: impl FnOnce() -> Nesting) -> Option<Self> {
         let present = Self::present(variables);
         match present.as_slice() {
@@ -85,11 +82,10 @@ impl Launcher {
             [Self::Own, ..] => Some(Self::Own),
             several => {
                 let nesting = nesting();
-                let depth = |launcher: &&Self| {
-                    let name = launcher.variables().0;
-                    (variables.lookup)(name).map_or(usize::MAX, |value| nesting.depth(name, &value))
-                };
-                several.iter().min_by_key(depth).copied()
+                several
+                    .iter()
+                    .min_by_key(|launcher| nesting.depth(launcher.variables().0, variables))
+                    .copied()
             }
         }
     }
@@ -99,7 +95,7 @@ impl Launcher {
             let (rank, world_size) = launcher.variables();
             match launcher {
                 Self::Own => variables.any(&[rank, world_size]),
-                // The shell of an interactive step is the one task of its step, and launches what it likes.
+                // The shell of an interactive step is the only task of its step, and may launch anything.
                 Self::Slurm => {
                     variables.all(&[rank, world_size])
                         && (variables.lookup)(world_size).is_some_and(|size| size != "1")
@@ -121,15 +117,15 @@ impl fmt::Display for Launcher {
 pub(super) struct Nesting(Vec<(i32, Vec<u8>)>);
 
 impl Nesting {
-    /// No more ancestors are looked at.
+    /// The most ancestors that are read.
     const MOST: usize = 64;
 
-    /// Nothing known: all launchers look equally far away.
+    /// No ancestors: the order of priority decides.
     pub(super) fn unknown() -> Self {
         Self(Vec::new())
     }
 
-    /// As far as the system lets this process look: the ancestors of the same user.
+    /// The ancestors that this process may read: those of the same user.
     pub(super) fn of_this_process() -> Self {
         let mut process = rustix::process::getppid().map(|parent| parent.as_raw_pid());
         let mut environments = Vec::new();
@@ -141,8 +137,9 @@ impl Nesting {
         Self(environments)
     }
 
-    /// How many ancestors in a row were started with this variable at this value.
-    pub(super) fn depth(&self, name: &str, value: &OsStr) -> usize {
+    /// How many ancestors in a row were started with this variable at this process's value.
+    pub(super) fn depth(&self, name: &str, variables: Variables<'_>) -> usize {
+        let Some(value) = (variables.lookup)(name) else { return usize::MAX };
         let entry = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
         let has_it = |(_, environment): &&(i32, Vec<u8>)| {
             environment.split(|&byte| byte == 0).any(|found| found == entry)
@@ -150,11 +147,10 @@ impl Nesting {
         self.0.iter().take_while(has_it).count()
     }
 
-    /// The first ancestor that was started without these variables at this process's values: the process that
-    /// has set them. `None` where it can't be seen.
+    /// The process that has set these variables: the first ancestor that was started without them. `None`
+    /// where it can't be read.
     pub(super) fn starter(&self, names: &[&str], variables: Variables<'_>) -> Option<ProcessName> {
-        let depth = |name: &&str| Some(self.depth(name, &(variables.lookup)(name)?));
-        let (id, _) = self.0.get(names.iter().filter_map(depth).min()?)?;
+        let (id, _) = self.0.get(names.iter().map(|name| self.depth(name, variables)).min()?)?;
         ProcessName::of(u32::try_from(*id).ok()?)
     }
 }
@@ -266,6 +262,6 @@ mod tests {
     fn ancestors_are_found() {
         let nesting = Nesting::of_this_process();
         assert!(!nesting.0.is_empty(), "the parent is of the same user");
-        assert_eq!(nesting.depth("BREVITY_NO_SUCH_VARIABLE", OsStr::new("1")), 0);
+        assert_eq!(nesting.depth("BREVITY_NO_SUCH_VARIABLE", Variables { lookup: &|_| Some("1".into()) }), 0);
     }
 }

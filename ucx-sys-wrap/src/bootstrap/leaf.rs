@@ -1,4 +1,4 @@
-//! Every rank but 0, as the rendezvous sees it: one connection to rank 0.
+//! Every rank but 0 in the rendezvous: one connection to rank 0.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,19 +11,21 @@ use super::identity::{Identity, key_needed};
 use super::interface::{LOOPBACK, is_here};
 use super::master::Master;
 use super::proof::{Opening, Party, Purpose};
-use super::terms::disagreement;
-use super::wire::Frame;
+use super::wire::{Frame, Verdict};
 use crate::{Error, Rank, Result};
 
 const ROOT: Rank = Rank(0);
 
-/// Where rank 0 may have one of several ports, each is first called so much later than the one before it:
-/// most often the first is the one.
+/// The delay between the first calls of rank 0's possible ports: usually it has the first.
 const STAGGER: Duration = Duration::from_millis(100);
+
+/// How much longer than its own deadline a rank waits for rank 0's verdict.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The connection to rank 0.
 pub(super) struct Leaf {
     channel: Channel,
+    max_body: usize,
     world_size: u32,
     master: String,
     /// Rank 0's address: one on which another host has reached it, if any has.
@@ -31,22 +33,21 @@ pub(super) struct Leaf {
 }
 
 impl Leaf {
-    /// Calls rank 0 until it answers and has heard from everybody.
-    ///
-    /// Gives the deadline back, as early as that of the most impatient rank.
+    /// Calls rank 0 until all ranks have joined; returns the earliest deadline of all ranks too.
     pub(super) fn join(
         identity: &Identity,
         party: &Arc<Party>,
         deadline: Deadline,
-        grace: Duration,
     ) -> Result<(Self, Deadline)> {
         let (opening, channel, master) = reach_root(identity, party, deadline)?;
-        if let Some(verdict) = disagreement(party.rank, (&**party).into(), (&opening).into()) {
+        if let Some((subject, found, expected)) = party.difference(&opening) {
+            let verdict = Verdict::Disagreement { subject, rank: party.rank, found, expected };
             return Err(verdict.into_error(master));
         }
-        let mut leaf = Self { channel, world_size: identity.world_size, master, root_address: LOOPBACK };
-        leaf.send(&Frame::Patience(deadline.remaining()));
-        match leaf.hear(deadline, grace)? {
+        let (world_size, max_body) = (identity.world_size, Frame::max_body_bytes(identity.world_size));
+        let mut leaf = Self { channel, max_body, world_size, master, root_address: LOOPBACK };
+        leaf.channel.queue(Frame::Patience(deadline.remaining()).encode());
+        match leaf.receive(deadline)? {
             Frame::Joined(remaining, address) => {
                 leaf.root_address = address;
                 Ok((leaf, deadline.no_later_than(remaining)))
@@ -55,34 +56,21 @@ impl Leaf {
         }
     }
 
-    /// Sends this rank's blob and waits for everybody's.
-    pub(super) fn exchange(
-        &mut self,
-        mine: &[u8],
-        deadline: Deadline,
-        grace: Duration,
-    ) -> Result<Vec<Vec<u8>>> {
-        self.send(&Frame::Blob(deadline.remaining(), mine.to_vec()));
-        let mut blobs = Vec::new();
-        for _ in 0..self.world_size {
-            match self.hear(deadline, grace)? {
-                Frame::Gathered(blob) => blobs.push(blob),
-                _ => return Err(unexpected()),
-            }
-        }
-        Ok(blobs)
+    /// Sends this rank's blob and waits for the blobs of all ranks.
+    pub(super) fn exchange(&mut self, mine: &[u8], deadline: Deadline) -> Result<Vec<Vec<u8>>> {
+        self.channel.queue(Frame::Blob(deadline.remaining(), mine.to_vec()).encode());
+        let blobs = (0..self.world_size).map(|_| match self.receive(deadline)? {
+            Frame::Gathered(blob) => Ok(blob),
+            _ => Err(unexpected()),
+        });
+        blobs.collect()
     }
 
-    /// Whether the others are still there, as far as rank 0 knows. It says nothing between two exchanges, but
-    /// a verdict.
+    /// Checks that rank 0 knows of no lost rank. Between two exchanges it sends nothing but a verdict.
     pub(super) fn check(&mut self) -> Result<()> {
-        let max_body = Frame::max_body_bytes(self.world_size);
-        self.channel.pump_frames(max_body);
-        match self.channel.take_frame(max_body) {
-            Ok(Some(Frame::Verdict(verdict))) => Err(verdict.into_error(self.master.clone())),
-            Ok(None) if self.channel.ended() => Err(Error::PeerLost { rank: ROOT }),
-            Ok(None) => Ok(()),
-            Ok(Some(_)) | Err(_) => Err(unexpected()),
+        match self.try_receive()? {
+            None => Ok(()),
+            Some(_) => Err(unexpected()),
         }
     }
 
@@ -92,39 +80,40 @@ impl Leaf {
 
     /// This host's address on the way to the others.
     ///
-    /// On the host of rank 0 any of its addresses leads there, also one that nobody else can reach: then it
-    /// is rank 0's. A port that is forwarded to another host looks the same, but there rank 0's address is
-    /// none of this host's.
+    /// On the host of rank 0 the connection may use any of its addresses, also one that other hosts can't
+    /// reach, so rank 0's address is taken. A port that is forwarded to another host looks the same, but
+    /// there rank 0's address is not one of this host.
     pub(super) fn local_address(&self) -> IpAddr {
         let own = self.channel.local_address().map_or(LOOPBACK, |address| address.ip());
         let is_beside_root = own == self.channel.peer().ip().to_canonical() && is_here(self.root_address);
         if is_beside_root { self.root_address } else { own }
     }
 
-    fn send(&mut self, frame: &Frame) {
-        self.channel.queue(frame.encode());
+    /// Waits for the next frame.
+    fn receive(&mut self, deadline: Deadline) -> Result<Frame> {
+        let patience = deadline.with_grace(GRACE);
+        loop {
+            match self.try_receive()? {
+                Some(frame) => return Ok(frame),
+                None if patience.passed() => return Err(root_missing(deadline, self.master.clone())),
+                None => wait_for(&[], [&mut self.channel].into_iter(), patience.remaining()),
+            };
+        }
     }
 
-    /// The next frame of rank 0; its verdict as an error.
-    fn hear(&mut self, deadline: Deadline, grace: Duration) -> Result<Frame> {
-        let max_body = Frame::max_body_bytes(self.world_size);
-        let patience = deadline.with_grace(grace);
-        loop {
-            self.channel.pump_frames(max_body);
-            match self.channel.take_frame(max_body) {
-                Ok(Some(Frame::Verdict(verdict))) => return Err(verdict.into_error(self.master.clone())),
-                Ok(Some(frame)) => return Ok(frame),
-                Ok(None) if self.channel.ended() => return Err(Error::PeerLost { rank: ROOT }),
-                Ok(None) if patience.passed() => return Err(root_missing(deadline, self.master.clone())),
-                Ok(None) => {}
-                Err(_) => return Err(unexpected()),
-            }
-            wait_for(&[], [&mut self.channel].into_iter(), patience.remaining());
+    /// The next frame, if it has arrived; a verdict is an error.
+    fn try_receive(&mut self) -> Result<Option<Frame>> {
+        self.channel.pump_frames(self.max_body);
+        match self.channel.take_frame(self.max_body) {
+            Ok(Some(Frame::Verdict(verdict))) => Err(verdict.into_error(self.master.clone())),
+            Ok(None) if self.channel.ended() => Err(Error::PeerLost { rank: ROOT }),
+            Ok(frame) => Ok(frame),
+            Err(_) => Err(unexpected()),
         }
     }
 }
 
-/// Calls rank 0, wherever it may wait, until it has answered and proven itself; says where it was.
+/// Calls all places where rank 0 may be until it has proven itself; returns its place too.
 fn reach_root(
     identity: &Identity,
     party: &Arc<Party>,
@@ -137,18 +126,16 @@ fn reach_root(
     if identity.key.is_none() && addresses.iter().any(|address| !address.ip().is_loopback()) {
         return Err(key_needed());
     }
-    let mut calls: Vec<(Call, Master)> = Vec::new();
-    for master in identity.masters() {
+    let call = |(number, master): (u32, Master)| {
         let at_port = |address: &SocketAddr| match &identity.published {
             Some(_) => *address,
             None => SocketAddr::new(address.ip(), master.port),
         };
-        let addresses = addresses.iter().map(at_port).collect();
-        let call = Call::new(party, Purpose::Rendezvous, ROOT.0, addresses);
+        let call = Call::new(party, Purpose::Rendezvous, ROOT.0, addresses.iter().map(at_port).collect());
         let several = !identity.other_ports.is_empty();
-        let call = if several { call.one_of_several(STAGGER * calls.len() as u32) } else { call };
-        calls.push((call, master));
-    }
+        (if several { call.one_of_several(STAGGER * number) } else { call }, master)
+    };
+    let mut calls: Vec<(Call, Master)> = (0..).zip(identity.masters()).map(call).collect();
     loop {
         for (call, master) in &mut calls {
             if let Some((opening, channel)) = call.turn()? {

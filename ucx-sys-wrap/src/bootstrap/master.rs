@@ -1,12 +1,12 @@
-//! Where the ranks of a job meet.
+//! The address where the ranks of a job meet.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// What a variable that names a master must be.
+/// The expected form, for messages.
 pub(super) const MASTER: &str = "host:port where rank 0 waits for the others";
 
-/// Where rank 0 waits for the others.
+/// Where rank 0 listens for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
     /// A name or an address.
@@ -16,7 +16,7 @@ pub struct Master {
 }
 
 impl Master {
-    /// Whether it is sure, without asking any name service, that only this host can connect.
+    /// Whether it is a loopback address or `localhost`; asks no name service.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         self.address().map_or(self.host == "localhost", |address| address.is_loopback())
@@ -27,31 +27,32 @@ impl Master {
         self.host.parse().ok()
     }
 
-    /// Reads `host:port`; an IPv6 address stands in brackets.
+    /// Parses `host:port`, with an IPv6 address in brackets.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let host = bracketed.unwrap_or(host);
-        let plain = !host.is_empty() && !host.contains(char::is_whitespace);
-        let valid = plain && (bracketed.is_some() || !host.contains(':'));
+        let (text, port) = text.rsplit_once(':')?;
+        let host = without_brackets(text);
+        let valid = !host.is_empty()
+            && !host.contains(char::is_whitespace)
+            && (host.len() < text.len() || !host.contains(':'));
         let port = port.parse().ok().filter(|&port| port != 0)?;
         valid.then(|| Self { host: host.into(), port })
     }
-}
 
-impl Master {
-    /// Reads `host:port`, or a host alone: then the port is 0.
+    /// Parses `host:port`, or a host alone with port 0.
     pub(super) fn parse_announced(text: &str) -> Option<Self> {
         let is_address = text.parse::<IpAddr>().is_ok();
         let whole = if is_address { None } else { Self::parse(text) };
         whole.or_else(|| {
-            let bracketed = text.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-            let host = bracketed.unwrap_or(text);
-            let is_name =
-                !host.is_empty() && !host.contains([':', '[', ']']) && !host.contains(char::is_whitespace);
+            let host = without_brackets(text);
+            let is_other = |sign: char| sign.is_whitespace() || ":[]".contains(sign);
+            let is_name = !host.is_empty() && !host.contains(is_other);
             (host.parse::<IpAddr>().is_ok() || is_name).then(|| Self { host: host.into(), port: 0 })
         })
     }
+}
+
+fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
 impl fmt::Display for Master {

@@ -4,37 +4,35 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::acceptor::Acceptor;
 use super::call::Call;
 use super::channel::Channel;
 use super::deadline::Deadline;
 use super::descriptors;
 use super::identity::Identity;
-use super::lobby::Lobby;
 use super::proof::{Opening, Party, Purpose};
 use super::rendezvous::Rendezvous;
 use super::secrecy::encrypt;
-use super::terms::disagreement;
 use crate::tcp::Wire;
 use crate::{Error, Rank, Result};
 
-/// Ranks that one rank reports as unreachable; the bound keeps its report within a blob.
+/// The most unreachable ranks that one rank reports, so that its report fits in a blob.
 const MAX_REPORTED: usize = 1024;
 
-/// Open files of a mesh that are no connections: what listens, and what watches them.
+/// Open files of a mesh beside its connections: the listener, and what polls the connections.
 const BESIDE_CONNECTIONS: usize = 2;
 
 /// Connects every two ranks: one connection to each, none to this rank itself, encrypted if
-/// [`Identity::encrypt`] says so, which must be the same on all ranks.
+/// [`Identity::encrypt`] is set, which must be the same on all ranks.
 ///
 /// Rank i calls all ranks below it and is called by those above. Both ends of every connection have proven to
 /// hold the job's key and have named themselves. The sockets are non-blocking, with `TCP_NODELAY`, and
-/// nothing was read ahead. All ranks must call it; it blocks until all connections are there, at most until
+/// nothing was read ahead. All ranks must call it; it blocks until all connections are made, at most until
 /// the deadline of joining.
 ///
 /// # Errors
-/// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names who could not be reached.
-/// And as [`Rendezvous::exchange`]; [`Error::Environment`] for encryption without a key, which would be no
-/// secret.
+/// When any rank lacks a connection, on all ranks: [`Error::MissingRanks`] names the unreachable ranks. As
+/// [`Rendezvous::exchange`]. [`Error::Environment`] for encryption without a key.
 pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Vec<Option<Wire>>> {
     if identity.encrypt && identity.key.is_none() && identity.world_size > 1 {
         let expected = "the same key of at least 16 bytes on all ranks, because BREVITY_ENCRYPT=1 makes its secrets of it";
@@ -42,19 +40,20 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     }
     let party = rendezvous.party().clone();
     let others = identity.world_size.saturating_sub(1) as usize;
-    let lobby = descriptors::check(&format!("can't connect to {others} ranks"), others + BESIDE_CONNECTIONS)
-        .and_then(|()| rendezvous.own_address(identity))
-        .and_then(|address| listen(identity, address, rendezvous));
-    let mine = lobby.as_ref().map_or_else(|_| String::new(), |(_, addresses)| written(addresses));
-    let addresses = rendezvous.exchange(mine.as_bytes())?;
+    let acceptor =
+        descriptors::check(&format!("can't connect to {others} ranks"), others + BESIDE_CONNECTIONS)
+            .and_then(|()| rendezvous.own_address(identity))
+            .and_then(|address| listen(identity, address, rendezvous));
+    let mine = acceptor.as_ref().map_or(&[][..], |(_, addresses)| addresses);
+    let mine: Vec<String> = mine.iter().map(SocketAddr::to_string).collect();
+    let addresses = rendezvous.exchange(mine.join(",").as_bytes())?;
     let addresses = addresses.iter().zip(Rank::all(identity.world_size));
     let addresses = addresses
         .map(|(text, rank)| parse_addresses(rank, text, rendezvous.deadline()))
         .collect::<Result<Vec<_>>>();
-    let connected = lobby.and_then(|(lobby, _)| {
-        let deadline = rendezvous.deadline().with_last_words();
-        let mesh = Mesh::new(&party, lobby, &addresses?);
-        let channels = mesh.connect(rendezvous, deadline)?;
+    let connected = acceptor.and_then(|(acceptor, _)| {
+        let deadline = rendezvous.deadline().before_report();
+        let channels = Mesh::new(&party, acceptor, &addresses?).connect(rendezvous, deadline)?;
         if identity.encrypt {
             return encrypt(&party, channels, deadline);
         }
@@ -63,29 +62,30 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     agree(identity, rendezvous, connected)
 }
 
-/// Connections as they come.
+/// A mesh whose connections are being made.
 struct Mesh {
     party: Arc<Party>,
-    lobby: Lobby,
+    acceptor: Acceptor,
     calls: Vec<Call>,
     /// By rank.
     channels: Vec<Option<Channel>>,
 }
 
 impl Mesh {
-    fn new(party: &Arc<Party>, lobby: Lobby, addresses: &[Vec<SocketAddr>]) -> Self {
+    fn new(party: &Arc<Party>, acceptor: Acceptor, addresses: &[Vec<SocketAddr>]) -> Self {
         let below = (0..party.rank).zip(addresses);
         let calls = below.map(|(to, at)| Call::new(party, Purpose::Mesh, to, at.clone())).collect();
         let channels = addresses.iter().map(|_| None).collect();
-        Self { party: party.clone(), lobby, calls, channels }
+        Self { party: party.clone(), acceptor, calls, channels }
     }
 
-    /// Waits until all are there. A rank that goes meanwhile is missed by all at once, and not by the
-    /// deadline alone.
+    /// Waits until all connections are made. Fails at once, before the deadline, when a rank leaves.
     fn connect(mut self, rendezvous: &mut Rendezvous, deadline: Deadline) -> Result<Vec<Option<Channel>>> {
         loop {
             self.turn()?;
-            let missing = self.missing();
+            let places = Rank::all(self.channels.len() as u32).zip(&self.channels);
+            let missing = places.filter(|(rank, place)| rank.0 != self.party.rank && place.is_none());
+            let missing: Vec<Rank> = missing.map(|(rank, _)| rank).collect();
             if missing.is_empty() {
                 return Ok(self.channels);
             }
@@ -95,11 +95,11 @@ impl Mesh {
             let patience = self.calls.iter().map(Call::patience).min().unwrap_or(Duration::MAX);
             rendezvous.check()?;
             let called = self.calls.iter_mut().filter_map(Call::channel_mut);
-            self.lobby.wait_with(called.chain(rendezvous.channels()), deadline.remaining().min(patience));
+            self.acceptor.wait_with(called.chain(rendezvous.channels()), deadline.remaining().min(patience));
         }
     }
 
-    /// Calls and answers as far as is possible without waiting.
+    /// Calls and answers without blocking.
     fn turn(&mut self) -> Result<()> {
         for mut call in std::mem::take(&mut self.calls) {
             match call.turn()? {
@@ -107,7 +107,7 @@ impl Mesh {
                 None => self.calls.push(call),
             }
         }
-        for (opening, channel) in self.lobby.turn() {
+        for (opening, channel) in self.acceptor.turn() {
             if opening.rank > self.party.rank {
                 self.take(&opening, channel);
             }
@@ -115,48 +115,38 @@ impl Mesh {
         Ok(())
     }
 
-    /// Keeps a connection. A rank that calls again has given up its earlier call.
+    /// Keeps a connection; it replaces an earlier one of the same rank, which has given that up.
     fn take(&mut self, opening: &Opening, channel: Channel) {
-        let own: &Party = &self.party;
         let rank = opening.rank;
-        match self.channels.get_mut(rank as usize).filter(|_| rank != own.rank) {
-            Some(place) if disagreement(rank, opening.into(), own.into()).is_none() => *place = Some(channel),
+        match self.channels.get_mut(rank as usize).filter(|_| rank != self.party.rank) {
+            Some(place) if self.party.difference(opening).is_none() => *place = Some(channel),
             _ => tracing::warn!(peer = %channel.peer(), rank, "turned away a rank of another job"),
         }
     }
-
-    fn missing(&self) -> Vec<Rank> {
-        let own = self.party.rank;
-        let places = Rank::all(self.channels.len() as u32).zip(&self.channels);
-        places.filter(|(rank, place)| rank.0 != own && place.is_none()).map(|(rank, _)| rank).collect()
-    }
 }
 
-/// Listens for the ranks above this one; says where they reach it.
-fn listen(identity: &Identity, address: IpAddr, rendezvous: &Rendezvous) -> Result<(Lobby, Vec<SocketAddr>)> {
+/// Listens for the ranks above this one; returns the addresses where they reach it.
+fn listen(
+    identity: &Identity,
+    address: IpAddr,
+    rendezvous: &Rendezvous,
+) -> Result<(Acceptor, Vec<SocketAddr>)> {
     let failed = |error| Error::system(format!("can't listen on {address}"), error);
-    let (party, reserved) =
-        (rendezvous.party(), identity.published.as_ref().map(|published| published.listen));
-    let (lobby, own) = match reserved {
-        // The port that this rank holds is forwarded to it, if any is, and is one of the range.
-        Some(reserved) if identity.rank == Rank(0) && identity.ports.are_limited() => {
-            let own = SocketAddr::new(address, reserved.port());
-            (Lobby::listen(party, Purpose::Mesh, &[own], true).map_err(failed)?, own)
+    let party = rendezvous.party();
+    let (acceptor, own) = match &identity.published {
+        // A port range has this port already, and it is the one that is forwarded if any is.
+        Some(published) if identity.rank == Rank(0) && identity.ports.are_limited() => {
+            let own = SocketAddr::new(address, published.listen.port());
+            (Acceptor::listen(party, Purpose::Mesh, &[own], true).map_err(failed)?, own)
         }
-        _ => Lobby::listen_within(party, Purpose::Mesh, address, identity.ports).map_err(failed)?,
+        _ => Acceptor::listen_within(party, Purpose::Mesh, address, identity.ports).map_err(failed)?,
     };
-    Ok((lobby, identity.reached_at(own, &rendezvous.deadline())?))
-}
-
-/// Addresses as ranks tell them to each other.
-fn written(addresses: &[SocketAddr]) -> String {
-    let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
-    addresses.join(",")
+    Ok((acceptor, identity.reached_at(own, &rendezvous.deadline())?))
 }
 
 fn parse_addresses(rank: Rank, text: &[u8], deadline: Deadline) -> Result<Vec<SocketAddr>> {
     if text.is_empty() {
-        // It can't listen, and says so itself.
+        // The rank can't listen, and reports why itself.
         return Err(deadline.unreached(vec![rank]));
     }
     let text = String::from_utf8_lossy(text);
@@ -164,8 +154,8 @@ fn parse_addresses(rank: Rank, text: &[u8], deadline: Deadline) -> Result<Vec<So
     addresses.ok_or_else(|| Error::Protocol { rank, what: format!("the address {text:?}") })
 }
 
-/// Tells everybody whom this rank could not reach: either all ranks have all connections, or all have an
-/// error.
+/// Reports the ranks that this one could not reach to all ranks: either all ranks have all connections, or
+/// all have an error.
 fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<T>) -> Result<T> {
     let own = [identity.rank];
     let unreached: &[Rank] = match &connected {
@@ -174,7 +164,7 @@ fn agree<T>(identity: &Identity, rendezvous: &mut Rendezvous, connected: Result<
         Err(_) => &own,
     };
     let report: Vec<u8> = unreached.iter().flat_map(|rank| rank.0.to_le_bytes()).collect();
-    // Ranks that reach everybody report at once, those that do not when only the time for last words is left.
+    // Ranks with all connections report at once, the others when only the time for the report is left.
     let reports = rendezvous.exchange(&report);
     let connected = connected?;
     let mut missing: Vec<Rank> = Vec::new();

@@ -1,5 +1,4 @@
-//! The names of all variables that begin with `BREVITY_`, and a warning of others: most likely they are
-//! misspelt.
+//! The names of all variables that begin with `BREVITY_`, and a warning of others, which are likely typos.
 
 use std::ffi::OsString;
 use std::sync::Once;
@@ -53,8 +52,7 @@ pub const TEST_NAMES: [&str; 18] = [
 
 const PREFIX: &str = "BREVITY_";
 
-/// Warns, once in this process, of variables that nothing reads. Where a launcher of this library has started
-/// the process, the launcher has looked at them.
+/// Warns, once in this process, of unknown variables. Under `brevity run` the launcher warns instead.
 pub(crate) fn warn_of_unknown(names: impl IntoIterator<Item = OsString>) {
     static TOLD: Once = Once::new();
     let unknown: Vec<String> = names.into_iter().filter_map(|name| unknown(name.to_str()?)).collect();
@@ -63,7 +61,7 @@ pub(crate) fn warn_of_unknown(names: impl IntoIterator<Item = OsString>) {
     }
 }
 
-/// What is said of a variable that is not known: its name, and the known one that was most likely meant.
+/// The warning of a variable, if it is unknown: its name, and the most similar known one.
 fn unknown(name: &str) -> Option<String> {
     let stem = name.strip_prefix(PREFIX)?;
     if NAMES.contains(&name) || TEST_NAMES.contains(&name) {
@@ -71,16 +69,13 @@ fn unknown(name: &str) -> Option<String> {
     }
     let (distance, nearest) =
         NAMES.map(|known| (edit_distance(stem, &known[PREFIX.len()..]), known)).into_iter().min()?;
-    let is_near = distance <= (stem.len() / 3).max(1);
-    Some(if is_near {
-        format!("{name} (did you mean {nearest}?)")
-    } else {
-        format!("{name} (no known name is like it)")
+    Some(match distance <= (stem.len() / 3).max(1) {
+        true => format!("{name} (did you mean {nearest}?)"),
+        false => format!("{name} (no known name is like it)"),
     })
 }
 
-/// How many bytes must be inserted, deleted, replaced or exchanged with their neighbour to make one text of
-/// the other (the optimal string alignment distance).
+/// The optimal string alignment distance in bytes.
 fn edit_distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut above: Vec<usize> = Vec::new();

@@ -1,49 +1,49 @@
-//! From ranks that have met to ranks that share memory with those of their host, and see whether they live.
+//! Sets up shared memory between the ranks of a host, and opens their processes to see when they end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadline::Deadline;
 use super::descriptors;
-use super::host::{Card, is_crowded, neighbours, processes, tells_finding};
+use super::fd_exchange::FdExchange;
+use super::host::{HostInfo, is_crowded, neighbours, processes, reports_finding};
 use super::identity::Identity;
-use super::passing::Door;
 use super::rendezvous::Rendezvous;
 use crate::process::PeerProcess;
 use crate::shm::{Neighbourhood, Prepared};
 use crate::{Error, Rank, Result};
 
-/// How long the ranks of a host wait for each other, which have all just met.
+/// How long the ranks of a host wait for each other.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Open files that sharing memory takes: of each neighbour, the block for it, its segment, its block and its
-/// bell, and while it calls, its connection twice; of this rank, its segment, its bell's two ends, and a
-/// call.
-const OF_NEIGHBOUR: usize = 6;
-const OF_NEIGHBOURHOOD: usize = 4;
+/// Open files that sharing memory takes. For each local peer: the channel to it, its segment, its channel,
+/// its wake sender, and its connection twice while it calls. For this rank: its segment, both ends of its
+/// wake receiver, and a call.
+const FOR_PEER: usize = 6;
+const FOR_RANK: usize = 4;
 
-/// What a rank says of its part in a neighbourhood: it is ready or has it, or else has to do without.
+/// A rank's report: it is ready (or has succeeded), or not.
 const YES: u8 = 1;
 const NO: u8 = 0;
 
-/// Makes the neighbourhood of this rank: `None` when no other rank is on its host, when rank 0 was told not
-/// to share memory, or when a rank of this host can't (the first that can't says why, in a warning). Either
-/// all ranks of a host have one, or none.
+/// Sets up this rank's local group: `None` when no other rank is on its host, when rank 0 was told not to
+/// share memory, or when a rank of this host can't (the first that can't warns why). Either all ranks of a
+/// host have one, or none.
 ///
-/// What is wrong on a host is told here, by one of its ranks.
+/// One rank of each host warns of what is wrong there.
 ///
 /// All ranks must call it; it blocks until all have, at most until the deadline of joining.
 ///
 /// # Errors
-/// As [`Rendezvous::exchange`]; [`Error::Protocol`] when a rank sends no card.
+/// As [`Rendezvous::exchange`]; [`Error::Protocol`] when a rank sends invalid bytes.
 pub fn share_memory(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<Option<Arc<Neighbourhood>>> {
     meet_host(identity, rendezvous).map(|host| host.neighbourhood)
 }
 
-/// What a rank has of the other ranks of its host.
+/// A rank's view of the other ranks of its host.
 pub(super) struct Host {
     pub(super) neighbourhood: Option<Arc<Neighbourhood>>,
-    /// By rank, of those that can be seen.
+    /// By rank, of those that are visible.
     pub(super) processes: Vec<Option<PeerProcess>>,
     pub(super) is_crowded: bool,
 }
@@ -53,93 +53,89 @@ pub(super) fn meet_host(identity: &Identity, rendezvous: &mut Rendezvous) -> Res
     meet_within(PATIENCE, Neighbourhood::prepare, identity, rendezvous)
 }
 
-/// Makes what a rank gives, in a neighbourhood of these.
+/// Makes a rank's part of a local group of these ranks.
 type Prepare = fn(Rank, &[Rank]) -> Result<Prepared>;
 
-/// As [`meet_host`]; the ranks of a host that are ready wait for each other for so long.
+/// As [`meet_host`]; the ranks of a host wait for each other for at most `patience`.
 fn meet_within(
     patience: Duration,
     prepare: Prepare,
     identity: &Identity,
     rendezvous: &mut Rendezvous,
 ) -> Result<Host> {
-    let mut own = Card::own(identity)?;
-    let door = Door::open(&own.door);
-    if let Err(error) = &door {
+    let mut own = HostInfo::own(identity)?;
+    let socket = FdExchange::open(&own.socket_name);
+    if let Err(error) = &socket {
         tracing::warn!(%error, "this rank shares no memory");
         own.forget_host();
     }
-    let cards = rendezvous.exchange(&own.encode())?;
-    let cards = Rank::all(identity.world_size).zip(&cards).map(|(rank, bytes)| {
-        Card::decode(bytes)
-            .ok_or_else(|| Error::Protocol { rank, what: "a card of its host that is none".into() })
+    let hosts = rendezvous.exchange(&own.encode())?;
+    let hosts = Rank::all(identity.world_size).zip(&hosts).map(|(rank, bytes)| {
+        HostInfo::decode(bytes)
+            .ok_or_else(|| Error::Protocol { rank, what: "an invalid description of its host".into() })
     });
-    let cards = cards.collect::<Result<Vec<Card>>>()?;
-    if let Some(what) = identity.exposed_key.as_ref().filter(|_| tells_finding(identity.rank, &cards)) {
+    let hosts = hosts.collect::<Result<Vec<HostInfo>>>()?;
+    if let Some(what) = identity.exposed_key.as_ref().filter(|_| reports_finding(identity.rank, &hosts)) {
         tracing::warn!("{what}");
     }
-    let (processes, is_crowded) = (processes(identity.rank, &cards), is_crowded(identity.rank, &cards));
-    let ranks = neighbours(identity.rank, &cards).unwrap_or_default();
-    // Nobody waits at the door of a rank that has nothing to give.
-    let prepared = door.and_then(|door| {
-        let nothing = ranks.is_empty();
-        if nothing {
+    let (processes, is_crowded) = (processes(identity.rank, &hosts), is_crowded(identity.rank, &hosts));
+    let ranks = neighbours(identity.rank, &hosts).unwrap_or_default();
+    let prepared = socket.and_then(|socket| {
+        if ranks.is_empty() {
             return Ok(None);
         }
-        let others = ranks.len().saturating_sub(1);
+        let others = ranks.len() - 1;
         let action = format!("can't share memory with {others} ranks");
-        descriptors::check(&action, others * OF_NEIGHBOUR + OF_NEIGHBOURHOOD)?;
-        prepare(identity.rank, &ranks).map(|prepared| Some((door, prepared)))
+        descriptors::check(&action, others * FOR_PEER + FOR_RANK)?;
+        prepare(identity.rank, &ranks).map(|prepared| Some((socket, prepared)))
     });
     let Some(prepared) = together(identity.rank, rendezvous, &ranks, prepared)? else {
-        // All ranks of the job say all words, also those that have nothing to say.
+        // All ranks of the job must take part in all exchanges.
         rendezvous.exchange(&[NO])?;
         return Ok(Host { neighbourhood: None, processes, is_crowded });
     };
-    let mut meeting =
-        |(door, prepared)| meet(patience, identity, rendezvous, &door, &ranks, &cards, prepared);
-    let made = prepared.map(&mut meeting);
-    let made = together(identity.rank, rendezvous, &ranks, made.transpose())?;
+    let connect = |(socket, prepared)| connect(patience, rendezvous, &socket, &ranks, &hosts, prepared);
+    let made = prepared.map(connect).transpose();
+    let made = together(identity.rank, rendezvous, &ranks, made)?;
     Ok(Host { neighbourhood: made.flatten().map(Arc::new), processes, is_crowded })
 }
 
-/// What this rank has, if all ranks of its host have it; else `None`, and the first that has not says why.
+/// The outcome, if all ranks of the host have succeeded; else `None`, and the first that has failed warns why.
 fn together<T>(
     own: Rank,
     rendezvous: &mut Rendezvous,
     ranks: &[Rank],
     outcome: Result<T>,
 ) -> Result<Option<T>> {
-    let words = rendezvous.exchange(&[if outcome.is_ok() { YES } else { NO }])?;
-    let has = |rank: &&Rank| words.get(rank.index()).is_some_and(|word| *word == [YES]);
-    let first_without = ranks.iter().find(|rank| !has(rank));
+    let reports = rendezvous.exchange(&[if outcome.is_ok() { YES } else { NO }])?;
+    let has_succeeded = |rank: &&Rank| reports.get(rank.index()).is_some_and(|report| *report == [YES]);
+    let first_failed = ranks.iter().find(|rank| !has_succeeded(rank));
     if let Err(error) = &outcome
-        && first_without == Some(&own)
+        && first_failed == Some(&own)
     {
         tracing::warn!(%error, "the ranks of this host share no memory");
     }
-    Ok(outcome.ok().filter(|_| first_without.is_none()))
+    Ok(outcome.ok().filter(|_| first_failed.is_none()))
 }
 
-/// Gives what was prepared to the other ranks of this host, and takes what they give.
-fn meet(
+/// Exchanges the descriptors of what was prepared with the other ranks of this host.
+fn connect(
     patience: Duration,
-    identity: &Identity,
     rendezvous: &mut Rendezvous,
-    door: &Door,
+    socket: &FdExchange,
     ranks: &[Rank],
-    cards: &[Card],
+    hosts: &[HostInfo],
     prepared: Prepared,
 ) -> Result<Neighbourhood> {
-    let others = ranks.iter().filter(|rank| **rank != identity.rank);
-    let doors = others.filter_map(|rank| Some((*rank, cards.get(rank.index())?.door)));
-    // Half of what is left, for a neighbour that does not come is no reason not to join.
-    let left = rendezvous.deadline().remaining();
-    let deadline = Deadline::after(patience.min(left / 2));
-    let (party, doors) = (rendezvous.party().clone(), doors.collect::<Vec<_>>());
-    let gifts =
-        door.exchange(&party, &doors, &|rank| prepared.gift(rank), deadline, &mut || rendezvous.check())?;
-    Neighbourhood::new(prepared, gifts)
+    let party = rendezvous.party().clone();
+    let others = ranks.iter().filter(|rank| rank.0 != party.rank);
+    let others = others.filter_map(|rank| Some((*rank, hosts.get(rank.index())?.socket_name)));
+    let others: Vec<_> = others.collect();
+    // At most half of the time left: the rank can join without shared memory.
+    let deadline = Deadline::after(patience.min(rendezvous.deadline().remaining() / 2));
+    let give = |rank| prepared.gift(rank);
+    let received = socket.exchange(&party, &others, &give, deadline, &mut || rendezvous.check())?;
+    Neighbourhood::new(prepared, received)
 }
 
 #[cfg(test)]

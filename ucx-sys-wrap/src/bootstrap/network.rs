@@ -1,13 +1,13 @@
-//! Whether UCX has a better network here than TCP.
+//! Whether UCX has a faster network than TCP on this host.
 
 use std::ffi::OsString;
 
 use crate::ucx::rdma_devices;
 
-/// Who sets one of these has UCX in mind, and knows its networks better than we do.
+/// Variables that ask for UCX when set.
 const WISHES: [&str; 3] = ["UCX_TLS", "UCX_NET_DEVICES", "BREVITY_UCX_LIB"];
 
-/// Why "auto" does not take UCX.
+/// The reason why "auto" does not take UCX.
 pub(super) const NO_RDMA: &str = "no device for RDMA, and over TCP Brevity's own sockets are faster than UCX's (to take \
                                   UCX all the same, set BREVITY_TRANSPORT=ucx for all ranks)";
 

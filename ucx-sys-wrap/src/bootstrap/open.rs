@@ -1,7 +1,8 @@
-//! From an identity to a transport.
+//! Opens the transport of an identity.
 
 use std::sync::Arc;
 
+use super::WIRE_VERSION;
 use super::choice::{Agreed, Capability, Choice, Selected, choose, lacks_ucx};
 use super::deadline::Deadline;
 use super::host::outnumber_processors;
@@ -18,22 +19,22 @@ use crate::transport::Transport;
 use crate::ucx::{Options, Prepared};
 use crate::{Error, Rank, Result, local};
 
-/// The setting by which UCX takes everything but shared memory: it finds out only when it connects that the
-/// system keeps ranks from each other's memory, and then fails.
+/// The setting that disables UCX's shared memory: where ranks can't reach each other's memory, UCX would fail
+/// to connect.
 const NO_SHARED_MEMORY: [&str; 2] = ["TLS", "^sm"];
 
-/// What a rank has when it has joined its job.
+/// The result of joining a job.
 pub struct Opened {
-    /// The transport that all ranks take.
+    /// The same transport on all ranks.
     pub transport: Box<dyn Transport>,
-    /// What this rank shares with the others of its host, where it does.
+    /// The local group of this host, if its ranks share memory.
     pub neighbourhood: Option<Arc<Neighbourhood>>,
-    /// Whether the ranks of this host outnumber the processors that they may use.
+    /// Whether the ranks of this host outnumber their processors.
     pub is_crowded: bool,
 }
 
 impl Opened {
-    /// A rank in a world whose ranks are all threads of this process.
+    /// A rank of a world whose ranks are threads of this process.
     #[must_use]
     pub fn in_process(transport: Box<dyn Transport>, neighbourhood: Option<Arc<Neighbourhood>>) -> Self {
         let is_crowded = outnumber_processors(transport.world_size() as usize, []);
@@ -41,8 +42,8 @@ impl Opened {
     }
 }
 
-/// Joins the job and opens the transport that all its ranks take; blocks until all ranks have, at most
-/// [`Identity::join_timeout`] for all steps together and a second or two to tell the others who is missing.
+/// Joins the job and opens its transport; blocks until all ranks have, at most [`Identity::join_timeout`] for
+/// all steps together and a second or two for the report of missing ranks.
 ///
 /// # Errors
 /// As [`introduce`], [`Rendezvous::join`], [`connect_mesh`], [`share_memory`](super::share_memory) and
@@ -55,7 +56,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     }
     let deadline = Deadline::after(identity.join_timeout);
     let identity = &introduce(identity)?;
-    let mut rendezvous = Rendezvous::join_by(identity, deadline)?;
+    let mut rendezvous = Rendezvous::join_by(identity, WIRE_VERSION, deadline)?;
     let mut prepared = prepare_ucx(identity, true);
     let agreed = agree(identity, prepared.as_ref().err(), &mut rendezvous)?;
     if agreed.transport == Selected::Ucx && !agreed.reaches_memory && std::env::var_os("UCX_TLS").is_none() {
@@ -73,7 +74,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             let join_timeout = rendezvous.deadline().remaining();
             let options = Options { interface, ports: identity.ports, join_timeout, ..Options::default() };
             let mut ucx = prepared.connect(&mut rendezvous, &options)?;
-            // Nobody leaves the rendezvous before all are connected: who is gone there has died.
+            // No rank leaves the rendezvous before all are connected: a rank that is gone there has died.
             rendezvous.exchange(&[])?;
             ucx.watch_processes(processes);
             if let Some(neighbourhood) = &neighbourhood {
@@ -81,7 +82,7 @@ pub fn open(identity: &Identity) -> Result<Opened> {
             }
             Box::new(ucx)
         }
-        // UCX is taken only where every rank has said that it has prepared it.
+        // UCX is chosen only if every rank has prepared it.
         (Selected::Ucx, Err(why)) => return Err(Error::Unavailable { name: "ucx", why }),
         (Selected::Tcp, prepared) => {
             drop(prepared);
@@ -97,10 +98,10 @@ pub fn open(identity: &Identity) -> Result<Opened> {
     Ok(Opened { transport, neighbourhood, is_crowded })
 }
 
-/// What this rank would take part in UCX with, or why it can't.
+/// This rank's UCX worker, or why it has none.
 ///
-/// UCX is loaded only where it may be taken: that alone changes the process. That it can be loaded does not
-/// say that it works: its worker may lack shared memory or descriptors. So it is made before all ranks agree.
+/// UCX is loaded only where it may be chosen, since loading it changes the process. The worker is made before
+/// the ranks choose, because it can fail: it needs shared memory and descriptors.
 fn prepare_ucx(identity: &Identity, shares_memory: bool) -> std::result::Result<Prepared, String> {
     match identity.transport {
         Choice::Tcp => Err("BREVITY_TRANSPORT=tcp there".into()),
@@ -117,8 +118,7 @@ fn prepare_ucx(identity: &Identity, shares_memory: bool) -> std::result::Result<
     }
 }
 
-/// UCX's own listeners keep to the ports of ours, unless its variables say which ones they have.
-/// It takes no shared memory where ranks can't share any.
+/// UCX's own listeners use the same range of ports, unless UCX's variable is set.
 fn ucx_settings(identity: &Identity, shares_memory: bool) -> Vec<(String, String)> {
     let is_set = std::env::var_os("UCX_TCP_PORT_RANGE").is_some();
     let ports = Some(identity.ports).filter(|ports| ports.are_limited() && !is_set);
@@ -127,8 +127,7 @@ fn ucx_settings(identity: &Identity, shares_memory: bool) -> Vec<(String, String
     ports.into_iter().chain(wires).collect()
 }
 
-/// What all ranks take, by what each can do. Rank 0 says so where "auto" means TCP for want of UCX or a
-/// network for it.
+/// Exchanges capabilities and chooses. Rank 0 logs why "auto" does not choose UCX.
 fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvous) -> Result<Agreed> {
     let Identity { transport: requested, encrypt, .. } = *identity;
     let ucx = no_ucx.map_or(Ok(()), |why| Err(why.clone()));
@@ -137,7 +136,7 @@ fn agree(identity: &Identity, no_ucx: Option<&String>, rendezvous: &mut Rendezvo
     let capabilities = Rank::all(identity.world_size)
         .zip(&capabilities)
         .map(|(rank, bytes)| {
-            let what = || Error::Protocol { rank, what: "capabilities that are none".into() };
+            let what = || Error::Protocol { rank, what: "invalid capabilities".into() };
             Capability::decode(bytes).ok_or_else(what)
         })
         .collect::<Result<Vec<_>>>()?;

@@ -1,16 +1,17 @@
 //! What both ends of a connection say first, and how each proves that it holds the job's key.
 //!
-//! Pure: bytes in, bytes out. The caller is who connects, the answerer who accepts. Each sends an
-//! [`Opening`]; each then proves itself with `HMAC-SHA256(key, label of its role | caller's opening |
-//! answerer's opening)`. Openings hold the job, both ranks and a nonce each, so a proof is good for one
-//! direction of one connection between two given ranks.
+//! Pure: bytes in, bytes out. The caller connects, the answerer accepts. Each sends an [`Opening`], then
+//! proves itself with `HMAC-SHA256(key, label of its role | caller's opening | answerer's opening)`. Openings
+//! hold the job, both ranks and a nonce each, so a proof is valid for one direction of one connection.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::identity::MAX_JOB_BYTES;
 use super::key::fill_random;
+use super::wire::{Subject, cut};
 use crate::Result;
+use crate::fields::Fields;
 
 /// An opening on the wire: magic 8, wire version 4, purpose 1, role 1, job length 1, zero 1, rank 4, peer
 /// 4, world size 4, job 64, nonce 32; integers little-endian.
@@ -29,28 +30,28 @@ const MAGIC: [u8; 8] = *b"BREVITY\x01";
 pub(super) enum Purpose {
     Rendezvous = 1,
     Mesh = 2,
-    /// Giving descriptors to a rank of the same host.
-    Passing = 3,
+    /// Exchanging descriptors with a rank of the same host.
+    FdExchange = 3,
 }
 
 /// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Who connects.
+    /// The end that connects.
     Caller = 1,
-    /// Who accepts.
+    /// The end that accepts.
     Answerer = 2,
 }
 
-/// What one end says about itself. Nothing in it is believed before its proof.
+/// What one end says about itself. Nothing in it is trusted before its proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Opening {
     pub(super) wire_version: u32,
     pub(super) purpose: Purpose,
     pub(super) role: Role,
-    /// Who says this.
+    /// The sender.
     pub(super) rank: u32,
-    /// To whom.
+    /// The receiver.
     pub(super) peer: u32,
     pub(super) world_size: u32,
     /// At most [`MAX_JOB_BYTES`].
@@ -58,7 +59,7 @@ pub(super) struct Opening {
     nonce: [u8; NONCE_BYTES],
 }
 
-/// What a rank says about itself in every opening.
+/// What a rank says about itself in every opening, and its key.
 #[derive(Clone, Debug)]
 pub(super) struct Party {
     pub(super) key: Vec<u8>,
@@ -76,12 +77,23 @@ impl Party {
         let &Self { rank, world_size, wire_version, .. } = self;
         Ok(Opening { wire_version, purpose, role, rank, peer, world_size, job: self.job.clone(), nonce })
     }
+
+    /// The first thing that all ranks must have in common and these two have not: this rank's value, then
+    /// the other's.
+    pub(super) fn difference(&self, other: &Opening) -> Option<(Subject, String, String)> {
+        let values = [
+            (Subject::WireVersion, self.wire_version.to_string(), other.wire_version.to_string()),
+            (Subject::Job, format!("{:?}", self.job), format!("{:?}", other.job)),
+            (Subject::WorldSize, self.world_size.to_string(), other.world_size.to_string()),
+        ];
+        values.into_iter().find(|(_, own, theirs)| own != theirs)
+    }
 }
 
 impl Opening {
     pub(super) fn encode(&self) -> [u8; OPENING_BYTES] {
         let mut bytes = [0; OPENING_BYTES];
-        let job = super::wire::cut(&self.job, MAX_JOB_BYTES).as_bytes();
+        let job = cut(&self.job, MAX_JOB_BYTES).as_bytes();
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.wire_version.to_le_bytes());
         bytes[12..16].copy_from_slice(&[self.purpose as u8, self.role as u8, job.len() as u8, 0]);
@@ -95,38 +107,38 @@ impl Opening {
 
     /// `None` when the bytes are no opening.
     pub(super) fn decode(bytes: &[u8; OPENING_BYTES]) -> Option<Self> {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let job = &bytes[28..28 + MAX_JOB_BYTES];
-        let (job, padding) = job.split_at_checked(usize::from(bytes[14]))?;
-        let mut nonce = [0; NONCE_BYTES];
-        nonce.copy_from_slice(&bytes[28 + MAX_JOB_BYTES..]);
-        let purposes = [Purpose::Rendezvous, Purpose::Mesh, Purpose::Passing];
-        let purpose = purposes.into_iter().find(|&purpose| purpose as u8 == bytes[12])?;
-        let valid = may_begin(bytes) && bytes[15] == 0 && padding.iter().all(|&byte| byte == 0);
-        valid.then_some(Self {
-            wire_version: word(8),
-            purpose,
-            role: [Role::Caller, Role::Answerer].into_iter().find(|&role| role as u8 == bytes[13])?,
-            rank: word(16),
-            peer: word(20),
-            world_size: word(24),
-            job: std::str::from_utf8(job).ok()?.to_owned(),
-            nonce,
-        })
+        let mut fields = Fields(bytes);
+        let (magic, wire_version) = (fields.array()?, fields.u32()?);
+        let [purpose, role, job_bytes, zero] = fields.array()?;
+        let (rank, peer, world_size) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let (job, nonce) = (fields.array::<MAX_JOB_BYTES>()?, fields.array()?);
+        let (job, padding) = job.split_at_checked(job_bytes.into())?;
+        let purposes = [Purpose::Rendezvous, Purpose::Mesh, Purpose::FdExchange];
+        let purpose = purposes.into_iter().find(|&known| known as u8 == purpose)?;
+        let role = [Role::Caller, Role::Answerer].into_iter().find(|&known| known as u8 == role)?;
+        let job = std::str::from_utf8(job).ok()?.to_owned();
+        let valid = magic == MAGIC && zero == 0 && padding.iter().all(|&byte| byte == 0);
+        valid.then_some(Self { wire_version, purpose, role, rank, peer, world_size, job, nonce })
+    }
+
+    /// Whether it is what the other end of a connection may say to the end that says `mine`.
+    pub(super) fn fits(&self, mine: &Self) -> bool {
+        let is_sender_expected = mine.role == Role::Answerer || self.rank == mine.peer;
+        is_sender_expected && (self.purpose, self.peer) == (mine.purpose, mine.rank) && self.role != mine.role
     }
 }
 
-/// Whether an opening may begin with these bytes: says early that a stranger is one.
+/// Whether an opening may begin with these bytes: detects strangers early.
 pub(super) fn may_begin(prefix: &[u8]) -> bool {
     prefix.iter().zip(&MAGIC).all(|(found, expected)| found == expected)
 }
 
-/// The proof of the end with `role` in a conversation of these two openings.
+/// The proof of the end with `role` in a connection with these two openings.
 pub(super) fn prove(key: &[u8], role: Role, caller: &[u8], answerer: &[u8]) -> [u8; PROOF_BYTES] {
     proof(key, role, caller, answerer).finalize().into_bytes().into()
 }
 
-/// Whether `found` is the proof of the end with `role`; takes the same time wherever they differ.
+/// Whether `found` is the proof of the end with `role`, in constant time.
 pub(super) fn verify(key: &[u8], role: Role, caller: &[u8], answerer: &[u8], found: &[u8]) -> bool {
     proof(key, role, caller, answerer).verify_slice(found).is_ok()
 }

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::WIRE_VERSION;
 use super::channel::Channel;
@@ -17,14 +16,11 @@ use crate::{Error, Rank, Result};
 
 pub use super::wire::MAX_BLOB_BYTES;
 
-/// How much longer than its own deadline a rank waits for rank 0 to say what happened.
-const GRACE: Duration = Duration::from_secs(1);
-
 /// All ranks of a job, joined: each has proven to hold the job's key, and they agree on wire version, job and
 /// world size.
 pub struct Rendezvous {
     party: Arc<Party>,
-    /// Of everything until all have joined: the earliest of all ranks'.
+    /// The earliest of all ranks' deadlines.
     deadline: Deadline,
     side: Side,
     failure: Option<Error>,
@@ -44,21 +40,17 @@ impl Rendezvous {
     ///
     /// # Errors
     /// The same on every joined rank: [`Error::MissingRanks`] at the deadline, [`Error::Disagreement`] when a
-    /// rank has another wire version or world size. Only where it happens: [`Error::Disagreement`] for a rank
-    /// of another job, or for the second process of a rank; [`Error::Unauthenticated`] for a rank with
+    /// rank has another wire version or world size. Only on the rank concerned: [`Error::Disagreement`] for a
+    /// rank of another job or the second process of a rank; [`Error::Unauthenticated`] for a rank with
     /// another key; [`Error::PeerLost`] when rank 0 has gone; [`Error::Environment`] when there is no key and
     /// the master is not on loopback; [`Error::System`] when the master's name is unknown or its port is
     /// taken.
     pub fn join(identity: &Identity) -> Result<Self> {
-        Self::join_by(identity, Deadline::after(identity.join_timeout))
+        Self::join_by(identity, WIRE_VERSION, Deadline::after(identity.join_timeout))
     }
 
-    /// As [`join`](Self::join), with a deadline that may have begun earlier.
-    pub(super) fn join_by(identity: &Identity, deadline: Deadline) -> Result<Self> {
-        Self::join_as(identity, WIRE_VERSION, deadline)
-    }
-
-    fn join_as(identity: &Identity, wire_version: u32, deadline: Deadline) -> Result<Self> {
+    /// As [`join`](Self::join), with a wire version and a deadline that may have begun earlier.
+    pub(super) fn join_by(identity: &Identity, wire_version: u32, deadline: Deadline) -> Result<Self> {
         let party = Arc::new(Party {
             key: identity.key.as_ref().map_or(Vec::new(), |key| key.bytes().to_vec()),
             job: identity.job_and_port(),
@@ -66,24 +58,22 @@ impl Rendezvous {
             world_size: identity.world_size,
             wire_version,
         });
-        let (side, deadline) = match identity.rank {
-            _ if identity.world_size <= 1 => (Side::Alone, deadline),
-            Rank(0) => {
-                let (root, deadline) = Root::join(identity, &party, deadline)?;
-                (Side::Root(root), deadline)
-            }
-            _ => {
-                let (leaf, deadline) = Leaf::join(identity, &party, deadline, GRACE)?;
-                (Side::Leaf(leaf), deadline)
-            }
+        let (side, deadline) = if identity.world_size <= 1 {
+            (Side::Alone, deadline)
+        } else if identity.rank == Rank(0) {
+            let (root, deadline) = Root::join(identity, &party, deadline)?;
+            (Side::Root(root), deadline)
+        } else {
+            let (leaf, deadline) = Leaf::join(identity, &party, deadline)?;
+            (Side::Leaf(leaf), deadline)
         };
         Ok(Self { party, deadline, side, failure: None })
     }
 
     /// Gives every rank the blobs of all ranks, in rank order. All ranks must call it equally often.
     ///
-    /// Blocks until all ranks have called it, at most until the deadline of joining: there is one for the
-    /// joining and all exchanges together, the earliest of all ranks'. Costs one message to rank 0 and one
+    /// Blocks until all ranks have called it, at most until the deadline of joining: there is one, the
+    /// earliest of all ranks', for the joining and all exchanges together. Costs one message to rank 0 and one
     /// back, of all blobs. After an error every later exchange returns the same error.
     ///
     /// # Errors
@@ -91,32 +81,26 @@ impl Rendezvous {
     /// [`Error::PeerLost`] when a rank has gone. [`Error::TooLong`] when `mine` is longer than
     /// [`MAX_BLOB_BYTES`]: nothing was sent.
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
+        self.failure.clone().map_or(Ok(()), Err)?;
         if mine.len() > MAX_BLOB_BYTES {
             let (rank, sent) = (Rank(self.party.rank), mine.len() as u64);
             return Err(Error::TooLong { rank, part: 0, sent, capacity: MAX_BLOB_BYTES });
         }
-        let deadline = self.deadline;
         let blobs = match &mut self.side {
             Side::Alone => Ok(vec![mine.to_vec()]),
-            Side::Root(root) => root.gather(mine, deadline),
-            Side::Leaf(leaf) => leaf.exchange(mine, deadline, GRACE),
+            Side::Root(root) => root.gather(mine, self.deadline),
+            Side::Leaf(leaf) => leaf.exchange(mine, self.deadline),
         };
         blobs.inspect_err(|error| self.failure = Some(error.clone()))
     }
 
-    /// Whether all ranks are still there, between two exchanges, when something else is waited for. Does not
-    /// block.
+    /// Checks that all ranks are still there, between two exchanges. Does not block.
     ///
     /// # Errors
-    /// The same on every rank that is still there: [`Error::PeerLost`] when a rank has gone, or whatever rank
-    /// 0 says.
+    /// The same on every rank that is still there: [`Error::PeerLost`] when a rank has gone, or rank 0's
+    /// verdict.
     pub(super) fn check(&mut self) -> Result<()> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
+        self.failure.clone().map_or(Ok(()), Err)?;
         let checked = match &mut self.side {
             Side::Alone => Ok(()),
             Side::Root(root) => root.check(),
@@ -125,7 +109,7 @@ impl Rendezvous {
         checked.inspect_err(|error| self.failure = Some(error.clone()))
     }
 
-    /// What to poll for beside something else: when one has news, [`check`](Self::check) has.
+    /// The channels to poll: when one is ready, [`check`](Self::check) may fail.
     pub(super) fn channels(&mut self) -> Vec<&mut Channel> {
         match &mut self.side {
             Side::Alone => Vec::new(),
@@ -134,7 +118,7 @@ impl Rendezvous {
         }
     }
 
-    /// When everything must be done that belongs to joining.
+    /// The deadline of all steps of joining.
     pub(super) fn deadline(&self) -> Deadline {
         self.deadline
     }
@@ -143,8 +127,7 @@ impl Rendezvous {
         &self.party
     }
 
-    /// The address of this host on which peers are served; never one that others can reach when there is no
-    /// key.
+    /// The address of this host on which this rank serves its peers; loopback when there is no key.
     pub(super) fn own_address(&self, identity: &Identity) -> Result<IpAddr> {
         let towards = match &self.side {
             Side::Alone => LOOPBACK,
@@ -167,6 +150,8 @@ impl Meeting for Rendezvous {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::bootstrap::Master;
 
@@ -184,9 +169,9 @@ mod tests {
         };
         let root = std::thread::spawn({
             let identity = identity(0);
-            move || Rendezvous::join_as(&identity, 7, Deadline::after(identity.join_timeout)).err()
+            move || Rendezvous::join_by(&identity, 7, Deadline::after(identity.join_timeout)).err()
         });
-        let leaf = Rendezvous::join_as(&identity(1), 8, Deadline::after(Duration::from_secs(20))).err();
+        let leaf = Rendezvous::join_by(&identity(1), 8, Deadline::after(Duration::from_secs(20))).err();
         for error in [root.join().unwrap(), leaf] {
             assert_eq!(error.unwrap().to_string(), "wire version: rank 1 has 8, expected 7");
         }

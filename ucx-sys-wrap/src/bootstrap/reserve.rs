@@ -1,4 +1,4 @@
-//! Ports: which ones a rank may listen on, and one that nobody else gets.
+//! The ports that a rank may listen on, and how it reserves one.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How many ports rank 0 tries where the ranks can't tell each other which are free.
+/// How many ports rank 0 tries where the other ranks can't learn its choice.
 pub(super) const PORTS_TRIED: u32 = 16;
 
-/// The ports that a rank may listen on where nobody has named one; the system's choice unless set.
+/// A range of ports to listen on; the default is the system's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     pub(super) first: u16,
@@ -17,7 +17,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Reads `first-last`, both included.
+    /// Parses `first-last`, both included.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (first, last) = text.split_once('-')?;
@@ -25,20 +25,19 @@ impl Ports {
         (0 < first && first <= last).then_some(Self { first, last })
     }
 
-    /// Whether there is a choice of the user's.
+    /// Whether the user has set a range.
     pub(crate) fn are_limited(self) -> bool {
         self != Self::default()
     }
 
-    /// The ports that `number` stands for, for ranks that can't tell each other, in the order in which they
-    /// are tried; no two are alike.
+    /// Distinct ports derived from `number`, in the order in which they are tried.
     pub(super) fn derived(self, number: u32) -> Vec<u16> {
         let count = u32::from(self.last - self.first) + 1;
         let tried = (0..PORTS_TRIED.min(count)).map(|next| (number % count + next) % count);
         tried.map(|number| self.first + number as u16).collect()
     }
 
-    /// What `open` makes of the first of these ports of `address` that is free.
+    /// Opens the first of these ports of `address` that is free.
     ///
     /// # Errors
     /// When none is free, and when `open` fails for another reason.
@@ -57,21 +56,19 @@ impl Ports {
     }
 }
 
-/// As [`parse`](Ports::parse) reads it.
+/// The form that [`parse`](Ports::parse) reads.
 impl fmt::Display for Ports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.first, self.last)
     }
 }
 
-/// A port of `address` that nobody else gets while the socket lives: bound, not listening, and shared with
-/// other sockets of this user that ask for it.
-///
-/// The IPv6 address that means all addresses means those of IPv4 too.
+/// Reserves a port of `address` while the socket lives: bound, not listening, and shared with other sockets of
+/// this user that ask for it. The unspecified IPv6 address includes IPv4.
 pub(crate) fn reserve(address: IpAddr, ports: Ports) -> io::Result<(Socket, SocketAddr)> {
     let socket = if ports.are_limited() {
         ports.find(address, |address| {
-            // Sharing is allowed only once the port is this socket's: another job may have reserved it.
+            // Sharing is enabled after binding, so that binding fails where another job has reserved the port.
             let socket = unbound(address)?;
             socket.bind(&address.into())?;
             socket.set_reuse_port(true)?;

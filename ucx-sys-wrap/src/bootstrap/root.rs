@@ -1,65 +1,63 @@
-//! Rank 0, as the rendezvous sees it: a connection to every other rank.
+//! Rank 0 in the rendezvous: a connection to every other rank.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::channel::{Channel, farewell, wait_for};
+use super::acceptor::Acceptor;
+use super::channel::{Channel, close, wait_for};
 use super::deadline::Deadline;
 use super::descriptors;
-use super::doors;
 use super::identity::Identity;
 use super::interface::LOOPBACK;
-use super::lobby::Lobby;
 use super::proof::{Opening, Party};
-use super::terms::disagreement;
+use super::root_listener;
 use super::wire::{Frame, Subject, Verdict};
 use crate::{Error, Result};
 
-/// Once the job has failed, how long it is kept open to tell those who have not called yet.
+/// How long a failed job goes on listening, to tell the ranks that have not called yet.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How long the others get to read the last words.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long the others have to read the last frames.
+const CLOSING: Duration = Duration::from_secs(1);
 
-/// How long rank 0 waits on loopback before it says so, if no other rank comes meanwhile: ranks of one host
+/// How long rank 0 waits on loopback before it warns, if no other rank comes meanwhile: ranks of one host
 /// are started at about the same time.
 const LOOPBACK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ranks of other hosts don't reach rank 0 there.
 const LOOPBACK_ALONE: &str = "rank 0 listens on loopback alone, where no other host can reach it";
 
-/// What listens while the ranks call, besides their connections.
+/// Open files beside the connections while the ranks call.
 const LISTENERS: usize = 2;
 
 /// The connections to all other ranks; seat 0 stays empty.
 pub(super) struct Root {
     seats: Vec<Option<Channel>>,
+    max_body: usize,
     master: String,
 }
 
-/// Rank 0 while the others are still coming.
+/// Rank 0 while the others are joining.
 struct Assembly {
-    lobby: Lobby,
+    acceptor: Acceptor,
     party: Arc<Party>,
     root: Root,
     deadline: Deadline,
-    /// Why the job has failed, and until when the others are still told.
+    /// Why the job has failed, and the end of lingering.
     verdict: Option<(Verdict, Deadline)>,
     /// Ranks that called and differ: they know already.
     differing: BTreeSet<u32>,
-    /// Second processes of a rank, until they have heard so.
+    /// Second processes of a rank, until they have read their verdict.
     turned_away: Vec<Channel>,
     /// Whether ranks may be missing because they are on other hosts.
     is_hidden: bool,
-    /// When that is to be said.
+    /// When to warn of that.
     warning: Option<Deadline>,
 }
 
 impl Root {
-    /// Listens until all other ranks have joined. Gives the deadline back, as early as that of the most
-    /// impatient rank.
+    /// Listens until all other ranks have joined; returns the earliest deadline of all ranks too.
     pub(super) fn join(
         identity: &Identity,
         party: &Arc<Party>,
@@ -67,20 +65,21 @@ impl Root {
     ) -> Result<(Self, Deadline)> {
         let others = identity.world_size.saturating_sub(1);
         descriptors::check(&format!("can't be called by {others} ranks"), others as usize + LISTENERS)?;
-        let (lobby, master) = doors::listen(identity, party, &deadline)?;
+        let (acceptor, master) = root_listener::listen(identity, party, &deadline)?;
         let seats = (0..identity.world_size).map(|_| None).collect();
-        let root = Self { seats, master: master.to_string() };
+        let max_body = Frame::max_body_bytes(identity.world_size);
+        let root = Self { seats, max_body, master: master.to_string() };
         let party = party.clone();
         let (verdict, differing, turned_away) = (None, BTreeSet::new(), Vec::new());
-        let is_hidden = lobby.is_loopback() && !identity.are_all_here();
-        // A launcher that counts the ranks of this host knows that there are others.
+        let is_hidden = acceptor.is_loopback() && !identity.are_all_here();
+        // With a launcher that counts the ranks of this host, the others are known to be elsewhere.
         let patience = if identity.local_ranks.is_some() { Duration::ZERO } else { LOOPBACK_PATIENCE };
         let warning = is_hidden.then(|| Deadline::after(patience));
-        Assembly { lobby, party, root, deadline, verdict, differing, turned_away, is_hidden, warning }
+        Assembly { acceptor, party, root, deadline, verdict, differing, turned_away, is_hidden, warning }
             .assemble()
     }
 
-    /// Collects everybody's blob and sends all of them to everybody.
+    /// Collects the blobs of all ranks and sends all of them to every rank.
     pub(super) fn gather(&mut self, mine: &[u8], mut deadline: Deadline) -> Result<Vec<Vec<u8>>> {
         let mut blobs: Vec<Option<Vec<u8>>> = self.seats.iter().map(|_| None).collect();
         blobs[0] = Some(mine.to_vec());
@@ -90,26 +89,21 @@ impl Root {
             if missing.is_empty() {
                 break;
             }
-            if deadline.passed() {
-                return Err(self.fail(Verdict::Missing { ranks: missing, waited: deadline.given() }));
-            }
-            wait_for(&[], self.seats.iter_mut().flatten(), deadline.remaining());
+            self.wait(missing, |_| true, &deadline)?;
         }
         let blobs: Vec<Vec<u8>> = blobs.into_iter().flatten().collect();
         let frames: Vec<u8> =
             blobs.iter().flat_map(|blob| Frame::Gathered(blob.clone()).encode().to_vec()).collect();
-        self.broadcast(frames.into());
-        self.flush(&deadline)?;
+        self.broadcast(frames.into(), &deadline)?;
         Ok(blobs)
     }
 
-    /// Whether all others are still there; else tells those who are. What they have sent is kept for the next
-    /// exchange.
+    /// Checks that all others are still there, and tells the rest if one is not. Keeps what has arrived for
+    /// the next exchange.
     pub(super) fn check(&mut self) -> Result<()> {
-        let max_body = Frame::max_body_bytes(self.seats.len() as u32);
         for (rank, seat) in (0..).zip(&mut self.seats).skip(1) {
             let is_there = seat.as_mut().is_some_and(|channel| {
-                channel.pump_frames(max_body);
+                channel.pump_frames(self.max_body);
                 !channel.ended()
             });
             if !is_there {
@@ -123,10 +117,9 @@ impl Root {
         self.seats.iter_mut().flatten()
     }
 
-    /// This host's address on the way to the others: one that another host has used, if anybody came from
-    /// outside.
+    /// This host's address on the way to the others: one that another host has used, if any has.
     ///
-    /// A rank of this same host may have come over any of its addresses, also one that nobody else can reach.
+    /// A rank of this host may have used an address that other hosts can't reach.
     pub(super) fn local_address(&self) -> IpAddr {
         let ends = self.seats.iter().flatten().filter_map(|channel| {
             Some((channel.local_address().ok()?.ip(), channel.peer().ip().to_canonical()))
@@ -141,17 +134,16 @@ impl Root {
         blobs: &mut [Option<Vec<u8>>],
         deadline: &mut Deadline,
     ) -> std::result::Result<(), Verdict> {
-        let max_body = Frame::max_body_bytes(self.seats.len() as u32);
         for ((rank, seat), blob) in (0..).zip(&mut self.seats).zip(blobs).skip(1) {
             let channel = seat.as_mut().ok_or(Verdict::Lost { rank })?;
-            channel.pump_frames(max_body);
+            channel.pump_frames(self.max_body);
             while blob.is_none() {
-                match channel.take_frame(max_body) {
+                match channel.take_frame(self.max_body) {
                     Ok(Some(Frame::Blob(remaining, found))) => {
                         *deadline = deadline.no_later_than(remaining);
                         *blob = Some(found);
                     }
-                    // The last rank to join was welcome before it had said how long it would wait.
+                    // The last rank to join may have been seated before its patience arrived.
                     Ok(Some(Frame::Patience(_))) => {}
                     Ok(None) => break,
                     Ok(Some(_)) | Err(_) => return Err(Verdict::Lost { rank }),
@@ -164,16 +156,11 @@ impl Root {
         Ok(())
     }
 
-    fn broadcast(&mut self, bytes: Arc<[u8]>) {
-        for channel in self.seats.iter_mut().flatten() {
-            channel.queue(bytes.clone());
-        }
-    }
-
-    /// Waits until the system has taken what was queued.
-    fn flush(&mut self, deadline: &Deadline) -> Result<()> {
+    /// Sends `bytes` to all; waits until the system has taken them.
+    fn broadcast(&mut self, bytes: Arc<[u8]>, deadline: &Deadline) -> Result<()> {
+        self.queue(bytes);
         loop {
-            self.seats.iter_mut().flatten().for_each(|channel| channel.pump(0));
+            self.channels().for_each(|channel| channel.pump(0));
             let waiting =
                 |seat: &Option<Channel>| seat.as_ref().is_some_and(|seat| !seat.flushed() && !seat.ended());
             let slow: Vec<u32> =
@@ -181,18 +168,27 @@ impl Root {
             if slow.is_empty() {
                 return Ok(());
             }
-            if deadline.passed() {
-                return Err(self.fail(Verdict::Missing { ranks: slow, waited: deadline.given() }));
-            }
-            let slow = self.seats.iter_mut().flatten().filter(|channel| !channel.flushed());
-            wait_for(&[], slow, deadline.remaining());
+            self.wait(slow, |channel| !channel.flushed(), deadline)?;
         }
     }
 
-    /// Tells everybody why the job has failed, and returns it as an error.
+    fn queue(&mut self, bytes: Arc<[u8]>) {
+        self.channels().for_each(|channel| channel.queue(bytes.clone()));
+    }
+
+    /// Sleeps until one of these channels is ready; at the deadline it fails, with `ranks` missing.
+    fn wait(&mut self, ranks: Vec<u32>, is_awaited: fn(&Channel) -> bool, deadline: &Deadline) -> Result<()> {
+        if deadline.passed() {
+            return Err(self.fail(Verdict::Missing { ranks, waited: deadline.given() }));
+        }
+        wait_for(&[], self.channels().filter(|channel| is_awaited(channel)), deadline.remaining());
+        Ok(())
+    }
+
+    /// Tells all ranks why the job has failed, and returns it as an error.
     fn fail(&mut self, verdict: Verdict) -> Error {
-        self.broadcast(Frame::Verdict(verdict.clone()).encode());
-        farewell(std::mem::take(&mut self.seats).into_iter().flatten().collect(), FAREWELL);
+        self.queue(Frame::Verdict(verdict.clone()).encode());
+        close(std::mem::take(&mut self.seats).into_iter().flatten().collect(), CLOSING);
         let error = verdict.into_error(self.master.clone());
         tracing::info!(%error, "the job can't come together");
         error
@@ -202,10 +198,10 @@ impl Root {
 impl Assembly {
     fn assemble(mut self) -> Result<(Root, Deadline)> {
         loop {
-            for (opening, channel) in self.lobby.turn() {
+            for (opening, channel) in self.acceptor.turn() {
                 self.seat(&opening, channel);
             }
-            self.hear();
+            self.receive();
             let warning = self.warning.take_if(|warning| warning.passed());
             let missing: Vec<u32> = absent(&self.root.seats).into_iter().skip(1).collect();
             let all_called = missing.iter().all(|rank| self.differing.contains(rank));
@@ -217,7 +213,7 @@ impl Assembly {
                 None if missing.is_empty() => return self.welcome(),
                 None if self.deadline.passed() => {
                     let waited = self.deadline.given();
-                    self.root.master += &self.lobby.hint();
+                    self.root.master += &self.acceptor.hint();
                     if self.is_hidden {
                         self.root.master += &format!(" ({LOOPBACK_ALONE})");
                     }
@@ -231,22 +227,22 @@ impl Assembly {
             let linger = self.verdict.as_ref().map_or(Duration::MAX, |(_, linger)| linger.remaining());
             let warning = self.warning.as_ref().map_or(Duration::MAX, Deadline::remaining);
             let others = self.root.seats.iter_mut().flatten().chain(&mut self.turned_away);
-            self.lobby.wait_with(others, self.deadline.remaining().min(linger).min(warning));
+            self.acceptor.wait_with(others, self.deadline.remaining().min(linger).min(warning));
         }
     }
 
-    /// Gives the caller its rank's seat, or turns it away.
+    /// Seats the caller, or turns it away.
     fn seat(&mut self, opening: &Opening, mut channel: Channel) {
         let (rank, peer) = (opening.rank, channel.peer());
-        let expected: &Party = &self.party;
-        match disagreement(rank, opening.into(), expected.into()) {
-            // Somebody else's rank: theirs is the mistake.
-            Some(Verdict::Disagreement { subject: Subject::Job, found, .. }) => {
+        match self.party.difference(opening) {
+            // A rank of another job is no failure of this one.
+            Some((Subject::Job, _, found)) => {
                 tracing::warn!(%peer, rank, found, "turned away a rank of another job");
                 return;
             }
-            Some(verdict) => {
+            Some((subject, expected, found)) => {
                 self.differing.insert(rank);
+                let verdict = Verdict::Disagreement { subject, rank, found, expected };
                 self.verdict.get_or_insert((verdict, Deadline::after(LINGER)));
                 return;
             }
@@ -257,7 +253,7 @@ impl Assembly {
             return;
         };
         if let Some(first) = seat {
-            first.pump_frames(Frame::max_body_bytes(expected.world_size));
+            first.pump_frames(self.root.max_body);
         }
         if let Some(first) = seat.as_ref().filter(|first| !first.ended()) {
             tracing::warn!(%peer, first = %first.peer(), rank, "turned away a second process of a rank");
@@ -273,9 +269,9 @@ impl Assembly {
         }
     }
 
-    /// Reads how long the joined ranks are willing to wait; frees the seats of those that have gone again.
-    fn hear(&mut self) {
-        let max_body = Frame::max_body_bytes(self.party.world_size);
+    /// Reads the patience of the joined ranks; frees the seats of ranks that have left.
+    fn receive(&mut self) {
+        let max_body = self.root.max_body;
         for (rank, seat) in (0..).zip(&mut self.root.seats) {
             let Some(channel) = seat else { continue };
             channel.pump_frames(max_body);
@@ -299,15 +295,14 @@ impl Assembly {
 
     fn welcome(mut self) -> Result<(Root, Deadline)> {
         let joined = Frame::Joined(self.deadline.remaining(), self.root.local_address());
-        self.root.broadcast(joined.encode());
-        self.root.flush(&self.deadline)?;
-        farewell(self.turned_away, FAREWELL.min(self.deadline.remaining()));
+        self.root.broadcast(joined.encode(), &self.deadline)?;
+        close(self.turned_away, CLOSING.min(self.deadline.remaining()));
         Ok((self.root, self.deadline))
     }
 
     fn fail(mut self, verdict: Verdict) -> Error {
         let error = self.root.fail(verdict);
-        farewell(self.turned_away, FAREWELL);
+        close(self.turned_away, CLOSING);
         error
     }
 }

@@ -5,76 +5,69 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::acceptor::Acceptor;
 use super::call::resolve;
 use super::deadline::Deadline;
 use super::identity::{Identity, key_needed};
 use super::interface::is_here;
-use super::lobby::Lobby;
 use super::master::Master;
 use super::proof::{Party, Purpose};
 use crate::{Error, Result};
 
-/// How long a taken port is asked for again: whoever had it may just be ending.
+/// How long a taken port is tried again: the job that had it may be ending.
 const PORT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Listens where the others look for rank 0: on the first of the master's ports that is free. Says which that
-/// is.
+const TAKEN: &str = " (does another job use the port? then set BREVITY_MASTER=host:port for all ranks)";
+
+/// Listens where the others look for rank 0: on the first of the master's ports that is free. Returns it too.
 pub(super) fn listen(
     identity: &Identity,
     party: &Arc<Party>,
     deadline: &Deadline,
-) -> Result<(Lobby, Master)> {
+) -> Result<(Acceptor, Master)> {
     let mut here = identity.clone();
-    let mut lobby = listen_on_port(&here, party, deadline);
+    let mut acceptor = listen_on_port(&here, party, deadline);
     for &port in &identity.other_ports {
-        match &lobby {
+        match &acceptor {
             Err(Error::System { source, .. }) if source.kind() == ErrorKind::AddrInUse => {}
             _ => break,
         }
         here.master.port = port;
-        lobby = listen_on_port(&here, party, deadline);
+        acceptor = listen_on_port(&here, party, deadline);
     }
-    lobby.map(|lobby| (lobby, here.master))
+    acceptor.map(|acceptor| (acceptor, here.master))
 }
 
-/// Listens on the master's port. It may be taken by a job that is just ending; where there are other ports,
-/// it is not waited for.
-fn listen_on_port(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Lobby> {
-    let doors = match &identity.published {
+/// Listens on the master's port. Waits a while for a taken port, unless there are other ports.
+fn listen_on_port(identity: &Identity, party: &Arc<Party>, deadline: &Deadline) -> Result<Acceptor> {
+    let addresses = match &identity.published {
         Some(published) => vec![published.listen],
-        None => doors(identity, resolve(&identity.master, deadline)?)?,
+        None => listen_addresses(identity, resolve(&identity.master, deadline)?)?,
     };
     let patience = if identity.other_ports.is_empty() { PORT_PATIENCE } else { Duration::ZERO };
     let patience = deadline.no_later_than(patience);
     loop {
-        match Lobby::listen(party, Purpose::Rendezvous, &doors, identity.port_reserved) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && !patience.passed() => {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Err(error) => {
-                let hint = if error.kind() == ErrorKind::AddrInUse && identity.published.is_none() {
-                    " (does another job use the port? then set BREVITY_MASTER=host:port for all ranks)"
-                } else {
-                    ""
-                };
-                let doors: Vec<String> = doors.iter().map(SocketAddr::to_string).collect();
-                return Err(Error::system(
-                    format!("rank 0 can't listen on {}{hint}", doors.join(", ")),
-                    error,
-                ));
-            }
-            Ok(lobby) => return Ok(lobby),
+        let error = match Acceptor::listen(party, Purpose::Rendezvous, &addresses, identity.port_reserved) {
+            Ok(acceptor) => return Ok(acceptor),
+            Err(error) => error,
+        };
+        let is_taken = error.kind() == ErrorKind::AddrInUse;
+        if is_taken && !patience.passed() {
+            std::thread::sleep(Duration::from_millis(50));
+            continue;
         }
+        let hint = if is_taken && identity.published.is_none() { TAKEN } else { "" };
+        let addresses: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+        return Err(Error::system(format!("rank 0 can't listen on {}{hint}", addresses.join(", ")), error));
     }
 }
 
 /// Where rank 0 listens: on every address of the master's name.
 ///
-/// With a key, a name may mean another address here than on the other hosts (as `localhost`, which some
-/// launchers tell rank 0 alone), and the master may be an address that is forwarded to this host: then rank 0
-/// listens on all addresses of this host, since whoever calls must hold the key. Only loopback *addresses*
-/// stay what they are.
-fn doors(identity: &Identity, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>> {
+/// With a key, rank 0 listens on all addresses of this host where the master is a name, which may mean
+/// another address on other hosts (some launchers give `localhost` to rank 0 alone), or an address that is
+/// not here, which may be forwarded. Loopback *addresses* are taken as they are.
+fn listen_addresses(identity: &Identity, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAddr>> {
     let is_loopback = addresses.iter().all(|address| address.ip().is_loopback());
     let Some(first) = addresses.first().filter(|_| is_loopback || identity.key.is_some()) else {
         return Err(key_needed());
@@ -85,7 +78,7 @@ fn doors(identity: &Identity, addresses: Vec<SocketAddr>) -> Result<Vec<SocketAd
     if identity.key.is_none() || is_local || !(is_name || is_elsewhere) {
         return Ok(addresses);
     }
-    // The IPv6 address for all addresses means those of IPv4 too; some hosts have no IPv6.
+    // The unspecified IPv6 address includes IPv4; some hosts have no IPv6.
     let [both, four] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     let all = SocketAddr::new(if is_here(both) { both } else { four }, first.port());
     tracing::info!(master = %identity.master, "rank 0 listens on all addresses of this host");
@@ -110,17 +103,20 @@ mod tests {
         };
         let everywhere = |found: Vec<SocketAddr>| found.len() == 1 && found[0].ip().is_unspecified();
         let (both, outside) = (at(&["127.0.0.1", "::1"]), at(&["192.0.2.7", "2001:db8::7"]));
-        assert_eq!(doors(&identity("localhost", false), both.clone()).unwrap(), both);
-        assert!(everywhere(doors(&identity("localhost", true), both.clone()).unwrap()));
+        assert_eq!(listen_addresses(&identity("localhost", false), both.clone()).unwrap(), both);
+        assert!(everywhere(listen_addresses(&identity("localhost", true), both.clone()).unwrap()));
         let mut here = identity("localhost", true);
         here.local_ranks = Some(2);
-        assert_eq!(doors(&here, both.clone()).unwrap(), both, "nobody else is to come");
-        assert!(everywhere(doors(&identity("node0", true), outside.clone()).unwrap()));
-        assert!(everywhere(doors(&identity("192.0.2.7", true), at(&["192.0.2.7"])).unwrap()), "forwarded");
+        assert_eq!(listen_addresses(&here, both.clone()).unwrap(), both, "nobody else is to come");
+        assert!(everywhere(listen_addresses(&identity("node0", true), outside.clone()).unwrap()));
+        assert!(
+            everywhere(listen_addresses(&identity("192.0.2.7", true), at(&["192.0.2.7"])).unwrap()),
+            "forwarded"
+        );
         let loopback = at(&["127.0.0.1"]);
-        assert_eq!(doors(&identity("127.0.0.1", true), loopback.clone()).unwrap(), loopback);
+        assert_eq!(listen_addresses(&identity("127.0.0.1", true), loopback.clone()).unwrap(), loopback);
         for addresses in [outside.clone(), [both, outside].concat(), vec![]] {
-            let error = doors(&identity("node0", false), addresses).unwrap_err();
+            let error = listen_addresses(&identity("node0", false), addresses).unwrap_err();
             assert!(matches!(error, Error::Environment { variable: "BREVITY_KEY", .. }), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! A secret for every connection of a mesh, agreed on after the proof: see [`crate::noise`].
+//! The encryption handshake of every connection of a mesh, after the proof: see [`crate::noise`].
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::noise::{Forged, GREETING_BYTES, Handshake, Session, Terms};
 use crate::tcp::Wire;
 use crate::{Error, Rank, Result};
 
-/// A connection on its way to be encrypted.
+/// A connection in its handshake.
 struct Greeting {
     peer: u32,
     channel: Channel,
-    /// `None` once the other end has been heard.
+    /// `None` once the other end's message has arrived.
     handshake: Option<Handshake>,
     session: Option<Session>,
 }
 
-/// Agrees on a secret over every channel, by rank.
+/// Makes the handshake over every channel; both lists are by rank.
 ///
 /// # Errors
-/// [`Error::Unauthenticated`] when a rank's greeting is not one under the job's key; [`Error::MissingRanks`]
-/// when ranks have gone, or have not answered by the deadline.
+/// [`Error::Unauthenticated`] when a rank's message is not valid under the job's key; [`Error::PeerLost`]
+/// when a rank has gone; [`Error::MissingRanks`] names those without an answer at the deadline.
 pub(super) fn encrypt(
     party: &Arc<Party>,
     channels: Vec<Option<Channel>>,
@@ -45,15 +45,15 @@ pub(super) fn encrypt(
         wait_for(&[], greetings.iter_mut().map(|greeting| &mut greeting.channel), deadline.remaining());
     }
     for greeting in greetings {
-        let peer = greeting.peer as usize;
-        wires[peer] = greeting.into_wire();
+        let Greeting { peer, channel, session, .. } = greeting;
+        wires[peer as usize] = session.map(|session| Wire::encrypted(channel.into_stream(), session));
     }
     Ok(wires)
 }
 
 impl Greeting {
     fn begin(party: &Party, peer: u32, mut channel: Channel) -> Result<Self> {
-        // The rank with the greater number has called.
+        // The higher rank has called.
         let (caller, answerer) = (party.rank.max(peer), party.rank.min(peer));
         let terms = Terms { wire_version: party.wire_version, job: &party.job, caller, answerer };
         let handshake = if party.rank == caller {
@@ -66,7 +66,7 @@ impl Greeting {
         Ok(Self { peer, channel, handshake: Some(handshake), session: None })
     }
 
-    /// Goes on as far as is possible without waiting.
+    /// Makes as much progress as is possible without blocking.
     fn advance(&mut self) -> Result<()> {
         self.channel.pump(if self.handshake.is_some() { GREETING_BYTES } else { 0 });
         if self.handshake.is_some()
@@ -92,9 +92,5 @@ impl Greeting {
 
     fn is_done(&self) -> bool {
         self.session.is_some() && self.channel.flushed()
-    }
-
-    fn into_wire(self) -> Option<Wire> {
-        Some(Wire::encrypted(self.channel.into_stream(), self.session?))
     }
 }

@@ -1,13 +1,10 @@
-//! Signs that a world of one rank was meant to be larger: variables of launchers that are not understood, or
-//! that do not count.
-//!
-//! Such a launcher starts n processes, and each would be alone without a word.
+//! Signs that a world of one rank was meant to be larger: the variables of launchers that are not supported
+//! or do not count. Under these, n processes would silently be n worlds.
 
 use super::launcher::{Launcher, Nesting};
 use super::variables::Variables;
 
-/// The variables by which launchers say the world size and the rank. Those of jobs that are no ranks yet, as
-/// a batch script's, are not among them.
+/// The launchers' variables of world size and rank, without those that a batch script has too.
 const SIGNS: [(&str, &str); 16] = [
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
@@ -18,10 +15,10 @@ const SIGNS: [(&str, &str); 16] = [
     // HPE Cray's PALS.
     ("PALS_SIZE", "PALS_RANKID"),
     ("PALS_LOCAL_SIZE", "PALS_LOCAL_RANKID"),
-    // aprun of Cray says no size.
+    // aprun of Cray gives no size.
     ("", "ALPS_APP_PE"),
-    // prterun of PRRTE, and other servers of PMIx, say no size. A program that nobody has launched is rank 0
-    // after MPI_Init.
+    // prterun of PRRTE and other PMIx servers give no size. A program without launcher is rank 0 after
+    // MPI_Init.
     ("", "PMIX_RANK"),
     ("FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
     // Launchers of MPICH's family whose processes get no PMI_RANK.
@@ -35,26 +32,23 @@ const SIGNS: [(&str, &str); 16] = [
     ("DMLC_NUM_WORKER", "DMLC_WORKER_ID"),
 ];
 
-/// What speaks for a larger world than that of the one rank that this process is by `counts`, as
-/// "FLUX_JOB_SIZE=4". A launcher outside of the one that counts is no sign: its rank may have started a world
-/// of its own.
+/// The signs, as "FLUX_JOB_SIZE=4", that this process of the launcher `counts` is part of a larger world. A
+/// launcher outside of the one that counts is no sign: its rank may have started a world of its own.
 pub(super) fn of_a_larger_world(
     variables: Variables<'_>,
     counts: Option<Launcher>,
     nesting: impl FnOnce() -> Nesting,
 ) -> Vec<String> {
-    let number = |name: &str| (variables.lookup)(name)?.to_str()?.parse::<u32>().ok();
-    let at_least = |name: &'static str, least| Some(name).filter(|name| number(name) >= Some(least));
+    let at_least =
+        |name: &'static str, least| Some(name).filter(|name| variables.number(name) >= Some(least));
     let mut found: Vec<&str> =
         SIGNS.iter().filter_map(|&(size, rank)| at_least(size, 2).or(at_least(rank, 1))).collect();
     if let Some(launcher) = counts.filter(|_| !found.is_empty()) {
         let nesting = nesting();
-        let depth =
-            |name: &str| (variables.lookup)(name).map_or(usize::MAX, |value| nesting.depth(name, &value));
-        let inside = depth(launcher.variables().0);
-        found.retain(|name| depth(name) <= inside);
+        let inside = nesting.depth(launcher.variables().0, variables);
+        found.retain(|name| nesting.depth(name, variables) <= inside);
     }
-    found.iter().map(|name| format!("{name}={}", number(name).unwrap_or_default())).collect()
+    found.iter().map(|name| format!("{name}={}", variables.number(name).unwrap_or_default())).collect()
 }
 
 #[cfg(test)]

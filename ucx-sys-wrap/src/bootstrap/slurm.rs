@@ -1,24 +1,24 @@
-//! Where the ranks of a step of Slurm meet when nothing else says so.
+//! Where the ranks of a Slurm step meet without PMI and `BREVITY_MASTER`.
 
 use super::master::MASTER;
 use super::reserve::{PORTS_TRIED, Ports};
 use super::variables::{PORTS, Variables, not_set};
 use crate::Result;
 
-/// Ports that are derived from the job's number: below those that Linux hands out by itself.
+/// Ports that are derived from the job's number: below Linux's ephemeral ports.
 const DERIVED: Ports = Ports { first: 20_000, last: 29_999 };
 
-/// Where the step's rank 0 waits: the first host of the step (or loopback, if it is the only one), on one of
-/// the ports that Slurm reserves for the step, or else of those derived from the step's number: the first
-/// that no other program has.
+/// Where the step's rank 0 listens: the first host of the step (or loopback, if it is the only one), and the
+/// ports to try, which Slurm reserves for the step or which are derived from the step's number.
 ///
 /// # Errors
-/// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables do not say
-/// enough.
+/// [`Error::Environment`](crate::Error::Environment) names `BREVITY_MASTER` when Slurm's variables are
+/// incomplete.
 pub(super) fn host_and_ports(variables: Variables<'_>) -> Result<(String, Vec<u16>)> {
     let found = step(variables).zip(host(variables));
     let (step, host) = found.ok_or_else(|| not_set("BREVITY_MASTER", MASTER))?;
-    let ports = match reserved_ports(variables) {
+    let reserved = (variables.lookup)("SLURM_STEP_RESV_PORTS").and_then(|ports| ports_of(ports.to_str()?));
+    let ports = match reserved.filter(|ports| !ports.is_empty()) {
         Some(ports) => ports,
         None => derived_ports(step, variables.read("BREVITY_PORT_RANGE", PORTS, Ports::parse)?),
     };
@@ -32,8 +32,7 @@ pub(super) fn step_name(variables: Variables<'_>) -> Option<String> {
 
 /// The numbers of job and step.
 fn step(variables: Variables<'_>) -> Option<(u32, u32)> {
-    let number = |name: &str| (variables.lookup)(name)?.to_str()?.parse().ok();
-    Some((number("SLURM_JOB_ID")?, number("SLURM_STEP_ID")?))
+    Some((variables.number("SLURM_JOB_ID")?, variables.number("SLURM_STEP_ID")?))
 }
 
 fn host(variables: Variables<'_>) -> Option<String> {
@@ -46,11 +45,6 @@ fn host(variables: Variables<'_>) -> Option<String> {
 /// Whether all ranks of the step are on this host.
 pub(super) fn on_one_host(variables: Variables<'_>) -> bool {
     variables.is("SLURM_STEP_NUM_NODES", "1")
-}
-
-fn reserved_ports(variables: Variables<'_>) -> Option<Vec<u16>> {
-    let ports = (variables.lookup)("SLURM_STEP_RESV_PORTS")?;
-    ports_of(ports.to_str()?).filter(|ports| !ports.is_empty())
 }
 
 /// The first ports of a list as `12000-12003,12010`.

@@ -1,4 +1,4 @@
-//! Reading the environment, variable by variable.
+//! Reads and parses single variables of the environment.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -30,16 +30,14 @@ impl Variables<'_> {
         (self.lookup)(name).is_some_and(|found| found == value)
     }
 
-    /// Whether both variables are set, to the same number.
-    pub(super) fn equal(&self, one: &str, other: &str) -> bool {
-        let number = |name| (self.lookup)(name)?.to_str()?.parse::<u32>().ok();
-        number(one).is_some_and(|found| number(other) == Some(found))
+    /// The variable's value, if it is a number.
+    pub(super) fn number(&self, name: &str) -> Option<u32> {
+        (self.lookup)(name)?.to_str()?.parse().ok()
     }
 
-    /// Whether the variable is set to this number.
-    pub(super) fn is_number(&self, name: &str, number: u32) -> bool {
-        (self.lookup)(name)
-            .is_some_and(|found| found.to_str().and_then(|text| text.parse().ok()) == Some(number))
+    /// Whether both variables are set, to the same number.
+    pub(super) fn equal(&self, one: &str, other: &str) -> bool {
+        self.number(one).is_some_and(|found| self.number(other) == Some(found))
     }
 
     /// The variable's value, `None` when it is not set.
@@ -66,12 +64,9 @@ impl Variables<'_> {
     }
 
     /// A rank and a world size that fit together.
-    pub(super) fn rank_of(
-        &self,
-        rank_name: &'static str,
-        world_size_name: &'static str,
-    ) -> Result<(Rank, u32)> {
-        let world_size = self.required(world_size_name, WORLD_SIZE, world_size)?;
+    pub(super) fn rank_of(&self, rank_name: &'static str, size_name: &'static str) -> Result<(Rank, u32)> {
+        let valid = |text: &str| text.parse().ok().filter(|size| (1..=MAX_WORLD_SIZE).contains(size));
+        let world_size = self.required(size_name, WORLD_SIZE, valid)?;
         let below = |text: &str| text.parse().ok().filter(|&rank| rank < world_size).map(Rank);
         Ok((self.required(rank_name, RANK, below)?, world_size))
     }
@@ -90,10 +85,10 @@ pub(super) fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// What a [`switch`] may say.
+/// The values that [`switch`] accepts, for messages.
 pub const SWITCH: &str = "1 or on, 0 or off";
 
-/// Reads a variable that turns something on or off: all of them are written alike.
+/// Parses the value of a variable that turns something on or off.
 #[must_use]
 pub fn switch(text: &str) -> Option<bool> {
     match text {
@@ -101,8 +96,4 @@ pub fn switch(text: &str) -> Option<bool> {
         "1" | "on" => Some(true),
         _ => None,
     }
-}
-
-fn world_size(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|size| (1..=MAX_WORLD_SIZE).contains(size))
 }

@@ -1,4 +1,4 @@
-//! What rank 0 and the others say to each other once they have proven themselves.
+//! The frames that rank 0 and the others send each other once they have proven themselves.
 //!
 //! A frame is a kind (1 byte), the length of its body (4 bytes, little-endian) and the body.
 
@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::fields::Fields;
 use crate::{Error, Rank};
 
 /// The largest blob of an exchange, in bytes.
@@ -21,10 +22,10 @@ const MAX_TEXT_BYTES: usize = 256;
 pub(super) enum Frame {
     /// To rank 0: how long this rank is still willing to wait for the others to join.
     Patience(Duration),
-    /// From rank 0: everybody has joined, and this is how long the most impatient rank waits for the rest.
-    /// And rank 0's address: one on which another host has reached it, if any has.
+    /// From rank 0: all ranks have joined; the time left until the earliest deadline of all ranks; an address
+    /// of rank 0, one on which another host has reached it if there is any.
     Joined(Duration, IpAddr),
-    /// To rank 0: this rank's blob, and how long it is willing to wait for the others'.
+    /// To rank 0: this rank's blob, and how long it is willing to wait for the others' blobs.
     Blob(Duration, Vec<u8>),
     /// From rank 0: the blob of the next rank.
     Gathered(Vec<u8>),
@@ -32,7 +33,7 @@ pub(super) enum Frame {
     Verdict(Verdict),
 }
 
-/// Why a job can't come together, as every rank reports it.
+/// Why a job has failed to join, as every rank reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Missing { ranks: Vec<u32>, waited: Duration },
@@ -56,6 +57,44 @@ const SUBJECTS: [(Subject, &str); 4] = [
     (Subject::Processes, "processes of one rank"),
 ];
 
+impl Frame {
+    /// The longest body that a frame may have in a world of `world_size`.
+    pub(super) fn max_body_bytes(world_size: u32) -> usize {
+        (4 + MAX_BLOB_BYTES).max(16 + 2 * MAX_TEXT_BYTES).max(16 + 4 * world_size as usize)
+    }
+
+    pub(super) fn encode(&self) -> Arc<[u8]> {
+        let (kind, body) = match self {
+            Self::Patience(remaining) => (1, milliseconds(*remaining).to_vec()),
+            Self::Joined(remaining, address) => {
+                let address = match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped(),
+                    IpAddr::V6(address) => *address,
+                };
+                (2, [&milliseconds(*remaining)[..], &address.octets()].concat())
+            }
+            Self::Blob(remaining, blob) => (3, [&milliseconds(*remaining)[..], blob].concat()),
+            Self::Gathered(blob) => (4, blob.clone()),
+            Self::Verdict(verdict) => (5, verdict.encode()),
+        };
+        [&[kind][..], &(body.len() as u32).to_le_bytes(), &body].concat().into()
+    }
+
+    /// `None` when the body is not valid for this kind.
+    pub(super) fn decode(kind: u8, body: &[u8]) -> Option<Self> {
+        let mut fields = Fields(body);
+        let frame = match kind {
+            1 => Self::Patience(duration(&mut fields)?),
+            2 => Self::Joined(duration(&mut fields)?, IpAddr::from(fields.array::<16>()?).to_canonical()),
+            3 => Self::Blob(duration(&mut fields)?, blob(&mut fields)?),
+            4 => Self::Gathered(blob(&mut fields)?),
+            5 => Self::Verdict(Verdict::decode(&mut fields)?),
+            _ => return None,
+        };
+        fields.0.is_empty().then_some(frame)
+    }
+}
+
 impl Verdict {
     /// The error that it stands for; `master` is where this rank looked for rank 0.
     pub(super) fn into_error(self, master: String) -> Error {
@@ -67,138 +106,43 @@ impl Verdict {
             },
             Self::Lost { rank } => Error::PeerLost { rank: Rank(rank) },
             Self::Disagreement { subject, rank, found, expected } => {
-                Error::Disagreement { what: subject.name(), rank: Rank(rank), found, expected }
+                let what = SUBJECTS.iter().find(|(known, _)| *known == subject).map_or("", |(_, name)| name);
+                Error::Disagreement { what, rank: Rank(rank), found, expected }
             }
         }
     }
-}
 
-impl Subject {
-    fn name(self) -> &'static str {
-        SUBJECTS.iter().find(|(subject, _)| *subject == self).map_or("", |(_, name)| name)
-    }
-}
-
-impl Frame {
-    /// The longest body that a frame may have in a world of `world_size`.
-    pub(super) fn max_body_bytes(world_size: u32) -> usize {
-        (4 + MAX_BLOB_BYTES).max(16 + 2 * MAX_TEXT_BYTES).max(16 + 4 * world_size as usize)
-    }
-
-    /// The frame as it is sent.
-    pub(super) fn encode(&self) -> Arc<[u8]> {
-        let (kind, body) = self.kind_and_body();
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-        bytes.push(kind);
-        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&body);
-        bytes.into()
-    }
-
-    fn kind_and_body(&self) -> (u8, Vec<u8>) {
-        match self {
-            Self::Patience(remaining) => (1, milliseconds(*remaining).to_le_bytes().to_vec()),
-            Self::Joined(remaining, address) => {
-                (2, [&milliseconds(*remaining).to_le_bytes()[..], &encode_address(*address)].concat())
-            }
-            Self::Blob(remaining, blob) => (3, [&milliseconds(*remaining).to_le_bytes()[..], blob].concat()),
-            Self::Gathered(blob) => (4, blob.clone()),
-            Self::Verdict(verdict) => (5, verdict.encode()),
-        }
-    }
-
-    /// Reads a frame's body; `None` when it is none.
-    pub(super) fn decode(kind: u8, body: &[u8]) -> Option<Self> {
-        match kind {
-            1 => {
-                let mut reader = Reader(body);
-                let remaining = reader.duration()?;
-                reader.end(Self::Patience(remaining))
-            }
-            2 => {
-                let mut reader = Reader(body);
-                let (remaining, address) = (reader.duration()?, reader.address()?);
-                reader.end(Self::Joined(remaining, address))
-            }
-            3 => {
-                let mut reader = Reader(body);
-                let remaining = reader.duration()?;
-                (reader.0.len() <= MAX_BLOB_BYTES).then(|| Self::Blob(remaining, reader.0.to_vec()))
-            }
-            4 => (body.len() <= MAX_BLOB_BYTES).then(|| Self::Gathered(body.to_vec())),
-            5 => Verdict::decode(body).map(Self::Verdict),
-            _ => None,
-        }
-    }
-}
-
-impl Verdict {
     fn encode(&self) -> Vec<u8> {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         match self {
             Self::Missing { ranks, waited } => {
-                let words = [1, milliseconds(*waited)].into_iter().chain(ranks.iter().copied());
-                words.flat_map(u32::to_le_bytes).collect()
+                [&words(&[1])[..], &milliseconds(*waited), &words(ranks)].concat()
             }
-            Self::Lost { rank } => [2, *rank].into_iter().flat_map(u32::to_le_bytes).collect(),
+            Self::Lost { rank } => words(&[2, *rank]),
             Self::Disagreement { subject, rank, found, expected } => {
                 let (found, expected) = (cut(found, MAX_TEXT_BYTES), cut(expected, MAX_TEXT_BYTES));
-                let words = [3, *subject as u32, *rank, found.len() as u32];
-                let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
-                bytes.extend_from_slice(found.as_bytes());
-                bytes.extend_from_slice(expected.as_bytes());
-                bytes
+                let fixed = words(&[3, *subject as u32, *rank, found.len() as u32]);
+                [&fixed[..], found.as_bytes(), expected.as_bytes()].concat()
             }
         }
     }
 
-    fn decode(body: &[u8]) -> Option<Self> {
-        let mut reader = Reader(body);
-        match reader.word()? {
+    fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(match fields.u32()? {
             1 => {
-                let waited = reader.duration()?;
-                let (ranks, rest) = reader.0.as_chunks();
-                let ranks = ranks.iter().map(|rank| u32::from_le_bytes(*rank)).collect();
-                rest.is_empty().then_some(Self::Missing { ranks, waited })
+                let waited = duration(fields)?;
+                Self::Missing { waited, ranks: std::iter::from_fn(|| fields.u32()).collect() }
             }
-            2 => {
-                let rank = reader.word()?;
-                reader.end(Self::Lost { rank })
-            }
+            2 => Self::Lost { rank: fields.u32()? },
             3 => {
-                let (subject, rank, length) = (reader.word()?, reader.word()?, reader.word()?);
+                let (subject, rank, length) = (fields.u32()?, fields.u32()?, fields.u32()?);
                 let (subject, _) = SUBJECTS.into_iter().find(|(known, _)| *known as u32 == subject)?;
-                let (found, expected) = reader.0.split_at_checked(length as usize)?;
+                let (found, expected) = std::mem::take(&mut fields.0).split_at_checked(length as usize)?;
                 let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-                Some(Self::Disagreement { subject, rank, found: text(found)?, expected: text(expected)? })
+                Self::Disagreement { subject, rank, found: text(found)?, expected: text(expected)? }
             }
-            _ => None,
-        }
-    }
-}
-
-/// Takes little-endian words off the front.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn word(&mut self) -> Option<u32> {
-        let (word, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_le_bytes(*word))
-    }
-
-    fn duration(&mut self) -> Option<Duration> {
-        self.word().map(|milliseconds| Duration::from_millis(milliseconds.into()))
-    }
-
-    fn address(&mut self) -> Option<IpAddr> {
-        let (address, rest) = self.0.split_first_chunk::<16>()?;
-        self.0 = rest;
-        Some(IpAddr::from(*address).to_canonical())
-    }
-
-    /// `value` if nothing is left over.
-    fn end<T>(&self, value: T) -> Option<T> {
-        self.0.is_empty().then_some(value)
+            _ => return None,
+        })
     }
 }
 
@@ -208,16 +152,18 @@ pub(super) fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// An address of IPv4 as IPv6 writes it.
-fn encode_address(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
+fn milliseconds(duration: Duration) -> [u8; 4] {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-fn milliseconds(duration: Duration) -> u32 {
-    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+fn duration(fields: &mut Fields<'_>) -> Option<Duration> {
+    fields.u32().map(|milliseconds| Duration::from_millis(milliseconds.into()))
+}
+
+/// All bytes that are left.
+fn blob(fields: &mut Fields<'_>) -> Option<Vec<u8>> {
+    let blob = std::mem::take(&mut fields.0);
+    (blob.len() <= MAX_BLOB_BYTES).then(|| blob.to_vec())
 }
 
 #[cfg(test)]
