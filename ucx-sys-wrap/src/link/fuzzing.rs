@@ -1,11 +1,12 @@
-//! One link against whatever the neighbour writes into its block, while operations are posted, tested and
-//! canceled.
+//! One link against arbitrary bytes in the peer's channel, while operations are posted, tested and canceled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cell::{CELL_BYTES, CELLS, offset_of};
-use super::{CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, Link, OPEN_AT, POCKET_TAKEN_AT, RING_TAKEN_AT};
+use super::descriptor::{DESCRIPTOR_BYTES, DESCRIPTORS, offset_of};
+use super::{
+    DESCRIPTORS_AT, DESCRIPTORS_TAKEN_AT, EAGER_TAKEN_AT, FAST_BOX_TAKEN_AT, GUARDS_AT, Link, RING_TAKEN_AT,
+};
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
 use crate::fuzzing::Bytes;
@@ -16,57 +17,57 @@ use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
 
 const PEER: Rank = Rank(1);
 
-/// What is offered here is longer than this at times, so that it is read in pieces.
-const PIECE_BYTES: usize = 4 << 10;
+/// Some messages of the peer are longer than this, so that they are read in fragments.
+const READ_BYTES: usize = 4 << 10;
 
-/// Memory that is lent, and its operation until that has ended.
+/// Lent memory, and its operation until that has ended.
 type Operation<Done> = (RawVec<u8>, Option<Posted<usize, Done>>);
 
-/// A link, the block that its neighbour writes, and what was posted.
-struct Bench {
+/// A link, the channel that its peer writes, and what was posted.
+struct Harness {
     link: Link,
     theirs: OwnArea,
-    /// The cell that comes next, if the neighbour keeps to the rules.
+    /// The next descriptor of a peer that keeps to the protocol.
     position: u64,
     statistics: Statistics,
     receives: Vec<Operation<RecvDone>>,
     sends: Vec<Operation<SendDone>>,
-    /// What the neighbour offers.
-    offered: Vec<u8>,
+    /// The memory behind the peer's RTS.
+    memory: Vec<u8>,
     _world: Vec<Arc<Neighbourhood>>,
 }
 
-/// Follows a plan: a byte that says whether memory may be read, and then bytes that say what is done next,
-/// and what the neighbour writes.
+/// Follows a plan: a byte that says whether memory may be read, then bytes that choose the steps and what the
+/// peer writes.
 pub fn shared_memory(data: &[u8]) {
     let mut bytes = Bytes(data);
     let Some(may_read) = bytes.byte() else { return };
-    let Some(mut bench) = Bench::new(may_read % 2 == 1) else { return };
+    let Some(mut harness) = Harness::new(may_read % 2 == 1) else { return };
     while let Some(step) = bytes.byte() {
-        if bench.step(step, &mut bytes).is_none() {
+        if harness.step(step, &mut bytes).is_none() {
             break;
         }
     }
-    bench.finish();
+    harness.finish();
 }
 
-impl Bench {
+impl Harness {
     fn new(may_read: bool) -> Option<Self> {
         let world = Neighbourhood::in_process(2).ok()?;
         let mut link = Link::new(&world[0], 1, may_read)?;
-        link.receiver.piece_bytes = PIECE_BYTES;
-        let theirs = world[1].own_block(0)?;
+        link.receiver.read_bytes = READ_BYTES;
+        let theirs = world[1].own_channel(0)?;
         let (receives, sends) = (Vec::new(), Vec::new());
-        let (statistics, offered) = (Statistics::default(), vec![0; 3 * PIECE_BYTES]);
-        Some(Self { link, theirs, position: 0, statistics, receives, sends, offered, _world: world })
+        let (statistics, memory) = (Statistics::default(), vec![0; 3 * READ_BYTES]);
+        Some(Self { link, theirs, position: 0, statistics, receives, sends, memory, _world: world })
     }
 
     /// `None` when the plan or the link is at its end.
     fn step(&mut self, step: u8, bytes: &mut Bytes<'_>) -> Option<()> {
         match step % 9 {
             0 => self.post_recv(bytes.byte()?, bytes.word()?, bytes.word()?),
-            1 => self.write_message(bytes)?,
-            2 => self.write_cell(bytes)?,
+            1 => self.write_eager(bytes)?,
+            2 => self.write_descriptor(bytes)?,
             3 => self.write_word(bytes)?,
             4 => {
                 let (at, count) = (bytes.word()? * 64, usize::from(bytes.byte()?));
@@ -81,8 +82,8 @@ impl Bench {
         Some(())
     }
 
-    /// The cell of a message, short, middling, long or offered, that is right but for its lengths.
-    fn write_message(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+    /// Writes the descriptor of a message that is valid except for its lengths.
+    fn write_eager(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (kind, round, parts, extra) = (bytes.byte()?, bytes.byte()?, bytes.byte()?, bytes.byte()?);
         let mut lengths = [0u64; 3];
         for length in lengths.iter_mut().take(usize::from(parts % 4)) {
@@ -93,11 +94,11 @@ impl Bench {
         let [a, b, c] = lengths;
         let tail = if kind % 3 == 0 { [a | b << 16 | c << 32, 1, 2] } else { lengths };
         if kind % 3 == 2 {
-            let at = CELLS_AT + offset_of(self.position) + 64;
+            let at = DESCRIPTORS_AT + offset_of(self.position) + 64;
             let [number, word, serial] = [bytes.byte()?, bytes.byte()? % 66, bytes.byte()?].map(u64::from);
-            let address = self.offered.as_ptr().addr() as u64;
-            let place = [number, word, serial, (extra % 2).into(), address, address, address];
-            for (word, value) in self.theirs.line(at).iter().zip(place) {
+            let address = self.memory.as_ptr().addr() as u64;
+            let rts = [number, word, serial, (extra % 2).into(), address, address, address];
+            for (word, value) in self.theirs.line(at).iter().zip(rts) {
                 word.store(value, Ordering::Relaxed);
             }
         }
@@ -111,8 +112,8 @@ impl Bench {
         Some(())
     }
 
-    /// Any cell at all: its kind, its extra bits, its words, and which of them are small.
-    fn write_cell(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+    /// Writes any descriptor: kind, extra bits, words, and which of the words are small.
+    fn write_descriptor(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (kind, parts, extra, small) = (bytes.byte()?, bytes.byte()?, bytes.word()?, bytes.byte()?);
         let mut line = [0u64; 7];
         for (index, word) in line.iter_mut().enumerate() {
@@ -126,7 +127,8 @@ impl Bench {
     }
 
     fn publish(&mut self, kind: u64, parts: u64, extra: u64, line: [u64; 7]) {
-        let words = self.theirs.line(CELLS_AT + (self.position % CELLS) as usize * CELL_BYTES);
+        let words =
+            self.theirs.line(DESCRIPTORS_AT + (self.position % DESCRIPTORS) as usize * DESCRIPTOR_BYTES);
         for (word, value) in words[1..].iter().zip(line) {
             word.store(value, Ordering::Relaxed);
         }
@@ -134,15 +136,15 @@ impl Bench {
         words[0].store(self.position | kind << 32 | parts << 40 | extra << 48, Ordering::Release);
     }
 
-    /// What was acknowledged, or whether memory may be read.
+    /// Writes an acknowledgement or a guard word.
     fn write_word(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (which, value) = (usize::from(bytes.byte()?), bytes.word()? as u64);
         let at = match which % 4 {
-            0 => CELLS_TAKEN_AT,
+            0 => DESCRIPTORS_TAKEN_AT,
             1 => RING_TAKEN_AT,
             2 => EAGER_TAKEN_AT,
-            _ if which / 4 % 65 == 64 => POCKET_TAKEN_AT,
-            _ => OPEN_AT + which / 4 % 65 * 8,
+            _ if which / 4 % 65 == 64 => FAST_BOX_TAKEN_AT,
+            _ => GUARDS_AT + which / 4 % 65 * 8,
         };
         self.theirs.word(at).store(value, Ordering::Release);
         Some(())
@@ -150,7 +152,7 @@ impl Bench {
 
     fn poll(&mut self, quota: usize) -> Option<()> {
         if quota.is_multiple_of(3) {
-            self.link.look_for_small(2, &mut self.statistics).ok()?;
+            self.link.poll_short(2, &mut self.statistics).ok()?;
         }
         let moved = self.link.poll(quota + 1, &mut self.statistics);
         let kept = self.link.receiver.kept_bytes();
@@ -164,7 +166,7 @@ impl Bench {
         lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
         let posted = self.link.post_recv(envelope(PEER, round), parts, &mut self.statistics);
         self.receives.push((memory, Some(posted)));
-        // A receive of two parts, so that places are split.
+        // A receive of two parts, so that messages are split.
         if second.is_multiple_of(3) {
             let mut memory = vec![0u8; second].into_raw();
             let mut none = Vec::new().into_raw();
@@ -194,7 +196,7 @@ impl Bench {
             && let Some(Posted::Pending(key)) = posted
         {
             self.link.cancel_recv(*key);
-            assert!(self.link.receiver.test(*key).is_some(), "a canceled receive goes on");
+            assert!(self.link.receiver.test(*key).is_some(), "a canceled receive has not ended");
             *posted = None;
         }
     }
@@ -204,13 +206,12 @@ impl Bench {
             && let Some(Posted::Pending(key)) = posted
         {
             self.link.cancel_send(*key, &mut self.statistics);
-            assert!(self.link.sender.test(*key).is_some(), "a canceled send goes on");
+            assert!(self.link.sender.test(*key).is_some(), "a canceled send has not ended");
             *posted = None;
         }
     }
 
-    /// Whatever has come: what has ended well fits its place, and every operation ends when the link is
-    /// closed.
+    /// Every receive that succeeded fits its parts, and every operation ends when the link is closed.
     fn finish(mut self) {
         match self.receives.len() % 3 {
             0 => self.link.close(&Error::Closed),
@@ -218,7 +219,7 @@ impl Bench {
         }
         for (_, posted) in &self.receives {
             if let Some(Posted::Pending(key)) = posted {
-                let Some(done) = self.link.receiver.test(*key) else { panic!("a receive goes on") };
+                let Some(done) = self.link.receiver.test(*key) else { panic!("a receive has not ended") };
                 if let Ok(arrival) = done.result {
                     assert_eq!(arrival.lengths.len(), done.parts.len());
                     assert!(
@@ -229,7 +230,7 @@ impl Bench {
         }
         for (_, posted) in &self.sends {
             if let Some(Posted::Pending(key)) = posted {
-                assert!(self.link.sender.test(*key).is_some(), "a send goes on");
+                assert!(self.link.sender.test(*key).is_some(), "a send has not ended");
             }
         }
     }
@@ -244,68 +245,69 @@ fn envelope(source: Rank, round: u8) -> Envelope {
 mod tests {
     use std::io::IoSliceMut;
 
-    use super::super::cell::{Kind, Place};
+    use super::super::descriptor::{Kind, Rts};
     use super::*;
     use crate::limits::{MAX_EAGER_BYTES, cost};
 
-    impl Bench {
-        /// Has the neighbour offer a message of one part, in the first word.
-        fn offer(&mut self, length: usize, place: Place) {
-            self.theirs.word(OPEN_AT).store(place.serial, Ordering::Release);
-            let second = self.theirs.line(CELLS_AT + offset_of(self.position) + 64);
-            for (word, value) in second.iter().zip(place.line()) {
+    impl Harness {
+        /// Writes an RTS for a message of one part, with the first guard word.
+        fn write_rts(&mut self, length: usize, rts: Rts) {
+            self.theirs.word(GUARDS_AT).store(rts.serial, Ordering::Release);
+            let second = self.theirs.line(DESCRIPTORS_AT + offset_of(self.position) + 64);
+            for (word, value) in second.iter().zip(rts.line()) {
                 word.store(value, Ordering::Relaxed);
             }
             let tag = envelope(PEER, 0).tag.0;
-            self.publish(Kind::Offer as u64, 1, 0, [tag, 0, 0, 0, length as u64, 0, 0]);
+            self.publish(Kind::Rts as u64, 1, 0, [tag, 0, 0, 0, length as u64, 0, 0]);
         }
     }
 
     #[test]
-    fn a_false_answer_is_the_last_cell_that_is_taken() {
-        for kind in [Kind::Grant, Kind::Read, Kind::Refusal] {
-            let mut bench = Bench::new(true).unwrap();
-            for _ in 0..CELLS {
-                bench.publish(kind as u64, 0, 0, [0; 7]);
+    fn nothing_is_taken_after_a_false_reply() {
+        for kind in [Kind::Cts, Kind::Fin, Kind::Nack] {
+            let mut harness = Harness::new(true).unwrap();
+            for _ in 0..DESCRIPTORS {
+                harness.publish(kind as u64, 0, 0, [0; 7]);
             }
-            let result = bench.link.poll(1, &mut bench.statistics);
+            let result = harness.link.poll(1, &mut harness.statistics);
             assert!(matches!(result, Err(Error::Protocol { rank: PEER, .. })), "{result:?}");
-            let taken = bench._world[1].peer_block(0).unwrap().load(CELLS_TAKEN_AT);
-            assert!(taken <= 1, "{taken} cells were taken");
+            let taken = harness._world[1].peer_channel(0).unwrap().load(DESCRIPTORS_TAKEN_AT);
+            assert!(taken <= 1, "{taken} descriptors were taken");
         }
     }
 
-    /// Whoever offers pays before its message is kept, for as much as may be kept.
+    /// A message is read to the heap only if its RTS took credit.
     #[test]
-    fn what_is_not_paid_for_is_not_read_to_the_heap() {
+    fn only_messages_with_credit_are_read_to_the_heap() {
         let memory = vec![1u8; MAX_EAGER_BYTES + 1];
-        for (length, is_paid, is_kept) in [
+        for (length, takes_credit, is_kept) in [
             (1, false, false),
             (1, true, true),
             (MAX_EAGER_BYTES, false, false),
             (MAX_EAGER_BYTES, true, true),
         ] {
-            let mut bench = Bench::new(true).unwrap();
-            bench.link.receiver.piece_bytes = MAX_EAGER_BYTES;
+            let mut harness = Harness::new(true).unwrap();
+            harness.link.receiver.read_bytes = MAX_EAGER_BYTES;
             let addresses = [memory.as_ptr().addr(), 0, 0];
             let span = [(addresses[0], 1), (0, 0), (0, 0)];
-            let may_be_read = bench._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]);
-            let place = Place { serial: 7, is_paid, addresses, ..Place::default() };
-            bench.offer(length, place);
+            let peer_can_read = harness._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]);
+            let rts = Rts { serial: 7, takes_credit, addresses, ..Rts::default() };
+            harness.write_rts(length, rts);
             for _ in 0..3 {
-                bench.link.poll(1 << 20, &mut bench.statistics).unwrap();
+                harness.link.poll(1 << 20, &mut harness.statistics).unwrap();
             }
-            let is_kept = is_kept && may_be_read;
-            assert_eq!(bench.link.receiver.kept_bytes(), if is_kept { length } else { 0 });
-            assert_eq!(bench.link.receiver.kept_offers(), usize::from(!is_kept), "{length} bytes");
-            let over = if is_paid { (CREDIT_BYTES - cost(length)) / cost(MAX_EAGER_BYTES) } else { 0 };
+            let is_kept = is_kept && peer_can_read;
+            assert_eq!(harness.link.receiver.kept_bytes(), if is_kept { length } else { 0 });
+            assert_eq!(harness.link.receiver.kept_rts(), usize::from(!is_kept), "{length} bytes");
+            let over = if takes_credit { (CREDIT_BYTES - cost(length)) / cost(MAX_EAGER_BYTES) } else { 0 };
             for _ in 0..over {
-                bench.offer(MAX_EAGER_BYTES, place);
-                bench.link.poll(1 << 20, &mut bench.statistics).unwrap();
+                harness.write_rts(MAX_EAGER_BYTES, rts);
+                harness.link.poll(1 << 20, &mut harness.statistics).unwrap();
             }
             // Without credit, or too long for it.
-            bench.offer(MAX_EAGER_BYTES + usize::from(!is_paid), Place { is_paid: true, ..place });
-            let refused = bench.link.poll(1 << 20, &mut bench.statistics);
+            harness
+                .write_rts(MAX_EAGER_BYTES + usize::from(!takes_credit), Rts { takes_credit: true, ..rts });
+            let refused = harness.link.poll(1 << 20, &mut harness.statistics);
             assert!(matches!(refused, Err(Error::Protocol { rank: PEER, .. })), "{refused:?}");
         }
     }

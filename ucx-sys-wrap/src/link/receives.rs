@@ -1,80 +1,71 @@
-//! Posted receives of one link, and the messages that came before theirs was posted.
+//! Posted receives of one link, and unexpected messages.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::ops::ControlFlow;
 
-use super::cell::{Head, Place};
+use super::descriptor::{Header, Rts};
+use super::payload::PartCursor;
 use crate::tag::{Posted, may_have_later, take_first};
 use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 use arrayvec::ArrayVec;
 
-/// Where bytes of a message go.
-pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, MAX_PARTS>;
+/// Where bytes of a message are to be written.
+pub(super) type Slices<'a> = ArrayVec<IoSliceMut<'a>, MAX_PARTS>;
 
-/// What no message has that is kept while it arrives.
+/// The number of an unexpected message that has arrived as a whole.
 const NO_NUMBER: u64 = 0;
 
 pub(super) struct Receives {
     peer: Rank,
-    /// Posted receives by their keys, and the keys that are free: what has ended leaves its place to the
-    /// next.
+    /// Posted receives by key, and free keys.
     operations: Vec<Receive>,
     free: Vec<usize>,
-    /// Posted and not matched, in the order of posting.
+    /// Unmatched receives, in the order of posting.
     waiting: VecDeque<(Tag, usize)>,
-    /// Arrived and not matched, in the order of arrival.
+    /// Unmatched messages, in the order of arrival.
     unexpected: VecDeque<Unexpected>,
-    /// Posted receives that have not ended.
     pending: usize,
-    /// Receives posted so far.
     posted: u64,
-    offers: usize,
-    /// Those of the last turn.
-    new_offers: usize,
+    rts_count: usize,
+    /// RTS that arrived in the last turn.
+    new_rts: usize,
     next_number: u64,
 }
 
 struct Receive {
-    /// Which of all that were posted.
     number: u64,
     envelope: Envelope,
     parts: RecvParts,
     state: State,
 }
 
-/// How far a receive is.
 enum State {
     Free,
     Pending,
     Ended(Result<Arrival>),
 }
 
-/// What became of a message that came in one piece.
+/// The outcome of matching a message that came as a whole.
 pub(super) enum Delivery {
     Delivered,
-    /// Its receive has ended with an error.
-    Refused,
-    /// Nobody has asked for it yet.
+    /// Its receive ended with an error.
+    Rejected,
     Unexpected,
 }
 
-/// A message that nobody has asked for yet.
 pub(super) struct Unexpected {
-    pub(super) head: Head,
+    pub(super) header: Header,
     pub(super) body: Body,
 }
 
-/// What there is of it.
 pub(super) enum Body {
-    /// These bytes, the first of the message whose number among those kept is this, or all of one that was
-    /// read from its sender's memory.
+    /// The bytes so far, under a number while more arrive, else under [`NO_NUMBER`].
     Bytes(u64, Vec<u8>),
-    /// It is offered, and lies there.
-    Offer(Place),
-    /// Likewise, and has come in the last turn: its receive may be posted in the next.
-    NewOffer(Place),
+    Rts(Rts),
+    /// An RTS that came in the last turn: its receive may be posted in the next.
+    NewRts(Rts),
 }
 
 impl Receives {
@@ -87,13 +78,13 @@ impl Receives {
             unexpected: VecDeque::new(),
             pending: 0,
             posted: 0,
-            offers: 0,
-            new_offers: 0,
+            rts_count: 0,
+            new_rts: 0,
             next_number: NO_NUMBER,
         }
     }
 
-    /// Books a receive that waits for its message.
+    /// Adds a receive that waits for its message.
     #[inline]
     pub(super) fn post(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         let key = self.post_matched(envelope, parts);
@@ -101,26 +92,25 @@ impl Receives {
         key
     }
 
-    /// Books a receive whose message is known.
+    /// Adds a receive whose message is known.
     #[inline]
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         self.pending += 1;
         self.posted += 1;
         if let Some(key) = self.free.pop()
-            && let Some(place) = self.operations.get_mut(key)
+            && let Some(receive) = self.operations.get_mut(key)
         {
-            // Field by field, which spares a copy of the whole.
-            place.number = self.posted;
-            place.envelope = envelope;
-            place.parts = parts;
-            place.state = State::Pending;
+            // Field by field: this avoids a copy of the whole struct.
+            receive.number = self.posted;
+            receive.envelope = envelope;
+            receive.parts = parts;
+            receive.state = State::Pending;
             return key;
         }
         self.operations.push(Receive { number: self.posted, envelope, parts, state: State::Pending });
         self.operations.len() - 1
     }
 
-    /// Takes the first waiting receive of a tag.
     #[inline]
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
         take_first(&mut self.waiting, tag)
@@ -131,19 +121,18 @@ impl Receives {
         self.pending > 0
     }
 
-    /// Whether the message of `head` may be received by a posted receive.
+    /// Whether the message fits the posted receive.
     #[inline]
-    pub(super) fn check(&self, key: usize, head: &Head) -> Result<()> {
+    pub(super) fn check(&self, key: usize, header: &Header) -> Result<()> {
         match self.operations.get(key) {
             Some(Receive { envelope, parts, state: State::Pending | State::Ended(_), .. }) => {
-                check_message(self.peer, envelope.signature, parts, head.signature, head.lengths())
+                check_message(self.peer, envelope.signature, parts, header.signature, header.lengths())
             }
             _ => Err(Error::Canceled),
         }
     }
 
-    /// Delivers a message of one part to the receive that waits for it: `fill` writes the part, of `bytes`
-    /// bytes.
+    /// Delivers a message of one part to the receive that waits for it: `fill` writes its `bytes` bytes.
     #[inline]
     pub(super) fn deliver(
         &mut self,
@@ -152,12 +141,12 @@ impl Receives {
         fill: impl FnOnce(&mut [u8]),
     ) -> Delivery {
         let Some(key) = self.take_waiting(tag) else { return Delivery::Unexpected };
-        let Some(receive) = self.operations.get_mut(key) else { return Delivery::Refused };
+        let Some(receive) = self.operations.get_mut(key) else { return Delivery::Rejected };
         if receive.envelope.signature == signature
             && let [part] = &mut receive.parts[..]
-            && let Some(place) = part.bytes_mut().get_mut(..bytes)
+            && let Some(slice) = part.bytes_mut().get_mut(..bytes)
         {
-            fill(place);
+            fill(slice);
             let lengths = ArrayVec::from_iter([bytes]);
             receive.state = State::Ended(Ok(Arrival { mark, lengths }));
             self.pending -= 1;
@@ -166,10 +155,10 @@ impl Receives {
         let checked =
             check_message(self.peer, receive.envelope.signature, &receive.parts, signature, &[bytes]);
         self.end(key, checked.and(Err(Error::Canceled)));
-        Delivery::Refused
+        Delivery::Rejected
     }
 
-    /// Ends a posted receive. One that has ended already stays as it is.
+    /// Ends a receive if it is pending.
     #[inline]
     pub(super) fn end(&mut self, key: usize, result: Result<Arrival>) {
         if let Some(receive) = self.operations.get_mut(key)
@@ -180,7 +169,6 @@ impl Receives {
         }
     }
 
-    /// Takes a receive that has ended.
     #[inline]
     pub(super) fn take_ended(&mut self, key: usize) -> Option<RecvDone> {
         let receive = self.operations.get_mut(key)?;
@@ -191,7 +179,7 @@ impl Receives {
         self.take_outcome(key).map(|result| RecvDone { parts, result })
     }
 
-    /// As [`take_ended`](Self::take_ended), without the leases.
+    /// Like [`take_ended`](Self::take_ended), but drops the leases.
     #[inline]
     pub(super) fn take_outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
         let receive = self.operations.get_mut(key)?;
@@ -209,7 +197,6 @@ impl Receives {
         self.end(key, Err(Error::Canceled));
     }
 
-    /// Ends every receive that has not ended.
     pub(super) fn end_all(&mut self, error: &Error) {
         self.waiting.clear();
         for receive in &mut self.operations {
@@ -220,89 +207,87 @@ impl Receives {
         self.pending = 0;
     }
 
-    /// Where bytes `start..end` of a message go; nowhere if its receive has ended.
+    /// Where bytes `start..end` of a message go; nowhere if its receive is no longer pending.
     #[inline]
-    pub(super) fn places(&mut self, key: usize, head: &Head, start: usize, end: usize) -> Places<'_> {
+    pub(super) fn slices(&mut self, key: usize, header: &Header, start: usize, end: usize) -> Slices<'_> {
         match self.operations.get_mut(key) {
-            Some(Receive { parts, state: State::Pending, .. }) => places(parts, head, start, end),
-            _ => Places::new(),
+            Some(Receive { parts, state: State::Pending, .. }) => slices(parts, header, start, end),
+            _ => Slices::new(),
         }
     }
 
-    /// Keeps the first bytes of a message; gives its number among those kept.
-    pub(super) fn keep(&mut self, head: Head, bytes: Vec<u8>) -> u64 {
+    /// Keeps the first bytes of an unexpected message; returns its number.
+    pub(super) fn keep(&mut self, header: Header, bytes: Vec<u8>) -> u64 {
         self.next_number += 1;
-        self.unexpected.push_back(Unexpected { head, body: Body::Bytes(self.next_number, bytes) });
+        self.unexpected.push_back(Unexpected { header, body: Body::Bytes(self.next_number, bytes) });
         self.next_number
     }
 
-    pub(super) fn keep_offer(&mut self, head: Head, place: Place) {
-        self.offers += 1;
-        self.new_offers += 1;
-        self.unexpected.push_back(Unexpected { head, body: Body::NewOffer(place) });
+    pub(super) fn keep_rts(&mut self, header: Header, rts: Rts) {
+        self.rts_count += 1;
+        self.new_rts += 1;
+        self.unexpected.push_back(Unexpected { header, body: Body::NewRts(rts) });
     }
 
-    /// Whether offers have come in the last turn that nobody has taken.
     #[inline]
-    pub(super) fn has_new_offers(&self) -> bool {
-        self.new_offers > 0
+    pub(super) fn has_new_rts(&self) -> bool {
+        self.new_rts > 0
     }
 
-    /// New offers are new no more: `fetch` gets them, and may give the bytes of the message. Where it breaks
-    /// off, what is left stays new. Says whether there was one that is no more.
-    pub(super) fn age_offers(
+    /// Passes each new RTS to `fetch`, which may return the message's bytes; then it is new no more. Stops
+    /// where `fetch` breaks. Returns whether any was handled.
+    pub(super) fn age_rts(
         &mut self,
-        mut fetch: impl FnMut(&Head, &Place) -> ControlFlow<(), Option<Vec<u8>>>,
+        mut fetch: impl FnMut(&Header, &Rts) -> ControlFlow<(), Option<Vec<u8>>>,
     ) -> bool {
-        let before = self.new_offers;
+        let before = self.new_rts;
         for message in &mut self.unexpected {
-            if let Body::NewOffer(place) = message.body {
-                let ControlFlow::Continue(bytes) = fetch(&message.head, &place) else { break };
-                self.new_offers -= 1;
-                self.offers -= usize::from(bytes.is_some());
-                message.body = bytes.map_or(Body::Offer(place), |bytes| Body::Bytes(NO_NUMBER, bytes));
+            if let Body::NewRts(rts) = message.body {
+                let ControlFlow::Continue(bytes) = fetch(&message.header, &rts) else { break };
+                self.new_rts -= 1;
+                self.rts_count -= usize::from(bytes.is_some());
+                message.body = bytes.map_or(Body::Rts(rts), |bytes| Body::Bytes(NO_NUMBER, bytes));
             }
         }
-        self.new_offers != before
+        self.new_rts != before
     }
 
-    /// Offers that wait for their receive.
-    pub(super) fn offers(&self) -> usize {
-        self.offers
+    /// RTS that wait for their receive.
+    pub(super) fn rts_count(&self) -> usize {
+        self.rts_count
     }
 
-    /// The bytes of a message that is kept while it arrives.
-    pub(super) fn kept(&mut self, number: u64) -> Option<&mut Vec<u8>> {
+    /// The bytes of an unexpected message that is still arriving.
+    pub(super) fn arriving(&mut self, number: u64) -> Option<&mut Vec<u8>> {
         self.unexpected.iter_mut().rev().find_map(|message| match &mut message.body {
             Body::Bytes(found, bytes) if *found == number => Some(bytes),
             _ => None,
         })
     }
 
-    /// Bytes of memory that kept messages hold.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_bytes(&self) -> usize {
         let bytes = |message: &Unexpected| match &message.body {
             Body::Bytes(_, bytes) => bytes.len(),
-            Body::Offer(_) | Body::NewOffer(_) => 0,
+            Body::Rts(_) | Body::NewRts(_) => 0,
         };
         self.unexpected.iter().map(bytes).sum()
     }
 
-    /// Takes the first kept message of a tag.
+    /// Takes the first unexpected message of a tag.
     #[inline]
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<Unexpected> {
         if self.unexpected.is_empty() {
             return None;
         }
-        let position = self.unexpected.iter().position(|message| message.head.tag == tag)?;
+        let position = self.unexpected.iter().position(|message| message.header.tag == tag)?;
         let taken = self.unexpected.remove(position)?;
-        self.offers -= usize::from(matches!(taken.body, Body::Offer(_) | Body::NewOffer(_)));
-        self.new_offers -= usize::from(matches!(taken.body, Body::NewOffer(_)));
+        self.rts_count -= usize::from(matches!(taken.body, Body::Rts(_) | Body::NewRts(_)));
+        self.new_rts -= usize::from(matches!(taken.body, Body::NewRts(_)));
         Some(taken)
     }
 
-    /// Of these receives, whose messages come no more, those that may have later ones of their tags.
+    /// Of the receives `cut`, whose messages do not come, those that may have later messages of their tags.
     pub(super) fn may_have_later(&self, cut: &[usize]) -> Vec<Posted> {
         let pending =
             self.operations.iter().enumerate().filter(|(_, receive)| matches!(receive.state, State::Pending));
@@ -314,37 +299,32 @@ impl Receives {
         may_have_later(cut, pending.map(posted), self.posted)
     }
 
-    /// Forgets what nobody can get any more: offers, and messages of which only a part has come.
+    /// Drops every RTS, and messages that have arrived only in part.
     pub(super) fn forget_incomplete(&mut self) {
         self.unexpected.retain(|message| match &message.body {
-            Body::Bytes(_, bytes) => bytes.len() == message.head.bytes(),
-            Body::Offer(_) | Body::NewOffer(_) => false,
+            Body::Bytes(_, bytes) => bytes.len() == message.header.bytes(),
+            Body::Rts(_) | Body::NewRts(_) => false,
         });
-        (self.offers, self.new_offers) = (0, 0);
+        (self.rts_count, self.new_rts) = (0, 0);
     }
 
-    /// Forgets all that was kept.
     pub(super) fn forget_all(&mut self) {
         self.unexpected = VecDeque::new();
-        (self.offers, self.new_offers) = (0, 0);
+        (self.rts_count, self.new_rts) = (0, 0);
     }
 }
 
-/// Where bytes `start..end` of a message go.
 #[inline]
-pub(super) fn places<'a>(parts: &'a mut RecvParts, head: &Head, start: usize, end: usize) -> Places<'a> {
-    let mut places = Places::new();
-    let (mut skip, mut left) = (start, end.saturating_sub(start));
-    for (part, length) in parts.iter_mut().zip(head.lengths()) {
-        let from = skip.min(*length);
-        let count = (length - from).min(left);
-        skip -= from;
-        left -= count;
-        if count > 0
-            && let Some(place) = part.bytes_mut().get_mut(from..from + count)
+pub(super) fn slices<'a>(parts: &'a mut RecvParts, header: &Header, start: usize, end: usize) -> Slices<'a> {
+    let mut slices = Slices::new();
+    let mut cursor = PartCursor::new(start..end);
+    for (part, length) in parts.iter_mut().zip(header.lengths()) {
+        let bytes = cursor.next(*length);
+        if !bytes.is_empty()
+            && let Some(slice) = part.bytes_mut().get_mut(bytes)
         {
-            places.push(IoSliceMut::new(place));
+            slices.push(IoSliceMut::new(slice));
         }
     }
-    places
+    slices
 }

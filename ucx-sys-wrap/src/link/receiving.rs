@@ -1,73 +1,74 @@
-//! What a neighbour sends: cells in their order, matched with receives, and their payload.
+//! The receiving side of a link: takes descriptors in order, and matches messages with receives.
 
 mod ending;
-mod offers;
+mod fragments;
 mod reads;
+mod rendezvous;
 mod short;
-mod streams;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::cell::{CELL_BYTES, CELLS, Head, Kind, POCKET_BYTES, is_stamped, offset_of, read_stamp};
+use super::descriptor::{
+    DESCRIPTOR_BYTES, DESCRIPTORS, FAST_BOX_BYTES, Header, Kind, decode_stamp, is_stamped, offset_of,
+};
 use super::receives::Receives;
 use super::sending::Sender;
 use super::{
-    CAN_READ_AT, CELLS_AT, CELLS_TAKEN_AT, EAGER_TAKEN_AT, News, POCKET_AT, POCKET_TAKEN_AT, RING_TAKEN_AT,
-    STARVING_AT,
+    CAN_READ_AT, DESCRIPTORS_AT, DESCRIPTORS_TAKEN_AT, EAGER_TAKEN_AT, FAST_BOX_AT, FAST_BOX_TAKEN_AT,
+    RING_TAKEN_AT, Reply, STALLED_AT,
 };
 use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::RecvDone;
 use crate::{Arrival, Error, Mark, Rank, Result, Signature, Statistics};
-use reads::{PIECE_BYTES, PeerMemory, Reading};
-use streams::Stream;
+use fragments::Stream;
+use reads::{PeerMemory, READ_BYTES, Reading};
 
-/// Bytes that a message is counted for besides its payload.
+/// Bytes that are counted for a message besides its payload.
 const HEADER_BYTES: u64 = LINE_BYTES as u64;
 
 pub(super) struct Receiver {
     peer: Rank,
     memory: PeerMemory,
-    /// What the neighbour writes, in its block for this rank.
-    cells: PeerArea,
+    /// The parts of the channel that the peer writes.
+    descriptors: PeerArea,
     ring: PeerArea,
-    pocket: PeerArea,
-    /// What this rank acknowledges, in its own block.
+    fast_box: PeerArea,
+    /// This rank's own channel, for acknowledgements.
     acknowledged: OwnArea,
-    /// Cells taken, bytes of the ring and of the pocket taken, and bytes of payload that came without asking,
-    /// so far.
+    /// Taken so far: descriptors, bytes of ring and fast box; eager bytes that have come, and those of them
+    /// acknowledged.
     position: u64,
     ring_taken: u64,
-    pocket_taken: u64,
+    fast_box_taken: u64,
     eager_received: u64,
     eager_taken: u64,
-    /// Long messages, the first of which is arriving.
+    /// Messages that come through the ring, the first of which is arriving.
     streams: VecDeque<Stream>,
-    granted: HashMap<u32, Granted>,
-    /// Messages that are read from the sender's memory piece by piece, the first of them now.
+    cleared: HashMap<u32, Cleared>,
+    /// Messages that are read from the sender's memory in fragments, the first of them now.
     reads: VecDeque<Reading>,
-    /// What is read in one turn, at most, in bytes.
-    pub(super) piece_bytes: usize,
+    /// Bytes that are read in one turn, at most.
+    pub(super) read_bytes: usize,
     receives: Receives,
-    /// Signature and mark of the last message that said them, which a short one has too.
+    /// Signature and mark of the last message that carried them; short messages repeat them.
     last: (Signature, Mark),
 }
 
-/// An offer whose bytes were asked for, through the ring.
-struct Granted {
-    head: Head,
-    /// `None` once its receive has been canceled.
+/// An RTS that was answered with a CTS.
+struct Cleared {
+    header: Header,
+    /// `None` once its receive is canceled.
     receive: Option<usize>,
 }
 
-/// Where a message goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Posted(usize),
     /// To the heap, under this number.
-    Kept(u64),
+    Unexpected(u64),
     /// Nowhere: its receive has ended.
     Discarded,
 }
@@ -86,9 +87,10 @@ impl Receiver {
         let ring_bytes = neighbourhood.layout().ring_bytes();
         Self {
             peer,
-            cells: theirs.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
+            descriptors: theirs
+                .area(DESCRIPTORS_AT..DESCRIPTORS_AT + DESCRIPTORS as usize * DESCRIPTOR_BYTES),
             ring: theirs.area(theirs.bytes() - ring_bytes..theirs.bytes()),
-            pocket: theirs.area(POCKET_AT..POCKET_AT + POCKET_BYTES),
+            fast_box: theirs.area(FAST_BOX_AT..FAST_BOX_AT + FAST_BOX_BYTES),
             memory: PeerMemory {
                 neighbourhood: Arc::clone(neighbourhood),
                 place,
@@ -98,13 +100,13 @@ impl Receiver {
             acknowledged: own,
             position: 0,
             ring_taken: 0,
-            pocket_taken: 0,
+            fast_box_taken: 0,
             eager_received: 0,
             eager_taken: 0,
             streams: VecDeque::new(),
-            granted: HashMap::new(),
+            cleared: HashMap::new(),
             reads: VecDeque::new(),
-            piece_bytes: PIECE_BYTES,
+            read_bytes: READ_BYTES,
             receives: Receives::new(peer),
             last: Default::default(),
         }
@@ -119,16 +121,14 @@ impl Receiver {
         self.receives.take_outcome(key)
     }
 
-    /// Bytes of memory that kept messages hold.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_bytes(&self) -> usize {
         self.receives.kept_bytes()
     }
 
-    /// Offers that are kept.
     #[cfg(test)]
-    pub(super) fn kept_offers(&self) -> usize {
-        self.receives.offers()
+    pub(super) fn kept_rts(&self) -> usize {
+        self.receives.rts_count()
     }
 
     pub(super) fn cancel(&mut self, key: usize) {
@@ -137,9 +137,9 @@ impl Receiver {
                 stream.target = Target::Discarded;
             }
         }
-        let granted = self.granted.values_mut().map(|granted| &mut granted.receive);
+        let cleared = self.cleared.values_mut().map(|cleared| &mut cleared.receive);
         let read = self.reads.iter_mut().map(|reading| &mut reading.receive);
-        for receive in granted.chain(read) {
+        for receive in cleared.chain(read) {
             if *receive == Some(key) {
                 *receive = None;
             }
@@ -152,31 +152,30 @@ impl Receiver {
         self.receives.has_operations()
     }
 
-    /// Whether offers are here that have waited for a turn, or that are being read.
+    /// Whether an RTS has waited for a turn, or a message is being read.
     #[inline]
-    pub(super) fn has_offers(&self) -> bool {
-        self.receives.has_new_offers() || !self.reads.is_empty()
+    pub(super) fn has_rts(&self) -> bool {
+        self.receives.has_new_rts() || !self.reads.is_empty()
     }
 
-    /// Whether a cell is there to be taken.
     #[inline]
-    pub(super) fn has_cell(&self) -> bool {
-        is_stamped(self.cells.load(offset_of(self.position)), self.position)
+    pub(super) fn has_descriptor(&self) -> bool {
+        is_stamped(self.descriptors.load(offset_of(self.position)), self.position)
     }
 
-    /// Takes cells, about `quota` bytes of payload; `sender` answers.
+    /// Takes descriptors, about `quota` bytes of payload; `sender` sends the replies.
     #[inline]
     pub(super) fn take(&mut self, quota: usize, sender: &mut Sender, counts: &mut Statistics) -> Result<()> {
         let before = counts.bytes_received;
-        // No more than there can be: a neighbour that goes on writing keeps nobody here.
-        for _ in 0..CELLS {
+        // At most as many as there are: a peer that writes on and on does not hold this rank here.
+        for _ in 0..DESCRIPTORS {
             let at = offset_of(self.position);
-            let stamp = self.cells.load(at);
+            let stamp = self.descriptors.load(at);
             if !is_stamped(stamp, self.position) {
                 return Ok(());
             }
-            self.take_cell(at, stamp, sender, counts)?;
-            self.end_cell();
+            self.take_descriptor(at, stamp, sender, counts)?;
+            self.end_descriptor();
             if counts.bytes_received - before >= quota as u64 {
                 return Ok(());
             }
@@ -184,85 +183,83 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks up to `spins` times for a cell, and takes it if it is a short message. Says whether it has taken
-    /// one.
+    /// Looks up to `spins` times for a descriptor, and takes it if it is an EagerShort. Returns whether it
+    /// took one.
     #[inline]
-    pub(super) fn look_for_small(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
+    pub(super) fn poll_short(&mut self, spins: u32, counts: &mut Statistics) -> Result<bool> {
         let at = offset_of(self.position);
         for _ in 0..spins {
-            let stamp = self.cells.load(at);
+            let stamp = self.descriptors.load(at);
             if is_stamped(stamp, self.position) {
-                let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
-                if kind == Kind::Short {
+                let (kind, extra) = decode_stamp(stamp).map_err(|what| self.protocol_error(what))?;
+                if kind == Kind::EagerShort {
                     self.take_short(at, usize::from(extra), counts)?;
-                    self.end_cell();
+                    self.end_descriptor();
                 }
-                return Ok(kind == Kind::Short);
+                return Ok(kind == Kind::EagerShort);
             }
         }
         Ok(false)
     }
 
-    /// The next cell was taken.
     #[inline]
-    fn end_cell(&mut self) {
+    fn end_descriptor(&mut self) {
         self.position += 1;
         self.acknowledge();
     }
 
-    /// Tells the neighbour what was taken, and wakes it now and then if it sleeps because it finds no room.
+    /// Acknowledges what was taken, and now and then wakes the peer if it sleeps for want of room.
     #[inline]
     fn acknowledge(&self) {
         self.acknowledged.word(EAGER_TAKEN_AT).store(self.eager_taken, Ordering::Release);
         self.acknowledged.word(RING_TAKEN_AT).store(self.ring_taken, Ordering::Release);
-        self.acknowledged.word(POCKET_TAKEN_AT).store(self.pocket_taken, Ordering::Release);
-        self.acknowledged.word(CELLS_TAKEN_AT).store(self.position, Ordering::Release);
-        // Who finds no room has filled all cells or most of the ring: such a number comes before they are
-        // empty.
+        self.acknowledged.word(FAST_BOX_TAKEN_AT).store(self.fast_box_taken, Ordering::Release);
+        self.acknowledged.word(DESCRIPTORS_TAKEN_AT).store(self.position, Ordering::Release);
+        // A sender without room has filled all descriptors or most of the ring, so such a position comes
+        // before they are empty.
         if self.position.is_multiple_of(8) {
-            self.wake_who_starves();
+            self.wake_if_stalled();
         }
     }
 
-    /// Wakes the neighbour if it sleeps because it finds no room.
-    fn wake_who_starves(&self) {
+    /// Wakes the peer if it sleeps because it finds no room.
+    fn wake_if_stalled(&self) {
         fence(Ordering::SeqCst);
-        if self.memory.theirs.load(STARVING_AT) != 0 {
+        if self.memory.theirs.load(STALLED_AT) != 0 {
             self.memory.neighbourhood.wake(self.memory.place);
         }
     }
 
-    /// Takes the cell that begins with `stamp`, by its kind.
+    /// Takes the descriptor that begins with `stamp`.
     #[inline]
-    fn take_cell(
+    fn take_descriptor(
         &mut self,
         at: usize,
         stamp: u64,
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> Result<()> {
-        let (kind, extra) = read_stamp(stamp).map_err(|what| self.refusal(what))?;
+        let (kind, extra) = decode_stamp(stamp).map_err(|what| self.protocol_error(what))?;
         let extra = usize::from(extra);
         match kind {
-            Kind::Short => self.take_short(at, extra, counts),
-            Kind::Middling => self.take_middling(at, extra, counts),
-            Kind::Message => self.take_message(at, stamp, counts),
-            Kind::Long => self.take_long(at, stamp, extra * LINE_BYTES, counts),
-            Kind::Piece => self.take_piece(at, counts),
-            Kind::Offer => self.take_offer(at, stamp, sender, counts),
+            Kind::EagerShort => self.take_short(at, extra, counts),
+            Kind::EagerInRing => self.take_in_ring(at, extra, counts),
+            Kind::Eager => self.take_eager(at, stamp, counts),
+            Kind::First => self.take_first(at, stamp, extra * LINE_BYTES, counts),
+            Kind::Fragment => self.take_fragment(at, counts),
+            Kind::Rts => self.take_rts(at, stamp, sender, counts),
             Kind::Data => self.take_data(at, counts),
-            // No quota stops these: there are at most two for each offer.
-            Kind::Grant => sender.hear(News::Granted(self.number(at)?), counts),
-            Kind::Read => sender.hear(News::Read(self.number(at)?), counts),
-            Kind::Refusal => sender.hear(News::Refused(self.number(at)?), counts),
+            // No quota limits these: there are at most two for each RTS.
+            Kind::Cts => sender.handle_reply(Reply::Cts(self.number(at)?), counts),
+            Kind::Fin => sender.handle_reply(Reply::Fin(self.number(at)?), counts),
+            Kind::Nack => sender.handle_reply(Reply::Nack(self.number(at)?), counts),
         }
     }
 
-    /// Finds out where a message goes.
     #[inline]
-    fn matched(&mut self, head: &Head) -> Target {
-        let Some(key) = self.receives.take_waiting(head.tag) else { return Target::Kept(0) };
-        match self.receives.check(key, head) {
+    fn match_receive(&mut self, header: &Header) -> Target {
+        let Some(key) = self.receives.take_waiting(header.tag) else { return Target::Unexpected(0) };
+        match self.receives.check(key, header) {
             Ok(()) => Target::Posted(key),
             Err(error) => {
                 self.receives.end(key, Err(error));
@@ -271,39 +268,38 @@ impl Receiver {
         }
     }
 
-    /// Takes note of a message that came without asking.
+    /// Counts an eager message against the peer's credit.
     #[inline]
-    fn receive_eager(&mut self, bytes: usize) -> Result<()> {
+    fn take_credit(&mut self, bytes: usize) -> Result<()> {
         if self.eager_received - self.eager_taken + cost(bytes) > CREDIT_BYTES {
-            return Err(self.refusal(format!("a message of {bytes} bytes without credit")));
+            return Err(self.protocol_error(format!("a message of {bytes} bytes without credit")));
         }
         self.eager_received += cost(bytes);
         Ok(())
     }
 
-    /// What a cell of this kind says of its message.
     #[inline]
-    fn decode(&mut self, at: usize, stamp: u64, kind: Kind) -> Result<Head> {
-        let mut line = self.cells.line(at);
+    fn decode(&mut self, at: usize, stamp: u64, kind: Kind) -> Result<Header> {
+        let mut line = self.descriptors.line(at);
         line[0] = stamp;
-        let head = Head::decode(&line, kind, self.peer).map_err(|what| self.refusal(what))?;
-        self.last = (head.signature, head.mark);
-        Ok(head)
+        let header = Header::decode(&line, kind, self.peer).map_err(|what| self.protocol_error(what))?;
+        self.last = (header.signature, header.mark);
+        Ok(header)
     }
 
-    /// The word of a cell that has a number of bytes, or of an offer.
+    /// The descriptor's number of bytes, or of an RTS.
     fn word(&self, at: usize) -> u64 {
-        self.cells.load(at + 8)
+        self.descriptors.load(at + 8)
     }
 
-    /// The number of the offer that a cell is about.
     fn number(&self, at: usize) -> Result<u32> {
         let word = self.word(at);
-        u32::try_from(word).map_err(|_| self.refusal(format!("offer {word}, expected at most {}", u32::MAX)))
+        u32::try_from(word)
+            .map_err(|_| self.protocol_error(format!("RTS {word}, expected at most {}", u32::MAX)))
     }
 
     #[cold]
-    fn refusal(&self, what: String) -> Error {
+    fn protocol_error(&self, what: String) -> Error {
         Error::Protocol { rank: self.peer, what }
     }
 }

@@ -1,8 +1,8 @@
-//! What is sent to a neighbour: cells and pieces as there is room, and messages that wait for an answer.
+//! The sending side of a link: a queue for what finds no room, fragments, and messages that wait for a reply.
 
-mod offers;
-mod pieces;
-mod room;
+mod flow_control;
+mod fragments;
+mod rendezvous;
 mod short;
 
 use std::collections::VecDeque;
@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
-use super::cell::{
-    CELL_BYTES, CELLS, Head, Kind, MESSAGE_AT, MESSAGE_BYTES, POCKET_BYTES, Place, offset_of, stamp,
+use super::descriptor::{
+    DESCRIPTOR_BYTES, DESCRIPTORS, FAST_BOX_BYTES, Header, INLINE_AT, INLINE_BYTES, Kind, Rts, offset_of,
+    stamp,
 };
-use super::payload::{Payload, RingWriter, write_round};
-use super::{CAN_READ_AT, CELLS_AT, News, POCKET_AT, STARVING_AT};
+use super::payload::{Payload, RingWriter, write_ring_block};
+use super::{CAN_READ_AT, DESCRIPTORS_AT, FAST_BOX_AT, Reply, STALLED_AT};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -25,53 +26,54 @@ pub(super) struct Sender {
     peer: Rank,
     place: usize,
     neighbourhood: Arc<Neighbourhood>,
-    block: OwnArea,
-    cells: OwnArea,
+    channel: OwnArea,
+    descriptors: OwnArea,
     ring: RingWriter,
-    pocket: OwnArea,
-    /// What the neighbour writes: its acknowledgements.
+    fast_box: OwnArea,
+    /// The channel that the peer writes: its acknowledgements.
     theirs: PeerArea,
-    /// Cells written, bytes of the ring written, bytes sent without asking; and what of it is acknowledged.
+    /// Descriptors, bytes of ring and fast box, and bytes sent eagerly: written, and acknowledged by the
+    /// peer.
     position: u64,
-    cells_taken: u64,
+    descriptors_taken: u64,
     ring_written: u64,
     ring_taken: u64,
-    pocket_written: u64,
-    pocket_taken: u64,
-    /// Up to this cell the pocket is taken to be full, if it was.
-    pocket_full_until: u64,
-    /// From this cell on a piece that waits comes before messages.
-    piece_due: u64,
+    fast_box_written: u64,
+    fast_box_taken: u64,
+    /// The fast box is taken to be full up to this descriptor.
+    fast_box_full_until: u64,
+    /// From this descriptor on, a waiting fragment goes before messages.
+    fragment_due: u64,
     eager_sent: u64,
     eager_taken: u64,
-    /// Cells that wait for room, in the order of posting.
+    /// Descriptors that wait for room, in the order of posting.
     queue: VecDeque<Queued>,
     /// Messages whose header is written and whose payload goes through the ring, one after another.
     streams: VecDeque<Stream>,
-    offers: Slab<Offer>,
-    /// Which words say that a message may be read, one bit each.
-    open: u64,
+    rendezvous: Slab<Rendezvous>,
+    /// The guard words in use, one bit each.
+    guards: u64,
     serial: u64,
-    /// `None` while the send goes on.
+    /// `None` while the send is in progress.
     operations: Slab<Option<SendDone>>,
     pending: usize,
-    is_starving: bool,
+    is_stalled: bool,
     has_published: bool,
-    /// Signature and mark of the last message that said them; a message with the same need not.
+    /// Signature and mark of the last message that carried them.
     last: (Signature, Mark),
 }
 
-/// A cell that waits for room.
+/// A descriptor that waits for room.
 enum Queued {
-    /// An answer to an offer of the neighbour.
-    Answer(News),
-    Message(Head, Stream),
-    Offer(Head, u32),
-    /// What this offer was for, which is granted.
+    /// A reply to an RTS of the peer.
+    Reply(Reply),
+    Eager(Header, Stream),
+    Rts(Header, u32),
+    /// The message of this RTS, for which the CTS has come.
     Data(u32, Stream),
 }
 
-/// A message on its way, of which `sent` bytes are gone.
+/// A message of which `sent` bytes are written.
 struct Stream {
     payload: Payload,
     bytes: usize,
@@ -79,13 +81,13 @@ struct Stream {
     operation: Option<usize>,
 }
 
-struct Offer {
+struct Rendezvous {
     message: Stream,
-    /// The word that says that it may be read, and what it holds then.
-    word: Option<(usize, u64)>,
+    /// Its guard word, and the serial number there.
+    guard: Option<(usize, u64)>,
     is_written: bool,
-    /// Whether it has taken credit.
-    is_paid: bool,
+    /// Whether it takes credit.
+    takes_credit: bool,
 }
 
 impl Sender {
@@ -93,7 +95,7 @@ impl Sender {
         neighbourhood: &Arc<Neighbourhood>,
         place: usize,
         peer: Rank,
-        block: OwnArea,
+        channel: OwnArea,
         theirs: PeerArea,
     ) -> Self {
         let ring_bytes = neighbourhood.layout().ring_bytes();
@@ -101,35 +103,36 @@ impl Sender {
             peer,
             place,
             neighbourhood: Arc::clone(neighbourhood),
-            cells: block.area(CELLS_AT..CELLS_AT + CELLS as usize * CELL_BYTES),
-            ring: RingWriter::new(block.area(block.bytes() - ring_bytes..block.bytes())),
-            pocket: block.area(POCKET_AT..POCKET_AT + POCKET_BYTES),
-            block,
+            descriptors: channel
+                .area(DESCRIPTORS_AT..DESCRIPTORS_AT + DESCRIPTORS as usize * DESCRIPTOR_BYTES),
+            ring: RingWriter::new(channel.area(channel.bytes() - ring_bytes..channel.bytes())),
+            fast_box: channel.area(FAST_BOX_AT..FAST_BOX_AT + FAST_BOX_BYTES),
+            channel,
             theirs,
             position: 0,
-            cells_taken: 0,
+            descriptors_taken: 0,
             ring_written: 0,
             ring_taken: 0,
-            pocket_written: 0,
-            pocket_taken: 0,
-            pocket_full_until: 0,
-            piece_due: 0,
+            fast_box_written: 0,
+            fast_box_taken: 0,
+            fast_box_full_until: 0,
+            fragment_due: 0,
             eager_sent: 0,
             eager_taken: 0,
             queue: VecDeque::new(),
             streams: VecDeque::new(),
-            offers: Slab::new(),
-            open: 0,
+            rendezvous: Slab::new(),
+            guards: 0,
             serial: 0,
             operations: Slab::new(),
             pending: 0,
-            is_starving: false,
+            is_stalled: false,
             has_published: false,
             last: Default::default(),
         }
     }
 
-    /// Sends a message, or offers it. What finds room is written at once.
+    /// Sends a message eagerly or by RTS. What finds room is written at once.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -140,78 +143,80 @@ impl Sender {
         if matches!(&parts[..], [part] if self.send_short(&envelope, part.bytes(), counts)) {
             return Posted::Done(SendDone { parts, result: Ok(()) });
         }
-        self.post_other(envelope, parts, counts)
+        self.post_with_header(envelope, parts, counts)
     }
 
-    /// Sends a message that is not short.
-    fn post_other(
+    /// Sends a message whose header must be written.
+    fn post_with_header(
         &mut self,
         envelope: Envelope,
         parts: SendParts,
         counts: &mut Statistics,
     ) -> Posted<usize, SendDone> {
-        let head = Head::new(envelope, parts.iter().map(|part| part.len()));
-        let bytes = head.bytes();
-        if self.may_go_now() && self.has_place(bytes) && self.has_credit(bytes) && self.has_cell() {
+        let header = Header::new(envelope, parts.iter().map(|part| part.len()));
+        let bytes = header.bytes();
+        if self.may_bypass_queue()
+            && self.fits_eagerly(bytes)
+            && self.has_credit(bytes)
+            && self.has_descriptor()
+        {
             self.eager_sent += cost(bytes);
             let payload = Payload::Leased(parts);
-            self.write_message(&head, &payload, counts);
+            self.write_eager(&header, &payload, counts);
             self.wake();
             return Posted::Done(SendDone { parts: payload.into_parts(), result: Ok(()) });
         }
-        self.post_long(head, parts, counts)
+        self.post_or_queue(header, parts, counts)
     }
 
-    /// Whether an answer would be written at once: whoever gives it may take no more turns.
-    pub(super) fn can_answer(&mut self) -> bool {
-        self.queue.is_empty() && self.has_cell()
+    /// Whether a reply would be written at once. A rank that has received its message may take no more turns.
+    pub(super) fn can_reply(&mut self) -> bool {
+        self.queue.is_empty() && self.has_descriptor()
     }
 
-    /// Answers an offer, now or when there is a cell.
+    /// Replies to an RTS, now or when there is a descriptor.
     ///
-    /// Only a refusal may be late for a neighbour whose rank takes no more turns: what was read is answered
-    /// where [`can_answer`](Self::can_answer), and who has granted waits for the bytes. A rank that has
-    /// refused a message has an error in its hands: it leaves or closes the transport, and either ends the
-    /// neighbour's send.
-    pub(super) fn answer(&mut self, news: News, counts: &mut Statistics) {
-        self.queue.push_back(Queued::Answer(news));
-        // By a new look where no cell is known to be free.
-        if self.has_cell() {
+    /// Only a NACK may be late for a peer whose rank takes no more turns: a FIN is sent where
+    /// [`can_reply`](Self::can_reply), and after a CTS this rank waits for the bytes. A rank that sends a
+    /// NACK has an error: it leaves or closes the transport, and either ends the peer's send.
+    pub(super) fn reply(&mut self, reply: Reply, counts: &mut Statistics) {
+        self.queue.push_back(Queued::Reply(reply));
+        if self.has_descriptor() {
             self.flush(counts);
             self.wake();
         }
     }
 
-    /// Writes what there is room for; says whether that was anything, or whether there is room again.
+    /// Writes what there is room for; returns whether anything was written, or room was found again.
     pub(super) fn pump(&mut self, counts: &mut Statistics) -> Result<bool> {
         self.read_acknowledgements()?;
         let before = self.position;
         self.flush(counts);
-        // An answer may be put off, which is not queued here.
-        let has_found_room = self.is_starving && self.is_idle() && self.position - self.cells_taken < CELLS;
+        // A deferred reply is not in the queue.
+        let has_found_room =
+            self.is_stalled && self.is_idle() && self.position - self.descriptors_taken < DESCRIPTORS;
         if has_found_room {
-            self.is_starving = false;
-            self.block.word(STARVING_AT).store(0, Ordering::Release);
+            self.is_stalled = false;
+            self.channel.word(STALLED_AT).store(0, Ordering::Release);
         }
         self.wake();
         Ok(self.position != before || has_found_room)
     }
 
-    /// Says that this rank is about to sleep: who takes something from here wakes it if that makes room for
-    /// what is queued, or for an answer that is put off.
-    pub(super) fn begin_sleep(&mut self, is_answer_put_off: bool) {
-        if (!self.is_idle() || is_answer_put_off) && !self.is_starving {
-            self.is_starving = true;
-            self.block.word(STARVING_AT).store(1, Ordering::SeqCst);
+    /// Announces that this rank is about to sleep: the peer wakes it when it makes room for what is queued,
+    /// or for a deferred reply.
+    pub(super) fn begin_sleep(&mut self, is_reply_deferred: bool) {
+        if (!self.is_idle() || is_reply_deferred) && !self.is_stalled {
+            self.is_stalled = true;
+            self.channel.word(STALLED_AT).store(1, Ordering::SeqCst);
         }
     }
 
-    /// Whether the neighbour was told that this rank finds no room.
-    pub(super) fn is_starving(&self) -> bool {
-        self.is_starving
+    /// Whether the peer was told that this rank finds no room.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled
     }
 
-    /// Whether nothing waits for room.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.streams.is_empty()
@@ -228,31 +233,32 @@ impl Sender {
         self.operations.try_remove(key)?
     }
 
-    /// Sends a message that is too long for the pocket, or that finds no room.
-    fn post_long(
+    /// Sends a message that can't be written as a whole at once.
+    fn post_or_queue(
         &mut self,
-        head: Head,
+        header: Header,
         parts: SendParts,
         counts: &mut Statistics,
     ) -> Posted<usize, SendDone> {
-        let bytes = head.bytes();
+        let bytes = header.bytes();
         let operation = self.begin();
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
-        if self.may_be_eager(bytes) {
+        if self.should_send_eagerly(bytes) {
             self.eager_sent += cost(bytes);
-            self.queue.push_back(Queued::Message(head, message));
-        } else if self.offers.len() >= MAX_OFFERS {
+            self.queue.push_back(Queued::Eager(header, message));
+        } else if self.rendezvous.len() >= MAX_OFFERS {
             let why = format!("rank {} has not received {MAX_OFFERS} messages: let it catch up", self.peer);
             self.end(message, Err(Error::Unavailable { name: "shared memory", why }));
         } else {
-            let word = self.may_be_open(bytes).then(|| self.open_word());
-            let is_paid = word.is_some() && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes);
-            self.eager_sent += if is_paid { cost(bytes) } else { 0 };
-            let number = self.offers.insert(Offer { message, word, is_written: false, is_paid }) as u32;
-            self.queue.push_back(Queued::Offer(head, number));
+            let guard = self.is_readable(bytes).then(|| self.take_guard());
+            let takes_credit = guard.is_some() && bytes <= MAX_EAGER_BYTES && self.has_credit(bytes);
+            self.eager_sent += if takes_credit { cost(bytes) } else { 0 };
+            let number =
+                self.rendezvous.insert(Rendezvous { message, guard, is_written: false, takes_credit }) as u32;
+            self.queue.push_back(Queued::Rts(header, number));
         }
         self.flush(counts);
-        // A false acknowledgement is found again in the next turn, and judged there.
+        // The next turn reports a false acknowledgement.
         if !self.is_idle() && self.read_acknowledgements().is_ok() {
             self.flush(counts);
         }
@@ -263,25 +269,25 @@ impl Sender {
         }
     }
 
-    /// Writes what finds room, without looking for more of it.
+    /// Writes what finds room by the acknowledgements read so far.
     fn flush(&mut self, counts: &mut Statistics) {
-        while self.position - self.cells_taken < CELLS {
-            if self.is_piece_due() && self.write_piece(counts) {
+        while self.position - self.descriptors_taken < DESCRIPTORS {
+            if self.is_fragment_due() && self.write_fragment(counts) {
                 continue;
             }
             let Some(queued) = self.queue.pop_front() else { break };
             self.write_queued(queued, counts);
         }
-        while self.has_cell_for_piece() && self.write_piece(counts) {}
+        while self.has_descriptor_for_fragment() && self.write_fragment(counts) {}
     }
 
     fn write_queued(&mut self, queued: Queued, counts: &mut Statistics) {
         match queued {
-            Queued::Answer(news) => {
-                let (kind, number) = match news {
-                    News::Granted(number) => (Kind::Grant, number),
-                    News::Read(number) => (Kind::Read, number),
-                    News::Refused(number) => (Kind::Refusal, number),
+            Queued::Reply(reply) => {
+                let (kind, number) = match reply {
+                    Reply::Cts(number) => (Kind::Cts, number),
+                    Reply::Fin(number) => (Kind::Fin, number),
+                    Reply::Nack(number) => (Kind::Nack, number),
                 };
                 counts.bytes_sent += LINE_BYTES as u64;
                 self.publish(kind, 0, 0, [u64::from(number)]);
@@ -295,68 +301,67 @@ impl Sender {
                     self.streams.push_back(message);
                 }
             }
-            Queued::Message(head, message) if self.has_place(message.bytes) => {
-                self.write_message(&head, &message.payload, counts);
+            Queued::Eager(header, message) if self.fits_eagerly(message.bytes) => {
+                self.write_eager(&header, &message.payload, counts);
                 self.end(message, Ok(()));
             }
-            Queued::Message(head, message) => self.write_long(&head, message, counts),
-            Queued::Offer(head, number) => self.write_offer(&head, number, counts),
+            Queued::Eager(header, message) => self.write_first(&header, message, counts),
+            Queued::Rts(header, number) => self.write_rts(&header, number, counts),
         }
     }
 
-    /// A whole message in a cell, or in the pocket, where it has room.
-    fn write_message(&mut self, head: &Head, payload: &Payload, counts: &mut Statistics) {
-        let bytes = head.bytes();
-        let at = offset_of(self.position) + MESSAGE_AT;
+    /// Writes a whole message into a descriptor or the fast box, which has room.
+    fn write_eager(&mut self, header: &Header, payload: &Payload, counts: &mut Statistics) {
+        let bytes = header.bytes();
+        let at = offset_of(self.position) + INLINE_AT;
         let mut start = 0;
-        payload.stretches(0, bytes, |stretch| {
-            // A copy: the message goes to the neighbour through the cell or the pocket.
-            if bytes <= MESSAGE_BYTES {
-                self.cells.write_block(at + start, stretch);
+        payload.for_each_slice(0, bytes, |slice| {
+            // A copy: through the descriptor or the fast box.
+            if bytes <= INLINE_BYTES {
+                self.descriptors.write_block(at + start, slice);
             } else {
-                write_round(&self.pocket, self.pocket_written + start as u64, stretch);
+                write_ring_block(&self.fast_box, self.fast_box_written + start as u64, slice);
             }
-            start += stretch.len();
+            start += slice.len();
         });
-        if bytes > MESSAGE_BYTES {
-            self.pocket_written += bytes.next_multiple_of(LINE_BYTES) as u64;
+        if bytes > INLINE_BYTES {
+            self.fast_box_written += bytes.next_multiple_of(LINE_BYTES) as u64;
         }
         counts.copies += u64::from(bytes > 0);
         counts.bytes_copied += bytes as u64;
         counts.bytes_sent += (LINE_BYTES + bytes) as u64;
-        self.publish_head(Kind::Message, head, 0, head.message_words());
+        self.publish_header(Kind::Eager, header, 0, header.eager_words());
     }
 
-    fn write_offer(&mut self, head: &Head, number: u32, counts: &mut Statistics) {
-        let Some(offer) = self.offers.get_mut(number as usize) else { return };
-        offer.is_written = true;
-        let (word, serial) = offer.word.unwrap_or((Place::NO_WORD, 0));
+    fn write_rts(&mut self, header: &Header, number: u32, counts: &mut Statistics) {
+        let Some(rendezvous) = self.rendezvous.get_mut(number as usize) else { return };
+        rendezvous.is_written = true;
+        let (guard, serial) = rendezvous.guard.unwrap_or((Rts::NO_GUARD, 0));
         let mut addresses = [0; 3];
-        if let Payload::Leased(parts) = &offer.message.payload {
+        if let Payload::Leased(parts) = &rendezvous.message.payload {
             for (address, part) in addresses.iter_mut().zip(parts) {
                 *address = part.bytes().as_ptr().addr();
             }
         }
-        let place = Place { number, word, serial, is_paid: offer.is_paid, addresses };
+        let rts = Rts { number, guard, serial, takes_credit: rendezvous.takes_credit, addresses };
         counts.bytes_sent += LINE_BYTES as u64;
         let at = offset_of(self.position);
-        for (word, value) in self.cells.line(at + LINE_BYTES).iter().zip(place.line()) {
+        for (word, value) in self.descriptors.line(at + LINE_BYTES).iter().zip(rts.line()) {
             word.store(value, Ordering::Relaxed);
         }
-        self.publish_head(Kind::Offer, head, 0, head.long_words());
+        self.publish_header(Kind::Rts, header, 0, header.wide_words());
     }
 
-    /// Writes the first line of a cell that has a head.
     #[inline]
-    fn publish_head<const N: usize>(&mut self, kind: Kind, head: &Head, extra: u16, words: [u64; N]) {
-        self.last = (head.signature, head.mark);
-        self.publish(kind, head.parts, extra, words);
+    fn publish_header<const N: usize>(&mut self, kind: Kind, header: &Header, extra: u16, words: [u64; N]) {
+        self.last = (header.signature, header.mark);
+        self.publish(kind, header.parts, extra, words);
     }
 
-    /// Writes these words into the first line of the next cell, and the stamp before them last.
+    /// Writes these words into the next descriptor's first line, and the stamp before them last.
     #[inline]
     fn publish<const N: usize>(&mut self, kind: Kind, parts: usize, extra: u16, words: [u64; N]) {
-        let line = self.cells.line(offset_of(self.position));
+        let line = self.descriptors.line(offset_of(self.position));
         for (word, value) in line[1..].iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
@@ -365,7 +370,7 @@ impl Sender {
         self.has_published = true;
     }
 
-    /// Wakes the neighbour, if it sleeps, for what was written.
+    /// Wakes the peer if it sleeps and anything was written.
     #[inline]
     fn wake(&mut self) {
         if std::mem::take(&mut self.has_published) {
@@ -373,8 +378,7 @@ impl Sender {
         }
     }
 
-    /// Whether the neighbour can read this rank's memory.
-    fn may_be_read(&self) -> bool {
+    fn peer_can_read(&self) -> bool {
         self.theirs.load(CAN_READ_AT) != 0
     }
 
@@ -383,7 +387,6 @@ impl Sender {
         self.operations.insert(None)
     }
 
-    /// Gives the parts of a message back to its send.
     fn end(&mut self, message: Stream, result: Result<()>) {
         if let Some(key) = message.operation {
             self.finish(key, message.payload.into_parts(), result);
@@ -398,7 +401,7 @@ impl Sender {
     }
 
     #[cold]
-    fn refusal(&self, what: String) -> Error {
+    fn protocol_error(&self, what: String) -> Error {
         Error::Protocol { rank: self.peer, what }
     }
 }

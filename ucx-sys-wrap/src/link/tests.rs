@@ -1,7 +1,6 @@
-//! Two links that face each other: what is sent at once, and neighbours that are gone in the middle of a
-//! message.
+//! Two links that face each other: eager sends, and peers that are gone in the middle of a message.
 
-use super::cell::{CELLS, MIDDLING_BYTES, POCKETED_BYTES, SHORT_BYTES};
+use super::descriptor::{DESCRIPTORS, MAX_FAST_BOX_BYTES, MAX_IN_RING_BYTES, SHORT_INLINE_BYTES};
 use super::*;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
@@ -18,10 +17,10 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        Self::that_may_read(false)
+        Self::with_reads(false)
     }
 
-    fn that_may_read(may_read: bool) -> Self {
+    fn with_reads(may_read: bool) -> Self {
         let world = Neighbourhood::in_process(2).unwrap();
         let links = [0, 1].map(|rank: usize| Link::new(&world[rank], 1 - rank, may_read).unwrap());
         Self { links, counts: Statistics::default(), _world: world }
@@ -61,20 +60,20 @@ fn envelope() -> Envelope {
 }
 
 #[test]
-fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind() {
+fn immediate_sends_arrive_in_order_and_failed_ones_leave_no_trace() {
     let mut pair = Pair::new();
     let other = Envelope { signature: Signature([1; 16]), ..envelope() };
-    assert!(!pair.send_at_once(other, &[0; 8]), "its signature must be said");
-    assert!(!pair.send_at_once(envelope(), &[0; MIDDLING_BYTES + 1]), "it is too long");
+    assert!(!pair.send_at_once(other, &[0; 8]), "it has another signature");
+    assert!(!pair.send_at_once(envelope(), &[0; MAX_IN_RING_BYTES + 1]), "it is too long");
     assert_eq!(pair.counts, Statistics::default());
-    for number in 0..CELLS {
+    for number in 0..DESCRIPTORS {
         assert!(pair.send_at_once(envelope(), &[number as u8; 8]));
     }
     let full = pair.counts;
-    assert!(!pair.send_at_once(envelope(), &[0; 8]), "no cell is free");
-    assert_eq!((pair.counts, full.messages_sent), (full, CELLS));
+    assert!(!pair.send_at_once(envelope(), &[0; 8]), "no descriptor is free");
+    assert_eq!((pair.counts, full.messages_sent), (full, DESCRIPTORS));
 
-    let receives: Vec<_> = (0..CELLS).map(|_| pair.receive(8)).collect();
+    let receives: Vec<_> = (0..DESCRIPTORS).map(|_| pair.receive(8)).collect();
     pair.poll(0);
     let receiver = &mut pair.links[0].receiver;
     for (number, (_, key)) in receives.iter().enumerate() {
@@ -89,7 +88,7 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
         }
         assert!(receiver.outcome(*key).is_none(), "it was given back already");
     }
-    // There is room again, and the keys are used once more.
+    // There is room again, and keys are reused.
     assert!(pair.send_at_once(envelope(), &[7; 8]));
     let (_memory, key) = pair.receive(8);
     assert!(receives.iter().any(|(_, used)| *used == key));
@@ -101,19 +100,19 @@ fn what_is_sent_at_once_arrives_in_order_and_what_is_not_leaves_nothing_behind()
     assert!(!pair.send_at_once(envelope(), &[0; 8]) && pair.counts == closed);
 }
 
-/// Lengths on either side of what a cell, the pocket and the ring are for, in an order that mixes them.
+/// Lengths on either side of the limits of descriptors, fast box and ring, in mixed order.
 #[test]
-fn what_is_looked_for_is_taken_if_it_is_short_and_left_for_a_turn_if_not() {
+fn polling_for_a_short_message_leaves_others_to_a_turn() {
     let mut pair = Pair::new();
-    let look = |pair: &mut Pair| pair.links[0].look_for_small(3, &mut pair.counts).unwrap();
-    let receives: Vec<_> = (0..4).map(|_| pair.receive(MIDDLING_BYTES)).collect();
+    let look = |pair: &mut Pair| pair.links[0].poll_short(3, &mut pair.counts).unwrap();
+    let receives: Vec<_> = (0..4).map(|_| pair.receive(MAX_IN_RING_BYTES)).collect();
     assert!(!look(&mut pair), "nothing has come");
     let other = Envelope { signature: Signature([1; 16]), ..envelope() };
-    let sent = [8, POCKETED_BYTES, MIDDLING_BYTES].map(|length| vec![length as u8; length]);
+    let sent = [8, MAX_FAST_BOX_BYTES, MAX_IN_RING_BYTES].map(|length| vec![length as u8; length]);
     for bytes in &sent {
         assert!(pair.send_at_once(envelope(), bytes));
     }
-    assert!(look(&mut pair) && look(&mut pair), "one in a cell, one in the pocket");
+    assert!(look(&mut pair) && look(&mut pair), "one in a descriptor, one in the fast box");
     assert!(!look(&mut pair), "one in the ring");
     let ended = |pair: &mut Pair, number: usize| pair.links[0].receiver.test(receives[number].1);
     for (number, bytes) in sent.iter().enumerate() {
@@ -125,7 +124,7 @@ fn what_is_looked_for_is_taken_if_it_is_short_and_left_for_a_turn_if_not() {
         assert_eq!(done.result.unwrap().lengths[..], [bytes.len()]);
         assert_eq!(done.parts[0].bytes_mut()[..bytes.len()], bytes[..]);
     }
-    // What says its signature is for a turn too.
+    // A message that carries its signature is left for a turn too.
     let said = vec![1u8; 8].into_raw();
     let mut parts = SendParts::new();
     lend_to_send::<Vec<u8>>(&said, &mut parts);
@@ -136,11 +135,20 @@ fn what_is_looked_for_is_taken_if_it_is_short_and_left_for_a_turn_if_not() {
 }
 
 #[test]
-fn what_finds_the_pocket_full_goes_elsewhere_and_arrives_in_order() {
-    let lengths = [8, SHORT_BYTES, SHORT_BYTES + 1, 1000, 1024, POCKETED_BYTES, POCKETED_BYTES + 1, 5000];
+fn messages_that_find_the_fast_box_full_arrive_in_order() {
+    let lengths = [
+        8,
+        SHORT_INLINE_BYTES,
+        SHORT_INLINE_BYTES + 1,
+        1000,
+        1024,
+        MAX_FAST_BOX_BYTES,
+        MAX_FAST_BOX_BYTES + 1,
+        5000,
+    ];
     let mut pair = Pair::new();
     for turn in 0..5u8 {
-        let sent: Vec<usize> = lengths.iter().cycle().take(CELLS as usize).copied().collect();
+        let sent: Vec<usize> = lengths.iter().cycle().take(DESCRIPTORS as usize).copied().collect();
         for (number, length) in sent.iter().enumerate() {
             assert!(pair.send_at_once(envelope(), &vec![number as u8 ^ turn; *length]), "{number}");
         }
@@ -154,16 +162,16 @@ fn what_finds_the_pocket_full_goes_elsewhere_and_arrives_in_order() {
     }
 }
 
-/// Who has left in good order has taken the message back; who has died has not, and nothing is received in
-/// its place.
+/// A peer that has left in good order has canceled the message; one that has died has not, and nothing is
+/// received in its place.
 #[test]
-fn only_who_has_left_is_taken_to_have_taken_back_what_is_cut() {
+fn only_a_peer_that_left_in_good_order_has_canceled_a_cut_message() {
     for has_left in [true, false] {
         let mut pair = Pair::new();
         let (_place, key) = pair.receive(4 * MAX_EAGER_BYTES);
         let _cut = pair.send(vec![1; 4 * MAX_EAGER_BYTES]);
         let _whole = pair.send(vec![2; 8]);
-        // The first is offered, asked for, and comes in part; the second lies in a cell.
+        // The first gets RTS, CTS and some fragments; the second lies in a descriptor.
         [0, 1, 0].into_iter().for_each(|rank| pair.poll(rank));
         assert!(pair.links[0].receiver.test(key).is_none(), "it is there already");
         assert_eq!(pair.links[0].finish(has_left, &mut pair.counts), !has_left);
@@ -178,17 +186,17 @@ fn only_who_has_left_is_taken_to_have_taken_back_what_is_cut() {
     }
 }
 
-/// The neighbour takes a message at a time, and there is always another that wants the place of it.
+/// The peer takes one message at a time, and there is always another one to take its place.
 #[test]
 fn small_messages_without_end_let_a_large_one_through() {
     let mut pair = Pair::new();
     let (_place, large) = pair.receive(4 * MAX_EAGER_BYTES);
     let _large = pair.send(vec![1; 4 * MAX_EAGER_BYTES]);
-    // It is offered, and asked for.
+    // RTS and CTS.
     pair.poll(0);
     let small = Envelope { tag: Tag::new(Rank(1), 0, 1, 0), ..envelope() };
-    let pieces = 4 * MAX_EAGER_BYTES / (64 << 10);
-    let most = 20 * pieces;
+    let fragments = 4 * MAX_EAGER_BYTES / (64 << 10);
+    let most = 20 * fragments;
     let mut received = 0;
     let mut queued = None;
     while pair.links[0].receiver.test(large).is_none() {
@@ -213,12 +221,12 @@ fn small_messages_without_end_let_a_large_one_through() {
         received += 1;
         queued = queued.take().filter(|(_, key)| pair.links[1].sender.test(*key).is_none());
     }
-    assert!(received > pieces, "small ones came in between");
+    assert!(received > fragments, "small ones came in between");
 }
 
-/// Whoever takes a turn only now and then keeps no sender waiting for long.
+/// A rank that rarely takes a turn keeps no sender waiting for long.
 #[test]
-fn a_peer_that_nothing_waits_for_is_looked_at_in_every_tick() {
+fn an_idle_link_is_polled_in_every_tick() {
     let world = Neighbourhood::in_process(2).unwrap();
     let [mut idle, mut busy] =
         [0, 1].map(|rank: u32| Links::new(&world[rank as usize], Rank(rank), 2, false).unwrap());
@@ -243,21 +251,21 @@ fn a_peer_that_nothing_waits_for_is_looked_at_in_every_tick() {
             idle.turn(&mut counts).unwrap();
         }
         busy.turn(&mut counts).unwrap();
-        assert!(busy.test_send(id).is_some(), "there is no room, and nobody has looked");
+        assert!(busy.test_send(id).is_some(), "there is no room, and nobody has polled");
     }
 }
 
-/// What is read to the heap counts for as much as what is sent there, until its receive is posted.
+/// What is read to the heap takes credit until its receive is posted, as eager messages do.
 #[test]
-fn one_bound_holds_for_all_that_is_kept() {
+fn the_credit_bounds_all_unexpected_bytes() {
     const LONG: usize = CREDIT_BYTES as usize / MAX_EAGER_BYTES + 2;
-    let mut pair = Pair::that_may_read(true);
+    let mut pair = Pair::with_reads(true);
     for _ in 0..2 {
         let _sent: Vec<_> = (0..LONG).map(|_| pair.send(vec![1; MAX_EAGER_BYTES])).collect();
         (0..8).for_each(|turn| pair.poll(turn % 2));
         let mut short = 0;
         for _ in 0..2000 {
-            short += usize::from(pair.send_at_once(envelope(), &[2; POCKETED_BYTES]));
+            short += usize::from(pair.send_at_once(envelope(), &[2; MAX_FAST_BOX_BYTES]));
             pair.poll(0);
         }
         let kept = pair.links[0].receiver.kept_bytes();
@@ -276,7 +284,7 @@ fn one_bound_holds_for_all_that_is_kept() {
                     }
                 },
             };
-            let expected = if number < LONG { MAX_EAGER_BYTES } else { POCKETED_BYTES };
+            let expected = if number < LONG { MAX_EAGER_BYTES } else { MAX_FAST_BOX_BYTES };
             assert_eq!(arrival.unwrap().lengths[0], expected);
         }
         pair.poll(1);

@@ -1,4 +1,4 @@
-//! Stretches of segments and blocks: memory that another process reads or writes at the same time.
+//! Areas of segments and channels: memory that another process reads or writes at the same time.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::copying;
 use super::mapping::Mapping;
 
-/// Bytes that processors move between their caches at once.
+/// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
 
-/// A stretch of what this rank writes and its peers read at any time. Of a segment it is the only writer;
-/// into a block the neighbour could write, so nothing that is read there is believed.
+/// An area that this rank writes and its peers may read at any time. The peer could write into a channel, so
+/// nothing that is read from one is trusted.
 ///
-/// Offsets are from the start of the stretch. An access outside it is a mistake of this program, and panics.
+/// Offsets are from the start of the area. An access outside it is a bug, and panics.
 #[derive(Clone)]
 pub struct OwnArea(pub(super) Area);
 
-/// A stretch of what a peer writes, to read; it may change at any time.
+/// An area that a peer writes; it may change at any time.
 ///
-/// Offsets are from the start of the stretch. An access outside it is a mistake of this program, and panics:
-/// no offset may come from a peer unchecked.
+/// Offsets are from the start of the area. An access outside it is a bug, and panics: offsets from a peer
+/// must be checked first.
 #[derive(Clone)]
 pub struct PeerArea(pub(super) Area);
 
@@ -39,13 +39,13 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl OwnArea {
-    /// Bytes of the stretch.
+    /// Bytes of the area.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
-    /// A part of it, from a multiple of [`LINE_BYTES`] on.
+    /// A part of it that begins at a multiple of [`LINE_BYTES`].
     #[must_use]
     pub fn area(&self, range: Range<usize>) -> Self {
         Self(self.0.part(range))
@@ -75,8 +75,8 @@ impl OwnArea {
         unsafe { copying::copy(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Copies `bytes` to `offset` past the caches, where `offset` is a multiple of [`LINE_BYTES`]; else as
-    /// [`write`](Self::write). Faster for what another processor has read and will read, and nobody here.
+    /// Copies `bytes` to `offset` past the caches if `offset` is a multiple of [`LINE_BYTES`], else like
+    /// [`write`](Self::write). Faster for bytes that another processor has read and will read next.
     ///
     /// The bytes are ordered before every later store of this thread.
     #[inline]
@@ -86,7 +86,7 @@ impl OwnArea {
         unsafe { copying::stream(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// As [`write`](Self::write), for up to 32 KiB: a string instruction begins late.
+    /// Like [`write`](Self::write), for up to 32 KiB: a string instruction is slow to start.
     #[inline]
     pub(crate) fn write_block(&self, offset: usize, bytes: &[u8]) {
         let to = self.0.pointer(offset, bytes.len());
@@ -94,7 +94,7 @@ impl OwnArea {
         unsafe { copying::copy_block(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// As [`stream`](Self::stream), but not ordered before anything until [`copying::fence`].
+    /// Like [`stream`](Self::stream), but not ordered before anything until [`copying::fence`].
     #[inline]
     pub(super) fn stream_unfenced(&self, offset: usize, bytes: &[u8]) {
         let to = self.0.pointer(offset, bytes.len());
@@ -102,7 +102,7 @@ impl OwnArea {
         unsafe { copying::stream_unfenced(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Where `offset` would be, to ask for lines ahead of their use; it need not lie in the stretch.
+    /// The address of `offset`, for prefetching; it need not lie in the area.
     #[inline]
     pub(super) fn address(&self, offset: usize) -> *const u8 {
         self.0.start.as_ptr().wrapping_add(offset)
@@ -116,13 +116,13 @@ impl OwnArea {
 }
 
 impl PeerArea {
-    /// Bytes of the stretch.
+    /// Bytes of the area.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
-    /// A part of it, from a multiple of [`LINE_BYTES`] on.
+    /// A part of it that begins at a multiple of [`LINE_BYTES`].
     #[must_use]
     pub fn area(&self, range: Range<usize>) -> Self {
         Self(self.0.part(range))
@@ -143,7 +143,7 @@ impl PeerArea {
         std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
     }
 
-    /// Copies the bytes at `offset` to `into`; any may be of any time since they were published.
+    /// Copies the bytes at `offset` to `into`. Each may be of any time since it was published.
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.0.read(offset, into);
@@ -158,7 +158,8 @@ impl PeerArea {
         unsafe { copying::copy_block(from, into.as_mut_ptr(), into.len()) };
     }
 
-    /// As [`read_block`](Self::read_block), past the caches where `into` begins a line; a fence must follow.
+    /// Like [`read_block`](Self::read_block), past the caches where `into` begins a cache line; a fence must
+    /// follow.
     #[inline]
     pub(super) fn stream_block(&self, offset: usize, into: &mut [u8]) {
         let from = self.0.pointer(offset, into.len());
@@ -166,7 +167,7 @@ impl PeerArea {
         unsafe { copying::stream_unfenced(from, into.as_mut_ptr(), into.len()) };
     }
 
-    /// Where `offset` would be, to ask for lines ahead of their use; it need not lie in the stretch.
+    /// The address of `offset`, for prefetching; it need not lie in the area.
     #[inline]
     pub(super) fn address(&self, offset: usize) -> *const u8 {
         self.0.start.as_ptr().wrapping_add(offset)
@@ -186,15 +187,15 @@ impl Area {
 
     fn part(&self, range: Range<usize>) -> Self {
         let from = self.start.addr().get() - self.mapping.start().addr().get();
-        assert!(range.end <= self.bytes, "bytes {range:?} of a stretch of {}", self.bytes);
+        assert!(range.end <= self.bytes, "bytes {range:?} of an area of {}", self.bytes);
         Self::new(&self.mapping, from + range.start..from + range.end)
     }
 
     #[inline]
     fn pointer(&self, offset: usize, bytes: usize) -> *mut u8 {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        assert!(fits, "{bytes} bytes at {offset} of a stretch of {}", self.bytes);
-        // SAFETY: just checked to lie in the stretch.
+        assert!(fits, "{bytes} bytes at {offset} of an area of {}", self.bytes);
+        // SAFETY: just checked to lie in the area.
         unsafe { self.start.as_ptr().add(offset) }
     }
 
@@ -202,8 +203,8 @@ impl Area {
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "a word at {offset}");
         let word = self.pointer(offset, 8).cast::<AtomicU64>();
-        // SAFETY: eight bytes of the stretch, aligned, and never reached by anything but atomics and copies
-        // that allow for races. On read-only pages only loads are made: `PeerArea` has no other access.
+        // SAFETY: eight aligned bytes of the area, which are only reached by atomics and by copies that allow
+        // for races. `PeerArea`, whose pages may be read-only, only loads.
         unsafe { &*word }
     }
 

@@ -1,4 +1,4 @@
-//! Waking a rank that sleeps.
+//! Wake-ups of ranks that sleep.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -7,72 +7,69 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use crate::{Error, Rank, Result};
 
-/// Rings that are forgotten by one call.
-const HEARD_AT_ONCE: usize = 1024;
+/// Wake-ups that one call discards.
+const MAX_DISCARDED: usize = 1024;
 
-/// A descriptor that becomes readable when somebody rings.
+/// A wake receiver: a descriptor that becomes readable when somebody sends a wake-up.
 ///
-/// Two connected sockets. Whoever shares a descriptor also shares its flags, and can fill what it leads to:
-/// so neither ringing nor hearing leaves it to those whether it may block, which a write to an event
-/// descriptor would. A ring that finds no room is none too few: there are others that nobody has heard.
+/// It is a pair of connected sockets. A peer shares the flags of a descriptor that it has, and could change
+/// `O_NONBLOCK`; socket calls state for each call that they must not block, which writes to an eventfd can't.
+/// A wake-up that finds no room may be dropped: others are pending.
 pub struct Bell {
-    /// Where it is heard. Stays with its owner.
-    ear: OwnedFd,
+    /// The receiving end, which stays with its owner.
+    receiver: OwnedFd,
     cord: Cord,
 }
 
-/// What a bell is rung by.
+/// A wake sender.
 pub(crate) struct Cord(OwnedFd);
 
 impl Bell {
-    /// A bell that nobody has rung.
-    ///
-    /// # Errors
-    /// [`Error::System`] when the system has no descriptor left.
+    /// Makes a wake receiver without pending wake-ups.
     pub fn new() -> Result<Self> {
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        let (ear, cord) = pair.map_err(|error| Error::system("can't make a bell", error))?;
-        Ok(Self { ear, cord: Cord(cord) })
+        let (receiver, cord) = pair.map_err(|error| Error::system("can't make a wake receiver", error))?;
+        Ok(Self { receiver, cord: Cord(cord) })
     }
 
-    /// Rings. Costs a system call, and never blocks.
+    /// Sends a wake-up. Costs a system call, and never blocks.
     pub fn ring(&self) {
         self.cord.ring();
     }
 
-    /// Forgets the rings so far; says whether there were any. Costs a system call, and never blocks.
+    /// Discards the pending wake-ups; returns whether there were any. Costs a system call, and never blocks.
     pub fn hear(&self) -> bool {
-        recv(&self.ear, &mut [0u8; HEARD_AT_ONCE], RecvFlags::DONTWAIT).is_ok()
+        recv(&self.receiver, &mut [0u8; MAX_DISCARDED], RecvFlags::DONTWAIT).is_ok()
     }
 
-    /// What others ring it by.
+    /// The descriptor for senders.
     pub(super) fn cord(&self) -> BorrowedFd<'_> {
         self.cord.0.as_fd()
     }
 }
 
 impl AsFd for Bell {
-    /// Readable from a ring until it is heard.
+    /// Readable while a wake-up is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ear.as_fd()
+        self.receiver.as_fd()
     }
 }
 
 impl Cord {
-    /// Takes over the cord of the bell of `rank`, whose descriptor came from there.
+    /// Takes over the wake sender to `rank`, whose descriptor came from there.
     ///
     /// # Errors
-    /// [`Error::Protocol`] when it is none.
+    /// [`Error::Protocol`] when it is no stream socket of the Unix domain.
     pub(crate) fn received(rank: Rank, descriptor: OwnedFd) -> Result<Self> {
         match (socket_domain(&descriptor), socket_type(&descriptor)) {
             (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) => Ok(Self(descriptor)),
-            found => Err(Error::Protocol { rank, what: format!("{found:?}, expected the cord of a bell") }),
+            found => Err(Error::Protocol { rank, what: format!("{found:?}, expected a wake sender") }),
         }
     }
 
-    /// Rings the bell that it belongs to, as [`Bell::ring`].
+    /// Sends a wake-up, like [`Bell::ring`].
     pub(super) fn ring(&self) {
-        // Fails when nobody hears any more, or when nobody has for long: either way it is rung enough.
+        // Fails when the receiver is gone, or has enough wake-ups pending.
         let _ = send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
@@ -82,39 +79,39 @@ mod tests {
     use super::*;
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-    /// A neighbour that has the cord, and whatever comes with it.
-    fn given_away(bell: &Bell) -> OwnedFd {
+    /// The descriptor of a peer, which shares its flags.
+    fn shared_descriptor(bell: &Bell) -> OwnedFd {
         bell.cord().try_clone_to_owned().unwrap()
     }
 
-    /// Would hang.
+    /// A blocking call would hang this test.
     #[test]
-    fn who_shares_a_cord_can_make_nobody_wait() {
+    fn a_peer_that_shares_a_descriptor_can_make_nobody_block() {
         let bell = Bell::new().unwrap();
-        let stranger = given_away(&bell);
+        let stranger = shared_descriptor(&bell);
         let flags = fcntl_getfl(&stranger).unwrap();
         fcntl_setfl(&stranger, flags | OFlags::NONBLOCK).unwrap();
         while rustix::io::write(&stranger, &u64::MAX.to_ne_bytes()).is_ok() {}
         while rustix::io::write(&stranger, &[1]).is_ok() {}
         fcntl_setfl(&stranger, flags - OFlags::NONBLOCK).unwrap();
         bell.ring();
-        let neighbour = Cord::received(Rank(1), given_away(&bell)).unwrap();
+        let neighbour = Cord::received(Rank(1), shared_descriptor(&bell)).unwrap();
         neighbour.ring();
         while bell.hear() {}
         neighbour.ring();
-        assert!(bell.hear() && !bell.hear(), "it is a bell still");
+        assert!(bell.hear() && !bell.hear(), "it still works");
     }
 
     #[test]
-    fn a_cord_without_a_bell_is_pulled_in_vain() {
+    fn waking_a_receiver_that_is_gone_does_nothing() {
         let bell = Bell::new().unwrap();
-        let neighbour = Cord::received(Rank(1), given_away(&bell)).unwrap();
+        let neighbour = Cord::received(Rank(1), shared_descriptor(&bell)).unwrap();
         drop(bell);
         neighbour.ring();
     }
 
     #[test]
-    fn what_is_no_cord_is_refused() {
+    fn other_descriptors_are_refused() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (datagrams, _) =

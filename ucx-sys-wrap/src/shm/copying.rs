@@ -1,7 +1,7 @@
 //! Copies between private memory and memory that other processes read or write at the same time.
 //!
-//! On x86-64 they are assembly: what the compiler may assume of a race ends there, whatever bytes come out.
-//! Elsewhere, and under miri, they go through atomics of a word or a byte.
+//! On x86-64 they are assembly, about which the compiler assumes nothing, so that races are harmless: any
+//! bytes may come out. Elsewhere, and under miri, they use atomics of a word or a byte.
 
 /// Assembly: a string instruction, and stores past the caches.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -9,8 +9,7 @@ mod machine {
     use std::arch::asm;
     use std::sync::atomic::AtomicU32;
 
-    /// Copies `lines` times 64 bytes with this instruction to store 16 of them; both ranges are the caller's
-    /// to guarantee.
+    /// Copies `lines` times 64 bytes with `$store`; the caller guarantees both ranges.
     macro_rules! copy_lines {
         ($store:literal, $from:ident, $to:ident, $lines:ident) => {
             asm!(
@@ -56,8 +55,8 @@ mod machine {
         }
     }
 
-    /// As [`copy`], for a block of a few hundred bytes: a string instruction would begin late, and would not
-    /// overlap with what comes before and after it.
+    /// Like [`copy`], for a block of a few hundred bytes: a string instruction would start late, and would
+    /// not overlap with what comes before and after it.
     ///
     /// # Safety
     /// As [`copy`].
@@ -77,7 +76,7 @@ mod machine {
         unsafe { copy_rest(from, to, bytes - done) };
     }
 
-    /// Copies less than 64 bytes: a string instruction takes longer to begin than this takes.
+    /// Copies less than 64 bytes; a string instruction takes longer to start than this takes.
     ///
     /// # Safety
     /// As [`copy`].
@@ -182,34 +181,32 @@ mod machine {
         unsafe { copy(from, to, bytes - done) };
     }
 
-    /// Orders what was copied past the caches before later stores.
     #[inline]
     pub(in super::super) fn fence() {
         // SAFETY: a fence touches no memory. `Release` does not order stores past the caches, this does.
         unsafe { asm!("sfence", options(nostack, preserves_flags)) };
     }
 
-    /// A fence for everything, which orders stores before later loads; cheaper than the `mfence` that
-    /// compilers make.
+    /// A full fence, which orders stores before later loads; cheaper than the `mfence` that compilers emit.
     #[inline]
     pub(in super::super) fn full_fence() {
         let word = AtomicU32::new(0);
-        // SAFETY: changes no bit of a word of this function's own. A locked instruction orders all stores
-        // before it, but those past the caches, before all loads after it.
+        // SAFETY: changes no bit of a local word. A locked instruction orders all stores before it, except
+        // those past the caches, before all loads after it.
         unsafe { asm!("lock or dword ptr [{}], 0", in(reg) word.as_ptr(), options(nostack)) };
     }
 
-    /// Asks for the line at `address`, which will be read. It need not exist.
+    /// Prefetches the line at `address` for reading. It need not exist.
     #[inline]
     pub(in super::super) fn prefetch_to_read(address: *const u8) {
-        // SAFETY: a hint, which touches no memory that the program can see, whatever the address.
+        // SAFETY: a hint without visible effect, whatever the address.
         unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
     }
 
-    /// Asks for the line at `address`, which will be written. It need not exist.
+    /// Prefetches the line at `address` for writing. It need not exist.
     #[inline]
     pub(in super::super) fn prefetch_to_write(address: *const u8) {
-        // SAFETY: as above; processors that do not know it do nothing.
+        // SAFETY: as above; processors that do not know it ignore it.
         unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) };
     }
 }
@@ -240,7 +237,7 @@ mod portable {
         }
     }
 
-    /// As [`copy`]: there is no portable way past the caches.
+    /// Like [`copy`]: there is no portable way past the caches.
     ///
     /// # Safety
     /// As [`copy`].
@@ -262,17 +259,17 @@ mod portable {
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn fence() {}
 
-    /// A fence for everything, which orders stores before later loads.
+    /// A full fence.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn full_fence() {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// There is no portable way to ask for a line.
+    /// Does nothing: there is no portable prefetch.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn prefetch_to_read(_: *const u8) {}
 
-    /// There is no portable way to ask for a line.
+    /// Does nothing: there is no portable prefetch.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
     pub(in super::super) fn prefetch_to_write(_: *const u8) {}
 }
@@ -327,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn all_copies_do_what_memcpy_does() {
+    fn all_copies_copy_exactly_their_range() {
         check("copy", copy);
         check("copy of a block", copy_block);
         check("stream", stream);

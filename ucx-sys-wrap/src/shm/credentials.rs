@@ -1,25 +1,25 @@
-//! Who is at the other end of a Unix socket, by the word of the kernel.
+//! The peer of a Unix socket, as the kernel reports it.
 
 use std::ffi::{c_int, c_uint};
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The process that has connected a socket, or that listens where it was connected to.
+/// The process that has connected a socket, or that listened where it was connected to.
 ///
-/// `rustix` has the same, but for a process that is always visible: it takes the zero that the kernel gives
-/// for one of a process namespace that is not to be seen from here for a number that can't be zero.
+/// Unlike `rustix`, this allows for the process number zero, which the kernel gives for a process in a
+/// namespace that is not visible from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
-    /// Its number here; `None` if it is not visible from here.
+    /// Its process number here; `None` if it is not visible from here.
     pub(crate) process: Option<c_int>,
-    /// Its user, as this process's user namespace counts them.
+    /// Its user id in this process's user namespace.
     pub(crate) user: u32,
 }
 
 /// What the kernel writes: process, user, group.
 type Written = [c_int; 3];
 
-/// `SOL_SOCKET` and `SO_PEERCRED`, of which the second is another number on some processors.
+/// `SOL_SOCKET` and `SO_PEERCRED`; the latter differs on some architectures.
 const SOCKET_LEVEL: c_int = 1;
 const PEER_CREDENTIALS: c_int =
     if cfg!(any(target_arch = "powerpc", target_arch = "powerpc64")) { 21 } else { 17 };
@@ -30,15 +30,15 @@ unsafe extern "C" {
 }
 
 impl Credentials {
-    /// Those of the peer of a connected Unix socket. Costs a system call.
+    /// The credentials of the peer of a connected Unix socket. Costs a system call.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it is no such socket.
     pub(crate) fn of_peer(socket: BorrowedFd<'_>) -> Result<Self> {
         let mut written = Written::default();
         let mut bytes = size_of::<Written>() as c_uint;
-        // SAFETY: both places are this function's own, and the kernel is told how long the first is; every
-        // bit pattern is a number.
+        // SAFETY: both places are local, and the kernel is told the size of the first; every bit pattern is
+        // valid.
         let status = unsafe {
             getsockopt(socket.as_raw_fd(), SOCKET_LEVEL, PEER_CREDENTIALS, &raw mut written, &raw mut bytes)
         };
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_of_a_pair_are_this_process() {
+    fn both_ends_of_a_socket_pair_are_this_process() {
         let (one, other) = UnixStream::pair().unwrap();
         let own = Credentials {
             process: c_int::try_from(std::process::id()).ok(),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_has_no_peer() {
+    fn other_descriptors_have_no_credentials() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(Credentials::of_peer(file.as_fd()).is_err());
     }

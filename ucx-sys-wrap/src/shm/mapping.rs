@@ -1,4 +1,4 @@
-//! Pages of a file in this process's memory.
+//! Mapped pages of a file.
 
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
@@ -18,16 +18,10 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `bytes` bytes of `file`, which must not shrink any more, or never be touched behind its
-    /// end.
-    ///
-    /// # Safety
-    /// The file has `bytes` bytes and can't be made shorter while the mapping exists: it is sealed, or nobody
-    /// else has it yet.
+    /// Maps the first `bytes` bytes of `file`.
     pub(crate) unsafe fn new(file: impl AsFd, bytes: usize, is_writable: bool) -> Result<Self> {
         let access = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address that the kernel chooses touches no memory that is there
-        // already.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let mapped = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
         let start = mapped.map_err(|error| Error::system("can't map shared memory", error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| {
@@ -56,8 +50,7 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: whoever has an address in it holds the mapping, so nothing points into these pages any
-        // more.
+        // SAFETY: every pointer into these pages comes with a reference to the mapping, so none is left.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
             later!(ERROR, %error, "can't unmap shared memory");

@@ -1,4 +1,4 @@
-//! The ranks of one host and what they share.
+//! The local group: the ranks of one host and what they share.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,21 +10,20 @@ use super::bell::{Bell, Cord};
 use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
 use super::process::{Process, why_unreadable};
-use super::segment::{OwnBlock, OwnSegment, PeerSegment, peer_block};
+use super::segment::{OwnChannel, OwnSegment, PeerSegment, peer_channel};
 use crate::{Error, Rank, Result};
 
-/// The ranks of this rank's host, its own segment and the segments of the others, and a block each way
-/// between it and each of them.
+/// The local group: the ranks of this host, their segments, and the channels between this rank and each
+/// other.
 ///
 /// Ranks of the host are numbered by *places*, from 0, in the order of ranks.
 ///
-/// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* looks once
-/// more for news in its neighbours' segments and blocks, and then waits for [`bell`](Self::bell) to be
-/// readable. A rank that has published something calls [`wake`](Self::wake). Between them no wake-up is lost:
-/// both have a full fence between their store and their load, so that either the sleeper sees the news or the
-/// publisher sees that it sleeps. A ring stays until somebody [`hear`](Self::hear)s it, who then looks at
-/// *all* that neighbours ring for, messages and slots: whoever looks only at a part of it must leave the ring
-/// to the others.
+/// **Sleeping.** A rank that is about to sleep calls [`begin_sleep`](Self::begin_sleep), *then* polls
+/// segments and channels once more, and then waits for [`bell`](Self::bell) to be readable. A rank that has
+/// published something calls [`wake`](Self::wake). No wake-up is lost: both have a full fence between their
+/// store and their load, so either the sleeper sees what was published or the publisher sees that it sleeps.
+/// A wake-up stays pending until [`hear`](Self::hear) discards it; the caller must then poll *everything*
+/// that peers send wake-ups for, messages and slots.
 pub struct Neighbourhood {
     ranks: Box<[Rank]>,
     own_place: usize,
@@ -35,76 +34,76 @@ pub struct Neighbourhood {
     neighbours: Box<[Option<Neighbour>]>,
 }
 
-/// What another rank of the host has given to this one.
+/// What another local rank has given to this one.
 struct Neighbour {
     segment: PeerSegment,
-    own_block: OwnArea,
-    peer_block: PeerArea,
+    own_channel: OwnArea,
+    peer_channel: PeerArea,
     cord: Cord,
     sleep: PeerArea,
-    /// Its process, if this one can read its memory.
+    /// Its process, if this rank can read its memory.
     process: Option<Process>,
-    /// Which of its sleeps this rank has ended.
+    /// The last value of its sleep word for which this rank sent a wake-up.
     woken: AtomicU64,
 }
 
-/// What a rank has made for its neighbours.
+/// What a rank has made for its local peers.
 pub(crate) struct Prepared {
     own: Rank,
     ranks: Box<[Rank]>,
     segment: OwnSegment,
     bell: Bell,
-    /// By place; none for itself.
-    blocks: Box<[Option<OwnBlock>]>,
+    /// By place; `None` at its own.
+    channels: Box<[Option<OwnChannel>]>,
 }
 
-/// What a rank has been given by a neighbour.
+/// What a local peer has given to this rank.
 pub(crate) struct Gift {
-    /// Its segment, its block for this rank, and what its bell is rung by.
+    /// Its segment, its channel for this rank, and its wake sender.
     pub(crate) descriptors: [OwnedFd; GIVEN],
-    /// The process that gave it, by the word of the kernel; `None` if it is not visible from here.
+    /// Its process, as the kernel reports it; `None` if it is not visible from here.
     pub(crate) process: Option<i32>,
 }
 
-/// Descriptors that a rank gives to a neighbour.
+/// Descriptors that a rank gives to a local peer.
 pub(crate) const GIVEN: usize = 3;
 
 impl Neighbourhood {
     /// The most ranks of one host that share memory.
     pub const MAX_RANKS: usize = MAX_NEIGHBOURS;
 
-    /// What `own` gives to the other `ranks` of its host, which rise and contain it.
+    /// Makes what `own` gives to the other `ranks` of its host, which rise and contain it.
     ///
     /// # Errors
     /// As [`OwnSegment::new`] and [`Bell::new`].
     pub(crate) fn prepare(own: Rank, ranks: &[Rank]) -> Result<Prepared> {
         let layout = Layout::new(ranks.len());
-        let block = |rank: &Rank| (*rank != own).then(|| OwnBlock::new(layout)).transpose();
-        let blocks = ranks.iter().map(block).collect::<Result<_>>()?;
+        let channel = |rank: &Rank| (*rank != own).then(|| OwnChannel::new(layout)).transpose();
+        let channels = ranks.iter().map(channel).collect::<Result<_>>()?;
         Ok(Prepared {
             own,
             ranks: ranks.into(),
             segment: OwnSegment::new(own, layout)?,
             bell: Bell::new()?,
-            blocks,
+            channels,
         })
     }
 
-    /// Puts together what was prepared and what the neighbours have given, one gift of each.
+    /// Builds the local group from what was prepared and what each peer has given.
     ///
     /// # Errors
-    /// As [`PeerSegment::new`]; [`Error::Protocol`] when what it was given is no cord of a bell;
-    /// [`Error::Unavailable`] when a gift is missing.
+    /// As [`PeerSegment::new`]; [`Error::Protocol`] for a wrong wake sender; [`Error::Unavailable`] when a
+    /// peer's descriptors are missing.
     pub(crate) fn new(prepared: Prepared, gifts: Vec<(Rank, Gift)>) -> Result<Self> {
-        let Prepared { own, ranks, segment, bell, blocks } = prepared;
+        let Prepared { own, ranks, segment, bell, channels } = prepared;
         let layout = Layout::new(ranks.len());
         let missing = |rank: Rank| missing(own, rank);
         let own_place = ranks.binary_search(&own).map_err(|_| missing(own))?;
         let mut neighbours: Vec<Option<Neighbour>> = ranks.iter().map(|_| None).collect();
         for (rank, gift) in gifts {
             let place = ranks.binary_search(&rank).map_err(|_| missing(rank))?;
-            let block = blocks.get(place).and_then(Option::as_ref).ok_or_else(|| missing(rank))?;
-            neighbours[place] = Some(Neighbour::new(rank, gift, block, layout)?);
+            let channel = channels.get(place).and_then(Option::as_ref).ok_or_else(|| missing(rank))?;
+            neighbours[place] = Some(Neighbour::new(rank, gift, channel, layout)?);
         }
         if let Some(place) = (0..ranks.len()).find(|&place| place != own_place && neighbours[place].is_none())
         {
@@ -114,7 +113,7 @@ impl Neighbourhood {
         Ok(Self { ranks, own_place, layout, segment, bell, sleep, neighbours: neighbours.into() })
     }
 
-    /// The neighbourhoods of `world_size` ranks that are threads of this process, in the order of ranks.
+    /// The local groups of `world_size` ranks that are threads of this process, in the order of ranks.
     ///
     /// # Errors
     /// As [`OwnSegment::new`] and [`Bell::new`]; [`Error::Unavailable`] for more than
@@ -141,7 +140,7 @@ impl Neighbourhood {
             .collect()
     }
 
-    /// The ranks of this host, rising; this rank is one of them.
+    /// The ranks of this host, rising, this rank included.
     #[must_use]
     pub fn ranks(&self) -> &[Rank] {
         &self.ranks
@@ -159,7 +158,7 @@ impl Neighbourhood {
         self.ranks.binary_search(&rank).ok()
     }
 
-    /// Where things lie in every segment and block of this host.
+    /// The layout of segments and channels of this host.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
@@ -171,52 +170,52 @@ impl Neighbourhood {
         self.segment.area(self.layout.slots())
     }
 
-    /// The slots that the rank at `place` writes; `None` at this rank's own place, or when there is no such
-    /// place.
+    /// The slots that the rank at `place` writes; `None` at this rank's own place, or outside the group.
     #[must_use]
     pub fn peer_slots(&self, place: usize) -> Option<PeerArea> {
         Some(self.neighbour(place)?.segment.area(self.layout.slots()))
     }
 
-    /// The block that this rank writes for the rank at `place`; `None` at this rank's own place, or when
-    /// there is none.
+    /// The channel that this rank writes for the rank at `place`; `None` at this rank's own place, or outside
+    /// the group.
     #[must_use]
-    pub fn own_block(&self, place: usize) -> Option<OwnArea> {
-        Some(self.neighbour(place)?.own_block.clone())
+    pub fn own_channel(&self, place: usize) -> Option<OwnArea> {
+        Some(self.neighbour(place)?.own_channel.clone())
     }
 
-    /// The block that the rank at `place` writes for this rank; `None` likewise.
+    /// The channel that the rank at `place` writes for this rank; `None` likewise.
     #[must_use]
-    pub fn peer_block(&self, place: usize) -> Option<PeerArea> {
-        Some(self.neighbour(place)?.peer_block.clone())
+    pub fn peer_channel(&self, place: usize) -> Option<PeerArea> {
+        Some(self.neighbour(place)?.peer_channel.clone())
     }
 
-    /// Whether this rank can read the memory of the rank at `place`, by the system's leave.
+    /// Whether the system lets this rank read the memory of the rank at `place`.
     #[must_use]
     pub fn can_read(&self, place: usize) -> bool {
         self.neighbour(place).is_some_and(|neighbour| neighbour.process.is_some())
     }
 
-    /// Copies bytes from the memory of the rank at `place`: from all of `spans` (address and bytes) to all of
-    /// `into`, which have as many. Says whether all could be read. What is read is what lies there at that
-    /// moment, nothing more: whether it still means anything must be asked afterwards.
+    /// Copies from the memory of the rank at `place`: `spans` (address and bytes) to `into`, which must have
+    /// as many bytes in total. Returns whether all could be read. The caller must check afterwards whether
+    /// the bytes were still valid.
     #[must_use]
     pub fn read_memory(&self, place: usize, spans: [(usize, usize); 3], into: &mut [IoSliceMut<'_>]) -> bool {
         let process = self.neighbour(place).and_then(|neighbour| neighbour.process.as_ref());
         process.is_some_and(|process| process.read(spans, into))
     }
 
-    /// Says that this rank is about to sleep: neighbours that publish something from now on ring its bell,
-    /// once each. Look for news once more after this, and before sleeping. Earlier rings stay. Costs a fence.
+    /// Announces that this rank is about to sleep: each peer that publishes something from now on sends it
+    /// one wake-up. Poll once more after this, before sleeping. Costs a fence.
     ///
-    /// There is no end of a sleep to be told: who is awake is at worst rung once more by each neighbour.
+    /// The end of a sleep needs no call: a rank that is awake gets at worst one needless wake-up from each
+    /// peer.
     pub fn begin_sleep(&self) {
         self.sleep.word(0).fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Wakes the rank at `place` if it sleeps, for news that were published before this. Costs a fence, and a
-    /// system call where it sleeps.
+    /// Wakes the rank at `place` if it sleeps, for what was published before. Costs a fence, and a system
+    /// call if it sleeps.
     #[inline]
     pub fn wake(&self, place: usize) {
         copying::full_fence();
@@ -225,19 +224,19 @@ impl Neighbourhood {
         }
     }
 
-    /// [`wake`](Self::wake)s all neighbours that sleep. Costs one fence for all.
+    /// [`wake`](Self::wake)s all local peers that sleep, with one fence for all.
     #[inline]
     pub fn wake_all(&self) {
         copying::full_fence();
         self.neighbours.iter().flatten().for_each(Neighbour::wake);
     }
 
-    /// Forgets the rings so far, before everything is looked at that they may be for. Costs a system call.
+    /// Discards pending wake-ups; call it before polling. Costs a system call.
     pub fn hear(&self) {
         self.bell.hear();
     }
 
-    /// Readable once this rank was rung, until that is heard.
+    /// Readable while a wake-up is pending.
     #[must_use]
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
@@ -250,7 +249,7 @@ impl Neighbourhood {
 }
 
 impl Neighbour {
-    /// Rings unless it has been for this sleep; after a fence.
+    /// Sends a wake-up unless this sleep had one. The caller has made a full fence.
     #[inline]
     fn wake(&self) {
         let sleep = self.sleep.load(0);
@@ -260,42 +259,41 @@ impl Neighbour {
         }
     }
 
-    fn new(rank: Rank, gift: Gift, block: &OwnBlock, layout: Layout) -> Result<Self> {
+    fn new(rank: Rank, gift: Gift, channel: &OwnChannel, layout: Layout) -> Result<Self> {
         let [segment, theirs, cord] = gift.descriptors;
         let segment = PeerSegment::new(rank, &segment, layout)?;
-        let (own_block, peer_block) = (block.area(), peer_block(rank, &theirs, layout)?);
+        let (own_channel, peer_channel) = (channel.area(), peer_channel(rank, &theirs, layout)?);
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
         let process = gift.process.and_then(|number| Process::probe(number, &segment));
         if process.is_none() {
             let why =
                 why_unreadable().unwrap_or_else(|| "its process is not visible or not traceable".into());
-            tracing::debug!(%rank, why, "a neighbour's memory can't be read: long messages are copied twice");
+            tracing::debug!(%rank, why, "a local peer's memory can't be read: long messages are copied twice");
         }
         let cord = Cord::received(rank, cord)?;
-        Ok(Self { segment, own_block, peer_block, cord, sleep, process, woken: AtomicU64::new(0) })
+        Ok(Self { segment, own_channel, peer_channel, cord, sleep, process, woken: AtomicU64::new(0) })
     }
 }
 
 impl Prepared {
-    /// The descriptors that are for `rank`, as in [`Gift`].
+    /// The descriptors for `rank`, in the order of [`Gift`].
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when that is no neighbour.
+    /// [`Error::Unavailable`] when that is no local peer.
     pub(crate) fn gift(&self, rank: Rank) -> Result<[BorrowedFd<'_>; GIVEN]> {
         let place = self.ranks.binary_search(&rank).ok();
-        let block = place
-            .and_then(|place| self.blocks.get(place)?.as_ref())
+        let channel = place
+            .and_then(|place| self.channels.get(place)?.as_ref())
             .ok_or_else(|| missing(rank, self.own))?;
-        Ok([self.segment.descriptor(), block.descriptor(), self.bell.cord()])
+        Ok([self.segment.descriptor(), channel.descriptor(), self.bell.cord()])
     }
 
-    /// The gift for a rank of this process.
     fn copy_for(&self, rank: Rank, process: Option<i32>) -> Result<Gift> {
         let copy = |descriptor: BorrowedFd<'_>| {
             descriptor.try_clone_to_owned().map_err(|error| Error::system("can't copy a descriptor", error))
         };
-        let [segment, block, cord] = self.gift(rank)?;
-        Ok(Gift { descriptors: [copy(segment)?, copy(block)?, copy(cord)?], process })
+        let [segment, channel, cord] = self.gift(rank)?;
+        Ok(Gift { descriptors: [copy(segment)?, copy(channel)?, copy(cord)?], process })
     }
 }
 
@@ -308,20 +306,20 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    fn is_rung(neighbourhood: &Neighbourhood) -> bool {
+    fn is_woken(neighbourhood: &Neighbourhood) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::from_borrowed_fd(neighbourhood.bell(), PollFlags::IN)], Some(&now)).unwrap() > 0
     }
 
     #[test]
-    fn what_one_writes_the_others_read() {
+    fn what_a_rank_writes_its_peers_read() {
         let world = Neighbourhood::in_process(3).unwrap();
         for (place, neighbourhood) in world.iter().enumerate() {
             assert_eq!(
                 (neighbourhood.own_place(), neighbourhood.place_of(Rank(place as u32))),
                 (place, Some(place))
             );
-            assert!(neighbourhood.peer_slots(place).is_none() && neighbourhood.own_block(place).is_none());
+            assert!(neighbourhood.peer_slots(place).is_none() && neighbourhood.own_channel(place).is_none());
             assert!(neighbourhood.peer_slots(3).is_none() && neighbourhood.place_of(Rank(3)).is_none());
             let slots = neighbourhood.own_slots();
             slots.write(64, &[place as u8; 100]);
@@ -329,7 +327,7 @@ mod tests {
             slots.word(0).store(place as u64 + 1, Ordering::Release);
             for peer in (0..3).filter(|peer| *peer != place) {
                 neighbourhood
-                    .own_block(peer)
+                    .own_channel(peer)
                     .unwrap()
                     .word(8)
                     .store((10 * place + peer) as u64, Ordering::Release);
@@ -345,29 +343,29 @@ mod tests {
                 let mut bytes = [0; 1000];
                 slots.area(4096..8192).read(0, &mut bytes);
                 assert_eq!(bytes, [peer as u8 + 10; 1000]);
-                assert_eq!(neighbourhood.peer_block(peer).unwrap().load(8), (10 * peer + own) as u64);
+                assert_eq!(neighbourhood.peer_channel(peer).unwrap().load(8), (10 * peer + own) as u64);
             }
         }
     }
 
     #[test]
-    fn a_sleeper_is_rung_once_by_each() {
+    fn a_sleeper_gets_one_wake_up_from_each_peer() {
         let world = Neighbourhood::in_process(3).unwrap();
         world[0].wake(1);
-        assert!(!is_rung(&world[1]), "nobody sleeps");
+        assert!(!is_woken(&world[1]), "nobody sleeps");
         for _ in 0..2 {
             world[1].begin_sleep();
             world[0].wake(1);
-            assert!(is_rung(&world[1]));
+            assert!(is_woken(&world[1]));
             world[1].hear();
             world[0].wake(1);
-            assert!(!is_rung(&world[1]), "once is enough");
+            assert!(!is_woken(&world[1]), "once is enough");
             world[2].wake(1);
-            assert!(is_rung(&world[1]), "each on its own account");
+            assert!(is_woken(&world[1]), "one from each peer");
             world[1].begin_sleep();
-            assert!(is_rung(&world[1]), "a ring stays until it is heard");
+            assert!(is_woken(&world[1]), "a wake-up stays until it is discarded");
             world[1].hear();
-            assert!(!is_rung(&world[1]));
+            assert!(!is_woken(&world[1]));
         }
     }
 
@@ -411,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_gifts_are_named() {
+    fn missing_descriptors_are_named() {
         let prepared = Neighbourhood::prepare(Rank(0), &[Rank(0), Rank(4)]).unwrap();
         assert!(
             prepared.gift(Rank(0)).is_err()

@@ -1,19 +1,18 @@
-//! Reading the memory of another process, where the kernel allows it.
+//! Reading the memory of another process (`process_vm_readv`), where the kernel allows it.
 //!
-//! The kernel knows a process by its number, which another one may have after its death, and a process may
-//! run another program. What it has offered in shared memory stays offered then: nobody is left to take it
-//! back. So that the bytes of a stranger are not taken for a message, every segment has a random word, the
-//! *mark*, and says where that lies in the memory of its process. It is read by the same call as the bytes,
-//! for which the kernel takes all from one memory.
+//! The kernel addresses a process by its number, which another process may have later, and a process may
+//! execute another program. Its guard words in shared memory stay valid then. So that a stranger's bytes are
+//! never taken for a message, every segment has a random *cookie*, and the cookie's address in its process.
+//! The call that reads the bytes reads the cookie too, and the kernel reads both from one process.
 //!
-//! That costs 140 ns a call, which without it takes 520 for 8 KiB. So a mark that was found holds for the
-//! rest of a tick of the kernel's coarse clock, 1 to 10 ms, in which a process would have to die, be waited
-//! for, and have its number taken by one of the same user that has memory at the same addresses.
+//! This makes short reads slower, so a cookie that was found is valid for the rest of a tick of the coarse
+//! clock (1 to 10 ms). In that time the process would have to die, be reaped, and have its number reused by a
+//! process of the same user with memory at the same addresses.
 //!
-//! The kernel allows it to whoever may trace the process: mostly to processes of the same user, but by Yama's
-//! `ptrace_scope=1` to its ancestors only. No rank widens that (`PR_SET_PTRACER`): it could do so for one other
-//! process or for all, and all means that any process of the user may read and change its memory, keys and
-//! gradients included, which is what whoever has set the scope forbids. The ring does without.
+//! The kernel allows reading to processes that may trace the other one: mostly those of the same user, but
+//! only ancestors with Yama's `ptrace_scope=1`. No rank widens this (`PR_SET_PTRACER`): it can be widened
+//! only to one process or to all, and all would let any process of the user read and change a rank's memory.
+//! The ring works without.
 
 use std::ffi::{c_int, c_ulong};
 use std::io::IoSliceMut;
@@ -24,27 +23,25 @@ use arrayvec::ArrayVec;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::area::LINE_BYTES;
-use super::layout::{ADDRESS_AT, MARK_AT};
+use super::layout::{COOKIE_ADDRESS_AT, COOKIE_AT};
 use super::segment::PeerSegment;
 use crate::tick::tick;
 
-/// Where Yama says who may trace whom.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// Stretches of memory that one call reads from or to, at most.
+/// Slices that one call reads from or to, at most.
 const MAX_SPANS: usize = 3;
 
-/// A process whose memory this one can read.
 pub(super) struct Process {
     number: c_int,
-    /// Where its mark lies in its memory.
+    /// Where its cookie lies in its memory.
     address: usize,
-    mark: u64,
-    /// The tick in which the mark was last found.
+    cookie: u64,
+    /// The tick in which the cookie was last found.
     found_in: AtomicU64,
 }
 
-/// A stretch of memory, as the C library describes it.
+/// An `iovec`.
 #[repr(C)]
 struct Span {
     address: *mut u8,
@@ -62,13 +59,13 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-/// Why ranks of this host can't read each other's memory, as far as the system says; `None` if it says nothing
-/// against it. Where they can't, long messages are copied twice.
+/// Why ranks of this host can't read each other's memory, as far as the system tells; `None` if nothing
+/// forbids it. Where they can't, long messages are copied twice.
 #[must_use]
 pub fn why_unreadable() -> Option<String> {
     let (here, mut found) = ([7u8], [0u8]);
     let process =
-        Process { number: std::process::id().cast_signed(), address: 0, mark: 0, found_in: 0.into() };
+        Process { number: std::process::id().cast_signed(), address: 0, cookie: 0, found_in: 0.into() };
     if !process.copy(&[(here.as_ptr().addr(), 1)], &mut [IoSliceMut::new(&mut found)]) {
         return Some(format!("process_vm_readv: {}", std::io::Error::last_os_error()));
     }
@@ -77,7 +74,7 @@ pub fn why_unreadable() -> Option<String> {
     forbidden_by(std::fs::read_to_string(SCOPE).ok()?.trim(), may_trace)
 }
 
-/// What forbids it where Yama's scope is this, to a process that may trace any other or not.
+/// The reason for a value of Yama's scope, for a process that may trace any other or not.
 fn forbidden_by(scope: &str, may_trace: impl Fn() -> bool) -> Option<String> {
     let is_allowed = match scope {
         "0" => true,
@@ -88,16 +85,16 @@ fn forbidden_by(scope: &str, may_trace: impl Fn() -> bool) -> Option<String> {
 }
 
 impl Process {
-    /// The process of this number, if its memory can be read and has the mark of its segment.
+    /// The process of this number, if its memory can be read and has the cookie of its segment.
     pub(super) fn probe(number: c_int, segment: &PeerSegment) -> Option<Self> {
         let header = segment.area(0..LINE_BYTES);
-        let address = usize::try_from(header.load(ADDRESS_AT)).ok()?;
+        let address = usize::try_from(header.load(COOKIE_ADDRESS_AT)).ok()?;
         let process =
-            Self { number, address, mark: header.load(MARK_AT), found_in: AtomicU64::new(u64::MAX) };
-        (number > 0 && process.read_marked([(0, 0); MAX_SPANS], &mut [])).then_some(process)
+            Self { number, address, cookie: header.load(COOKIE_AT), found_in: AtomicU64::new(u64::MAX) };
+        (number > 0 && process.read_with_cookie([(0, 0); MAX_SPANS], &mut [])).then_some(process)
     }
 
-    /// Copies from all spans to all of `into`, which are three places at most; says whether every byte was.
+    /// Copies from `spans` to `into`, at most three slices; returns whether every byte was copied.
     pub(super) fn read(&self, spans: [(usize, usize); MAX_SPANS], into: &mut [IoSliceMut<'_>]) -> bool {
         let bytes: usize = into.iter().map(|place| place.len()).sum();
         let all = spans.iter().try_fold(0usize, |sum, (_, bytes)| sum.checked_add(*bytes));
@@ -108,15 +105,15 @@ impl Process {
         if self.found_in.load(Ordering::Relaxed) == tick {
             return self.copy(&spans, into);
         }
-        let is_read = self.read_marked(spans, into);
+        let is_read = self.read_with_cookie(spans, into);
         if is_read {
             self.found_in.store(tick, Ordering::Relaxed);
         }
         is_read
     }
 
-    /// The same, of a process that has the mark. The lengths have been compared.
-    fn read_marked(&self, spans: [(usize, usize); MAX_SPANS], into: &mut [IoSliceMut<'_>]) -> bool {
+    /// Likewise, if the process has the cookie. The caller has compared the lengths.
+    fn read_with_cookie(&self, spans: [(usize, usize); MAX_SPANS], into: &mut [IoSliceMut<'_>]) -> bool {
         let mut found = [0; 8];
         let [first, second, third] = spans;
         let mut places: ArrayVec<IoSliceMut<'_>, { MAX_SPANS + 1 }> = ArrayVec::new();
@@ -124,21 +121,20 @@ impl Process {
         places.extend(into.iter_mut().map(|place| IoSliceMut::new(place)));
         let is_read = self.copy(&[(self.address, 8), first, second, third], &mut places);
         drop(places);
-        is_read && u64::from_ne_bytes(found) == self.mark
+        is_read && u64::from_ne_bytes(found) == self.cookie
     }
 
-    /// Copies from all spans to all of `into`, which have as many bytes; says whether every byte was.
+    /// Likewise, without the cookie.
     fn copy<const SPANS: usize>(&self, spans: &[(usize, usize); SPANS], into: &mut [IoSliceMut<'_>]) -> bool {
         let bytes: usize = into.iter().map(|place| place.len()).sum();
         let span =
             |(address, bytes): (usize, usize)| Span { address: null_mut::<u8>().with_addr(address), bytes };
         let remote = spans.map(span);
-        // The kernel goes through what is empty as well.
+        // The kernel looks at empty spans as well.
         let used = spans.iter().rposition(|(_, bytes)| *bytes > 0).map_or(0, |last| last + 1);
         let local = into.as_mut_ptr().cast::<Span>();
-        // SAFETY: `into` are exclusive places of this process in the form that the C library wants, which
-        // `IoSliceMut` has by its documentation; what is read is the other process's, and the kernel checks
-        // those addresses.
+        // SAFETY: `into` are exclusive slices of this process, laid out like `iovec` as `IoSliceMut`
+        // documents; the kernel checks the addresses in the other process.
         let read = unsafe {
             process_vm_readv(self.number, local, into.len() as c_ulong, remote.as_ptr(), used as c_ulong, 0)
         };
@@ -160,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Reads from this process what it has offered, which is still there.
+    /// Reads from this process memory that is still there.
     fn is_read(process: &Process) -> bool {
         let (offered, mut first, mut second) = ([7u8; 100], [0u8; 60], [0u8; 40]);
         let spans = [(offered.as_ptr().addr(), 90), (0, 0), (offered.as_ptr().addr() + 90, 10)];
@@ -176,34 +172,34 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_number_of_a_process_is_not_taken_for_it() {
+    fn a_process_with_a_reused_number_is_not_read() {
         let own = OwnSegment::new(Rank(3), Layout::new(2)).unwrap();
         let process = probe(&own, std::process::id()).unwrap();
         for _ in 0..3 {
-            assert!(is_read(&process) && is_read(&process), "once with the mark, mostly, and once without");
+            assert!(is_read(&process) && is_read(&process), "with the cookie, then mostly without");
             wait_for_next_tick();
         }
-        // As if the number were another process's now, which can be read just as well.
-        own.area(0..LINE_BYTES).word(MARK_AT).fetch_add(1, Ordering::Relaxed);
+        // As if the number were another process's now.
+        own.area(0..LINE_BYTES).word(COOKIE_AT).fetch_add(1, Ordering::Relaxed);
         assert!(!is_read(&process));
-        // And as if nothing lay there any more.
+        // As if nothing were there any more.
         drop(own);
         assert!(!is_read(&process));
     }
 
     #[test]
-    fn a_process_without_the_mark_is_none() {
+    fn a_process_without_the_cookie_is_not_accepted() {
         let own = OwnSegment::new(Rank(3), Layout::new(2)).unwrap();
         assert!(probe(&own, std::process::id()).is_some());
         assert!(probe(&own, 0).is_none() && probe(&own, u32::MAX).is_none());
         let parent = std::os::unix::process::parent_id();
         assert!(probe(&own, parent).is_none(), "it may be read, but has not made the segment");
-        own.area(0..LINE_BYTES).word(ADDRESS_AT).store(8, Ordering::Relaxed);
+        own.area(0..LINE_BYTES).word(COOKIE_ADDRESS_AT).store(8, Ordering::Relaxed);
         assert!(probe(&own, std::process::id()).is_none());
     }
 
     #[test]
-    fn what_forbids_reading_is_named() {
+    fn the_reason_against_reading_is_named() {
         for (scope, may_trace, forbids) in [
             ("0", false, false),
             ("1", false, true),
@@ -220,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_read() {
+    fn lengths_that_differ_are_not_read() {
         let own = OwnSegment::new(Rank(3), Layout::new(2)).unwrap();
         let process = probe(&own, std::process::id()).unwrap();
         let (offered, mut place) = ([7u8; 100], [0u8; 99]);

@@ -1,4 +1,4 @@
-//! What the ranks of one host have called last, so that who waits can find out that a peer calls something
+//! The last calls of the ranks of one host, so that a rank that waits finds out that a peer calls something
 //! else.
 
 use std::sync::Arc;
@@ -9,19 +9,18 @@ use super::neighbourhood::Neighbourhood;
 use super::slots::RECORDS_AT;
 use crate::Signature;
 
-/// Calls that are remembered.
 const RECORDS: usize = 64;
 
 const RECORDS_BYTES: usize = RECORDS * LINE_BYTES;
 
-/// The last calls of every rank of a host, by number. Ranks go by their places in the [`Neighbourhood`].
+/// The last calls of every local rank, by number. Ranks are named by their places in the [`Neighbourhood`].
 pub struct Records {
     own: OwnArea,
     peers: Box<[Option<PeerArea>]>,
 }
 
 impl Records {
-    /// The records of a neighbourhood.
+    /// The records of a local group.
     #[must_use]
     pub fn new(neighbourhood: &Arc<Neighbourhood>) -> Self {
         let range = RECORDS_AT..RECORDS_AT + RECORDS_BYTES;
@@ -32,7 +31,7 @@ impl Records {
         }
     }
 
-    /// Says what this rank's call number `number` is. Costs four stores.
+    /// Records this rank's call number `number`. Costs four stores.
     #[inline]
     pub fn record(&self, number: u32, signature: Signature) {
         let [low, high] = signature.words();
@@ -44,8 +43,8 @@ impl Records {
         line[0].store(u64::from(number) + 1, Ordering::Release);
     }
 
-    /// What call number `number` of the rank at `place` is, if it has made it, and not 64 more. `None` at
-    /// this rank's own.
+    /// The signature of call number `number` of the rank at `place`, if it is one of that rank's last 64
+    /// calls. `None` at this rank's own place.
     #[must_use]
     pub fn call(&self, place: usize, number: u32) -> Option<Signature> {
         let peer = self.peers.get(place)?.as_ref()?;
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_calls_are_known_by_number() {
+    fn the_last_calls_are_found_by_number() {
         let world = Neighbourhood::in_process(2).unwrap();
         let [own, peer] = [0, 1].map(|rank: usize| Records::new(&world[rank]));
         let signature = |number: u32| Signature([number as u8 + 1; 16]);

@@ -1,4 +1,4 @@
-//! Segments and blocks: this rank's, and its peers'.
+//! Segments and channels: this rank's and its peers'.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,19 +12,20 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::area::{Area, LINE_BYTES, OwnArea, PeerArea};
-use super::layout::{ADDRESS_AT, BYTES_AT, Layout, MAGIC, MAGIC_AT, MARK_AT, RANK_AT, VERSION, VERSION_AT};
+use super::layout::{
+    BYTES_AT, COOKIE_ADDRESS_AT, COOKIE_AT, Layout, MAGIC, MAGIC_AT, RANK_AT, VERSION, VERSION_AT,
+};
 use super::mapping::Mapping;
 use crate::{Error, Rank, Result};
 
-/// What a peer's segment must be sealed against, so that nobody can make it shorter under a reader, or write
-/// it.
+/// The seals of a segment: nobody can shrink it under a reader, or write it.
 const SEALS: SealFlags =
     SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE);
 
-/// What a block must be sealed against. Both its ranks may write it.
-const BLOCK_SEALS: SealFlags = SEALS.difference(SealFlags::FUTURE_WRITE);
+/// The seals of a channel. Both its ranks may write it.
+const CHANNEL_SEALS: SealFlags = SEALS.difference(SealFlags::FUTURE_WRITE);
 
-/// The file system of memfds made of ordinary pages.
+/// The file system of memfds of ordinary pages.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// The segment that this rank writes and its peers read.
@@ -39,20 +40,18 @@ pub struct PeerSegment {
     mapping: Arc<Mapping>,
 }
 
-/// What this rank tells one neighbour.
+/// The channel from this rank to one local peer.
 ///
-/// The neighbour maps it writable, though it only reads it: a processor takes a line for its own when it
-/// reads it through pages that it may write, and has it taken away again at half the price (an EPYC: 1 KiB
-/// there in 160 ns instead of 260). So that is for memory that nobody else has, of which nothing is believed
-/// that this rank has not kept elsewhere.
-pub(super) struct OwnBlock {
+/// The peer maps it writable, though it only reads: a processor takes a line exclusively when it reads it
+/// through a writable mapping, and then the next write here is cheaper. So only memory that no third rank has
+/// is shared like this, and its owner trusts nothing in it.
+pub(super) struct OwnChannel {
     descriptor: OwnedFd,
     mapping: Arc<Mapping>,
 }
 
 impl OwnSegment {
-    /// Makes the segment of `rank`, all zeros but for its header; its memory is taken from the system at
-    /// once.
+    /// Makes the segment of `rank`, zeroed except for its header. The system commits its memory at once.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no memory for it, does not know sealed memory (Linux before
@@ -61,15 +60,15 @@ impl OwnSegment {
         let (descriptor, mapping) = make(layout.bytes(), SEALS)?;
         let segment = Self { descriptor, mapping };
         let header = segment.area(0..LINE_BYTES);
-        for (offset, value) in header_of(rank, layout) {
+        for (offset, value) in header_words(rank, layout) {
             header.word(offset).store(value, Ordering::Relaxed);
         }
-        let mut drawn = [0; 8];
-        getrandom::fill(&mut drawn)
-            .map_err(|error| Error::system("can't draw a word", std::io::Error::other(error)))?;
-        let mark = header.word(MARK_AT);
-        mark.store(u64::from_ne_bytes(drawn), Ordering::Relaxed);
-        header.word(ADDRESS_AT).store(std::ptr::from_ref(mark).addr() as u64, Ordering::Relaxed);
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)
+            .map_err(|error| Error::system("can't get random bytes", std::io::Error::other(error)))?;
+        let cookie = header.word(COOKIE_AT);
+        cookie.store(u64::from_ne_bytes(random), Ordering::Relaxed);
+        header.word(COOKIE_ADDRESS_AT).store(std::ptr::from_ref(cookie).addr() as u64, Ordering::Relaxed);
         Ok(segment)
     }
 
@@ -79,7 +78,7 @@ impl OwnSegment {
         self.descriptor.as_fd()
     }
 
-    /// A stretch of the segment, from a multiple of [`LINE_BYTES`] on.
+    /// An area of the segment that begins at a multiple of [`LINE_BYTES`].
     ///
     /// # Panics
     /// When it does not lie in the segment, or begins elsewhere.
@@ -90,16 +89,16 @@ impl OwnSegment {
 }
 
 impl PeerSegment {
-    /// Takes over the segment of `rank`, whose descriptor came from there.
+    /// Maps the segment of `rank`, whose descriptor came from there.
     ///
     /// # Errors
     /// [`Error::Protocol`] when the descriptor is not a sealed memfd of exactly the bytes of `layout`, or its
-    /// header is another rank's: it is not touched then. [`Error::System`] when it can't be mapped.
+    /// header is another rank's. [`Error::System`] when it can't be mapped.
     pub fn new(rank: Rank, descriptor: &OwnedFd, layout: Layout) -> Result<Self> {
-        let mapping = take_over(rank, descriptor, layout.bytes(), SEALS)?;
+        let mapping = map_received(rank, descriptor, layout.bytes(), SEALS)?;
         let segment = Self { rank, mapping };
         let header = segment.area(0..LINE_BYTES);
-        for (offset, expected) in header_of(rank, layout) {
+        for (offset, expected) in header_words(rank, layout) {
             let found = header.load(offset);
             if found != expected {
                 let what = format!("a segment with {found:#x} at byte {offset}, expected {expected:#x}");
@@ -115,7 +114,7 @@ impl PeerSegment {
         self.rank
     }
 
-    /// A stretch of the segment, from a multiple of [`LINE_BYTES`] on.
+    /// An area of the segment that begins at a multiple of [`LINE_BYTES`].
     ///
     /// # Panics
     /// When it does not lie in the segment, or begins elsewhere.
@@ -125,17 +124,17 @@ impl PeerSegment {
     }
 }
 
-impl OwnBlock {
-    /// Makes a block, all zeros.
+impl OwnChannel {
+    /// Makes a channel, zeroed.
     ///
     /// # Errors
     /// As [`OwnSegment::new`].
     pub(super) fn new(layout: Layout) -> Result<Self> {
-        let (descriptor, mapping) = make(layout.block_bytes(), BLOCK_SEALS)?;
+        let (descriptor, mapping) = make(layout.channel_bytes(), CHANNEL_SEALS)?;
         Ok(Self { descriptor, mapping })
     }
 
-    /// The descriptor, to be given to the neighbour.
+    /// The descriptor, to be given to the peer.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -145,39 +144,39 @@ impl OwnBlock {
     }
 }
 
-/// Takes over the block that `rank` has made for this one.
+/// Maps the channel that `rank` has made for this rank.
 ///
 /// # Errors
 /// As [`PeerSegment::new`].
-pub(super) fn peer_block(rank: Rank, descriptor: &OwnedFd, layout: Layout) -> Result<PeerArea> {
-    let mapping = take_over(rank, descriptor, layout.block_bytes(), BLOCK_SEALS)?;
-    Ok(PeerArea(Area::new(&mapping, 0..layout.block_bytes())))
+pub(super) fn peer_channel(rank: Rank, descriptor: &OwnedFd, layout: Layout) -> Result<PeerArea> {
+    let mapping = map_received(rank, descriptor, layout.channel_bytes(), CHANNEL_SEALS)?;
+    Ok(PeerArea(Area::new(&mapping, 0..layout.channel_bytes())))
 }
 
-/// Makes memory to be shared, all zeros, which is taken from the system at once.
+/// Makes zeroed shared memory that the system commits at once.
 fn make(bytes: usize, seals: SealFlags) -> Result<(OwnedFd, Arc<Mapping>)> {
     let failed = |error: Errno| Error::system("can't make shared memory", error);
     check_file_limit(bytes as u64)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let create = |flags| rustix::fs::memfd_create("brevity", flags);
-    // Kernels before 6.3 do not know the flag; the others warn without it.
+    // Kernels before 6.3 do not know the flag; later ones warn without it.
     let descriptor = create(flags | MemfdFlags::NOEXEC_SEAL).or_else(|_| create(flags)).map_err(failed)?;
-    // Taken now, a lack of memory is an error; later, it would be a signal.
+    // Committed now, a lack of memory is an error; later, it would be a signal.
     fallocate(&descriptor, FallocateFlags::empty(), 0, bytes as u64).map_err(failed)?;
-    // SAFETY: the file has just been made as long as this, and nobody else has it.
+    // SAFETY: the file has just been made this long, and nobody else has it.
     let mapping = unsafe { Mapping::new(&descriptor, bytes, true) }?;
     fcntl_add_seals(&descriptor, seals).map_err(failed)?;
     Ok((descriptor, Arc::new(mapping)))
 }
 
-/// Maps what `rank` has given, if it is a memfd of exactly so many bytes with these seals: read-only, unless
-/// they allow more.
-fn take_over(rank: Rank, descriptor: &OwnedFd, bytes: usize, seals: SealFlags) -> Result<Arc<Mapping>> {
-    let refuse = |what: String| Error::Protocol { rank, what };
+/// Maps a memfd of `rank` that has exactly so many bytes and at least these seals; read-only if they demand
+/// it.
+fn map_received(rank: Rank, descriptor: &OwnedFd, bytes: usize, seals: SealFlags) -> Result<Arc<Mapping>> {
+    let violation = |what: String| Error::Protocol { rank, what };
     let found = fcntl_get_seals(descriptor)
-        .map_err(|error| refuse(format!("a descriptor that is no shared memory ({error})")))?;
+        .map_err(|error| violation(format!("a descriptor that is no shared memory ({error})")))?;
     if !found.contains(seals) {
-        return Err(refuse(format!(
+        return Err(violation(format!(
             "shared memory with seals {:#x}, expected {:#x}",
             found.bits(),
             seals.bits()
@@ -187,19 +186,18 @@ fn take_over(rank: Rank, descriptor: &OwnedFd, bytes: usize, seals: SealFlags) -
         |error: Errno| Error::system(format!("can't examine the shared memory of rank {rank}"), error);
     // Huge pages can run out under a reader, which would be a signal.
     if fstatfs(descriptor).map_err(failed)?.f_type as u64 != TMPFS_MAGIC {
-        return Err(refuse("shared memory that is not of ordinary pages".into()));
+        return Err(violation("shared memory that is not of ordinary pages".into()));
     }
     let has = fstat(descriptor).map_err(failed)?.st_size;
     if u64::try_from(has) != Ok(bytes as u64) {
-        return Err(refuse(format!("shared memory of {has} bytes, expected {bytes}")));
+        return Err(violation(format!("shared memory of {has} bytes, expected {bytes}")));
     }
-    // SAFETY: the file has this many bytes, and is sealed against being made shorter.
+    // SAFETY: the file has this many bytes, and is sealed against shrinking.
     let mapping = unsafe { Mapping::new(descriptor, bytes, !seals.contains(SealFlags::FUTURE_WRITE)) }?;
     Ok(Arc::new(mapping))
 }
 
-/// Refuses what the limit of file sizes forbids: the system would not only refuse it, but end this process by
-/// a signal.
+/// Fails where the limit of file sizes is too low: the system would end this process by a signal.
 fn check_file_limit(bytes: u64) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if limit < bytes => {
@@ -215,7 +213,7 @@ fn check_file_limit(bytes: u64) -> Result<()> {
 }
 
 /// The words of a segment's header that never change.
-fn header_of(rank: Rank, layout: Layout) -> [(usize, u64); 4] {
+fn header_words(rank: Rank, layout: Layout) -> [(usize, u64); 4] {
     let bytes = layout.bytes() as u64;
     [(MAGIC_AT, MAGIC), (VERSION_AT, VERSION), (RANK_AT, u64::from(rank.0)), (BYTES_AT, bytes)]
 }
@@ -264,32 +262,32 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_one_of_the_right_size_that_nobody_can_take_away() {
+    fn a_channel_has_the_right_size_and_seals() {
         let layout = Layout::new(2);
-        let own = OwnBlock::new(layout).unwrap();
+        let own = OwnChannel::new(layout).unwrap();
         let copy = own.descriptor().try_clone_to_owned().unwrap();
-        let theirs = peer_block(Rank(3), &copy, layout).unwrap();
+        let theirs = peer_channel(Rank(3), &copy, layout).unwrap();
         own.area().word(8).store(7, Ordering::Release);
-        assert_eq!((theirs.load(8), theirs.bytes()), (7, layout.block_bytes()));
-        let refusal = |descriptor: &OwnedFd, layout| match peer_block(Rank(3), descriptor, layout) {
+        assert_eq!((theirs.load(8), theirs.bytes()), (7, layout.channel_bytes()));
+        let refusal = |descriptor: &OwnedFd, layout| match peer_channel(Rank(3), descriptor, layout) {
             Err(error @ Error::Protocol { rank: Rank(3), .. }) => error.to_string(),
             other => panic!("{:?}, expected a refusal", other.map(|area| area.bytes())),
         };
         assert!(refusal(&copy, Layout::new(256)).contains("bytes, expected"));
         for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
-            let unsealed = memfd(layout.block_bytes(), BLOCK_SEALS.difference(missing));
+            let unsealed = memfd(layout.channel_bytes(), CHANNEL_SEALS.difference(missing));
             assert!(refusal(&unsealed, layout).contains("with seals"));
         }
-        let sealed = memfd(layout.block_bytes(), SEALS);
+        let sealed = memfd(layout.channel_bytes(), SEALS);
         assert!(
-            matches!(peer_block(Rank(3), &sealed, layout), Err(Error::System { .. })),
+            matches!(peer_channel(Rank(3), &sealed, layout), Err(Error::System { .. })),
             "nobody may write it"
         );
         assert!(ftruncate(&copy, 0).is_err() && fcntl_add_seals(&copy, SealFlags::FUTURE_WRITE).is_err());
     }
 
     #[test]
-    fn nobody_else_can_write_it_or_take_it_away() {
+    fn a_segment_can_not_be_written_or_resized_by_others() {
         let layout = Layout::new(2);
         let own = OwnSegment::new(Rank(0), layout).unwrap();
         let copy = own.descriptor().try_clone_to_owned().unwrap();
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn access_outside_panics() {
+    fn access_outside_an_area_panics() {
         let own = OwnSegment::new(Rank(0), Layout::new(1)).unwrap();
         let area = own.area(4096..8192);
         let fails = |access: &dyn Fn()| {

@@ -1,22 +1,21 @@
-//! Slots: what the ranks of one host publish for each other, step by step.
+//! Slots: memory in which the ranks of one host publish bytes for each other, step by step.
 //!
-//! A *step* is something that all ranks of the host do in the same order: each may publish bytes in its own
-//! slot of the step, each reads what others have published, and each says when it has finished the step.
-//! Steps are numbered from 1, and step `s` uses slot `s mod` [`DEPTH`]; so a rank may publish in step `s`
-//! once all others have finished step `s - DEPTH`. A step is cheap: no lock, no line that two ranks write,
-//! and no system call.
+//! A *step* is an action that all local ranks take in the same order: each may publish bytes in its own slot
+//! of the step, reads what others have published, and says when it has finished the step. Steps are numbered
+//! from 1, and step `s` uses slot `s mod` [`DEPTH`], so a rank may publish in step `s` once all others have
+//! finished step `s - DEPTH`. A step needs no lock, no cache line that two ranks write, and no system call.
 //!
-//! | bytes of the slots | what |
+//! | bytes of the slots | content |
 //! | --- | --- |
 //! | 0..64 | the last step that the rank has finished |
-//! | 128.. | for each slot 768 bytes of control |
-//! | 4096.. | what the rank's last calls were, a line each ([`Records`](super::Records)) |
-//! | 8192.. | for each slot [`CHUNK_BYTES`] of bytes |
+//! | 128.. | 768 bytes of control for each slot |
+//! | 4096.. | the rank's last calls, a cache line each ([`Records`](super::Records)) |
+//! | 8192.. | [`CHUNK_BYTES`] of payload for each slot |
 //!
-//! Control: word 0 is twice the step, and one more if there is a mark; words 1 and 2 are the signature, then
-//! up to [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published.
+//! Control: word 0 is twice the step, plus one if there is a mark; words 1 and 2 are the signature, followed
+//! by up to [`INLINE_BYTES`] of payload; at 576 the mark; at 640 the step whose second part is published.
 //!
-//! Nothing that a peer writes is trusted: it can be wrong numbers, and a step from the future is an error.
+//! Nothing that a peer writes is trusted; a step from the future is an error.
 
 mod reducing;
 
@@ -26,16 +25,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::blocks;
 use super::neighbourhood::Neighbourhood;
-use super::regime::Regime;
+use super::store_policy::StorePolicy;
 use crate::{Error, Mark, Rank, Result, Signature};
 
-/// Steps that may be under way at once.
+/// Steps that may be in progress at once.
 pub const DEPTH: u64 = 4;
 
-/// The most that is published inside a slot's control, in bytes.
+/// Most bytes that are published inside a slot's control.
 pub const INLINE_BYTES: usize = 512;
 
-/// The most that a slot takes, in bytes.
+/// Most bytes that a slot takes.
 pub const CHUNK_BYTES: usize = 512 << 10;
 
 const FINISHED_AT: usize = 0;
@@ -47,30 +46,29 @@ const SECOND_AT: usize = 640;
 pub(super) const RECORDS_AT: usize = 4096;
 const CHUNKS_AT: usize = 8192;
 
-/// Bytes that the system gives at once, at least.
 const PAGE_BYTES: usize = 4096;
 
 const _: () = assert!(PAYLOAD_AT + INLINE_BYTES <= MARK_AT);
 
-/// Payload in the line of a slot's flag, in bytes.
+/// Bytes of payload in the cache line of a slot's flag.
 const FIRST_BYTES: usize = LINE_BYTES - PAYLOAD_AT;
 
 /// The number of a step, the same on all ranks of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Step(u64);
 
-/// What is said along with the bytes.
+/// The header of what is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// What the call is.
+    /// The signature of the call.
     pub signature: Signature,
     /// The sender's mark.
     pub mark: Mark,
 }
 
-/// The slots of the ranks of one host, as one rank has them: it writes its own and reads the others'.
+/// The slots of the local ranks: one rank's view, which writes its own and reads the others'.
 ///
-/// Ranks go by their places in the [`Neighbourhood`]. A place outside it is a mistake of the caller, and
+/// Ranks are named by their places in the [`Neighbourhood`]; a place outside it is a bug of the caller, and
 /// panics.
 pub struct Slots {
     neighbourhood: Arc<Neighbourhood>,
@@ -78,21 +76,20 @@ pub struct Slots {
     /// `None` at this rank's own place.
     peers: Box<[Option<PeerArea>]>,
     step: u64,
-    /// What each rank is known to have finished.
+    /// The last step that each rank is known to have finished.
     finished: Box<[u64]>,
-    regime: Regime,
-    /// Bytes put into slots since the beginning; only the rank itself counts.
+    store_policy: StorePolicy,
+    /// Bytes put into slots since the start; only this rank counts.
     written: Arc<AtomicU64>,
-    /// Whether something was written past the caches since the last fence.
     is_unfenced: bool,
-    /// Whether the system has given all pages of this rank's slots.
+    /// Whether all pages of this rank's slots exist.
     is_touched: bool,
-    /// Whether something was published that sleepers have not been woken for.
+    /// Whether nothing was published since sleepers were last woken.
     is_quiet: bool,
 }
 
 impl Slots {
-    /// The slots of a neighbourhood, of which there may be one a rank.
+    /// The slots of a local group. A rank may make them once.
     #[must_use]
     pub fn new(neighbourhood: &Arc<Neighbourhood>) -> Self {
         let places = neighbourhood.ranks().len();
@@ -101,7 +98,7 @@ impl Slots {
             peers: (0..places).map(|place| neighbourhood.peer_slots(place)).collect(),
             step: 0,
             finished: vec![0; places].into(),
-            regime: Regime::new(DEPTH as usize * CHUNK_BYTES),
+            store_policy: StorePolicy::new(DEPTH as usize * CHUNK_BYTES),
             written: Arc::default(),
             is_unfenced: false,
             is_touched: false,
@@ -130,7 +127,7 @@ impl Slots {
         self.neighbourhood.ranks()[place]
     }
 
-    /// Counts the bytes that this rank has put into its slots.
+    /// The count of bytes that this rank has put into its slots.
     #[must_use]
     pub fn written(&self) -> &Arc<AtomicU64> {
         &self.written
@@ -151,7 +148,7 @@ impl Slots {
         first
     }
 
-    /// A rank that has not finished with the slot that `step` would overwrite, if there is one.
+    /// A rank that still uses the slot that `step` would overwrite, if there is one.
     #[inline]
     pub fn in_the_way(&mut self, step: Step) -> Option<usize> {
         let needed = step.0.saturating_sub(DEPTH);
@@ -167,7 +164,7 @@ impl Slots {
         None
     }
 
-    /// Publishes up to [`INLINE_BYTES`] in one go: the cheapest step.
+    /// Publishes up to [`INLINE_BYTES`] at once: the cheapest step.
     ///
     /// # Panics
     /// When there are more.
@@ -179,7 +176,7 @@ impl Slots {
         self.publish(step, header);
     }
 
-    /// Publishes the step: what was written to its slot is seen by whoever sees this.
+    /// Publishes the step, with what was written to its slot before.
     #[inline]
     pub fn publish(&mut self, step: Step, Header { signature, mark }: Header) {
         self.fence();
@@ -196,27 +193,32 @@ impl Slots {
         self.is_quiet = false;
     }
 
-    /// Asks for what follows the flag of a step that the rank at `place` is about to publish with `bytes`
-    /// bytes, if that is one line: more would keep the writer from its lines.
+    /// Prefetches what follows the flag of a step that the rank at `place` is about to publish with `bytes`
+    /// bytes, if that is one cache line: more would slow the writer.
     #[inline]
     pub fn ask_for_inline(&self, place: usize, step: Step, bytes: usize) {
         let rest = bytes.saturating_sub(FIRST_BYTES);
         if rest <= LINE_BYTES {
-            blocks::ask_to_read(self.peer(place), step.control() + LINE_BYTES, rest);
+            blocks::prefetch_to_read(self.peer(place), step.control() + LINE_BYTES, rest);
         }
     }
 
-    /// What the rank at `place` said with its step, once it has published it.
+    /// The header of the step that the rank at `place` has published; `None` before.
     ///
     /// # Errors
-    /// [`Error::Protocol`] when the slot holds a later step, which can't be: this one is not finished.
+    /// [`Error::Protocol`] when the slot holds a later step, which is impossible while this one is not
+    /// finished.
     #[inline(always)]
     pub fn published(&self, place: usize, step: Step) -> Result<Option<Header>> {
         let peer = self.peer(place);
         let control = step.control();
         let found = peer.load(control);
         if found >> 1 != step.0 {
-            return if found >> 1 < step.0 { Ok(None) } else { Err(self.beyond(place, found >> 1, step)) };
+            return if found >> 1 < step.0 {
+                Ok(None)
+            } else {
+                Err(self.step_error(place, found >> 1, step))
+            };
         }
         let line = peer.line(control);
         let signature = Signature::from_words([line[1], line[2]]);
@@ -234,7 +236,7 @@ impl Slots {
         self.peer(place).read_block(step.control() + PAYLOAD_AT, into);
     }
 
-    /// Copies `bytes` into this rank's slot of the step, from `offset` on, to be published later.
+    /// Copies `bytes` into this rank's slot of the step at `offset`, to be published later.
     ///
     /// # Panics
     /// When they do not fit into [`CHUNK_BYTES`].
@@ -245,11 +247,11 @@ impl Slots {
         if !self.is_touched {
             self.touch();
         }
-        self.is_unfenced |= self.regime.is_slow();
-        self.regime.time(bytes.len(), |streams| blocks::write(&self.own, at, bytes, streams));
+        self.is_unfenced |= self.store_policy.is_slow();
+        self.store_policy.write_timed(bytes.len(), |streams| blocks::write(&self.own, at, bytes, streams));
     }
 
-    /// Copies what the rank at `place` has published in its slot, from `offset` on.
+    /// Copies what the rank at `place` has published in its slot at `offset`.
     ///
     /// # Panics
     /// When `into` is longer than the slot.
@@ -258,7 +260,7 @@ impl Slots {
         blocks::read(self.peer(place), step.chunk() + offset, into);
     }
 
-    /// As [`read`](Self::read), for a part of something that no cache holds: `into` goes to memory at once.
+    /// Like [`read`](Self::read), but stores past the caches: for a part of something that no cache holds.
     ///
     /// # Panics
     /// As [`read`](Self::read).
@@ -267,8 +269,8 @@ impl Slots {
         blocks::read_past_caches(self.peer(place), step.chunk() + offset, into);
     }
 
-    /// [`write`](Self::write)s and [`read`](Self::read)s at once, which is faster than one after the other
-    /// where they are of about one length.
+    /// [`write`](Self::write)s and [`read`](Self::read)s at once, which is faster if both have about the same
+    /// length.
     ///
     /// # Panics
     /// As they do.
@@ -283,12 +285,12 @@ impl Slots {
         let (place, step, offset) = from;
         check_chunk(offset, read.len());
         let Some(peer) = &self.peers[place] else { panic!("a rank reads its own slots") };
-        let streams = self.regime.is_slow();
+        let streams = self.store_policy.is_slow();
         self.is_unfenced |= streams;
         blocks::exchange((&self.own, into.chunk() + to, bytes), (peer, step.chunk() + offset, read), streams);
     }
 
-    /// Publishes the second part of a step, which was written after the first.
+    /// Publishes the second part of a step, written after the first.
     #[inline]
     pub fn publish_second(&mut self, step: Step) {
         self.fence();
@@ -303,24 +305,24 @@ impl Slots {
     #[inline]
     pub fn has_second(&self, place: usize, step: Step) -> Result<bool> {
         let found = self.peer(place).load(step.control() + SECOND_AT);
-        if found > step.0 { Err(self.beyond(place, found, step)) } else { Ok(found == step.0) }
+        if found > step.0 { Err(self.step_error(place, found, step)) } else { Ok(found == step.0) }
     }
 
-    /// Says that this rank reads nothing of this step and those before it any more.
+    /// Says that this rank has finished the steps up to this one: it no longer reads them.
     #[inline]
     pub fn acknowledge(&mut self, step: Step) {
         self.own.word(FINISHED_AT).store(step.0, Ordering::Release);
         self.is_quiet = false;
     }
 
-    /// Takes note that the rank at `place` has finished all steps before `step`, which saves asking.
+    /// Notes that the rank at `place` has finished all steps before `step`, which saves a load.
     #[inline]
     pub fn has_come_to(&mut self, place: usize, step: Step) {
         let finished = &mut self.finished[place];
         *finished = (*finished).max(step.0 - 1);
     }
 
-    /// Wakes the ranks that sleep, if anything was published since the last time. Costs a fence, so do it
+    /// Wakes the ranks that sleep if anything was published since the last call. Costs a fence, so call it
     /// when there is nothing else to do.
     #[inline]
     pub fn wake(&mut self) {
@@ -329,15 +331,13 @@ impl Slots {
         }
     }
 
-    /// Asks for the line that the next step will be published in, which peers have read: its store then need
-    /// not wait for it.
+    /// Prefetches the line in which the next step will be published, which peers have read.
     #[inline]
     pub fn prepare_next(&self) {
-        blocks::ask_to_write(&self.own, self.next_step().control(), 2 * LINE_BYTES);
+        blocks::prefetch_to_write(&self.own, self.next_step().control(), 2 * LINE_BYTES);
     }
 
-    /// Has the system give all pages of this rank's slots, so that the first writes take no longer than later
-    /// ones.
+    /// Makes all pages of this rank's slots, so that the first writes take no longer than later ones.
     #[cold]
     fn touch(&mut self) {
         self.is_touched = true;
@@ -347,8 +347,7 @@ impl Slots {
         }
     }
 
-    /// Takes note of bytes put into a slot. Nobody else stores there, so nothing is lost between load and
-    /// store.
+    /// Counts bytes put into a slot. Only this rank stores here, so nothing is lost between load and store.
     #[inline]
     fn count(&self, bytes: usize) {
         self.written.store(self.written.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
@@ -371,7 +370,7 @@ impl Slots {
     }
 
     #[cold]
-    fn beyond(&self, place: usize, found: u64, step: Step) -> Error {
+    fn step_error(&self, place: usize, found: u64, step: Step) -> Error {
         Error::Protocol {
             rank: self.rank_at(place),
             what: format!("a slot of step {found}, expected {}", step.0),
@@ -394,8 +393,8 @@ impl Step {
         self.0
     }
 
-    /// Where to put up to so many bytes in the slot: further on in each step, so that they are written over
-    /// lines that no other processor has in its cache any more. The same on all ranks.
+    /// The offset at which to put up to so many bytes: different in each step, so that no other processor
+    /// still has the lines in its cache. The same on all ranks.
     #[inline]
     #[must_use]
     pub const fn place_for(self, bytes: usize) -> usize {

@@ -1,4 +1,4 @@
-//! Slots between threads that each have their own mapping.
+//! Slots between threads with their own mappings.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ fn header(number: u8) -> Header {
 }
 
 #[test]
-fn what_is_published_is_read_once_it_is() {
+fn published_bytes_can_be_read() {
     let ([mut writer, mut reader], _) = pair();
     for bytes in [0, 1, 8, 39, 40, 41, 64, 511, 512] {
         let (step, same) = (writer.take_steps(1), reader.take_steps(1));
@@ -52,7 +52,7 @@ fn a_slot_is_free_when_all_have_finished_its_last_step() {
 }
 
 #[test]
-fn chunks_arrive_whole_by_every_way_to_write_and_read_them() {
+fn chunks_arrive_by_every_way_to_write_and_read_them() {
     for bytes in [1, 63, 64, 511, 513, 5000, 100_000, CHUNK_BYTES] {
         let ([mut left, mut right], _) = pair();
         let payload =
@@ -90,7 +90,7 @@ fn reductions_are_in_the_order_of_places() {
         slots.write(steps[0], 64, bytemuck::cast_slice(&vector(place)));
         slots.publish(steps[0], header(0));
     }
-    // Not associative, so that the order shows.
+    // Not associative, so that the order matters.
     let combine = |into: &mut [u32], from: &[u32]| {
         for (into, from) in into.iter_mut().zip(from) {
             *into = into.wrapping_add(*from).wrapping_mul(31);
@@ -103,14 +103,14 @@ fn reductions_are_in_the_order_of_places() {
     for (place, slots) in ranks.iter_mut().enumerate() {
         let mut own = vector(place);
         let finish = |block: &mut [u32]| block.iter_mut().for_each(|value| *value += 1);
-        // The last one alone may write its result where the others have read what it came from.
+        // Only the last may write its result where the others have read.
         slots.reduce((steps[0], 64), &mut own, place == 2, combine, finish);
         assert_eq!(own, expected, "place {place}");
     }
 }
 
 #[test]
-fn a_step_of_the_future_is_an_error_and_no_panic() {
+fn a_step_from_the_future_is_an_error() {
     let ([_, mut reader], [peer, _]) = pair();
     let step = reader.take_steps(1);
     for at in (0..8192).step_by(8) {
@@ -130,7 +130,7 @@ fn a_step_of_the_future_is_an_error_and_no_panic() {
 }
 
 #[test]
-fn what_does_not_fit_is_a_mistake_of_the_caller() {
+fn bytes_that_do_not_fit_panic() {
     let refused = |act: fn(&mut Slots, Step)| {
         let ([mut slots, _], _) = pair();
         let step = slots.take_steps(1);
@@ -144,7 +144,7 @@ fn what_does_not_fit_is_a_mistake_of_the_caller() {
 }
 
 #[test]
-fn a_place_in_a_slot_moves_on_with_its_steps_and_stays_inside() {
+fn the_offset_in_a_slot_changes_with_each_step() {
     let world = Neighbourhood::in_process(1).unwrap();
     let mut slots = Slots::new(&world[0]);
     for bytes in [1, 64, 65, 4096, 100_000, CHUNK_BYTES / 2 + 1, CHUNK_BYTES] {
@@ -153,7 +153,7 @@ fn a_place_in_a_slot_moves_on_with_its_steps_and_stays_inside() {
         different.sort_unstable();
         different.dedup();
         let rooms = CHUNK_BYTES / bytes.next_multiple_of(64);
-        // Four steps one after another have slots of their own.
+        // Four successive steps have slots of their own.
         assert!(
             different.len() == rooms || different.len() >= 750 && rooms > 750,
             "{bytes}: {}",

@@ -1,6 +1,6 @@
-//! Who has a thing: one ticket at a time, in the order in which tickets were taken.
+//! A ticket lock: one ticket at a time has the value, in the order in which tickets were taken.
 //!
-//! Where nobody waits, a ticket costs one atomic addition and a store.
+//! Without contention, a ticket costs one atomic addition and a store.
 
 use std::cell::UnsafeCell;
 use std::ops::Deref;
@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// A thing that one [`Ticket`] has at a time.
+/// A value that one [`Ticket`] has at a time.
 ///
-/// Invariants: `turn` is at most `next`. Only two set it: the ticket of its number, when it is dropped, and
-/// whoever finds its number in `given_back`, and takes it out, under that lock. So a thing is reached by the
-/// ticket of the number `turn` alone, of which there is one, and by nobody else before that ticket is gone.
+/// Invariants: `turn` is at most `next`. Only two parties set it: the ticket of that number when it is
+/// dropped, and whoever finds the number in `given_back` and removes it, under that lock. So only the ticket
+/// with the number `turn`, of which there is one, reaches the value, and nobody else before that ticket is
+/// gone.
 pub struct Turnstile<T> {
     /// The number of the next ticket.
     next: AtomicU64,
@@ -21,37 +22,37 @@ pub struct Turnstile<T> {
     turn: AtomicU64,
     /// Tickets that were dropped before their turn.
     given_back: Mutex<Vec<u64>>,
-    thing: UnsafeCell<T>,
+    value: UnsafeCell<T>,
 }
 
-// SAFETY: the thing is reached by one ticket at a time (the invariants), which hands it over with `Release`
-// and `Acquire`; so it is sent between threads, never shared.
+// SAFETY: one ticket at a time reaches the value (the invariants), and hands it over with `Release` and
+// `Acquire`; so it is sent between threads, never shared.
 unsafe impl<T: Send> Sync for Turnstile<T> {}
 
-/// A place in the queue for a thing. Dropped, it lets the next one in.
+/// A place in the queue. Dropping it lets the next one in.
 pub struct Ticket<T, Q: Hold<T>> {
     queue: Q,
     number: u64,
-    /// Whether it was this ticket's turn when it last asked; then it is until it is dropped.
+    /// Whether its turn has come; then it stays so until it is dropped.
     has_turn: bool,
-    thing: std::marker::PhantomData<T>,
+    value: std::marker::PhantomData<T>,
 }
 
-/// What a ticket holds its turnstile by: always the same one.
+/// A lock handle: a pointer that always leads to the same lock.
 pub trait Hold<T>: Deref<Target = Turnstile<T>> + sealed::Sealed {}
 
 impl<T> Hold<T> for &Turnstile<T> {}
 impl<T> Hold<T> for Arc<Turnstile<T>> {}
 
 impl<T> Turnstile<T> {
-    /// A turnstile before `thing`.
+    /// A lock around `value`.
     #[must_use]
-    pub fn new(thing: T) -> Self {
+    pub fn new(value: T) -> Self {
         let (next, turn) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { next, turn, given_back: Mutex::default(), thing: UnsafeCell::new(thing) }
+        Self { next, turn, given_back: Mutex::default(), value: UnsafeCell::new(value) }
     }
 
-    /// Whether it is the turn of `number`, once those are skipped that do not want theirs any more.
+    /// Whether it is the turn of `number`, after skipping tickets that were dropped.
     #[inline]
     fn has_come_to(&self, number: u64) -> bool {
         self.turn.load(Ordering::Acquire) == number || self.skip(number)
@@ -76,16 +77,16 @@ impl<T, Q: Hold<T>> Ticket<T, Q> {
     pub fn take(queue: Q) -> Self {
         let number = queue.next.fetch_add(1, Ordering::Relaxed);
         let has_turn = queue.has_come_to(number);
-        Self { queue, number, has_turn, thing: std::marker::PhantomData }
+        Self { queue, number, has_turn, value: std::marker::PhantomData }
     }
 
-    /// The thing, once it is this ticket's turn. Nothing tells when that is: ask again.
+    /// The value, if it is this ticket's turn. There is no notification: ask again.
     #[inline]
-    pub fn thing(&mut self) -> Option<&mut T> {
+    pub fn value(&mut self) -> Option<&mut T> {
         self.has_turn = self.has_turn || self.queue.has_come_to(self.number);
-        // SAFETY: it is this ticket's turn, and until it is dropped nobody else's; it is borrowed as long as
-        // the thing.
-        self.has_turn.then(|| unsafe { &mut *self.queue.thing.get() })
+        // SAFETY: it is this ticket's turn, and nobody else's until it is dropped; the ticket is borrowed as
+        // long as the value.
+        self.has_turn.then(|| unsafe { &mut *self.queue.value.get() })
     }
 }
 
@@ -95,7 +96,7 @@ impl<T, Q: Hold<T>> Drop for Ticket<T, Q> {
         if self.has_turn {
             self.queue.turn.store(self.number + 1, Ordering::Release);
         } else {
-            // Whoever waits behind it finds it.
+            // A later ticket finds it.
             self.queue.given_back.lock().push(self.number);
         }
     }
@@ -112,23 +113,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tickets_have_the_thing_in_order() {
+    fn tickets_have_the_value_in_order() {
         let turnstile = Turnstile::new(7);
         let [mut first, mut second, third, mut fourth] = std::array::from_fn(|_| Ticket::take(&turnstile));
-        assert!(first.thing() == Some(&mut 7) && second.thing().is_none());
+        assert!(first.value() == Some(&mut 7) && second.value().is_none());
         drop(third);
-        assert!(fourth.thing().is_none());
+        assert!(fourth.value().is_none());
         drop(first);
-        assert!(fourth.thing().is_none() && second.thing().is_some());
+        assert!(fourth.value().is_none() && second.value().is_some());
         drop(second);
-        assert!(fourth.thing().is_some(), "the third does not want it any more");
+        assert!(fourth.value().is_some(), "the third does not want it any more");
         drop(fourth);
         drop(Ticket::take(&turnstile));
-        assert!(Ticket::take(&turnstile).thing().is_some());
+        assert!(Ticket::take(&turnstile).value().is_some());
     }
 
     #[test]
-    fn threads_do_not_meet_inside() {
+    fn only_one_thread_has_the_value() {
         const TURNS: usize = if cfg!(miri) { 50 } else { 5000 };
         let turnstile = Arc::new(Turnstile::new((0usize, 0usize)));
         let play = |seed: usize| {
@@ -138,7 +139,7 @@ mod tests {
                     continue;
                 }
                 loop {
-                    if let Some((one, other)) = ticket.thing() {
+                    if let Some((one, other)) = ticket.value() {
                         assert_eq!(one, other);
                         (*one, *other) = (*one + 1, *other + 1);
                         break;
@@ -154,6 +155,6 @@ mod tests {
         });
         let expected =
             (0..3).flat_map(|seed| (0..TURNS).map(move |turn| turn + seed)).filter(|sum| sum % 3 != 0);
-        assert_eq!(Ticket::take(&*turnstile).thing().unwrap().0, expected.count());
+        assert_eq!(Ticket::take(&*turnstile).value().unwrap().0, expected.count());
     }
 }

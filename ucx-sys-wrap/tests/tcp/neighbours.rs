@@ -20,7 +20,7 @@ pub(crate) fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbour
     let (mut transports, strangers) = world_with_strangers(1, 2);
     let neighbourhoods = Neighbourhood::in_process(2).unwrap();
     transports[0].share_memory(&neighbourhoods[0], true).unwrap();
-    let block = neighbourhoods[1].own_block(0).unwrap();
+    let block = neighbourhoods[1].own_channel(0).unwrap();
     (transports, strangers, block, neighbourhoods)
 }
 

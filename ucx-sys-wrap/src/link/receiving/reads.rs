@@ -1,151 +1,150 @@
-//! Long messages: whether they are read from the sender's memory or come through the ring, and how they are
-//! read: piece by piece, a piece a turn, so that others are not kept waiting.
+//! Messages that are read from the sender's memory. Long ones are read in fragments, one a turn, so that
+//! others are not kept waiting, or come through the ring where that is faster.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::super::cell::{Head, Place};
-use super::super::receives::Places;
+use super::super::descriptor::{Header, Rts};
+use super::super::receives::Slices;
 use super::super::sending::Sender;
-use super::super::{News, OPEN_AT, OPEN_MESSAGES};
+use super::super::{GUARDS, GUARDS_AT, Reply};
 use super::Receiver;
 use crate::Statistics;
 use crate::buffer::HUGE_PAGE_BYTES;
 use crate::shm::{Neighbourhood, PeerArea, blocks};
 
-/// What is read in one turn, at most, in bytes: a message of another tag waits no longer than that takes, 0.2
-/// ms. Pieces of 1 MiB took 1.05 of the time at 2 MiB, and 1.1 to 1.3 at 16 MiB.
-pub(super) const PIECE_BYTES: usize = 4 << 20;
+/// Bytes that are read in one turn, at most. This bounds how long a message of another tag waits.
+pub(super) const READ_BYTES: usize = 4 << 20;
 
-/// Longer messages are read in more than one turn, or come through the ring. Others are read at once.
+/// Longer messages are not read in the turn in which they are matched.
 const LONG_BYTES: usize = 1 << 20;
 
-/// A message on ordinary pages comes through the ring unless it is longer than so many rings. The kernel looks
-/// such pages up one by one, which takes longer than the second copy. But through a small ring the two ranks
-/// wait for each other too often.
-const MOST_RINGS: usize = 8;
+/// A message on ordinary pages comes through the ring unless it is longer than so many rings: the kernel
+/// looks such pages up one by one, which takes longer than the second copy. Through a small ring, however,
+/// the ranks wait for each other too often.
+const MAX_RINGS: usize = 8;
 
-/// A message of which `done` bytes are read.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
-    pub(super) head: Head,
-    pub(super) place: Place,
+    pub(super) header: Header,
+    pub(super) rts: Rts,
     pub(super) done: usize,
-    /// `None` once its receive has been canceled.
+    /// `None` once its receive is canceled.
     pub(super) receive: Option<usize>,
 }
 
-/// The neighbour's memory, from which messages are read that it offers.
+/// The peer's memory.
 pub(super) struct PeerMemory {
     pub(super) neighbourhood: Arc<Neighbourhood>,
-    /// The neighbour's place there, and its block for this rank.
+    /// The peer's place there, and its channel for this rank.
     pub(super) place: usize,
     pub(super) theirs: PeerArea,
     pub(super) is_open: bool,
 }
 
 impl PeerMemory {
-    /// Whether an offered message may be read.
-    fn may_be_read(&self, offer: &Place) -> bool {
-        self.is_open && offer.word < OPEN_MESSAGES
+    fn peer_can_read(&self, rts: &Rts) -> bool {
+        self.is_open && rts.guard < GUARDS
     }
 
-    /// Reads `bytes` of an offered message, if it may be read; says whether it has, and they are its bytes.
+    /// Reads `bytes` of a message after its RTS. Returns whether they were read and are valid.
     pub(super) fn read(
         &self,
-        head: &Head,
-        offer: &Place,
+        header: &Header,
+        rts: &Rts,
         bytes: Range<usize>,
-        into: &mut Places<'_>,
+        into: &mut Slices<'_>,
     ) -> bool {
-        if !self.may_be_read(offer) {
+        if !self.peer_can_read(rts) {
             return false;
         }
-        let word = OPEN_AT + 8 * offer.word;
-        // It is looked at below, and comes from the neighbour's cache while the kernel copies.
-        blocks::ask_to_read(&self.theirs, word, 8);
-        let is_read = self.neighbourhood.read_memory(self.place, offer.spans(head, bytes), into);
-        // The sender takes the word away before it lets go of the memory.
+        let guard = GUARDS_AT + 8 * rts.guard;
+        // The check below needs this word: prefetch it while the kernel copies.
+        blocks::prefetch_to_read(&self.theirs, guard, 8);
+        let is_read = self.neighbourhood.read_memory(self.place, rts.spans(header, bytes), into);
+        // The sender clears the word before it releases the memory.
         fence(Ordering::SeqCst);
-        is_read && self.theirs.load(word) == offer.serial
+        is_read && self.theirs.load(guard) == rts.serial
     }
 
-    /// Reads an offered message to the heap, if it may be read.
-    pub(super) fn fetch(&self, head: &Head, offer: &Place) -> Option<Vec<u8>> {
-        if !self.may_be_read(offer) {
+    pub(super) fn fetch(&self, header: &Header, rts: &Rts) -> Option<Vec<u8>> {
+        if !self.peer_can_read(rts) {
             return None;
         }
-        let mut bytes = vec![0; head.bytes()];
-        let mut into = Places::from_iter([IoSliceMut::new(&mut bytes)]);
-        let is_read = self.read(head, offer, 0..head.bytes(), &mut into);
+        let mut bytes = vec![0; header.bytes()];
+        let mut into = Slices::from_iter([IoSliceMut::new(&mut bytes)]);
+        let is_read = self.read(header, rts, 0..header.bytes(), &mut into);
         drop(into);
         is_read.then_some(bytes)
     }
 }
 
 impl Receiver {
-    /// Whether a message is long: it is not read at once, in the turn in which it is matched.
-    pub(super) fn is_long(&self, head: &Head) -> bool {
-        head.bytes() > self.piece_bytes.min(LONG_BYTES)
+    /// Whether a message is too long to be read in the turn in which it is matched.
+    pub(super) fn is_long(&self, header: &Header) -> bool {
+        header.bytes() > self.read_bytes.min(LONG_BYTES)
     }
 
-    /// Has a long message that is offered come to the posted receive `key`.
+    /// Starts to read a long message for the posted receive `key`, or asks for it.
     pub(super) fn begin_read(
         &mut self,
         key: usize,
-        (head, place): (Head, Place),
+        (header, rts): (Header, Rts),
         sender: &mut Sender,
         counts: &mut Statistics,
     ) {
-        if self.memory.may_be_read(&place) && self.is_faster_read(key, &head, &place) {
-            self.reads.push_back(Reading { head, place, done: 0, receive: Some(key) });
+        if self.memory.peer_can_read(&rts) && self.should_read(key, &header, &rts) {
+            self.reads.push_back(Reading { header, rts, done: 0, receive: Some(key) });
         } else {
-            self.settle(false, key, (head, place), sender, counts);
+            self.reply_to_rts(false, key, (header, rts), sender, counts);
         }
     }
 
-    /// Whether it is faster to read a message than to have it come through the ring.
-    fn is_faster_read(&mut self, key: usize, head: &Head, place: &Place) -> bool {
-        let bytes = head.bytes();
-        let into = self.receives.places(key, head, 0, bytes);
-        let ours = on_small_pages(into.iter().map(|place| (place.as_ptr().addr(), place.len())));
-        let theirs = on_small_pages(place.addresses.into_iter().zip(head.lengths));
-        bytes <= LONG_BYTES || bytes / MOST_RINGS > self.ring.bytes() || 2 * ours.max(theirs) <= bytes
+    fn should_read(&mut self, key: usize, header: &Header, rts: &Rts) -> bool {
+        let bytes = header.bytes();
+        let into = self.receives.slices(key, header, 0, bytes);
+        let ours = on_small_pages(into.iter().map(|slice| (slice.as_ptr().addr(), slice.len())));
+        let theirs = on_small_pages(rts.addresses.into_iter().zip(header.lengths));
+        bytes <= LONG_BYTES || bytes / MAX_RINGS > self.ring.bytes() || 2 * ours.max(theirs) <= bytes
     }
 
-    /// Reads the next piece of the first of these messages, unless it could not be answered. Says whether
+    /// Reads the next fragment of the first message, unless it could not be answered. Returns whether
     /// anything moved.
-    pub(in super::super) fn read_on(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
+    pub(in super::super) fn continue_read(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
         let Some(reading) = self.reads.front() else { return false };
-        let Reading { head, place, done, receive } = *reading;
+        let Reading { header, rts, done, receive } = *reading;
         let Some(key) = receive else {
             self.reads.pop_front();
-            sender.answer(News::Refused(place.number), counts);
+            sender.reply(Reply::Nack(rts.number), counts);
             return true;
         };
-        if !sender.can_answer() {
+        if !sender.can_reply() {
             return false;
         }
-        let end = head.bytes().min(done + self.piece_bytes);
-        let mut into = self.receives.places(key, &head, done, end);
-        let is_read = self.memory.read(&head, &place, done..end, &mut into);
+        let end = header.bytes().min(done + self.read_bytes);
+        let mut into = self.receives.slices(key, &header, done, end);
+        let is_read = self.memory.read(&header, &rts, done..end, &mut into);
         drop(into);
         counts.bytes_received += if is_read { (end - done) as u64 } else { 0 };
         match self.reads.front_mut() {
-            Some(reading) if is_read && end < head.bytes() => reading.done = end,
+            Some(reading) if is_read && end < header.bytes() => reading.done = end,
             _ => {
                 self.reads.pop_front();
-                self.settle(is_read, key, (head, place), sender, counts);
+                self.reply_to_rts(is_read, key, (header, rts), sender, counts);
             }
         }
         true
     }
 }
 
-/// How many bytes of these stretches (address and bytes) lie on ordinary pages. Nothing says so cheaply: what
-/// begins where a huge page does lies on such ones mostly, as buffers of a [`Pool`](crate::buffer::Pool) do.
-fn on_small_pages(stretches: impl Iterator<Item = (usize, usize)>) -> usize {
-    stretches.filter(|(address, _)| !address.is_multiple_of(HUGE_PAGE_BYTES)).map(|(_, bytes)| bytes).sum()
+/// Bytes of these slices (address and length) that lie on ordinary pages. There is no cheap way to know: a
+/// slice that begins at the start of a huge page, as buffers of a [`Pool`](crate::buffer::Pool) do, is taken
+/// to lie on huge pages.
+fn on_small_pages(for_each_slice: impl Iterator<Item = (usize, usize)>) -> usize {
+    for_each_slice
+        .filter(|(address, _)| !address.is_multiple_of(HUGE_PAGE_BYTES))
+        .map(|(_, bytes)| bytes)
+        .sum()
 }

@@ -1,48 +1,45 @@
-//! Messages that lie as a whole in their cells, in the pocket or in the ring. Short and middling ones say of
-//! themselves only what differs from the one before.
+//! Eager messages that lie as a whole in descriptors, the fast box or the ring.
 
-use super::super::cell::{
-    Head, Kind, MESSAGE_AT, MESSAGE_BYTES, MIDDLING_BYTES, POCKETED_BYTES, SHORT_AT, SHORT_BYTES,
+use super::super::descriptor::{
+    Header, INLINE_AT, INLINE_BYTES, Kind, MAX_FAST_BOX_BYTES, MAX_IN_RING_BYTES, SHORT_INLINE_AT,
+    SHORT_INLINE_BYTES,
 };
-use super::super::payload::read_round;
+use super::super::payload::read_ring_block;
 use super::super::receives::Delivery;
 use super::{HEADER_BYTES, Receiver, Target, count_copy};
 use crate::limits::cost;
 use crate::shm::{LINE_BYTES, PeerArea};
 use crate::{Result, Statistics, Tag};
 
-/// Where the payload of a message lies.
 #[derive(Clone, Copy)]
 enum Source {
-    /// In its cell, from this offset on.
-    Cell(usize),
-    /// In the pocket, from this position on.
-    Pocket(u64),
-    /// In the ring, from this position on.
+    /// In its descriptor, from this offset on.
+    Descriptor(usize),
+    /// In the fast box, from this position on.
+    FastBox(u64),
     Ring(u64),
 }
 
 impl Receiver {
-    /// A message that says all of itself.
-    pub(super) fn take_message(&mut self, at: usize, stamp: u64, counts: &mut Statistics) -> Result<()> {
-        let head = self.decode(at, stamp, Kind::Message)?;
-        let bytes = head.bytes();
-        self.receive_eager(bytes)?;
+    pub(super) fn take_eager(&mut self, at: usize, stamp: u64, counts: &mut Statistics) -> Result<()> {
+        let header = self.decode(at, stamp, Kind::Eager)?;
+        let bytes = header.bytes();
+        self.take_credit(bytes)?;
         counts.bytes_received += HEADER_BYTES + bytes as u64;
-        let source = self.source(at + MESSAGE_AT, bytes, MESSAGE_BYTES);
-        match self.matched(&head) {
+        let source = self.source(at + INLINE_AT, bytes, INLINE_BYTES);
+        match self.match_receive(&header) {
             Target::Posted(key) => {
                 let mut start = 0;
-                for mut place in self.receives.places(key, &head, 0, bytes) {
-                    source.read((&self.cells, &self.ring, &self.pocket), start, &mut place);
-                    start += place.len();
+                for mut slice in self.receives.slices(key, &header, 0, bytes) {
+                    source.read((&self.descriptors, &self.ring, &self.fast_box), start, &mut slice);
+                    start += slice.len();
                 }
                 count_copy(bytes, counts);
                 counts.messages_received += 1;
-                self.receives.end(key, Ok(head.arrival()));
+                self.receives.end(key, Ok(header.arrival()));
             }
-            Target::Kept(_) => {
-                self.keep(head, source, counts);
+            Target::Unexpected(_) => {
+                self.keep(header, source, counts);
                 return Ok(());
             }
             Target::Discarded => {}
@@ -51,59 +48,58 @@ impl Receiver {
         Ok(())
     }
 
-    /// A short message of so many bytes.
     #[inline]
     pub(super) fn take_short(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
-        if bytes > POCKETED_BYTES {
-            return Err(
-                self.refusal(format!("a short message of {bytes} bytes, expected at most {POCKETED_BYTES}"))
-            );
+        if bytes > MAX_FAST_BOX_BYTES {
+            return Err(self.protocol_error(format!(
+                "a short message of {bytes} bytes, expected at most {MAX_FAST_BOX_BYTES}"
+            )));
         }
-        let source = self.source(at + SHORT_AT, bytes, SHORT_BYTES);
-        self.take_like_the_last(at, bytes, source, counts)
+        let source = self.source(at + SHORT_INLINE_AT, bytes, SHORT_INLINE_BYTES);
+        self.take_repeating(at, bytes, source, counts)
     }
 
-    /// A middling message of so many bytes.
-    pub(super) fn take_middling(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
-        if bytes <= SHORT_BYTES || bytes > MIDDLING_BYTES {
-            let expected = format!("expected {} to {MIDDLING_BYTES}", SHORT_BYTES + 1);
-            return Err(self.refusal(format!("a middling message of {bytes} bytes, {expected}")));
+    pub(super) fn take_in_ring(&mut self, at: usize, bytes: usize, counts: &mut Statistics) -> Result<()> {
+        if bytes <= SHORT_INLINE_BYTES || bytes > MAX_IN_RING_BYTES {
+            let expected = format!("expected {} to {MAX_IN_RING_BYTES}", SHORT_INLINE_BYTES + 1);
+            return Err(self.protocol_error(format!("a message of {bytes} bytes in the ring, {expected}")));
         }
         let source = Source::Ring(self.ring_taken);
         self.ring_taken += bytes.next_multiple_of(LINE_BYTES) as u64;
-        self.take_like_the_last(at, bytes, source, counts)
+        self.take_repeating(at, bytes, source, counts)
     }
 
-    /// Where a message lies that has room for `room` bytes at `at` of its cell: there or in the pocket.
+    /// The source of a message that fits its descriptor up to `flow_control` bytes at `at`, else the fast box.
     #[inline]
-    fn source(&mut self, at: usize, bytes: usize, room: usize) -> Source {
-        if bytes <= room {
-            return Source::Cell(at);
+    fn source(&mut self, at: usize, bytes: usize, flow_control: usize) -> Source {
+        if bytes <= flow_control {
+            return Source::Descriptor(at);
         }
-        let position = self.pocket_taken;
-        self.pocket_taken += bytes.next_multiple_of(LINE_BYTES) as u64;
-        Source::Pocket(position)
+        let position = self.fast_box_taken;
+        self.fast_box_taken += bytes.next_multiple_of(LINE_BYTES) as u64;
+        Source::FastBox(position)
     }
 
-    /// A message of one part that has signature and mark of the last one that said them.
+    /// Takes a message of one part that repeats signature and mark.
     #[inline(always)]
-    fn take_like_the_last(
+    fn take_repeating(
         &mut self,
         at: usize,
         bytes: usize,
         source: Source,
         counts: &mut Statistics,
     ) -> Result<()> {
-        let tag = Tag(self.cells.load(at + 8));
+        let tag = Tag(self.descriptors.load(at + 8));
         if tag.source() != self.peer {
-            return Err(
-                self.refusal(format!("a message of {bytes} bytes with the tag of rank {}", tag.source()))
-            );
+            return Err(self.protocol_error(format!(
+                "a message of {bytes} bytes with the tag of rank {}",
+                tag.source()
+            )));
         }
-        self.receive_eager(bytes)?;
+        self.take_credit(bytes)?;
         let (signature, mark) = self.last;
-        let (cells, ring, pocket) = (&self.cells, &self.ring, &self.pocket);
-        let fill = |place: &mut [u8]| source.read((cells, ring, pocket), 0, place);
+        let (descriptors, ring, fast_box) = (&self.descriptors, &self.ring, &self.fast_box);
+        let fill = |part: &mut [u8]| source.read((descriptors, ring, fast_box), 0, part);
         let delivery = self.receives.deliver((tag, signature, mark), bytes, fill);
         counts.bytes_received += HEADER_BYTES + bytes as u64;
         match delivery {
@@ -111,9 +107,9 @@ impl Receiver {
                 count_copy(bytes, counts);
                 counts.messages_received += 1;
             }
-            Delivery::Refused => {}
+            Delivery::Rejected => {}
             Delivery::Unexpected => {
-                self.keep(Head { tag, signature, mark, parts: 1, lengths: [bytes, 0, 0] }, source, counts);
+                self.keep(Header { tag, signature, mark, parts: 1, lengths: [bytes, 0, 0] }, source, counts);
                 return Ok(());
             }
         }
@@ -121,24 +117,28 @@ impl Receiver {
         Ok(())
     }
 
-    /// Keeps a message whose receive is not posted yet.
     #[cold]
-    fn keep(&mut self, head: Head, source: Source, counts: &mut Statistics) {
-        let mut kept = vec![0; head.bytes()];
-        source.read((&self.cells, &self.ring, &self.pocket), 0, &mut kept);
-        count_copy(kept.len(), counts);
-        self.receives.keep(head, kept);
+    fn keep(&mut self, header: Header, source: Source, counts: &mut Statistics) {
+        let mut bytes = vec![0; header.bytes()];
+        source.read((&self.descriptors, &self.ring, &self.fast_box), 0, &mut bytes);
+        count_copy(bytes.len(), counts);
+        self.receives.keep(header, bytes);
     }
 }
 
 impl Source {
-    /// Copies the payload of a message from byte `start` on.
+    /// Copies the payload from byte `start` on.
     #[inline]
-    fn read(self, (cells, ring, pocket): (&PeerArea, &PeerArea, &PeerArea), start: usize, into: &mut [u8]) {
+    fn read(
+        self,
+        (descriptors, ring, fast_box): (&PeerArea, &PeerArea, &PeerArea),
+        start: usize,
+        into: &mut [u8],
+    ) {
         match self {
-            Self::Cell(at) => cells.read_block(at + start, into),
-            Self::Pocket(position) => read_round(pocket, position + start as u64, into),
-            Self::Ring(position) => read_round(ring, position + start as u64, into),
+            Self::Descriptor(at) => descriptors.read_block(at + start, into),
+            Self::FastBox(position) => read_ring_block(fast_box, position + start as u64, into),
+            Self::Ring(position) => read_ring_block(ring, position + start as u64, into),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reducing what lies in the slots of all ranks.
+//! Reductions over the slots of all ranks.
 
 use bytemuck::Pod;
 
@@ -9,8 +9,8 @@ use crate::shm::blocks::{self, BLOCK_BYTES};
 #[repr(align(64))]
 struct Block<const BYTES: usize>([u8; BYTES]);
 
-/// What a rank works with while it reduces a block: what it has read of another, and its own part, where that
-/// comes later.
+/// Buffers for the reduction of a block: a peer's block, and this rank's own where it comes later in the
+/// order.
 struct Scratch<const BYTES: usize> {
     theirs: Block<BYTES>,
     own: Option<Block<BYTES>>,
@@ -24,8 +24,7 @@ impl<const BYTES: usize> Block<BYTES> {
 }
 
 impl<const BYTES: usize> Scratch<BYTES> {
-    /// For the rank at a place. The first two are interchangeable: a reduction is commutative, if not
-    /// associative.
+    /// The first two places are interchangeable: a reduction is commutative, if not associative.
     #[inline]
     fn new(own_place: usize) -> Self {
         Self { theirs: Block::new(), own: (own_place > 1).then(Block::new) }
@@ -34,7 +33,7 @@ impl<const BYTES: usize> Scratch<BYTES> {
 
 impl Slots {
     /// Reduces over all ranks what was published by [`publish_inline`](Self::publish_inline), of up to `N`
-    /// bytes, otherwise as [`reduce`](Self::reduce).
+    /// bytes; otherwise like [`reduce`](Self::reduce).
     ///
     /// # Panics
     /// When `own` is longer than `N` bytes or [`INLINE_BYTES`](super::INLINE_BYTES).
@@ -50,15 +49,16 @@ impl Slots {
         self.fold(at, own, &mut Scratch::<N>::new(self.own_place()), combine);
     }
 
-    /// Reduces over all ranks, in the order of places: `own` is this rank's part, and gets the result; the
-    /// others' lie in their slots of the step, from `offset` on. `combine` puts the second into the first,
-    /// and it makes no difference which of them is which, but for which NaN comes of two; `finish` has the
-    /// last word. Works a block at a time, so that what is read is still near when it is combined.
+    /// Reduces over all ranks, in the order of places. `own` is this rank's part, and gets the result; the
+    /// others' parts lie at `offset` in their slots of the step. `combine` adds the second operand into the
+    /// first, and must be commutative, except for NaN payloads; `finish` gets each block of the result. Works
+    /// a block at a time, so that a block is still in the cache when it is combined.
     ///
     /// With `publishing`, the result goes to this rank's slot too, at the same offset.
     ///
     /// # Panics
-    /// When `own` is longer than the slot, or an element than 512 bytes; or when elements have no bytes.
+    /// When `own` is longer than the slot, or an element longer than 512 bytes; or when elements have no
+    /// bytes.
     pub fn reduce<T: Pod>(
         &mut self,
         (step, offset): (Step, usize),
@@ -73,17 +73,17 @@ impl Slots {
         }
         let mut at = step.chunk() + offset;
         let mut scratch = Scratch::<BLOCK_BYTES>::new(self.own_place());
-        let streams = self.regime.is_slow();
+        let streams = self.store_policy.is_slow();
         self.is_unfenced |= publishing && streams;
         let mut left = size_of_val(own);
         for block in own.chunks_mut(BLOCK_BYTES / size_of::<T>()) {
             let bytes = size_of_val(block);
             left -= bytes;
             for peer in self.peers.iter().flatten() {
-                blocks::ask_to_read(peer, at + bytes, left);
+                blocks::prefetch_to_read(peer, at + bytes, left);
             }
             if publishing && !streams {
-                blocks::ask_to_write(&self.own, at + bytes, left);
+                blocks::prefetch_to_write(&self.own, at + bytes, left);
             }
             self.fold(at, block, &mut scratch, &combine);
             finish(block);
@@ -119,7 +119,6 @@ impl Slots {
                     combine(block, bytemuck::cast_slice(theirs));
                 }
                 (None, Some(own)) => combine(block, bytemuck::cast_slice(own)),
-                // This rank's part is in the block already.
                 (None, None) => {}
             }
         }

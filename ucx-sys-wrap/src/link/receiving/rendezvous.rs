@@ -1,0 +1,209 @@
+//! Unexpected messages and rendezvous.
+
+use std::ops::ControlFlow;
+
+use super::super::Reply;
+use super::super::descriptor::{Header, Kind, Rts};
+use super::super::receives::{Body, Slices, Unexpected, slices};
+use super::super::sending::Sender;
+use super::{Cleared, HEADER_BYTES, Receiver, Target, count_copy};
+use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
+use crate::shm::LINE_BYTES;
+use crate::transport::{Posted, RecvDone, RecvParts, check_message};
+use crate::{Envelope, Error, Result, Statistics};
+
+impl Receiver {
+    /// Posts a receive. An unexpected message is found now; later ones are matched only if `is_open`.
+    #[inline]
+    pub(in super::super) fn post(
+        &mut self,
+        envelope: Envelope,
+        parts: RecvParts,
+        is_open: bool,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        match self.receives.take_unexpected(envelope.tag) {
+            None if is_open => Posted::Pending(self.receives.post(envelope, parts)),
+            None => Posted::Done(RecvDone { parts, result: Err(Error::PeerLost { rank: self.peer }) }),
+            Some(Unexpected { header, body: Body::Bytes(number, bytes) }) => {
+                self.post_unexpected(envelope, parts, (header, number, bytes), counts)
+            }
+            Some(Unexpected { header, body: Body::Rts(rts) | Body::NewRts(rts) }) => {
+                self.post_with_rts(envelope, parts, (header, rts), sender, counts)
+            }
+        }
+    }
+
+    /// Handles an RTS: reads the message, asks for it, or keeps the RTS until a receive is posted.
+    pub(super) fn take_rts(
+        &mut self,
+        at: usize,
+        stamp: u64,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Result<()> {
+        let header = self.decode(at, stamp, Kind::Rts)?;
+        let rts =
+            Rts::decode(&self.descriptors.line(at + LINE_BYTES)).map_err(|what| self.protocol_error(what))?;
+        if rts.takes_credit {
+            if header.bytes() > MAX_EAGER_BYTES {
+                return Err(self.protocol_error(format!("an RTS of {} bytes with credit", header.bytes())));
+            }
+            self.take_credit(header.bytes())?;
+        }
+        counts.bytes_received += HEADER_BYTES;
+        match self.match_receive(&header) {
+            Target::Posted(key) => self.accept_rts(key, (header, rts), sender, counts),
+            Target::Discarded => self.reject_rts((header, rts), sender, counts),
+            Target::Unexpected(_) if self.receives.rts_count() >= MAX_OFFERS => {
+                return Err(self.protocol_error(format!("more than {MAX_OFFERS} RTS")));
+            }
+            // A rank that waits for its own send posts the receive when this turn has ended it, so most are
+            // not kept long.
+            Target::Unexpected(_) => self.receives.keep_rts(header, rts),
+        }
+        Ok(())
+    }
+
+    /// Reads the message for the posted receive `key`, or asks for it.
+    fn accept_rts(
+        &mut self,
+        key: usize,
+        (header, rts): (Header, Rts),
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) {
+        self.return_credit(&header, &rts);
+        if self.is_long(&header) {
+            return self.begin_read(key, (header, rts), sender, counts);
+        }
+        let mut into = self.receives.slices(key, &header, 0, header.bytes());
+        let is_read = sender.can_reply() && self.memory.read(&header, &rts, 0..header.bytes(), &mut into);
+        drop(into);
+        counts.bytes_received += if is_read { header.bytes() as u64 } else { 0 };
+        self.reply_to_rts(is_read, key, (header, rts), sender, counts);
+    }
+
+    fn reject_rts(&mut self, (header, rts): (Header, Rts), sender: &mut Sender, counts: &mut Statistics) {
+        self.return_credit(&header, &rts);
+        sender.reply(Reply::Nack(rts.number), counts);
+    }
+
+    /// Gives back the credit that an RTS has taken: its bytes are not kept any more. Before the reply, so
+    /// that a sender that sees the reply sees the credit.
+    fn return_credit(&mut self, header: &Header, rts: &Rts) {
+        if rts.takes_credit {
+            self.eager_taken += cost(header.bytes());
+            self.acknowledge();
+        }
+    }
+
+    /// Reads to the heap the messages of earlier turns' RTS that took credit and may be read, so that their
+    /// sends end. Those that can't be answered now are tried again. Returns whether any was handled.
+    pub(in super::super) fn fetch_unexpected(
+        &mut self,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> bool {
+        self.receives.age_rts(|header, rts| {
+            if !rts.takes_credit {
+                return ControlFlow::Continue(None);
+            }
+            if !sender.can_reply() {
+                return ControlFlow::Break(());
+            }
+            let bytes = self.memory.fetch(header, rts);
+            if bytes.is_some() {
+                counts.bytes_received += header.bytes() as u64;
+                count_copy(header.bytes(), counts);
+                sender.reply(Reply::Fin(rts.number), counts);
+            }
+            ControlFlow::Continue(bytes)
+        })
+    }
+
+    /// Ends the receive of a message that was read with a FIN, or asks for the message with a CTS.
+    pub(super) fn reply_to_rts(
+        &mut self,
+        is_read: bool,
+        key: usize,
+        (header, rts): (Header, Rts),
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) {
+        if is_read {
+            counts.messages_received += 1;
+            // The only copy: from the sender's memory to the receiver's.
+            count_copy(header.bytes(), counts);
+            self.receives.end(key, Ok(header.arrival()));
+            sender.reply(Reply::Fin(rts.number), counts);
+        } else {
+            self.cleared.insert(rts.number, Cleared { header, receive: Some(key) });
+            sender.reply(Reply::Cts(rts.number), counts);
+        }
+    }
+
+    /// Posts a receive for an unexpected message, whole or not.
+    fn post_unexpected(
+        &mut self,
+        envelope: Envelope,
+        mut parts: RecvParts,
+        (header, number, bytes): (Header, u64, Vec<u8>),
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        let checked =
+            check_message(self.peer, envelope.signature, &parts, header.signature, header.lengths());
+        if checked.is_ok() {
+            copy_unexpected(slices(&mut parts, &header, 0, bytes.len()), &bytes, counts);
+        }
+        if let Some(stream) =
+            self.streams.iter_mut().find(|stream| stream.target == Target::Unexpected(number))
+        {
+            stream.target = Target::Discarded;
+            if let Err(error) = checked {
+                return Posted::Done(RecvDone { parts, result: Err(error) });
+            }
+            let key = self.receives.post_matched(envelope, parts);
+            stream.target = Target::Posted(key);
+            return Posted::Pending(key);
+        }
+        self.eager_taken += cost(header.bytes());
+        self.acknowledge();
+        counts.messages_received += u64::from(checked.is_ok());
+        Posted::Done(RecvDone { parts, result: checked.map(|()| header.arrival()) })
+    }
+
+    fn post_with_rts(
+        &mut self,
+        envelope: Envelope,
+        parts: RecvParts,
+        (header, rts): (Header, Rts),
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        if let Err(error) =
+            check_message(self.peer, envelope.signature, &parts, header.signature, header.lengths())
+        {
+            self.reject_rts((header, rts), sender, counts);
+            return Posted::Done(RecvDone { parts, result: Err(error) });
+        }
+        let key = self.receives.post_matched(envelope, parts);
+        self.accept_rts(key, (header, rts), sender, counts);
+        match self.receives.take_ended(key) {
+            Some(done) => Posted::Done(done),
+            None => Posted::Pending(key),
+        }
+    }
+}
+
+/// Copies an unexpected message to its parts.
+pub(super) fn copy_unexpected(slices: Slices<'_>, bytes: &[u8], counts: &mut Statistics) {
+    let mut start = 0;
+    for mut slice in slices {
+        let length = slice.len();
+        slice.copy_from_slice(&bytes[start..start + length]);
+        start += length;
+    }
+    count_copy(bytes.len(), counts);
+}
