@@ -1,4 +1,4 @@
-//! Sockets to a peer, set up and watched.
+//! Sets up the socket to a peer.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -13,20 +13,19 @@ use super::wire::Wire;
 use crate::one_sided::Regions;
 use crate::{Error, Rank, Result};
 
-/// How long a peer is silent before the kernel asks it for a sign of life, how often it asks, and how often
-/// it gets no answer before it gives the connection up. A rank that only computes is alive: its kernel
-/// answers, so there is no bound on how long it may leave bytes unread. A host that has begun anew says so
-/// when it is asked.
+/// The kernel probes a peer that is silent for `IDLE`, every `INTERVAL`, and gives the connection up after
+/// `RETRIES` probes without an answer. A rank that only computes is alive: its kernel answers. A host that
+/// has restarted refuses the probe.
 ///
-/// A connection that was given up can't be used again, so a link that is cut for a while must not cost one:
-/// the deadlines of calls are to end what waits. An idle connection is given up after some 15 minutes, as one
-/// with bytes under way is by the kernel's `tcp_retries2`. Not `TCP_USER_TIMEOUT`, which before Linux 5.11
+/// A connection that was given up is lost for good, so a temporary network failure must not cost one: the
+/// deadlines of calls end what waits. An idle connection is given up after some 15 minutes, like one with
+/// unacknowledged bytes by the kernel's `tcp_retries2`. `TCP_USER_TIMEOUT` does not serve: before Linux 5.11 it
 /// also gives up peers that answer and read nothing.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 90;
 
-/// Sets up the socket to a peer and begins to watch it.
+/// Sets up the socket to a peer and registers it with the poller.
 pub(super) fn connect(
     (own, peer, world_size): (Rank, Rank, u32),
     wire: Wire,
@@ -40,7 +39,7 @@ pub(super) fn connect(
     Ok(connection)
 }
 
-/// Small messages go out at once, and a host that has vanished is noticed at last.
+/// Sends small messages at once, and lets the kernel notice that a host has vanished.
 fn set_up(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;

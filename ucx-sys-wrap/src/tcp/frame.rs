@@ -1,21 +1,21 @@
-//! What travels on a connection: frames of 64 bytes of header and, in messages and data, payload behind it.
+//! The frames of a connection: a header of 64 bytes and, in messages and data, payload behind it.
 //!
 //! The header, little-endian:
 //!
-//! | bytes | field | message, offer | others |
+//! | bytes | field | message, RTS | others |
 //! | --- | --- | --- | --- |
-//! | 0 | kind | 1 message, 6 offer | 2 bye, 3 lost, 4 aborted, 5 credit, 7 grant, 8 refusal, 9 data, 14 timed out |
+//! | 0 | kind | 1 message, 6 RTS | 2 bye, 3 lost, 4 aborted, 5 credit, 7 CTS, 8 NACK, 9 data, 14 timed out |
 //! | 1 | number of parts | 0 to 3 | 0 |
 //! | 2..4 | reserved | 0 | 0 |
-//! | 4..8 | number | message: 0; offer: its number | lost, aborted, timed out: the rank; grant, refusal, data: the offer's number |
+//! | 4..8 | number | message: 0; RTS: its number | lost, aborted, timed out: the rank; CTS, NACK, data: the RTS's number |
 //! | 8..16 | tag; its source is the sender | the message's | source only |
 //! | 16..32 | signature of the call | the message's | 0 |
 //! | 32..40 | mark | the message's | credit: bytes received so far, see [`cost`](crate::limits::cost); data: bytes that follow; else 0 |
 //! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 |
 //!
 //! A message is followed by its parts, one after another without padding; data by the next bytes of the parts
-//! of the message that was offered. Bye, lost, aborted and timed out are the last
-//! frame of a connection.
+//! of the message that the RTS has announced. Bye, lost, aborted and timed out are close frames: the last of a
+//! connection.
 
 mod decoding;
 
@@ -26,8 +26,7 @@ use crate::{Failure, Mark, Rank, Signature, Tag};
 pub(super) use super::sizes::HEADER_BYTES;
 pub(super) use decoding::{decode, decode_small};
 
-/// What was offered is sent in frames of at most so much payload, in bytes, so that other messages get in
-/// between.
+/// The most payload of one data frame, in bytes: other messages go in between.
 pub const SEGMENT_BYTES: usize = 1 << 20;
 
 const MESSAGE: u8 = 1;
@@ -35,9 +34,9 @@ const BYE: u8 = 2;
 const LOST: u8 = 3;
 const ABORTED: u8 = 4;
 const CREDIT: u8 = 5;
-const OFFER: u8 = 6;
-const GRANT: u8 = 7;
-const REFUSAL: u8 = 8;
+const RTS: u8 = 6;
+const CTS: u8 = 7;
+const NACK: u8 = 8;
 const DATA: u8 = 9;
 // 10 to 13: `remote/frame.rs`.
 const TIMED_OUT: u8 = 14;
@@ -47,25 +46,25 @@ const TIMED_OUT: u8 = 14;
 pub(super) enum Frame {
     /// A message, whose payload follows.
     Message(Header),
-    /// The sender has closed its transport in good order and sends nothing more.
+    /// Close frame: the sender has closed its transport in good order.
     Bye,
-    /// The sender's transport is closed for this cause, and it sends nothing more.
+    /// Close frame: the sender's transport has failed for this cause.
     Failed(Failure),
-    /// So much of what was sent without asking has been received, since the beginning.
+    /// The [`cost`](crate::limits::cost) of all eager messages that the sender has received.
     Credit(u64),
-    /// A message that is sent when it is granted.
-    Offer(u32, Header),
-    /// A receive waits for the message that was offered.
-    Grant(u32),
-    /// The message that was offered is consumed without being sent.
-    Refusal(u32),
-    /// So many bytes of what was offered, in order; they follow.
+    /// Ready to send: announces a message, which is sent after a CTS.
+    Rts(u32, Header),
+    /// Clear to send: a receive waits for the message of this RTS.
+    Cts(u32),
+    /// The message of this RTS counts as received and must not be sent.
+    Nack(u32),
+    /// The next bytes of the message of an RTS, which follow.
     Data(u32, u64),
     /// Of a put or get.
     Remote(RemoteFrame),
 }
 
-/// What a message says about itself.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) tag: Tag,
@@ -74,14 +73,14 @@ pub(super) struct Header {
     pub(super) lengths: Sizes,
 }
 
-/// The bytes of `frame` as `source` sends it.
+/// Encodes `frame` as sent by `source`, without payload.
 pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
     let (kind, number, mark) = match frame {
         Frame::Message(header) => return header.encode(),
         Frame::Remote(frame) => return frame.encode(source),
-        Frame::Offer(number, header) => {
+        Frame::Rts(number, header) => {
             let mut bytes = header.encode();
-            bytes[0] = OFFER;
+            bytes[0] = RTS;
             bytes[4..8].copy_from_slice(&number.to_le_bytes());
             return bytes;
         }
@@ -90,8 +89,8 @@ pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
         Frame::Failed(Failure::Aborted(rank)) => (ABORTED, rank.0, 0),
         Frame::Failed(Failure::TimedOut(rank)) => (TIMED_OUT, rank.0, 0),
         Frame::Credit(total) => (CREDIT, 0, *total),
-        Frame::Grant(number) => (GRANT, *number, 0),
-        Frame::Refusal(number) => (REFUSAL, *number, 0),
+        Frame::Cts(number) => (CTS, *number, 0),
+        Frame::Nack(number) => (NACK, *number, 0),
         Frame::Data(number, bytes) => (DATA, *number, *bytes),
     };
     let mut bytes = [0; HEADER_BYTES];
@@ -103,13 +102,13 @@ pub(super) fn encode(frame: &Frame, source: Rank) -> [u8; HEADER_BYTES] {
 }
 
 impl Header {
-    /// Bytes of payload; a decoded header's fit.
+    /// Bytes of payload; the sum does not overflow in a decoded header.
     #[inline]
     pub(super) fn payload_bytes(&self) -> usize {
         self.lengths.total()
     }
 
-    /// The bytes of the message without its payload.
+    /// Encodes the message without its payload.
     #[inline]
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -177,9 +176,9 @@ mod tests {
             Frame::Failed(Failure::PeerLost(Rank(1))),
             Frame::Failed(Failure::TimedOut(Rank(2))),
             Frame::Credit(u64::MAX - 1),
-            Frame::Offer(u32::MAX, header),
-            Frame::Grant(5),
-            Frame::Refusal(6),
+            Frame::Rts(u32::MAX, header),
+            Frame::Cts(5),
+            Frame::Nack(6),
             Frame::Data(7, 1 << 20),
         ] {
             assert_eq!(decode(&encode(&frame, Rank(3)), Rank(3), 4).unwrap(), frame);

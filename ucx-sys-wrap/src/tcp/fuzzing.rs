@@ -1,9 +1,9 @@
-//! One connection against whatever comes, while operations are posted, tested and canceled.
+//! Fuzzing of one connection: arbitrary input while operations are posted, tested and canceled.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
-use super::connection::{Connection, Verdict};
+use super::connection::{Connection, Status};
 use super::frame::{HEADER_BYTES, Header};
 use super::wire::Wire;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
@@ -15,13 +15,13 @@ use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
 const WORLD_SIZE: u32 = 4;
 const PEER: Rank = Rank(1);
 
-/// What a connection may keep beyond what has come: the steps in which memory grows.
+/// The most heap memory that a connection may hold beyond what has come: the steps in which it grows.
 const KEPT_BEYOND: usize = 1 << 20;
 
-/// Memory that is lent, and its operation until that is canceled.
+/// Lent memory and its operation, until that is canceled.
 type Operation<Done> = (RawVec<u8>, Option<Posted<usize, Done>>);
 
-/// A connection, its peer's end, and what was posted.
+/// A connection, the peer's end of its socket, and what was posted.
 struct Bench {
     connection: Connection,
     peer: TcpStream,
@@ -31,7 +31,7 @@ struct Bench {
     written: usize,
 }
 
-/// Follows a plan: bytes that say what is done next, and what the peer sends.
+/// Interprets `data` as steps: operations of this rank, and bytes that the peer sends.
 pub fn tcp_stream(data: &[u8]) {
     let Some(mut bench) = Bench::new() else { return };
     let mut bytes = Bytes(data);
@@ -45,19 +45,14 @@ pub fn tcp_stream(data: &[u8]) {
 
 impl Bench {
     fn new() -> Option<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").ok()?;
-        let peer = TcpStream::connect(listener.local_addr().ok()?).ok()?;
-        let own = listener.accept().ok()?.0;
-        own.set_nonblocking(true).ok()?;
-        peer.set_nonblocking(true).ok()?;
-        peer.set_nodelay(true).ok()?;
+        let (own, peer) = loopback_pair()?;
         let wire = Wire::from(own);
         let connection = Connection::new(Rank(0), PEER, WORLD_SIZE, wire, std::sync::Arc::default());
         let (statistics, receives, sends) = (Statistics::default(), Vec::new(), Vec::new());
         Some(Self { connection, peer, statistics, receives, sends, written: 0 })
     }
 
-    /// `None` when the plan or the connection is at its end.
+    /// Takes one step; `None` at the end of the plan or of the connection.
     fn step(&mut self, step: u8, bytes: &mut Bytes<'_>) -> Option<()> {
         match step % 8 {
             0 => self.post_recv(bytes.byte()?, bytes.word()?),
@@ -79,11 +74,11 @@ impl Bench {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // What the kernel does not take is as if it had never been sent.
+        // Bytes that the kernel does not take are never sent.
         self.written += self.peer.write(bytes).unwrap_or(0);
     }
 
-    /// A frame that is right but for its kind, its number and one byte.
+    /// Sends a valid frame with another kind and number, and one changed byte.
     fn write_frame(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
         let (kind, number, round) = (bytes.byte()?, bytes.byte()?, bytes.byte()?);
         let lengths = (0..bytes.byte()? % 4).map(|_| bytes.word()).collect::<Option<_>>()?;
@@ -98,11 +93,11 @@ impl Bench {
     }
 
     fn service(&mut self, quota: usize) -> Option<()> {
-        let (_, verdict) = self.connection.service(quota + 1, &mut self.statistics);
+        let (_, status) = self.connection.service(quota + 1, &mut self.statistics);
         assert!(self.statistics.bytes_received <= self.written as u64);
         let kept = self.connection.kept_capacity();
         assert!(kept <= self.written + KEPT_BEYOND, "{kept} bytes are kept of {}", self.written);
-        matches!(verdict, Verdict::Open).then_some(())
+        matches!(status, Status::Open).then_some(())
     }
 
     fn post_recv(&mut self, round: u8, capacity: usize) {
@@ -143,7 +138,7 @@ impl Bench {
         }
     }
 
-    /// Whatever has come: every operation ends when the connection is closed.
+    /// Every operation ends when the connection is closed.
     fn finish(mut self) {
         if self.receives.len().is_multiple_of(2) {
             self.connection.close(&Error::Closed, &mut self.statistics);
@@ -161,6 +156,18 @@ impl Bench {
             }
         }
     }
+}
+
+/// Two connected, non-blocking sockets.
+pub(super) fn loopback_pair() -> Option<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+    let far = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+    let near = listener.accept().ok()?.0;
+    for socket in [&near, &far] {
+        socket.set_nonblocking(true).ok()?;
+        socket.set_nodelay(true).ok()?;
+    }
+    Some((near, far))
 }
 
 fn envelope(source: Rank, round: u8) -> Envelope {

@@ -1,9 +1,9 @@
-//! Reading a header and its payload in one system call, on the guess that they belong to the first waiting
-//! receive.
+//! Speculative reads: a header and its payload in one system call, on the guess that the message is for the
+//! first waiting receive.
 //!
-//! The read goes to three places: the header and what follows the message to the staging area, the payload
-//! between them to the parts of the receive. When the guess was wrong, what has landed there is staged again
-//! and read as usual; the receive still waits, so nobody looks at its parts.
+//! The header and what follows the message go to the staging area, the payload between them to the parts of
+//! the receive. After a wrong guess that payload is moved to the staging area and processed as usual; the
+//! receive still waits, so nobody looks at its parts.
 
 use std::io::IoSliceMut;
 
@@ -14,10 +14,10 @@ use super::staging::{STAGED_PAYLOAD, Staging};
 use super::wire::Wire;
 use crate::{Statistics, Tag};
 
-/// How much is read on a guess, in bytes.
+/// The most payload of a speculative read, in bytes.
 const GUESSED_PAYLOAD: usize = 256 << 10;
 
-/// After a wrong guess so many reads are made without, twice as many after the next, up to the most.
+/// Reads without a guess after a wrong one; their number doubles with each further wrong guess.
 const FEWEST_PAUSES: u32 = 16;
 const MOST_PAUSES: u32 = 1024;
 
@@ -35,16 +35,16 @@ pub(super) struct Guess {
     capacities: Sizes,
 }
 
-/// What a read on a guess has brought.
+/// The outcome of a speculative read.
 pub(super) struct Guessed {
     pub(super) asked: usize,
     pub(super) got: usize,
-    /// Bytes that are in the parts of the receive.
-    pub(super) landed: usize,
+    /// Bytes of payload in the parts of the receive.
+    pub(super) in_place: usize,
 }
 
 impl Confidence {
-    /// The receive to guess, if its message would be too large for the staging area.
+    /// The guessed receive, if its message may be too large for the staging area.
     #[inline]
     pub(super) fn guess(&mut self, staging: &Staging, receives: &Receives) -> Option<Guess> {
         if !staging.is_empty() {
@@ -62,7 +62,7 @@ impl Confidence {
         Some(Guess { tag, key, capacities })
     }
 
-    /// Takes note of how a guess has turned out.
+    /// Adapts to the outcome of a guess.
     pub(super) fn learn(&mut self, was_right: bool) {
         self.pauses = if was_right { 0 } else { (self.pauses * 2).clamp(FEWEST_PAUSES, MOST_PAUSES) };
         self.pauses_left = self.pauses;
@@ -91,12 +91,12 @@ impl Guess {
         let asked = places.iter().map(|place| place.len()).sum();
         let got = wire.read(&mut places, statistics)?;
         drop(places);
-        let landed = got.saturating_sub(HEADER_BYTES).min(payload);
-        staging.filled(got - landed);
-        Ok(Guessed { asked, got, landed })
+        let in_place = got.saturating_sub(HEADER_BYTES).min(payload);
+        staging.filled(got - in_place);
+        Ok(Guessed { asked, got, in_place })
     }
 
-    /// Whether the first `count` bytes of payload lie where a message of these lengths wants them.
+    /// Whether the first `count` bytes of payload lie where a message of these lengths needs them.
     pub(super) fn is_in_place(&self, lengths: &Sizes, count: usize) -> bool {
         let mut aligned = 0;
         for (length, capacity) in lengths.iter().zip(&*self.capacities) {
@@ -108,23 +108,23 @@ impl Guess {
         true
     }
 
-    /// Stages what has landed in the wrong place, between the header and what follows.
+    /// Moves payload of another message from the parts to the staging area, behind its header.
     pub(super) fn take_back(
         &self,
-        landed: usize,
+        in_place: usize,
         staging: &mut Staging,
         receives: &mut Receives,
         statistics: &mut Statistics,
     ) {
         let (header, rest) = staging.staged().split_at(HEADER_BYTES);
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + landed + rest.len());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + in_place + rest.len());
         bytes.extend_from_slice(header);
-        for place in receives.places(self.key, &self.capacities, 0, landed) {
-            // A copy: the guess was wrong, and these bytes belong elsewhere.
+        for place in receives.places(self.key, &self.capacities, 0, in_place) {
+            // A copy: the guess was wrong.
             bytes.extend_from_slice(&place);
             statistics.copies += 1;
         }
-        statistics.bytes_copied += landed as u64;
+        statistics.bytes_copied += in_place as u64;
         bytes.extend_from_slice(rest);
         staging.replace(bytes);
     }

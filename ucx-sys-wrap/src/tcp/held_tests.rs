@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::connection::{Connection, Verdict};
+use super::connection::{Connection, Status};
 use super::frame::HEADER_BYTES;
-use super::incoming::Farewell;
+use super::incoming::CloseFrame;
 use super::stream_tests::{PEER, Receiving, WORLD_SIZE, envelope};
 use super::wire::Wire;
 use crate::buffer::testing::lent_to_send;
@@ -113,9 +113,9 @@ impl Pair {
 
     fn turn(&mut self, quota: usize) {
         assert!(self.start.elapsed() < PATIENCE, "what counts as sent does not come");
-        for verdict in [self.far.service(quota, &mut self.counts).1, self.near.service(1, &mut self.counts).1]
+        for status in [self.far.service(quota, &mut self.counts).1, self.near.service(1, &mut self.counts).1]
         {
-            assert!(matches!(verdict, Verdict::Open), "{verdict:?}");
+            assert!(matches!(status, Status::Open), "{status:?}");
         }
     }
 
@@ -182,9 +182,9 @@ fn a_failure_is_told_behind_what_was_begun() {
     loop {
         pair.near.wind_down(&mut pair.counts);
         match pair.far.service(1 << 20, &mut pair.counts).1 {
-            Verdict::Open => assert!(pair.start.elapsed() < PATIENCE, "nothing is told"),
-            Verdict::Farewell(Farewell::Failed(told)) => break assert_eq!(told, cause),
-            verdict => panic!("{verdict:?}"),
+            Status::Open => assert!(pair.start.elapsed() < PATIENCE, "nothing is told"),
+            Status::Closed(CloseFrame::Failed(told)) => break assert_eq!(told, cause),
+            status => panic!("{status:?}"),
         }
     }
 }

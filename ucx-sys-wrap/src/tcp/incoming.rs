@@ -1,18 +1,17 @@
-//! Reading one connection: which bytes are a header, which belong to which message, and where they go.
+//! Reading one connection: tells headers from payload, and sends the payload where it belongs.
 //!
 //! Between messages bytes are read into a small staging area, so that a small message costs one read and a
-//! small copy, or on a guess into the first posted receive, if that is large. Once a header has been read and
-//! its receive is posted, the rest is read straight into the receiver's parts, with the staging area behind
-//! them for what follows.
+//! small copy, or speculatively into the first posted receive, if that is large. Once a header is read and its
+//! receive is posted, the rest is read straight into the receiver's parts, with the staging area behind them.
 
 use std::collections::VecDeque;
 
 use rustix::io::Errno;
 
 use super::QUOTA;
+use super::flow_control::{FlowControl, Transfer};
 use super::frame::{self, Frame, HEADER_BYTES, Header};
 use super::guess::{Confidence, Guess, Guessed};
-use super::ledger::{Granted, Ledger};
 use super::matching::{Body, Receives};
 use super::reading::{Arriving, Target, keep, read_in_place, read_kept, read_remote};
 use super::remote::Accesses;
@@ -26,55 +25,40 @@ pub(super) struct Incoming {
     staging: Staging,
     confidence: Confidence,
     arriving: Option<Arriving>,
-    /// Whether a message has come to its receive in this turn.
+    /// Whether a receive has completed in this turn.
     has_delivered: bool,
-    ledger: Ledger,
-    news: VecDeque<News>,
+    pub(super) flow_control: FlowControl,
+    /// What the peer says about messages of this rank, in its order.
+    pub(super) responses: VecDeque<Response>,
     pub(super) accesses: Accesses,
 }
 
-/// How a turn of reading ended.
+/// The outcome of a turn of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ReadOutcome {
     /// The socket has nothing more for now.
     Drained,
     /// The quota is used up.
     Stopped,
-    /// The peer sends nothing more, and has said why.
-    Farewell(Farewell),
-    /// The connection ended without a word.
+    /// The peer has sent its close frame.
+    Closed(CloseFrame),
+    /// The connection ended without a close frame.
     Broken,
 }
 
 /// The last frame of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Farewell {
+pub(super) enum CloseFrame {
     Bye,
     Failed(Failure),
 }
 
-/// What the peer says about what was sent to it.
+/// What the peer says about messages of this rank.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum News {
-    /// The message of this offer may be sent.
-    Granted(u32),
-    /// The message of this offer is not wanted.
-    Refused(u32),
-    /// So much of what was sent without asking is received.
-    Credited(u64),
-}
-
-/// What a receive that is posted now finds.
-pub(super) enum Found {
-    /// The message is there, whole.
-    Whole(Header, Vec<u8>),
-    /// The message is arriving; these bytes of it are there. The receive must be given to
-    /// [`Incoming::redirect`].
-    Arriving(Header, Vec<u8>),
-    /// The message is offered under this number. The offer must be given to [`Incoming::answer`].
-    Offered(Header, u32),
-    /// Nothing yet.
-    Nothing,
+pub(super) enum Response {
+    Cts(u32),
+    Nack(u32),
+    Credit(u64),
 }
 
 impl Incoming {
@@ -86,96 +70,67 @@ impl Incoming {
             confidence: Confidence::default(),
             arriving: None,
             has_delivered: false,
-            ledger: Ledger::new(peer),
-            news: VecDeque::new(),
+            flow_control: FlowControl::new(peer),
+            responses: VecDeque::new(),
             accesses,
         }
     }
 
-    /// Reads at most about `quota` bytes, as far as they come.
+    /// Reads at most about `quota` bytes.
     pub(super) fn read(
         &mut self,
         wire: &mut Wire,
         receives: &mut Receives,
         quota: usize,
         statistics: &mut Statistics,
-    ) -> Result<Turn> {
+    ) -> Result<ReadOutcome> {
         let mut rest = quota;
         self.has_delivered = false;
         loop {
-            if let Some(farewell) = self.digest(receives, statistics)? {
-                return Ok(Turn::Farewell(farewell));
+            if let Some(frame) = self.process_staged(receives, statistics)? {
+                return Ok(ReadOutcome::Closed(frame));
             }
-            // Who waits for the message that is here does not wait for a look at what follows, nor is that
-            // put on the heap before the next receive can be posted.
+            // A completed receive is reported before more is read, and the next one may be posted before its
+            // message goes to the heap.
             let has_place = self.arriving.as_ref().is_some_and(|arriving| arriving.target != Target::Kept);
             let is_served = self.has_delivered && !has_place && quota <= QUOTA;
             if rest == 0 || is_served {
-                return Ok(Turn::Stopped);
+                return Ok(ReadOutcome::Stopped);
             }
             match self.read_once(wire, receives, rest, statistics) {
-                Ok((_, 0)) => return Ok(Turn::Broken),
+                Ok((_, 0)) => return Ok(ReadOutcome::Broken),
                 Ok((asked, got)) => {
                     statistics.bytes_received += got as u64;
                     rest = rest.saturating_sub(got);
                     if got < asked {
-                        let farewell = self.digest(receives, statistics)?;
-                        return Ok(farewell.map_or(Turn::Drained, Turn::Farewell));
+                        let frame = self.process_staged(receives, statistics)?;
+                        return Ok(frame.map_or(ReadOutcome::Drained, ReadOutcome::Closed));
                     }
                 }
-                Err(Errno::AGAIN) => return Ok(Turn::Drained),
+                Err(Errno::AGAIN) => return Ok(ReadOutcome::Drained),
                 Err(Errno::INTR) => {}
                 Err(_) => {
-                    let refuse = |what: &str| Error::Protocol { rank: self.peer, what: what.into() };
-                    return wire.violation().map_or(Ok(Turn::Broken), |what| Err(refuse(what)));
+                    let Some(what) = wire.violation() else { return Ok(ReadOutcome::Broken) };
+                    return Err(Error::Protocol { rank: self.peer, what: what.into() });
                 }
             }
         }
     }
 
-    /// A frame to send to the peer for what was read.
+    /// Whether there is a response to handle or a reply to send.
     #[inline]
-    pub(super) fn take_reply(&mut self) -> Option<Frame> {
-        self.ledger.take_reply()
+    pub(super) fn has_responses(&self) -> bool {
+        !self.responses.is_empty() || !self.flow_control.replies.is_empty()
     }
 
-    /// What the peer says about what was sent to it, in its order.
-    #[inline]
-    pub(super) fn take_news(&mut self) -> Option<News> {
-        self.news.pop_front()
-    }
-
-    /// Whether there is something for [`take_news`](Self::take_news) or [`take_reply`](Self::take_reply).
-    #[inline]
-    pub(super) fn has_more_to_say(&self) -> bool {
-        !self.news.is_empty() || self.ledger.has_replies()
-    }
-
-    /// Looks for the message of a receive that is posted now.
-    pub(super) fn find(&mut self, tag: Tag, receives: &mut Receives) -> Found {
-        match receives.take_unexpected(tag) {
-            None => Found::Nothing,
-            Some((header, Body::Offer(number))) => Found::Offered(header, number),
-            Some((header, Body::Bytes(bytes))) => {
-                let payload_bytes = header.payload_bytes();
-                self.ledger.consume(payload_bytes);
-                if bytes.len() == payload_bytes {
-                    Found::Whole(header, bytes)
-                } else {
-                    Found::Arriving(header, bytes)
-                }
-            }
+    /// Takes the first unexpected message of `tag`. If it is still arriving, the caller must
+    /// [`redirect`](Self::redirect) or [`discard`](Self::discard) the rest; if it is an RTS, answer that.
+    pub(super) fn take_unexpected(&mut self, tag: Tag, receives: &mut Receives) -> Option<(Header, Body)> {
+        let (header, body) = receives.take_unexpected(tag)?;
+        if let Body::Bytes(_) = body {
+            self.flow_control.consume(header.payload_bytes());
         }
-    }
-
-    /// Grants an offer to a receive, or refuses it.
-    pub(super) fn answer(&mut self, number: u32, header: Header, receive: Option<usize>) {
-        self.ledger.answer(number, header, receive);
-    }
-
-    /// The receives that were granted to offers, whose messages come no more.
-    pub(super) fn forget_granted(&mut self) -> Vec<usize> {
-        self.ledger.forget_granted()
+        Some((header, body))
     }
 
     /// Sends the rest of the arriving message to a receive that is posted now.
@@ -185,31 +140,31 @@ impl Incoming {
         }
     }
 
-    /// Discards what comes of the arriving message.
+    /// Discards the rest of the arriving message.
     pub(super) fn discard(&mut self) {
         if let Some(arriving) = &mut self.arriving {
             arriving.target = Target::Discarded;
         }
     }
 
-    /// The receive has ended early: discards what comes of its message.
+    /// Discards what comes for a receive that has ended early.
     pub(super) fn divert(&mut self, receive: usize) {
         if let Some(arriving) = &mut self.arriving
             && arriving.target == Target::Posted(receive)
         {
             arriving.target = Target::Discarded;
         }
-        self.ledger.divert(receive);
+        self.flow_control.divert(receive);
     }
 
-    /// Forgets what was read and what there is, about 4 MiB at most; says whether more can come.
-    pub(super) fn throw_away(&mut self, wire: &mut Wire, statistics: &mut Statistics) -> bool {
+    /// Discards what is staged and what has come, about 4 MiB at most; says whether more can come.
+    pub(super) fn discard_input(&mut self, wire: &mut Wire, statistics: &mut Statistics) -> bool {
         self.staging.clear();
-        wire.throw_away(statistics)
+        wire.discard_input(statistics)
     }
 
-    /// One read: into the parts of the arriving message and the staging area, or into the staging area alone.
-    /// Gives the bytes asked for and the bytes got.
+    /// One read, into the parts of the arriving message and the staging area. Gives the bytes asked for and the
+    /// bytes got.
     fn read_once(
         &mut self,
         wire: &mut Wire,
@@ -235,7 +190,7 @@ impl Incoming {
         }
     }
 
-    /// One read on a guess; begins the message if the guess was right.
+    /// One speculative read; begins the message if the guess was right.
     fn read_guessed(
         &mut self,
         guess: &Guess,
@@ -244,7 +199,7 @@ impl Incoming {
         limit: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Guessed { asked, got, landed } =
+        let Guessed { asked, got, in_place } =
             guess.read(wire, &mut self.staging, receives, limit, statistics)?;
         let Some(header) = self.staging.staged().first_chunk() else { return Ok((asked, got)) };
         let payload = got - HEADER_BYTES;
@@ -253,16 +208,16 @@ impl Incoming {
                 if header.tag == guess.tag
                     && receives.check(guess.key, &header).is_ok()
                     && guess.is_in_place(&header.lengths, payload)
-                    && self.ledger.may_be_eager(header.payload_bytes()) =>
+                    && self.flow_control.may_be_eager(header.payload_bytes()) =>
             {
                 self.staging.take_header();
                 let begun = self.begin(header, receives);
-                self.arriving = Some(Arriving { received: landed, ..begun });
+                self.arriving = Some(Arriving { received: in_place, ..begun });
                 self.confidence.learn(true);
             }
-            // What is wrong with it is found again when it is consumed.
-            _ if landed > 0 => {
-                guess.take_back(landed, &mut self.staging, receives, statistics);
+            // What is wrong with the frame is found when it is processed.
+            _ if in_place > 0 => {
+                guess.take_back(in_place, &mut self.staging, receives, statistics);
                 self.confidence.learn(false);
             }
             _ => {}
@@ -270,41 +225,45 @@ impl Incoming {
         Ok((asked, got))
     }
 
-    /// Consumes staged bytes, as far as they and the room go.
+    /// Processes staged bytes, up to an incomplete frame or the close frame.
     #[inline]
-    fn digest(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> Result<Option<Farewell>> {
+    fn process_staged(
+        &mut self,
+        receives: &mut Receives,
+        statistics: &mut Statistics,
+    ) -> Result<Option<CloseFrame>> {
         while self.arriving.is_none() && self.deliver_small(receives, statistics) {}
         if self.arriving.is_none() && self.staging.staged().len() < HEADER_BYTES {
             return Ok(None);
         }
-        self.digest_others(receives, statistics)
+        self.process_any(receives, statistics)
     }
 
-    /// Likewise, whatever it is.
+    /// Like [`process_staged`](Self::process_staged), for all kinds of frames.
     #[inline(never)]
-    fn digest_others(
+    fn process_any(
         &mut self,
         receives: &mut Receives,
         statistics: &mut Statistics,
-    ) -> Result<Option<Farewell>> {
+    ) -> Result<Option<CloseFrame>> {
         loop {
             if self.arriving.is_none() {
                 if self.deliver_small(receives, statistics) {
                     continue;
                 }
                 let Some(header) = self.staging.take_header() else { return Ok(None) };
-                if let Some(farewell) = self.take_up(&header, receives)? {
-                    return Ok(Some(farewell));
+                if let Some(frame) = self.handle_frame(&header, receives)? {
+                    return Ok(Some(frame));
                 }
             }
-            if self.arriving.is_some() && !self.feed(receives, statistics) {
+            if self.arriving.is_some() && !self.place_staged(receives, statistics) {
                 return Ok(None);
             }
         }
     }
 
-    /// Gives a whole staged message to the receive that was posted first, if it is for that and nothing is
-    /// wrong.
+    /// Delivers a whole staged message to the receive that was posted first, if it matches and nothing is
+    /// wrong with it.
     #[inline]
     fn deliver_small(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
         let Some((header, rest)) = self.staging.staged().split_first_chunk() else { return false };
@@ -313,65 +272,72 @@ impl Incoming {
         };
         let payload_bytes = header.payload_bytes();
         let Some(payload) = rest.get(..payload_bytes) else { return false };
-        if !self.ledger.may_be_eager(payload_bytes) || !receives.deliver_first(&header, payload, statistics) {
+        if !self.flow_control.may_be_eager(payload_bytes)
+            || !receives.deliver_first(&header, payload, statistics)
+        {
             return false;
         }
-        self.ledger.receive(payload_bytes);
-        self.ledger.consume(payload_bytes);
+        self.flow_control.receive(payload_bytes);
+        self.flow_control.consume(payload_bytes);
         self.staging.consumed(payload_bytes);
         self.has_delivered = true;
         true
     }
 
-    /// Takes up a frame; gives the last one.
-    fn take_up(&mut self, header: &[u8; HEADER_BYTES], receives: &mut Receives) -> Result<Option<Farewell>> {
+    /// Handles a frame; gives the close frame.
+    fn handle_frame(
+        &mut self,
+        header: &[u8; HEADER_BYTES],
+        receives: &mut Receives,
+    ) -> Result<Option<CloseFrame>> {
         match frame::decode(header, self.peer, self.world_size)? {
             Frame::Message(header) => {
-                self.ledger.check(&header)?;
+                self.flow_control.check(&header)?;
                 self.arriving = Some(self.begin(header, receives));
             }
-            Frame::Offer(number, header) => {
-                self.ledger.offered(number)?;
+            Frame::Rts(number, header) => {
+                self.flow_control.announce(number)?;
                 match self.matched(&header, receives) {
-                    Target::Kept => receives.keep(header, Body::Offer(number)),
-                    Target::Posted(key) => self.ledger.answer(number, header, Some(key)),
-                    Target::Remote | Target::Discarded => self.ledger.answer(number, header, None),
+                    Target::Kept => receives.keep(header, Body::Rts(number)),
+                    Target::Posted(key) => self.flow_control.answer(number, header, Some(key)),
+                    Target::Remote | Target::Discarded => self.flow_control.answer(number, header, None),
                 }
             }
             Frame::Data(number, bytes) => {
-                let Granted { header, receive, received } = self.ledger.take_granted(number, bytes)?;
+                let Transfer { header, receive, received } =
+                    self.flow_control.take_transfer(number, bytes)?;
                 let target = receive.map_or(Target::Discarded, Target::Posted);
                 let end = received + bytes as usize;
-                self.arriving = Some(Arriving { header, end, received, target, offer: Some(number) });
+                self.arriving = Some(Arriving { header, end, received, target, rts: Some(number) });
             }
-            Frame::Grant(number) => self.news.push_back(News::Granted(number)),
-            Frame::Refusal(number) => self.news.push_back(News::Refused(number)),
-            Frame::Credit(total) => self.news.push_back(News::Credited(total)),
+            Frame::Cts(number) => self.responses.push_back(Response::Cts(number)),
+            Frame::Nack(number) => self.responses.push_back(Response::Nack(number)),
+            Frame::Credit(total) => self.responses.push_back(Response::Credit(total)),
             Frame::Remote(frame) => {
                 if let Some(payload_bytes) = self.accesses.take_up(frame)? {
                     self.arriving = Some(Arriving::remote(payload_bytes));
                 }
             }
-            Frame::Bye => return Ok(Some(Farewell::Bye)),
-            Frame::Failed(cause) => return Ok(Some(Farewell::Failed(cause))),
+            Frame::Bye => return Ok(Some(CloseFrame::Bye)),
+            Frame::Failed(cause) => return Ok(Some(CloseFrame::Failed(cause))),
         }
         Ok(None)
     }
 
-    /// Begins a message that was sent without asking.
+    /// Begins an eager message.
     fn begin(&mut self, header: Header, receives: &mut Receives) -> Arriving {
         let payload_bytes = header.payload_bytes();
         let target = self.matched(&header, receives);
-        self.ledger.receive(payload_bytes);
+        self.flow_control.receive(payload_bytes);
         if target == Target::Kept {
             receives.keep(header, Body::Bytes(Vec::new()));
         } else {
-            self.ledger.consume(payload_bytes);
+            self.flow_control.consume(payload_bytes);
         }
-        Arriving { header, end: payload_bytes, received: 0, target, offer: None }
+        Arriving { header, end: payload_bytes, received: 0, target, rts: None }
     }
 
-    /// Finds out where a message goes whose header has just been read.
+    /// Matches a message whose header has just been read.
     fn matched(&self, header: &Header, receives: &mut Receives) -> Target {
         let Some(key) = receives.take_waiting(header.tag) else { return Target::Kept };
         match receives.check(key, header) {
@@ -383,8 +349,8 @@ impl Incoming {
         }
     }
 
-    /// Gives staged bytes to the arriving message; says whether it is complete.
-    fn feed(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
+    /// Moves staged bytes to where the arriving message belongs; says whether the frame is complete.
+    fn place_staged(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
         let Some(arriving) = &mut self.arriving else { return false };
         let bytes = self.staging.take(arriving.end - arriving.received);
         match arriving.target {
@@ -400,11 +366,11 @@ impl Incoming {
             return false;
         }
         match self.arriving.take() {
-            Some(Arriving { header, target, received, offer: Some(number), .. })
+            Some(Arriving { header, target, received, rts: Some(number), .. })
                 if received < header.payload_bytes() =>
             {
                 let receive = if let Target::Posted(key) = target { Some(key) } else { None };
-                self.ledger.put_back(number, Granted { header, receive, received });
+                self.flow_control.put_back(number, Transfer { header, receive, received });
             }
             Some(Arriving { header, target: Target::Posted(key), .. }) => {
                 statistics.messages_received += 1;

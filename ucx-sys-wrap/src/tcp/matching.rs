@@ -1,7 +1,7 @@
-//! The receives of one connection: those posted, and the messages that came before their receive was posted.
+//! Tag matching of one connection: posted receives, and messages that came before their receive.
 //!
-//! Both are short lists in the order of posting and of arrival, searched from the front: what is asked for is
-//! nearly always the first, and a hundred entries are searched in the time of a cache miss.
+//! Both are short lists in order of posting and of arrival, searched from the front: the first entry nearly
+//! always matches.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -15,17 +15,17 @@ use crate::tag::{Posted, may_have_later, take_first};
 use crate::transport::{RecvDone, RecvParts, check_message};
 use crate::{Arrival, Envelope, Error, MAX_PARTS, Mark, Rank, Result, Statistics, Tag};
 
-/// Places to read into: the parts of a message, and room for what comes before and after them.
+/// Places to read into: the parts of a message, and room before and behind them.
 pub(super) type Places<'a> = ArrayVec<IoSliceMut<'a>, { MAX_PARTS + 2 }>;
 
 pub(super) struct Receives {
     peer: Rank,
     operations: Slab<Receive>,
-    /// Posted and not matched, in the order of posting.
+    /// Posted receives without a message, in order of posting.
     waiting: VecDeque<(Tag, usize)>,
-    /// Arrived and not matched, in the order of arrival; the last may still be arriving.
+    /// Messages without a receive, in order of arrival; the last may still be arriving.
     unexpected: VecDeque<(Header, Body)>,
-    /// Posted receives that have not ended.
+    /// Receives that have not ended.
     pending: usize,
     /// Receives posted so far.
     posted: u64,
@@ -33,7 +33,7 @@ pub(super) struct Receives {
 
 /// A posted receive, until its parts are given back.
 struct Receive {
-    /// Which of all that were posted.
+    /// Its position in the order of all posted receives.
     number: u64,
     envelope: Envelope,
     parts: RecvParts,
@@ -41,30 +41,24 @@ struct Receive {
     outcome: Option<Outcome>,
 }
 
-/// How a receive has ended: the mark and the bytes of each part of what arrived.
+/// The outcome of a receive: the mark and the bytes of each part of the message.
 pub(super) type Outcome = Result<(Mark, Sizes)>;
 
-/// What there is of a message that came before its receive.
+/// A message that came before its receive.
 pub(super) enum Body {
-    /// These bytes; all or, of the message that is arriving, the first.
+    /// Its bytes, or the first of them while it is arriving.
     Bytes(Vec<u8>),
-    /// An offer of this number.
-    Offer(u32),
+    /// The number of its RTS.
+    Rts(u32),
 }
 
 impl Receives {
     pub(super) fn new(peer: Rank) -> Self {
-        Self {
-            peer,
-            operations: Slab::new(),
-            waiting: VecDeque::new(),
-            unexpected: VecDeque::new(),
-            pending: 0,
-            posted: 0,
-        }
+        let (waiting, unexpected) = Default::default();
+        Self { peer, operations: Slab::new(), waiting, unexpected, pending: 0, posted: 0 }
     }
 
-    /// Gives a whole message to the receive that was posted first of those that wait, if it may have it.
+    /// Delivers a whole message to the receive that was posted first, if it matches and has room.
     #[inline]
     pub(super) fn deliver_first(
         &mut self,
@@ -84,10 +78,12 @@ impl Receives {
             // A copy: a small message is read before it is known where it belongs.
             place.copy_from_slice(payload);
             statistics.copies += u64::from(!payload.is_empty());
-        } else if !scatter_whole(parts, lengths, payload, statistics) {
+            statistics.bytes_copied += payload.len() as u64;
+        } else if lengths.iter().zip(&*parts).all(|(length, part)| *length <= part.len()) {
+            scatter(parts, lengths, 0, payload, statistics);
+        } else {
             return false;
         }
-        statistics.bytes_copied += payload.len() as u64;
         statistics.messages_received += 1;
         *outcome = Some(Ok((header.mark, *lengths)));
         self.pending -= 1;
@@ -95,20 +91,20 @@ impl Receives {
         true
     }
 
-    /// Whether no message has come before its receive.
+    /// Whether there is no unexpected message.
     #[inline]
     pub(super) fn has_nothing_kept(&self) -> bool {
         self.unexpected.is_empty()
     }
 
-    /// Books a receive that waits for its message.
+    /// Registers a receive that waits for its message.
     pub(super) fn post(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         let key = self.post_matched(envelope, parts);
         self.waiting.push_back((envelope.tag, key));
         key
     }
 
-    /// Books a receive whose message is arriving.
+    /// Registers a receive that is matched already.
     pub(super) fn post_matched(&mut self, envelope: Envelope, parts: RecvParts) -> usize {
         self.pending += 1;
         self.posted += 1;
@@ -125,12 +121,12 @@ impl Receives {
         self.pending > 0
     }
 
-    /// The receive that was posted first of those that wait.
+    /// The first waiting receive.
     pub(super) fn first_waiting(&self) -> Option<(Tag, usize)> {
         self.waiting.front().copied()
     }
 
-    /// How many bytes the parts of a posted receive have room for.
+    /// The bytes that each part of a receive has room for.
     pub(super) fn capacities(&self, key: usize) -> Sizes {
         match self.operations.get(key) {
             Some(receive) => receive.parts.iter().map(|part| part.len()).collect(),
@@ -138,7 +134,7 @@ impl Receives {
         }
     }
 
-    /// Whether the message of `header` may be received by the posted receive.
+    /// Fails unless the receive can take the message of `header`.
     pub(super) fn check(&self, key: usize, header: &Header) -> Result<()> {
         match self.operations.get(key) {
             Some(Receive { envelope, parts, outcome: None, .. }) => {
@@ -148,7 +144,7 @@ impl Receives {
         }
     }
 
-    /// Ends a posted receive. One that has ended already stays as it is.
+    /// Ends a receive, unless it has ended.
     #[inline]
     pub(super) fn end(&mut self, key: usize, outcome: Outcome) {
         if let Some(receive) = self.operations.get_mut(key)
@@ -168,7 +164,7 @@ impl Receives {
         Some(RecvDone { parts: receive.parts, result })
     }
 
-    /// As [`take_ended`](Self::take_ended), without the leases.
+    /// Like [`take_ended`](Self::take_ended), but drops the leases.
     #[inline]
     pub(super) fn take_outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
         let outcome = self.operations.get_mut(key)?.outcome.take()?;
@@ -176,13 +172,13 @@ impl Receives {
         Some(outcome.map(|(mark, sizes)| Arrival { mark, lengths: sizes.into() }))
     }
 
-    /// Cancels a receive; its message, if one was matched, is the caller's to discard.
+    /// Cancels a receive. The caller must discard its message if one was matched.
     pub(super) fn cancel(&mut self, key: usize) {
         self.waiting.retain(|(_, waiting)| *waiting != key);
         self.end(key, Err(Error::Canceled));
     }
 
-    /// Ends every receive that has not ended, whether its message is arriving or not.
+    /// Ends every receive that has not ended.
     pub(super) fn end_all(&mut self, error: &Error) {
         self.waiting.clear();
         for (_, receive) in &mut self.operations {
@@ -191,7 +187,7 @@ impl Receives {
         self.pending = 0;
     }
 
-    /// Of these receives, whose messages come no more, those that may have later ones of their tags.
+    /// Those of the receives `cut`, whose messages do not come, that may get later messages of their tags.
     pub(super) fn may_have_later(&self, cut: &[usize]) -> Vec<Posted> {
         let pending = self.operations.iter().filter(|(_, receive)| receive.outcome.is_none());
         let posted = |(key, receive): (usize, &Receive)| Posted {
@@ -202,13 +198,13 @@ impl Receives {
         may_have_later(cut, pending.map(posted), self.posted)
     }
 
-    /// Forgets the messages that nobody has received.
+    /// Drops all unexpected messages.
     pub(super) fn forget_unexpected(&mut self) {
         self.unexpected = VecDeque::new();
     }
 
-    /// Where the rest of a message of `lengths` goes whose first `received` bytes are there, at most `limit`
-    /// bytes of it.
+    /// The places in the receive's parts for at most `limit` bytes of a message of `lengths`, behind its first
+    /// `received` bytes.
     pub(super) fn places(
         &mut self,
         key: usize,
@@ -216,22 +212,12 @@ impl Receives {
         received: usize,
         limit: usize,
     ) -> Places<'_> {
-        let mut places = Places::new();
-        let Some(Receive { parts, outcome: None, .. }) = self.operations.get_mut(key) else { return places };
-        let (mut skip, mut room) = (received, limit);
-        for (part, length) in parts.iter_mut().zip(&**lengths) {
-            let start = skip.min(*length);
-            let end = start + (length - start).min(room);
-            skip -= start;
-            room -= end - start;
-            if end > start {
-                places.push(IoSliceMut::new(&mut part.bytes_mut()[start..end]));
-            }
+        match self.operations.get_mut(key) {
+            Some(Receive { parts, outcome: None, .. }) => places(parts, lengths, received, limit),
+            _ => Places::new(),
         }
-        places
     }
-
-    /// Copies `bytes` to where they belong in a message whose first `received` bytes are there.
+    /// Copies `bytes`, which follow the first `received` bytes of the message, into the receive's parts.
     pub(super) fn scatter(
         &mut self,
         key: usize,
@@ -241,16 +227,16 @@ impl Receives {
         statistics: &mut Statistics,
     ) {
         if let Some(Receive { parts, outcome: None, .. }) = self.operations.get_mut(key) {
-            scatter(parts, header, received, bytes, statistics);
+            scatter(parts, &header.lengths, received, bytes, statistics);
         }
     }
 
-    /// Keeps a message whose receive is not posted. No memory is taken for bytes that have not come.
+    /// Keeps an unexpected message. No memory is taken for bytes that have not come.
     pub(super) fn keep(&mut self, header: Header, body: Body) {
         self.unexpected.push_back((header, body));
     }
 
-    /// The bytes of the message that is kept while it arrives.
+    /// The bytes of the unexpected message that is arriving.
     pub(super) fn arriving_bytes(&mut self) -> Option<&mut Vec<u8>> {
         match self.unexpected.back_mut() {
             Some((_, Body::Bytes(bytes))) => Some(bytes),
@@ -258,18 +244,18 @@ impl Receives {
         }
     }
 
-    /// Takes the first kept message of `tag`.
+    /// Takes the first unexpected message of `tag`.
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Body)> {
         let position = self.unexpected.iter().position(|(header, _)| header.tag == tag)?;
         self.unexpected.remove(position)
     }
 
-    /// Forgets the messages that were offered and not sent.
-    pub(super) fn forget_offers(&mut self) {
-        self.unexpected.retain(|(_, body)| !matches!(body, Body::Offer(_)));
+    /// Drops the unexpected messages that were only announced by an RTS.
+    pub(super) fn forget_announced(&mut self) {
+        self.unexpected.retain(|(_, body)| !matches!(body, Body::Rts(_)));
     }
 
-    /// Bytes of memory that kept messages hold.
+    /// Bytes of memory that unexpected messages hold.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_capacity(&self) -> usize {
         let capacity = |body: &Body| if let Body::Bytes(bytes) = body { bytes.capacity() } else { 0 };
@@ -277,48 +263,37 @@ impl Receives {
     }
 }
 
-/// Copies a whole message of these lengths into the parts, if they have room for it; says whether they have.
-fn scatter_whole(
-    parts: &mut RecvParts,
-    lengths: &Sizes,
-    payload: &[u8],
-    statistics: &mut Statistics,
-) -> bool {
-    if lengths.iter().zip(&*parts).any(|(length, part)| *length > part.len()) {
-        return false;
+/// The places in `parts` for at most `limit` bytes of a message of `lengths`, behind its first `received`
+/// bytes.
+fn places<'a>(parts: &'a mut RecvParts, lengths: &Sizes, received: usize, limit: usize) -> Places<'a> {
+    let mut places = Places::new();
+    let (mut skip, mut room) = (received, limit);
+    for (part, length) in parts.iter_mut().zip(&**lengths) {
+        let start = skip.min(*length);
+        let end = start + (length - start).min(room);
+        skip -= start;
+        room -= end - start;
+        if end > start {
+            places.push(IoSliceMut::new(&mut part.bytes_mut()[start..end]));
+        }
     }
-    let mut rest = payload;
-    for (part, length) in parts.iter_mut().zip(lengths.iter().copied()).filter(|(_, length)| *length > 0) {
-        let (now, later) = rest.split_at(length);
-        // A copy: a small message was read before it was known where it belongs.
-        part.bytes_mut()[..length].copy_from_slice(now);
-        statistics.copies += 1;
-        rest = later;
-    }
-    true
+    places
 }
 
-/// Copies `bytes`, which follow the first `received` bytes of the message, into the parts that they belong
-/// to.
+/// Copies `bytes`, which follow the first `received` bytes of the message, into the parts.
 pub(super) fn scatter(
     parts: &mut RecvParts,
-    header: &Header,
+    lengths: &Sizes,
     received: usize,
     mut bytes: &[u8],
     statistics: &mut Statistics,
 ) {
-    let mut skip = received;
-    for (part, length) in parts.iter_mut().zip(&*header.lengths) {
-        let start = skip.min(*length);
-        let count = (length - start).min(bytes.len());
-        skip -= start;
-        if count > 0 {
-            let (now, later) = bytes.split_at(count);
-            // A copy: these bytes came before it was known where they belong.
-            part.bytes_mut()[start..start + count].copy_from_slice(now);
-            statistics.copies += 1;
-            statistics.bytes_copied += count as u64;
-            bytes = later;
-        }
+    statistics.bytes_copied += bytes.len() as u64;
+    for mut place in places(parts, lengths, received, bytes.len()) {
+        let (now, later) = bytes.split_at(place.len());
+        // A copy: these bytes were read before it was known where they belong.
+        place.copy_from_slice(now);
+        statistics.copies += 1;
+        bytes = later;
     }
 }

@@ -1,33 +1,34 @@
-//! Ranks that are processes, over TCP sockets.
+//! The transport between processes over TCP sockets.
 //!
-//! There is one socket between any two ranks, encrypted or not: `wire` makes a stream of bytes each way of it.
-//! A connection carries frames (of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION)). `frame.rs` defines their
-//! header of 64 bytes, `one_sided/frame.rs` the frames of puts and gets.
+//! Any two ranks share one socket, encrypted or not; `wire` makes a byte stream each way of it. A connection
+//! carries frames of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION): `frame.rs` defines their header of 64
+//! bytes, `one_sided/frame.rs` the frames of puts and gets.
 //!
-//! **Order and room.** Messages are matched in the order they were posted. A message whose receive is posted
-//! is read into its place, another is kept on the heap. A rank may send up to [`CREDIT_BYTES`] to a peer that
-//! the peer has not received yet; beyond that, for any message above [`MAX_EAGER_BYTES`], and for any but a
-//! small one while another is offered, it sends an offer, which the peer grants when a receive is posted, and
-//! which is then sent in pieces of at most [`SEGMENT_BYTES`] with other messages in between. So kept messages
-//! are bounded, none stands in the way of another, and a small message waits for at most a piece, or a
-//! message, of 1 MiB and what the kernel has already taken.
+//! **Order and memory.** Messages are matched in the order they were posted. A message whose receive is posted
+//! is read into its place, another is kept on the heap. A rank may have sent [`CREDIT_BYTES`] eagerly to a peer
+//! that the peer has not received. It announces a message by an RTS (rendezvous) when the credit is used up,
+//! when the message is larger than [`MAX_EAGER_BYTES`], or, unless it is small, while another announced message
+//! waits. The peer answers with CTS when a receive is posted, and the message goes out in fragments of at most
+//! [`SEGMENT_BYTES`] with other messages in between. So kept messages are bounded, none blocks another, and a
+//! small message waits for at most a fragment or an eager message, and for what the kernel has already taken.
 //!
-//! **Failure.** A connection that ends without bye or failure means that its peer has died: the transport
-//! fails, and the cause is sent to all peers, which pass it on, so that every rank names the rank that died.
-//! A rank that says bye has left in good order: what it sent can still be received, what it has taken back is
-//! passed over, and the others go on, but who then waits for it, or sends to it, fails with
-//! [`Error::PeerLost`] and tells all. A peer that sends what is no frame closes the transport with
-//! [`Error::Protocol`]; the others are told that it is lost.
+//! **Failure.** A connection that ends without a close frame means that its peer has died: the transport fails
+//! and sends the cause to all peers, which pass it on, so that every rank names the rank that died. After a bye
+//! what the peer sent can still be received, and the others go on; an operation that waits for the peer, or a
+//! new send to it, fails with [`Error::PeerLost`] and tells all. An invalid frame closes the transport with
+//! [`Error::Protocol`]; the others are told that its sender is lost.
 //!
-//! **Neighbours.** Messages between ranks of one host that share memory go through that memory, see `link`;
-//! their socket carries the rest, and ends when one of them dies.
+//! **Local peers.** Messages between ranks of one host that share memory go through that memory, see `link`;
+//! their socket carries puts and gets, and its end tells that one of them has died.
 //!
-//! Both sides have proven to hold the job's key before a socket comes here. Who changes bytes on their way is
-//! found out where they are encrypted, and only there.
+//! Both sides of a socket have proven to hold the job's key before it comes here. Only encryption detects bytes
+//! that are changed on their way.
 #![forbid(unsafe_code)]
 
 mod connecting;
 mod connection;
+mod failures;
+mod flow_control;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -35,9 +36,6 @@ mod guess;
 #[cfg(test)]
 mod held_tests;
 mod incoming;
-mod judging;
-mod leaving;
-mod ledger;
 #[cfg(test)]
 mod many_tests;
 mod matching;
@@ -50,6 +48,7 @@ mod processes;
 mod queued;
 mod reading;
 mod remote;
+mod shutdown;
 mod sizes;
 mod staging;
 #[cfg(test)]
@@ -73,36 +72,34 @@ use crate::one_sided::Regions;
 use crate::transport::{Statistics, check_peer};
 use crate::{Error, Failure, Owner, Rank, Result};
 use connecting::connect;
-use connection::{Connection, Verdict};
+use connection::{Connection, Status};
 use poller::Poller;
 use processes::Ended;
 
-/// How much is read and how much written a connection in one turn, in bytes.
+/// The most that a turn reads from and writes to one connection, in bytes.
 const QUOTA: usize = 1 << 20;
 
-/// Connections that nothing waits for are looked at in every so many turns.
+/// Connections that no operation waits for are served once in so many turns.
 const SWEEP_EVERY: u32 = 64;
 
-/// The same where all peers are on this host and share memory: little but the first put or get comes unasked
-/// on their sockets.
+/// Likewise where all peers share memory with this rank: only the first put or get comes unexpected there.
 const SWEEP_LINKED_EVERY: u32 = 1024;
 
-/// Where all peers share memory, it is asked every so many turns whether a tick has passed since their
-/// sockets were looked at.
+/// Where all peers share memory, a turn in so many asks whether a tick has passed since the last look at their
+/// sockets.
 const TURNS_PER_LOOK: u32 = 4;
 const _: () =
     assert!(SWEEP_EVERY.is_multiple_of(TURNS_PER_LOOK) && SWEEP_LINKED_EVERY.is_multiple_of(TURNS_PER_LOOK));
 
-/// From so many awaited connections on, the kernel is asked which of them have something.
+/// From so many awaited connections on, epoll says which of them to serve.
 const MANY: usize = 8;
 
 /// The transport over TCP.
 ///
-/// Dropped, it writes what is queued for at most a second and says bye. It then waits, for ten seconds at
-/// most, until the kernel has sent everything: a socket that is closed before that loses what is left when
-/// its peer sends something. A message whose send has ended therefore arrives, unless the peer reads nothing
-/// for so long. One that has failed waits a second at most, for its last word to arrive. A copy of it that is
-/// dropped in a forked child does nothing of this.
+/// A drop writes what is queued for at most a second and sends a close frame. It then waits, for ten seconds at
+/// most, until the kernel has sent everything: a socket that is closed earlier loses what is left when its peer
+/// sends something. So a message whose send has ended arrives, unless the peer reads nothing for so long. After
+/// a failure a drop waits a second at most. A drop in a forked child does none of this.
 pub struct Tcp {
     owner: Owner,
     rank: Rank,
@@ -111,40 +108,39 @@ pub struct Tcp {
     poller: Poller,
     /// The memory that peers may access.
     regions: Arc<Mutex<Regions>>,
-    /// Indices of the connections that an operation waits for, and of some that none waits for any more.
+    /// Indices of the connections served in every turn: an operation waits for them, or lately did.
     awaited: Vec<usize>,
-    /// Connections that ended without a word, until it is decided who died.
+    /// Peers whose connections ended without a close frame, until it is decided who died.
     suspects: Vec<Rank>,
-    /// Peers whose processes have ended and whose connections have not.
+    /// Peers whose processes have ended, but not their connections.
     ended: Vec<Ended>,
     closed: Option<Closed>,
     turns: u32,
-    /// The [`tick`](crate::tick::tick) in which the sockets of neighbours were last looked at.
+    /// The [`tick`](crate::tick::tick) of the last look at the sockets of local peers.
     looked_in: u64,
-    /// Whether somebody may have slept since the last turn.
+    /// Whether the next turn serves all connections, because this rank may have slept.
     sweep_next: bool,
     /// Whether anything happened since the last [`Transport::arm`].
     has_moved: bool,
     statistics: Statistics,
     start: Instant,
-    /// Messages to the ranks of this host, if they share memory.
+    /// The shared-memory channels to local peers.
     links: Option<Links>,
-    /// How often a connection was read from or written to.
+    /// How often a connection was served.
     #[cfg(test)]
     looks: u64,
 }
 
-/// Why nothing goes on.
+/// Why the transport is closed.
 struct Closed {
-    /// What operations end with.
+    /// The result of every operation.
     error: Error,
-    /// What peers are told; `None` after [`Transport::abandon`].
+    /// The cause that peers are told; `None` after [`Transport::abandon`].
     cause: Option<Failure>,
 }
 
 impl Tcp {
-    /// Makes a transport of sockets that are connected to every other rank, in the order of ranks, and
-    /// authenticated.
+    /// Makes a transport of authenticated sockets to every other rank, by rank.
     ///
     /// # Errors
     /// As [`over`](Self::over).
@@ -152,9 +148,9 @@ impl Tcp {
         Self::over(rank, world_size, streams.into_iter().map(|stream| stream.map(Wire::from)).collect())
     }
 
-    /// The same over connections that may be encrypted.
+    /// Likewise, over connections that may be encrypted.
     ///
-    /// The sockets are made non-blocking and set to send small messages at once.
+    /// Makes the sockets non-blocking and disables Nagle's algorithm.
     ///
     /// # Errors
     /// [`Error::Unavailable`] unless there is a connection for each other rank and none for this one;
@@ -198,10 +194,10 @@ impl Tcp {
         })
     }
 
-    /// One turn of a transport that is open.
+    /// One turn of an open transport.
     ///
-    /// One system call for each awaited connection or, where those are many, one for all and one for each
-    /// that has something.
+    /// Makes one system call for each awaited connection or, if those are many, one for all and one for each
+    /// that is ready.
     fn turn(&mut self) -> bool {
         let mut moved = false;
         let is_many = self.awaited.len() >= MANY;
@@ -216,7 +212,7 @@ impl Tcp {
             }
             #[cfg(test)]
             (self.looks += 1);
-            let (has_moved, verdict) = connection.service(QUOTA, &mut self.statistics);
+            let (has_moved, status) = connection.service(QUOTA, &mut self.statistics);
             moved |= has_moved;
             if connection.is_awaited() {
                 position += 1;
@@ -224,8 +220,8 @@ impl Tcp {
                 connection.is_listed = false;
                 self.awaited.swap_remove(position);
             }
-            if !matches!(verdict, Verdict::Open) {
-                self.draw(index, verdict);
+            if !matches!(status, Status::Open) {
+                self.handle_status(index, status);
                 if self.closed.is_some() {
                     return true;
                 }
@@ -236,7 +232,7 @@ impl Tcp {
                 links.hear();
             }
             let turn = links.turn(&mut self.statistics);
-            moved |= self.judge_link(turn);
+            moved |= self.handle_link_result(turn);
         }
         self.turns = self.turns.wrapping_add(1);
         if self.sweep_next || is_many || self.turns.is_multiple_of(TURNS_PER_LOOK) {
@@ -246,13 +242,13 @@ impl Tcp {
             moved |= self.settle_ended();
         }
         if !self.suspects.is_empty() {
-            self.judge();
+            self.find_dead_peer();
             moved = true;
         }
         moved
     }
 
-    /// Looks at what is not awaited, if it is time.
+    /// Serves connections that are not awaited, if it is time.
     fn look_about(&mut self, is_many: bool) -> bool {
         let moved = if self.sweep_next || is_many || self.is_sweep_due() {
             self.sweep()
@@ -265,18 +261,18 @@ impl Tcp {
         moved
     }
 
-    /// Serves every connection and link that has something, awaited or not.
+    /// Serves every connection and channel that is ready, awaited or not.
     fn sweep(&mut self) -> bool {
         self.sweep_next = false;
         let mut moved = false;
         if let Some(links) = &mut self.links {
             let sweep = links.sweep(&mut self.statistics);
-            moved |= self.judge_link(sweep);
+            moved |= self.handle_link_result(sweep);
         }
         moved | self.sweep_sockets()
     }
 
-    /// Serves every connection that has something, awaited or not.
+    /// Serves every connection that is ready, awaited or not.
     fn sweep_sockets(&mut self) -> bool {
         let mut moved = false;
         for index in self.poller.wait(Duration::ZERO) {
@@ -290,7 +286,7 @@ impl Tcp {
         moved
     }
 
-    /// Reads and writes one connection, and draws the consequences.
+    /// Reads from and writes to one connection, and handles its new status.
     fn service(&mut self, index: usize, quota: usize) -> bool {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return false };
         if self.closed.is_some() {
@@ -298,18 +294,18 @@ impl Tcp {
         }
         #[cfg(test)]
         (self.looks += 1);
-        let (moved, verdict) = connection.service(quota, &mut self.statistics);
-        if matches!(verdict, Verdict::Open) {
+        let (moved, status) = connection.service(quota, &mut self.statistics);
+        if matches!(status, Status::Open) {
             if connection.is_awaited() {
                 self.list(index);
             }
             return moved;
         }
-        self.draw(index, verdict);
+        self.handle_status(index, status);
         true
     }
 
-    /// Has a connection polled in every turn for as long as an operation waits for it.
+    /// Has every turn serve a connection for as long as an operation waits for it.
     fn list(&mut self, index: usize) {
         if let Some(Some(connection)) = self.connections.get_mut(index)
             && !connection.is_listed
@@ -323,7 +319,7 @@ impl Tcp {
         matches!(self.connections.get(index), Some(Some(connection)) if connection.is_listed)
     }
 
-    /// The open connection to a peer, and what is counted.
+    /// The open connection to a peer, and the statistics.
     fn connection(&mut self, peer: Rank) -> Result<(&mut Connection, &mut Statistics)> {
         check_peer(peer, self.rank, self.world_size)?;
         if let Some(closed) = &self.closed {

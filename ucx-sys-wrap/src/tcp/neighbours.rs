@@ -1,4 +1,4 @@
-//! What the transport does with its links to the ranks of this host.
+//! Messages to local peers through shared memory, and how often the sockets are served beside that.
 
 use std::sync::Arc;
 
@@ -10,32 +10,31 @@ use crate::told::later;
 use crate::{Error, Failure, Rank, Result};
 
 impl Tcp {
-    /// Sends messages to the ranks of this host through the memory that they share with this rank; their
-    /// sockets stay for signs of life and for what is not a message. Must be called before anything is
-    /// posted, by all of them.
+    /// Sends messages to the local peers through shared memory; their sockets stay for failure detection, puts
+    /// and gets. All ranks of the local group must call this before anything is posted.
     ///
-    /// `may_read` says whether messages may be read from the memory of another process, where the system
-    /// allows it: long messages, and those that come before their receive, are faster so.
+    /// With `may_read`, messages are read from the memory of the sending process where the system allows it;
+    /// that is faster for long messages and for unexpected ones.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when it is another rank's neighbourhood; [`Error::System`] when its bell can't
-    /// be watched.
+    /// [`Error::Unavailable`] when it is another rank's local group; [`Error::System`] when its wake receiver
+    /// can't be watched.
     pub fn share_memory(&mut self, neighbourhood: &Arc<Neighbourhood>, may_read: bool) -> Result<()> {
         let links = Links::new(neighbourhood, self.rank, self.world_size, may_read)?;
-        self.poller.add_bell(links.bell())?;
+        self.poller.add_wake_receiver(links.bell())?;
         self.links = Some(links);
         Ok(())
     }
 
-    /// Whether it is time to look at what is not awaited. Where all peers are neighbours, sockets say who has
-    /// died, and carry puts and gets, each of which has its connection looked at for a while: the others are
-    /// looked at seldom while this rank is busy, and at once when it sleeps.
+    /// Whether it is time to serve connections that are not awaited. Where all peers are local, sockets only
+    /// detect failures and carry puts and gets, which make their connection awaited for a while: then this is
+    /// seldom while the rank is busy, and at once when it sleeps.
     #[inline]
     pub(super) fn is_sweep_due(&self) -> bool {
         let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
         let every = match &self.links {
             None if is_all_seen && !self.poller.has_processes() => return false,
-            // Only processes are not seen.
+            // Only the ends of processes are not seen by every turn.
             None if is_all_seen => SWEEP_LINKED_EVERY,
             Some(links) if links.count() + 1 >= self.connections.len() && self.awaited.is_empty() => {
                 SWEEP_LINKED_EVERY
@@ -45,8 +44,8 @@ impl Tcp {
         self.turns.is_multiple_of(every)
     }
 
-    /// In some turns: whether it is time to look at the sockets of neighbours at least, where so many turns
-    /// would be too seldom: a turn may take milliseconds where processors are scarce.
+    /// Whether a tick has passed since the sockets of local peers were served. A count of turns would not do: a
+    /// turn may take milliseconds where processors are scarce.
     #[inline]
     pub(super) fn is_look_due(&mut self) -> bool {
         let is_linked = self.links.as_ref().is_some_and(|links| links.count() + 1 >= self.connections.len());
@@ -57,9 +56,9 @@ impl Tcp {
         std::mem::replace(&mut self.looked_in, now) != now
     }
 
-    /// What a turn of the links has come to; closes the transport when a neighbour has written what can't be.
+    /// Closes the transport when a local peer has violated the protocol; says whether anything moved.
     #[inline]
-    pub(super) fn judge_link(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
+    pub(super) fn handle_link_result(&mut self, turn: std::result::Result<bool, (Rank, Error)>) -> bool {
         turn.unwrap_or_else(|(peer, error)| {
             let told = error.clone();
             later!(INFO, error = %told, "closing the transport");
@@ -68,12 +67,12 @@ impl Tcp {
         })
     }
 
-    /// Takes what a neighbour that has ended has sent before.
+    /// Receives what a local peer has sent before its end.
     pub(super) fn drain_link(&mut self, peer: Rank) {
         if let Some(links) = &mut self.links
             && let Err(error) = links.drain(peer, &mut self.statistics)
         {
-            self.judge_link(Err((peer, error)));
+            self.handle_link_result(Err((peer, error)));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The transport's face: posting, testing and canceling, and closing.
+//! The [`Transport`] trait: posting, testing and canceling, and closing.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,14 +35,10 @@ impl Transport for Tcp {
             return Posted::Done(SendDone { parts, result: Err(error) });
         }
         if self.closed.is_none()
-            && let Some(links) = &mut self.links
-            && links.has(to)
+            && let Some(links) = self.links.as_mut().filter(|links| links.has(to))
         {
             let posted = links.post_send(to, envelope, parts, &mut self.statistics);
-            if let Posted::Done(done) = &posted {
-                self.judge_result(&done.result);
-            }
-            return posted;
+            return self.posted_on_link(posted, |done| &done.result);
         }
         let posted = match self.connection(to) {
             Ok((connection, statistics)) => connection.post_send(envelope, parts, statistics),
@@ -71,14 +67,10 @@ impl Transport for Tcp {
 
     fn post_recv(&mut self, from: Rank, envelope: Envelope, parts: RecvParts) -> Posted<RecvId, RecvDone> {
         if self.closed.is_none()
-            && let Some(links) = &mut self.links
-            && links.has(from)
+            && let Some(links) = self.links.as_mut().filter(|links| links.has(from))
         {
             let posted = links.post_recv(from, envelope, parts, &mut self.statistics);
-            if let Posted::Done(done) = &posted {
-                self.judge_result(&done.result);
-            }
-            return posted;
+            return self.posted_on_link(posted, |done| &done.result);
         }
         let posted = match self.connection(from) {
             Ok((connection, statistics)) => connection.post_recv(envelope, parts, statistics),
@@ -112,7 +104,7 @@ impl Transport for Tcp {
             }
             let (index, _) = split(id.0);
             let turn = links.look_for(Rank(index as u32), spins, &mut self.statistics);
-            if !self.judge_link(turn) {
+            if !self.handle_link_result(turn) {
                 return None;
             }
             self.has_moved = true;
@@ -159,7 +151,7 @@ impl Transport for Tcp {
         }
         if let Some(links) = &mut self.links {
             let turn = links.begin_sleep(&mut self.statistics);
-            if self.judge_link(turn) {
+            if self.handle_link_result(turn) {
                 return None;
             }
         }
@@ -167,7 +159,7 @@ impl Transport for Tcp {
         Some(Arc::clone(self.poller.descriptor()))
     }
 
-    /// The death of a peer is noticed on its connection, which every sweep and every sleep looks at.
+    /// Nothing to start: every sweep and every sleep looks at the connection, which shows the death of the peer.
     fn watch(&mut self, peer: Rank) -> bool {
         let connection = self.connections.get(peer.index()).and_then(Option::as_ref);
         self.closed.is_none() && connection.is_some_and(|connection| connection.is_finished())
@@ -211,7 +203,7 @@ impl Tcp {
         self.links.as_mut().filter(|links| links.has(Rank(index as u32)))
     }
 
-    /// An operation of a connection was posted: it is over, or the connection is polled from now on.
+    /// Handles a posted operation of a connection, which every turn serves from now on if it is pending.
     #[inline]
     pub(super) fn begun<D, T, Id>(
         &mut self,
@@ -223,7 +215,7 @@ impl Tcp {
         match posted {
             Posted::Done(done) => {
                 if self.closed.is_none() {
-                    self.judge_result(result(&done));
+                    self.close_if_lost(result(&done));
                 }
                 Posted::Done(done)
             }
@@ -234,8 +226,20 @@ impl Tcp {
         }
     }
 
-    /// Closes the transport when an operation has found that its peer has left.
-    pub(super) fn judge_result<T>(&mut self, result: &Result<T>) {
+    /// Handles a posted operation of a link.
+    fn posted_on_link<D, Id, T>(
+        &mut self,
+        posted: Posted<Id, D>,
+        result: impl FnOnce(&D) -> &Result<T>,
+    ) -> Posted<Id, D> {
+        if let Posted::Done(done) = &posted {
+            self.close_if_lost(result(done));
+        }
+        posted
+    }
+
+    /// Closes the transport when an operation shows that its peer has left.
+    pub(super) fn close_if_lost<T>(&mut self, result: &Result<T>) {
         if let Err(Error::PeerLost { rank }) = result {
             self.lose(*rank);
         }
@@ -244,11 +248,11 @@ impl Tcp {
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        // Connections, links and what is watched are those of the process that has forked this one.
+        // A forked child shares its connections and links with the process that made them.
         if !self.owner.is_here() {
             return;
         }
-        self.part();
+        self.shut_down();
         for connection in self.connections.iter_mut().flatten() {
             connection.close(&Error::Closed, &mut self.statistics);
         }

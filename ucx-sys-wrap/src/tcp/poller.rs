@@ -1,9 +1,7 @@
-//! Which sockets have something, and which processes have ended: one epoll descriptor over all of them,
-//! level-triggered.
+//! Waiting for sockets and for ends of processes: one epoll descriptor, level-triggered.
 //!
-//! A watched socket costs the kernel a call back for each packet, 100 ns on the way of every message. So the
-//! sockets of a few peers that are read in every turn anyway are not watched, until somebody prepares to
-//! sleep.
+//! Each packet to a watched socket costs the kernel a callback. So the sockets of a few peers that every turn
+//! reads anyway are not watched until this rank prepares to sleep.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,21 +19,21 @@ use crate::process::PeerProcess;
 use crate::told::later;
 use crate::{Error, Result};
 
-/// Events that are taken from the kernel at once.
+/// The most events of one `epoll_wait`.
 const EVENTS: usize = 64;
 
-/// Turns without a preparation for sleep after which sockets are not watched any more: longer than it takes
-/// to spin, so that who sleeps often does not change what is watched each time.
+/// Sockets are no longer watched after so many turns without preparing to sleep. It takes longer than spinning,
+/// so that a rank that sleeps often does not change what is watched each time.
 const WAKEFUL_TURNS: u32 = 4096;
 
-/// What names the processes of peers among what is watched: their rank and this.
+/// Event data of a process is the rank and this bit; that of a socket is the rank.
 const PROCESS: u64 = 1 << 32;
 
 pub(super) struct Poller {
     epoll: Arc<OwnedFd>,
-    /// The processes of peers, by rank, that are watched; empty if none ever was.
+    /// The watched processes by rank; empty if none was ever watched.
     processes: Vec<Option<PeerProcess>>,
-    /// The peers whose processes have been found to have ended, until somebody takes note.
+    /// Peers whose processes have ended, for [`Tcp::settle_ended`] to take.
     pub(super) ended: Vec<usize>,
     /// Indices of the connections that are not watched, because a turn or a sweep reads them.
     unwatched: ArrayVec<usize, MANY>,
@@ -43,23 +41,23 @@ pub(super) struct Poller {
     watched_at: u32,
 }
 
-/// Connections that have something, by the index of their peer.
+/// Connections that are ready, by the index of their peer.
 pub(super) type Ready = ArrayVec<usize, EVENTS>;
 
 impl Poller {
     pub(super) fn new() -> Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|error| Error::system("can't create epoll", error))?;
-        let (processes, ended) = Default::default();
-        Ok(Self { epoll: Arc::new(epoll), processes, ended, unwatched: ArrayVec::new(), watched_at: 0 })
+        let (processes, ended, unwatched) = Default::default();
+        Ok(Self { epoll: Arc::new(epoll), processes, ended, unwatched, watched_at: 0 })
     }
 
-    /// The descriptor, readable when a socket has something.
+    /// The descriptor, readable when anything watched is ready.
     pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
         &self.epoll
     }
 
-    /// Begins to watch the socket of a connection.
+    /// Watches the socket of a connection.
     pub(super) fn add(&self, index: usize, connection: &mut Connection) -> Result<()> {
         let Some(wire) = connection.wire_mut() else { return Ok(()) };
         wire.interest = EventFlags::IN;
@@ -67,13 +65,13 @@ impl Poller {
             .map_err(|error| Error::system("can't watch a socket", error))
     }
 
-    /// Begins to watch what neighbours ring to wake this rank. It is named by no connection's index.
-    pub(super) fn add_bell(&self, bell: BorrowedFd<'_>) -> Result<()> {
-        epoll::add(&self.epoll, bell, EventData::new_u64(u64::MAX), EventFlags::IN)
-            .map_err(|error| Error::system("can't watch the bell of this rank", error))
+    /// Watches the wake receiver of this rank, whose events name no connection.
+    pub(super) fn add_wake_receiver(&self, receiver: BorrowedFd<'_>) -> Result<()> {
+        epoll::add(&self.epoll, receiver, EventData::new_u64(u64::MAX), EventFlags::IN)
+            .map_err(|error| Error::system("can't watch the wake receiver of this rank", error))
     }
 
-    /// Begins to watch the processes of peers, by rank.
+    /// Watches the processes of peers, given by rank.
     pub(super) fn add_processes(&mut self, mut processes: Vec<Option<PeerProcess>>) {
         for (index, place) in processes.iter_mut().enumerate() {
             let data = EventData::new_u64(PROCESS + index as u64);
@@ -95,16 +93,16 @@ impl Poller {
         !self.processes.is_empty()
     }
 
-    /// Takes note of the end of a process, which is readable for ever.
+    /// Records the end of a process and stops watching it, as it stays readable.
     fn note_end(&mut self, index: usize) {
         if let Some(process) = self.processes.get_mut(index).and_then(Option::take) {
-            // Closing it is not enough where a child holds it as well.
+            // A close alone is not enough where a forked child holds the descriptor as well.
             let _ = epoll::delete(&self.epoll, &process);
             self.ended.push(index);
         }
     }
 
-    /// Watches the socket of a connection for what it waits for now.
+    /// Watches the socket of a connection for what it needs now.
     pub(super) fn update(&self, index: usize, connection: &mut Connection) {
         let wanted = if connection.has_unsent() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         let Some(wire) = connection.wire_mut() else { return };
@@ -119,7 +117,7 @@ impl Poller {
         };
         match done {
             Ok(()) => wire.interest = wanted,
-            // Nobody sleeps longer than some milliseconds on it.
+            // Sleeps that depend on it last some milliseconds at most.
             Err(error) => later!(ERROR, %error, index, "can't watch a socket"),
         }
     }
@@ -132,7 +130,7 @@ impl Poller {
         }
     }
 
-    /// Stops watching the socket of a connection that every turn reads anyway, if the list of those has room.
+    /// Stops watching the socket of a connection that every turn reads, if the list of those has room.
     fn unwatch(&mut self, index: usize, connection: &mut Connection) {
         if let Some(wire) = connection.wire_mut()
             && !wire.interest.is_empty()
@@ -144,18 +142,18 @@ impl Poller {
         }
     }
 
-    /// Whether [`wait`](Self::wait) does not name this connection, whatever it has.
+    /// Whether [`wait`](Self::wait) never names this connection.
     #[inline]
     pub(super) fn is_unwatched(&self, index: usize) -> bool {
         self.unwatched.contains(&index)
     }
 
-    /// The connections that [`wait`](Self::wait) does not name, whatever they have.
+    /// The connections that [`wait`](Self::wait) never names.
     pub(super) fn unwatched(&self) -> ArrayVec<usize, MANY> {
         self.unwatched.clone()
     }
 
-    /// Waits at most `patience` for something; at zero, only looks. Processes that have ended go to
+    /// Waits at most `patience` for ready connections. Records processes that have ended in
     /// [`ended`](Self::ended).
     pub(super) fn wait(&mut self, patience: Duration) -> Ready {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
@@ -165,10 +163,10 @@ impl Poller {
                 let mut ready = Ready::new();
                 for event in &events[..count] {
                     match event.data.u64() {
-                        number if (PROCESS..2 * PROCESS).contains(&number) => {
-                            self.note_end((number - PROCESS) as usize)
+                        data if (PROCESS..2 * PROCESS).contains(&data) => {
+                            self.note_end((data - PROCESS) as usize)
                         }
-                        number => ready.push(number as usize),
+                        data => ready.push(data as usize),
                     }
                 }
                 ready
@@ -183,7 +181,7 @@ impl Poller {
 }
 
 impl Tcp {
-    /// Watches every connection for what it waits for now.
+    /// Watches every connection for what it needs now.
     pub(super) fn watch_all(&mut self) {
         self.poller.unwatched.clear();
         self.poller.watched_at = self.turns;
@@ -194,8 +192,8 @@ impl Tcp {
         }
     }
 
-    /// Stops watching connections that every turn reads, once nobody has prepared to sleep for a while. From
-    /// time to time, watches those again that no turn reads any more.
+    /// Stops watching connections that every turn reads, once this rank has not prepared to sleep for a while.
+    /// From time to time, watches those again that no turn reads any more.
     pub(super) fn unwatch_awaited(&mut self) {
         if self.turns.wrapping_sub(self.poller.watched_at) < WAKEFUL_TURNS {
             return;

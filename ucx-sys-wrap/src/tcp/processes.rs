@@ -1,18 +1,18 @@
-//! Peers whose processes have ended, whatever becomes of their sockets.
+//! Peers whose processes have ended while their sockets stay open.
 //!
-//! A process that has forked a child shares its sockets with it, so that they stay open when it dies. What it
-//! has sent is on its way then, and no end follows it: the peer is lost once nothing has come for a while.
+//! A process that has forked a child shares its sockets with it, so they stay open when it dies and no end of
+//! stream follows. What it has sent may still be on its way: the peer is lost once nothing has come for a
+//! while.
 
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, Verdict};
+use super::connection::{Connection, Status};
 use super::wire::Wire;
 use super::{QUOTA, Tcp};
 use crate::process::PeerProcess;
 
-/// How long nothing must come of a peer whose process has ended before nothing more will. Inside one network
-/// what was sent is there at once, or as fast as congestion control lets it; between two networks of a host
-/// it may be lost and sent again.
+/// After this much silence nothing more comes of a peer whose process has ended. Inside one network namespace
+/// packets are not lost; between two of them they may be, and are sent again.
 const SETTLED_HERE: Duration = Duration::from_millis(50);
 const SETTLED_FAR: Duration = Duration::from_millis(500);
 
@@ -24,7 +24,7 @@ pub(super) struct Ended {
 }
 
 impl Connection {
-    /// Whether its packets do not leave the system's network: then it has one address at both ends.
+    /// Whether its packets stay in one network namespace: then both ends have the same address.
     fn is_inside_network(&self) -> bool {
         let Some(socket) = self.wire().map(Wire::socket) else { return false };
         let ends = (socket.local_addr(), socket.peer_addr());
@@ -33,13 +33,13 @@ impl Connection {
 }
 
 impl Tcp {
-    /// Watches the processes of peers, by rank, as well as their sockets.
+    /// Also watches the processes of peers, given by rank.
     pub(crate) fn watch_processes(&mut self, processes: Vec<Option<PeerProcess>>) {
         self.poller.add_processes(processes);
     }
 
-    /// Takes what peers whose processes have ended have sent, and loses those of whom nothing more comes.
-    /// Says whether anything moved.
+    /// Receives what peers whose processes have ended have sent, and handles those as lost of which nothing
+    /// more comes; says whether anything moved.
     #[cold]
     pub(super) fn settle_ended(&mut self) -> bool {
         let now = Instant::now();
@@ -51,7 +51,7 @@ impl Tcp {
         let mut moved = false;
         let mut ended = std::mem::take(&mut self.ended);
         ended.retain_mut(|peer| {
-            // Who said bye before it ended has finished by now, or does so when this is read.
+            // A peer that sent its close frame first has finished by now, or finishes when this is read.
             let connection = self.connections.get(peer.index).and_then(Option::as_ref);
             if self.closed.is_some() || connection.is_none_or(|connection| connection.is_finished()) {
                 return false;
@@ -63,7 +63,7 @@ impl Tcp {
             if peer.quiet_since.elapsed() < peer.patience {
                 return true;
             }
-            self.draw(peer.index, Verdict::Lost);
+            self.handle_status(peer.index, Status::Lost);
             moved = true;
             false
         });

@@ -1,4 +1,4 @@
-//! A frame on its way out.
+//! A frame that waits to be written.
 
 use std::io::IoSlice;
 
@@ -8,27 +8,28 @@ use super::sizes::HEADER_BYTES;
 use crate::transport::SendParts;
 use crate::{MAX_PARTS, Statistics};
 
-/// Frames that go into one system call at most.
+/// The most frames in one system call.
 pub(super) const FRAMES_PER_WRITE: usize = 16;
 
 pub(super) type Slices<'a> = ArrayVec<IoSlice<'a>, { FRAMES_PER_WRITE * (1 + MAX_PARTS) }>;
 
-/// A frame that is not written yet, or not to its end. Data that was offered is one frame after another.
+/// A frame that is not written, or not to its end. The data of a rendezvous message is one such frame, which
+/// is queued again with each fragment.
 pub(super) struct Queued {
     pub(super) header: [u8; HEADER_BYTES],
     pub(super) payload: Payload,
-    /// What of the payload this frame carries.
+    /// The range of the payload that this frame carries.
     pub(super) start: usize,
     pub(super) end: usize,
-    /// The send that ends when this frame, and those that follow with the rest of the payload, are written.
+    /// The send that ends when this frame and the later fragments are written.
     pub(super) operation: Option<usize>,
-    /// What a message that is sent without asking counts for.
+    /// What an eager message takes of the credit.
     pub(super) credit: u64,
-    /// The number of the offer that this is, or under which it is offered.
-    pub(super) offer: Option<u32>,
-    /// The number of the offer whose data this is.
+    /// The number of the RTS that this is, or by which the message is announced.
+    pub(super) rts: Option<u32>,
+    /// The number of the RTS of the message whose data this is.
     pub(super) data: Option<u32>,
-    /// Whether it is of a put or get.
+    /// Whether it belongs to a put or get.
     pub(super) is_one_sided: bool,
 }
 
@@ -41,20 +42,11 @@ pub(super) enum Payload {
 impl Queued {
     pub(super) fn new(header: [u8; HEADER_BYTES], payload: Payload) -> Self {
         let end = payload.len();
-        Self {
-            header,
-            payload,
-            start: 0,
-            end,
-            operation: None,
-            credit: 0,
-            offer: None,
-            data: None,
-            is_one_sided: false,
-        }
+        let (operation, rts, data) = (None, None, None);
+        Self { header, payload, start: 0, end, operation, credit: 0, rts, data, is_one_sided: false }
     }
 
-    /// Bytes of this frame.
+    /// Bytes of this frame, header included.
     pub(super) fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.end - self.start
     }
@@ -65,18 +57,8 @@ impl Queued {
     }
 
     /// Whether later frames carry more of the payload.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         self.end < self.payload.len()
-    }
-
-    /// Makes this a frame with the first `bytes` of the payload.
-    pub(super) fn carry(&mut self, header: [u8; HEADER_BYTES], bytes: usize) {
-        (self.header, self.end) = (header, self.start + bytes);
-    }
-
-    /// Goes on to the payload after this frame.
-    pub(super) fn advance(&mut self) {
-        self.start = self.end;
     }
 
     /// Adds what follows the first `skip` bytes of the frame, without empty slices.
@@ -87,22 +69,20 @@ impl Queued {
         self.payload_slices(self.start + skip.saturating_sub(HEADER_BYTES), self.end, slices);
     }
 
-    /// Leaves a copy of what follows the first `skip` bytes, at least the header, that no send waits for;
-    /// gives the original. The copy has the payload of the later frames too, unless this one is to be the
-    /// last.
+    /// Replaces the frame by a copy of what follows the first `skip` bytes, at least the header, that no send
+    /// waits for; gives the original. Unless `is_last`, the copy has the payload of the later fragments too.
     pub(super) fn detach(&mut self, skip: usize, is_last: bool, statistics: &mut Statistics) -> Self {
         let start = self.start + skip - HEADER_BYTES;
         let end = if is_last { self.end } else { self.payload.len() };
         let mut rest = Slices::new();
         self.payload_slices(start, end, &mut rest);
-        // A copy: the send has ended, its memory goes back, and the peer must still get the whole message.
+        // A copy: the send has ended and gives its memory back, but the peer must get the whole message.
         let copy: Vec<u8> = rest.iter().map(|slice| &slice[..]).collect::<Vec<_>>().concat();
         statistics.copies += rest.len() as u64;
         statistics.bytes_copied += copy.len() as u64;
         drop(rest);
-        let Self { offer, data, is_one_sided, .. } = *self;
-        let mut detached =
-            Self { offer, data, is_one_sided, ..Self::new(self.header, Payload::Copied(copy)) };
+        let Self { rts, data, is_one_sided, .. } = *self;
+        let mut detached = Self { rts, data, is_one_sided, ..Self::new(self.header, Payload::Copied(copy)) };
         detached.end = self.end - start;
         std::mem::replace(self, detached)
     }

@@ -1,4 +1,4 @@
-//! The message that is arriving, and reading the rest of it to where it goes.
+//! The message that is arriving, and the read that continues it.
 
 use std::io::IoSliceMut;
 
@@ -10,34 +10,30 @@ use super::staging::Staging;
 use super::wire::Wire;
 use crate::{Mark, Signature, Statistics, Tag};
 
-/// How much is asked for at once for a message that is kept, in bytes: memory grows as bytes come, not as
-/// announced.
+/// The most that is read at once for a message that is kept, in bytes: memory grows as bytes come, not as the
+/// header announces.
 const KEEP_STEP: usize = 128 << 10;
 
-/// A message of which the header and `received` bytes of payload are there.
+/// A message whose header and first `received` bytes of payload have come.
 pub(super) struct Arriving {
     pub(super) header: Header,
-    /// Where the frame that carries it ends, counted in payload.
+    /// The end of the current frame, in bytes of payload.
     pub(super) end: usize,
     pub(super) received: usize,
     pub(super) target: Target,
-    /// The number under which it was offered, if it was.
-    pub(super) offer: Option<u32>,
+    /// The number of its RTS, for a rendezvous message.
+    pub(super) rts: Option<u32>,
 }
 
 impl Arriving {
-    /// Payload of a put or get.
+    /// The payload of a put or get.
     pub(super) fn remote(payload_bytes: usize) -> Self {
-        let header = Header {
-            tag: Tag(0),
-            signature: Signature::default(),
-            mark: Mark::NONE,
-            lengths: Sizes::default(),
-        };
-        Self { header, end: payload_bytes, received: 0, target: Target::Remote, offer: None }
+        let (tag, signature, mark, lengths) = (Tag(0), Signature::default(), Mark::NONE, Sizes::default());
+        let header = Header { tag, signature, mark, lengths };
+        Self { header, end: payload_bytes, received: 0, target: Target::Remote, rts: None }
     }
 
-    /// Whether more of it follows in another frame.
+    /// Whether more of it follows in another data frame.
     pub(super) fn is_continued(&self) -> bool {
         self.target != Target::Remote && self.end < self.header.payload_bytes()
     }
@@ -48,15 +44,15 @@ impl Arriving {
 pub(super) enum Target {
     /// Into the parts of this receive.
     Posted(usize),
-    /// To the heap: the last of the unexpected messages.
+    /// To the heap, as the last unexpected message.
     Kept,
-    /// Where a put or get has it.
+    /// To the region or the buffer of a put or get.
     Remote,
     /// Nowhere: its receive has ended.
     Discarded,
 }
 
-/// Reads the rest of a message into the parts of its receive, and what follows into the staging area.
+/// Reads the rest of a message into the parts of its receive, and what follows it into the staging area.
 pub(super) fn read_in_place(
     wire: &mut Wire,
     key: usize,
@@ -70,8 +66,7 @@ pub(super) fn read_in_place(
     let mut places = receives.places(key, &arriving.header.lengths, arriving.received, missing.min(limit));
     if missing <= limit {
         let room = staging.room();
-        // Of a message that goes on in the next frame no more than that frame's header is wanted outside its
-        // place.
+        // The next data frame goes to the parts as well: only its header is staged.
         let wanted = if arriving.is_continued() { room.len().min(HEADER_BYTES) } else { room.len() };
         places.push(IoSliceMut::new(&mut room[..wanted]));
     }
@@ -124,13 +119,13 @@ pub(super) fn read_remote(
     Ok((asked, got))
 }
 
-/// Copies staged bytes to the message that is kept.
+/// Appends staged bytes to the message that is kept.
 pub(super) fn keep(bytes: &[u8], receives: &mut Receives, statistics: &mut Statistics) {
     if bytes.is_empty() {
         return;
     }
     if let Some(kept) = receives.arriving_bytes() {
-        // A copy: the staging area is needed for what comes next.
+        // A copy: the staging area is needed for what follows.
         kept.extend_from_slice(bytes);
         statistics.copies += 1;
         statistics.bytes_copied += bytes.len() as u64;

@@ -1,4 +1,4 @@
-//! How many bytes: of a frame's header, and of each part of a message, in a form that is cheap to copy.
+//! The size of frame headers, and of the parts of a message in a form that is cheap to copy.
 
 use std::ops::Deref;
 
@@ -7,10 +7,10 @@ use crate::{Lengths, MAX_PARTS};
 /// Bytes of the header of every frame.
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// The most payload that a frame of a put or get has, in bytes: messages get in between.
+/// The most payload of a frame of a put or get, in bytes: messages go in between.
 pub(super) const PIECE_BYTES: usize = 512 << 10;
 
-/// Bytes of each part, at most [`MAX_PARTS`] of them. Parts that are not there count as empty.
+/// Bytes of each part, at most [`MAX_PARTS`] of them; missing parts count as empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     count: usize,
@@ -18,7 +18,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// One part.
+    /// The size of a message of one part.
     #[inline]
     pub(super) fn one(bytes: usize) -> Self {
         let mut sizes = Self { count: 1, ..Self::default() };
@@ -26,7 +26,7 @@ impl Sizes {
         sizes
     }
 
-    /// Adds a part; one too many is dropped, and nobody adds that.
+    /// Adds a part. Ignores one above [`MAX_PARTS`], which callers rule out.
     #[inline]
     pub(super) fn push(&mut self, bytes: usize) {
         if let Some(place) = self.bytes.get_mut(self.count) {
@@ -35,13 +35,13 @@ impl Sizes {
         }
     }
 
-    /// Bytes of all parts together.
+    /// Bytes of all parts.
     #[inline]
     pub(super) fn total(&self) -> usize {
         self.bytes.iter().sum()
     }
 
-    /// The bytes of each part, zero for parts that are not there.
+    /// The bytes of each part, zero for missing parts.
     #[inline]
     pub(super) fn padded(&self) -> &[usize; MAX_PARTS] {
         &self.bytes
@@ -68,7 +68,7 @@ impl FromIterator<usize> for Sizes {
 
 impl From<Sizes> for Lengths {
     fn from(sizes: Sizes) -> Self {
-        // There are never more parts than fit.
+        // `Sizes` has at most as many parts as `Lengths`.
         Lengths::try_from(&*sizes).unwrap_or_default()
     }
 }

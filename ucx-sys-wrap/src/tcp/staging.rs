@@ -1,4 +1,4 @@
-//! A small area for bytes that were read before it is known where they belong.
+//! A small buffer for bytes that are read before it is known where they belong.
 
 use std::io::IoSliceMut;
 
@@ -6,12 +6,12 @@ use super::frame::HEADER_BYTES;
 use super::wire::Wire;
 use crate::Statistics;
 
-/// How much of a message is read before it is known where it belongs, in bytes.
+/// The most payload in the staging area, in bytes, except after a wrong guess.
 pub(super) const STAGED_PAYLOAD: usize = 4096;
 
 const STAGING_BYTES: usize = HEADER_BYTES + STAGED_PAYLOAD;
 
-/// Bytes that were read and not consumed yet: `bytes[start..end]`.
+/// Bytes that are read and not processed: `bytes[start..end]`.
 pub(super) struct Staging {
     bytes: Vec<u8>,
     start: usize,
@@ -36,8 +36,8 @@ impl Staging {
         Ok((asked, got))
     }
 
-    /// The free room, with what is staged moved to the front: less than a header, as all else has been
-    /// consumed.
+    /// The free room. Moves the staged bytes to the front first: they are less than a header, because all else
+    /// is processed.
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -51,12 +51,12 @@ impl Staging {
         &mut self.bytes[self.end..]
     }
 
-    /// Takes note that `count` bytes were read into the room.
+    /// Counts bytes that were read into the room.
     pub(super) fn filled(&mut self, count: usize) {
         self.end += count;
     }
 
-    /// Stages these bytes in place of what was staged.
+    /// Replaces what is staged.
     pub(super) fn replace(&mut self, mut bytes: Vec<u8>) {
         (self.start, self.end) = (0, bytes.len());
         bytes.resize(bytes.len().max(STAGING_BYTES), 0);
@@ -67,18 +67,17 @@ impl Staging {
         self.start == self.end
     }
 
-    /// The staged bytes.
     pub(super) fn staged(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Takes note that a message of so much payload is consumed.
+    /// Removes a whole message with this payload.
     #[inline]
     pub(super) fn consumed(&mut self, payload_bytes: usize) {
         self.start += HEADER_BYTES + payload_bytes;
     }
 
-    /// Takes a header, once it is there.
+    /// Takes a header, if all of it is there.
     pub(super) fn take_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
         let header = *self.staged().first_chunk()?;
         self.start += HEADER_BYTES;
@@ -92,7 +91,6 @@ impl Staging {
         &self.bytes[start..self.start]
     }
 
-    /// Forgets what is staged.
     pub(super) fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
     }

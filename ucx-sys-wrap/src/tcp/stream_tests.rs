@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 
 use proptest::prelude::*;
 
-use super::connection::{Connection, Verdict};
+use super::connection::{Connection, Status};
 use super::frame::{HEADER_BYTES, Header};
 use super::wire::Wire;
 use crate::buffer::testing::lend_to_receive;
@@ -120,13 +120,13 @@ proptest! {
                     unwritten = later;
                 }
                 1 => drop(post(&mut connection, extra, &mut statistics)),
-                _ => prop_assert!(matches!(connection.service(1 << 20, &mut statistics).1, Verdict::Open)),
+                _ => prop_assert!(matches!(connection.service(1 << 20, &mut statistics).1, Status::Open)),
             }
         }
         socket.write_all(unwritten).unwrap();
         while post(&mut connection, 0, &mut statistics) {}
         while statistics.bytes_received < stream.len() as u64 {
-            prop_assert!(matches!(connection.service(3000, &mut statistics).1, Verdict::Open));
+            prop_assert!(matches!(connection.service(3000, &mut statistics).1, Status::Open));
         }
         let mut expected: HashMap<u32, Vec<&Message>> = HashMap::new();
         messages.iter().rev().for_each(|message| expected.entry(message.round).or_default().push(message));
@@ -161,17 +161,17 @@ proptest! {
         socket.write_all(&stream).unwrap();
         drop(socket);
         let mut turns = 0;
-        let verdict = loop {
+        let status = loop {
             match connection.service(5000, &mut statistics).1 {
-                Verdict::Open => turns += 1,
-                verdict => break verdict,
+                Status::Open => turns += 1,
+                status => break status,
             }
             prop_assert!(turns < 1_000_000);
         };
         prop_assert!(statistics.bytes_received <= stream.len() as u64);
         connection.close(&crate::Error::Closed, &mut statistics);
         for receiving in receives {
-            prop_assert!(receiving.finish(&mut connection).is_some(), "after {:?}", verdict);
+            prop_assert!(receiving.finish(&mut connection).is_some(), "after {:?}", status);
         }
     }
 }

@@ -35,9 +35,9 @@ fn frames() -> Vec<Frame> {
         Frame::Failed(Failure::Aborted(Rank(22))),
         Frame::Failed(Failure::TimedOut(Rank(23))),
         Frame::Credit(24),
-        Frame::Offer(25, header),
-        Frame::Grant(26),
-        Frame::Refusal(27),
+        Frame::Rts(25, header),
+        Frame::Cts(26),
+        Frame::Nack(27),
         Frame::Data(28, 29),
     ];
     frames.extend(remote.map(Frame::Remote));

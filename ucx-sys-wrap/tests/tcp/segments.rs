@@ -152,7 +152,7 @@ fn pieces_that_are_too_long_or_empty_are_refused() {
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[10_000]);
         socket.write_all(&[offer(1, 0, 3, 10_000), data(1, 3, &vec![1; wrong])].concat()).unwrap();
         let error = receive(&mut transports, 0, &mut receiving).unwrap_err().to_string();
-        assert!(error.contains(&format!("{wrong} bytes of data for offer 3")), "{error}");
+        assert!(error.contains(&format!("{wrong} bytes of data for RTS 3")), "{error}");
     }
 }
 

@@ -3,21 +3,23 @@
 use super::Connection;
 use crate::tag::Posted;
 use crate::tcp::frame::Frame;
-use crate::tcp::incoming::Found;
-use crate::tcp::outgoing::Written;
+use crate::tcp::matching::Body;
 use crate::{Error, Failure, Rank, Statistics};
 
 impl Connection {
-    /// The peer has said bye: ends what still waits for it, and says whether anything did. What it sent
-    /// before can still be received.
+    /// The peer has sent bye: ends the operations that still wait for it, and says whether there were any.
+    /// What it sent before can still be received.
     ///
-    /// A receive that waits for a message that was offered, and whose send was then taken back, gets the next
-    /// one of its tag, unless a receive that was posted later may have had that.
+    /// A receive whose message was announced and then canceled by the sender gets the next message of its
+    /// tag, unless a receive that was posted later may have had that.
     pub(in crate::tcp) fn finish(&mut self, statistics: &mut Statistics) -> bool {
         let error = self.lost();
-        self.receives.forget_offers();
-        for Posted { key, tag, .. } in self.receives.may_have_later(&self.incoming.forget_granted()) {
-            if let Found::Whole(header, bytes) = self.incoming.find(tag, &mut self.receives) {
+        self.receives.forget_announced();
+        let cut = self.incoming.flow_control.forget_transfers();
+        for Posted { key, tag, .. } in self.receives.may_have_later(&cut) {
+            // No message is arriving: bye is a frame of its own.
+            if let Some((header, Body::Bytes(bytes))) = self.incoming.take_unexpected(tag, &mut self.receives)
+            {
                 let checked = self.receives.check(key, &header);
                 if checked.is_ok() {
                     self.receives.scatter(key, &header, 0, &bytes, statistics);
@@ -34,60 +36,57 @@ impl Connection {
         is_missed
     }
 
-    /// Queues the good-bye of a transport that is closed in good order.
-    pub(in crate::tcp) fn say_bye(&mut self) {
-        self.say(&Frame::Bye);
+    /// Queues the close frame of this rank.
+    pub(in crate::tcp) fn push_close_frame(&mut self, frame: &Frame) {
+        if self.wire.is_some() {
+            self.outgoing.push_last(frame);
+        }
     }
 
-    /// Ends every operation with `error` and tells the peer the cause, if there is one to tell.
+    /// Ends every operation with `error` and sends the cause to the peer.
     ///
     /// A half-written message is copied, so that the peer gets it whole and then the cause.
     pub(in crate::tcp) fn fail(&mut self, error: &Error, cause: Failure, statistics: &mut Statistics) {
-        self.incoming.discard();
-        self.receives.end_all(error);
-        self.receives.forget_unexpected();
+        self.forget_received(error);
         self.outgoing.cancel_all(error, statistics);
         self.incoming.accesses.end_all(error, &mut self.outgoing);
-        self.say(&Frame::Failed(cause));
+        self.push_close_frame(&Frame::Failed(cause));
         self.wind_down(statistics);
     }
 
-    /// Writes what is queued and throws away what comes, for a transport that has failed.
+    /// Writes what is queued and discards what comes, for a transport that has failed.
     pub(in crate::tcp) fn wind_down(&mut self, statistics: &mut Statistics) {
         let Some(wire) = &mut self.wire else { return };
-        let written = self.outgoing.flush(wire, usize::MAX, statistics);
-        let is_open = self.incoming.throw_away(wire, statistics);
-        if !is_open || written == Written::Broken {
+        let can_write = self.outgoing.flush(wire, usize::MAX, statistics);
+        if !self.incoming.discard_input(wire, statistics) || !can_write {
             self.outgoing.drop_all(&Error::Closed);
             self.wire = None;
         }
     }
 
-    /// Throws away what has come; the peer, while the kernel has something left to send to it.
+    /// Discards what has come; gives the peer while the kernel has unsent bytes for it.
     pub(in crate::tcp) fn linger(&mut self) -> Option<Rank> {
         let wire = self.wire.as_mut()?;
-        let is_open = !self.write_broken && self.incoming.throw_away(wire, &mut Statistics::default());
+        let is_open = !self.write_broken && self.incoming.discard_input(wire, &mut Statistics::default());
         (is_open && wire.has_unsent()).then_some(self.peer)
     }
 
     /// Ends every operation with `error` and closes the socket at once.
     pub(in crate::tcp) fn close(&mut self, error: &Error, statistics: &mut Statistics) {
-        self.incoming.discard();
-        self.receives.end_all(error);
-        self.receives.forget_unexpected();
+        self.forget_received(error);
         self.outgoing.drop_all(error);
         self.incoming.accesses.end_all(error, &mut self.outgoing);
         if let Some(mut wire) = self.wire.take() {
-            // Bytes that are left unread would make the kernel reset the connection, and drop what the peer
-            // has not read.
             wire.finish_sending();
-            self.incoming.throw_away(&mut wire, statistics);
+            // Unread bytes would make the kernel reset the connection, and drop what the peer has not read.
+            self.incoming.discard_input(&mut wire, statistics);
         }
     }
 
-    fn say(&mut self, frame: &Frame) {
-        if self.wire.is_some() {
-            self.outgoing.push_last(frame);
-        }
+    /// Ends every receive with `error` and drops the messages that came before their receive.
+    fn forget_received(&mut self, error: &Error) {
+        self.incoming.discard();
+        self.receives.end_all(error);
+        self.receives.forget_unexpected();
     }
 }

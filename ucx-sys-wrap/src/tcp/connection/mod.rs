@@ -1,4 +1,4 @@
-//! One peer: its socket, what is read, what is written, and the operations that name it.
+//! One peer: its socket, what is read and written, and the operations with it.
 
 mod ending;
 mod receiving;
@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::QUOTA;
 use super::frame::Header;
-use super::incoming::{Farewell, Incoming, News, Turn};
+use super::incoming::{CloseFrame, Incoming, ReadOutcome, Response};
 use super::matching::Receives;
-use super::outgoing::{Outgoing, Written};
+use super::outgoing::Outgoing;
 use super::remote::Accesses;
 use super::wire::Wire;
 use crate::buffer::ReadLease;
@@ -18,7 +18,7 @@ use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
 use crate::{Arrival, Envelope, Error, Rank, RegionKey, Result, Statistics};
 use parking_lot::Mutex;
 
-/// How many turns that write go by without a look for something to read, after a look that has found nothing.
+/// The number of turns that only write, after a read that has found nothing.
 const READS_SKIPPED: u32 = 3;
 
 pub(super) struct Connection {
@@ -29,29 +29,28 @@ pub(super) struct Connection {
     outgoing: Outgoing,
     receives: Receives,
     write_broken: bool,
-    /// Whether what was read asks for something to be written.
+    /// Whether what was read may have queued or released something to write.
     has_answers: bool,
-    /// Turns that do not look for something to read while there is something to write.
+    /// The next turns that do not read as long as there is something to write.
     reads_to_skip: u32,
-    /// Whether this connection is in the list of those that are polled in each turn.
+    /// Whether each turn of the transport serves this connection.
     pub(super) is_listed: bool,
 }
 
-/// What a turn of reading and writing has shown.
+/// The state of a connection after a turn of reading and writing.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(super) enum Status {
     /// The connection goes on.
     Open,
-    /// The peer has said its last word.
-    Farewell(Farewell),
-    /// The connection ended without a word: the peer has died, or its failure could not be told.
+    /// The peer has sent its close frame.
+    Closed(CloseFrame),
+    /// The connection ended without a close frame: the peer has died, or could not tell its failure.
     Lost,
-    /// The peer sent what is no frame.
+    /// The peer has violated the protocol.
     Violation(Error),
 }
 
 impl Connection {
-    /// Takes what leads to `peer`.
     pub(super) fn new(
         own: Rank,
         peer: Rank,
@@ -73,12 +72,12 @@ impl Connection {
         }
     }
 
-    /// What leads to the peer, while the connection is open.
+    /// The wire, while the connection is open.
     pub(super) fn wire(&self) -> Option<&Wire> {
         self.wire.as_ref()
     }
 
-    /// As [`wire`](Self::wire).
+    /// Like [`wire`](Self::wire).
     pub(super) fn wire_mut(&mut self) -> Option<&mut Wire> {
         self.wire.as_mut()
     }
@@ -99,7 +98,7 @@ impl Connection {
         self.outgoing.post(wire, Header { tag, signature, mark, lengths }, parts, statistics)
     }
 
-    /// As [`post_send`](Self::post_send) of a message of one part, for who has no use for the lease.
+    /// Like [`post_send`](Self::post_send) with a message of one part, but drops the lease.
     #[inline]
     pub(super) fn send_one(
         &mut self,
@@ -157,7 +156,7 @@ impl Connection {
         self.incoming.accesses.cancel(number, &mut self.outgoing, statistics);
     }
 
-    /// Touches a region of this rank no more.
+    /// Ends all access to a region of this rank.
     pub(super) fn conceal(&mut self, region: u64) {
         self.incoming.accesses.conceal(region);
     }
@@ -172,7 +171,7 @@ impl Connection {
         self.receives.take_ended(key)
     }
 
-    /// As [`test_recv`](Self::test_recv), without the leases.
+    /// Like [`test_recv`](Self::test_recv), but drops the leases.
     #[inline]
     pub(super) fn recv_outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
         self.receives.take_outcome(key)
@@ -187,8 +186,7 @@ impl Connection {
         self.receives.cancel(key);
     }
 
-    /// Whether this connection has something to do that somebody waits for, here or, after a put or get, at
-    /// its peer.
+    /// Whether each turn must serve this connection: an operation waits here, or a put or get at the peer.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
         let is_attentive = self.incoming.accesses.is_attentive();
@@ -196,13 +194,13 @@ impl Connection {
             && (self.has_operations() || self.has_unsent() || self.has_unread() || is_attentive)
     }
 
-    /// A turn of the transport in which this connection was listed is over.
+    /// Counts a turn of the transport in which this connection was listed.
     #[inline]
     pub(super) fn end_turn(&mut self) {
         self.incoming.accesses.end_turn();
     }
 
-    /// Whether an operation has not ended.
+    /// Whether any operation has not ended.
     #[inline]
     pub(super) fn has_operations(&self) -> bool {
         self.receives.has_operations()
@@ -210,44 +208,44 @@ impl Connection {
             || self.incoming.accesses.has_operations()
     }
 
-    /// Whether the next turn has something of which no poller knows.
+    /// Whether the wire holds bytes that the poller does not know of.
     #[inline]
     pub(super) fn has_unread(&self) -> bool {
         self.wire.as_ref().is_some_and(Wire::has_unread)
     }
 
-    /// Writes and reads about `quota` bytes each. Says whether anything moved, and how the connection stands.
+    /// Writes and reads about `quota` bytes each; says whether any byte moved, and the new status.
     ///
-    /// While there is more to write than the kernel takes and nothing to read, only some turns look for
-    /// something to read: every look takes the lock that the kernel needs to send.
-    pub(super) fn service(&mut self, quota: usize, statistics: &mut Statistics) -> (bool, Verdict) {
-        let Some(wire) = &mut self.wire else { return (false, Verdict::Open) };
+    /// While the kernel does not take all there is to write and nothing comes, only some turns read: a read
+    /// takes the lock that the kernel needs to send.
+    pub(super) fn service(&mut self, quota: usize, statistics: &mut Statistics) -> (bool, Status) {
+        let Some(wire) = &mut self.wire else { return (false, Status::Open) };
         let before = (statistics.bytes_sent, statistics.bytes_received);
         if !self.outgoing.is_idle() && !self.write_broken {
-            // Why it is broken may still be unread.
-            self.write_broken = self.outgoing.flush(wire, quota, statistics) == Written::Broken;
+            // The reason for a failure may still be unread.
+            self.write_broken = !self.outgoing.flush(wire, quota, statistics);
             let is_full = !self.outgoing.is_idle() && !self.write_broken;
             if is_full && self.reads_to_skip > 0 && quota <= QUOTA {
                 self.reads_to_skip -= 1;
-                return (statistics.bytes_sent != before.0, Verdict::Open);
+                return (statistics.bytes_sent != before.0, Status::Open);
             }
         }
         let turn = self.incoming.read(wire, &mut self.receives, quota, statistics);
         self.reads_to_skip = if statistics.bytes_received == before.1 { READS_SKIPPED } else { 0 };
-        if self.incoming.has_more_to_say()
-            && let Err(error) = self.take_news()
+        if self.incoming.has_responses()
+            && let Err(error) = self.handle_responses()
         {
-            return (true, Verdict::Violation(error));
+            return (true, Status::Violation(error));
         }
-        let verdict = match turn {
-            Ok(Turn::Farewell(farewell)) => Verdict::Farewell(farewell),
-            Ok(Turn::Broken) => Verdict::Lost,
-            Ok(Turn::Drained) if self.write_broken => Verdict::Lost,
-            Ok(Turn::Drained | Turn::Stopped) => Verdict::Open,
-            Err(error) => Verdict::Violation(error),
+        let status = match turn {
+            Ok(ReadOutcome::Closed(frame)) => Status::Closed(frame),
+            Ok(ReadOutcome::Broken) => Status::Lost,
+            Ok(ReadOutcome::Drained) if self.write_broken => Status::Lost,
+            Ok(ReadOutcome::Drained | ReadOutcome::Stopped) => Status::Open,
+            Err(error) => Status::Violation(error),
         };
         self.reply(statistics);
-        ((statistics.bytes_sent, statistics.bytes_received) != before, verdict)
+        ((statistics.bytes_sent, statistics.bytes_received) != before, status)
     }
 
     /// Whether the peer has said bye, or the connection was closed here.
@@ -255,41 +253,40 @@ impl Connection {
         self.wire.is_none()
     }
 
-    /// Whether something still has to be written.
+    /// Whether an open connection has something to write.
     pub(super) fn has_queued(&self) -> bool {
         self.wire.is_some() && self.has_unsent()
     }
 
-    /// Bytes of memory that kept messages hold.
+    /// Bytes of memory that unexpected messages hold.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn kept_capacity(&self) -> usize {
         self.receives.kept_capacity()
     }
 
-    /// Takes up what the peer says about what was sent to it.
-    fn take_news(&mut self) -> Result<()> {
-        while let Some(news) = self.incoming.take_news() {
+    fn handle_responses(&mut self) -> Result<()> {
+        while let Some(response) = self.incoming.responses.pop_front() {
             self.has_answers = true;
-            match news {
-                News::Granted(number) => self.outgoing.grant(number)?,
-                News::Refused(number) => self.outgoing.refuse(number)?,
-                News::Credited(total) => self.outgoing.credit(total)?,
+            match response {
+                Response::Cts(number) => self.outgoing.handle_cts(number)?,
+                Response::Nack(number) => self.outgoing.handle_nack(number)?,
+                Response::Credit(total) => self.outgoing.handle_credit(total)?,
             }
         }
         Ok(())
     }
 
-    /// Sends what is to be sent for what was read.
+    /// Sends the replies to what was read.
     #[inline]
     fn reply(&mut self, statistics: &mut Statistics) {
-        if self.has_answers || self.incoming.has_more_to_say() {
+        if self.has_answers || self.incoming.has_responses() {
             self.reply_now(statistics);
         }
         self.pump(statistics);
     }
 
     fn reply_now(&mut self, statistics: &mut Statistics) {
-        while let Some(frame) = self.incoming.take_reply() {
+        while let Some(frame) = self.incoming.flow_control.replies.pop_front() {
             self.has_answers = true;
             self.outgoing.push_control(&frame);
         }
@@ -297,12 +294,12 @@ impl Connection {
             && std::mem::take(&mut self.has_answers)
             && !self.write_broken
         {
-            // An error is found again, and judged, in the next turn.
+            // The next turn finds and handles an error.
             self.outgoing.flush(wire, QUOTA, statistics);
         }
     }
 
-    /// Sends what there is to send of puts and gets.
+    /// Sends frames of puts and gets.
     #[inline]
     fn pump(&mut self, statistics: &mut Statistics) {
         if let Some(wire) = &mut self.wire

@@ -1,11 +1,10 @@
-//! A receive that is posted: what has come for it already, whole, in part or as an offer.
+//! Posting a receive, for which a message may have come already: whole, in part, or as an RTS.
 
 use super::Connection;
 use crate::tcp::frame::Header;
-use crate::tcp::incoming::Found;
-use crate::tcp::matching::scatter;
+use crate::tcp::matching::{Body, scatter};
 use crate::transport::{Posted, RecvDone, RecvParts, check_message};
-use crate::{Arrival, Envelope, Rank, Statistics};
+use crate::{Arrival, Envelope, Statistics};
 
 impl Connection {
     #[inline]
@@ -18,76 +17,50 @@ impl Connection {
         if self.receives.has_nothing_kept() && self.wire.is_some() {
             return Posted::Pending(self.receives.post(envelope, parts));
         }
-        let posted = match self.incoming.find(envelope.tag, &mut self.receives) {
-            Found::Nothing if self.wire.is_none() => {
-                Posted::Done(RecvDone { parts, result: Err(self.lost()) })
-            }
-            Found::Nothing => Posted::Pending(self.receives.post(envelope, parts)),
-            Found::Whole(header, bytes) => {
-                Posted::Done(deliver(self.peer, &envelope, parts, header, &bytes, statistics))
-            }
-            Found::Arriving(header, bytes) => {
-                self.post_arriving(envelope, parts, &header, &bytes, statistics)
-            }
-            Found::Offered(header, number) => self.post_offered(envelope, parts, header, number),
+        let posted = match self.incoming.take_unexpected(envelope.tag, &mut self.receives) {
+            Some((header, body)) => self.post_matched(envelope, parts, header, body, statistics),
+            None if self.wire.is_some() => Posted::Pending(self.receives.post(envelope, parts)),
+            None => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
         };
         self.reply(statistics);
         posted
     }
 
-    fn post_offered(
-        &mut self,
-        envelope: Envelope,
-        parts: RecvParts,
-        header: Header,
-        number: u32,
-    ) -> Posted<usize, RecvDone> {
-        if let Err(error) =
-            check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths)
-        {
-            self.incoming.answer(number, header, None);
-            return Posted::Done(RecvDone { parts, result: Err(error) });
-        }
-        let key = self.receives.post_matched(envelope, parts);
-        self.incoming.answer(number, header, Some(key));
-        Posted::Pending(key)
-    }
-
-    fn post_arriving(
+    /// Posts a receive whose message is there, is arriving, or is announced.
+    fn post_matched(
         &mut self,
         envelope: Envelope,
         mut parts: RecvParts,
-        header: &Header,
-        bytes: &[u8],
+        header: Header,
+        body: Body,
         statistics: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
+        let is_arriving = matches!(&body, Body::Bytes(bytes) if bytes.len() < header.payload_bytes());
         if let Err(error) =
             check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths)
         {
-            self.incoming.discard();
+            match body {
+                Body::Rts(number) => self.incoming.flow_control.answer(number, header, None),
+                Body::Bytes(_) if is_arriving => self.incoming.discard(),
+                Body::Bytes(_) => {}
+            }
             return Posted::Done(RecvDone { parts, result: Err(error) });
         }
-        scatter(&mut parts, header, 0, bytes, statistics);
-        let key = self.receives.post_matched(envelope, parts);
-        self.incoming.redirect(key);
-        Posted::Pending(key)
+        match body {
+            Body::Rts(number) => {
+                let key = self.receives.post_matched(envelope, parts);
+                self.incoming.flow_control.answer(number, header, Some(key));
+                return Posted::Pending(key);
+            }
+            Body::Bytes(bytes) => scatter(&mut parts, &header.lengths, 0, &bytes, statistics),
+        }
+        if is_arriving {
+            let key = self.receives.post_matched(envelope, parts);
+            self.incoming.redirect(key);
+            return Posted::Pending(key);
+        }
+        statistics.messages_received += 1;
+        let arrival = Arrival { mark: header.mark, lengths: header.lengths.into() };
+        Posted::Done(RecvDone { parts, result: Ok(arrival) })
     }
-}
-
-/// Gives a whole message to its receive.
-fn deliver(
-    peer: Rank,
-    envelope: &Envelope,
-    mut parts: RecvParts,
-    header: Header,
-    bytes: &[u8],
-    statistics: &mut Statistics,
-) -> RecvDone {
-    let result =
-        check_message(peer, envelope.signature, &parts, header.signature, &header.lengths).map(|()| {
-            scatter(&mut parts, &header, 0, bytes, statistics);
-            statistics.messages_received += 1;
-            Arrival { mark: header.mark, lengths: header.lengths.into() }
-        });
-    RecvDone { parts, result }
 }

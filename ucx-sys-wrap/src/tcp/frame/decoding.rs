@@ -1,23 +1,20 @@
-//! From bytes to frames: nothing is believed before it is checked.
+//! Decodes frames; every field is checked.
 
 use super::{
-    ABORTED, CREDIT, DATA, Frame, GRANT, HEADER_BYTES, Header, LOST, MESSAGE, OFFER, REFUSAL, TIMED_OUT,
-    encode,
+    ABORTED, CREDIT, CTS, DATA, Frame, HEADER_BYTES, Header, LOST, MESSAGE, NACK, RTS, TIMED_OUT, encode,
 };
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::one_sided::frame::{ENDED, PUT, RemoteFrame};
-use crate::tcp::sizes::PIECE_BYTES;
-use crate::tcp::sizes::Sizes;
+use crate::tcp::sizes::{PIECE_BYTES, Sizes};
 use crate::{Error, Failure, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
-/// The message without anything wrong about it that these bytes announce, if its parts have at most `limit`
-/// bytes.
+/// Decodes a valid message whose parts have at most `limit` bytes each.
 ///
-/// A short form of [`decode`] for small messages: what it does not accept, `decode` judges.
+/// A short form of [`decode`] for small messages. It gives `None` for every other frame and for invalid ones.
 #[inline]
 pub(in super::super) fn decode_small(bytes: &[u8; HEADER_BYTES], peer: Rank, limit: u64) -> Option<Header> {
     let (first, tag) = (word(bytes, 0), Tag(word(bytes, 8)));
-    // Nothing but the kind and the number of parts is set in the first word.
+    // The first word holds only the kind and the number of parts.
     let part_count = (first >> 8) as usize;
     if first as u8 != MESSAGE || part_count > MAX_PARTS || tag.source() != peer {
         return None;
@@ -32,7 +29,7 @@ pub(in super::super) fn decode_small(bytes: &[u8; HEADER_BYTES], peer: Rank, lim
     Some(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
 }
 
-/// How long the parts are, if there is nothing wrong about that.
+/// The lengths of the parts, if they are valid and at most `limit`.
 fn small_lengths(bytes: &[u8; HEADER_BYTES], part_count: usize, limit: u64) -> Option<Sizes> {
     let mut lengths = Sizes::default();
     for part in 0..MAX_PARTS {
@@ -45,10 +42,10 @@ fn small_lengths(bytes: &[u8; HEADER_BYTES], part_count: usize, limit: u64) -> O
     Some(lengths)
 }
 
-/// The frame that `peer` sent as `bytes`, in a world of `world_size`.
+/// Decodes a frame of `peer`.
 ///
 /// # Errors
-/// [`Error::Protocol`] for anything that [`encode`] does not make; see the table above.
+/// [`Error::Protocol`] for anything that [`encode`] does not make.
 #[inline]
 pub(in super::super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Result<Frame> {
     let refuse = |what: String| Err(Error::Protocol { rank: peer, what });
@@ -63,8 +60,8 @@ pub(in super::super) fn decode(bytes: &[u8; HEADER_BYTES], peer: Rank, world_siz
     match kind {
         MESSAGE if word(bytes, 0) >> 16 != 0 => refuse(without_meaning(bytes)),
         MESSAGE => decode_message(bytes, peer, tag).map(Frame::Message),
-        OFFER if word(bytes, 0) >> 16 & 0xffff != 0 => refuse(without_meaning(bytes)),
-        OFFER => decode_message(bytes, peer, tag).map(|header| Frame::Offer(number_of(bytes), header)),
+        RTS if word(bytes, 0) >> 16 & 0xffff != 0 => refuse(without_meaning(bytes)),
+        RTS => decode_message(bytes, peer, tag).map(|header| Frame::Rts(number_of(bytes), header)),
         PUT..=ENDED => RemoteFrame::decode(bytes, peer, PIECE_BYTES as u64).map(Frame::Remote),
         _ => decode_control(bytes, peer, world_size),
     }
@@ -79,8 +76,8 @@ fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Re
         ABORTED => Frame::Failed(Failure::Aborted(rank)),
         TIMED_OUT => Frame::Failed(Failure::TimedOut(rank)),
         CREDIT => Frame::Credit(word(bytes, 32)),
-        GRANT => Frame::Grant(number_of(bytes)),
-        REFUSAL => Frame::Refusal(number_of(bytes)),
+        CTS => Frame::Cts(number_of(bytes)),
+        NACK => Frame::Nack(number_of(bytes)),
         DATA => Frame::Data(number_of(bytes), word(bytes, 32)),
         _ => Frame::Bye,
     };
@@ -93,7 +90,7 @@ fn decode_control(bytes: &[u8; HEADER_BYTES], peer: Rank, world_size: u32) -> Re
     Ok(frame)
 }
 
-/// The number that every frame has in the same place.
+/// The number field, which is in the same place in every frame.
 fn number_of(bytes: &[u8; HEADER_BYTES]) -> u32 {
     (word(bytes, 0) >> 32) as u32
 }
@@ -129,7 +126,7 @@ fn decode_message(bytes: &[u8; HEADER_BYTES], peer: Rank, tag: Tag) -> Result<He
     Ok(Header { tag, signature, mark: Mark(word(bytes, 32)), lengths })
 }
 
-/// The eight bytes at `at`.
+/// The little-endian word at `at`.
 #[inline]
 pub(super) fn word(bytes: &[u8; HEADER_BYTES], at: usize) -> u64 {
     let mut word = [0; 8];

@@ -1,7 +1,7 @@
 //! Writing one connection: a queue of frames, written from where their parts lie, several in one system call,
-//! and the messages that were offered and wait for their grant.
+//! and the rendezvous messages.
 
-mod offers;
+mod rendezvous;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,21 +11,20 @@ use rustix::io::Errno;
 use slab::Slab;
 
 use super::frame::{Frame, HEADER_BYTES, Header, encode};
-use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
-use offers::Offered;
-
 use super::queued::{FRAMES_PER_WRITE, Payload, Queued, Slices};
 use super::wire::Wire;
 use crate::buffer::ReadLease;
+use crate::limits::{CREDIT_BYTES, MAX_EAGER_BYTES, cost};
 use crate::tcp::sizes::Sizes;
 use crate::transport::{Posted, SendDone, SendParts, one};
 use crate::{Envelope, Error, MAX_PARTS, Rank, Result, Statistics};
+use rendezvous::Rendezvous;
 
-/// A message of up to so much payload is packed and sent from one place, in bytes.
+/// The most payload of a message that is packed and sent from one place, in bytes.
 const PACKED_PAYLOAD: usize = 4096;
 
-/// While something is offered to a peer, a message of more payload than this is offered too, in bytes: kept
-/// on the peer's heap, it would cost more than the round trip of an offer.
+/// The most payload of an eager message while a rendezvous message waits, in bytes. The peer would keep a
+/// larger one on its heap, which costs more than a round trip.
 const MAX_KEPT_BYTES: usize = 64 << 10;
 
 pub(super) struct Outgoing {
@@ -35,40 +34,31 @@ pub(super) struct Outgoing {
     queue: VecDeque<Queued>,
     /// Bytes of the first queued frame that are written.
     front_written: usize,
-    /// Whether the wire holds the first byte of it that does not count as written.
+    /// Whether the wire has taken the next byte of it, though that does not count as written.
     holds_a_byte: bool,
-    /// Frames of puts and gets that are queued.
+    /// Queued frames of puts and gets.
     one_sided: usize,
-    /// Whether the last frame of this connection is queued.
-    is_parting: bool,
-    /// What was offered, by the number of the offer, which is taken until the peer has no more use for it.
-    offers: Slab<Offered>,
+    /// Whether the close frame is queued.
+    is_closing: bool,
+    /// Rendezvous messages by the number of their RTS.
+    rendezvous: Slab<Rendezvous>,
     /// `None` while the send goes on.
     operations: Slab<Option<SendDone>>,
     /// Sends that go on.
     pending: usize,
-    /// What was sent without asking, and what the peer says that it has received of it.
+    /// The [`cost`] of all eager messages sent, and of those that the peer has received.
     eager_sent: u64,
     eager_received: u64,
 }
 
-/// How a turn of writing ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
-    /// All that was queued, or all that the quota or the kernel took.
-    Bytes(usize),
-    /// The connection takes nothing more, ever.
-    Broken,
-}
-
-/// How a message that might go without asking was sent.
+/// The outcome of an eager send.
 enum Eager {
     /// The kernel has taken all of it.
     Sent,
-    /// Its rest, or all of it, is to be queued behind this header.
-    Left([u8; HEADER_BYTES]),
-    /// It is to be offered.
-    Refused,
+    /// The rest, or all of it, must be queued behind this header.
+    Queue([u8; HEADER_BYTES]),
+    /// It must be announced by an RTS.
+    NotAllowed,
 }
 
 impl Outgoing {
@@ -81,8 +71,8 @@ impl Outgoing {
             front_written: 0,
             holds_a_byte: false,
             one_sided: 0,
-            is_parting: false,
-            offers: Slab::new(),
+            is_closing: false,
+            rendezvous: Slab::new(),
             operations: Slab::new(),
             pending: 0,
             eager_sent: 0,
@@ -90,8 +80,8 @@ impl Outgoing {
         }
     }
 
-    /// Sends a message, or offers it if it is large or the credit is used up. What is not before anything
-    /// else is written at once, as far as the kernel takes it.
+    /// Sends a message eagerly, or by rendezvous if it is large or the credit is used up. What nothing else
+    /// is queued before is written at once, as far as the kernel takes it.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -102,12 +92,12 @@ impl Outgoing {
     ) -> Posted<usize, SendDone> {
         match self.post_eager(wire, &header, &parts, statistics) {
             Eager::Sent => Posted::Done(SendDone { parts, result: Ok(()) }),
-            Eager::Left(header) => Posted::Pending(self.push_message(header, parts)),
-            Eager::Refused => self.offer(wire, header, parts, statistics),
+            Eager::Queue(header) => Posted::Pending(self.push_message(header, parts)),
+            Eager::NotAllowed => self.send_rts(wire, header, parts, statistics),
         }
     }
 
-    /// As [`post`](Self::post) of a message of one part, for who has no use for the lease.
+    /// Like [`post`](Self::post) with a message of one part, but drops the lease.
     #[inline]
     pub(super) fn post_one(
         &mut self,
@@ -120,12 +110,12 @@ impl Outgoing {
         let header = Header { tag, signature, mark, lengths: Sizes::one(part.len()) };
         match self.post_eager(wire, &header, std::slice::from_ref(&part), statistics) {
             Eager::Sent => Posted::Done(Ok(())),
-            Eager::Left(header) => Posted::Pending(self.push_message(header, one(part))),
-            Eager::Refused => self.offer(wire, header, one(part), statistics).map(|done| done.result),
+            Eager::Queue(header) => Posted::Pending(self.push_message(header, one(part))),
+            Eager::NotAllowed => self.send_rts(wire, header, one(part), statistics).map(|done| done.result),
         }
     }
 
-    /// Sends a message without asking, if that is allowed.
+    /// Sends a message eagerly, if that is allowed.
     #[inline]
     fn post_eager(
         &mut self,
@@ -136,7 +126,7 @@ impl Outgoing {
     ) -> Eager {
         let payload_bytes = header.payload_bytes();
         if !self.may_be_eager(payload_bytes) {
-            return Eager::Refused;
+            return Eager::NotAllowed;
         }
         self.eager_sent += cost(payload_bytes);
         let header = header.encode();
@@ -144,19 +134,19 @@ impl Outgoing {
         if self.queue.is_empty() && self.write_first(wire, &header, parts, frame_bytes, statistics) {
             return Eager::Sent;
         }
-        Eager::Left(header)
+        Eager::Queue(header)
     }
 
-    /// Whether a message of so much payload may be sent without asking.
+    /// Whether a message of this size may be sent eagerly.
     #[inline]
     fn may_be_eager(&self, payload_bytes: usize) -> bool {
         let has_credit = self.eager_sent - self.eager_received + cost(payload_bytes) <= CREDIT_BYTES;
-        // Behind an offer of its tag a message comes before it can be received.
-        let is_behind_offers = payload_bytes > MAX_KEPT_BYTES && !self.offers.is_empty();
-        payload_bytes <= MAX_EAGER_BYTES && has_credit && !is_behind_offers
+        // A message behind a rendezvous message of its tag comes before it can be received.
+        let is_behind = payload_bytes > MAX_KEPT_BYTES && !self.rendezvous.is_empty();
+        payload_bytes <= MAX_EAGER_BYTES && has_credit && !is_behind
     }
 
-    /// Queues a message that was sent without asking, of which all may be left.
+    /// Queues an eager message of which nothing, or the beginning, is written.
     #[cold]
     fn push_message(&mut self, header: [u8; HEADER_BYTES], parts: SendParts) -> usize {
         let operation = self.begin();
@@ -165,8 +155,8 @@ impl Outgoing {
         operation
     }
 
-    /// Sends a frame of a put or get, now as far as the kernel takes it; gives the send that ends when the
-    /// parts are not needed any more, if they still are.
+    /// Sends a frame of a put or get. Gives the send that ends when the parts are no longer needed, if they
+    /// still are.
     pub(super) fn post_one_sided(
         &mut self,
         wire: &mut Wire,
@@ -183,7 +173,7 @@ impl Outgoing {
         operation
     }
 
-    /// Sends a frame of a get, whose payload nobody waits for.
+    /// Sends a frame of a get with a payload that no send waits for.
     pub(super) fn post_one_sided_copy(
         &mut self,
         wire: &mut Wire,
@@ -194,7 +184,7 @@ impl Outgoing {
         let is_first = self.queue.is_empty();
         self.push_one_sided(Queued::new(header, Payload::Copied(payload)));
         if is_first {
-            // As above.
+            // The next turn finds and handles an error.
             self.flush(wire, 1, statistics);
         }
     }
@@ -204,24 +194,24 @@ impl Outgoing {
         self.one_sided += 1;
     }
 
-    /// Frames of puts and gets that wait to be written.
+    /// The number of queued frames of puts and gets.
     pub(super) fn one_sided_queued(&self) -> usize {
         self.one_sided
     }
 
-    /// Queues a frame without payload that nobody waits for.
+    /// Queues a frame without payload.
     pub(super) fn push_control(&mut self, frame: &Frame) {
         self.queue.push_back(Queued::new(encode(frame, self.own), Payload::Leased(SendParts::new())));
     }
 
-    /// Queues the last frame of this connection.
+    /// Queues the close frame.
     pub(super) fn push_last(&mut self, frame: &Frame) {
-        self.is_parting = true;
+        self.is_closing = true;
         self.push_control(frame);
     }
 
-    /// The peer has received so much of what was sent without asking.
-    pub(super) fn credit(&mut self, total: u64) -> Result<()> {
+    /// The peer has received eager messages of this [`cost`] in total.
+    pub(super) fn handle_credit(&mut self, total: u64) -> Result<()> {
         if total < self.eager_received || total > self.eager_sent {
             let what = format!("a credit of {total} bytes, of {} sent", self.eager_sent);
             return Err(Error::Protocol { rank: self.peer, what });
@@ -230,7 +220,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether a send has not ended.
+    /// Whether any send has not ended.
     pub(super) fn has_operations(&self) -> bool {
         self.pending > 0
     }
@@ -240,8 +230,9 @@ impl Outgoing {
         self.queue.is_empty()
     }
 
-    /// Writes what is queued, about `quota` bytes at most.
-    pub(super) fn flush(&mut self, wire: &mut Wire, quota: usize, statistics: &mut Statistics) -> Written {
+    /// Writes what is queued, about `quota` bytes at most; says whether the connection takes more, now or
+    /// later.
+    pub(super) fn flush(&mut self, wire: &mut Wire, quota: usize, statistics: &mut Statistics) -> bool {
         let mut written = 0;
         while !self.queue.is_empty() && written < quota {
             let result = wire.write(&self.slices(), statistics);
@@ -254,10 +245,10 @@ impl Outgoing {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                Err(_) => return Written::Broken,
+                Err(_) => return false,
             }
         }
-        Written::Bytes(written)
+        true
     }
 
     /// Takes a send that has ended.
@@ -266,10 +257,10 @@ impl Outgoing {
         self.operations.remove(key)
     }
 
-    /// Ends a send early: a message of which nothing is written is withdrawn, the rest of another is copied.
+    /// Ends a send early: withdraws a message of which nothing is written, and copies the rest of another.
     pub(super) fn cancel(&mut self, key: usize, error: Error, statistics: &mut Statistics) {
         if let Some(position) = self.queue.iter().position(|frame| frame.operation == Some(key)) {
-            // The peer waits for data that it has granted, so that is sent in any case.
+            // Data whose CTS has come must be sent: the peer waits for it.
             let is_withdrawn = self.is_unwritten(position) && self.queue[position].credit > 0;
             let frame = if is_withdrawn {
                 self.queue.remove(position)
@@ -280,13 +271,12 @@ impl Outgoing {
                 self.eager_sent -= if is_withdrawn { frame.credit } else { 0 };
                 self.end(frame, Err(error));
             }
-        } else if let Some(number) = self.offer_of(key) {
-            self.cancel_offer(number, error, statistics);
+        } else {
+            self.cancel_rendezvous(key, error, statistics);
         }
     }
 
-    /// Ends all sends early, as [`cancel`](Self::cancel) does; a half-written frame stays queued, and nothing
-    /// else.
+    /// Ends all sends early, like [`cancel`](Self::cancel). Only a half-written frame stays queued.
     pub(super) fn cancel_all(&mut self, error: &Error, statistics: &mut Statistics) {
         let keep = usize::from(!self.is_unwritten(0));
         for frame in self.queue.split_off(keep.min(self.queue.len())) {
@@ -296,16 +286,16 @@ impl Outgoing {
         if let Some(frame) = self.detach(0, true, statistics) {
             self.end(frame, Err(error.clone()));
         }
-        self.drop_offers(error);
+        self.drop_rendezvous(error);
     }
 
-    /// Ends all sends and forgets what was queued, for a connection that is closed.
+    /// Ends all sends and empties the queue, for a connection that is closed.
     pub(super) fn drop_all(&mut self, error: &Error) {
         (self.front_written, self.holds_a_byte, self.one_sided) = (0, false, 0);
         for frame in std::mem::take(&mut self.queue) {
             self.end(frame, Err(error.clone()));
         }
-        self.drop_offers(error);
+        self.drop_rendezvous(error);
     }
 
     fn is_unwritten(&self, position: usize) -> bool {
@@ -317,8 +307,8 @@ impl Outgoing {
         self.operations.insert(None)
     }
 
-    /// Writes a frame before which nothing waits, in one system call; says whether the kernel took all of it.
-    /// What is left is to be queued.
+    /// Writes a frame to an idle connection in one system call; says whether the kernel has taken all of it.
+    /// Otherwise the caller must queue it.
     #[inline]
     fn write_first(
         &mut self,
@@ -337,7 +327,7 @@ impl Outgoing {
             let end = self.pack(header, parts, statistics);
             wire.write(&[IoSlice::new(&self.pack[..end])], statistics)
         };
-        // An error is found again, and judged, when the queue is written.
+        // The next turn finds and handles an error.
         let written = result.unwrap_or(0);
         statistics.bytes_sent += written as u64;
         if written == frame_bytes {
@@ -347,7 +337,7 @@ impl Outgoing {
         false
     }
 
-    /// Copies a small frame to one place; gives its bytes.
+    /// Copies a small frame to one place; gives its length.
     #[inline]
     fn pack(
         &mut self,
@@ -367,22 +357,22 @@ impl Outgoing {
         end
     }
 
-    /// What is to be written next.
+    /// The slices to write next.
     fn slices(&self) -> Slices<'_> {
         let mut slices = Slices::new();
         let mut skip = self.front_written;
         for frame in self.queue.iter().take(FRAMES_PER_WRITE) {
             frame.slices(skip, &mut slices);
             skip = 0;
-            if self.is_parting && frame.goes_on() {
-                // Its next frame comes before the last word.
+            if self.is_closing && frame.has_more() {
+                // Its next fragment comes before the close frame.
                 break;
             }
         }
         slices
     }
 
-    /// Takes note that `count` more bytes are written.
+    /// Counts `count` more written bytes.
     fn advance(&mut self, count: usize) {
         self.front_written += count;
         while let Some(front) = self.queue.front()
@@ -390,9 +380,9 @@ impl Outgoing {
         {
             self.front_written -= front.frame_bytes();
             if let Some(mut frame) = self.queue.pop_front() {
-                if frame.goes_on() {
-                    frame.advance();
-                    self.go_on(frame);
+                if frame.has_more() {
+                    frame.start = frame.end;
+                    self.queue_next_fragment(frame);
                     continue;
                 }
                 self.one_sided -= usize::from(frame.is_one_sided);
@@ -402,9 +392,8 @@ impl Outgoing {
         }
     }
 
-    /// Replaces a queued frame by a copy of its rest that nobody waits for; gives the original.
-    ///
-    /// The rest is what is left of all its payload, or of this frame alone if that is the last.
+    /// Replaces a queued frame by a copy that no send waits for; gives the original. The copy holds what is
+    /// left of all its payload, or of this frame alone if that is the last.
     fn detach(&mut self, position: usize, is_last: bool, statistics: &mut Statistics) -> Option<Queued> {
         let frame = self.queue.get_mut(position)?;
         if position > 0 {

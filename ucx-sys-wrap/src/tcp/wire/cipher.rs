@@ -1,17 +1,16 @@
-//! Bytes in and out of an encrypted socket, in records: length (2 bytes, little-endian), then a sealed
-//! message.
+//! The encrypted form of a stream: records of a length (2 bytes, little-endian) and a sealed message.
 //!
-//! What is written is gathered up to a record, sealed, and handed to the kernel. The last byte of a record
-//! counts as written only when the kernel has all of the record, so that who waits for a message to be
-//! written sees to the rest. What is read is opened straight into its place where a whole record fits, else
-//! kept and copied.
+//! Written bytes are gathered up to a record, sealed, and handed to the kernel. The last byte of a record
+//! counts as written only when the kernel has the whole record, so that the writer goes on until then. A read
+//! opens a record straight into its place where the whole record fits, else into a buffer from which it is
+//! copied.
 
 use std::io::{IoSlice, IoSliceMut};
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
-use super::socket;
+use super::{read, write};
 use crate::Statistics;
 use crate::noise::{Forged, MAX_OPEN_BYTES, MAX_SEALED_BYTES, Session, TAG_BYTES};
 
@@ -19,33 +18,33 @@ const LENGTH_BYTES: usize = 2;
 
 const MAX_RECORD_BYTES: usize = LENGTH_BYTES + MAX_SEALED_BYTES;
 
-/// What is read at once, in bytes.
+/// The most that one system call reads, in bytes.
 const READ_BYTES: usize = 2 * MAX_RECORD_BYTES;
 
-/// From so many bytes on, or where it is all there is, a slice is sealed from where it lies.
+/// A slice of at least this size, or the last one, is sealed without gathering, in bytes.
 const LARGE: usize = 16 << 10;
 
-/// How much is sealed in one call, about, in bytes: what comes must have its turn.
+/// About the most that one call seals, in bytes, so that reading gets its turn.
 const WRITE_QUOTA: usize = 1 << 20;
 
 pub(super) struct Cipher {
     session: Session,
-    /// The record on its way out.
+    /// The record that is being written: `record[record_written..record_end]` is left.
     record: Box<[u8]>,
     record_written: usize,
     record_end: usize,
-    /// Whether the last byte of that record has not been counted as written.
+    /// Whether the last byte of that record does not count as written.
     is_held: bool,
-    /// Bytes that lie in several places, before they are sealed.
+    /// Bytes from several slices, before they are sealed.
     gathered: Vec<u8>,
-    /// What has come and is not opened.
+    /// Bytes that have come and are not opened.
     arrived: Bytes,
-    /// What is opened and not read.
+    /// Bytes that are opened and not read.
     open: Bytes,
     is_forged: bool,
 }
 
-/// A buffer of which `start..end` counts.
+/// The bytes `start..end` of a buffer.
 struct Bytes {
     bytes: Box<[u8]>,
     start: usize,
@@ -77,7 +76,7 @@ impl Cipher {
         }
     }
 
-    /// As [`Wire::write`](super::Wire::write).
+    /// See [`Wire::write`](super::Wire::write).
     pub(super) fn write(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -85,7 +84,7 @@ impl Cipher {
         statistics: &mut Statistics,
     ) -> rustix::io::Result<usize> {
         self.flush(socket)?;
-        // The byte that was held back is the first of these.
+        // These start with the byte that was held back.
         let mut sealed = usize::from(std::mem::take(&mut self.is_held));
         while sealed < WRITE_QUOTA {
             let count = self.seal_next(slices, sealed, statistics)?;
@@ -105,7 +104,7 @@ impl Cipher {
         Ok(sealed)
     }
 
-    /// As [`Wire::read`](super::Wire::read).
+    /// See [`Wire::read`](super::Wire::read).
     pub(super) fn read(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -136,14 +135,13 @@ impl Cipher {
         }
     }
 
-    /// Whether something can be read without the kernel.
+    /// Whether a read gives bytes without a system call.
     pub(super) fn has_unread(&self) -> bool {
         !self.open.get().is_empty()
             || matches!(self.record_length(), Some(length) if self.arrived.get().len() >= LENGTH_BYTES + length)
     }
 
-    /// Whether the first byte that does not count as written lies in a record of which the kernel may have
-    /// some.
+    /// See [`Wire::holds_a_byte`](super::Wire::holds_a_byte).
     pub(super) fn holds_a_byte(&self) -> bool {
         self.is_held
     }
@@ -152,11 +150,11 @@ impl Cipher {
         self.is_forged
     }
 
-    /// Hands the record to the kernel, all of it.
+    /// Writes the rest of the record.
     fn flush(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
         while self.record_written < self.record_end {
             let rest = &self.record[self.record_written..self.record_end];
-            match socket::write(socket, &[IoSlice::new(rest)]) {
+            match write(socket, &[IoSlice::new(rest)]) {
                 Ok(count) => self.record_written += count,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error),
@@ -165,7 +163,7 @@ impl Cipher {
         Ok(())
     }
 
-    /// Seals the next record of what follows the first `skip` bytes; gives how many bytes it carries.
+    /// Seals the next record behind the first `skip` bytes; gives the bytes that it carries.
     fn seal_next(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -197,7 +195,7 @@ impl Cipher {
         if open.is_empty() {
             return Ok(0);
         }
-        // Fails only where the session is used up, which takes 2^64 records.
+        // Fails only after 2^64 records.
         let sealed =
             self.session.seal(open, &mut self.record[LENGTH_BYTES..]).map_err(|_| Errno::CONNABORTED)?;
         self.record[..LENGTH_BYTES].copy_from_slice(&(sealed as u16).to_le_bytes());
@@ -205,7 +203,7 @@ impl Cipher {
         Ok(open.len())
     }
 
-    /// Copies what is open to where it is wanted.
+    /// Copies opened bytes to the places.
     fn hand_out(&mut self, places: &mut &mut [IoSliceMut<'_>], statistics: &mut Statistics) -> usize {
         let mut copied = 0;
         while let Some(place) = places.first_mut() {
@@ -213,7 +211,7 @@ impl Cipher {
             if count == 0 {
                 break;
             }
-            // A copy: the record did not fit where its bytes belong.
+            // A copy: the record did not fit into the place of its bytes.
             place[..count].copy_from_slice(&self.open.get()[..count]);
             self.open.start += count;
             statistics.copies += 1;
@@ -224,12 +222,12 @@ impl Cipher {
         copied
     }
 
-    /// The sealed bytes of the next record, once its length is there.
+    /// The length of the next record, once it has come.
     fn record_length(&self) -> Option<usize> {
         self.arrived.get().first_chunk().map(|length| usize::from(u16::from_le_bytes(*length)))
     }
 
-    /// Where the next record lies in what has arrived, once all of it has.
+    /// The range of the next record in `arrived`, once all of it has come.
     fn next_record(&mut self) -> rustix::io::Result<Option<(usize, usize)>> {
         let Some(length) = self.record_length() else { return Ok(None) };
         if length <= TAG_BYTES {
@@ -239,8 +237,7 @@ impl Cipher {
         Ok((start + length <= self.arrived.end).then_some((start, start + length)))
     }
 
-    /// Opens a record into `place` if it fits there, else into the buffer; gives the bytes that are in
-    /// `place`.
+    /// Opens a record into `place` if it fits there, else into the buffer; gives the bytes in `place`.
     fn open_next(&mut self, (start, end): (usize, usize), place: &mut [u8]) -> rustix::io::Result<usize> {
         let sealed = &self.arrived.bytes[start..end];
         let in_place = place.len() >= sealed.len();
@@ -257,14 +254,14 @@ impl Cipher {
         Ok(0)
     }
 
-    /// Takes from the kernel what there is; gives the bytes asked for and the bytes got.
+    /// Reads from the socket; gives the bytes asked for and the bytes got.
     fn fetch(&mut self, socket: BorrowedFd<'_>) -> rustix::io::Result<(usize, usize)> {
         let Bytes { bytes, start, end } = &mut self.arrived;
         bytes.copy_within(*start..*end, 0);
         (*start, *end) = (0, *end - *start);
         let room = &mut bytes[*end..];
         let asked = room.len();
-        let got = socket::read(socket, &mut [IoSliceMut::new(room)])?;
+        let got = read(socket, &mut [IoSliceMut::new(room)])?;
         *end += got;
         Ok((asked, got))
     }

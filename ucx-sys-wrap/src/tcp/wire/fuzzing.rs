@@ -1,7 +1,6 @@
-//! A wire against whatever comes over its socket.
+//! Fuzzing of a wire: arbitrary input.
 
 use std::io::{IoSliceMut, Write};
-use std::net::{TcpListener, TcpStream};
 
 use rustix::io::Errno;
 
@@ -9,13 +8,17 @@ use super::Wire;
 use crate::Statistics;
 use crate::fuzzing::Bytes;
 use crate::noise::{Handshake, Session, Terms};
+use crate::tcp::fuzzing::loopback_pair;
 
-/// Follows a plan: whether the bytes are encrypted, then what comes, and what is read.
+/// Interprets `data` as whether the stream is encrypted, and then steps: bytes that come, and reads.
 pub fn tcp_wire(data: &[u8]) {
     let mut bytes = Bytes(data);
     let Some(kind) = bytes.byte() else { return };
     let encrypt = kind & 1 == 1;
-    let Some((mut wire, mut stranger)) = ends(encrypt) else { return };
+    let Some((own, mut stranger)) = loopback_pair() else { return };
+    let wire =
+        if encrypt { session().map(|session| Wire::encrypted(own, session)) } else { Some(own.into()) };
+    let Some(mut wire) = wire else { return };
     let (mut written, mut got) = (0, 0);
     while let Some(step) = bytes.byte() {
         let Some(amount) = bytes.word() else { break };
@@ -26,7 +29,7 @@ pub fn tcp_wire(data: &[u8]) {
                 Err(_) => break,
             }
         } else {
-            // What the kernel does not take is as if it had never been sent.
+            // Bytes that the kernel does not take are never sent.
             written += stranger.write(bytes.take(amount)).unwrap_or(0);
         }
         assert!(got <= written, "{got} bytes of {written}");
@@ -42,19 +45,7 @@ fn read(wire: &mut Wire, most: usize) -> rustix::io::Result<usize> {
     wire.read(&mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)], &mut Statistics::default())
 }
 
-/// A wire and the stranger's end of it.
-fn ends(encrypt: bool) -> Option<(Wire, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0").ok()?;
-    let stranger = TcpStream::connect(listener.local_addr().ok()?).ok()?;
-    let own = listener.accept().ok()?.0;
-    own.set_nonblocking(true).ok()?;
-    stranger.set_nonblocking(true).ok()?;
-    stranger.set_nodelay(true).ok()?;
-    let wire = if encrypt { Wire::encrypted(own, session()?) } else { own.into() };
-    Some((wire, stranger))
-}
-
-/// One end of a session whose other end is forgotten.
+/// One end of a session without the other.
 fn session() -> Option<Session> {
     let terms = Terms { wire_version: 1, job: "", caller: 1, answerer: 0 };
     let (_, greeting) = Handshake::call(b"key", terms).ok()?;

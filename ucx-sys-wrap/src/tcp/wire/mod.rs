@@ -1,4 +1,4 @@
-//! The bytes to and from one peer: a stream each way over one socket, encrypted or not.
+//! The byte streams to and from one peer over one socket, encrypted or not.
 //!
 //! `cipher.rs` defines the encrypted form. Statistics count the bytes of the stream, without what encryption
 //! adds.
@@ -6,7 +6,6 @@
 mod cipher;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -17,40 +16,39 @@ use std::os::fd::AsFd;
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::io::{Errno, readv};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use socket2::SockRef;
 
 use crate::Statistics;
 use crate::noise::Session;
 use cipher::Cipher;
 
-/// How much of what nobody wants is read in one turn, in bytes.
-const THROWN_AWAY: usize = 4 << 20;
+/// The most input that is discarded in one turn, in bytes.
+const MAX_DISCARDED: usize = 4 << 20;
 
-/// A socket that is connected to a peer which has proven itself, and its encryption, if it has one.
+/// A socket to an authenticated peer, and its encryption, if any.
 pub struct Wire {
     socket: TcpStream,
     cipher: Option<Box<Cipher>>,
-    /// What the poller watches the socket for.
+    /// The events that the poller watches for.
     pub(super) interest: EventFlags,
 }
 
 impl From<TcpStream> for Wire {
-    /// A connection whose bytes are not encrypted.
+    /// A connection without encryption.
     fn from(socket: TcpStream) -> Self {
         Self { socket, cipher: None, interest: EventFlags::empty() }
     }
 }
 
 impl Wire {
-    /// A connection whose bytes are encrypted: both ends have just agreed on this session.
+    /// An encrypted connection: both ends have agreed on this session.
     pub(crate) fn encrypted(socket: TcpStream, session: Session) -> Self {
         Self { cipher: Some(Box::new(Cipher::new(session))), ..Self::from(socket) }
     }
 
-    /// The socket. Bytes that are written to it or read from it directly bypass the encryption and break the
-    /// stream.
+    /// The socket. Reading from or writing to it directly bypasses the encryption and breaks the stream.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         &self.socket
@@ -62,8 +60,8 @@ impl Wire {
         self.cipher.is_some()
     }
 
-    /// Reads into places, one after another; gives the bytes got, fewer than asked for only when there is
-    /// nothing more for now, and none at the end.
+    /// Reads into the places in order; gives the number of bytes: fewer than asked for when there is nothing
+    /// more for now, and none at the end of the stream.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -71,12 +69,12 @@ impl Wire {
         statistics: &mut Statistics,
     ) -> rustix::io::Result<usize> {
         match &mut self.cipher {
-            None => socket::read(self.socket.as_fd(), places),
+            None => read(self.socket.as_fd(), places),
             Some(cipher) => cipher.read(self.socket.as_fd(), places, statistics),
         }
     }
 
-    /// Writes slices, one after another; gives how many bytes need not be written again.
+    /// Writes the slices in order; gives the number of bytes that need not be written again.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -84,42 +82,42 @@ impl Wire {
         statistics: &mut Statistics,
     ) -> rustix::io::Result<usize> {
         match &mut self.cipher {
-            None => socket::write(self.socket.as_fd(), slices),
+            None => write(self.socket.as_fd(), slices),
             Some(cipher) => cipher.write(self.socket.as_fd(), slices, statistics),
         }
     }
 
-    /// Whether the next byte to write is taken already, though it does not count as written: it must come
-    /// again, and something must be written until it counts.
+    /// Whether the next byte to write is already part of a record that the kernel may have in part. It must be
+    /// written again, and writing must go on until it counts.
     #[inline]
     pub(super) fn holds_a_byte(&self) -> bool {
         self.cipher.as_ref().is_some_and(|cipher| cipher.holds_a_byte())
     }
 
-    /// Whether something can be read of which the kernel knows nothing any more.
+    /// Whether bytes can be read that the kernel no longer has.
     #[inline]
     pub(super) fn has_unread(&self) -> bool {
         self.cipher.as_ref().is_some_and(|cipher| cipher.has_unread())
     }
 
-    /// What the peer has sent that ends the stream, if it has.
+    /// What the peer has sent against the protocol, if anything.
     pub(super) fn violation(&self) -> Option<&'static str> {
         self.cipher.as_ref().is_some_and(|cipher| cipher.is_forged()).then_some(
             "bytes that do not decrypt, so that they were changed, repeated or left out on their way",
         )
     }
 
-    /// Says to the peer that nothing more comes.
+    /// Ends the stream to the peer.
     pub(super) fn finish_sending(&self) {
-        // A connection that is gone already needs no shutting down.
+        // Fails only on a connection that is gone.
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Reads what there is, about 4 MiB at most, and forgets it; says whether more can come. Nothing can be
-    /// read properly after this.
-    pub(super) fn throw_away(&mut self, statistics: &mut Statistics) -> bool {
+    /// Reads and discards what there is, about 4 MiB at most; says whether more can come. An encrypted stream
+    /// can't be read after this.
+    pub(super) fn discard_input(&mut self, statistics: &mut Statistics) -> bool {
         let mut space = [0; 16 << 10];
-        let mut rest = THROWN_AWAY;
+        let mut rest = MAX_DISCARDED;
         while rest > 0 {
             match recv(&self.socket, &mut space[..], RecvFlags::empty()) {
                 Ok((0, _)) => return false,
@@ -135,10 +133,10 @@ impl Wire {
         true
     }
 
-    /// Whether the kernel has something left that it has not sent.
+    /// Whether the kernel has bytes that it has not sent.
     pub(super) fn has_unsent(&self) -> bool {
-        // A socket counts as writable only when nothing is left that the kernel has not sent. Where it can't
-        // be told so, it counts as always.
+        // With this option a socket is writable only when everything is sent. Where it can't be set, nothing
+        // counts as unsent.
         let _ = SockRef::from(&self.socket).set_tcp_notsent_lowat(1);
         let mut poll_for = [PollFd::new(&self.socket, PollFlags::OUT)];
         matches!(poll(&mut poll_for, Some(&Timespec::default())), Ok(0))
@@ -148,5 +146,23 @@ impl Wire {
 impl AsFd for Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Reads from the socket in one system call.
+#[inline]
+fn read(socket: BorrowedFd<'_>, places: &mut [IoSliceMut<'_>]) -> rustix::io::Result<usize> {
+    match places {
+        [place] => recv(socket, &mut **place, RecvFlags::empty()).map(|(got, _)| got),
+        places => readv(socket, places),
+    }
+}
+
+/// Writes to the socket in one system call. A closed connection is an error, never a signal.
+#[inline]
+fn write(socket: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
+    match slices {
+        [slice] => send(socket, slice, SendFlags::NOSIGNAL),
+        slices => sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL),
     }
 }

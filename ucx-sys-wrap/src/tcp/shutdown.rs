@@ -1,41 +1,40 @@
-//! How a transport that is dropped leaves: what is queued is written, the last word said, and nothing lost
-//! behind it.
+//! Dropping a transport: writes what is queued and a close frame, and waits until the kernel has sent it.
 
 use std::time::{Duration, Instant};
 
 use super::Tcp;
 use super::connection::Connection;
+use super::frame::Frame;
 use crate::Failure;
 use crate::link::Links;
 use crate::told::later;
 use crate::transport::Transport;
 
-/// How long a transport that is dropped goes on writing what is queued, and one that has failed waits for the
-/// kernel too.
+/// How long a dropped transport writes what is queued, and a failed one also waits for the kernel.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a transport that is dropped in good order waits for peers to make room for what the kernel has
-/// not sent.
+/// How long a transport dropped in good order waits for the kernel to send what is written.
 const LINGER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often is looked, in that time.
 const LINGER_STEP: Duration = Duration::from_millis(1);
 
 impl Tcp {
-    /// Says bye, or the cause of the failure, and writes what is queued for a short while.
-    pub(super) fn part(&mut self) {
+    /// Sends the close frame and writes what is queued for a short while.
+    pub(super) fn shut_down(&mut self) {
         if std::thread::panicking() {
             self.fail(Failure::PeerLost(self.rank));
         }
         let start = Instant::now();
         while self.links.as_ref().is_some_and(Links::has_queued) && start.elapsed() < FLUSH_PATIENCE {
-            // Bye must not come before what was sent.
+            // Bye must follow what was sent.
             if !self.progress() {
                 std::thread::yield_now();
             }
         }
         if self.closed.is_none() {
-            self.connections.iter_mut().flatten().for_each(Connection::say_bye);
+            for connection in self.connections.iter_mut().flatten() {
+                connection.push_close_frame(&Frame::Bye);
+            }
         }
         loop {
             self.sweep_next = true;
@@ -48,15 +47,15 @@ impl Tcp {
             self.watch_all();
             self.poller.wait(Duration::from_millis(10));
         }
-        // Nobody who fails waits longer for peers that may have failed as well.
+        // After a failure peers may have failed as well: wait no longer for them.
         let until =
             if self.closed.is_none() { Instant::now() + LINGER_PATIENCE } else { start + FLUSH_PATIENCE };
         self.linger(until);
     }
 
-    /// Waits until the kernel has sent what was written, the last word among it, and throws away what comes.
+    /// Waits until the kernel has sent what was written, and discards what comes.
     fn linger(&mut self, until: Instant) {
-        // Who is lost reads nothing more.
+        // A lost peer reads nothing more.
         let lost = match self.failure() {
             Some(Failure::PeerLost(rank)) => Some(rank),
             _ => None,

@@ -1,28 +1,28 @@
-//! What follows from what a connection has shown: who has died, who has left, and who is told.
+//! Decides what the status of a connection means: a peer that has died or left, and what the others are told.
 
-use super::connection::Verdict;
-use super::incoming::Farewell;
+use super::connection::Status;
+use super::incoming::CloseFrame;
 use super::{Closed, Tcp};
 use crate::told::later;
 use crate::{Error, Failure, Rank};
 
-/// How much is read a connection to find out who died first, in bytes: more than kernels keep.
-const JUDGE_QUOTA: usize = 64 << 20;
+/// The most that is read from a connection to find out who died first, in bytes: more than kernels buffer.
+const SUSPECT_QUOTA: usize = 64 << 20;
 
 impl Tcp {
-    /// Draws the consequences of what a connection has shown.
-    pub(super) fn draw(&mut self, index: usize, verdict: Verdict) {
+    /// Handles the new status of a connection.
+    pub(super) fn handle_status(&mut self, index: usize, status: Status) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let peer = Rank(index as u32);
-        match verdict {
-            Verdict::Open => {}
-            Verdict::Lost => {
+        match status {
+            Status::Open => {}
+            Status::Lost => {
                 self.drain_link(peer);
                 if !self.suspects.contains(&peer) {
                     self.suspects.push(peer);
                 }
             }
-            Verdict::Farewell(Farewell::Bye) => {
+            Status::Closed(CloseFrame::Bye) => {
                 self.poller.remove(connection);
                 let mut is_missed = connection.finish(&mut self.statistics);
                 self.drain_link(peer);
@@ -33,11 +33,11 @@ impl Tcp {
                     self.lose(peer);
                 }
             }
-            Verdict::Farewell(Farewell::Failed(cause)) => {
+            Status::Closed(CloseFrame::Failed(cause)) => {
                 later!(INFO, %peer, ?cause, "a peer reports a failure");
                 self.close_for(cause, cause.into());
             }
-            Verdict::Violation(error) => {
+            Status::Violation(error) => {
                 let told = error.clone();
                 later!(INFO, error = %told, "closing the transport");
                 self.close_for(Failure::PeerLost(peer), error);
@@ -45,30 +45,29 @@ impl Tcp {
         }
     }
 
-    /// Decides who died when connections have ended without a word.
+    /// Decides which peer died when connections have ended without a close frame.
     ///
-    /// All that is left on the other sockets is read first: the cause that somebody names there comes before
-    /// what can be concluded from an end.
-    pub(super) fn judge(&mut self) {
+    /// The other sockets are read first: a cause that a peer reports comes before what the end of a connection
+    /// suggests.
+    pub(super) fn find_dead_peer(&mut self) {
         for index in 0..self.connections.len() {
             if !self.suspects.contains(&Rank(index as u32)) {
-                self.service(index, JUDGE_QUOTA);
+                self.service(index, SUSPECT_QUOTA);
             }
         }
         let suspects = std::mem::take(&mut self.suspects);
-        if let (None, Some(rank)) = (&self.closed, suspects.first()) {
-            let rank = *rank;
+        if let (None, Some(&rank)) = (&self.closed, suspects.first()) {
             later!(INFO, %rank, "a connection ended without a word");
             self.lose(rank);
         }
     }
 
-    /// Ends everything because a peer is gone.
+    /// Closes the transport because a peer is gone.
     pub(super) fn lose(&mut self, rank: Rank) {
         self.close_for(Failure::PeerLost(rank), Error::PeerLost { rank });
     }
 
-    /// Ends everything with `error` and tells all peers the cause. The first cause stays.
+    /// Ends every operation with `error` and tells all peers the cause. Only the first cause counts.
     pub(super) fn close_for(&mut self, cause: Failure, error: Error) {
         if self.closed.is_some() {
             return;
@@ -84,7 +83,7 @@ impl Tcp {
         self.has_moved = true;
     }
 
-    /// One turn of a transport that is closed: peers are still told why.
+    /// One turn of a closed transport, which still tells its peers why.
     pub(super) fn wind_down(&mut self) -> bool {
         let before = self.statistics;
         for connection in self.connections.iter_mut().flatten() {
