@@ -40,6 +40,7 @@ mod process;
 mod rank;
 pub mod shm;
 pub mod sim;
+mod table;
 mod tag;
 pub mod tcp;
 mod tick;

@@ -81,6 +81,13 @@ pub struct Statistics {
     pub bytes_shared: u64,
 }
 
+/// Counts one copy of payload, unless there is none.
+#[inline]
+pub(crate) fn count_copy(statistics: &mut Statistics, bytes: usize) {
+    statistics.copies += u64::from(bytes > 0);
+    statistics.bytes_copied += bytes as u64;
+}
+
 /// Tagged messages between this rank and its peers, first in first out per peer and tag.
 ///
 /// A transport is entered by one thread at a time. Memory that it keeps reaches it as leases, which it gives

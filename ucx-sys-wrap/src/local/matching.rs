@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::ledger::Ledger;
-use crate::transport::{RecvDone, RecvId, RecvParts, SendParts, Statistics, check_message};
+use crate::table::Table;
+use crate::transport::{RecvDone, RecvId, RecvParts, SendParts, Statistics, check_message, count_copy};
 use crate::{Arrival, Envelope, Error, Lengths, Mark, Rank, Result, Signature, Tag};
 
 /// What the statistics count for the header of a message: tag, signature and mark.
@@ -48,7 +48,7 @@ pub(crate) fn first_of<T>(line: &BTreeMap<Key, T>, source: Rank, tag: Tag) -> Op
 /// The receives of one rank, until they are tested.
 #[derive(Default)]
 pub(crate) struct Receives {
-    slots: Ledger<Slot>,
+    slots: Table<Slot>,
     waiting: BTreeMap<Key, RecvId>,
     posted: u64,
 }
@@ -148,10 +148,4 @@ pub(crate) fn accept<'a>(
         place.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
     }
     Ok(Arrival { mark: header.mark, lengths: header.lengths.clone() })
-}
-
-/// Counts one copy of payload, unless there is none.
-pub(crate) fn count_copy(statistics: &mut Statistics, bytes: usize) {
-    statistics.copies += u64::from(bytes > 0);
-    statistics.bytes_copied += bytes as u64;
 }

@@ -8,7 +8,6 @@
 //! [`Error::PeerLost`]; what it sent before can still be received.
 #![forbid(unsafe_code)]
 
-pub(crate) mod ledger;
 mod mailbox;
 pub(crate) mod matching;
 pub(crate) mod remote;
@@ -19,13 +18,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
-use self::ledger::Ledger;
 use self::mailbox::{Mailbox, Message, News, Payload, Returned, Taken};
-use self::matching::{HEADER_BYTES, Header, Key, Receives, accept, count_copy};
+use self::matching::{HEADER_BYTES, Header, Key, Receives, accept};
 use self::remote::Tables;
+use crate::table::Table;
 use crate::told::later;
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
+    count_copy,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 
@@ -78,7 +78,7 @@ pub struct Local {
     rank: Rank,
     world: Arc<World>,
     receives: Receives,
-    sends: Ledger<Outgoing>,
+    sends: Table<Outgoing>,
     posted: u64,
     news: News,
     statistics: Statistics,
@@ -250,7 +250,7 @@ impl Local {
             rank,
             world: Arc::clone(world),
             receives: Receives::default(),
-            sends: Ledger::default(),
+            sends: Table::default(),
             posted: 0,
             news: News::default(),
             statistics: Statistics::default(),

@@ -6,10 +6,9 @@
 use parking_lot::RwLock;
 
 use super::Local;
-use super::matching::count_copy;
 use crate::buffer::RegionMemory;
 use crate::one_sided::{GetId, OneSided, PutId, RegionKey, Regions, Remote, get_bytes, put_bytes};
-use crate::transport::{Posted, RecvParts, SendParts, check_peer};
+use crate::transport::{Posted, RecvParts, SendParts, check_peer, count_copy};
 use crate::{Rank, Result};
 
 /// The regions of all ranks of a world.

@@ -36,9 +36,10 @@ pub use self::links::{Fault, Links};
 
 use self::links::duration;
 use self::network::{Cargo, Message, Network, Node};
-use crate::local::matching::{HEADER_BYTES, Header, Key, accept, count_copy};
+use crate::local::matching::{HEADER_BYTES, Header, Key, accept};
 use crate::transport::{
     Posted, RecvDone, RecvId, RecvParts, SendDone, SendId, SendParts, Statistics, Transport, check_peer,
+    count_copy,
 };
 use crate::{Envelope, Error, Failure, MAX_WORLD_SIZE, OneSided, Rank, Result};
 

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use super::Sim;
 use super::network::{Cargo, Event, Network};
 use crate::buffer::RegionMemory;
-use crate::local::ledger::Ledger;
-use crate::local::matching::{HEADER_BYTES, count_copy};
+use crate::local::matching::HEADER_BYTES;
 use crate::one_sided::{GetId, OneSided, PutId, PutOrder, RegionKey, Regions, Remote, get_bytes, put_bytes};
-use crate::transport::{Posted, RecvParts, SendParts, check_peer};
+use crate::table::Table;
+use crate::transport::{Posted, RecvParts, SendParts, check_peer, count_copy};
 use crate::{Error, Failure, Rank, Result};
 
 /// What travels.
@@ -29,7 +29,7 @@ pub(super) enum Request {
 #[derive(Default)]
 pub(super) struct Accesses {
     regions: Regions,
-    operations: Ledger<Operation>,
+    operations: Table<Operation>,
     /// By peer.
     orders: BTreeMap<Rank, PutOrder>,
 }

@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 use super::flow::{CreditUpdate, Flow, cost};
 use super::fragments::Awaited;
 use super::header::{FIXED_BYTES, FragmentHeader, Header, Plain};
-use super::incoming::{Finished, Incoming, count_copy};
+use super::incoming::{Finished, Incoming};
 use super::match_queues::MatchQueues;
 use super::notice::Withdrawal;
 use super::payload::{Kept, Payload, Rts};
-use super::table::Table;
-use crate::transport::{Posted, RecvParts, Statistics};
+use crate::table::Table;
+use crate::transport::{Posted, RecvParts, Statistics, count_copy};
 use crate::{Envelope, Error, Rank, Tag};
 
 /// Withdrawals of messages to come that are remembered.
@@ -76,7 +76,7 @@ impl Inbox {
     pub(super) fn new(own: Rank, world_size: u32) -> Self {
         Self {
             own,
-            receives: Table::new(),
+            receives: Table::default(),
             match_queues: MatchQueues::new(),
             flows: vec![Flow::default(); world_size as usize],
             ahead: Vec::new(),

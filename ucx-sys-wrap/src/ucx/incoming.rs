@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::header::{Header, INLINE_BYTES};
 use super::ucp_request::UcpRequest;
-use crate::transport::{RecvParts, Statistics};
+use crate::transport::{RecvParts, Statistics, count_copy};
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 /// A receive that is not tested yet.
@@ -229,10 +229,4 @@ fn plain(bytes: usize) -> Arrival {
     let mut lengths = Lengths::new();
     lengths.push(bytes);
     Arrival { mark: Mark::NONE, lengths }
-}
-
-#[inline]
-pub(super) fn count_copy(statistics: &mut Statistics, bytes: usize) {
-    statistics.copies += u64::from(bytes > 0);
-    statistics.bytes_copied += bytes as u64;
 }

@@ -70,7 +70,6 @@ mod receiving;
 mod remote;
 mod requests;
 mod sending;
-mod table;
 mod tuning;
 mod ucp_request;
 mod watching;

@@ -4,8 +4,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 
 use super::header::Header;
-use super::incoming::count_copy;
-use crate::transport::Statistics;
+use crate::transport::{Statistics, count_copy};
 
 /// A payload that UCX has not transferred: to be fetched or released, once.
 pub(super) struct Rts {

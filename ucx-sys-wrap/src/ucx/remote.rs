@@ -8,10 +8,10 @@ use arrayvec::ArrayVec;
 use super::Ucx;
 use super::engine::Engine;
 use super::mapping::{Direction, Mapping, Unpacked};
-use super::table::Table;
 use super::ucp_request::UcpRequest;
 use crate::buffer::{ReadLease, RegionMemory, WriteLease};
 use crate::one_sided::Remote;
+use crate::table::Table;
 use crate::transport::{Posted, RecvParts, SendParts};
 use crate::{Error, MAX_PARTS, Rank, Result};
 
@@ -75,7 +75,7 @@ pub(super) enum Memory {
 impl Accesses {
     pub(super) fn new() -> Self {
         let (regions, idle) = (HashMap::new(), HashMap::new());
-        Self { regions, idle, keys: Table::new(), operations: Table::new(), forgotten: Vec::new() }
+        Self { regions, idle, keys: Table::default(), operations: Table::default(), forgotten: Vec::new() }
     }
 
     /// Registers the memory of a region, which lies at `start`; returns the key that peers unpack.

@@ -9,14 +9,13 @@ use super::engine::{Engine, Protocol};
 use super::flow::cost;
 use super::handler::{FRAGMENT, MESSAGE};
 use super::header::{FIXED_BYTES, FRAGMENT_BYTES, FragmentHeader, Header, Plain};
-use super::incoming::count_copy;
 use super::notice::Withdrawal;
-use super::table::Table;
 use super::ucp_request::{Bounce, Bounces, UcpRequest};
 use super::{MAX_EAGER_BYTES, PACKED_BYTES};
 use crate::buffer::ReadLease;
 use crate::limits::MAX_MESSAGE_BYTES;
-use crate::transport::{Posted, SendDone, SendId, SendParts, one};
+use crate::table::Table;
+use crate::transport::{Posted, SendDone, SendId, SendParts, count_copy, one};
 use crate::{Envelope, Error, MAX_PARTS, Mark, Rank, Result};
 
 /// The payload of a padded message.
@@ -43,7 +42,7 @@ struct Outgoing {
 
 impl Sends {
     pub(super) fn new() -> Self {
-        Self { operations: Table::new() }
+        Self { operations: Table::default() }
     }
 
     #[inline]

@@ -4,8 +4,7 @@ use super::request::{Kind, Request};
 use super::{Bytes, Errand, MAX_SERVED, PART_BITS, Requests};
 use crate::limits::MAX_MESSAGE_BYTES;
 use crate::one_sided::frame::{FRAME_BYTES, Outcome, Place, RemoteFrame};
-use crate::transport::Statistics;
-use crate::ucx::incoming::count_copy;
+use crate::transport::{Statistics, count_copy};
 use crate::ucx::payload::Payload;
 use crate::{Error, Rank, Tag};
 

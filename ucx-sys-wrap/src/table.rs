@@ -3,7 +3,7 @@
 /// A number holds the place (32 bits) and the count of earlier entries (31 bits, wrapping); its highest bit
 /// is left to the users of the table. [`free`](Self::free) drops an entry in place, because moving a large
 /// one out costs more than finding it.
-pub(super) struct Table<T> {
+pub(crate) struct Table<T> {
     places: Vec<Place<T>>,
     /// The place that is filled next: the one vacated last, or a new one.
     next: usize,
@@ -23,18 +23,20 @@ enum Place<T> {
     },
 }
 
-impl<T> Table<T> {
-    pub(super) fn new() -> Self {
+impl<T> Default for Table<T> {
+    fn default() -> Self {
         Self { places: Vec::new(), next: 0, count: 0, taken: 0 }
     }
+}
 
+impl<T> Table<T> {
     #[inline]
-    pub(super) fn next_number(&self) -> u64 {
+    pub(crate) fn next_number(&self) -> u64 {
         u64::from(self.count & (u32::MAX >> 1)) << 32 | self.next as u64
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, entry: T) -> u64 {
+    pub(crate) fn insert(&mut self, entry: T) -> u64 {
         let number = self.next_number();
         let taken = Place::Taken { number, entry };
         match self.places.get_mut(self.next) {
@@ -56,7 +58,7 @@ impl<T> Table<T> {
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         match self.places.get_mut(place(number))? {
             Place::Taken { number: found, entry } if *found == number => Some(entry),
             _ => None,
@@ -64,13 +66,13 @@ impl<T> Table<T> {
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
         self.remove_if(number, |_| true)
     }
 
     /// Removes an entry if `is_meant` accepts it.
     #[inline]
-    pub(super) fn remove_if(&mut self, number: u64, is_meant: impl FnOnce(&T) -> bool) -> Option<T> {
+    pub(crate) fn remove_if(&mut self, number: u64, is_meant: impl FnOnce(&T) -> bool) -> Option<T> {
         if !self.get_mut(number).is_some_and(|entry| is_meant(entry)) {
             return None;
         }
@@ -84,7 +86,7 @@ impl<T> Table<T> {
 
     /// Drops an entry in its place.
     #[inline]
-    pub(super) fn free(&mut self, number: u64) {
+    pub(crate) fn free(&mut self, number: u64) {
         if self.get_mut(number).is_some() {
             self.places[place(number)] = Place::Vacant { next: self.next };
             self.next = place(number);
@@ -93,25 +95,25 @@ impl<T> Table<T> {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.taken == 0
     }
 
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.places.iter().filter_map(|place| match place {
             Place::Taken { number, .. } => Some(*number),
             Place::Vacant { .. } => None,
         })
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.places.iter().filter_map(|place| match place {
             Place::Taken { entry, .. } => Some(entry),
             Place::Vacant { .. } => None,
         })
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|place| match place {
             Place::Taken { entry, .. } => Some(entry),
             Place::Vacant { .. } => None,
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_number_that_was_used_finds_nothing() {
-        let mut table = Table::new();
+        let mut table = Table::default();
         let announced = table.next_number();
         let first = table.insert("first");
         assert_eq!(first, announced);
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn places_that_were_left_are_taken_again_and_hold_what_was_put_there() {
-        let mut table = Table::new();
+        let mut table = Table::default();
         let kept = Rc::new(());
         let numbers: Vec<u64> = (0..4).map(|_| table.insert(Rc::clone(&kept))).collect();
         table.free(numbers[1]);
