@@ -13,7 +13,6 @@ use super::liveness::Liveness;
 use super::remote::Accesses;
 use super::sending::Sends;
 use super::tuning::{self, Tuning};
-use super::ucp_request::Bounces;
 use super::{CHECK_INTERVAL, Meeting, Options, Ucx, exiting, greeting, library, rdma_devices};
 use crate::{Error, MAX_WORLD_SIZE, Owner, Rank, Result, boot};
 
@@ -109,7 +108,6 @@ impl Prepared {
             sends: Sends::new(),
             accesses: Accesses::new(),
             engine,
-            bounces: Bounces::new(),
             liveness,
             failure_flag,
             failure_flags,
@@ -174,7 +172,13 @@ fn meet(
         .zip(infos)
         .map(|(peer, bytes)| EndpointInfo::decode(bytes, peer, ucx_version))
         .collect::<Result<_>>()?;
-    agree(&infos)?;
+    // All ranks fail with the same error if one has other settings than rank 0.
+    let settings = infos.first().map(|first| first.settings.clone()).unwrap_or_default();
+    if let Some((rank, info)) = Rank::all(world_size).zip(&infos).find(|(_, info)| info.settings != settings)
+    {
+        let (found, expected) = (info.settings.clone(), settings);
+        return Err(Error::Disagreement { what: "UCX settings", rank, found, expected });
+    }
     let own = infos.get(rank.index());
     let (mut failure_flags, mut is_reached) =
         (Vec::with_capacity(infos.len()), Vec::with_capacity(infos.len()));
@@ -202,28 +206,13 @@ fn meet(
     Ok(PeerMemory { failure_flags, is_reached, is_open })
 }
 
-/// Checks that all ranks have rank 0's settings; otherwise all fail with the same error.
-fn agree(infos: &[EndpointInfo]) -> Result<()> {
-    let Some(first) = infos.first() else { return Ok(()) };
-    match Rank::all(u32::MAX).zip(infos).find(|(_, info)| info.settings != first.settings) {
-        None => Ok(()),
-        Some((rank, info)) => {
-            let (found, expected) = (info.settings.clone(), first.settings.clone());
-            Err(Error::Disagreement { what: "UCX settings", rank, found, expected })
-        }
-    }
-}
-
 /// Makes one descriptor over UCX's and the control sockets.
 fn watch_all(engine: &Engine, liveness: &Liveness) -> Result<OwnedFd> {
-    let make = || -> Result<OwnedFd> {
-        let refused = |error| Error::system("can't watch UCX's events", error);
-        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
-        // SAFETY: only handed to the kernel, here, while the worker lives; its end takes it out of the epoll.
-        let events = unsafe { engine.descriptor() }?;
-        epoll::add(&epoll, events, EventData::new_u64(0), EventFlags::IN).map_err(refused)?;
-        epoll::add(&epoll, liveness.descriptor(), EventData::new_u64(1), EventFlags::IN).map_err(refused)?;
-        Ok(epoll)
-    };
-    make()
+    let refused = |error| Error::system("can't watch UCX's events", error);
+    let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(refused)?;
+    // SAFETY: only handed to the kernel, here, while the worker lives; its end takes it out of the epoll.
+    let events = unsafe { engine.descriptor() }?;
+    epoll::add(&epoll, events, EventData::new_u64(0), EventFlags::IN).map_err(refused)?;
+    epoll::add(&epoll, liveness.descriptor(), EventData::new_u64(1), EventFlags::IN).map_err(refused)?;
+    Ok(epoll)
 }

@@ -78,42 +78,28 @@ impl EndpointInfo {
     pub(super) fn decode(bytes: &[u8], rank: Rank, ucx_version: (u32, u32)) -> Result<Self> {
         let refused = || {
             let what = format!("{} bytes that are no UCX address of this library", bytes.len());
-            Err(Error::Protocol { rank, what })
+            Error::Protocol { rank, what }
         };
-        let Some((fixed, rest)) =
-            bytes.split_first_chunk::<FIXED_BYTES>().filter(|(fixed, _)| fixed[..4] == MAGIC)
-        else {
-            return refused();
-        };
+        let split = bytes.split_first_chunk::<FIXED_BYTES>();
+        let (fixed, rest) = split.filter(|(fixed, _)| fixed[..4] == MAGIC).ok_or_else(refused)?;
         let number =
             |at: usize| fixed[at..at + 4].iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
-        let disagreement =
-            |what, found: String, expected: String| Err(Error::Disagreement { what, rank, found, expected });
         if number(VERSION_AT) != WIRE_VERSION {
-            return disagreement(
-                "wire version of ucx",
-                number(VERSION_AT).to_string(),
-                WIRE_VERSION.to_string(),
-            );
+            let (found, expected) = (number(VERSION_AT).to_string(), WIRE_VERSION.to_string());
+            return Err(Error::Disagreement { what: "wire version of ucx", rank, found, expected });
         }
         let (major, minor) = (number(8), number(12));
         if (major, minor) != ucx_version {
-            let expected = format!("{}.{}", ucx_version.0, ucx_version.1);
-            return disagreement("UCX version", format!("{major}.{minor}"), expected);
+            let (found, expected) =
+                (format!("{major}.{minor}"), format!("{}.{}", ucx_version.0, ucx_version.1));
+            return Err(Error::Disagreement { what: "UCX version", rank, found, expected });
         }
         let length = number(76) as usize;
-        let Some((settings, worker)) = rest.split_at_checked(length).filter(|_| length <= MAX_SETTINGS_BYTES)
-        else {
-            return refused();
-        };
-        let Ok(settings) = std::str::from_utf8(settings) else { return refused() };
-        let has_rdma = match number(80) {
-            0 => false,
-            1 => true,
-            _ => return refused(),
-        };
-        if worker.is_empty() || worker.len() > MAX_ADDRESS_BYTES {
-            return refused();
+        let split = rest.split_at_checked(length).filter(|_| length <= MAX_SETTINGS_BYTES);
+        let (settings, worker) = split.ok_or_else(refused)?;
+        let settings = std::str::from_utf8(settings).map_err(|_| refused())?;
+        if number(80) > 1 || worker.is_empty() || worker.len() > MAX_ADDRESS_BYTES {
+            return Err(refused());
         }
         let field = |at: usize| -> [u8; 16] { std::array::from_fn(|place| fixed[at + place]) };
         let Ok(port) = u16::try_from(number(72)) else {
@@ -127,7 +113,7 @@ impl EndpointInfo {
             token: field(24),
             boot: Some(field(40)).filter(|boot| *boot != Boot::default()),
             control,
-            has_rdma,
+            has_rdma: number(80) == 1,
             settings: settings.to_owned(),
             worker: worker.to_vec(),
         })

@@ -292,13 +292,6 @@ impl Engine {
         self.submit(request, 0, |ucp, param| unsafe { ucp.ucp_ep_flush_nbx(endpoint, param) });
     }
 
-    /// Fetches a payload to a part of a receive; releases it if the receive is over.
-    pub(super) fn fetch(&mut self, number: u64, part: usize, rts: Rts) {
-        if let Some(rts) = self.handler_context().fetch(number, part, rts) {
-            self.release(rts);
-        }
-    }
-
     /// Releases a payload without receiving it; its sender's operation completes.
     pub(super) fn release(&mut self, rts: Rts) {
         if !self.is_torn_down() {

@@ -41,18 +41,14 @@ pub(super) struct CreditUpdate {
 impl CreditUpdate {
     /// Little-endian, one field after the other.
     pub(super) fn encode(&self) -> [u8; CREDIT_UPDATE_BYTES] {
-        let mut bytes = [0; CREDIT_UPDATE_BYTES];
-        bytes[..4].copy_from_slice(&self.from.0.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.sent_count.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.consumed.to_le_bytes());
-        bytes
+        let head = u64::from(self.from.0) | u64::from(self.sent_count) << 32;
+        bytemuck::cast([head.to_le(), self.consumed.to_le()])
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (&from, rest) = bytes.split_first_chunk()?;
-        let (&sent_count, rest) = rest.split_first_chunk()?;
-        let (from, sent_count) = (Rank(u32::from_le_bytes(from)), u32::from_le_bytes(sent_count));
-        Some(Self { from, sent_count, consumed: u64::from_le_bytes(rest.try_into().ok()?) })
+        let bytes: [u8; CREDIT_UPDATE_BYTES] = bytes.try_into().ok()?;
+        let [head, consumed] = bytemuck::cast::<_, [u64; 2]>(bytes).map(u64::from_le);
+        Some(Self { from: Rank(head as u32), sent_count: (head >> 32) as u32, consumed })
     }
 }
 

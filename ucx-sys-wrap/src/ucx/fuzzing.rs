@@ -147,7 +147,7 @@ impl Bench {
 
     /// Every fetch goes to a posted receive that has room for it.
     fn run_all(&mut self) {
-        while let Some(work) = self.inbox.next_deferred() {
+        while let Some(work) = self.inbox.deferred.pop_front() {
             if let Deferred::Fetch { number, part, rts } = work {
                 let place = self.inbox.receive(number).map(|incoming| incoming.parts[part].len());
                 assert!(place.is_some_and(|room| rts.bytes <= room), "{} bytes to {place:?}", rts.bytes);

@@ -105,7 +105,7 @@ fn finish(
         let mut missing: Vec<Rank> = requests.iter().map(|(peer, _)| *peer).collect();
         if let Some(time) = time {
             let peers = engine.peers();
-            let heard = engine.inbox().greeted(time.into());
+            let heard = &engine.inbox().greetings[usize::from(time)];
             missing.extend(peers.iter().filter(|peer| !heard.contains(peer)));
         }
         if missing.is_empty() {

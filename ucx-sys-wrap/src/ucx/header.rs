@@ -21,7 +21,7 @@
 
 use crate::buffer::ReadLease;
 use crate::limits::{MAX_MESSAGE_BYTES, check_length};
-use crate::transport::{RecvParts, SendParts, check_message};
+use crate::transport::SendParts;
 use crate::{Arrival, Envelope, Error, Lengths, MAX_PARTS, Mark, Rank, Result, Signature, Tag};
 
 pub(super) const FIXED_BYTES: usize = 12;
@@ -250,12 +250,6 @@ impl Header {
 
     pub(super) fn inline_bytes(&self) -> usize {
         self.lengths.iter().filter(|length| **length <= INLINE_BYTES).sum()
-    }
-
-    /// Checks that a receive with `places` and the signature `expected` may take the message.
-    #[inline]
-    pub(super) fn check(&self, expected: Signature, places: &RecvParts) -> Result<()> {
-        check_message(self.tag.source(), expected, places, self.signature, &self.lengths)
     }
 }
 

@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 use super::flow::{CreditUpdate, Flow, cost};
 use super::fragments::Awaited;
 use super::header::{FIXED_BYTES, FragmentHeader, Header, Plain};
-use super::incoming::{Finished, Incoming};
+use super::incoming::{Finished, Incoming, plain_arrival};
 use super::match_queues::MatchQueues;
 use super::notice::Withdrawal;
 use super::payload::{Kept, Payload, Rts};
 use crate::table::Table;
-use crate::transport::{Posted, RecvParts, Statistics, count_copy};
+use crate::transport::{Posted, RecvParts, Statistics, check_message, count_copy};
 use crate::{Envelope, Error, Rank, Tag};
 
 /// Withdrawals of messages to come that are remembered.
@@ -49,7 +49,7 @@ pub(super) struct Inbox {
     pub(super) violation: Option<(Rank, Error)>,
     pub(super) statistics: Statistics,
     /// The peers that have greeted, for the first and the second time.
-    greetings: [Vec<Rank>; 2],
+    pub(super) greetings: [Vec<Rank>; 2],
     pub(super) is_closed: bool,
 }
 
@@ -155,7 +155,7 @@ impl Inbox {
         let bytes = rts.bytes;
         let Some((plain, number)) = self.match_plain(header, bytes) else { return Some(rts) };
         if let Some(incoming) = self.receives.get_mut(number) {
-            incoming.fetch_one(bytes);
+            incoming.fetch(plain_arrival(bytes), 1, true);
         }
         self.deferred.push_back(Deferred::Fetch { number, part: 0, rts });
         self.count_plain(plain, bytes);
@@ -220,18 +220,9 @@ impl Inbox {
         }
     }
 
-    pub(super) fn greeted(&self, time: usize) -> &[Rank] {
-        &self.greetings[time]
-    }
-
     #[inline]
     pub(super) fn flow(&mut self, peer: Rank) -> Option<&mut Flow> {
         self.flows.get_mut(peer.index())
-    }
-
-    #[inline]
-    pub(super) fn next_deferred(&mut self) -> Option<Deferred> {
-        self.deferred.pop_front()
     }
 
     /// Takes the next work if it is a fetch: receive, part and RTS.
@@ -397,7 +388,13 @@ impl Inbox {
         };
         self.statistics.messages_received += 1;
         self.statistics.bytes_received += header.wire_bytes();
-        if let Err(error) = header.check(incoming.signature, &incoming.parts) {
+        if let Err(error) = check_message(
+            header.tag.source(),
+            incoming.signature,
+            &incoming.parts,
+            header.signature,
+            &header.lengths,
+        ) {
             incoming.end(error);
             return self.discard(header, payload, serial);
         }

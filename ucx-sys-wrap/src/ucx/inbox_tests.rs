@@ -255,7 +255,7 @@ fn outcomes(messages: &[(usize, bool, bool)], is_plain: bool) -> (Vec<String>, u
         let ended =
             ended.or_else(|| Some(inbox.take_ended(number?)?.1.result.map(|arrival| arrival.lengths[0])));
         told.push(format!("{ended:?}"));
-        while let Some(work) = inbox.next_deferred() {
+        while let Some(work) = inbox.deferred.pop_front() {
             told.push(match work {
                 Deferred::Fetch { number: found, part, rts } => {
                     format!("{} {part} {}", Some(found) == number, rts.bytes)
@@ -297,17 +297,17 @@ fn rts_are_fetched_for_a_receive_and_released_without_one() {
     for serial in 0..2 {
         inbox.message(&header(5, serial, std::slice::from_ref(&large), 0), rts(large.len()));
     }
-    assert!(inbox.next_deferred().is_none());
+    assert!(inbox.deferred.pop_front().is_none());
     let mut place = vec![0u8; large.len()];
     let number = post(&mut inbox, 5, &mut place).unwrap();
-    assert!(matches!(inbox.next_deferred(), Some(Deferred::Fetch { number: found, part: 0, rts })
+    assert!(matches!(inbox.deferred.pop_front(), Some(Deferred::Fetch { number: found, part: 0, rts })
         if found == number && rts.bytes == 100_000));
     let mut short = [0u8; 10];
     assert!(matches!(
         post(&mut inbox, 5, &mut short),
         Err(Err(Error::TooLong { sent: 100_000, capacity: 10, .. }))
     ));
-    assert!(matches!(inbox.next_deferred(), Some(Deferred::Release(_))));
+    assert!(matches!(inbox.deferred.pop_front(), Some(Deferred::Release(_))));
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_withdrawn_message_is_found_before_and_after_it_comes() {
     let parts = [vec![0u8; 100_000], vec![0u8; 200_000]];
     let fragment = |serial| FragmentHeader { from: PEER, serial, part: 1, is_counted: false }.encode();
     let released = |inbox: &mut Inbox| {
-        std::iter::from_fn(|| inbox.next_deferred())
+        std::iter::from_fn(|| inbox.deferred.pop_front())
             .filter(|work| matches!(work, Deferred::Release(_)))
             .count()
     };
@@ -349,7 +349,7 @@ fn fragments_that_are_longer_than_announced_are_refused() {
     assert!(matches!(inbox.post(PEER, &envelope(5), places, 0), Posted::Pending(_)));
     inbox.message(&header(5, 0, &parts, 4096), Payload::Eager(&parts[0]));
     inbox.fragment(&FragmentHeader { from: PEER, serial: 0, part: 1, is_counted: false }.encode(), rts(6001));
-    assert!(inbox.next_deferred().is_none());
+    assert!(inbox.deferred.pop_front().is_none());
     assert!(matches!(inbox.violation, Some((PEER, Error::Protocol { .. }))));
 }
 
@@ -410,7 +410,7 @@ proptest! {
                 }
             }
         }
-        while let Some(work) = inbox.next_deferred() {
+        while let Some(work) = inbox.deferred.pop_front() {
             if let Deferred::Fetch { number: found, part, rts } = work {
                 prop_assert!(found == number && part == 0 && rts.bytes <= 100);
             }

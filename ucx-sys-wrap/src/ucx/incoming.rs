@@ -83,11 +83,6 @@ impl Incoming {
         self.stage = Stage::Plain(payload.len());
     }
 
-    /// The payload of a plain message will be fetched.
-    pub(super) fn fetch_one(&mut self, bytes: usize) {
-        self.fetch(plain(bytes), 1, true);
-    }
-
     /// Takes the inline parts of a checked fragmented message.
     pub(super) fn unpack_inline(&mut self, header: &Header, mut inline: &[u8], statistics: &mut Statistics) {
         count_copy(statistics, inline.len());
@@ -179,7 +174,7 @@ impl Incoming {
     #[inline]
     pub(super) fn plain(&self) -> Option<Arrival> {
         match self.stage {
-            Stage::Plain(bytes) => Some(plain(bytes)),
+            Stage::Plain(bytes) => Some(plain_arrival(bytes)),
             _ => None,
         }
     }
@@ -217,7 +212,9 @@ impl Incoming {
     pub(super) fn finished(self) -> Finished {
         let ended = match self.stage {
             Stage::Ended(ended) => ended,
-            Stage::Plain(bytes) => Ended { from: self.from, result: Ok(plain(bytes)), is_fetched: false },
+            Stage::Plain(bytes) => {
+                Ended { from: self.from, result: Ok(plain_arrival(bytes)), is_fetched: false }
+            }
             _ => Ended { from: self.from, result: Err(Error::Canceled), is_fetched: false },
         };
         (self.parts, ended)
@@ -225,7 +222,7 @@ impl Incoming {
 }
 
 #[inline]
-fn plain(bytes: usize) -> Arrival {
+pub(super) fn plain_arrival(bytes: usize) -> Arrival {
     let mut lengths = Lengths::new();
     lengths.push(bytes);
     Arrival { mark: Mark::NONE, lengths }

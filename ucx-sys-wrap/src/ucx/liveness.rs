@@ -77,8 +77,8 @@ pub(super) struct Liveness {
     paused_until: Option<Instant>,
     /// The answer to watchers.
     answer: Option<Closed>,
-    /// Withdrawals that could not be sent at once.
-    unsent: Vec<(Rank, Withdrawal)>,
+    /// Notices that could not be sent at once.
+    unsent: Vec<(Rank, Notice)>,
     /// Messages that peers want back, for the inbox.
     pub(super) withdrawn: Vec<Withdrawal>,
 }
@@ -369,20 +369,17 @@ impl Liveness {
 
     /// Tells a peer that this rank wants a message back, now or at a later poll.
     pub(super) fn withdraw(&mut self, to: Rank, message: Withdrawal) {
-        self.unsent.push((to, message));
+        self.unsent.push((to, Notice::Withdrawn(message)));
         self.send_unsent();
     }
 
     fn send_unsent(&mut self) {
-        let unsent = std::mem::take(&mut self.unsent);
-        for (to, message) in unsent {
-            if self.watch(to).is_some() {
-                continue;
-            }
-            if let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(to.index())
-                && !watch.send(&encode(Notice::Withdrawn(message), token))
+        for (to, notice) in std::mem::take(&mut self.unsent) {
+            if self.watch(to).is_none()
+                && let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(to.index())
+                && !watch.send(&encode(notice, token))
             {
-                self.unsent.push((to, message));
+                self.unsent.push((to, notice));
             }
         }
     }
@@ -408,21 +405,14 @@ impl Liveness {
     pub(super) fn notify_all(&mut self, closed: Closed) {
         self.answer(closed);
         let start = Instant::now();
-        let mut unnotified: Vec<Rank> = Rank::all(self.peers.len() as u32).collect();
-        unnotified.retain(|rank| self.watch(*rank).is_none());
-        loop {
-            unnotified.retain(|rank| {
-                let Some(Some(Peer { token, watch: Some(watch), .. })) = self.peers.get_mut(rank.index())
-                else {
-                    return false;
-                };
-                !watch.send(&encode(Notice::Closed(closed), token))
-            });
-            if unnotified.is_empty() || start.elapsed() > NOTIFY_PATIENCE {
-                return;
-            }
+        let peers = Rank::all(self.peers.len() as u32);
+        self.unsent = peers.map(|peer| (peer, Notice::Closed(closed))).collect();
+        self.send_unsent();
+        while !self.unsent.is_empty() && start.elapsed() <= NOTIFY_PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
+            self.send_unsent();
         }
+        self.unsent.clear();
     }
 }
 

@@ -100,7 +100,6 @@ use failure_flag::{Closed, OwnFailureFlag, PeerFailureFlag};
 use liveness::Liveness;
 use remote::Accesses;
 use sending::Sends;
-use ucp_request::Bounces;
 
 /// The most payload of a message of several parts that is packed into one UCX message, in bytes.
 pub const PACKED_BYTES: usize = 4096;
@@ -181,8 +180,6 @@ pub struct Ucx {
     sends: Sends,
     accesses: Accesses,
     engine: Engine,
-    /// After `engine`: UCX may use the memory until the tear-down.
-    bounces: Bounces<PACKED_BYTES>,
     liveness: Liveness,
     failure_flag: OwnFailureFlag,
     /// The failure flags of peers on this host.

@@ -40,8 +40,7 @@ impl Transport for Ucx {
         if self.is_linked(to) {
             return self.post_send_linked(to, envelope, parts);
         }
-        let resources = (&mut self.engine, &mut self.bounces);
-        let mut posted = self.sends.post(resources, to, &envelope, parts, self.round);
+        let mut posted = self.sends.post(&mut self.engine, to, &envelope, parts, self.round);
         if let Posted::Done(done) = &mut posted {
             self.handle_send_result(to, &mut done.result);
         }
@@ -57,8 +56,7 @@ impl Transport for Ucx {
         if self.closed.is_some() || self.is_linked(to) || !self.engine.has_endpoint(to) {
             return self.post_send(to, *envelope, one(part)).map(|done| done.result);
         }
-        let resources = (&mut self.engine, &mut self.bounces);
-        match self.sends.post_one(resources, to, envelope, part, self.round) {
+        match self.sends.post_one(&mut self.engine, to, envelope, part, self.round) {
             Posted::Done(Ok(())) => Posted::Done(Ok(())),
             Posted::Done(mut result) => {
                 self.handle_send_result(to, &mut result);
@@ -87,7 +85,7 @@ impl Transport for Ucx {
         if let Some((links, number)) = self.linked(id.0) {
             return links.test_send(SendId(number));
         }
-        let (to, mut done) = self.sends.test((&mut self.engine, &mut self.bounces), id.0)?;
+        let (to, mut done) = self.sends.test(&mut self.engine, id.0)?;
         self.handle_send_result(to, &mut done.result);
         Some(done)
     }

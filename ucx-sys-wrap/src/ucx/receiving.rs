@@ -37,10 +37,14 @@ impl Engine {
 
     #[inline(never)]
     fn run_all_deferred(&mut self) {
-        while let Some(work) = self.inbox().next_deferred() {
+        while let Some(work) = self.inbox().deferred.pop_front() {
             match work {
                 Deferred::Release(rts) => self.release(rts),
-                Deferred::Fetch { number, part, rts } => self.fetch(number, part, rts),
+                Deferred::Fetch { number, part, rts } => {
+                    if let Some(rts) = self.handler_context().fetch(number, part, rts) {
+                        self.release(rts);
+                    }
+                }
                 Deferred::SendCredit(rank) => self.send_credit(rank),
             }
         }

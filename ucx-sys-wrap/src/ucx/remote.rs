@@ -128,10 +128,7 @@ impl Accesses {
     }
 
     pub(super) fn detach(&mut self, engine: &Engine, number: u64) {
-        if let Some(key) = self.keys.get_mut(number) {
-            key.is_wanted = false;
-        }
-        self.drop_unused(engine, number);
+        self.release_key(engine, number, |key| key.is_wanted = false);
     }
 
     /// Cancels an operation. UCX can't take one back, but a flush ends at once.
@@ -184,20 +181,12 @@ impl Accesses {
         }
     }
 
-    fn key(&mut self, number: u64) -> Result<&mut Key> {
-        // `attach` made the number, which is valid until its region is dropped.
-        self.keys.get_mut(number).ok_or(Error::Closed)
-    }
-
-    fn put_key_back(&mut self, engine: &Engine, number: u64) {
-        if let Some(key) = self.keys.get_mut(number) {
-            key.used -= 1;
-        }
-        self.drop_unused(engine, number);
-    }
-
-    fn drop_unused(&mut self, engine: &Engine, number: u64) {
-        if self.keys.get_mut(number).is_some_and(|key| !key.is_wanted && key.used == 0)
+    /// Takes a use of a key back, and destroys the key after its last use.
+    fn release_key(&mut self, engine: &Engine, number: u64, release: impl FnOnce(&mut Key)) {
+        let Some(key) = self.keys.get_mut(number) else { return };
+        release(key);
+        if !key.is_wanted
+            && key.used == 0
             && let Some(Key { unpacked: Some(unpacked), .. }) = self.keys.remove(number)
         {
             engine.destroy(unpacked);
@@ -208,9 +197,9 @@ impl Accesses {
 impl Ucx {
     /// Begins a put or get: one UCX operation a part.
     pub(super) fn begin(&mut self, remote: &Remote, offset: u64, memory: Memory) -> Posted<u64, Result<()>> {
-        let key = match self.accesses.key(remote.number) {
-            Ok(key) => key,
-            Err(error) => return Posted::Done(Err(error)),
+        // `attach` made the number, which is valid until its region is dropped.
+        let Some(key) = self.accesses.keys.get_mut(remote.number) else {
+            return Posted::Done(Err(Error::Closed));
         };
         let mut access = Access::new(remote.key.owner, Some(remote.number), memory, self.round);
         if let Some(unpacked) = &key.unpacked {
@@ -248,7 +237,7 @@ impl Ucx {
 
     fn finish(&mut self, access: Access) -> Result<()> {
         if let Some(number) = access.key {
-            self.accesses.put_key_back(&self.engine, number);
+            self.accesses.release_key(&self.engine, number, |key| key.used -= 1);
         }
         self.engine.reap_finished(&mut self.accesses.forgotten);
         let canceled = if access.is_canceled { Err(Error::Canceled) } else { Ok(()) };

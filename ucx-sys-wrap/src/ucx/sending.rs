@@ -10,7 +10,7 @@ use super::flow::cost;
 use super::handler::{FRAGMENT, MESSAGE};
 use super::header::{FIXED_BYTES, FRAGMENT_BYTES, FragmentHeader, Header, Plain};
 use super::notice::Withdrawal;
-use super::ucp_request::{Bounce, Bounces, UcpRequest};
+use super::ucp_request::UcpRequest;
 use super::{MAX_EAGER_BYTES, PACKED_BYTES};
 use crate::buffer::ReadLease;
 use crate::limits::MAX_MESSAGE_BYTES;
@@ -27,14 +27,13 @@ pub(super) struct Sends {
 
 /// A send under way.
 ///
-/// Invariants: `parts` stay here, and `bounce` is not put back, until every request is reaped.
+/// Invariants: `parts` stay here until every request is reaped.
 struct Outgoing {
     to: Rank,
     message: Withdrawal,
     parts: SendParts,
     /// The message, and its fragments.
     requests: ArrayVec<UcpRequest, MAX_PARTS>,
-    bounce: Option<Bounce<PACKED_BYTES>>,
     posted_in: u32,
     is_withdrawn: bool,
     result: Result<()>,
@@ -54,39 +53,38 @@ impl Sends {
     #[inline]
     pub(super) fn post_one(
         &mut self,
-        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
+        engine: &mut Engine,
         to: Rank,
         envelope: &Envelope,
         part: ReadLease,
         posted_in: u32,
     ) -> Posted<SendId, Result<()>> {
-        let resources = (engine, bounces);
-        match send_plain(resources.0, to, envelope, &part) {
+        match send_plain(engine, to, envelope, &part) {
             Some(PlainSend::Sent) => Posted::Done(Ok(())),
             Some(PlainSend::Submitted(request, serial)) => {
                 let message = Withdrawal { tag: envelope.tag, serial };
-                self.keep_one(resources, request, Outgoing::new(to, message, one(part), None, posted_in))
+                self.keep_one(engine, request, Outgoing::new(to, message, one(part), posted_in))
             }
-            None => self.post(resources, to, envelope, one(part), posted_in).map(|done| done.result),
+            None => self.post(engine, to, envelope, one(part), posted_in).map(|done| done.result),
         }
     }
 
     #[inline(never)]
     fn keep_one(
         &mut self,
-        resources: (&mut Engine, &mut Bounces<PACKED_BYTES>),
+        engine: &mut Engine,
         request: UcpRequest,
         mut outgoing: Outgoing,
     ) -> Posted<SendId, Result<()>> {
         outgoing.requests.push(request);
-        self.keep(resources, outgoing).map(|done| done.result)
+        self.keep(engine, outgoing).map(|done| done.result)
     }
 
     /// Sends a message and its fragments, each eagerly if it is small and there is credit, or by rendezvous.
     #[inline(never)]
     pub(super) fn post(
         &mut self,
-        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
+        engine: &mut Engine,
         to: Rank,
         envelope: &Envelope,
         parts: SendParts,
@@ -108,39 +106,37 @@ impl Sends {
             header.is_fragmented = true;
         }
         let message = Withdrawal { tag: header.tag, serial };
-        let mut bounce = None;
-        let (protocol, payload) = choose(&mut header, &parts, bounces, &mut bounce);
         let mut request = engine.ucp_requests().take();
+        let (protocol, payload) = choose(&mut header, &parts, &mut request);
         // SAFETY: just taken: it is in no use.
         let header_bytes = header.encode(&parts, unsafe { request.header_mut() });
-        count(engine, &header);
-        // SAFETY: the maker of the leases keeps the bytes until they are given back, and the bounce memory is
-        // put back, when the request is reaped.
+        let statistics = &mut engine.inbox().statistics;
+        statistics.messages_sent += 1;
+        statistics.bytes_sent += header.wire_bytes();
+        if header.lengths.len() > 1 {
+            // Inline, or packed.
+            let is_inline = header.is_fragmented;
+            count_copy(statistics, if is_inline { header.inline_bytes() } else { header.total_bytes() });
+        }
+        // SAFETY: the maker of the leases keeps the bytes until they are given back, when the request is
+        // reaped; a packed payload is the request's own.
         unsafe { engine.send(to, (MESSAGE, protocol), header_bytes, payload, &request) };
-        let mut outgoing = Outgoing::new(to, message, parts, bounce, posted_in);
+        let mut outgoing = Outgoing::new(to, message, parts, posted_in);
         outgoing.requests.push(request);
         outgoing.send_fragments(engine, &header);
-        self.keep((engine, bounces), outgoing)
+        self.keep(engine, outgoing)
     }
 
     /// Keeps a send until it is tested, unless it is over already.
-    fn keep(
-        &mut self,
-        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
-        mut outgoing: Outgoing,
-    ) -> Posted<SendId, SendDone> {
-        if outgoing.is_over(engine, bounces) {
+    fn keep(&mut self, engine: &mut Engine, mut outgoing: Outgoing) -> Posted<SendId, SendDone> {
+        if outgoing.is_over(engine) {
             return Posted::Done(outgoing.done());
         }
         Posted::Pending(SendId(self.operations.insert(outgoing)))
     }
 
-    pub(super) fn test(
-        &mut self,
-        (engine, bounces): (&mut Engine, &mut Bounces<PACKED_BYTES>),
-        number: u64,
-    ) -> Option<(Rank, SendDone)> {
-        if !self.operations.get_mut(number)?.is_over(engine, bounces) {
+    pub(super) fn test(&mut self, engine: &mut Engine, number: u64) -> Option<(Rank, SendDone)> {
+        if !self.operations.get_mut(number)?.is_over(engine) {
             return None;
         }
         self.operations.remove(number).map(|outgoing| (outgoing.to, outgoing.done()))
@@ -223,17 +219,16 @@ fn send_plain(engine: &mut Engine, to: Rank, envelope: &Envelope, part: &ReadLea
 fn choose(
     header: &mut Header,
     parts: &SendParts,
-    bounces: &mut Bounces<PACKED_BYTES>,
-    bounce: &mut Option<Bounce<PACKED_BYTES>>,
+    request: &mut UcpRequest,
 ) -> (Protocol, (*const u8, usize)) {
     let protocol = if header.is_counted { Protocol::Auto } else { Protocol::Rendezvous };
     let whole = |part: usize| (protocol, (parts[part].bytes().as_ptr(), parts[part].len()));
     let payload_part = match header.is_fragmented {
         true => header.payload_part(),
         false if parts.len() > 1 => {
-            let packed = bounce.insert(bounces.take());
-            // SAFETY: just taken: no operation uses it.
-            let length = pack(parts, unsafe { packed.bytes_mut() });
+            // SAFETY: just taken: it is in no use.
+            let packed = unsafe { request.packed_mut() };
+            let length = pack(parts, packed);
             // Eager: a rendezvous fetches into one place.
             return (Protocol::Eager, (packed.as_ptr(), length));
         }
@@ -246,22 +241,6 @@ fn choose(
             header.is_padded = true;
             (protocol, (NOTHING.as_ptr(), NOTHING.len()))
         }
-    }
-}
-
-#[inline]
-fn count(engine: &mut Engine, header: &Header) {
-    let statistics = &mut engine.inbox().statistics;
-    statistics.messages_sent += 1;
-    statistics.bytes_sent += header.wire_bytes();
-    if header.lengths.len() > 1 {
-        // Packed, or inline.
-        let copied = if header.is_fragmented {
-            header.bytes_at_once() - header.payload_bytes()
-        } else {
-            header.total_bytes()
-        };
-        count_copy(statistics, copied);
     }
 }
 
@@ -279,20 +258,14 @@ fn pack(parts: &SendParts, room: &mut [u8; PACKED_BYTES]) -> usize {
 }
 
 impl Outgoing {
-    fn new(
-        to: Rank,
-        message: Withdrawal,
-        parts: SendParts,
-        bounce: Option<Bounce<PACKED_BYTES>>,
-        posted_in: u32,
-    ) -> Self {
+    fn new(to: Rank, message: Withdrawal, parts: SendParts, posted_in: u32) -> Self {
         let (requests, is_withdrawn, result) = (ArrayVec::new(), false, Ok(()));
-        Self { to, message, parts, requests, bounce, posted_in, is_withdrawn, result }
+        Self { to, message, parts, requests, posted_in, is_withdrawn, result }
     }
 
     fn send_fragments(&mut self, engine: &mut Engine, header: &Header) {
         for part in header.fragments() {
-            self.reap(engine);
+            self.is_over(engine);
             // After a failure the caller closes the transport.
             if self.result.is_err() {
                 return;
@@ -319,16 +292,8 @@ impl Outgoing {
         }
     }
 
-    /// Whether UCX touches none of the memory any more; then the bounce memory goes back.
-    fn is_over(&mut self, engine: &mut Engine, bounces: &mut Bounces<PACKED_BYTES>) -> bool {
-        let is_over = self.reap(engine);
-        if is_over && let Some(bounce) = self.bounce.take() {
-            bounces.put(bounce);
-        }
-        is_over
-    }
-
-    fn reap(&mut self, engine: &mut Engine) -> bool {
+    /// Whether UCX touches none of the memory any more; records the outcome.
+    fn is_over(&mut self, engine: &mut Engine) -> bool {
         let Self { requests, result, to, .. } = self;
         engine.reap_all(requests, |engine, status| {
             if result.is_ok() {

@@ -89,7 +89,7 @@ impl Tuning {
         let networks = chosen("NET_DEVICES").unwrap_or_else(|| "all".into());
         let has_rdma =
             uses_hardware(&transports) && devices.iter().any(|device| uses_device(&networks, device));
-        let (shares_memory, reaches_here) = (shares_memory(&transports), reaches_here(&transports));
+        let (shares_memory, reaches_here) = shares_memory(&transports);
         let mut settings = given.to_vec();
         // Before 1.17 programs set a transport's option without the transport's name.
         if (version.0, version.1) < (1, 17) {
@@ -144,19 +144,14 @@ impl Tuning {
     }
 }
 
-/// Whether a value of `UCX_TLS` allows shared-memory lanes.
-fn shares_memory(transports: &str) -> bool {
+/// Whether a value of `UCX_TLS` allows shared-memory lanes: perhaps, and surely.
+fn shares_memory(transports: &str) -> (bool, bool) {
     match transports.strip_prefix('^') {
-        Some(without) => !names(without).any(|name| ALL_SHARED_MEMORY.contains(&name)),
-        None => names(transports).any(brings_shared_memory),
-    }
-}
-
-/// Whether it surely does.
-fn reaches_here(transports: &str) -> bool {
-    match transports.strip_prefix('^') {
-        Some(without) => !names(without).any(brings_shared_memory),
-        None => names(transports).any(brings_shared_memory),
+        Some(without) => (
+            !names(without).any(|name| ALL_SHARED_MEMORY.contains(&name)),
+            !names(without).any(brings_shared_memory),
+        ),
+        None => [names(transports).any(brings_shared_memory); 2].into(),
     }
 }
 

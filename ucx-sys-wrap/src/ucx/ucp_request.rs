@@ -6,6 +6,7 @@ use std::ptr::{self, NonNull};
 
 use brevity_ucx_sys::{ucs_ptr_is_ptr, ucs_ptr_raw_status, ucs_status_ptr_t, ucs_status_t};
 
+use super::PACKED_BYTES;
 use super::header::MAX_HEADER_BYTES;
 
 /// What UCX's callback writes for one operation.
@@ -22,6 +23,8 @@ pub(super) struct Record {
     pub(super) handle: Cell<*mut c_void>,
     /// The header of a message to send, which UCX may read until the operation is over.
     header: UnsafeCell<[u8; MAX_HEADER_BYTES]>,
+    /// A packed payload, likewise; allocated when it is first needed.
+    packed: UnsafeCell<Option<Box<[u8; PACKED_BYTES]>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +45,7 @@ unsafe impl Send for UcpRequest {}
 impl UcpRequest {
     #[inline]
     pub(super) fn record(&self) -> &Record {
-        // SAFETY: records outlive their handles (the invariants of `Record` and `Pool`).
+        // SAFETY: records outlive their handles (the invariants of `Record` and `UcpRequests`).
         unsafe { self.0.as_ref() }
     }
 
@@ -60,6 +63,16 @@ impl UcpRequest {
     pub(super) unsafe fn header_mut(&mut self) -> &mut [u8; MAX_HEADER_BYTES] {
         // SAFETY: UCX does not read it (the caller), and this is the sole handle.
         unsafe { &mut *self.record().header.get() }
+    }
+
+    /// The memory for a packed payload.
+    ///
+    /// # Safety
+    /// No operation of this request is under way.
+    pub(super) unsafe fn packed_mut(&mut self) -> &mut [u8; PACKED_BYTES] {
+        // SAFETY: as in `header_mut`.
+        let packed = unsafe { &mut *self.record().packed.get() };
+        packed.get_or_insert_with(|| Box::new([0; PACKED_BYTES]))
     }
 
     #[inline]
@@ -107,6 +120,7 @@ impl Record {
             bytes: Cell::new(0),
             handle: Cell::new(ptr::null_mut()),
             header: UnsafeCell::new([0; MAX_HEADER_BYTES]),
+            packed: UnsafeCell::new(None),
         }
     }
 
@@ -135,99 +149,45 @@ impl Record {
     }
 }
 
-/// Makes and keeps values at fixed addresses.
+/// Makes and keeps the records of a worker's operations.
 ///
 /// Invariants: `all` is freed by `Drop` only, and the owner drops this after the worker.
-struct Pool<T> {
-    all: Vec<NonNull<T>>,
-    free: Vec<NonNull<T>>,
+pub(super) struct UcpRequests {
+    all: Vec<NonNull<Record>>,
+    free: Vec<NonNull<Record>>,
 }
-
-impl<T> Pool<T> {
-    /// A value that is not in use. The one given back last comes first, because it is in the cache.
-    #[inline]
-    fn take(&mut self, make: impl FnOnce() -> T) -> NonNull<T> {
-        self.free.pop().unwrap_or_else(|| {
-            let value = NonNull::from(Box::leak(Box::new(make())));
-            self.all.push(value);
-            value
-        })
-    }
-}
-
-impl<T> Drop for Pool<T> {
-    fn drop(&mut self) {
-        for value in self.all.drain(..) {
-            // SAFETY: leaked from a box in `take`; the worker is gone, and handles are not used after this.
-            drop(unsafe { Box::from_raw(value.as_ptr()) });
-        }
-    }
-}
-
-/// The records of a worker's operations.
-pub(super) struct UcpRequests(Pool<Record>);
 
 // SAFETY: as for `UcpRequest`.
 unsafe impl Send for UcpRequests {}
 
 impl UcpRequests {
     pub(super) fn new() -> Self {
-        Self(Pool { all: Vec::new(), free: Vec::new() })
+        Self { all: Vec::new(), free: Vec::new() }
     }
 
+    /// A request that is not in use. The one given back last comes first, because it is in the cache.
     #[inline]
     pub(super) fn take(&mut self) -> UcpRequest {
-        UcpRequest(self.0.take(Record::new))
+        UcpRequest(self.free.pop().unwrap_or_else(|| {
+            let record = NonNull::from(Box::leak(Box::new(Record::new())));
+            self.all.push(record);
+            record
+        }))
     }
 
     /// Takes a handle back whose operation is over (or never began).
     #[inline]
     pub(super) fn put(&mut self, request: UcpRequest) {
         request.record().state.set(State::Free);
-        self.0.free.push(request.0);
+        self.free.push(request.0);
     }
 }
 
-/// The sole handle of `BYTES` bytes of memory that UCX reads or writes on our behalf.
-pub(super) struct Bounce<const BYTES: usize>(NonNull<UnsafeCell<[u8; BYTES]>>);
-
-// SAFETY: the sole handle of plain bytes.
-unsafe impl<const BYTES: usize> Send for Bounce<BYTES> {}
-
-impl<const BYTES: usize> Bounce<BYTES> {
-    pub(super) fn as_ptr(&self) -> *mut u8 {
-        self.0.as_ptr().cast()
-    }
-
-    /// All bytes, to write.
-    ///
-    /// # Safety
-    /// No UCX operation on this memory is under way.
-    pub(super) unsafe fn bytes_mut(&mut self) -> &mut [u8; BYTES] {
-        // SAFETY: live, initialised memory that nobody else touches (the caller).
-        unsafe { &mut *self.0.as_ptr().cast() }
-    }
-}
-
-/// Bounce buffers; the owner drops them after the worker.
-pub(super) struct Bounces<const BYTES: usize>(Pool<UnsafeCell<[u8; BYTES]>>);
-
-// SAFETY: it owns plain bytes, and handles move with it, in `Ucx`.
-unsafe impl<const BYTES: usize> Send for Bounces<BYTES> {}
-
-impl<const BYTES: usize> Bounces<BYTES> {
-    pub(super) fn new() -> Self {
-        Self(Pool { all: Vec::new(), free: Vec::new() })
-    }
-
-    #[inline]
-    pub(super) fn take(&mut self) -> Bounce<BYTES> {
-        Bounce(self.0.take(|| UnsafeCell::new([0; BYTES])))
-    }
-
-    /// Takes memory back that no UCX operation uses.
-    #[inline]
-    pub(super) fn put(&mut self, bounce: Bounce<BYTES>) {
-        self.0.free.push(bounce.0);
+impl Drop for UcpRequests {
+    fn drop(&mut self) {
+        for record in self.all.drain(..) {
+            // SAFETY: leaked from a box in `take`; the worker is gone, and handles are not used after this.
+            drop(unsafe { Box::from_raw(record.as_ptr()) });
+        }
     }
 }
