@@ -212,7 +212,7 @@ fn defaults() -> Vec<Setting> {
     let Settings { timeout, cost, .. } = Settings::default();
     let of = |name, value| Setting { name, value };
     let unexpected_mib = tcp::CREDIT_BYTES >> 20;
-    let at_once_kib = ucx::AT_ONCE_BYTES >> 10;
+    let at_once_kib = ucx::MAX_EAGER_BYTES >> 10;
     vec![
         of("transport", "auto: ucx where all ranks have it and a network for it, else tcp".into()),
         of("timeout of a call", format!("{} s", timeout.as_secs_f64())),
