@@ -26,7 +26,6 @@ const PATIENCE_WHEN_FULL: Duration = Duration::from_millis(200);
 /// connection leaves a long listen queue; a rank that is dropped calls again.
 const SILENCE_WHEN_FULL: Duration = Duration::from_millis(5);
 
-/// The length of a listen queue.
 const BACKLOG: i32 = 4096;
 
 /// The longest sleep while a listener has failed or the acceptor is full.
@@ -183,7 +182,6 @@ impl Acceptor {
     }
 }
 
-/// A non-blocking listener on `address`.
 fn listener(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     let socket = super::reserve::socket(address, shared)?;
     socket.listen(BACKLOG)?;

@@ -36,7 +36,6 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call to rank `peer`, to be made by [`turn`](Self::turn).
     pub(super) fn new(party: &Arc<Party>, purpose: Purpose, peer: u32, addresses: Vec<SocketAddr>) -> Self {
         Self {
             party: party.clone(),
@@ -97,7 +96,6 @@ impl Call {
         }
     }
 
-    /// The connection to poll, if there is one.
     pub(super) fn channel_mut(&mut self) -> Option<&mut Channel> {
         self.current.as_mut().map(Conversation::channel_mut)
     }

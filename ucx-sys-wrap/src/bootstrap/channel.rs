@@ -33,7 +33,6 @@ const CLOSING_BYTES: usize = 64 * 1024;
 pub(super) struct Malformed;
 
 impl Channel {
-    /// Begins to connect to `address`.
     pub(super) fn connect(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_nonblocking(true)?;
@@ -94,7 +93,6 @@ impl Channel {
         self.ready = true;
     }
 
-    /// Takes the first `count` bytes once they have arrived.
     pub(super) fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         (self.inbox.len() >= count).then(|| self.inbox.drain(..count).collect())
     }
@@ -137,7 +135,6 @@ impl Channel {
         self.pump(HEADER_BYTES + max_body);
     }
 
-    /// Drops the bytes that have arrived.
     pub(super) fn discard(&mut self) {
         self.inbox.clear();
     }

@@ -8,7 +8,6 @@ use crate::boot::{Boot, MemoryOwner};
 use crate::fields::Fields;
 use crate::{Error, Rank, Result};
 
-/// The variable that asks for encryption.
 pub(super) const ENCRYPT: &str = "BREVITY_ENCRYPT";
 
 const NO_ENCRYPTION: &str = "it can't encrypt, and BREVITY_ENCRYPT=1 asks for it: take BREVITY_TRANSPORT=tcp";
@@ -134,7 +133,6 @@ impl fmt::Display for Choice {
 }
 
 impl Capability {
-    /// The longest reason that is sent, in bytes.
     const MAX_REASON_BYTES: usize = 1024;
 
     /// The request, whether there is UCX, whether to encrypt (1 byte each), the owner of the memory, the
@@ -145,7 +143,6 @@ impl Capability {
         [&fixed[..], &MemoryOwner::encode(self.memory), reason.as_bytes()].concat()
     }
 
-    /// `None` when the bytes are invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let [requested, ucx, encrypt] = fields.array()?;

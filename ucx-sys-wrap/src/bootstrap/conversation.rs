@@ -25,7 +25,6 @@ pub(super) struct Conversation {
     since: Instant,
 }
 
-/// The state of a conversation after a turn.
 pub(super) enum Step {
     Pending(Conversation),
     /// Both sides hold the key; the peer's opening.
@@ -33,7 +32,6 @@ pub(super) enum Step {
     Failed(Fault, SocketAddr),
 }
 
-/// Why a conversation has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The connection has ended or was never made.
@@ -62,7 +60,6 @@ impl Conversation {
         Ok(Self::new(party, mine, channel, is_choosy))
     }
 
-    /// Begins to answer a connection that was accepted.
     pub(super) fn answer(party: &Arc<Party>, purpose: Purpose, channel: Channel) -> Result<Self> {
         let mine = party.opening(purpose, Role::Answerer, 0)?;
         Ok(Self::new(party, mine, channel, false))
@@ -73,7 +70,6 @@ impl Conversation {
         Self { channel, party, mine, theirs: None, proven: false, is_choosy, since }
     }
 
-    /// When it began.
     pub(super) fn since(&self) -> Instant {
         self.since
     }

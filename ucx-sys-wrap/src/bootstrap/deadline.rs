@@ -36,7 +36,6 @@ impl Deadline {
     /// Deadlines are capped to this, so that adding one to a clock can't overflow.
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-    /// `given` from now.
     pub(super) fn after(given: Duration) -> Self {
         let given = given.min(Self::LONGEST);
         Self { start: Instant::now(), stood_still: stood_still(), given, lasts: given }
@@ -56,7 +55,6 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// How long was given.
     pub(super) fn given(&self) -> Duration {
         self.given
     }
@@ -80,7 +78,6 @@ impl Deadline {
         Self { lasts: self.lasts.saturating_sub(reserved), ..self }
     }
 
-    /// The same deadline, later by `grace`.
     pub(super) fn with_grace(self, grace: Duration) -> Self {
         Self { lasts: self.lasts + grace, ..self }
     }

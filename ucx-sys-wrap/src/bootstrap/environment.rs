@@ -122,7 +122,6 @@ impl Identity {
         Ok(identity)
     }
 
-    /// Names the job by everything that is known of it.
     fn name_job(
         &mut self,
         names: &[String],

@@ -12,24 +12,18 @@
 //! | 4 | answerer | its own proof, with its descriptors |
 //! | 5 | caller | one byte, with its descriptors |
 
-use std::collections::HashMap;
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
-use std::mem::MaybeUninit;
-use std::net::Shutdown;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::mem::{MaybeUninit, take};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::thread::{self, Builder};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recvmsg,
-    send, sendmsg, socket_with,
+    sendmsg, socket_with,
 };
 use rustix::process::geteuid;
 
@@ -40,16 +34,13 @@ use super::proof::{OPENING_BYTES, Opening, PROOF_BYTES, Party, Purpose, Role, pr
 use crate::shm::{Credentials, GIVEN, Gift};
 use crate::{Error, Rank, Result};
 
-/// Callers served at a time; others are closed, and call again.
+/// Callers served at a time; the others wait in the listen queue.
 const MAX_CALLERS: usize = 512;
 
-/// The number of the connection that this rank makes, among those that it serves.
-const OWN_CALL: u64 = u64::MAX;
-
-/// The longest that a read or write blocks.
+/// The longest that a connection lasts: a peer that is not ready by then is called again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a listener is polled, and the pause between two calls.
+/// The longest sleep between two checks.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The byte that the caller's descriptors come with.
@@ -58,8 +49,7 @@ const DESCRIPTORS: u8 = 1;
 /// The random name of a rank's socket.
 type SocketName = [u8; SOCKET_NAME_BYTES];
 
-/// The descriptors for a local peer.
-type Give<'give> = &'give (dyn Fn(Rank) -> Result<[BorrowedFd<'give>; GIVEN]> + Sync);
+type Give<'give> = &'give dyn Fn(Rank) -> Result<[BorrowedFd<'give>; GIVEN]>;
 
 /// The socket on which this rank waits for its local peers.
 pub(super) struct FdExchange {
@@ -87,12 +77,11 @@ impl FdExchange {
     /// Sends every local peer its descriptors and receives theirs. `peers` are the other ranks of the host
     /// with their sockets' names.
     ///
-    /// Blocks until all descriptors have come, the deadline has passed, or `check` fails; all local peers must
-    /// call it.
+    /// Calls one peer at a time, since the system limits the descriptors in flight. Blocks until all
+    /// descriptors have come, the deadline has passed, or `check` fails; all local peers must call it.
     ///
     /// # Errors
-    /// [`Error::MissingRanks`] names the ranks without descriptors at the deadline; [`Error::System`] when no
-    /// thread can be started; what `check` returns.
+    /// [`Error::MissingRanks`] names the ranks without descriptors at the deadline; what `check` returns.
     pub(super) fn exchange(
         &self,
         party: &Party,
@@ -101,170 +90,196 @@ impl FdExchange {
         deadline: Deadline,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Vec<(Rank, Gift)>> {
-        let exchange = &self.begin(party, give, deadline);
         let mut received: Vec<(Rank, Gift)> = Vec::with_capacity(peers.len());
-        let is_missing =
-            |rank: Rank, received: &[(Rank, Gift)]| received.iter().all(|(giver, _)| *giver != rank);
-        thread::scope(|scope| -> Result<()> {
-            let (report, reports) = channel();
-            let (called, calling) = (peers.iter().filter(|(rank, _)| rank.0 < party.rank), report.clone());
-            let caller = Builder::new().spawn_scoped(scope, move || {
-                for (rank, name) in called {
-                    if let Some(gift) = exchange.call_until_over(*rank, name) {
-                        let _ = calling.send((*rank, gift));
-                    }
-                }
-            });
-            caller.map_err(|error| {
-                Error::system("can't start a thread that calls the ranks of this host", error)
-            })?;
-            let mut checked = Ok(());
-            for number in 0..OWN_CALL {
-                if received.len() == peers.len() || deadline.passed() || checked.is_err() {
-                    break;
-                }
-                let is_accepted = |_: &_| exchange.streams.lock().len() < MAX_CALLERS;
-                if let Some((stream, copy)) = self.accept().filter(is_accepted) {
-                    let report = report.clone();
-                    exchange.streams.lock().insert(number, copy);
-                    let answering = Builder::new().spawn_scoped(scope, move || {
-                        match exchange.answer(stream) {
-                            Ok(gift) => drop(report.send(gift)),
-                            Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
-                        }
-                        exchange.streams.lock().remove(&number);
-                    });
-                    if let Err(error) = answering {
-                        // The connection is closed, and the peer calls again.
-                        tracing::warn!(%error, "can't start a thread for a caller on this host");
-                        exchange.streams.lock().remove(&number);
-                    }
-                }
-                for (rank, gift) in reports.try_iter() {
-                    if peers.iter().any(|(peer, _)| *peer == rank) && is_missing(rank, &received) {
-                        received.push((rank, gift));
-                    }
-                }
-                checked = check();
-            }
-            exchange.cancelled.store(checked.is_err(), Ordering::Relaxed);
-            for stream in exchange.streams.lock().values() {
-                // Wakes the threads that still read. A connection that has ended needs no shutdown.
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-            checked
-        })?;
-        let missing = peers.iter().map(|(rank, _)| *rank).filter(|rank| is_missing(*rank, &received));
-        let missing: Vec<Rank> = missing.collect();
-        if missing.is_empty() {
-            return Ok(received);
-        }
-        Err(Error::MissingRanks { missing, deadline: deadline.given(), master: "their neighbours".into() })
-    }
-
-    fn begin<'a, 'give>(
-        &self,
-        party: &'a Party,
-        give: Give<'give>,
-        deadline: Deadline,
-    ) -> Exchange<'a, 'give> {
-        let (streams, cancelled) = (Mutex::default(), AtomicBool::new(false));
-        Exchange { party, give, deadline, user: self.user, streams, cancelled }
-    }
-
-    /// A caller of this user, if one comes soon, and a second handle to shut it down with.
-    fn accept(&self) -> Option<(UnixStream, UnixStream)> {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
-        // A signal makes the poll shorter.
-        let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&timeout));
-        let (stream, _) = self.listener.accept().ok()?;
-        // Every user can see the address.
-        check_user(&stream, self.user).ok()?;
-        stream.set_nonblocking(false).ok()?;
-        let copy = stream.try_clone().ok()?;
-        Some((stream, copy))
-    }
-}
-
-/// One exchange, as the threads of this rank share it.
-struct Exchange<'a, 'give> {
-    party: &'a Party,
-    give: Give<'give>,
-    deadline: Deadline,
-    /// The user of all peers.
-    user: u32,
-    /// Second handles to shut down the connections in use, by number.
-    streams: Mutex<HashMap<u64, UnixStream>>,
-    cancelled: AtomicBool,
-}
-
-impl Exchange<'_, '_> {
-    fn is_over(&self) -> bool {
-        self.deadline.passed() || self.cancelled.load(Ordering::Relaxed)
-    }
-
-    /// Calls a local peer until it has sent its descriptors or the exchange is over.
-    fn call_until_over(&self, peer: Rank, name: &SocketName) -> Option<Gift> {
-        let call = || {
-            let stream = dial(name).map_err(failed)?;
-            // Either this thread sees that the exchange is over, or the stream is shut down with the others.
-            self.streams.lock().insert(OWN_CALL, stream.try_clone().map_err(failed)?);
-            if self.is_over() { Err(failed(ErrorKind::TimedOut.into())) } else { self.call(peer, stream) }
-        };
+        let mut called = peers.iter().filter(|(rank, _)| rank.0 < party.rank).peekable();
+        let (mut call, mut answers) = (None, Vec::new());
         loop {
-            let called = call();
-            self.streams.lock().remove(&OWN_CALL);
-            match called {
-                Ok(gift) => return Some(gift),
-                Err(error) => {
-                    tracing::debug!(%peer, %error, "can't get the shared memory of a neighbour yet")
+            if call.is_none()
+                && let Some((rank, name)) = called.peek()
+            {
+                let stream = dial(name).map_err(failed);
+                call = Some(stream.and_then(|stream| Link::call(party, *rank, stream, self.user)));
+            }
+            match call.take().map(|link| link.and_then(|link| link.advance(give))) {
+                Some(Ok(Step::Pending(link))) => call = Some(Ok(link)),
+                Some(Ok(Step::Done(rank, gift))) => {
+                    received.push((rank, gift));
+                    called.next();
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "can't get the shared memory of a local peer yet")
+                }
+                None => {}
+            }
+            while answers.len() < MAX_CALLERS
+                && let Some(stream) = self.accept()
+            {
+                answers.extend(Link::answer(party, stream));
+            }
+            for link in take(&mut answers) {
+                match link.advance(give) {
+                    Ok(Step::Pending(link)) => answers.push(link),
+                    Ok(Step::Done(rank, gift)) => {
+                        let is_peer = peers.iter().any(|(peer, _)| *peer == rank);
+                        if is_peer && received.iter().all(|(sender, _)| *sender != rank) {
+                            received.push((rank, gift));
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "turned away a caller on this host"),
                 }
             }
-            if self.is_over() {
-                return None;
+            let missing = peers.iter().map(|(rank, _)| *rank);
+            let missing = missing.filter(|rank| received.iter().all(|(sender, _)| sender != rank));
+            let missing: Vec<Rank> = missing.collect();
+            if missing.is_empty() {
+                return Ok(received);
             }
-            nap(POLL.min(self.deadline.remaining()), thread::sleep);
+            if deadline.passed() {
+                let master = "their neighbours".into();
+                return Err(Error::MissingRanks { missing, deadline: deadline.given(), master });
+            }
+            check()?;
+            let listener = (answers.len() < MAX_CALLERS).then_some(self.listener.as_fd());
+            let links = call.iter().flatten().chain(&answers).map(|link| link.stream.as_fd());
+            let events = links.chain(listener).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            let mut events: Vec<PollFd<'_>> = events.collect();
+            // A signal makes the sleep shorter.
+            let _ = nap(POLL.min(deadline.remaining()), |longest| {
+                poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: longest.subsec_nanos().into() }))
+            });
         }
     }
 
-    fn call(&self, peer: Rank, stream: UnixStream) -> Result<Gift> {
-        check_user(&stream, self.user)?;
-        let mut connection = Connection::new(stream, self.deadline)?;
-        let mine = self.party.opening(Purpose::FdExchange, Role::Caller, peer.0)?;
-        connection.write(&mine.encode())?;
-        let theirs = connection.read_opening()?;
-        if !theirs.fits(&mine) {
-            return Err(stranger());
-        }
-        let (key, caller, answerer) = (&self.party.key, mine.encode(), theirs.encode());
-        connection.write(&prove(key, Role::Caller, &caller, &answerer))?;
-        let mut proof = [0; PROOF_BYTES];
-        let gift = connection.read_descriptors(&mut proof)?;
-        if !verify(key, Role::Answerer, &caller, &answerer, &proof) {
-            return Err(stranger());
-        }
-        connection.write_descriptors(&[DESCRIPTORS], &(self.give)(peer)?)?;
-        Ok(gift)
+    /// The next caller of this user. Callers of other users are closed: every user can see the address.
+    fn accept(&self) -> Option<UnixStream> {
+        let (stream, _) = self.listener.accept().ok()?;
+        check_user(&stream, self.user).ok()?;
+        stream.set_nonblocking(true).ok()?;
+        Some(stream)
+    }
+}
+
+/// A non-blocking connection with a local peer, until both have sent their descriptors.
+struct Link<'a> {
+    party: &'a Party,
+    stream: UnixStream,
+    since: Instant,
+    mine: Opening,
+    theirs: Option<Opening>,
+    /// Answerer: the caller's proof was valid, and this end has sent its own with its descriptors.
+    proven: bool,
+    arrived: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+enum Step<'a> {
+    Pending(Link<'a>),
+    Done(Rank, Gift),
+}
+
+impl<'a> Link<'a> {
+    /// Begins to call `peer`, which must be of this user.
+    fn call(party: &'a Party, peer: Rank, stream: UnixStream, user: u32) -> Result<Self> {
+        check_user(&stream, user)?;
+        let mine = party.opening(Purpose::FdExchange, Role::Caller, peer.0)?;
+        send(&stream, &mine.encode(), &[])?;
+        Ok(Self::new(party, stream, mine))
     }
 
-    fn answer(&self, stream: UnixStream) -> Result<(Rank, Gift)> {
-        let (party, mut connection) = (self.party, Connection::new(stream, self.deadline)?);
-        let theirs = connection.read_opening()?;
-        let mine = party.opening(Purpose::FdExchange, Role::Answerer, theirs.rank)?;
-        let is_of_job = (&theirs.job, theirs.world_size) == (&party.job, party.world_size);
-        if !theirs.fits(&mine) || theirs.rank <= party.rank || !is_of_job {
-            return Err(stranger());
+    fn answer(party: &'a Party, stream: UnixStream) -> Result<Self> {
+        Ok(Self::new(party, stream, party.opening(Purpose::FdExchange, Role::Answerer, 0)?))
+    }
+
+    fn new(party: &'a Party, stream: UnixStream, mine: Opening) -> Self {
+        let (since, arrived, descriptors) = (Instant::now(), Vec::new(), Vec::new());
+        Self { party, stream, since, mine, theirs: None, proven: false, arrived, descriptors }
+    }
+
+    /// Makes as much progress as is possible without blocking.
+    fn advance(mut self, give: Give<'_>) -> Result<Step<'a>> {
+        match self.try_advance(give)? {
+            Some((rank, gift)) => Ok(Step::Done(rank, gift)),
+            None if self.since.elapsed() < PATIENCE => Ok(Step::Pending(self)),
+            None => Err(failed(ErrorKind::TimedOut.into())),
         }
-        connection.write(&mine.encode())?;
-        let (caller, answerer) = (theirs.encode(), mine.encode());
-        let mut proof = [0; PROOF_BYTES];
-        connection.read(&mut proof)?;
-        if !verify(&party.key, Role::Caller, &caller, &answerer, &proof) {
-            return Err(stranger());
+    }
+
+    fn try_advance(&mut self, give: Give<'_>) -> Result<Option<(Rank, Gift)>> {
+        let (key, is_caller) = (&self.party.key, self.mine.role == Role::Caller);
+        if self.theirs.is_none() {
+            let Some(bytes) = self.receive::<OPENING_BYTES>()? else { return Ok(None) };
+            let theirs =
+                Opening::decode(&bytes).filter(|theirs| self.is_peer(theirs)).ok_or_else(stranger)?;
+            if is_caller {
+                let proof = prove(key, Role::Caller, &self.mine.encode(), &theirs.encode());
+                send(&self.stream, &proof, &[])?;
+            } else {
+                self.mine.peer = theirs.rank;
+                send(&self.stream, &self.mine.encode(), &[])?;
+            }
+            self.theirs = Some(theirs);
         }
-        let own = (self.give)(Rank(theirs.rank))?;
-        connection.write_descriptors(&prove(&party.key, Role::Answerer, &caller, &answerer), &own)?;
-        Ok((Rank(theirs.rank), connection.read_descriptors(&mut [0])?))
+        let Some(theirs) = self.theirs.clone() else { return Ok(None) };
+        let peer = Rank(theirs.rank);
+        if !self.proven {
+            let Some(proof) = self.receive::<PROOF_BYTES>()? else { return Ok(None) };
+            let (caller, answerer) = if is_caller { (&self.mine, &theirs) } else { (&theirs, &self.mine) };
+            let (caller, answerer) = (caller.encode(), answerer.encode());
+            if !verify(key, theirs.role, &caller, &answerer, &proof) {
+                return Err(stranger());
+            }
+            if is_caller {
+                let gift = self.take_descriptors()?;
+                send(&self.stream, &[DESCRIPTORS], &give(peer)?)?;
+                return Ok(Some((peer, gift)));
+            }
+            send(&self.stream, &prove(key, Role::Answerer, &caller, &answerer), &give(peer)?)?;
+            self.proven = true;
+        }
+        let Some([_]) = self.receive()? else { return Ok(None) };
+        Ok(Some((peer, self.take_descriptors()?)))
+    }
+
+    /// Whether the peer may be at the other end: the called one, or a higher one of this job.
+    fn is_peer(&self, theirs: &Opening) -> bool {
+        let Self { mine, .. } = self;
+        let is_of_job = (&theirs.job, theirs.world_size) == (&mine.job, mine.world_size);
+        theirs.fits(mine) && (mine.role == Role::Caller || theirs.rank > mine.rank && is_of_job)
+    }
+
+    /// The next `N` bytes, once all have arrived. Keeps the descriptors of the first message that comes when
+    /// the peer may send some; others are closed.
+    fn receive<const N: usize>(&mut self) -> Result<Option<[u8; N]>> {
+        while self.arrived.len() < N {
+            let (mut bytes, missing) = ([0; N], N - self.arrived.len());
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let places = &mut [IoSliceMut::new(&mut bytes[..missing])];
+            let count = match recvmsg(&self.stream, places, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) if message.bytes == 0 => return Err(failed(ErrorKind::UnexpectedEof.into())),
+                Ok(message) => message.bytes,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(failed(error.into())),
+            };
+            self.arrived.extend_from_slice(&bytes[..count]);
+            let is_awaited = self.theirs.is_some() && (self.mine.role == Role::Caller || self.proven);
+            for message in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(received) = message
+                    && is_awaited
+                    && self.descriptors.is_empty()
+                {
+                    self.descriptors.extend(received);
+                }
+            }
+        }
+        Ok(take(&mut self.arrived).try_into().ok())
+    }
+
+    fn take_descriptors(&mut self) -> Result<Gift> {
+        let descriptors = take(&mut self.descriptors).try_into().map_err(|_| stranger())?;
+        let Credentials { process, .. } = Credentials::of_peer(self.stream.as_fd()).map_err(failed)?;
+        Ok(Gift { descriptors, process })
     }
 }
 
@@ -277,65 +292,17 @@ fn check_user(stream: &UnixStream, expected: u32) -> Result<()> {
     Err(Error::Unauthenticated { who: format!("a process of user {user}") })
 }
 
-/// A blocking connection with timeouts.
-struct Connection(UnixStream);
-
-impl Connection {
-    fn new(stream: UnixStream, deadline: Deadline) -> Result<Self> {
-        let patience = Some(PATIENCE.min(deadline.remaining()).max(Duration::from_millis(1)));
-        stream.set_read_timeout(patience).map_err(failed)?;
-        stream.set_write_timeout(patience).map_err(failed)?;
-        Ok(Self(stream))
+/// Sends a few bytes, and descriptors with them. All messages of a connection fit in the socket's buffer.
+fn send(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(failed(std::io::Error::other("no room for descriptors")));
     }
-
-    fn read(&mut self, bytes: &mut [u8]) -> Result<()> {
-        self.0.read_exact(bytes).map_err(failed)
-    }
-
-    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
-        while !bytes.is_empty() {
-            let sent = retry_on_intr(|| send(&self.0, bytes, SendFlags::NOSIGNAL));
-            bytes = &bytes[sent.map_err(|error| failed(error.into()))?..];
-        }
-        Ok(())
-    }
-
-    fn read_opening(&mut self) -> Result<Opening> {
-        let mut bytes = [0; OPENING_BYTES];
-        self.read(&mut bytes)?;
-        Opening::decode(&bytes).ok_or_else(stranger)
-    }
-
-    /// Sends bytes, and the descriptors with them.
-    fn write_descriptors(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>; GIVEN]) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Err(failed(std::io::Error::other("no room for descriptors")));
-        }
-        // A socket with a timeout is interrupted also by handlers that restart system calls.
-        let sent =
-            retry_on_intr(|| sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL));
-        self.write(&bytes[sent.map_err(|error| failed(error.into()))?..])
-    }
-
-    /// Receives bytes and the descriptors that came with them; a wrong number of them is closed.
-    fn read_descriptors(&mut self, bytes: &mut [u8]) -> Result<Gift> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(GIVEN))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let places = &mut [IoSliceMut::new(bytes)];
-        let received = retry_on_intr(|| recvmsg(&self.0, places, &mut ancillary, RecvFlags::CMSG_CLOEXEC));
-        let count = received.map_err(|error| failed(error.into()))?.bytes;
-        let mut descriptors: Vec<OwnedFd> = Vec::new();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                descriptors.extend(received);
-            }
-        }
-        self.read(&mut bytes[count..])?;
-        let descriptors = descriptors.try_into().map_err(|_| stranger())?;
-        let Credentials { process, .. } = Credentials::of_peer(self.0.as_fd()).map_err(failed)?;
-        Ok(Gift { descriptors, process })
+    let sent = retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL));
+    match sent.map_err(|error| failed(error.into()))? {
+        count if count == bytes.len() => Ok(()),
+        _ => Err(failed(ErrorKind::WriteZero.into())),
     }
 }
 
@@ -343,12 +310,9 @@ impl Connection {
 fn dial(name: &SocketName) -> std::io::Result<UnixStream> {
     let caller = socket()?;
     connect(&caller, &address(name)?)?;
-    let stream = UnixStream::from(caller);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+    Ok(caller.into())
 }
 
-/// A non-blocking socket.
 fn socket() -> std::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)

@@ -1,6 +1,6 @@
 //! The descriptor exchange: with the ranks that belong to it, and with strangers.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use super::*;
 use crate::shm::{Cord, Layout, Neighbourhood, PeerSegment, Prepared};
@@ -15,6 +15,11 @@ fn listener(rank: u32) -> ([u8; SOCKET_NAME_BYTES], FdExchange) {
     let mut name = [rank as u8; SOCKET_NAME_BYTES];
     super::super::key::fill_random(&mut name[1..]).unwrap();
     (name, FdExchange::open(&name).unwrap())
+}
+
+fn blocking(stream: UnixStream) -> UnixStream {
+    stream.set_nonblocking(false).unwrap();
+    stream
 }
 
 fn prepared(rank: u32) -> Prepared {
@@ -69,7 +74,7 @@ fn every_rank_gets_the_descriptors_of_the_others() {
 #[test]
 fn strangers_get_nothing_and_block_nobody() {
     let results = exchange([KEY; 3], Duration::from_secs(20), |name| {
-        let connect = || dial(name).unwrap();
+        let connect = || blocking(dial(name).unwrap());
         let silent: Vec<_> = (0..20).map(|_| connect()).collect();
         let mut noisy = connect();
         noisy.write_all(&[7; 4 * OPENING_BYTES]).unwrap();
@@ -134,7 +139,7 @@ fn somebody() -> u32 {
 fn other_users_are_not_served() {
     let (name, mut listener) = listener(0);
     listener.user = somebody();
-    let mut caller = dial(&name).unwrap();
+    let mut caller = blocking(dial(&name).unwrap());
     assert!(listener.accept().is_none());
     assert_eq!(caller.read(&mut [0]).unwrap(), 0, "the connection is closed");
     listener.user = geteuid().as_raw();
@@ -144,18 +149,11 @@ fn other_users_are_not_served() {
 
 #[test]
 fn nothing_is_sent_to_a_listener_of_another_user() {
-    let ((name, theirs), (_, mut own)) = (listener(0), listener(1));
-    own.user = somebody();
-    let deadline = Deadline::after(Duration::from_secs(20));
-    let prepared = prepared(1);
-    let refused = own
-        .begin(&party(1, KEY), &|to| prepared.gift(to), deadline)
-        .call(Rank(0), dial(&name).unwrap())
-        .map(drop);
+    let (name, theirs) = listener(0);
+    let refused = Link::call(&party(1, KEY), Rank(0), dial(&name).unwrap(), somebody()).map(drop);
     let Err(Error::Unauthenticated { who }) = &refused else { panic!("{refused:?}") };
     assert_eq!(*who, format!("a process of user {}", geteuid().as_raw()));
-    let (mut heard, _) = theirs.accept().unwrap();
-    assert_eq!(heard.read(&mut [0]).unwrap(), 0, "not a word");
+    assert_eq!(theirs.accept().unwrap().read(&mut [0]).unwrap(), 0, "not a word");
 }
 
 #[test]
@@ -166,31 +164,31 @@ fn a_listener_without_the_key_gets_nothing() {
         |caller, answerer| prove(b"another key entirely", Role::Answerer, caller, answerer),
     ];
     for forge in forgeries {
-        let ((name, impostor), (_, caller)) = (listener(0), listener(1));
-        let deadline = Deadline::after(Duration::from_secs(20));
+        let (name, impostor) = listener(0);
         std::thread::scope(|scope| {
             let calling = scope.spawn(|| {
-                let own = prepared(1);
-                caller
-                    .begin(&party(1, KEY), &|to| own.gift(to), deadline)
-                    .call(Rank(0), dial(&name).unwrap())
-                    .map(drop)
+                let (own, party) = (prepared(1), party(1, KEY));
+                let mut link = Link::call(&party, Rank(0), dial(&name).unwrap(), geteuid().as_raw()).unwrap();
+                loop {
+                    match link.advance(&|to| own.gift(to)) {
+                        Ok(Step::Pending(pending)) => link = pending,
+                        outcome => break outcome.map(drop),
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             });
-            let (stream, _) = std::iter::repeat_with(|| impostor.accept()).flatten().next().unwrap();
-            let mut connection = Connection::new(stream, deadline).unwrap();
-            let theirs = connection.read_opening().unwrap();
+            let stream = std::iter::repeat_with(|| impostor.accept()).flatten().next().unwrap();
+            let mut stream = blocking(stream);
+            let mut theirs = [0; OPENING_BYTES];
+            stream.read_exact(&mut theirs).unwrap();
             let mine = party(0, b"").opening(Purpose::FdExchange, Role::Answerer, 1).unwrap();
-            connection.write(&mine.encode()).unwrap();
-            connection.read(&mut [0; PROOF_BYTES]).unwrap();
-            connection
-                .write_descriptors(
-                    &forge(&theirs.encode(), &mine.encode()),
-                    &prepared(0).gift(Rank(1)).unwrap(),
-                )
-                .unwrap();
+            stream.write_all(&mine.encode()).unwrap();
+            stream.read_exact(&mut [0; PROOF_BYTES]).unwrap();
+            let forged = forge(&theirs, &mine.encode());
+            send(&stream, &forged, &prepared(0).gift(Rank(1)).unwrap()).unwrap();
             let refused = calling.join().unwrap();
             assert!(matches!(refused, Err(Error::Unauthenticated { .. })), "{refused:?}");
-            assert!(connection.read_descriptors(&mut [0]).is_err(), "the caller's memory was given");
+            assert!(stream.read_exact(&mut [0]).is_err(), "the caller's memory was given");
         });
     }
 }
@@ -221,7 +219,7 @@ fn a_slow_local_peer_blocks_nobody() {
     let (name, slow) = listener(0);
     std::thread::scope(|scope| {
         let calling = scope.spawn(|| call_in_vain(name));
-        let (mut stream, _) = std::iter::repeat_with(|| slow.accept()).flatten().next().unwrap();
+        let mut stream = std::iter::repeat_with(|| slow.accept()).flatten().next().unwrap();
         // Each byte in time, all of them not.
         let said = (0..OPENING_BYTES).take_while(|_| {
             std::thread::sleep(Duration::from_millis(50));

@@ -18,7 +18,6 @@ use crate::{Rank, Result};
 /// Bytes of the random name of the socket on which a rank waits for its local peers.
 pub(super) const SOCKET_NAME_BYTES: usize = 16;
 
-/// The longest `BREVITY_HOST_ID`, in bytes.
 pub(super) const MAX_HOST_ID_BYTES: usize = 255;
 
 const FINDING_BYTES: usize = 8;

@@ -16,7 +16,6 @@ use crate::{Error, Rank, Result};
 
 pub(super) const ANNOUNCE: &str = "BREVITY_ANNOUNCE";
 
-/// The longest job name, in bytes.
 pub(super) const MAX_JOB_BYTES: usize = 64;
 
 const DEFAULT_JOIN_TIMEOUT: Duration = Duration::from_secs(60);

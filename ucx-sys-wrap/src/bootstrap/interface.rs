@@ -62,7 +62,6 @@ pub(super) fn outside_addresses() -> Result<Vec<IpAddr>> {
     Ok(all)
 }
 
-/// Whether an address belongs to this host.
 pub(super) fn is_here(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }

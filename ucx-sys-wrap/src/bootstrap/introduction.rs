@@ -68,7 +68,6 @@ pub fn introduce(identity: &Identity) -> Result<Identity> {
     Ok(resolved)
 }
 
-/// Stores rank 0's text, or reads it.
 fn learn(identity: &Identity) -> Result<(RootInfo, Option<(Socket, SocketAddr)>)> {
     if identity.rank != Rank(0) {
         let text = share(identity, None)?;
@@ -116,7 +115,6 @@ impl RootInfo {
         text
     }
 
-    /// `None` when the text is invalid.
     fn decode(text: &str) -> Option<Self> {
         let mut words = text.split(',');
         words.next().filter(|&form| form == FORM)?;
@@ -178,7 +176,6 @@ fn share(identity: &Identity, text: Option<&str>) -> Result<String> {
     store::share(identity, text).map_err(|why| failed(identity, why))
 }
 
-/// The launcher's store.
 #[cfg(feature = "pmi")]
 mod store {
     use std::path::PathBuf;
@@ -210,7 +207,6 @@ mod store {
         pmix::available(library().as_deref()).map_err(|error| format!("{error}; {REMEDY}"))
     }
 
-    /// The PMIx library that the user names.
     fn library() -> Option<PathBuf> {
         std::env::var_os("BREVITY_PMIX_LIB").map(PathBuf::from)
     }

@@ -82,7 +82,6 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<()> {
         .map_err(|error| Error::system("can't get random bytes", std::io::Error::other(error.to_string())))
 }
 
-/// Two lower-case hexadecimal digits a byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing to a string can't fail.

@@ -22,7 +22,6 @@ const STAGGER: Duration = Duration::from_millis(100);
 /// How much longer than its own deadline a rank waits for rank 0's verdict.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The connection to rank 0.
 pub(super) struct Leaf {
     channel: Channel,
     max_body: usize,

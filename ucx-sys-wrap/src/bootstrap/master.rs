@@ -22,7 +22,6 @@ impl Master {
         self.address().map_or(self.host == "localhost", |address| address.is_loopback())
     }
 
-    /// The host as an address, if it is one.
     pub(super) fn address(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }

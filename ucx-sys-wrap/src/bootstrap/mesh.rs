@@ -62,7 +62,6 @@ pub fn connect_mesh(identity: &Identity, rendezvous: &mut Rendezvous) -> Result<
     agree(identity, rendezvous, connected)
 }
 
-/// A mesh whose connections are being made.
 struct Mesh {
     party: Arc<Party>,
     acceptor: Acceptor,
@@ -99,7 +98,6 @@ impl Mesh {
         }
     }
 
-    /// Calls and answers without blocking.
     fn turn(&mut self) -> Result<()> {
         for mut call in std::mem::take(&mut self.calls) {
             match call.turn()? {

@@ -13,7 +13,6 @@ use crate::process::PeerProcess;
 use crate::shm::{Neighbourhood, Prepared};
 use crate::{Error, Rank, Result};
 
-/// How long the ranks of a host wait for each other.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Open files that sharing memory takes. For each local peer: the channel to it, its segment, its channel,

@@ -25,7 +25,6 @@ const NONCE_BYTES: usize = 32;
 /// Names the form of openings and proofs.
 const MAGIC: [u8; 8] = *b"BREVITY\x01";
 
-/// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Rendezvous = 1,
@@ -34,7 +33,6 @@ pub(super) enum Purpose {
     FdExchange = 3,
 }
 
-/// Which end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// The end that connects.
@@ -70,7 +68,6 @@ pub(super) struct Party {
 }
 
 impl Party {
-    /// An opening with a new nonce.
     pub(super) fn opening(&self, purpose: Purpose, role: Role, peer: u32) -> Result<Opening> {
         let mut nonce = [0; NONCE_BYTES];
         fill_random(&mut nonce)?;
@@ -105,7 +102,6 @@ impl Opening {
         bytes
     }
 
-    /// `None` when the bytes are no opening.
     pub(super) fn decode(bytes: &[u8; OPENING_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let (magic, wire_version) = (fields.array()?, fields.u32()?);

@@ -118,7 +118,6 @@ impl Rendezvous {
         }
     }
 
-    /// The deadline of all steps of joining.
     pub(super) fn deadline(&self) -> Deadline {
         self.deadline
     }

@@ -90,7 +90,6 @@ pub(super) fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A socket of the family of `address`.
 fn unbound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() && address.ip().is_unspecified() {

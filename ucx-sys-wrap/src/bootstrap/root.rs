@@ -38,7 +38,6 @@ pub(super) struct Root {
     master: String,
 }
 
-/// Rank 0 while the others are joining.
 struct Assembly {
     acceptor: Acceptor,
     party: Arc<Party>,
@@ -128,7 +127,6 @@ impl Root {
         ranked.map_or(LOOPBACK, |(own, _)| own)
     }
 
-    /// Takes the blobs that have arrived.
     fn collect(
         &mut self,
         blobs: &mut [Option<Vec<u8>>],
@@ -307,7 +305,6 @@ impl Assembly {
     }
 }
 
-/// The ranks whose place is empty.
 fn absent<T>(places: &[Option<T>]) -> Vec<u32> {
     (0..).zip(places).filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
 }

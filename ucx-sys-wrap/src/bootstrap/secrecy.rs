@@ -9,7 +9,6 @@ use crate::noise::{Forged, GREETING_BYTES, Handshake, Session, Terms};
 use crate::tcp::Wire;
 use crate::{Error, Rank, Result};
 
-/// A connection in its handshake.
 struct Greeting {
     peer: u32,
     channel: Channel,

@@ -25,12 +25,10 @@ pub(super) fn host_and_ports(variables: Variables<'_>) -> Result<(String, Vec<u1
     Ok((host, ports))
 }
 
-/// The step's name.
 pub(super) fn step_name(variables: Variables<'_>) -> Option<String> {
     step(variables).map(|(job, step)| format!("slurm {job}.{step}"))
 }
 
-/// The numbers of job and step.
 fn step(variables: Variables<'_>) -> Option<(u32, u32)> {
     Some((variables.number("SLURM_JOB_ID")?, variables.number("SLURM_STEP_ID")?))
 }

@@ -25,17 +25,14 @@ impl Variables<'_> {
         names.iter().all(|name| (self.lookup)(name).is_some())
     }
 
-    /// Whether the variable is set to this value.
     pub(super) fn is(&self, name: &str, value: &str) -> bool {
         (self.lookup)(name).is_some_and(|found| found == value)
     }
 
-    /// The variable's value, if it is a number.
     pub(super) fn number(&self, name: &str) -> Option<u32> {
         (self.lookup)(name)?.to_str()?.parse().ok()
     }
 
-    /// Whether both variables are set, to the same number.
     pub(super) fn equal(&self, one: &str, other: &str) -> bool {
         self.number(one).is_some_and(|found| self.number(other) == Some(found))
     }

@@ -17,7 +17,6 @@ pub(super) const HEADER_BYTES: usize = 5;
 /// Strings in a verdict are cut to this.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// A whole frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// To rank 0: how long this rank is still willing to wait for the others to join.
@@ -41,7 +40,6 @@ pub(super) enum Verdict {
     Disagreement { subject: Subject, rank: u32, found: String, expected: String },
 }
 
-/// What ranks can differ in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     WireVersion,
