@@ -43,8 +43,8 @@ pub struct RunArguments {
     /// How many seconds ranks may go on after one has failed, or after a signal that is to end the job (INT,
     /// TERM, HUP, QUIT, ABRT), before they are killed [default: 30]
     ///
-    /// A second INT (Ctrl-C) kills the ranks at once. TSTP (Ctrl-Z) and CONT stop the job and have it go on. Other
-    /// signals that somebody sends, as USR1, are passed on too.
+    /// A second INT (Ctrl-C) kills the ranks at once. TSTP (Ctrl-Z) and CONT stop the job and have it go on.
+    /// Other signals that somebody sends, as USR1, are passed on too.
     #[arg(long, value_name = "SECONDS", value_parser = grace)]
     grace: Option<Duration>,
 
