@@ -1,4 +1,4 @@
-//! Running a program that must end in time.
+//! Runs a program that must end in time.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use brevity_testing::worlds::reserved_port;
 
-/// How a program ended, and what it said.
+/// How a program ended, and its output.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its status; none if it had to be ended.
+    /// Its status; `None` if it had to be killed.
     pub status: Option<ExitStatus>,
     /// What it wrote to standard output.
     pub stdout: String,
@@ -22,11 +22,11 @@ pub struct Ended {
     pub took: Duration,
 }
 
-/// Runs a command to its end, at most for `patience`: then it is terminated with its process group, and
-/// killed if that does not help.
+/// Runs a command to its end. After `patience`, it is terminated with its process group, and killed if that
+/// does not help.
 ///
 /// # Panics
-/// When the command can't be started.
+/// If the command can't be started.
 #[must_use]
 pub fn run_within(command: &mut Command, patience: Duration) -> Ended {
     let start = Instant::now();
@@ -51,7 +51,7 @@ fn listen(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // What was read before a failure is what there is.
+            // After a failure, the output that was read so far counts.
             let _ = pipe.read_to_end(&mut bytes);
         }
         String::from_utf8_lossy(&bytes).into_owned()
@@ -68,11 +68,11 @@ fn wait(child: &mut Child, until: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// Runs the ranks of a job to their ends, each by a command that `make` gives for it, at most for `patience`;
-/// they meet on loopback, with a key unless the command says where one is.
+/// Runs the ranks of a job to their ends, each by a command from `make`, at most for `patience`. They meet on
+/// loopback, with a key unless the command names one.
 ///
 /// # Panics
-/// When a command can't be started.
+/// If a command can't be started.
 #[must_use]
 pub fn run_ranks(world_size: u32, patience: Duration, make: impl Fn(u32) -> Command) -> Vec<Ended> {
     let (_reserved, port) = reserved_port();

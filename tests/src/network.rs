@@ -25,10 +25,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// `None` where namespaces can't be made; a failure where `BREVITY_REQUIRE_NAMESPACES` is 1.
+    /// `None` if namespaces can't be made.
     ///
     /// # Panics
-    /// Then.
+    /// If they can't be made although `BREVITY_REQUIRE_NAMESPACES` is 1.
     #[must_use]
     pub fn new() -> Option<Self> {
         // Tests may be threads of one process.
@@ -45,15 +45,15 @@ impl Network {
         None
     }
 
-    /// Nothing goes through any more, and nobody is told.
+    /// Drops all packets from now on; neither side is notified.
     ///
     /// # Panics
-    /// When the link can't be cut.
+    /// If the link can't be cut.
     pub fn cut(&self) {
         assert!(ip(&["-n", &self.names[0], "link", "set", LINK, "down"]));
     }
 
-    /// A command that runs on a host, without what a launcher of this test may have set.
+    /// A command that runs on a host, without the variables of a launcher of this test.
     #[must_use]
     pub fn command(&self, host: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
@@ -72,23 +72,23 @@ impl Network {
         if version == 4 { format!("10.78.0.{}", host + 1) } else { format!("fd78::{}", host + 1) }
     }
 
-    /// Where rank 0 waits on the first host.
+    /// The address at which rank 0 waits on the first host.
     #[must_use]
     pub fn master(&self, version: u8) -> String {
         let address = self.address(0, version);
         if version == 4 { format!("{address}:{PORT}") } else { format!("[{address}]:{PORT}") }
     }
 
-    /// Where rank 0 would wait on a host's interface that leads nowhere.
+    /// An address for rank 0 on a host's interface that leads nowhere.
     #[must_use]
     pub fn dead_end(&self, host: usize) -> String {
         format!("{}:{PORT}", nowhere(host))
     }
 
-    /// Addresses on the second host's link that nobody has: packets to them go out and vanish.
+    /// Unused addresses on the second host's link: packets to them vanish.
     ///
     /// # Panics
-    /// When the system can't.
+    /// If the system refuses.
     #[must_use]
     pub fn black_holes(&self) -> [String; 2] {
         for address in ["10.78.0.9", "fd78::9"] {
@@ -99,10 +99,10 @@ impl Network {
         [format!("10.78.0.9:{PORT}"), format!("[fd78::9]:{PORT}")]
     }
 
-    /// The addresses on which anybody listens on a host, as the kernel writes them.
+    /// The addresses on which any process of a host listens, as the kernel writes them.
     ///
     /// # Panics
-    /// When the system can't.
+    /// If the system refuses.
     #[must_use]
     pub fn listening(&self, host: usize) -> Vec<String> {
         let mut command = self.command(host, "cat");
@@ -115,10 +115,10 @@ impl Network {
         lines.lines().filter_map(listening).collect()
     }
 
-    /// A program that runs commands on the host whose address it is given, as `ssh` does.
+    /// A program that runs commands on the host with the given address, like `ssh`.
     ///
     /// # Panics
-    /// When the system can't.
+    /// If the system refuses.
     #[must_use]
     pub fn remote_shell(&self) -> String {
         let path = self.folder.path().join("shell");
@@ -168,7 +168,7 @@ fn nowhere(host: usize) -> String {
     format!("198.51.100.{}", host + 1)
 }
 
-/// Waits until the link has found its other end.
+/// Whether the link is up.
 fn carries(name: &str) -> bool {
     (0..1000).any(|_| {
         let shown = Command::new("ip").args(["-n", name, "link", "show", LINK]).output();

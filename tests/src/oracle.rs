@@ -1,4 +1,4 @@
-//! What a collective must compute, done naively and in one place.
+//! The expected results of collectives, computed naively in one place.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub fn sum(vectors: &[Vec<f32>]) -> Vec<f32> {
     total
 }
 
-/// The `k` entries of largest magnitude, ties to the lower index, zeros never; by a full sort.
+/// The `k` entries of largest magnitude, by a full sort; ties go to the lower index, never zeros.
 #[must_use]
 pub fn top_k(vector: &[f32], k: usize) -> BTreeMap<u32, f32> {
     let mut order: Vec<usize> = (0..vector.len()).filter(|&index| vector[index] != 0.0).collect();
@@ -36,7 +36,7 @@ pub fn top_k(vector: &[f32], k: usize) -> BTreeMap<u32, f32> {
     order.into_iter().take(k).map(|index| (index as u32, vector[index])).collect()
 }
 
-/// Adds sparse vectors; entries that cancel to zero vanish.
+/// Adds sparse vectors; drops entries that cancel to zero.
 #[must_use]
 pub fn add(a: &BTreeMap<u32, f32>, b: &BTreeMap<u32, f32>) -> BTreeMap<u32, f32> {
     let mut sum = a.clone();
@@ -55,7 +55,8 @@ pub fn largest(sparse: &BTreeMap<u32, f32>, k: usize) -> BTreeMap<u32, f32> {
     entries.into_iter().take(k).collect()
 }
 
-/// The gTop-k tree, naively: in round `j`, rank `r` with `r % 2^(j+1) == 0` takes in rank `r + 2^j`.
+/// The gTop-k tree, naively: in round `j`, rank `r` with `r % 2^(j+1) == 0` merges the entries of rank `r +
+/// 2^j`.
 #[must_use]
 pub fn gtopk(mut contributions: Vec<BTreeMap<u32, f32>>, k: usize) -> BTreeMap<u32, f32> {
     let mut distance = 1;

@@ -1,4 +1,5 @@
-//! Every collective once, inside one call, each against its oracle: the same for every transport.
+//! Runs every collective once, inside one call, and checks each against its oracle; the same for every
+//! transport.
 
 use brevity::collectives::low_rank::low_rank_all_reduce;
 use brevity::collectives::sparse::{describe_gtopk, gtopk_all_reduce, sparse_all_gather, topk_all_reduce};
@@ -16,15 +17,15 @@ pub const WORLD_SIZES: [u32; 7] = [1, 2, 3, 4, 5, 7, 8];
 /// The lengths that every collective is tested with.
 pub const COUNTS: [usize; 3] = [0, 1, 1000];
 
-/// The lengths that collectives over shared memory are tested with: one line and one more, one block, one
-/// chunk and one element more, several chunks.
+/// The lengths that collectives over shared memory are tested with: one line and one element more, one block,
+/// one chunk and one element more, several chunks.
 pub const HOST_COUNTS: [usize; 10] = [0, 1, 10, 11, 128, 129, 1000, 16_385, 40_000, 300_001];
 
 /// The matrices that low-rank collectives are tested with, and the rank of their factors.
 const MATRICES: [(usize, usize); 3] = [(1, 1), (1, 7), (33, 65)];
 const RANK: usize = 2;
 
-/// What a program that runs the suite calls.
+/// The description of the call for programs that run the suite.
 #[must_use]
 pub fn description() -> Description {
     Description::new(Operation::MESSAGE, 0, 0)
@@ -33,7 +34,7 @@ pub fn description() -> Description {
 /// Runs every collective on vectors of `count` elements.
 ///
 /// # Panics
-/// When a result is not the oracle's.
+/// If a result differs from the oracle's.
 pub async fn run(call: &Call<'_, '_>, count: usize) {
     dense_collectives(call, count).await;
     gathering(call, count).await;
@@ -43,11 +44,11 @@ pub async fn run(call: &Call<'_, '_>, count: usize) {
     low_rank(call).await;
 }
 
-/// Runs the collectives that take a group whole, as ranks of one host do over the memory that they share;
-/// blocking, and several at once.
+/// Runs the collectives of a whole group, which ranks of one host do over shared memory; blocking, and
+/// several at once.
 ///
 /// # Panics
-/// When a result is not the oracle's.
+/// If a result differs from the oracle's.
 pub fn run_on_group(group: &Group, count: usize) {
     let (rank, world_size) = (group.rank(), group.world_size());
     let all = vectors(world_size, count);
@@ -85,7 +86,7 @@ pub fn vectors(world_size: u32, count: usize) -> Vec<Vec<f32>> {
 /// The `k` largest entries of `vector`.
 ///
 /// # Panics
-/// When a value is not finite.
+/// If a value is not finite.
 #[must_use]
 pub fn sparse(vector: &[f32], k: usize) -> SparseVec {
     let mut selected = SparseVec::new(vector.len());

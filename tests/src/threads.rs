@@ -10,13 +10,13 @@ use brevity::transport::local;
 use brevity::transport::shm::Neighbourhood;
 use brevity::{Group, Settings};
 
-/// How long the ranks of one test may take together; generous, since it only has to tell slow from stuck.
+/// The limit for all ranks of one test; generous, since it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs `body` on `world_size` ranks of the local transport; the results in rank order.
+/// Runs `body` on `world_size` ranks of the local transport. Returns the results in rank order.
 ///
 /// # Panics
-/// When a rank panics or does not end.
+/// If a rank panics or does not end.
 pub fn on_local<R: Send + 'static>(
     world_size: u32,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,
@@ -25,11 +25,11 @@ pub fn on_local<R: Send + 'static>(
     on_transports(world.map(|rank| Box::new(rank) as Box<dyn Transport>).collect(), body)
 }
 
-/// Runs `body` on `world_size` ranks of the local transport that share memory as ranks of one host do; the
-/// results in rank order.
+/// Runs `body` on `world_size` ranks of the local transport that share memory like ranks of one host. Returns
+/// the results in rank order.
 ///
 /// # Panics
-/// When a rank panics or does not end.
+/// If a rank panics or does not end.
 pub fn on_host<R: Send + 'static>(
     world_size: u32,
     settings: Settings,
@@ -43,10 +43,10 @@ pub fn on_host<R: Send + 'static>(
     on_groups(groups.collect(), body)
 }
 
-/// Runs `body` on one rank for each transport, each in its own thread; the results in rank order.
+/// Runs `body` on one rank for each transport, each in its own thread. Returns the results in rank order.
 ///
 /// # Panics
-/// When a rank panics or does not end.
+/// If a rank panics or does not end.
 pub fn on_transports<R: Send + 'static>(
     transports: Vec<Box<dyn Transport>>,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,
@@ -57,10 +57,10 @@ pub fn on_transports<R: Send + 'static>(
     )
 }
 
-/// Runs `body` on one rank for each group, each in its own thread; the results in rank order.
+/// Runs `body` on one rank for each group, each in its own thread. Returns the results in rank order.
 ///
 /// # Panics
-/// When a rank panics or does not end.
+/// If a rank panics or does not end.
 pub fn on_groups<R: Send + 'static>(
     groups: Vec<Group>,
     body: impl Fn(&Group) -> R + Clone + Send + 'static,

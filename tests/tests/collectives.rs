@@ -147,7 +147,7 @@ fn different_calls_are_found_out() {
                 assert!(error.to_string().contains("all-reduce of 4 f32 (sum)"), "{error}");
                 assert!(error.to_string().contains("all-reduce of 5 f32 (sum)"), "{error}");
             }
-            // The other one has found out first.
+            // The other rank has noticed first.
             Error::Aborted { rank: peer } => assert_eq!(peer.index(), 1 - rank),
             other => panic!("{other}"),
         }
@@ -158,7 +158,7 @@ fn different_calls_are_found_out() {
 #[test]
 fn one_rank_that_calls_something_else_is_found_out_by_the_first_messages() {
     use brevity::collectives::Error;
-    // Sizes at which one algorithm or the other is taken; calls may take five minutes.
+    // Sizes for which one algorithm or the other is chosen; calls may take five minutes.
     for (world_size, count) in [(2, 4), (3, 4), (4, 4), (5, 4), (6, 4), (7, 4), (8, 4), (3, 1_000_000)] {
         for (stray, calls_barrier) in (0..world_size).flat_map(|rank| [(rank, true), (rank, false)]) {
             let errors = on_local(world_size, move |group| {
@@ -167,7 +167,7 @@ fn one_rank_that_calls_something_else_is_found_out_by_the_first_messages() {
                 } else {
                     group.all_reduce(&mut vec![0.0f32; count], Reduction::Sum)
                 };
-                // Some may have got through before anybody noticed: they learn it from the next call.
+                // Some ranks may have finished before the failure was noticed: their next call fails.
                 result.err().unwrap_or_else(|| group.barrier().unwrap_err())
             });
             let is_right = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });

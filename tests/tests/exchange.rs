@@ -1,4 +1,4 @@
-//! The gradient exchange: mass over steps, poison, and failures that lose nothing.
+//! The gradient exchange: mass over steps, poison, and failures without loss.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex};
@@ -35,8 +35,8 @@ fn gradients(rank: u32, step: usize) -> Vec<Vec<f32>> {
     vec![oracle::vector(rank + 100 * step as u32, COUNT), oracle::vector(rank + 50 + 100 * step as u32, 7)]
 }
 
-/// What ranks are between: threads that only send messages, and such that share memory as ranks of one host
-/// do.
+/// The connection between ranks: threads that only send messages, or threads that share memory like ranks of
+/// one host.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     Messages,
@@ -66,7 +66,7 @@ impl Between {
     }
 }
 
-/// Where ranks share memory, dense tensors and factors are not sent.
+/// If ranks share memory, dense tensors and factors are not sent.
 #[test]
 fn what_is_not_sparse_goes_over_shared_memory() {
     for policy in [Policy::dense(), Policy::low_rank(2)] {
@@ -85,7 +85,7 @@ fn what_is_not_sparse_goes_over_shared_memory() {
     }
 }
 
-/// Ranks that have built different exchanges are told, whatever their tensors travel by.
+/// Ranks that have built different exchanges get an error, for every kind of tensor.
 #[test]
 fn other_plans_are_a_mismatch() {
     for (name, policy) in &POLICIES[1..] {
@@ -97,7 +97,7 @@ fn other_plans_are_a_mismatch() {
     }
 }
 
-/// The factors of these are as long.
+/// The factors of both have the same length.
 #[test]
 fn a_matrix_and_its_transpose_are_a_mismatch() {
     all_end_with_a_mismatch("shapes", |group| {
@@ -118,7 +118,7 @@ fn tensors_in_another_order_are_a_mismatch() {
     }
 }
 
-/// Ranks that draw from other seeds end with other matrices, if a factor is ever drawn anew.
+/// Ranks that draw from other seeds end with other matrices if a factor is ever drawn again.
 #[test]
 fn other_seeds_are_a_mismatch() {
     all_end_with_a_mismatch("seeds", |group| {
@@ -127,8 +127,8 @@ fn other_seeds_are_a_mismatch() {
     });
 }
 
-/// Three ranks build an exchange and average: each hears of the mismatch, or of the rank that ended the group
-/// for it.
+/// Three ranks build an exchange and average: each gets the mismatch, or the rank that closed the group for
+/// it.
 fn all_end_with_a_mismatch(what: &str, build: impl Fn(&Group) -> GradientExchange + Clone + Send + 'static) {
     for between in BOTH {
         let build = build.clone();
@@ -240,7 +240,7 @@ fn a_value_that_is_not_finite_is_the_same_error_everywhere() {
     }
 }
 
-/// Values that are finite by themselves, but not summed up or multiplied.
+/// The values are finite, but their sums or products are not.
 #[test]
 fn an_overflow_is_the_same_error_everywhere_and_leaves_the_step_out() {
     for (name, policy) in POLICIES {
@@ -285,7 +285,7 @@ fn two_bad_ranks_are_one_error() {
     assert!(errors[0].contains("rank 2") && errors[0].contains("\"weight\""), "{errors:?}");
 }
 
-/// Three of four ranks lose the fourth in the middle of training, make a new group and go on.
+/// Three of four ranks lose the fourth in the middle of training, make a new group and continue.
 #[test]
 fn nothing_is_lost_over_a_failure() {
     for ((name, policy), between) in
@@ -368,7 +368,7 @@ fn a_started_average_gives_what_a_blocking_one_does() {
     }
 }
 
-/// Nothing was sent, and nothing is lost: the exchange comes back with its residuals.
+/// Nothing was sent and nothing is lost: the exchange comes back with its residuals.
 #[test]
 fn an_average_that_is_refused_gives_the_exchange_back() {
     let group = Group::solo();
@@ -381,7 +381,7 @@ fn an_average_that_is_refused_gives_the_exchange_back() {
     assert!(gradients == wrong && after.residual("weight").unwrap() == residual);
 }
 
-/// As while a training run warms up.
+/// As during the warm-up of a training run.
 #[test]
 fn a_density_may_change_between_steps() {
     for between in BOTH {
@@ -408,7 +408,7 @@ fn densities_of_what_is_not_sparse_are_refused() {
     }
 }
 
-/// A rank that drops a started average and its group has left, and has not aborted: nothing keeps its world
+/// A rank that drops a started average and its group has left without aborting; nothing keeps its group
 /// alive.
 #[test]
 fn a_dropped_average_does_not_keep_its_group() {

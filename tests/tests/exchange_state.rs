@@ -1,4 +1,4 @@
-//! The state of an exchange: saved, refused, and taken over.
+//! The state of an exchange: saved, refused, and loaded.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use brevity_tests::{on_local, oracle};
 const SHAPE: [usize; 2] = [9, 17];
 const COUNT: usize = SHAPE[0] * SHAPE[1];
 
-/// Every way in which tensors travel, two of low rank.
+/// All kinds of tensors, two of low rank.
 fn exchange(group: &Group, density: f64) -> GradientExchange {
     GradientExchange::builder(group)
         .tensor("topk", SHAPE, Policy::topk(density))
@@ -33,7 +33,7 @@ fn gradients(rank: u32, step: u32) -> Vec<Vec<f32>> {
         .collect()
 }
 
-/// The bits of all that steps give back, and of what stays.
+/// The bits of the results of all steps, and of the residuals.
 fn run(exchange: &mut GradientExchange, steps: std::ops::Range<u32>) -> Vec<u32> {
     let mut out = Vec::new();
     for step in steps {
@@ -68,7 +68,7 @@ fn a_restart_from_saved_state_changes_no_bit() {
             let length = checkpoint.len();
             checkpoint.extend(b"what the caller writes behind it");
             let expected = run(&mut whole, 3..6);
-            // What it is loaded into has another past.
+            // The exchange that loads it has another history.
             let mut restarted = exchange(group, 0.05);
             run(&mut restarted, 7..8);
             let mut from = &checkpoint[..];
@@ -81,7 +81,7 @@ fn a_restart_from_saved_state_changes_no_bit() {
     }
 }
 
-/// A dense tensor keeps something only after a failure; that is saved as well.
+/// A dense tensor has a residual only after a failure; that is saved too.
 #[test]
 fn what_waits_after_a_failure_is_saved() {
     let ranks = on_local(2, |group| {
@@ -96,7 +96,7 @@ fn what_waits_after_a_failure_is_saved() {
     let checkpoint = ranks.into_iter().flatten().next().unwrap();
     let mut alone = exchange(&Group::solo(), 1.0);
     alone.load(&mut &checkpoint[..]).unwrap();
-    // A step that is left out must not take away what has waited since before.
+    // A step that is left out must not remove older residuals.
     let mut bad = gradients(0, 1);
     bad[3][0] = f32::NAN;
     assert!(matches!(alone.average(&mut bad).unwrap_err(), Error::NonFinite { .. }));
@@ -180,7 +180,7 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
     );
 }
 
-/// Names that differ where they are too long to be kept.
+/// Names that differ only beyond the stored length.
 #[test]
 fn long_names_are_told_apart() {
     let build = |end: &str| {
@@ -226,7 +226,7 @@ fn the_density_may_be_another_after_a_restart() {
     assert_eq!(second.residual("gtopk"), first.residual("gtopk"));
 }
 
-/// Low-rank factors of different steps would part the ranks in silence.
+/// Low-rank factors of different steps would silently make the ranks diverge.
 #[test]
 fn ranks_that_load_different_steps_are_told() {
     let outcomes = on_local(3, |group| {
@@ -244,7 +244,7 @@ fn ranks_that_load_different_steps_are_told() {
     assert!(outcomes.iter().all(|error| is_named(error) || is_end(error)), "{outcomes:?}");
 }
 
-/// A rank that goes on from a checkpoint among ranks that have none.
+/// A rank that continues from a checkpoint among ranks that have none.
 #[test]
 fn after_rejoining_ranks_need_not_have_loaded_the_same() {
     let results = on_local(3, |group| {

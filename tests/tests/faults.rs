@@ -1,8 +1,7 @@
 //! Ranks that are killed, stopped, cut off or deaf, and groups that are aborted, on every wire between
 //! processes.
 //!
-//! What must hold: every call that is pending, and every later one, fails before its deadline with the right
-//! error.
+//! The requirement: every pending call, and every later one, fails before its deadline with the right error.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "faults/in_process.rs"]
@@ -24,12 +23,12 @@ const FAR: &str = "50";
 /// The deadline of calls whose peers are silent: nothing else ends them.
 const NEAR: Duration = Duration::from_secs(2);
 
-/// What a call may take beyond its deadline: the machine may be busy, but nobody hangs.
+/// What a call may take beyond its deadline, because the machine may be busy.
 const SLACK: Duration = Duration::from_secs(8);
 
 const VICTIM: u32 = 2;
 
-/// Small messages go at once; large ones are offered first.
+/// Small messages are sent eagerly; large ones by RTS.
 const SMALL: &str = "100";
 const LARGE: &str = "1000000";
 
@@ -51,7 +50,7 @@ fn survivors(job: &Job) -> Vec<(u32, Report)> {
         .collect()
 }
 
-/// The call that was pending, and the next one, name the rank that is lost.
+/// The pending call and the next one name the lost rank.
 fn assert_lost(job: &Job) {
     for (rank, report) in survivors(job) {
         for ended in [report.call, report.later] {
@@ -72,15 +71,15 @@ fn killed(wire: Wire) {
     }
 }
 
-/// No thread of the application turns the engine.
+/// No thread of the application polls the engine.
 fn killed_beside_threads(wire: Wire) {
     for elements in [SMALL, LARGE] {
         killed_beside_threads_under(wire, (4, elements), Duration::from_millis(100));
     }
 }
 
-/// Survivors read large messages out of the memory of the one that dies; about every second death falls into
-/// a read.
+/// Survivors read large messages from the memory of the rank that dies; about every second death happens
+/// during a read.
 #[test]
 fn deaths_under_large_messages_over_ucx_end_nobody_else() {
     if Wire::UcxShared.is_here() {
@@ -108,7 +107,7 @@ fn killed_beside_threads_under(wire: Wire, (ranks, elements): (u32, &str), delay
     }
 }
 
-/// A rank that puts into the memory of a rank that is killed, and gets from it.
+/// A rank puts into the memory of a rank that is killed, and gets from it.
 fn killed_under_puts(wire: Wire) {
     let job = Job::launch(env!("CARGO_BIN_EXE_put"), &[], 2, wire, &[]);
     job.await_ready();
@@ -130,12 +129,11 @@ fn killed_in_silence(wire: Wire) {
     assert_lost(&job);
 }
 
-/// Calls end by the deadline of the first, and each names whom it waited for: the names lead to the rank that
-/// stands still.
+/// Calls end by the deadline of the first one, and each names the rank it waited for: the names lead to the
+/// stopped rank.
 ///
-/// Not so where UCX's own shared memory joins the ranks: one queue of a rank takes what all others send, and
-/// behind a place that was reserved and is not yet written nothing comes out. Survivors may then wait for
-/// each other.
+/// UCX's own shared memory is an exception: one queue of a rank receives from all others, and nothing is
+/// delivered behind a slot that was reserved and not yet written. Survivors may then wait for each other.
 fn stopped(wire: Wire) {
     for elements in [SMALL, LARGE] {
         let job = reducing(wire, "reduce", elements);
@@ -144,7 +142,7 @@ fn stopped(wire: Wire) {
     }
 }
 
-/// As above, for a rank that is in the middle of nothing.
+/// As above, for a rank that is not in any call.
 fn stopped_in_silence(wire: Wire) {
     let job = reducing(wire, "quiet", SMALL);
     job.ranks()[VICTIM as usize].signal("STOP");
@@ -153,7 +151,7 @@ fn stopped_in_silence(wire: Wire) {
     assert_timeouts(&job, true);
 }
 
-/// Three ranks whose calls end by themselves soon.
+/// Three ranks whose calls reach their deadlines soon.
 fn reducing(wire: Wire, mode: &str, elements: &str) -> Job {
     let seconds = NEAR.as_secs().to_string();
     let job = Job::launch(FAULT, &[mode, elements], 3, wire, &[("BREVITY_TIMEOUT", &seconds)]);
@@ -174,7 +172,7 @@ fn assert_timeouts(job: &Job, do_names_lead: bool) {
     assert!(job.ranks()[VICTIM as usize].is_stopped());
 }
 
-/// The most memory that a sender may have whose peer reads nothing: the program, and what is on its way.
+/// The largest memory of a sender whose peer reads nothing: the program, and the data in transit.
 const SENDER_KIB: u64 = 256 << 10;
 
 fn deaf(wire: Wire) {

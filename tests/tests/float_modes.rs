@@ -1,5 +1,5 @@
-//! One rank flushes subnormal numbers or rounds in another direction: all ranks get the bits that they get
-//! when none does, and the rank keeps its mode. Ranks are threads.
+//! One rank flushes subnormal numbers or rounds in another direction: all ranks get the same bits as without
+//! it, and the rank keeps its mode. Ranks are threads.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::future::{Future, poll_fn};
@@ -25,10 +25,10 @@ const WORLD_SIZE: u32 = 3;
 /// Elements of the tensors of an exchange.
 const ELEMENTS: usize = 600;
 
-/// One line of shared memory and less, one slot, several chunks; recursive doubling and the ring.
+/// Less than a line of shared memory, one slot, several chunks; recursive doubling and the ring.
 const COUNTS: [usize; 5] = [1, 4, 100, 2000, 20_001];
 
-/// What ranks are between, and what turns their calls.
+/// The connection between ranks, and what polls their calls.
 #[derive(Clone, Copy, Debug)]
 struct World {
     shares_memory: bool,
@@ -67,7 +67,7 @@ impl World {
     }
 }
 
-/// One rank, and the bits of what it has computed.
+/// One rank, and the bits of its results.
 struct Ledger {
     group: Group,
     mode: u64,
@@ -114,7 +114,7 @@ impl Ledger {
         (0..count).map(|index| T::given(self.group.rank(), index, step)).collect()
     }
 
-    /// Takes down the results of a call, after which the mode must be as it was.
+    /// Records the results of a call, after which the mode must be unchanged.
     fn note<T: Given>(&mut self, what: &str, results: &[T]) {
         assert_eq!(float_mode(), self.mode, "after {what}");
         self.bits.extend(results.iter().map(|value| value.bits()));
@@ -126,7 +126,7 @@ impl Ledger {
     }
 }
 
-/// Ends a future as a runtime would that has nothing else to do.
+/// Drives a future to its end like a runtime without other work.
 fn block_on<R>(future: impl Future<Output = R>) -> R {
     let mut future = pin!(future);
     loop {
@@ -137,7 +137,7 @@ fn block_on<R>(future: impl Future<Output = R>) -> R {
     }
 }
 
-/// Ends a handle in one of the ways that there are.
+/// Waits for a handle in one of the possible ways.
 fn end<T>(handle: Handle<T>, way: usize) -> T {
     match way % 3 {
         0 => handle.wait(),
@@ -151,12 +151,12 @@ fn end<T>(handle: Handle<T>, way: usize) -> T {
     }
 }
 
-/// Every rank's bits are those of a world in which no rank has another mode.
+/// Checks that every rank's bits are those of a run in which all ranks have the standard mode.
 fn check(program: fn(&mut Ledger)) {
     for world in World::all() {
         let expected = world.run(0, STANDARD, program);
         assert!(!expected[0].is_empty());
-        // In the trees of sparse sums rank 0 merges and rank 1 does not.
+        // In the trees of sparse sums, rank 0 merges and rank 1 does not.
         for (odd, mode) in [(0, FLUSHING), (1, FLUSHING), (0, TOWARDS_ZERO), (1, TOWARDS_ZERO)] {
             let found = world.run(odd, mode, program);
             for (rank, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -172,7 +172,7 @@ fn same_on_all_ranks(results: &[Vec<u64>]) -> bool {
     results.iter().all(|result| *result == results[0])
 }
 
-/// Sums that are known without the library.
+/// Sums whose results are known without the library.
 #[test]
 fn subnormal_numbers_are_added() {
     for world in World::all() {
@@ -216,7 +216,7 @@ fn dense_vectors_are_reduced_alike() {
     assert!(same_on_all_ranks(&results));
 }
 
-/// The algorithms by themselves, inside a body.
+/// The algorithms directly, inside a body.
 #[test]
 fn bodies_reduce_alike() {
     check(|ledger| {
@@ -234,7 +234,7 @@ fn bodies_reduce_alike() {
     });
 }
 
-/// Sums of entries that cancel to what is subnormal.
+/// Sums of entries that cancel to a subnormal number.
 fn sparse(ledger: &Ledger, dim: usize, step: usize) -> SparseVec {
     let kept = |index: &u32| !hash(ledger.group.rank(), *index as usize, step).is_multiple_of(4);
     let indices: Vec<u32> = (0..dim as u32).filter(kept).collect();
@@ -335,8 +335,8 @@ fn exchanges_average_alike() {
     check(average_all);
 }
 
-/// What users compute themselves is computed in their mode: around a collective in a body, and in a body
-/// that another call turns.
+/// What users compute themselves is computed in their mode: around a collective in a body, and in a body that
+/// another call polls.
 #[test]
 fn bodies_keep_the_mode_of_their_thread() {
     fn program(ledger: &mut Ledger) {
@@ -370,7 +370,7 @@ fn bodies_keep_the_mode_of_their_thread() {
     }
 }
 
-/// Whoever has started it.
+/// Independently of the mode of the thread that started it.
 #[test]
 fn the_progress_thread_has_the_standard_mode() {
     let seen = thread::spawn(|| {

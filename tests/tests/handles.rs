@@ -1,6 +1,6 @@
-//! Handles of non-blocking calls that are waited for, tested, dropped, forgotten or left by a panic at
-//! random: the calls go on, and their results are right. `BREVITY_STRESS_SECONDS` says how long on each
-//! transport (1 unless set), `BREVITY_STRESS_SEED` which plan (printed).
+//! Handles of non-blocking calls that are waited for, tested, dropped, forgotten or abandoned by a panic at
+//! random: the calls go on, and their results are right. `BREVITY_STRESS_SECONDS` sets the time on each
+//! transport (default 1), `BREVITY_STRESS_SEED` the plan (printed).
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::hash::{BuildHasher, RandomState};
@@ -48,7 +48,7 @@ fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {
     let settings = Settings { progress_thread, ..Settings::default() };
     let groups = world.into_iter().map(|transport| Group::new(transport, settings));
     let calls = on_groups(groups.collect(), move |group| {
-        // What is called is the same on all ranks, what becomes of the handles is not.
+        // All ranks make the same calls, but treat the handles differently.
         let (mut common, mut own) = (Random(seed), Random(seed ^ u64::from(group.rank() + 1) << 40));
         let mut calls = 0;
         let mut forgotten = 0;
@@ -57,14 +57,14 @@ fn stress(name: &str, world: Vec<Box<dyn Transport>>, progress_thread: bool) {
             calls += lengths.len();
             let handles: Vec<_> = lengths.iter().map(|length| start(group, *length)).collect();
             for (handle, length) in handles.into_iter().zip(lengths) {
-                // A forgotten handle keeps its group: not too many of them.
+                // A forgotten handle keeps its group, so there must not be too many.
                 forgotten += usize::from(!leave(&mut own, handle, length, forgotten < 20));
             }
-            // Everybody learns from rank 0 whether there is another round.
+            // Rank 0 tells all whether there is another round.
             let mut goes_on = [u8::from(Instant::now() < end)];
             group.broadcast(&mut goes_on, 0).unwrap();
             if goes_on == [0] {
-                // The others may still wait for calls that this rank has dropped and must turn for.
+                // The others may still wait for calls that this rank has dropped but must still poll.
                 group.barrier().unwrap();
                 return calls;
             }
@@ -80,7 +80,7 @@ fn start(group: &Group, length: usize) -> Call {
     group.start_all_reduce(oracle::vector(group.rank(), length), Reduction::Sum)
 }
 
-/// False if the handle was forgotten.
+/// Returns false if the handle was forgotten.
 fn leave(random: &mut Random, handle: Call, length: usize, may_forget: bool) -> bool {
     match random.below(5) {
         0 => drop(handle),
@@ -136,7 +136,7 @@ fn calls_go_on_on_the_simulator() {
                         }
                     }
                 }
-                // The others may still wait for calls whose handles this rank has left.
+                // The others may still wait for calls whose handles this rank has dropped.
                 check(start(&group, 1).await, 1);
             }
         });

@@ -14,7 +14,7 @@ use brevity_tests::suite::{self, HOST_COUNTS, WORLD_SIZES};
 use brevity_tests::{on_host, on_local, oracle};
 use proptest::prelude::*;
 
-/// A call on a group, with what comes of it.
+/// A call on a group, with its result.
 type Attempt = fn(&Group) -> Result<(), Error>;
 
 fn hasty() -> Settings {
@@ -32,7 +32,7 @@ fn every_collective_matches_its_oracle() {
     }
 }
 
-/// Nothing is sent: the calls are over shared memory indeed.
+/// Nothing is sent: the calls really use shared memory.
 #[test]
 fn no_message_is_sent() {
     let statistics = on_host(3, Settings::default(), |group| {
@@ -42,7 +42,7 @@ fn no_message_is_sent() {
     assert!(statistics.iter().all(|statistics| statistics.messages_sent == 0), "{statistics:?}");
 }
 
-/// Long enough to go past the caches, and no multiple of anything.
+/// Long enough for non-temporal stores, and not a multiple of anything.
 #[test]
 fn what_no_cache_holds_is_broadcast_too() {
     let count = (32 << 18) + 4099;
@@ -56,7 +56,7 @@ fn what_no_cache_holds_is_broadcast_too() {
     assert_eq!(results, [None; 3]);
 }
 
-/// Several chunks, which lie at other places of the slots in each turn; roots change, and lengths are no
+/// Several chunks, which are at other places of the slots in each step; roots change, and lengths are not a
 /// multiple of anything.
 #[test]
 fn chunks_are_broadcast_wherever_they_lie() {
@@ -72,7 +72,7 @@ fn chunks_are_broadcast_wherever_they_lie() {
                 }
                 group.broadcast(&mut data[1..], root).unwrap();
                 let wrong = (0..count).find(|&index| data[1 + index] != value(index));
-                // The others may not yet have it all when the root has it back.
+                // The others may not have all of it yet when the root's call returns.
                 data.fill(-1.0);
                 assert_eq!(wrong, None, "turn {turn} at {}", group.rank());
             }
@@ -80,8 +80,7 @@ fn chunks_are_broadcast_wherever_they_lie() {
     }
 }
 
-/// Each rank comes late in turn, so that the others have published by every way, and go on waiting by the
-/// slow path.
+/// Each rank is late in turn, so that the others publish by every method and then wait by the slow path.
 #[test]
 fn who_comes_late_is_reduced_too() {
     for world_size in 2..5 {
@@ -129,7 +128,7 @@ fn every_element_type_and_reduction() {
     reduce_all::<f64>(|rank, index| f64::from(oracle::value(rank, index)), |a, b| a + b, Reduction::Sum);
 }
 
-/// Neither of both calls begins: those that the ranks make next still meet, whichever each has made.
+/// Neither call begins: the ranks' next calls still match, whichever of the two each rank has made.
 #[test]
 fn an_average_of_integers_begins_no_call() {
     let body = |group: &Group| {
@@ -172,7 +171,7 @@ fn sums_are_in_rank_order_on_every_rank() {
     }
 }
 
-/// What every rank but the last gets, when the last does `other` and drops its group.
+/// The errors of all ranks except the last, which does `other` and drops its group.
 fn errors(settings: Settings, other: fn(&Group)) -> Vec<Error> {
     let mut results = on_host(3, settings, move |group| {
         if group.rank() == 2 {
@@ -199,7 +198,7 @@ fn who_aborts_is_named() {
     }
 }
 
-/// A root waits for nobody until the slots are full, and then in the first round of its call.
+/// A root waits for no rank until the slots are full, and then in the first round of its call.
 #[test]
 fn a_timeout_names_the_call_and_its_round() {
     let errors = on_host(2, hasty(), |group| {
@@ -238,8 +237,8 @@ fn who_calls_something_else_is_named() {
             2 => other(group).unwrap_err(),
             _ => group.all_reduce(&mut vec![1.0f32; 100_000], Reduction::Sum).unwrap_err(),
         });
-        // Who finds it first says what it is, and closes the group before the others have seen it: perhaps
-        // rank 2 itself.
+        // The first rank to notice reports it and closes the group before the others have seen it. That may
+        // be rank 2 itself.
         let names = |rank: usize| matches!(errors[rank], Error::Mismatch { rank: Rank(2), .. });
         assert!(names(0) || names(1) || matches!(errors[2], Error::Mismatch { .. }), "{errors:?}");
         let is_end = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });
@@ -247,8 +246,8 @@ fn who_calls_something_else_is_named() {
     }
 }
 
-/// Ranks hear of a loss one after the other. To one that has not yet heard, what a closed group is asked to
-/// do would be the wrong call: these two share memory, but no messages, so rank 0 never hears.
+/// Ranks learn of a loss one after the other. To a rank that does not know yet, what a rank with a closed
+/// group calls would be a mismatch: these two share memory, but send no messages, so rank 0 never learns.
 #[test]
 fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
     let others: [Attempt; 4] = [
@@ -276,8 +275,8 @@ fn a_closed_group_says_nothing_to_those_who_have_not_heard() {
     }
 }
 
-/// Turns take long where ranks share processors, or sleep: after a while a peer is looked for, however few
-/// they were.
+/// A poll takes long when ranks share processors or sleep: after a while the rank checks its peer, however
+/// few polls there were.
 #[test]
 fn who_has_waited_for_a_while_looks_whether_its_peer_is_there() {
     let ranks = local::world(2).into_iter().zip(Neighbourhood::in_process(2).unwrap());
@@ -298,7 +297,7 @@ fn who_has_waited_for_a_while_looks_whether_its_peer_is_there() {
     assert!(matches!(pending.wait().1, Err(Error::PeerLost { rank: Rank(1) })));
 }
 
-/// A rank that writes what it likes into its segment: others end, with an error or with wrong numbers.
+/// A rank that writes arbitrary bytes into its segment: the others end with an error or with wrong numbers.
 #[test]
 fn garbage_in_a_segment_does_no_harm() {
     for seed in 1..6u64 {

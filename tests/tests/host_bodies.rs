@@ -1,4 +1,4 @@
-//! Collectives inside the bodies of calls, over the memory that ranks of one host share; ranks are threads,
+//! Collectives inside the bodies of calls, over the shared memory of ranks of one host. Ranks are threads,
 //! each with its own mapping.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,12 +38,12 @@ async fn sum<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) -> Result<()> {
     dense::all_reduce(&call, Chunk::from(data), Reduction::Sum, &Cost::default()).await.map(drop)
 }
 
-/// The sum of all ranks' vectors, which every rank ends with.
+/// The sum of all ranks' vectors, which every rank must get.
 fn total(world_size: u32, count: usize) -> Vec<f32> {
     oracle::sum(&suite::vectors(world_size, count))
 }
 
-/// All collectives, those over slots and those by messages mixed.
+/// All collectives, those over slots mixed with those by messages.
 #[test]
 fn every_collective_matches_its_oracle() {
     for world_size in WORLD_SIZES {
@@ -55,7 +55,7 @@ fn every_collective_matches_its_oracle() {
     }
 }
 
-/// The collectives are over shared memory indeed, whether the body blocks or not.
+/// The collectives really use shared memory, whether the body blocks or not.
 #[test]
 fn no_message_is_sent() {
     let statistics = on_host(3, Settings::default(), |group| {
@@ -73,7 +73,7 @@ fn no_message_is_sent() {
     }
 }
 
-/// Waits for slots wake whoever polls them.
+/// Waits for slots wake the task that polls them.
 #[test]
 fn collectives_end_where_only_what_wakes_is_polled() {
     for world_size in [2, 5] {
@@ -103,7 +103,7 @@ async fn all_dense<'env>(call: &Call<'_, 'env>, data: &'env mut [f32]) {
     }
 }
 
-/// A plain call goes on by messages alone.
+/// A plain call uses messages only.
 #[test]
 fn other_bodies_send_messages() {
     let statistics = on_host(2, Settings::default(), |group| {
@@ -115,7 +115,7 @@ fn other_bodies_send_messages() {
     assert!(statistics.iter().all(|statistics| statistics.messages_sent > 0), "{statistics:?}");
 }
 
-/// One after the other in the order of the program, although all are under way at once.
+/// They run one after the other in program order, although all are in progress at once.
 #[test]
 fn collectives_that_are_joined_have_the_slots_one_after_the_other() {
     on_host(3, Settings::default(), |group| {
@@ -131,7 +131,7 @@ fn collectives_that_are_joined_have_the_slots_one_after_the_other() {
     });
 }
 
-/// Ranks of two jobs at once, with calls of both under way.
+/// Ranks of two jobs at once, with calls of both in progress.
 #[test]
 fn groups_do_not_get_in_each_others_way() {
     on_host(3, Settings::default(), |_| {});
@@ -190,8 +190,7 @@ fn bodies_end_while_nobody_turns() {
     });
 }
 
-/// A blocking body waits for those that were started before, which its own thread moves, and calls over slots
-/// wait for it.
+/// A blocking body waits for earlier ones, which its own thread progresses, and calls over slots wait for it.
 #[test]
 fn a_dropped_body_goes_on() {
     for progress_thread in [false, true] {
@@ -211,8 +210,8 @@ fn a_dropped_body_goes_on() {
     }
 }
 
-/// What the first two ranks get from a body that begins with a sum and goes on with another, when the last
-/// does `other` instead, and drops its group.
+/// The errors of the first two ranks in a body that begins with a sum and continues with another, when the
+/// last rank does `other` instead and drops its group.
 fn errors(settings: Settings, other: fn(&Group)) -> Vec<Error> {
     let mut results = on_host(3, settings, move |group| {
         if group.rank() == 2 {
@@ -225,7 +224,7 @@ fn errors(settings: Settings, other: fn(&Group)) -> Vec<Error> {
     results.into_iter().flatten().collect()
 }
 
-/// What ends a body that begins with a sum and goes on with another.
+/// The error that ends a body that begins with a sum and continues with another.
 fn two_sums(group: &Group) -> Error {
     let (mut first, mut second) = (vec![1.0; 10], vec![1.0; LENGTH]);
     let error = group.run_in_order(body(), async |call| match sum(call, &mut first).await {
@@ -301,8 +300,8 @@ fn who_calls_something_else_is_named() {
             2 => other(group),
             _ => two_sums(group),
         });
-        // Who finds it first says what it is, and closes the group before the others have seen it: perhaps
-        // rank 2 itself.
+        // The first rank to notice reports it and closes the group before the others have seen it. That may
+        // be rank 2 itself.
         let names = |rank: usize| matches!(errors[rank], Error::Mismatch { rank: Rank(2), .. });
         assert!(names(0) || names(1) || matches!(errors[2], Error::Mismatch { .. }), "{which}: {errors:?}");
         let is_end = |error: &Error| matches!(error, Error::Mismatch { .. } | Error::Aborted { .. });
@@ -310,7 +309,7 @@ fn who_calls_something_else_is_named() {
     }
 }
 
-/// A collective that is given up in the middle leaves slots that nobody can use: the group is closed.
+/// A collective that is abandoned in the middle leaves slots that no rank can use: the group is closed.
 #[test]
 fn a_collective_that_is_given_up_closes_the_group() {
     let ends = on_host(3, Settings::default(), |group| {
@@ -320,7 +319,7 @@ fn a_collective_that_is_given_up_closes_the_group() {
         }
         group.run_in_order(body(), async |call| {
             let mut sum = pin!(sum(call, &mut data));
-            // Polled once, while the others may or may not have come.
+            // Polled once; the other ranks may or may not have arrived.
             let polled = poll_fn(|context| Poll::Ready(sum.as_mut().poll(context))).await;
             assert!(polled.is_pending());
         });
@@ -351,7 +350,7 @@ fn a_body_that_panics_gives_the_slots_back() {
     });
 }
 
-/// A value that is not finite spreads with what is published.
+/// A value that is not finite is passed on with the published data.
 #[test]
 fn poison_spreads_over_slots() {
     for count in [1, 1000, LENGTH] {
@@ -370,7 +369,7 @@ fn poison_spreads_over_slots() {
     }
 }
 
-/// A message-only call may wait for a later call over slots; nothing of that has changed.
+/// A call that only uses messages may wait for a later call over slots.
 #[test]
 fn a_plain_body_does_not_hold_the_slots() {
     on_host(2, Settings::default(), |group| {

@@ -1,6 +1,5 @@
-//! Two hosts on one machine: network namespaces with a pair of virtual interfaces between them, IPv4 and
-//! IPv6. Which addresses ranks serve each other on, what a wrong choice says, and what joining does when
-//! nobody answers.
+//! Two hosts on one machine: network namespaces connected by a pair of virtual interfaces, IPv4 and IPv6.
+//! Which addresses ranks listen on, the errors for wrong choices, and joining when no peer answers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::Command;
@@ -13,16 +12,16 @@ use brevity_tests::network::{LINK, Network, OTHER};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
-/// How long one job may take; generous, since it only has to tell slow from stuck.
+/// The limit for one job; generous, since it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Deadlines of joins that can't succeed, in seconds.
 const SHORT: &str = "2";
 
-/// What a rank has besides its place.
+/// The environment of a rank besides its place.
 type Variables<'a> = &'a [(&'a str, &'a str)];
 
-/// Runs ranks, each on the host of that number, and waits for all.
+/// Runs ranks, each on the host with that number, and waits for all.
 fn run(
     network: &Network,
     hosts: &[usize],
@@ -50,7 +49,7 @@ fn assert_success(ranks: &[Ended]) {
     }
 }
 
-/// Every rank has failed with one line that holds all these words.
+/// Checks that every rank has failed with one line that contains all these words.
 fn assert_told(ranks: &[Ended], words: &[&str]) {
     for rank in ranks {
         assert!(rank.status.is_some_and(|status| !status.success()), "{ranks:?}");
@@ -61,7 +60,7 @@ fn assert_told(ranks: &[Ended], words: &[&str]) {
 
 const KEY: (&str, &str) = ("BREVITY_KEY", "a key for ranks on two hosts");
 
-/// What tells a job without a key from others.
+/// Distinguishes a job without a key from others.
 const JOB: (&str, &str) = ("BREVITY_JOB", "hosts");
 
 #[test]
@@ -69,7 +68,7 @@ fn ranks_of_two_hosts_run_every_collective_over_both_families() {
     let Some(network) = Network::new() else { return };
     for master in [network.master(4), network.master(6)] {
         assert_success(&run(&network, &[0, 0, 1], &master, |_| all(&[KEY])));
-        // The other way round, rank 0 has nobody beside it.
+        // The other way round, rank 0 is alone on its host.
         assert_success(&run(&network, &[0, 1, 1], &master, |_| all(&[KEY])));
     }
 }
@@ -79,7 +78,7 @@ fn an_interface_is_chosen_by_name_or_address() {
     let Some(network) = Network::new() else { return };
     for master in [network.master(4), network.master(6)] {
         assert_success(&run(&network, &[0, 1], &master, |_| all(&[KEY, ("BREVITY_INTERFACE", LINK)])));
-        // Ranks meet over one family and serve each other over the other.
+        // Ranks meet over one address family and connect to each other over the other.
         for family in [4, 6] {
             let by_address = |rank| {
                 let own = ("BREVITY_INTERFACE".to_owned(), network.address(rank, family));
@@ -95,7 +94,7 @@ fn a_wrong_interface_is_told_with_the_remedy() {
     let Some(network) = Network::new() else { return };
     let master = network.master(4);
     let join = [KEY, ("BREVITY_JOIN_TIMEOUT", SHORT)];
-    // One that leads nowhere, and the one that every host has for itself.
+    // One interface that leads nowhere, and the loopback interface.
     for wrong in [OTHER, "lo"] {
         let ranks =
             run(&network, &[0, 1], &master, |_| all(&[&join[..], &[("BREVITY_INTERFACE", wrong)]].concat()));
@@ -118,11 +117,11 @@ fn without_a_key_only_loopback_is_served() {
             &["BREVITY_KEY is not set", "BREVITY_KEY_FILE"],
         );
     }
-    // Both families of loopback serve without one.
+    // Both address families of loopback work without a key.
     for master in ["127.0.0.1:4000", "[::1]:4000", "localhost:4000"] {
         assert_success(&run(&network, &[0, 0], master, |_| all(&[JOB])));
     }
-    // Nothing of a job on loopback is to be seen from outside.
+    // A job on loopback must not be visible from outside.
     let mut command = network.command(0, RANK);
     command.arg("suite").envs([
         ("BREVITY_RANK", "0"),
@@ -144,7 +143,7 @@ fn without_a_key_only_loopback_is_served() {
     assert_told(&[waiting.join().unwrap()], &["rank 1 did not join within 2 s"]);
 }
 
-/// Some launchers tell rank 0 that the master is `localhost`, and all others where that is.
+/// Some launchers tell rank 0 that the master is `localhost`, and all others its real address.
 #[test]
 fn rank_0_behind_localhost_is_found_by_ranks_of_another_host() {
     let Some(network) = Network::new() else { return };
@@ -153,7 +152,7 @@ fn rank_0_behind_localhost_is_found_by_ranks_of_another_host() {
         let master = |rank: usize| all(&[KEY, ("BREVITY_MASTER", &masters[rank])]);
         assert_success(&run(&network, &[0, 0, 1], "", master));
     }
-    // A loopback address, or no key: rank 0 says why nobody comes.
+    // A loopback address, or no key: rank 0 reports why no rank comes.
     for (host, proof) in [("127.0.0.1:4000", KEY), ("localhost:4000", JOB)] {
         let variables = all(&[proof, ("BREVITY_JOIN_TIMEOUT", SHORT)]);
         let ranks =
@@ -177,7 +176,7 @@ fn a_master_that_never_answers_is_named_at_the_deadline() {
     }
 }
 
-/// A rank that reaches rank 0, but that the others can't reach: all ranks end by the deadline, and with the
+/// A rank that reaches rank 0 but can't be reached by the others: all ranks end by the deadline, with the
 /// remedy.
 #[test]
 fn a_rank_that_can_not_be_reached_after_the_rendezvous_ends_all() {
@@ -191,14 +190,14 @@ fn a_rank_that_can_not_be_reached_after_the_rendezvous_ends_all() {
     assert!(ranks.iter().all(|rank| rank.took < PATIENCE / 4), "{ranks:?}");
 }
 
-/// Over which of its addresses a rank reaches rank 0 of its own host says nothing of where other hosts can
+/// The address over which a rank reaches rank 0 on its own host says nothing about where other hosts can
 /// reach it.
 #[test]
 fn a_rank_that_came_over_an_address_of_its_own_host_serves_the_others_all_the_same() {
     let Some(network) = Network::new() else { return };
     for version in [4, 6] {
         let known = network.master(version);
-        // Rank 0 listens everywhere, since this is no address of its host.
+        // Rank 0 listens on all addresses, because this is not an address of its host.
         let elsewhere = known.replace(&network.address(0, version), &network.address(1, version));
         let masters = [elsewhere, network.dead_end(0), known];
         let master = |rank: usize| all(&[KEY, ("BREVITY_MASTER", &masters[rank])]);
@@ -206,7 +205,7 @@ fn a_rank_that_came_over_an_address_of_its_own_host_serves_the_others_all_the_sa
     }
 }
 
-/// MPICH's launcher on two hosts: rank 0 tells the others its addresses through PMI-1.
+/// MPICH's launcher on two hosts: rank 0 publishes its addresses through PMI-1.
 #[test]
 fn mpiexec_on_two_hosts() {
     let Some(network) = Network::new() else { return };

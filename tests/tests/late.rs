@@ -12,7 +12,7 @@ use brevity::{Group, Reduction, Settings};
 use brevity_testing::{Wire, on_every_wire};
 use brevity_tests::on_groups;
 
-/// Only rank 0 is hasty.
+/// Only rank 0 has a short timeout.
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(100);
 
@@ -48,7 +48,7 @@ fn late_calls(groups: Vec<Group>) {
         } else {
             group.all_reduce(&mut [1.0f32; 4], Reduction::Sum)
         };
-        // Nobody leaves before all have called.
+        // No rank leaves before all have called.
         (rank..3).for_each(|_| drop(step.wait()));
         result.unwrap_err()
     });

@@ -1,8 +1,8 @@
 //! Ranks that other programs start: Open MPI's `mpirun`, MPICH's `mpiexec`, Slurm's `srun`, and one inside
-//! the other.
+//! another.
 //!
 //! `BREVITY_TEST_MPIRUN` and `BREVITY_TEST_MPIEXEC` name other programs than Debian's. A missing one is a
-//! failure where `BREVITY_REQUIRE_LAUNCHERS=1` says that it must be there.
+//! failure if `BREVITY_REQUIRE_LAUNCHERS=1`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "launchers/forwarded.rs"]
@@ -80,7 +80,7 @@ fn several_groups_under_mpiexec() {
     several_groups(mpiexec.ranks(2));
 }
 
-/// Ranks that share memory, and ranks whose bytes all go over UCX.
+/// Ranks that share memory, and ranks that send everything over UCX.
 fn over_ucx(ranks: impl Fn(u32) -> Command) {
     for shared_memory in ["on", "off"] {
         let mut command = ranks(3);
@@ -105,8 +105,8 @@ fn every_collective_over_ucx_under_mpiexec() {
     }
 }
 
-/// Rank 2 of 4 kills itself in the middle of an exchange: the launcher ends all ranks, and with a status that
-/// tells. Where the launcher does not hear of it, the others end by themselves.
+/// Rank 2 of 4 kills itself in the middle of an exchange: the launcher ends all ranks with a status that says
+/// so. If the launcher does not notice, the others end by themselves.
 fn lose_one(ranks: impl Fn(u32) -> Command) {
     let run = |words: &[&str]| {
         let mut command = ranks(4);
@@ -167,8 +167,7 @@ fn a_descriptor_that_is_not_there_is_told_in_one_line_with_the_remedy() {
     assert!(ended.stderr.contains("BREVITY_MASTER") && ended.stderr.lines().count() == 1, "{ended:?}");
 }
 
-/// With an address of the user's own, the launcher's store is not touched: a library that is not there is not
-/// missed.
+/// With an address given by the user, the launcher's store is not used: its library may be missing.
 #[test]
 fn an_own_address_and_key_count_under_mpirun() {
     let Some(mpirun) = MPIRUN.found() else { return };
@@ -180,7 +179,7 @@ fn an_own_address_and_key_count_under_mpirun() {
     run_suite(command.args([RANK, "suite"]).env("BREVITY_KEY", "correct horse battery staple"), 2);
 }
 
-/// Ranks whose key differs from rank 0's are turned away, whatever the launcher's store says.
+/// Ranks whose key differs from rank 0's are refused, whatever the launcher's store says.
 #[test]
 fn a_key_that_only_rank_0_has_is_named() {
     let Some(mpirun) = MPIRUN.found() else { return };
@@ -201,7 +200,7 @@ fn a_key_that_only_rank_0_has_is_named() {
     assert!(ended.stderr.contains("BREVITY_KEY is not set"), "{ended:?}");
 }
 
-/// An mpirun started by a rank of torchrun: the variables of both are there, and mpirun's count.
+/// An mpirun started by a rank of torchrun: the variables of both are set, and mpirun's apply.
 #[test]
 fn mpirun_inside_torchrun() {
     let Some(mpirun) = MPIRUN.found() else { return };
@@ -215,7 +214,7 @@ fn mpirun_inside_torchrun() {
     run_suite(command.args([RANK, "suite"]), 2);
 }
 
-/// A torchrun started by mpirun, played by a shell that sets what torchrun sets: torchrun's count.
+/// A torchrun started by mpirun, imitated by a shell that sets torchrun's variables: torchrun's apply.
 #[test]
 fn torchrun_inside_mpirun() {
     let Some(mpirun) = MPIRUN.found() else { return };
@@ -247,7 +246,7 @@ fn ports_of_a_range_under_mpiexec() {
     assert!(ended.stderr.contains(&told), "{ended:?}");
 }
 
-/// Open MPI leaves variables in a process that nobody has launched: no job is made of them.
+/// Open MPI leaves variables in a process without a launcher: they do not make it a job.
 #[test]
 fn an_mpi_program_without_a_launcher_is_alone() {
     let mut command = clean(Command::new(RANK));
@@ -261,8 +260,7 @@ fn an_mpi_program_without_a_launcher_is_alone() {
     run_suite(&mut command, 1);
 }
 
-/// Slurm with nothing of its own to ask, with PMI-1 and with PMIx: one cluster for all, since starting it
-/// takes a second.
+/// Slurm without PMI, with PMI-1 and with PMIx: one cluster for all, since starting it takes a second.
 #[test]
 fn every_way_of_srun_and_sbatch() {
     let Some(cluster) = Cluster::start() else { return };
@@ -273,14 +271,14 @@ fn every_way_of_srun_and_sbatch() {
             command
         };
         every_collective(ranks);
-        // The way makes no difference for the transport.
+        // The way of joining does not affect the transport.
         if way == "pmix" && ucx_is_here() {
             over_ucx(ranks);
         }
         several_groups(ranks(2));
         lose_one(ranks);
     }
-    // A batch script has a number and a count of tasks, and is no rank of anything.
+    // A batch script has a task number and count, but is not a rank.
     let batch = |script: &str| {
         let mut command = cluster.command("sbatch");
         let output = cluster.path("batch.out");

@@ -1,5 +1,5 @@
-//! Memory that was given back is not touched any more, and not sent from, though the peer was stopped in the
-//! middle.
+//! Memory that was given back is no longer written, and no longer sent from, even if the peer was stopped in
+//! the middle.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use brevity::launch::Launch;
@@ -7,7 +7,7 @@ use brevity_testing::{Wire, on_every_wire_of_processes};
 
 const LEAVE: &str = env!("CARGO_BIN_EXE_leave");
 
-/// How the scope is left, bytes of the message, and when the other rank is stopped.
+/// How the scope is left, the bytes of the message, and when the other rank is stopped.
 type Case = [&'static str; 3];
 
 const MESSAGES: [Case; 5] = [

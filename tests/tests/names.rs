@@ -1,4 +1,4 @@
-//! Every variable has its name in one list, and every name in the list is explained.
+//! All environment variables are in one list, and every one in the list is documented.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use brevity::transport::bootstrap::{NAMES, TEST_NAMES};
 
-/// What users run or link.
+/// The sources of what users run or link.
 const SOURCES: [&str; 7] = [
     "brevity/src",
     "capi/src",
@@ -22,7 +22,7 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// The texts of all files below a folder whose names end so.
+/// The texts of all files below a folder whose names have this ending.
 fn texts(folder: &Path, ending: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -48,7 +48,7 @@ fn names_between(text: &str, mark: char) -> impl Iterator<Item = String> {
 fn every_variable_of_the_sources_is_in_the_list() {
     let mut used = BTreeSet::new();
     for text in SOURCES.iter().flat_map(|folder| texts(&top().join(folder), ".rs")) {
-        // Tests of a file are its end, and may have variables of their own.
+        // The tests of a file are at its end, and may use other variables.
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         used.extend(names_between(code, '"'));
     }
@@ -67,7 +67,7 @@ fn every_variable_of_the_sources_is_in_the_list() {
 fn every_name_in_the_list_is_explained() {
     let mut text = texts(&top().join("docs"), ".md");
     text.extend(["README.md", "CONTRIBUTING.md"].map(|file| fs::read_to_string(top().join(file)).unwrap()));
-    // Some stand with a value in the same marks.
+    // Some appear with a value in the same marks.
     let text = text.concat().replace('=', "`");
     let explained: BTreeSet<String> = names_between(&text, '`').collect();
     let missing: Vec<_> =

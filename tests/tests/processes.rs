@@ -13,7 +13,7 @@ use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
-/// How long the processes of one test may take; generous, since it only has to tell slow from stuck.
+/// The limit for the processes of one test; generous, since it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(100);
 
 fn run_suite(transport: Choice, environment: &[(&str, &str)]) {
@@ -52,8 +52,8 @@ fn every_collective_over_ucx() {
     }
 }
 
-/// Four ranks that go on for ever; sends rank 2 a signal once all are in the middle of it. Gives how they
-/// end, and their processes.
+/// Four ranks that run forever. Sends rank 2 a signal once all are in the middle of their work. Returns how
+/// they end, and their processes.
 fn strike(launch: Launch, signal: &str) -> (Outcome, Vec<u32>) {
     let folder = tempfile::tempdir().unwrap();
     let job = launch.ranks(4).env("READY_FOLDER", folder.path()).spawn().unwrap();
@@ -76,7 +76,7 @@ fn strike(launch: Launch, signal: &str) -> (Outcome, Vec<u32>) {
     (waiter.join().unwrap(), processes)
 }
 
-/// A rank is killed while all of them exchange gradients without pause: the others say which.
+/// A rank is killed while all exchange gradients without pause: the others name it.
 fn kill_one(transport: Choice, mode: &str) {
     let (outcome, processes) = strike(Launch::new(RANK, [mode]).transport(transport), "-9");
     let Outcome { endings, first_failure } = outcome;
@@ -105,7 +105,7 @@ fn a_killed_rank_is_named_by_all_others_over_ucx() {
 /// A rank is stopped in the middle of an all-reduce over shared memory: the others' deadline ends it.
 fn stop_one(transport: Choice) {
     let launch = Launch::new(RANK, ["all-reduce-for-ever"]).transport(transport).env("BREVITY_TIMEOUT", "2");
-    // The stopped rank is killed after this.
+    // The stopped rank is killed after this time.
     let launch = launch.grace(Duration::from_secs(5));
     let (Outcome { endings, .. }, _) = strike(launch, "-STOP");
     let timeout = Ending::Exited(i32::from(TIMEOUT_STATUS));
@@ -124,8 +124,8 @@ fn a_stopped_rank_is_named_when_the_deadline_passes_over_ucx() {
     }
 }
 
-/// Ranks that wait for rank 2, which comes late to what `mode` says, stand still with it for longer than their
-/// deadline.
+/// Ranks that wait for rank 2, which is late for what `mode` says, are stopped together with it for longer
+/// than their deadline.
 fn stop_all(transport: Choice, mode: &str) {
     let folder = tempfile::tempdir().unwrap();
     let mut launch = Launch::new(RANK, [mode]).ranks(4).transport(transport);
@@ -144,7 +144,7 @@ fn stop_all(transport: Choice, mode: &str) {
         }
     };
     await_that(&|| (0..4).all(|rank| folder.path().join(rank.to_string()).exists()));
-    // They wait by then, most likely; if one does not, the test shows less.
+    // They most likely wait by then; if one does not, the test covers less.
     sleep(Duration::from_millis(200));
     ranks.iter().for_each(|rank| rank.signal("STOP"));
     await_that(&|| ranks.iter().all(|rank| rank.is_stopped()));
@@ -157,7 +157,7 @@ fn stop_all(transport: Choice, mode: &str) {
     assert_eq!(outcome.endings, [Ending::Exited(0); 4], "{transport}, {mode}");
 }
 
-/// All at once, for the time that they stand still.
+/// All ways at once, since they take the time for which the ranks are stopped.
 fn stop_all_in_every_way(transport: Choice) {
     std::thread::scope(|scope| {
         for mode in ["late-join", "late-call", "late-handle"] {

@@ -1,4 +1,4 @@
-//! Non-blocking calls that move although no thread of the application turns the engine: by the progress
+//! Non-blocking calls that progress although no thread of the application polls the engine: by the progress
 //! thread, and by an outside runtime that sleeps on the group's descriptor.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,10 +25,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const WORLD_SIZE: u32 = 3;
 const LENGTH: usize = 20_000;
 
-/// Generous: it only has to tell slow from stuck.
+/// Generous: it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What ranks are between.
+/// The connection between ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Between {
     /// A transport alone.
@@ -37,7 +37,7 @@ enum Between {
     Slots,
 }
 
-/// All that can be tested here.
+/// All that can be tested on this machine.
 fn all() -> impl Iterator<Item = Between> {
     let wires = Wire::ALL.into_iter().filter(|wire| wire.is_here()).map(Between::Wire);
     wires.chain([Between::Slots])
@@ -60,14 +60,14 @@ fn over(world: World, settings: Settings) -> Vec<Group> {
     world.into_iter().map(|transport| Group::new(transport, settings)).collect()
 }
 
-/// A group whose collectives use the memory that ranks share.
+/// A group whose collectives use the shared memory of the ranks.
 fn beside(transport: Box<dyn Transport>, here: Arc<Neighbourhood>, settings: Settings) -> Group {
     Group::opened(Opened::in_process(transport, Some(here)), settings)
 }
 
 type Reduced = ((Vec<f32>, std::sync::mpsc::Sender<Result<()>>), ());
 
-/// An all-reduce by messages whose end is seen without turning anything.
+/// An all-reduce by messages whose end is observed without polling the engine.
 fn start_seen(group: &Group) -> (Handle<Reduced>, Receiver<Result<()>>) {
     let (sender, receiver) = channel();
     let description = Description::new(Operation::ALL_REDUCE, 0, LENGTH);
@@ -101,13 +101,13 @@ fn calls_end_while_nobody_turns() {
     }
 }
 
-/// Everything that has come to this rank or left it; looking turns nothing.
+/// All data that this rank has sent and received; reading the counters polls nothing.
 fn traffic(group: &Group) -> u64 {
     let statistics = group.statistics();
     statistics.messages_received + statistics.messages_sent + statistics.bytes_shared
 }
 
-/// A started average of dense, sparse and low-rank tensors does all that a blocking one does.
+/// A started average of dense, sparse and low-rank tensors completes like a blocking one.
 #[test]
 fn averages_end_while_nobody_turns() {
     for between in all() {
@@ -148,13 +148,13 @@ fn averages_end_while_nobody_turns() {
     }
 }
 
-/// The counterpart: what the other test sees is the thread's work.
+/// The counterpart: shows that the other test depends on the thread.
 #[test]
 fn without_the_thread_calls_wait_for_somebody_who_turns() {
     for between in all() {
         let groups = groups(between, false);
         let calls: Vec<_> = groups.iter().map(start_seen).collect();
-        // The first rank has started before the others said anything.
+        // The first rank has started before the others sent anything.
         assert_eq!(
             calls[0].1.recv_timeout(Duration::from_millis(100)).unwrap_err(),
             RecvTimeoutError::Timeout
@@ -169,7 +169,7 @@ fn without_the_thread_calls_wait_for_somebody_who_turns() {
     }
 }
 
-/// Blocking calls, and calls over slots, beside others that are pending.
+/// Blocking calls, and calls over slots, while others are pending.
 #[test]
 fn blocking_calls_and_the_thread_share_the_engine() {
     for between in all() {
@@ -188,7 +188,8 @@ fn blocking_calls_and_the_thread_share_the_engine() {
     }
 }
 
-/// Whoever starts a call may be inside the transport, which the thread waits for in the middle of its tasks.
+/// The thread that starts a call may be inside the transport, while the progress thread waits for it in the
+/// middle of its tasks.
 #[test]
 fn a_call_can_be_started_inside_another() {
     on_groups(groups(Between::Wire(Wire::Local), true), |group| {
@@ -221,7 +222,7 @@ fn an_abort_ends_a_call_while_nobody_turns() {
     }
 }
 
-/// The third rank is nothing but sockets, which close as those of a process that is killed.
+/// The third rank consists of sockets alone, which close like those of a killed process.
 #[test]
 fn a_lost_rank_ends_a_call_while_nobody_turns() {
     let mut rows = sockets(WORLD_SIZE);
@@ -248,7 +249,7 @@ fn a_deadline_ends_a_call_while_nobody_turns() {
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
 }
 
-/// The descriptor alone: no sleep may last until its time is over, however long that is.
+/// The descriptor alone must end every sleep: none may last until its timeout.
 #[test]
 fn a_runtime_can_sleep_on_the_descriptor() {
     const LONG: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
@@ -270,7 +271,7 @@ fn a_runtime_can_sleep_on_the_descriptor() {
                 }
                 assert!(handle.wait().0 == sum(length), "{between:?}: a wrong sum");
             }
-            // Who has ended turns no more, and nobody may wait for that.
+            // A rank that has ended polls no more, and no other rank may wait for that.
             group.barrier().unwrap();
             sleeps
         });
@@ -281,7 +282,7 @@ fn a_runtime_can_sleep_on_the_descriptor() {
 
 type World = Vec<Box<dyn Transport>>;
 
-/// Two ranks of one host over each transport, and what they share.
+/// Two ranks of one host over each transport, and their shared memory.
 fn neighbours() -> Vec<(World, Vec<Arc<Neighbourhood>>)> {
     let here = || Neighbourhood::in_process(2).unwrap();
     let (of_threads, of_tcp, of_ucx) = (here(), here(), here());
@@ -296,8 +297,8 @@ fn neighbours() -> Vec<(World, Vec<Arc<Neighbourhood>>)> {
     all
 }
 
-/// Slots are looked at before the transport is armed, which does not look at them: what a neighbour publishes
-/// in between must wake the sleeper all the same.
+/// Slots are checked before the transport is armed, which does not check them: what a local peer publishes in
+/// between must wake the sleeper.
 #[test]
 fn what_is_published_after_the_last_look_ends_the_sleep() {
     const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -307,7 +308,7 @@ fn what_is_published_after_the_last_look_ends_the_sleep() {
         let groups: Vec<_> =
             ranks.map(|(transport, here)| beside(transport, Arc::clone(here), Settings::default())).collect();
         let description = Description::new(Operation::BARRIER, 0, 0);
-        // A call that finds nothing, and whose peer publishes something right after its look.
+        // A call that finds nothing, and whose peer publishes something right after the check.
         let pending = groups[0].start(description, Arc::clone(&here[1]), |_: &Call<'_, '_>, peer| {
             Box::pin(poll_fn(|_| {
                 peer.wake(0);
@@ -329,7 +330,7 @@ fn what_is_published_after_the_last_look_ends_the_sleep() {
     }
 }
 
-/// In a process of its own, because it counts the process's threads.
+/// In a separate process, because it counts the process's threads.
 #[test]
 fn the_thread_is_idle_with_nothing_pending_and_ends_with_its_group() {
     const ALONE: &str = "BREVITY_TEST_ALONE";
@@ -349,10 +350,10 @@ fn the_thread_is_idle_with_nothing_pending_and_ends_with_its_group() {
         assert_eq!(before.len(), WORLD_SIZE as usize, "{between:?}: {before:?}");
         sleep(Duration::from_millis(100));
         assert_eq!(switches(), before, "{between:?}: a thread with nothing to do has run");
-        // Neither handles nor pending calls keep a thread.
+        // Neither handles nor pending calls keep a thread alive.
         let pending = start_seen(&groups[0]);
         drop(groups);
-        // The kernel lists a thread a moment longer than joining it takes.
+        // The kernel lists a thread slightly longer than joining it takes.
         let dropped = Instant::now();
         while !switches().is_empty() {
             assert!(dropped.elapsed() < PATIENCE, "{between:?}: a thread outlived its group");
@@ -369,6 +370,6 @@ fn switches() -> Vec<String> {
         .filter(|task| read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "brv-progress"));
     let count =
         |status: String| status.lines().find(|line| line.starts_with("voluntary")).unwrap().to_owned();
-    // One that ends meanwhile has no status.
+    // A thread that ends meanwhile has no status.
     mine.filter_map(|task| Some(count(read_to_string(task.join("status")).ok()?))).collect()
 }

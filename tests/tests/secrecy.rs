@@ -1,6 +1,6 @@
-//! What somebody who listens on the network sees of a job that joins as processes do: everything, or nothing
-//! where bytes are encrypted. Only root may listen; where `BREVITY_REQUIRE_LISTENING=1` says that this must
-//! be possible, it is a failure if not.
+//! What a listener on the network sees of a job that joins like processes do: everything, or nothing if bytes
+//! are encrypted. Only root may listen; with `BREVITY_REQUIRE_LISTENING=1` it is a failure if that is
+//! impossible.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::hash::{BuildHasher, RandomState};
@@ -21,14 +21,14 @@ use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketType, recv, socket};
 /// Every protocol, in the order of the network (packet(7)).
 const ALL_PROTOCOLS: u32 = 0x0003_u16.to_be() as u32;
 
-/// Looks for bytes in all frames that pass this host.
+/// Searches all frames that pass this host for some bytes.
 struct Listener {
     has_ended: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
 }
 
 impl Listener {
-    /// Who has no right to listen is told so.
+    /// Fails if the process may not listen.
     fn start(secret: [u8; 32]) -> Result<Self, Errno> {
         let protocol = NonZeroU32::new(ALL_PROTOCOLS).map(Protocol::from_raw);
         let ear = socket(AddressFamily::PACKET, SocketType::RAW, protocol)?;
@@ -38,9 +38,9 @@ impl Listener {
         Ok(Self { has_ended, thread: std::thread::spawn(move || listen(&ear, &secret, &ended)) })
     }
 
-    /// How many frames had them.
+    /// The number of frames that had them.
     fn end(self) -> usize {
-        // What has passed last is still to be heard.
+        // The last frames may not have been received yet.
         std::thread::sleep(Duration::from_millis(200));
         self.has_ended.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -51,7 +51,7 @@ fn listen(ear: &OwnedFd, secret: &[u8], has_ended: &AtomicBool) -> usize {
     let (mut frame, mut heard) = (vec![0; 1 << 17], 0);
     while !has_ended.load(Ordering::Relaxed) {
         if let Ok((length, _)) = recv(ear, &mut frame[..], RecvFlags::empty()) {
-            // Frames are cut anywhere; the secret is repeated, so that a frame has it whole.
+            // Frames are cut anywhere; the secret is repeated, so that every frame has it whole.
             let first = &secret[..8];
             let is_here = |at: usize| frame[at..length].starts_with(secret);
             heard += usize::from(

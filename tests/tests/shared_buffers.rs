@@ -1,5 +1,5 @@
-//! Broadcasts out of one buffer: the right elements, in the memory that was handed in, and exactly the copies
-//! that the transport needs.
+//! Broadcasts from one buffer: the right elements, in the user's memory, and exactly the copies that the
+//! transport needs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Barrier};
@@ -17,10 +17,10 @@ use brevity_tests::{on_host, on_local, on_transports, oracle};
 
 const WORLD_SIZES: [u32; 6] = [1, 2, 3, 5, 7, 8];
 
-/// Nothing, one, an odd number, more than is packed, more than is sent without being asked for.
+/// None, one, an odd number, more than is packed, more than is sent eagerly.
 const COUNTS: [usize; 5] = [0, 1, 1001, 20_000, 300_000];
 
-/// Elements of a buffer that no transport packs and that tcp sends without being asked for.
+/// Elements of a buffer that no transport packs and that tcp sends eagerly.
 const LARGE: usize = 100_001;
 const LARGE_BYTES: u64 = 4 * LARGE as u64;
 
@@ -38,7 +38,7 @@ fn on_encrypted_sockets(world_size: u32) -> Vec<Box<dyn Transport>> {
     boxed(joined(world_size, true))
 }
 
-/// Ranks over sockets that share memory as those of one host do; `may_read` lets them read each other's.
+/// Ranks over sockets that share memory like those of one host; `may_read` lets them read each other's.
 fn on_neighbours(world_size: u32, may_read: bool) -> Vec<Box<dyn Transport>> {
     boxed(neighbours(world_size, may_read))
 }
@@ -47,7 +47,7 @@ fn on_ucx(world_size: u32, names: &str) -> Vec<Box<dyn Transport>> {
     boxed(over_ucx(world_size, &lanes(names)))
 }
 
-/// Broadcasts from every root, pieces and whole buffers, and gives what was received on again.
+/// Broadcasts from every root, pieces and whole buffers, and passes on what was received.
 fn broadcasts(group: &Group) {
     let (rank, world_size) = (group.rank(), group.world_size());
     let pool = Pool::new();
@@ -60,7 +60,7 @@ fn broadcasts(group: &Group) {
             assert_eq!(shared[..], oracle::vector(root, count), "{count} from {root} of {world_size}");
             assert_eq!(shared.as_ptr(), address, "the memory that was handed in");
 
-            // What has come from one rank goes on from the next one, a piece of it.
+            // What comes from one rank is sent on by the next one, a part of it.
             let (next, piece) = ((root + 1) % world_size, count / 3..count);
             if rank == next {
                 group.broadcast_frozen(&shared.slice(piece)).unwrap();
@@ -71,7 +71,7 @@ fn broadcasts(group: &Group) {
             assert!(shared.thaw().is_ok(), "every send has given the buffer back");
         }
     }
-    // Nobody leaves while others still send.
+    // No rank leaves while others still send.
     group.barrier().unwrap();
 }
 
@@ -142,7 +142,7 @@ fn describe<T: Element>(count: usize, root: u32) -> Description {
     Description { root: Some(Rank(root)), ..Description::new(Operation::SHARED_BROADCAST, T::NUMBER, count) }
 }
 
-/// A shared broadcast as a non-blocking call; its receive is posted when this returns.
+/// A shared broadcast as a non-blocking call. Its receive is posted when this returns.
 fn start<T: Element>(group: &Group, pool: &Pool, own: Vec<T>, root: u32) -> Started<T> {
     let mut buffer = pool.take::<T>(own.len()).unwrap();
     buffer.copy_from_slice(&own);
@@ -151,13 +151,13 @@ fn start<T: Element>(group: &Group, pool: &Pool, own: Vec<T>, root: u32) -> Star
     })
 }
 
-/// Copies and bytes copied at each rank by a broadcast of [`LARGE`] elements from rank 0, with all receives
+/// Copies and copied bytes of each rank for a broadcast of [`LARGE`] elements from rank 0, with all receives
 /// posted.
 fn copied(world: Vec<Box<dyn Transport>>) -> Vec<(u64, u64)> {
     copied_of(LARGE, world)
 }
 
-/// The same for so many elements.
+/// The same for `elements` elements.
 fn copied_of(elements: usize, world: Vec<Box<dyn Transport>>) -> Vec<(u64, u64)> {
     let posted = Arc::new(Barrier::new(world.len()));
     on_transports(world, move |group| {
@@ -175,7 +175,7 @@ fn copied_of(elements: usize, world: Vec<Box<dyn Transport>>) -> Vec<(u64, u64)>
         assert_eq!(shared.unwrap()[..], oracle::vector(0, elements));
         assert_eq!(pool.statistics().taken, 1, "one buffer for all that is received and sent");
         let after = group.statistics();
-        // Nobody leaves while others still send.
+        // No rank leaves while others still send.
         group.barrier().unwrap();
         (after.copies - before.copies, after.bytes_copied - before.bytes_copied)
     })
@@ -188,7 +188,7 @@ fn over_sockets_nobody_copies() {
     }
 }
 
-/// Between threads a receiver copies what it gets, once; passing it on adds nothing.
+/// Between threads a receiver copies what it gets, once; passing it on adds no copy.
 #[test]
 fn between_threads_only_receivers_copy() {
     for world_size in WORLD_SIZES {
@@ -198,8 +198,8 @@ fn between_threads_only_receivers_copy() {
     }
 }
 
-/// Who may read its parent's memory copies from there, once, and what it passes on is read by its children:
-/// more than 1 MiB, which is not expected through the ring.
+/// A rank that may read its parent's memory copies from there, once, and its children read what it passes on.
+/// The message is above 1 MiB, so it is never sent eagerly through the ring.
 #[test]
 fn over_links_only_receivers_copy() {
     for world_size in WORLD_SIZES {
@@ -221,8 +221,8 @@ fn through_rings_each_side_copies() {
     }
 }
 
-/// Bytes are sealed out of the buffer and opened into it. What is copied is the piece of a record that lies
-/// across two places or two reads; less than half of a record for each.
+/// Bytes are encrypted from the buffer and decrypted into it. Only the part of a record that spans two places
+/// or two reads is copied; less than half of a record for each.
 #[test]
 fn over_encrypted_sockets_little_is_copied() {
     for world_size in WORLD_SIZES {
@@ -243,7 +243,7 @@ fn over_ucx_nobody_copies() {
     }
 }
 
-/// The sends to all children have the buffer, until the last of them has ended.
+/// The sends to all children have the buffer until the last of them is complete.
 #[test]
 fn the_buffer_is_lent_until_all_children_have_it() {
     let mut groups = on_threads(3).into_iter().map(|transport| Group::new(transport, Settings::default()));

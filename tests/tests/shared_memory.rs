@@ -1,5 +1,5 @@
-//! Ranks that share memory: what of them has a name that others can find, what is left when they are killed,
-//! and strangers at the doors through which they pass their memory.
+//! Ranks that share memory: which of it has a name that others can find, what remains when they are killed,
+//! and strangers that connect to the sockets of the fd exchange.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ fn launch(wire: Wire) -> Job {
     Job::launch(FAULT, &["reduce", "100"], 3, wire, &[("BREVITY_TIMEOUT", "50")])
 }
 
-/// What the descriptors of a process lead to.
+/// The targets of a process's descriptors.
 fn links(process: Process) -> Vec<String> {
     let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", process.0)) else { return Vec::new() };
     entries
@@ -52,8 +52,8 @@ fn doors(process: Process) -> Vec<String> {
     table.lines().skip(1).filter_map(door).collect()
 }
 
-/// Nothing of it has a name, so nothing can be left: the memory is of descriptors alone, and the doors are
-/// closed.
+/// The shared memory has no name, so nothing can be left behind: it exists through descriptors alone, and the
+/// listening sockets are closed.
 #[test]
 fn what_ranks_share_has_no_name() {
     let inherited = links(Process::own());
@@ -97,8 +97,8 @@ fn ranks_over_ucx_leave_nothing_when_they_are_killed() {
     }
 }
 
-/// Whatever a process of the same user says at the doors, as long as they are open, it is not answered, and
-/// the ranks share their memory. The doors of two ranks are open until the third goes on.
+/// Whatever a process of the same user sends to the listening sockets while they are open, it gets no answer,
+/// and the ranks share their memory. The sockets of two ranks are open until the third continues.
 #[test]
 fn strangers_at_the_doors_get_nothing_and_stop_nobody() {
     let (_reserved, port) = reserved_port();
@@ -126,7 +126,7 @@ fn strangers_at_the_doors_get_nothing_and_stop_nobody() {
             let call = |door: &String| {
                 let address = SocketAddr::from_abstract_name(door.trim_start_matches('@')).unwrap();
                 let mut stranger = UnixStream::connect_addr(&address).ok()?;
-                // It may have been turned away already.
+                // It may have been refused already.
                 let _ = stranger.write_all(words);
                 Some(stranger)
             };

@@ -62,7 +62,7 @@ fn two_hundred_and_fifty_six_ranks() {
     }
 }
 
-/// What one rank of the mass test carries from step to step.
+/// The state of one rank of the mass test from step to step.
 struct Accounts {
     rank: u32,
     residual: Residual,

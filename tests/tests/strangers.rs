@@ -1,4 +1,5 @@
-//! Strangers at every door of a job, while it joins and while it runs: they get nothing, and take nothing.
+//! Strangers connect to every listening socket of a job, while it joins and while it runs: they get nothing,
+//! and do no harm.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "strangers/relay.rs"]
@@ -23,11 +24,11 @@ const FAULT: &str = env!("CARGO_BIN_EXE_fault");
 const ATTEMPTS: usize = 10_000;
 const KEPT: usize = 500;
 
-/// How many of them must succeed at least: where ranks are slow, the system's queue for a door is full now
-/// and then.
+/// How many of them must succeed at least: if ranks are slow, the system's queue of a socket is full at
+/// times.
 const CONNECTED: usize = ATTEMPTS / 10;
 
-/// What a rank may have at most while strangers are at its doors: the program, and what it keeps for callers.
+/// The largest memory of a rank while strangers connect: the program, and what it keeps for callers.
 const PEAK_KIB: u64 = 64 << 10;
 const DESCRIPTORS: usize = 300;
 
@@ -35,11 +36,11 @@ const DESCRIPTORS: usize = 300;
 const OPENING_BYTES: usize = 124;
 const PROOF_BYTES: usize = 32;
 
-/// What connections between ranks are for.
+/// The purposes of connections between ranks.
 const RENDEZVOUS: u8 = 1;
 const MESH: u8 = 2;
 
-/// How rank 2 of a job of three begins to talk to rank `peer`.
+/// The first bytes of a connection from rank 2 of three to rank `peer`.
 fn opening(purpose: u8, peer: u8) -> Vec<u8> {
     const CALLER: u8 = 1;
     let version = WIRE_VERSION.to_le_bytes();
@@ -49,13 +50,13 @@ fn opening(purpose: u8, peer: u8) -> Vec<u8> {
     [&head[..], &vec![0; OPENING_BYTES - head.len()]].concat()
 }
 
-/// A notice of UCX's control connections that rank 1 has aborted, of somebody who does not know the token.
+/// A notice for UCX's control connections that rank 1 has aborted, from a sender without the token.
 fn notice() -> Vec<u8> {
     [&b"brvc"[..], &[0; 4], &(3u64 << 32 | 1).to_le_bytes(), &[0x5a; 16]].concat()
 }
 
-/// What a stranger says: nothing, noise, the first half of an opening, a whole one and a proof without the
-/// key, another protocol, a notice.
+/// The data that a stranger sends: nothing, noise, the first half of an opening, a whole one and a proof
+/// without the key, another protocol, a notice.
 fn words(number: usize) -> Vec<u8> {
     let peer = (number / 8 % 3) as u8;
     match number % 8 {
@@ -70,7 +71,7 @@ fn words(number: usize) -> Vec<u8> {
     }
 }
 
-/// Strangers that connect, say something, and stay until too many others have come.
+/// Strangers that connect, send something, and stay until too many others have come.
 #[derive(Default)]
 struct Strangers {
     open: VecDeque<TcpStream>,
@@ -92,7 +93,7 @@ impl Strangers {
         }
     }
 
-    /// Makes all attempts at these doors of the ranks, and looks after the ranks meanwhile.
+    /// Makes all attempts at these sockets of the ranks, and watches the ranks meanwhile.
     fn besiege(&mut self, ranks: &[Process], doors: impl Fn(Process) -> Vec<u16>) {
         let start = Instant::now();
         let mut most_descriptors = 0;
@@ -136,7 +137,7 @@ fn rank(rank: u32, master: u16, wire: Wire) -> Command {
     command
 }
 
-/// The job is as it should be: it goes on, and a death is named.
+/// Checks that the job works: it continues, and a death is named.
 fn assert_works(job: &Job) {
     assert!(job.ranks().iter().all(|rank| rank.is_running()));
     job.ranks()[2].signal("KILL");
@@ -150,7 +151,7 @@ fn assert_works(job: &Job) {
     }
 }
 
-/// A stranger that says it is rank 2, and does not have the key, hears nothing but that.
+/// Checks that a stranger that claims to be rank 2 without the key hears nothing but a refusal.
 fn assert_refused(port: u16, purpose: u8, peer: u8) {
     let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stranger.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -163,7 +164,8 @@ fn assert_refused(port: u16, purpose: u8, peer: u8) {
     assert_eq!(rest, [0], "the answer to a wrong proof");
 }
 
-/// Strangers besiege the ranks that have come, and whatever is opened until the job has joined.
+/// Strangers connect to the ranks that have come, and to every socket that is opened until the job has
+/// joined.
 fn besieged_while_joining(wire: Wire) {
     if !wire.is_here() {
         return;
@@ -188,7 +190,7 @@ fn besieged_while_joining(wire: Wire) {
     assert_works(&job);
 }
 
-/// The first door is the same for all wires: one of each transport, and one with what else is open beside
+/// The first socket is the same for all wires: one test for each transport, and one for the sockets for
 /// shared memory.
 mod ten_thousand_strangers_do_not_keep_a_job_from_joining {
     use super::*;
@@ -209,11 +211,11 @@ mod ten_thousand_strangers_do_not_keep_a_job_from_joining {
     }
 }
 
-/// The doors between ranks are open from the rendezvous until all have come: here until rank 2 hears where
+/// The sockets between ranks are open from the rendezvous until all have come: here until rank 2 learns where
 /// the others are.
 #[test]
 fn ten_thousand_strangers_at_the_doors_between_ranks_do_not_keep_a_job_from_joining() {
-    // Shared memory or not, the doors are the same. Encryption has the most steps that can be
+    // The sockets are the same with and without shared memory. Encryption has the most steps that can be
     // disturbed.
     let wire = Wire::TcpEncrypted;
     let (_reserved, master) = reserved_port();
@@ -222,8 +224,7 @@ fn ten_thousand_strangers_at_the_doors_between_ranks_do_not_keep_a_job_from_join
     job.add(rank(2, behind.local_addr().unwrap().port(), wire));
     let (last, is_over) = (job.ranks()[2], Arc::new(AtomicBool::new(false)));
     let over = Arc::clone(&is_over);
-    // Rank 2 opens its own door before it says where that is; only then does rank 0 tell it where the others
-    // are.
+    // Rank 2 opens its own socket before it sends its address; only then does rank 0 tell it the others'.
     relay::hold(behind, master, move || !over.load(Ordering::Relaxed) && !listening_ports(last).is_empty());
     let doors = |rank| listening_ports(rank).into_iter().filter(|port| *port != master).collect::<Vec<_>>();
     job.until("a rank has no door", || job.ranks().iter().all(|rank| !doors(*rank).is_empty()));
@@ -238,7 +239,7 @@ fn ten_thousand_strangers_at_the_doors_between_ranks_do_not_keep_a_job_from_join
     assert_works(&job);
 }
 
-/// Once a job over tcp has joined, there is no door any more.
+/// Once a job over tcp has joined, it listens on no socket.
 #[test]
 fn a_job_over_tcp_that_runs_listens_on_nothing() {
     for wire in Wire::ALL.into_iter().filter(|wire| wire.choice() == Choice::Tcp && *wire != Wire::TcpRings) {
@@ -252,7 +253,7 @@ fn a_job_over_tcp_that_runs_listens_on_nothing() {
     }
 }
 
-/// Where a firewall lets only some ports through: UCX's own listeners are there too.
+/// As behind a firewall that lets only some ports through. UCX's own listeners are included.
 #[test]
 fn all_that_a_job_over_ucx_listens_on_is_in_its_range() {
     let first = 30_000 + (std::process::id() % 80) as u16 * 32;
@@ -276,8 +277,8 @@ fn all_that_a_job_over_ucx_listens_on_is_in_its_range() {
     }
 }
 
-/// Over UCX the control listener stays: the last one that a rank opens. The others are UCX's own, which is as
-/// trusted as its network.
+/// Over UCX the control listener stays open; it is the last one that a rank opens. The others are UCX's own,
+/// which are only as trustworthy as the network.
 fn besieged_while_running(wire: Wire) {
     if !wire.is_here() {
         return;
@@ -300,7 +301,7 @@ fn ten_thousand_strangers_do_not_disturb_a_job_over_ucx_as_it_comes() {
     besieged_while_running(Wire::Ucx);
 }
 
-/// What rank 1 says to rank 0, said again by somebody else.
+/// A stranger repeats what rank 1 has sent to rank 0.
 #[test]
 fn a_stranger_that_replays_a_rank_is_refused() {
     let (_reserved, master) = reserved_port();
@@ -318,7 +319,7 @@ fn a_stranger_that_replays_a_rank_is_refused() {
         let mut answer = [0; OPENING_BYTES];
         stranger.read_exact(&mut answer).unwrap();
         let _ = stranger.write_all(&said[OPENING_BYTES..]);
-        // Refused, and nothing that could be used elsewhere.
+        // Refused, without anything that could be used elsewhere.
         let mut rest = Vec::new();
         let _ = stranger.read_to_end(&mut rest);
         assert!(rest.iter().all(|byte| *byte == 0) && rest.len() <= 1, "{rest:?}");

@@ -1,4 +1,4 @@
-//! UCX that is not there, that can't work, or that takes what is not its own.
+//! UCX that is missing, can't work, or interferes with the process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::Command;
@@ -9,10 +9,10 @@ use brevity_tests::command::{Ended, run_ranks};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
-/// Generous: it only has to tell slow from stuck.
+/// Generous: it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Three ranks that tell about themselves, each started with `environment`.
+/// Three ranks that report about themselves, each started with `environment`.
 fn tell(transport: &str, environment: &[(&str, &str)]) -> Vec<Ended> {
     run_ranks(3, PATIENCE, |_| {
         let mut command = Command::new(RANK);
@@ -22,7 +22,7 @@ fn tell(transport: &str, environment: &[(&str, &str)]) -> Vec<Ended> {
     })
 }
 
-/// UCX is there, but not a transport of it: nobody can make a worker.
+/// UCX is there, but none of its transports: no worker can be made.
 const NO_TRANSPORT: (&str, &str) = ("UCX_TLS", "nonsense");
 
 #[test]
@@ -32,7 +32,7 @@ fn where_ucx_cannot_work_auto_takes_tcp_and_rank_0_says_why() {
     }
     for (rank, ended) in tell("auto", &[NO_TRANSPORT]).into_iter().enumerate() {
         assert!(ended.status.is_some_and(|status| status.success()), "rank {rank}: {ended:?}");
-        // UCX writes its own errors to standard output.
+        // UCX prints its own errors on standard output.
         assert!(
             ended.stdout.lines().last().is_some_and(|line| line.starts_with("tcp ")),
             "rank {rank}: {ended:?}"
@@ -58,7 +58,7 @@ fn where_ucx_cannot_work_every_rank_that_must_take_it_says_why() {
     }
 }
 
-/// Two ranks that run a collective, each in a user namespace of its own, as in containers without root.
+/// Two ranks that run a collective, each in its own user namespace, as in rootless containers.
 fn apart(environment: &[(&str, &str)]) -> Option<Vec<Ended>> {
     let within = |program: &str| {
         let mut command = Command::new("unshare");
@@ -134,7 +134,7 @@ fn logging_can_be_turned_off() {
     assert!(ranks[1].stderr.contains("BREVITY_LOG=\"loud\" is no level, expected off, error"), "{ranks:?}");
 }
 
-/// A terminal that is closed ends the job, over UCX too; and a crash stays the program's own.
+/// A closed terminal ends the job, over UCX too; and a crash is left to the program.
 #[test]
 fn ucx_takes_no_signals() {
     if !ucx_is_here() {
@@ -145,9 +145,9 @@ fn ucx_takes_no_signals() {
         let mask = ranks[1].stdout.strip_prefix("ucx ").map(|mask| u64::from_str_radix(mask.trim(), 16));
         mask.unwrap_or_else(|| panic!("{ranks:?}")).unwrap()
     };
-    // Hangup, illegal instruction, arithmetic error: signals that nothing else here has handlers for.
+    // Hangup, illegal instruction, arithmetic error: signals without other handlers here.
     let taken = 1 << (1 - 1) | 1 << (4 - 1) | 1 << (8 - 1);
     assert_eq!(caught(&[]) & taken, 0);
-    // As the user wishes.
+    // If the user asks for it.
     assert_eq!(caught(&[("UCX_DEBUG_SIGNO", "HUP")]) & taken, 1);
 }

@@ -1,4 +1,4 @@
-//! What is wrong on a host is told by one of its ranks, and the job goes on.
+//! One rank of a host reports what is wrong there, and the job continues.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, Permissions};
@@ -11,10 +11,10 @@ use brevity_tests::command::{Ended, run_ranks, run_within};
 
 const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
-/// Generous: it only has to tell slow from stuck.
+/// Generous: it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often each rank says something that contains `what`; all of them end well.
+/// How often each rank prints something that contains `what`; all of them end successfully.
 fn said(ranks: &[Ended], what: &str) -> Vec<usize> {
     assert!(ranks.iter().all(|ended| ended.status.is_some_and(|status| status.success())), "{ranks:?}");
     ranks.iter().map(|ended| ended.stderr.lines().filter(|line| line.contains(what)).count()).collect()
@@ -36,7 +36,7 @@ fn a_key_that_others_can_read() {
     }
 }
 
-/// Each rank may have a file of its own.
+/// Each rank may have its own key file.
 #[test]
 fn keys_of_single_ranks_that_others_can_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn keys_of_single_ranks_that_others_can_read() {
     }
 }
 
-/// A launcher that counts the ranks of a host knows that others are to come from elsewhere.
+/// A launcher that counts the ranks of a host shows that others will come from elsewhere.
 #[test]
 fn a_rank_0_that_no_other_host_can_reach() {
     for (local_ranks, expected) in [("1", [1, 0]), ("2", [0, 0])] {
@@ -73,7 +73,7 @@ fn a_rank_0_that_no_other_host_can_reach() {
     }
 }
 
-/// Without a launcher's word, rank 0 says so once nobody has come for a while.
+/// Without that count, rank 0 warns when no rank has come for a while.
 #[test]
 fn a_rank_0_on_loopback_for_which_nobody_comes() {
     let (_reserved, port) = reserved_port();
@@ -89,7 +89,7 @@ fn a_rank_0_on_loopback_for_which_nobody_comes() {
     assert!(lines[1].contains("rank 1 did not join within 8 s"), "{ended:?}");
 }
 
-/// Without a launcher of this library, rank 0 tells it.
+/// If the launcher is not this library's, rank 0 warns.
 #[test]
 fn an_unknown_variable() {
     let ranks = run_ranks(3, PATIENCE, |_| {
@@ -101,7 +101,7 @@ fn an_unknown_variable() {
     assert_eq!(said(&ranks, told), [1, 0, 0], "{ranks:?}");
 }
 
-/// Memory that ranks share counts as a file: beyond the limit, the system would end them by a signal.
+/// Shared memory counts as a file: beyond the limit, the system would end the ranks by a signal.
 #[test]
 fn a_limit_of_file_sizes() {
     let ranks = run_ranks(3, PATIENCE, |_| {
@@ -113,7 +113,7 @@ fn a_limit_of_file_sizes() {
     assert_eq!(said(&ranks, "ulimit -f"), [1, 0, 0], "{ranks:?}");
 }
 
-/// Ranks over tcp that may have so many files open.
+/// Ranks over tcp with a limit of open files.
 fn with_few_files(ranks: u32, limit: u32) -> Vec<Ended> {
     run_ranks(ranks, PATIENCE, |_| {
         let mut command = Command::new("sh");
@@ -123,7 +123,7 @@ fn with_few_files(ranks: u32, limit: u32) -> Vec<Ended> {
     })
 }
 
-/// Enough for connections, and not for memory beside them.
+/// Enough for connections, but not for shared memory as well.
 #[test]
 fn too_few_files_to_share_memory() {
     let ranks = with_few_files(12, 46);
@@ -131,8 +131,8 @@ fn too_few_files_to_share_memory() {
     assert_eq!(said(&ranks, "ulimit -n").iter().sum::<usize>(), 1, "{ranks:?}");
 }
 
-/// Not even enough for connections: each rank says what is missing, and none that others could not be
-/// reached.
+/// Not even enough for connections: each rank reports what is missing, and none reports that others could not
+/// be reached.
 #[test]
 fn too_few_files_to_connect() {
     let ranks = with_few_files(12, 24);
@@ -144,7 +144,7 @@ fn too_few_files_to_connect() {
     }
 }
 
-/// Rank 0 is called by all the others.
+/// All other ranks connect to rank 0.
 #[test]
 fn too_few_files_to_be_called() {
     let ranks = run_ranks(12, PATIENCE, |rank| {
@@ -159,7 +159,7 @@ fn too_few_files_to_be_called() {
     assert!(ranks[0].stderr.contains("ulimit -n"), "{ranks:?}");
 }
 
-/// Where nothing can be written to standard error (a terminal that is gone, a full disk) the work goes on.
+/// If standard error can't be written to (a closed terminal, a full disk), the work continues.
 #[test]
 fn nobody_who_listens() {
     for level in ["trace", "loud"] {

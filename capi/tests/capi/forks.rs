@@ -1,5 +1,5 @@
-//! Ranks that fork, as programs do whose data is loaded by children, over every wire between processes of one
-//! host.
+//! Ranks that fork, like programs whose data is loaded by child processes, over every wire between processes
+//! of one host.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::stage::{DEADLINE, Stage};
 
-/// What a wire is chosen by.
+/// The settings that select a wire.
 type Settings = &'static [(&'static str, &'static str)];
 
 const SOCKETS: (Choice, Settings) = (Choice::Tcp, &[("BREVITY_SHARED_MEMORY", "0")]);
@@ -19,7 +19,7 @@ const UCX_TCP: (Choice, Settings) = (Choice::Ucx, &[("BREVITY_SHARED_MEMORY", "0
 const UCX_SHARED: (Choice, Settings) =
     (Choice::Ucx, &[("BREVITY_SHARED_MEMORY", "1"), ("UCX_TLS", "tcp,self")]);
 
-/// The deadline of calls: an error must come before.
+/// The deadline of calls: an error must come before it.
 const FAR: &str = "40";
 
 /// Makes a test of `body` for each wire.
@@ -68,7 +68,7 @@ fn dies(wire: (Choice, Settings)) {
 }
 
 fn drops(wire: (Choice, Settings)) {
-    // A progress thread is not there in the child, and must not be waited for.
+    // A progress thread does not exist in the child, and the child must not wait for it.
     for progress_thread in ["0", "1"] {
         if let Some(endings) = run(wire, "drops", progress_thread) {
             assert_eq!(endings, [Ending::Exited(0); 3], "with {progress_thread} progress threads");
@@ -76,7 +76,7 @@ fn drops(wire: (Choice, Settings)) {
     }
 }
 
-/// How three ranks end of which one forks; `None` without what the wire needs.
+/// The endings of three ranks of which one forks; `None` without what the wire needs.
 fn run((transport, settings): (Choice, Settings), way: &str, progress_thread: &str) -> Option<Vec<Ending>> {
     if transport == Choice::Ucx && !ucx_is_here() {
         return None;

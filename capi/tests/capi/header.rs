@@ -13,7 +13,7 @@ fn header() -> String {
     fs::read_to_string(source("include/brevity.h")).unwrap()
 }
 
-/// The functions that the header declares: what stands before each opening parenthesis outside of comments.
+/// The functions that the header declares: the words before each opening parenthesis outside of comments.
 fn declared() -> BTreeSet<String> {
     let header = header();
     let mut code = String::new();

@@ -1,5 +1,5 @@
-//! `install.sh`: what it installs is found by pkg-config and CMake, links shared and static, and may be
-//! moved.
+//! `install.sh`: pkg-config and CMake find what it installs, programs link it shared and static, and the
+//! folder can be moved.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn install(prefix: &Path) -> Command {
     command
 }
 
-/// What pkg-config says, as words.
+/// The output of pkg-config, as words.
 fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.args(arguments).arg("brevity").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
@@ -34,7 +34,7 @@ fn an_installed_tree_works_after_it_was_moved() {
     let mut command = Command::new("gcc");
     command.args(STRICT_C).arg(source("tests/c/arguments.c")).arg("-o").arg(&program);
     run(command.args(pkg_config(&prefix, &["--cflags", "--libs"])).arg("-lm"));
-    // Without the symbolic link, as where only a runtime package is installed.
+    // Without the symbolic link, as if only a runtime package were installed.
     fs::remove_file(prefix.join("lib/libbrevity.so")).unwrap();
     run(Command::new(&program).env("LD_LIBRARY_PATH", prefix.join("lib")));
     let (status, output) = outcome(&mut Command::new(&program));

@@ -1,4 +1,4 @@
-//! Programs of several ranks, started as `brevity run` starts them.
+//! Programs of several ranks, started like `brevity run` starts them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,7 @@ use ucx_sys_wrap::bootstrap::Choice;
 
 use crate::stage::{DEADLINE, Stage, source};
 
-/// Sends what a rank prints to a file of its own.
+/// Sends the output of each rank to a separate file.
 const REDIRECTED: &str = r#"exec "$0" "$@" >"$OUTPUT.$BREVITY_RANK" 2>&1"#;
 
 /// Runs a program on `world_size` ranks; all must succeed. Returns what each printed.
@@ -51,7 +51,7 @@ fn launch_with(
     let start = Instant::now();
     while !waiter.is_finished() {
         if start.elapsed() > DEADLINE {
-            // Their ends are the job's end, which is then reported as a failure.
+            // When they end, the job ends and is reported as failed.
             Command::new("kill").arg("-9").args(processes.iter().map(u32::to_string)).status().unwrap();
             break;
         }
@@ -78,7 +78,7 @@ fn dense_collectives_agree_with_a_serial_oracle() {
     succeeds("dense.c", &[1, 3, 4], &[]);
 }
 
-/// Users look for their own mistakes so. Valgrind has no vDSO, and none of what AVX-512 adds.
+/// Users check their programs with valgrind. It has no vDSO and none of the instructions of AVX-512.
 #[test]
 fn programs_run_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -178,7 +178,7 @@ fn the_example_averages() {
     }
 }
 
-/// Whatever other threads do meanwhile, and with a progress thread.
+/// Also while other threads are in calls, and with a progress thread.
 #[test]
 fn a_process_may_exit_with_a_group() {
     let stage = Stage::new();

@@ -9,7 +9,7 @@ fn succeeds(name: &str) {
     run(alone(&mut Command::new(stage.compile(name))));
 }
 
-/// Takes away what a surrounding job may have set.
+/// Removes the variables of a surrounding job.
 fn alone(command: &mut Command) -> &mut Command {
     for name in ["BREVITY_RANK", "BREVITY_WORLD_SIZE", "BREVITY_MASTER", "RANK", "WORLD_SIZE", "MASTER_ADDR"]
     {

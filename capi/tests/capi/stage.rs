@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// What a child process may take.
+/// The limit for a child process.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Warnings are errors: a program that compiles with these compiles everywhere.
@@ -17,7 +17,7 @@ pub const STRICT_C: &[&str] = &["-std=c99", "-Wall", "-Wextra", "-pedantic", "-W
 /// The same for C++.
 pub const STRICT_CPP: &[&str] = &["-std=c++11", "-Wall", "-Wextra", "-pedantic", "-Werror", "-O1", "-g"];
 
-/// What a program hands to the library, and what it forgets to free, is watched.
+/// Checks the memory that a program passes to the library and the objects that it forgets to free.
 const SANITIZED: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// A temporary folder with the shared library under its final name.
@@ -44,13 +44,12 @@ impl Stage {
         self.compile_source(&source(&format!("tests/c/{name}")))
     }
 
-    /// As [`compile`](Self::compile), as the program's users would: nothing of a sanitizer is in the way when
-    /// it ends.
+    /// Like [`compile`](Self::compile), as the program's users would: no sanitizer interferes when it ends.
     pub fn compile_plain(&self, name: &str) -> PathBuf {
         self.compile_with(&source(&format!("tests/c/{name}")), &[])
     }
 
-    /// Compiles and links a program, and says where it is.
+    /// Compiles and links a program, and returns its path.
     pub fn compile_source(&self, source: &Path) -> PathBuf {
         self.compile_with(source, SANITIZED)
     }
@@ -93,7 +92,7 @@ pub fn outcome(command: &mut Command) -> (ExitStatus, String) {
     Running::start(command).wait(Instant::now() + DEADLINE)
 }
 
-/// A child process; killed and reaped when it is dropped.
+/// A child process; killed and reaped on drop.
 pub struct Running {
     child: Child,
     name: String,
@@ -133,7 +132,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both do nothing where the child has ended and was waited for.
+        // Neither does anything if the child has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

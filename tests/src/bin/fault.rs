@@ -1,13 +1,13 @@
 //! One rank of a job in which something goes wrong: `fault reduce|quiet|flood|abort|exchange [ELEMENTS]`.
 //!
 //! - `reduce`: all-reduces without end;
-//! - `quiet`: all-reduces once, calls nothing until it is told to go on, and then as `reduce`;
+//! - `quiet`: all-reduces once, makes no call until it is told to go on, and then continues like `reduce`;
 //! - `flood`: rank 0 sends to rank 1, which never reads;
 //! - `abort`: rank 1 aborts while all ranks have a blocking and a non-blocking call pending;
-//! - `exchange`: starts all-reduces and gradient exchanges without end, and turns nothing: a progress thread
-//!   does.
+//! - `exchange`: starts all-reduces and gradient exchanges without end, and never polls the engine: a
+//!   progress thread does.
 //!
-//! What it has to say goes to the folder of [`faults`](brevity_tests::faults).
+//! Reports go to the folder of [`faults`](brevity_tests::faults).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use brevity::{GradientExchange, Group, Policy, Reduction, launch};
 use brevity_tests::LOST_STATUS;
 use brevity_tests::faults::Log;
 
-/// A rank that nobody ends ends by itself.
+/// A rank that is not ended from outside ends by itself after this time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The rank that aborts.
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     ExitCode::from(LOST_STATUS)
 }
 
-/// All-reduces until that fails, and then once more.
+/// All-reduces until a call fails, and then once more.
 fn reduce(group: &Group, log: &Log, elements: usize) {
     let mut data = vec![1.0f32; elements];
     let mut is_ready = false;
@@ -112,7 +112,7 @@ fn abort(group: &Group, log: &Log) {
         log.await_go(PATIENCE);
         group.abort();
     }
-    // The aborter makes its call when the group is closed already; the others are in the middle of it.
+    // The group is already closed when the aborter makes its call; the others are in the middle of it.
     let blocking = group.run(message(), async |call| call.recv(from, 0, vec![0u8; 100]).await.map(drop));
     if let Err(error) = blocking {
         log.ended("call", &error, start);
@@ -123,7 +123,8 @@ fn abort(group: &Group, log: &Log) {
     later(group, log);
 }
 
-/// Starts an average and an all-reduce at a time, and sees the end of the second without turning the engine.
+/// Starts an average and an all-reduce at a time, and waits for the end of the second without polling the
+/// engine.
 fn exchange(group: &Group, log: &Log, elements: usize) {
     let build = GradientExchange::builder(group)
         .tensor("dense", [elements], Policy::dense())
@@ -174,7 +175,7 @@ fn exchange(group: &Group, log: &Log, elements: usize) {
     later(group, log);
 }
 
-/// Calls once more, on a group that is closed, and says how much memory all took.
+/// Makes another call, on a closed group, and reports the peak memory.
 fn later(group: &Group, log: &Log) {
     let start = Instant::now();
     if let Err(error) = group.barrier() {

@@ -1,7 +1,7 @@
 //! One of two ranks, of which rank 0 puts into rank 1's memory and gets from it without end, until that
 //! fails.
 //!
-//! What it has to say goes to the folder of [`faults`](brevity_tests::faults).
+//! Reports go to the folder of [`faults`](brevity_tests::faults).
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use brevity_tests::faults::Log;
 const OWNER: Rank = Rank(1);
 const BYTES: usize = 8 << 20;
 
-/// A rank that nobody ends ends by itself.
+/// A rank that is not ended from outside ends by itself after this time.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn main() {

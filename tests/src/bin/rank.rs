@@ -3,11 +3,11 @@
 //! groups` (several groups, one after the other and at once), `rank late-join`, `rank late-call` and `rank
 //! late-handle` (rank 2 comes late); or their launcher: `rank launch-for-ever`.
 //!
-//! Whoever goes on for ever writes a file, named by its rank, to the folder `READY_FOLDER` when it is in the
-//! middle of it; so does each rank before it joins or calls what rank 2 comes late to, which waits for the file
-//! `go` there.
+//! A rank that runs forever writes a file, named by its rank, to the folder `READY_FOLDER` once it is in the
+//! middle of its work. In the modes in which rank 2 comes late, every rank writes the file before it joins or
+//! makes the call, and rank 2 waits for the file `go` there.
 //!
-//! Ends with status 0 when everything was as it must be; else says why and ends with another.
+//! Ends with status 0 if everything was right; otherwise prints why and ends with another status.
 #![forbid(unsafe_code)]
 
 use std::process::{Command, ExitCode};
@@ -18,7 +18,7 @@ use brevity::{Error, GradientExchange, Group, Policy, Reduction, launch};
 use brevity_tests::suite::{self, COUNTS};
 use brevity_tests::{LOST_STATUS, TIMEOUT_STATUS, oracle};
 
-/// After so many steps a rank has met all others, more than once.
+/// After this many steps a rank has met all others more than once.
 const STEPS_TO_BE_READY: u32 = 3;
 
 fn main() -> ExitCode {
@@ -82,7 +82,7 @@ fn launch_for_ever() -> ExitCode {
     }
 }
 
-/// Tells the transport, and the set of signals that this process has handlers for.
+/// Prints the transport, and the set of signals that this process has handlers for.
 fn tell(group: &Group) -> brevity::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
@@ -91,7 +91,7 @@ fn tell(group: &Group) -> brevity::Result<()> {
 }
 
 /// Makes a second group beside the first, a third when the first has just been dropped, and a fourth when no
-/// other is left; all that are there work.
+/// other is left. All existing groups work.
 fn several_groups(first: Group) -> brevity::Result<()> {
     let sum = |group: &Group| -> brevity::Result<()> {
         let mut data = vec![group.rank() as f32; 1000];
@@ -124,7 +124,7 @@ fn run_suite(group: &Group) -> brevity::Result<()> {
     for count in suite::HOST_COUNTS {
         suite::run_on_group(group, count);
     }
-    // Nobody leaves while another still needs it.
+    // No rank leaves while another still needs it.
     Ok(group.barrier()?)
 }
 
@@ -147,7 +147,7 @@ fn say_ready(rank: u32) {
     }
 }
 
-/// Says that this rank is ready; rank 2 waits until it may go on.
+/// Reports that this rank is ready; rank 2 waits until it may continue.
 fn come_late(rank: u32) {
     say_ready(rank);
     let go = std::env::var_os("READY_FOLDER").map(|folder| std::path::Path::new(&folder).join("go"));
@@ -156,7 +156,7 @@ fn come_late(rank: u32) {
     }
 }
 
-/// Exchanges for ever; tells its process id before, if rank 2 is to kill itself after some steps.
+/// Exchanges forever. If rank 2 is to kill itself after some steps, it first prints its process id.
 fn exchange(group: &Group, last_step: Option<u32>) -> brevity::Result<()> {
     if last_step.is_some() {
         println!("process {}", std::process::id());

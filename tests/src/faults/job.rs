@@ -1,4 +1,4 @@
-//! A job of ranks that the test does something to.
+//! A job of ranks in which the test causes a fault.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,10 +11,10 @@ use brevity_testing::{Process, Wire};
 use super::FOLDER;
 use super::report::{Report, write};
 
-/// How long anything that must happen may take; generous, since it only has to tell slow from stuck.
+/// The limit for anything that must happen; generous, since it only has to distinguish slow from stuck.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ranks of a job, the folder that they report to, and what keeps them from outliving the test.
+/// The ranks of a job, the folder for their reports, and what keeps them from outliving the test.
 pub struct Job {
     folder: tempfile::TempDir,
     ranks: Vec<Process>,
@@ -32,7 +32,7 @@ impl Job {
     /// Starts a job of `world_size` ranks of `program` with `arguments` on this host.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     #[must_use]
     pub fn launch(
         program: &str,
@@ -58,10 +58,10 @@ impl Job {
         Self { folder, ranks: ranks.into_iter().map(Process).collect(), ending: Ending::Launched(thread) }
     }
 
-    /// Starts one rank for each command, which knows its place already.
+    /// Starts one rank for each command, which already has the rank's environment.
     ///
     /// # Panics
-    /// When one can't be started.
+    /// If a command can't be started.
     #[must_use]
     pub fn of_commands(commands: Vec<Command>) -> Self {
         let folder = folder();
@@ -73,7 +73,7 @@ impl Job {
     /// Starts one more rank of a job of commands.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it can't be started.
     pub fn add(&mut self, mut command: Command) {
         let child = start(&mut command, self.folder.path());
         self.ranks.push(Process(child.id()));
@@ -89,31 +89,31 @@ impl Job {
         &self.ranks
     }
 
-    /// Waits until all ranks are in the middle of it.
+    /// Waits until all ranks are ready.
     ///
     /// # Panics
-    /// When one does not come so far.
+    /// If a rank does not get ready.
     pub fn await_ready(&self) {
         for rank in 0..self.ranks.len() {
             self.until(&format!("rank {rank} is not ready"), || self.is_ready(rank));
         }
     }
 
-    /// Whether `rank` is in the middle of it.
+    /// Whether `rank` is ready.
     #[must_use]
     pub fn is_ready(&self, rank: usize) -> bool {
         self.path(&format!("ready-{rank}")).exists()
     }
 
-    /// Lets ranks go on that wait for it.
+    /// Lets waiting ranks continue.
     pub fn go(&self) {
         write(&self.path("go"), "");
     }
 
-    /// Waits until `rank` has said all.
+    /// Waits for the complete report of `rank`.
     ///
     /// # Panics
-    /// When it does not.
+    /// If there is none.
     #[must_use]
     pub fn report(&self, rank: u32) -> Report {
         let mut report = None;
@@ -127,7 +127,7 @@ impl Job {
     /// Waits until `done`.
     ///
     /// # Panics
-    /// With `what` when that does not come.
+    /// With `what` if that does not happen in time.
     pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
         let start = Instant::now();
         while !done() {
@@ -143,7 +143,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // What is stopped is ended by this signal all the same.
+        // This signal ends stopped processes too.
         self.ranks.iter().for_each(|rank| rank.signal("KILL"));
         match std::mem::replace(&mut self.ending, Ending::Children(Vec::new())) {
             Ending::Launched(thread) => drop(thread.join()),

@@ -1,7 +1,7 @@
-//! Jobs in which something goes wrong: what their ranks say, and what the test does to them.
+//! Jobs with faults: the reports of their ranks, and what the test does to them.
 //!
-//! A rank (`fault`) and the test talk through a folder, named by `FAULT_DIR`: `ready-RANK` says that a rank
-//! is in the middle of it, `go` that it may go on, `report-RANK` how its calls ended.
+//! A rank (`fault`) and the test communicate through a folder, named by `FAULT_DIR`: `ready-RANK` says that a
+//! rank is in the middle of its work, `go` that it may continue, `report-RANK` how its calls ended.
 
 mod job;
 mod report;

@@ -1,4 +1,4 @@
-//! What a rank says about how its calls ended.
+//! The report of a rank on how its calls ended.
 
 use std::fs;
 use std::io::Write;
@@ -29,13 +29,13 @@ pub enum Kind {
 pub struct Ended {
     /// How.
     pub kind: Kind,
-    /// The rank that is named.
+    /// The rank that the error names.
     pub rank: u32,
-    /// How long after the call began.
+    /// The time since the call began.
     pub after: Duration,
 }
 
-/// What one rank has said.
+/// The report of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// The call that was in progress.
@@ -44,14 +44,14 @@ pub struct Report {
     pub pending: Option<Ended>,
     /// The call that was made afterwards.
     pub later: Option<Ended>,
-    /// The most memory that the rank's process had, in KiB.
+    /// The peak memory of the rank's process, in KiB.
     pub peak_kib: u64,
 }
 
 const KINDS: [(Kind, &str); 4] =
     [(Kind::Lost, "lost"), (Kind::Aborted, "aborted"), (Kind::Timeout, "timeout"), (Kind::Other, "other")];
 
-/// What a rank uses to talk to the test.
+/// Writes a rank's report for the test.
 pub struct Log {
     folder: PathBuf,
     rank: u32,
@@ -61,22 +61,22 @@ impl Log {
     /// The log of a rank of the job that the environment names.
     ///
     /// # Panics
-    /// When `FAULT_DIR` is not set.
+    /// If `FAULT_DIR` is not set.
     #[must_use]
     pub fn of(rank: u32) -> Self {
         let folder = std::env::var_os(FOLDER).unwrap_or_else(|| panic!("{FOLDER} is not set"));
         Self { folder: folder.into(), rank }
     }
 
-    /// Says that this rank is in the middle of it.
+    /// Reports that this rank is in the middle of its work.
     pub fn ready(&self) {
         write(&self.folder.join(format!("ready-{}", self.rank)), "");
     }
 
-    /// Waits until the test says so; without calling anything of the group.
+    /// Waits until the test says so, without a call on the group.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn await_go(&self, patience: Duration) {
         let start = Instant::now();
         while !self.folder.join("go").exists() {
@@ -85,7 +85,7 @@ impl Log {
         }
     }
 
-    /// Says how the call `which` that began at `start` has failed.
+    /// Reports how the call `which` that began at `start` has failed.
     pub fn ended(&self, which: &str, error: &Error, start: Instant) {
         eprintln!("rank {}: {which}: {error}", self.rank);
         let (kind, rank) = match error {
@@ -98,7 +98,7 @@ impl Log {
         self.add(&format!("{which} {name} {rank} {}\n", start.elapsed().as_micros()));
     }
 
-    /// Says how much memory this process had at most, and that there is nothing more to say.
+    /// Reports the peak memory of this process, and completes the report.
     pub fn finish(&self) {
         self.add(&format!("peak {}\nend\n", Process::own().peak_kib()));
     }
@@ -112,7 +112,7 @@ impl Log {
 }
 
 impl Report {
-    /// What `rank` has said, once it has said all.
+    /// The report of `rank`, once it is complete.
     pub(super) fn read(folder: &Path, rank: u32) -> Option<Self> {
         let text = fs::read_to_string(folder.join(format!("report-{rank}"))).ok()?;
         let mut report = Self::default();

@@ -14,7 +14,7 @@ use brevity_tests::{on_groups, on_local};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const AT: Duration = Duration::from_millis(40);
 
-/// How every rank's all-reduces ended, on a network in which `fault` happens, and when.
+/// How every rank's all-reduces ended, and when, on a network in which `fault` happens.
 fn on_sim(fault: Fault) -> Vec<(Error, Duration)> {
     let cluster = Cluster::new(4, Links::new(0.436e-3, 9e-9)).with_faults([fault]);
     run(cluster.clone(), |transport| {
@@ -117,7 +117,7 @@ fn an_abort_reaches_peers_whatever_the_rank_is_doing() {
                 }
                 _ => receive(2),
             };
-            // Rank 2 keeps its group, and does nothing, until the others have heard.
+            // Rank 2 keeps its group, and does nothing, until the others have been notified.
             names.wait();
             result
         });
@@ -128,7 +128,7 @@ fn an_abort_reaches_peers_whatever_the_rank_is_doing() {
     }
 }
 
-/// Nobody turns a simulated rank but itself: its abort is told by the end of its group at the latest.
+/// Only a simulated rank itself polls its transport: its abort is sent when its group ends at the latest.
 #[test]
 fn an_abort_before_the_end_is_told_on_the_simulator() {
     let errors = run(Cluster::new(3, Links::new(0.436e-3, 9e-9)), |transport| {

@@ -1,4 +1,4 @@
-//! A link that is cut: ranks in two network namespaces with a pair of virtual interfaces between them.
+//! A link that is cut: ranks in two network namespaces connected by a pair of virtual interfaces.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -44,14 +44,14 @@ fn cut(wire: Wire) {
             assert!(ended.kind == Kind::Timeout && ended.after < NEAR + SLACK, "rank {rank}: {report:?}");
             assert!(report.later.is_some_and(|later| later.after < SLACK), "rank {rank}: {report:?}");
         }
-        // The names lead over the link.
+        // The chain of names leads across the link.
         let names = reports.map(|report| report.call.unwrap().rank);
         assert!(names[..2].contains(&2) && names[2] != 2, "{names:?}");
     }
 }
 
-/// Shared memory of ours is for ranks of one host: those of two namespaces do without. UCX's own reaches from
-/// one to the other, so no link between them can be cut where it is on.
+/// Brevity's shared memory is for ranks of one host, which excludes two namespaces. UCX's own works between
+/// namespaces, so cutting the link has no effect with it.
 mod a_link_that_is_cut_ends_calls_by_their_deadline {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Calls in any order: bodies that have the slots, bodies that have not, and collectives of the group itself.
+//! Calls in any order: bodies that use slots, bodies that do not, and collectives of the group itself.
 
 use brevity::collectives::{Call, Chunk, Cost, Description, Operation, dense};
 use brevity::{Group, Handle, Reduction, Settings};
@@ -52,7 +52,7 @@ fn play(group: &Group, steps: &[Step]) {
             Step::Start(counts) => {
                 let handle =
                     group.start_in_order(body(), counts.clone(), |call, counts| Box::pin(sums(call, counts)));
-                // What is dropped goes on; on some ranks only.
+                // Dropped calls go on; on some ranks only.
                 if !(position + group.rank() as usize).is_multiple_of(3) {
                     handles.push(handle);
                 }

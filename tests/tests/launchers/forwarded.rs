@@ -1,4 +1,4 @@
-//! A rank 0 that the others reach only by a port that is forwarded to it, as in a container.
+//! A rank 0 that the others reach only through a forwarded port, as in a container.
 
 use std::io::copy;
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::thread;
 use crate::programs::{MPIEXEC, RANK};
 use crate::run_suite;
 
-/// Passes connections on to a port of this host; says at which port.
+/// Forwards connections to a port of this host; returns its own port.
 fn forward(to: u16) -> u16 {
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = door.local_addr().unwrap().port();
@@ -23,8 +23,8 @@ fn forward(to: u16) -> u16 {
     port
 }
 
-/// The ranks meet at the announced port, and rank 1 then connects to it for the mesh: both times rank 0 listens
-/// on its one port.
+/// The ranks meet at the announced port, and rank 1 then connects to it for the mesh: rank 0 listens on its
+/// one port both times.
 #[test]
 fn rank_0_is_reached_at_what_it_announces_under_mpiexec() {
     let Some(mpiexec) = MPIEXEC.found() else { return };

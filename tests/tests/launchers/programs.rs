@@ -1,4 +1,4 @@
-//! The launchers that are tested.
+//! The launchers under test.
 
 use std::env;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub const RANK: &str = env!("CARGO_BIN_EXE_rank");
 
-/// How long one job may take; generous, since it only has to tell slow from stuck.
+/// The limit for one job; generous, since it only has to distinguish slow from stuck.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A launcher: the variable that names another program than the usual one, and its arguments before `-n`.
@@ -41,11 +41,11 @@ impl Program {
         found.then_some(self)
     }
 
-    /// The command that starts as many ranks of the program that follows.
+    /// The command that starts `world_size` ranks of the program that follows.
     pub fn ranks(self, world_size: u32) -> Command {
         let mut command = clean(Command::new(self.name()));
         command.args(self.arguments).args(["-n", &world_size.to_string()]);
-        // Open MPI asks root twice whether it means it; PRRTE, which comes with version 5, likewise.
+        // Open MPI refuses to run as root without two variables; so does PRRTE, which comes with version 5.
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
             command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
         }
@@ -57,12 +57,12 @@ impl Program {
     }
 }
 
-/// Whether a launcher that is not there is a failure.
+/// Whether a missing launcher is a failure.
 pub fn required() -> bool {
     brevity_testing::is_required("BREVITY_REQUIRE_LAUNCHERS")
 }
 
-/// The command without what a launcher of this test may have set.
+/// The command without the variables of a launcher of this test.
 pub fn clean(mut command: Command) -> Command {
     for (name, _) in env::vars_os() {
         let known = ["BREVITY_", "OMPI_", "PMI", "PRTE_", "SLURM_", "MPI_"];

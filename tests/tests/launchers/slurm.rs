@@ -1,4 +1,4 @@
-//! A cluster of Slurm on this host, of one node, in a folder of its own: munged, slurmctld and slurmd.
+//! A Slurm cluster of one node on this host, in a separate folder: munged, slurmctld and slurmd.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,20 +11,20 @@ use brevity_tests::command::run_within;
 
 use crate::programs::{clean, free_port, required};
 
-/// How long the daemons may take to be ready, and to end.
+/// How long the daemons may take to get ready, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The running daemons. Dropped, they are ended and their folder is removed.
+/// The running daemons. On drop, they are ended and their folder is removed.
 pub struct Cluster {
     daemons: Vec<Child>,
     folder: tempfile::TempDir,
 }
 
 impl Cluster {
-    /// Starts a cluster, if Slurm is installed and this is root, who alone can run its daemons.
+    /// Starts a cluster, if Slurm is installed and this is root, which its daemons need.
     pub fn start() -> Option<Self> {
         for program in ["munged", "slurmctld", "slurmd", "srun", "sbatch"] {
-            // Without a cluster, some of them fail; what counts is that they are there.
+            // Without a cluster, some of them fail; it only matters that they are installed.
             if Command::new(program).arg("-V").output().is_err() {
                 assert!(!required(), "no {program}");
                 println!("skipped: no {program}");
@@ -133,7 +133,7 @@ impl Cluster {
         }
     }
 
-    /// What the daemons have said.
+    /// The logs of the daemons.
     fn logs(&self) -> String {
         (0..self.daemons.len())
             .filter_map(|daemon| fs::read_to_string(self.path(&format!("{daemon}.log"))).ok())

@@ -1,4 +1,4 @@
-//! Ranks with the variables of torchrun, whose store has a port and says nothing about the next ones.
+//! Ranks with the variables of torchrun, whose store has a port and does not reserve the next ones.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -8,7 +8,7 @@ use brevity_tests::command::{Ended, run_within};
 
 use crate::programs::{PATIENCE, RANK, clean};
 
-/// Starts rank `rank` of two on this host, as a torchrun whose store has `port` would.
+/// Starts rank `rank` of two on this host, like a torchrun whose store has `port`.
 fn start(port: u16, rank: u32, mode: &'static str) -> JoinHandle<Ended> {
     let mut command = clean(Command::new(RANK));
     command.arg(mode).env("RANK", rank.to_string()).env("MASTER_PORT", port.to_string());

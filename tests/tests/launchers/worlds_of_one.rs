@@ -1,4 +1,4 @@
-//! Processes that are worlds of one rank: they say so where a launcher has started several, and only there.
+//! Processes that are worlds of one rank: they warn if a launcher has started several, and only then.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::programs::{MPIRUN, PATIENCE, RANK, clean};
 
 const TOLD: &str = "this process is a world of one rank";
 
-/// The lines of a job's ranks that say that they are alone; all end well.
+/// The warnings of a job's ranks that they are alone; all end successfully.
 fn told(command: &mut Command) -> Vec<String> {
     let ended = run_within(command, PATIENCE);
     assert!(ended.status.is_some_and(|status| status.success()), "{command:?}: {ended:?}");
@@ -47,7 +47,7 @@ fn no_false_alarms() {
         // A batch script of Slurm, and the shell of an interactive step.
         &[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "2")],
         &[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_NTASKS", "4")],
-        // After MPI_Init in a program that nobody has launched, and a job of one.
+        // After MPI_Init in a program without a launcher, and a job of one rank.
         &[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "254017537"), ("OMPI_APP_CTX_NUM_PROCS", "1")],
         &[("BREVITY_RANK", "0"), ("BREVITY_WORLD_SIZE", "1"), ("FLUX_JOB_SIZE", "1")],
     ] {
@@ -55,7 +55,7 @@ fn no_false_alarms() {
     }
 }
 
-/// `brevity run -n 1 -- mpirun -n 2 rank`: what `brevity run` has set counts.
+/// `brevity run -n 1 -- mpirun -n 2 rank`: the variables of `brevity run` apply.
 #[test]
 fn an_mpirun_inside_of_a_world_of_one() {
     let Some(mpirun) = MPIRUN.found() else { return };

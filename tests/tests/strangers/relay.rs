@@ -1,4 +1,4 @@
-//! Somebody between a rank and rank 0, who passes on what they say.
+//! A relay between a rank and rank 0.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What happens to bytes before they are passed on.
+/// What happens to bytes before they are relayed.
 type Touch = Box<dyn FnMut(&[u8]) + Send>;
 
-/// Passes on what comes to `door`, and keeps what the first caller says first.
+/// Relays the connections to `door`, and records what the first caller sends first.
 pub fn record(door: TcpListener, master: u16) -> Arc<Mutex<Vec<u8>>> {
     let recorded = Arc::new(Mutex::new(Vec::new()));
     let record = Arc::clone(&recorded);
@@ -20,7 +20,7 @@ pub fn record(door: TcpListener, master: u16) -> Arc<Mutex<Vec<u8>>> {
     recorded
 }
 
-/// Passes on what comes to `door`; what rank 0 says waits for as long as `is_held` says.
+/// Relays the connections to `door`; what rank 0 sends waits as long as `is_held` returns true.
 pub fn hold(door: TcpListener, master: u16, is_held: impl Fn() -> bool + Clone + Send + 'static) {
     relay(door, master, move || {
         let is_held = is_held.clone();
@@ -33,7 +33,7 @@ pub fn hold(door: TcpListener, master: u16, is_held: impl Fn() -> bool + Clone +
     });
 }
 
-/// Passes on both what callers say and what they hear.
+/// Relays both directions.
 fn relay(door: TcpListener, master: u16, touch: impl Fn() -> [Touch; 2] + Send + 'static) {
     thread::spawn(move || {
         for caller in door.incoming() {

@@ -1,11 +1,11 @@
 //! One of two ranks, of which one leaves a scope while the other is stopped: `leave WHO WAY BYTES WHEN`.
 //!
 //! WHO is `receiver`, `sender` or `visitor`. The other rank posts its half of a message of BYTES bytes and is
-//! stopped WHEN: `before` it posts, after it has made progress so many times, or in the `middle`, when some
-//! of the message has landed and some has not. Then WHO leaves, by WAY (`drop`, `forget` or `panic`), uses
-//! the memory for something else, and lets the other go on. Memory that was given back must not be written
-//! any more, and what is sent from it must not be received. A visitor puts into the other's memory and gets
-//! from it, and leaves in the `middle` of that.
+//! stopped at WHEN: `before` it posts, after the given number of progress calls, or in the `middle`, when
+//! part of the message has arrived. Then WHO leaves by WAY (`drop`, `forget` or `panic`), uses the memory for
+//! something else, and lets the other continue. Memory that was given back must not be written any more, and
+//! data sent from it must not be received. A visitor puts into the other's memory and gets from it, and
+//! leaves in the `middle` of that.
 #![forbid(unsafe_code)]
 
 mod landing;
@@ -29,15 +29,15 @@ const RECEIVER: Rank = Rank(1);
 const VISITOR: Rank = SENDER;
 const OWNER: Rank = RECEIVER;
 
-/// What the memory holds before, while, and after it is lent.
+/// The contents of the memory before, while, and after it is lent.
 const UNTOUCHED: u8 = 0x11;
 const SENT: u8 = 0x22;
 const REUSED: u8 = 0x33;
 
-/// Leaving takes at most so long: the transport is drained, or else torn down.
+/// The limit for leaving: the transport is drained, or otherwise torn down.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long the other rank may write what it must not, or receive what it must not.
+/// How long the other rank may write or receive what it must not.
 const AFTERMATH: Duration = Duration::from_millis(200);
 
 struct Plan {
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Tells the other rank who is to be stopped.
+/// Tells the other rank which process to stop.
 fn tell_process(port: &Arc<Port>, to: Rank) {
     let number = std::process::id().to_le_bytes().to_vec();
     run(port, async |comm| comm.send(to, envelope(port.rank(), 1), number).await.map(drop))
@@ -105,7 +105,7 @@ fn leave(port: &Arc<Port>, plan: &Plan) {
     other.signal("CONT");
     turn_for(port, AFTERMATH);
     assert!(memory.iter().all(|byte| *byte == REUSED), "memory was written after it was given back");
-    // The sender must be there for as long as the receiver may want to finish.
+    // The sender must live as long as the receiver may need to finish.
     turn_for(port, if own == SENDER { 5 * AFTERMATH } else { Duration::ZERO });
 }
 
@@ -130,7 +130,7 @@ fn lend_and_leave(port: &Arc<Port>, plan: &Plan, other: Process, memory: &mut [u
     });
 }
 
-/// Makes progress until the other rank has stopped itself, and a little more.
+/// Makes progress until the other rank has stopped itself, and slightly longer.
 fn turn_until_stopped(port: &Port, other: Process) {
     let start = Instant::now();
     while !other.is_stopped() {
@@ -200,8 +200,7 @@ fn run<'env, R>(port: &Arc<Port>, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R
     scope(port, |comm| turn(comm.port()), body)
 }
 
-/// Runs `body`, whose operations end when `end` has come or soon after the other rank has nothing more to
-/// say.
+/// Runs `body`, whose operations end at `end` or soon after the other rank has nothing more to send.
 fn run_until<'env, R>(port: &Arc<Port>, end: Instant, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
     scope(
         port,

@@ -1,4 +1,4 @@
-//! A rank that leaves puts and gets while the memory's owner is stopped.
+//! A rank leaves puts and gets while the memory's owner is stopped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{
     run_until, stop_other, tell_process, turn_for,
 };
 
-/// Its memory: of twice the bytes, the first half to be got, the second to be put to.
+/// The owner: its memory has twice the bytes; the first half is for gets, the second for puts.
 pub fn own(port: &Arc<Port>, plan: &Plan) {
     let memory = [vec![SENT; plan.bytes], vec![UNTOUCHED; plan.bytes]].concat();
     let region = Region::register(port, memory).unwrap_or_else(|error| panic!("{error}"));
@@ -21,7 +21,7 @@ pub fn own(port: &Arc<Port>, plan: &Plan) {
     tell_process(port, VISITOR);
     run(port, async |comm| comm.send(VISITOR, envelope(OWNER, 2), key).await.map(drop))
         .unwrap_or_else(|error| panic!("{error}"));
-    // It ends when the other one has left.
+    // It ends when the other rank has left.
     let left: Result<()> = run_until(port, Instant::now() + PATIENCE, async |comm| {
         comm.recv(VISITOR, envelope(VISITOR, 3), vec![0u8; 8]).await.map(drop)
     });
