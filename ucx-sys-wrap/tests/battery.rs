@@ -1,4 +1,4 @@
-//! Every wire, held against the battery of what every transport must do.
+//! Runs the tests that every transport must pass on every wire.
 
 mod common;
 

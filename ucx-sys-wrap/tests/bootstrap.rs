@@ -1,4 +1,4 @@
-//! Joining a job: meeting at rank 0, exchanges, and the mesh. Ranks are threads here.
+//! Joining a job: the rendezvous at rank 0, exchanges, and the mesh. Ranks are threads here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "bootstrap/deadlines.rs"]
@@ -62,7 +62,7 @@ fn a_longer_blob_is_refused_by_the_rank_that_has_it() {
 fn missing_ranks_are_named_by_all_that_have_come() {
     let port = Port::reserve();
     let start = Instant::now();
-    // Rank 4's patience is the shortest: it counts for all.
+    // Rank 4's deadline is the earliest and applies to all.
     let come: Vec<_> = [(0, AMPLE), (2, AMPLE), (4, SHORT)]
         .map(|(number, timeout)| rank(port.identity(number, 5, timeout), joined))
         .into();
@@ -302,11 +302,11 @@ fn encryption_is_agreed_on_or_nothing_is_opened() {
         });
         ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
     };
-    // Rank 0 decides, and takes no transport that can't.
+    // Rank 0 decides, and rejects a transport that a rank lacks.
     for result in opened([true, false, false], true) {
         assert_eq!(result.unwrap(), "tcp");
     }
-    // Who wants it takes nothing less.
+    // A rank that insists on a transport accepts no other.
     for result in opened([false, false, true], true) {
         let error = result.unwrap_err().to_string();
         assert_eq!(error, "BREVITY_ENCRYPT: rank 2 has 1, expected 0, as rank 0 has: set it for all ranks");
@@ -316,7 +316,7 @@ fn encryption_is_agreed_on_or_nothing_is_opened() {
     }
 }
 
-/// The ranks that each of five ranks shares memory with; `change` makes their identities differ.
+/// For each of five ranks, the ranks that it shares memory with; `change` makes their identities differ.
 fn sharing(change: fn(&mut Identity)) -> Vec<Option<Vec<u32>>> {
     let port = Port::reserve();
     let ranks = (0..5).map(|number| {

@@ -1,4 +1,4 @@
-//! Who a process is, by its environment.
+//! The identity of a process, from its environment.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -10,7 +10,8 @@ use ucx_sys_wrap::{Error, Rank, Result};
 
 const KEY: &str = "correct horse battery staple";
 
-/// Ranks that are started by hand are told apart from those of other jobs by a key or a name, or not at all.
+/// A key or a name distinguishes ranks that are started by hand from those of other jobs; without either they
+/// are refused.
 #[test]
 fn ranks_of_a_job_without_key_or_name_are_refused() {
     let own = [("BREVITY_RANK", "1"), ("BREVITY_WORLD_SIZE", "2"), ("BREVITY_MASTER", "127.0.0.1:4000")];
@@ -34,7 +35,7 @@ fn ranks_of_a_job_without_key_or_name_are_refused() {
     }
 }
 
-/// Torchrun without a run id, played by a shell: its ranks have it in common, and no other's have.
+/// Torchrun without a run id, imitated by a shell: its ranks share it, and no ranks of others do.
 #[test]
 fn ranks_of_one_torchrun_are_told_from_those_of_another() {
     const NAME: &str = "ranks_of_one_torchrun_are_told_from_those_of_another";

@@ -1,4 +1,4 @@
-//! Subscribers that call back the port whose transport has told them something.
+//! Subscribers that call back the port whose transport reported an event.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "the battery belongs to others")]
@@ -15,7 +15,7 @@ use ucx_sys_wrap::buffer::{Port, Region};
 use ucx_sys_wrap::sim::{Cluster, Links, run};
 use ucx_sys_wrap::{Failure, Rank};
 
-/// Asks every port that it has for all that there is, at every event.
+/// Calls everything on every port it has, at every event.
 struct CallsBack {
     ports: Vec<Weak<Port>>,
     heard: Arc<AtomicU32>,
@@ -49,7 +49,7 @@ impl Subscriber for CallsBack {
     fn exit(&self, _: &Id) {}
 }
 
-/// What may be called on a port; none of it fails but for the transport's own failure.
+/// Every function of a port that may be called; they fail only if the transport has failed.
 fn call_everything(port: &Arc<Port>) {
     let peer = Rank((port.rank().0 + 1) % port.world_size());
     let _ = (port.statistics(), port.now(), port.failure(), port.watch(peer), port.arm());
@@ -102,7 +102,7 @@ fn a_subscriber_may_ask_other_ranks_of_a_simulation() {
             port.failure().map_or(std::task::Poll::Pending, std::task::Poll::Ready)
         })
     });
-    // Each that was called back has aborted as well.
+    // Each port that was called back has aborted as well.
     assert!(failures.unwrap().iter().all(|failure| matches!(failure, Failure::Aborted(_))));
     assert!(heard.load(Ordering::Relaxed) > 0);
 }

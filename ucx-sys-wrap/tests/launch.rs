@@ -1,5 +1,5 @@
-//! Jobs of processes: how they end, and that nothing of them is left. The ranks are shell scripts; where a
-//! launcher of its own is needed, it is this test program, told by a variable what to do.
+//! Jobs of processes: how they end, and that no process is left over. The ranks are shell scripts. Where a
+//! test needs a separate launcher, that is this test program, with a variable that says what to do.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Write, stderr};
@@ -17,13 +17,13 @@ use ucx_sys_wrap::launch::{Ending, Launch, Outcome, die_with_parent, guard, is_l
 #[path = "launch/signals.rs"]
 mod signals;
 
-/// Only tells slow from stuck.
+/// Only distinguishes slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Says to this test program which part it plays.
+/// Tells this test program its role.
 const PART: &str = "LAUNCH_TEST_PART";
 
-/// Where the launcher finds the shell that its guard is started by.
+/// The name of the variable with the shell that starts the launcher's guard.
 const GUARD_SHELL: &str = "LAUNCH_TEST_GUARD_SHELL";
 
 fn shell(ranks: u32, script: &str) -> Launch {
@@ -40,7 +40,7 @@ fn folder() -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
-/// This program, playing `part` instead of testing.
+/// This program with the role `part`.
 fn playing(part: &str) -> Command {
     let (program, words) = playing_words();
     let mut command = Command::new(program);
@@ -62,7 +62,7 @@ fn part() {
             die_with_parent();
             assert!(is_launched());
             let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-            // At once: the other rank writes to the same pipe.
+            // In one write, because the other rank writes to the same pipe.
             let line = format!("processes {} {}\n", std::process::id(), child.id());
             stderr().write_all(line.as_bytes()).unwrap();
             child.wait().unwrap();
@@ -70,7 +70,7 @@ fn part() {
         "guard" => guard(),
         "launcher" => {
             let job = Launch::new(&program, words).ranks(2).env(PART, "rank");
-            // The guard is no rank: it gets its part by a script.
+            // The guard is not a rank: a script gives it its role.
             let script = format!("{PART}=guard exec \"$0\" \"$@\"");
             let guard_words = ["-c", &script, program.to_str().unwrap()].into_iter().chain(words);
             let shell = std::env::var(GUARD_SHELL).unwrap_or_else(|_| "/bin/sh".into());
@@ -84,7 +84,7 @@ fn part() {
         }
         "stubborn" => {
             let (_folder, path) = folder();
-            // Told to end only when neither heeds it any more.
+            // Told to end only when neither reacts any more.
             let script = format!(
                 "trap '' TERM INT HUP; touch {path}/$BREVITY_RANK; \
                  until [ -e {path}/0 ] && [ -e {path}/1 ]; do sleep 0.01; done; kill -TERM $PPID; sleep 100"
@@ -157,7 +157,7 @@ fn the_rank_that_failed_first_is_named_though_others_fail_because_of_it() {
     for _ in 0..10 {
         let (_folder, path) = folder();
         assert!(Command::new("mkfifo").arg(format!("{path}/alive")).status().unwrap().success());
-        // Rank 2 holds the pipe open; the others see it close when it is killed, which is when all have
+        // Rank 2 holds the pipe open; the others see it close when rank 2 is killed, which is when all have
         // opened it.
         let script = format!(
             "if test $BREVITY_RANK = 2; then exec 3>{path}/alive; \
@@ -222,7 +222,7 @@ fn jobs_that_can_not_be() {
 
 #[test]
 fn only_rank_0_reads_the_launchers_input() {
-    // Tests have no terminal; whatever the input is, ranks above 0 find it empty.
+    // Tests have no terminal; for any input, ranks above 0 find it empty.
     let outcome = outcome(shell(2, "test $BREVITY_RANK = 0 || test -z \"$(cat)\""));
     assert_eq!(outcome.first_failure, None);
 }
@@ -259,7 +259,7 @@ fn a_guard_that_can_not_be_started_is_started_later() {
     let guard = guard_of(&launcher, &[]);
     std::fs::remove_file(&shell).unwrap();
     signal(guard, "KILL");
-    // Reaped: the launcher looks for another.
+    // Reaped: the launcher starts another.
     await_that("the guard is left", || !Path::new(&format!("/proc/{guard}")).exists());
     std::os::unix::fs::symlink("/bin/sh", &shell).unwrap();
     guard_of(&launcher, &[guard]);
@@ -279,8 +279,8 @@ fn a_guard_that_is_stopped_holds_nobody() {
     assert!(!Path::new(&format!("/proc/{guard}")).exists(), "the guard is left");
 }
 
-/// The guard of a launcher, by its name, which comes a moment after it; another one than those that were
-/// `killed`.
+/// The guard of a launcher, by its name. It starts slightly after the launcher, and is none of those that
+/// were `killed`.
 fn guard_of(launcher: &Child, killed: &[u32]) -> u32 {
     let is_guard = |process: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
@@ -308,8 +308,8 @@ fn await_that(otherwise: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A launcher of two ranks with a guard that `shell` starts, and its four processes besides these two: the
-/// ranks and what they have started.
+/// A launcher of two ranks with a guard that `shell` starts, and its four other processes: the ranks and
+/// their children.
 fn launcher(shell: &str) -> (Child, Vec<u32>) {
     let mut launcher = playing("launcher")
         .env(GUARD_SHELL, shell)
@@ -388,7 +388,7 @@ fn wait(process: &mut Child) -> std::process::ExitStatus {
     }
 }
 
-/// Waits until the process is gone, or only an entry that nobody has reaped.
+/// Waits until the process is gone, or only an unreaped entry is left.
 fn assert_ends(process: u32) {
     let start = Instant::now();
     while Process(process).is_running() {

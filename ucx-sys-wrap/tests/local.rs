@@ -30,7 +30,7 @@ fn small_messages_are_copied_twice_and_large_ones_once() {
     }
 }
 
-/// However many parts there are: together they are one message.
+/// Any number of parts is one message.
 #[test]
 fn a_header_indices_and_values_are_copied_as_one() {
     for (lengths, sender_copies) in
@@ -60,7 +60,7 @@ fn a_header_indices_and_values_are_copied_as_one() {
 fn small_sends_end_when_posted_until_the_mailbox_is_full() {
     let ports: Vec<_> = world(2).into_iter().map(Port::new).collect();
     let mut posted = 0;
-    // Nobody receives, and still nothing hangs: what does not fit stays with its sender.
+    // There is no receive, and still nothing hangs: what does not fit stays with its sender.
     block(&ports[0], async |comm| {
         let sends: Vec<_> = (0..10_000)
             .map(|index| comm.send(Rank(1), envelope(Rank(0), 1, 0), pattern(index, 4000)))

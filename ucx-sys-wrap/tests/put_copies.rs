@@ -1,5 +1,5 @@
-//! How often bytes of puts and gets are copied between the memory of the rank that puts and gets and its
-//! owner's.
+//! How often the bytes of puts and gets are copied between the memory of the accessing rank and that of the
+//! owner.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 #[allow(dead_code, reason = "the battery belongs to others")]
@@ -15,25 +15,26 @@ use ucx_sys_wrap::buffer::{Port, Region, RemoteRegion};
 const VISITOR: Rank = Rank(0);
 const OWNER: Rank = Rank(1);
 
-/// Less than tcp sends in one piece.
+/// Less than tcp sends in one fragment.
 const BYTES: usize = 400 << 10;
 
-/// What may be copied beside: what comes with a header, and the messages by which the ranks agree.
+/// What may be copied besides: data that comes with a header, and the messages by which the ranks
+/// synchronise.
 const BESIDE: u64 = 16 << 10;
 
 on_every_wire! {
     puts_and_gets => |wire: Wire| run(&format!("{wire:?}"), wire.world(2), move |port| copies(&port, wire));
 }
 
-/// How many of the bytes are copied at least and at most: of a put at the visitor and the owner, and of a
+/// How many of the bytes are copied at least and at most: for a put at the visitor and the owner, and for a
 /// get.
 fn expected(wire: Wire) -> [[(u64, u64); 2]; 2] {
     const NONE: (u64, u64) = (0, 0);
     const ALL: (u64, u64) = (BYTES as u64, BYTES as u64);
     match wire {
-        // Who puts or gets copies.
+        // The rank that puts or gets copies.
         Wire::Local => [[ALL, NONE], [ALL, NONE]],
-        // What is sealed from several places, and opened where it does not fit.
+        // What is encrypted from several places, and decrypted where it does not fit.
         Wire::TcpEncrypted => {
             let some = BYTES as u64 / 2;
             [[(0, some), (0, some)], [(0, some), (BYTES as u64, BYTES as u64 + some)]]

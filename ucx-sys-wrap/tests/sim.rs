@@ -1,4 +1,5 @@
-//! The simulated network: its times against the formulas, its messages, its faults, and that it never varies.
+//! The simulated network: its times compared with the formulas, its messages, its faults, and its
+//! determinism.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 use std::future::poll_fn;
@@ -29,10 +30,10 @@ fn envelope(source: Rank, round: u32) -> Envelope {
     Envelope { tag: Tag::new(source, 0, 0, round), signature: Signature::default(), mark: Mark::NONE }
 }
 
-/// What a rank's task does: it may send, receive, look at the clock.
+/// The task of a rank: it may send, receive, and read the clock.
 type Body<R> = for<'comm> fn(&'comm Comm<'_>, Rank, u32) -> TaskFuture<'comm, R>;
 
-/// Runs `body` on every rank. Gives every rank's result with the time at which it had it.
+/// Runs `body` on every rank. Returns every rank's result with the time at which it had it.
 fn simulate<R: Send + 'static>(
     cluster: &Cluster,
     body: Body<R>,
@@ -84,7 +85,7 @@ async fn ring(comm: &Comm<'_>, own: Rank, world_size: u32, rounds: u32) {
     }
 }
 
-/// Rank 0's 1,000 bytes reach everybody: who has them doubles its number every round.
+/// Rank 0's 1,000 bytes reach all ranks: the number of ranks that have them doubles every round.
 async fn broadcast(comm: &Comm<'_>, own: Rank, world_size: u32) {
     let mut distance = 1;
     while distance < world_size {

@@ -1,4 +1,4 @@
-//! When ranks of a simulated network get to know of each other's ends, to the nanosecond, and deadlines.
+//! When ranks of a simulated network learn of each other's ends, to the nanosecond, and deadlines.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Result, Signature, Tag, Transpor
 const ALPHA: Duration = Duration::from_micros(10);
 const BETA: Duration = Duration::from_nanos(2);
 
-/// All ranks are polled at least so often while some are busy.
+/// All ranks are polled at least this often while some are busy.
 const LOOK: Duration = Duration::from_millis(10);
 
 fn links() -> Links {
@@ -23,7 +23,7 @@ fn transfer(bytes: u32) -> Duration {
     ALPHA + bytes * BETA
 }
 
-/// The program of one rank. Past `deadline` its operations fail.
+/// The program of one rank. After `deadline` its operations fail.
 async fn program<R: Send + 'static>(
     transport: Box<dyn Transport>,
     deadline: Duration,
@@ -40,7 +40,7 @@ async fn program<R: Send + 'static>(
     result
 }
 
-/// Runs the same program on every rank; gives the results and when each rank ended.
+/// Runs the same program on every rank. Returns the results and when each rank ended.
 fn run_all<R: Send + 'static>(
     cluster: Cluster,
     deadline: Duration,

@@ -12,13 +12,13 @@ use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Result, Signature, Tag};
 const A: Rank = Rank(0);
 const B: Rank = Rank(1);
 
-/// What memory holds before anything is put there.
+/// The contents of memory before anything is put there.
 const UNTOUCHED: u8 = 0xa5;
 
 /// How long an operation may take before its task gives up.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a rank's task does. A is rank 0, which accesses the memory of B, rank 1.
+/// The task of a rank. A is rank 0, which accesses the memory of B, rank 1.
 type Body<R> = for<'comm> fn(&'comm Comm<'_>, Rank) -> TaskFuture<'comm, R>;
 
 /// A latency of 100 us and 1 ns a byte.
@@ -31,7 +31,7 @@ fn time(alphas: u32, bytes: usize) -> Duration {
     alphas * Duration::from_micros(100) + Duration::from_nanos(bytes as u64)
 }
 
-/// Runs `body` on both ranks; gives what they return.
+/// Runs `body` on both ranks; returns their results.
 fn simulate<R: Send + 'static>(cluster: Cluster, body: Body<R>) -> Vec<R> {
     let ended = run(cluster, |transport| {
         let port = Port::new(transport);
@@ -67,7 +67,7 @@ async fn share(comm: &Comm<'_>, round: u32, memory: Vec<u8>) -> Region<Vec<u8>> 
     region
 }
 
-/// A hears of it.
+/// A receives the key.
 async fn open(comm: &Comm<'_>, round: u32) -> RemoteRegion {
     let (bytes, arrival) = comm.recv(B, envelope(B, round), vec![0u8; 1000]).await.unwrap();
     RemoteRegion::open(comm.port(), B, &bytes[..arrival.lengths[0]]).unwrap()
@@ -122,8 +122,8 @@ fn what_is_put_is_there_and_what_is_there_is_got() {
     });
 }
 
-/// A put is carried out when its last byte has come and ends a latency later; a get asks, and its bytes come
-/// back.
+/// A put is carried out when its last byte has arrived and completes one latency later; a get sends a
+/// request, and its bytes come back.
 #[test]
 fn puts_and_gets_take_the_time_of_their_messages() {
     let times = simulate(cluster(), |comm, own| {
@@ -186,7 +186,7 @@ fn what_is_not_in_a_region_is_refused() {
     });
 }
 
-/// Whatever becomes of the futures, a put is carried out whole or never, and what comes later goes on.
+/// Whatever happens to the futures, a put is carried out whole or not at all, and later operations go on.
 #[test]
 fn what_is_dropped_or_forgotten_does_no_harm() {
     simulate(cluster(), |comm, own| Box::pin(leave(comm, own, false)));
@@ -219,7 +219,7 @@ async fn leave(comm: &Comm<'_>, own: Rank, forgets: bool) {
     say(comm, 3).await;
 }
 
-/// What A's accesses end with when something becomes of B in the middle of them.
+/// How A's accesses end when a fault happens to B in the middle of them.
 fn ended_by(fault: Option<Fault>) -> Vec<Result<()>> {
     let cluster = fault.map_or_else(cluster, |fault| cluster().with_faults([fault]));
     let ended = simulate(cluster, |comm, own| {

@@ -1,7 +1,7 @@
-//! Operations that are awaited, dropped, forgotten or left by a panic at random, on every transport between
-//! threads.
+//! Operations that are awaited, dropped, forgotten or abandoned by a panic at random, on every transport
+//! between threads.
 //!
-//! `BREVITY_STRESS_SECONDS` says how long on each transport (1 unless set), `BREVITY_STRESS_SEED` which plan
+//! `BREVITY_STRESS_SECONDS` sets the time on each transport (default 1), `BREVITY_STRESS_SEED` the plan
 //! (printed).
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
@@ -25,13 +25,13 @@ use plan::{Message, Random, Way};
 use ucx_sys_wrap::buffer::Port;
 use ucx_sys_wrap::{Arrival, Envelope, Mark, Rank, Signature, Tag};
 
-/// What memory holds that was given back.
+/// The contents of memory that was given back.
 const REUSED: u8 = 0x77;
 
 /// The mark of the last message under a tag.
 const LAST: Mark = Mark(u64::MAX);
 
-/// Turns that a receive is waited for whose message may never come.
+/// For how many turns a receive is awaited whose message may never come.
 const PATIENT_TURNS: u32 = 300;
 
 on_every_wire! {
@@ -45,19 +45,19 @@ fn number(variable: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|error| panic!("{variable}: {error}")))
 }
 
-/// How long, and which plan.
+/// The time and the plan.
 fn seconds_and_seed(name: &str) -> (u64, u64) {
     let seconds = number("BREVITY_STRESS_SECONDS").unwrap_or(1);
     let seed = number("BREVITY_STRESS_SEED").unwrap_or_else(|| Random::fresh().next());
     println!("{name}: BREVITY_STRESS_SEED={seed}");
     std::panic::set_hook(Box::new(|panic| {
-        // Those on purpose do not come here.
+        // Intended panics do not get here.
         eprintln!("{panic}");
     }));
     (seconds, seed)
 }
 
-/// Rounds of random messages, there and back, for as long as was asked for.
+/// Rounds of random messages in both directions, for the requested time.
 fn stress(name: &str, world: World) {
     let (seconds, seed) = seconds_and_seed(name);
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -90,7 +90,7 @@ fn envelope(source: Rank, round: u32, kind: u32, mark: Mark) -> Envelope {
     Envelope { tag: Tag::new(source, 1, round, kind), signature: Signature::default(), mark }
 }
 
-/// Sends all messages, leaving each in its own way; when the peer is done with the like, one more that is
+/// Sends all messages, leaving each in its own way. When the peer has done the same, sends one more that is
 /// awaited.
 fn send_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
     let (own, to) = (port.rank(), peer(port));
@@ -111,7 +111,7 @@ fn send_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
                 }
             });
         });
-        // What is sent from here now must not be received.
+        // Bytes sent from here from now on must not be received.
         memory.iter_mut().for_each(|bytes| bytes.fill(REUSED));
     }
     block(port, async |comm| {
@@ -124,7 +124,7 @@ fn send_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
     );
 }
 
-/// Posts receives, leaving each in its own way; then takes all that is left.
+/// Posts receives, leaving each in its own way; then receives all that is left.
 fn receive_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
     let (own, from) = (port.rank(), peer(port));
     let all: Vec<&Message> = groups.iter().flatten().collect();
@@ -153,7 +153,7 @@ fn receive_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
                 }
             });
         });
-        // What is written here now was written after it had been given back.
+        // Any other byte here later on was written after the memory was given back.
         places.iter_mut().for_each(|place| place.fill(REUSED));
     }
     block(port, async |comm| {
@@ -172,7 +172,7 @@ fn receive_round(port: &Arc<Port>, round: u32, groups: &[Vec<Message>]) {
     );
 }
 
-/// Runs `body`, which may panic on purpose, but not otherwise.
+/// Runs `body`, which may panic only on purpose.
 fn leave(body: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(body))
         && !panic.is::<OnPurpose>()
@@ -183,7 +183,7 @@ fn leave(body: impl FnOnce()) {
 
 struct OnPurpose;
 
-/// Polls an operation for some turns, and then leaves it.
+/// Polls an operation for some turns, then leaves it.
 fn part<F: Future + Unpin>(port: &Port, mut operation: F, way: Way, turns: u32, end: impl FnOnce(F::Output)) {
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..turns {

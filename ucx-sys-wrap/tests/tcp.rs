@@ -1,8 +1,7 @@
-//! The tcp transport over loopback sockets: what it moves, what it refuses, and what it says when somebody
-//! dies.
+//! The tcp transport over loopback sockets: what it moves, what it refuses, and its errors when a rank dies.
 //!
-//! In the tests beside the battery all ranks are driven from one thread, so that what happens between two
-//! steps is known.
+//! Besides the shared cases, these tests drive all ranks from one thread, so that the state between two steps
+//! is known.
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Nothing here but tests.
 
 #[path = "tcp/answers.rs"]

@@ -1,4 +1,4 @@
-//! One deadline for joining, whatever the ranks are late with, and what is said when it has passed.
+//! Joining has one deadline, whatever the ranks are late with, and a clear error when it has passed.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use ucx_sys_wrap::{Error, Rank};
 
 use crate::world::{AMPLE, Port, SHORT, error, joined, missing, rank};
 
-/// Later than a rank may be at one step, if it is so at two.
+/// Longer than a rank may be late in two steps, but not in one.
 const LATE: Duration = Duration::from_secs(1);
 
 #[test]
@@ -38,7 +38,7 @@ fn a_rank_that_never_calls_the_mesh_delays_nobody_beyond_the_deadline() {
     let start = Instant::now();
     let absent = rank(port.identity(1, 2, AMPLE), |_, mut rendezvous| {
         rendezvous.exchange(b"127.0.0.1:1")?;
-        // Says that it lacks nothing.
+        // Reports that it lacks nothing.
         rendezvous.exchange(b"")
     });
     let patient = rank(port.identity(0, 2, TIMEOUT), |identity, mut rendezvous| {
@@ -48,7 +48,7 @@ fn a_rank_that_never_calls_the_mesh_delays_nobody_beyond_the_deadline() {
     assert_eq!(missing(&error), [1]);
     assert!(error.to_string().contains("within 3 s"), "{error}");
     assert!(start.elapsed() < 2 * TIMEOUT, "{:?}", start.elapsed());
-    // Rank 0 has told what it lacks within the deadline of both.
+    // Rank 0 has reported what it lacks within the deadline of both.
     absent.join().unwrap().unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Where ranks listen, and what they tell each other of it.
+//! The addresses that ranks listen on, and those that they announce.
 
 use std::io::copy;
 use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use ucx_sys_wrap::tcp::Wire;
 
 use super::world::{AMPLE, Port, error, joined, rank};
 
-/// Ports of this process, below those that the system hands out by itself.
+/// Ports of this process, below those that the system assigns.
 fn range() -> Vec<u16> {
     let first = 10_000 + (std::process::id() % 1000) as u16 * 16;
     (first..first + 16).collect()
@@ -24,7 +24,7 @@ fn free() -> u16 {
     range().into_iter().find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok()).unwrap()
 }
 
-/// Rank 0 is told a name, and the others come over one of its addresses each.
+/// Rank 0 is given a name, and the others each connect to one of its addresses.
 #[test]
 fn rank_0_listens_on_every_address_of_its_name() {
     if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
@@ -80,7 +80,7 @@ fn a_range_without_a_free_port_is_named() {
     error(root);
 }
 
-/// Passes on one connection after the other, as a port that is forwarded.
+/// Forwards one connection after the other, like a forwarded port.
 fn forward(to: u16) -> u16 {
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = door.local_addr().unwrap().port();
@@ -114,7 +114,7 @@ fn peers_connect_to_the_address_that_is_announced() {
     assert_eq!(of_other.peer_addr().unwrap().port(), forwarded);
 }
 
-/// With a key, a rank 0 that was told `localhost` waits for ranks of other hosts too.
+/// With a key, a rank 0 that was given `localhost` also waits for ranks of other hosts.
 #[test]
 fn a_rank_that_comes_over_another_address_of_the_host_finds_rank_0_behind_localhost() {
     let outside = if_addrs::get_if_addrs().unwrap().into_iter().map(|interface| interface.ip());

@@ -1,4 +1,4 @@
-//! Strangers at the door: they neither stop nor delay a job, and nobody takes them for a rank.
+//! Strangers connect while a job joins: they neither stop nor delay it, and are never taken for a rank.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use ucx_sys_wrap::bootstrap::{Identity, Master, Rendezvous, connect_mesh};
 
 use crate::world::{AMPLE, Port, SHORT, error, joined, missing, rank};
 
-/// Keeps connecting and misbehaving until it is dropped.
+/// Connects and misbehaves until it is dropped.
 struct Strangers {
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<usize>>,
@@ -24,7 +24,7 @@ impl Strangers {
         Self::who_say(address, 200, rubbish)
     }
 
-    /// As many at a time as the listener and the system keep together, and more; they say nothing at all.
+    /// More at a time than the listener and the system keep together; they send nothing.
     fn silent_at(address: SocketAddr) -> Self {
         Self::who_say(address, 5000, |_| b"")
     }
@@ -89,7 +89,7 @@ fn strangers_neither_stop_nor_delay_a_job() {
     besieged(Strangers::at);
 }
 
-/// They take every place again as soon as it is free, and the queue of the system is full of them.
+/// They take every place again as soon as it is free, and fill the system's queue.
 #[test]
 fn silent_strangers_that_never_cease_neither_stop_nor_delay_a_job() {
     raise_descriptor_limit();
@@ -136,7 +136,7 @@ fn a_thousand_silent_connections_do_not_keep_a_job_from_joining() {
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
-/// The strangers of a test and those who meet them share one process.
+/// The strangers of a test and the ranks share one process.
 fn raise_descriptor_limit() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
@@ -166,7 +166,7 @@ fn strangers_that_come_between_exchanges_do_not_keep_rank_0_busy() {
     assert!(busy < Duration::from_millis(300), "rank 0 was busy for {busy:?} of a second");
 }
 
-/// Processor time of this thread: the first figure of its statistics, in nanoseconds.
+/// Processor time of this thread in nanoseconds: the first figure of its statistics.
 fn thread_time() -> Duration {
     let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(statistics.split_whitespace().next().unwrap().parse().unwrap())
@@ -177,7 +177,7 @@ fn a_stranger_on_the_masters_port_is_not_rank_0() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
-        // Sends back whatever it gets: also each caller's own proof.
+        // Sends back everything it receives, including each caller's own proof.
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Ranks that are threads, meeting on a port that nobody else gets.
+//! Ranks as threads, meeting on a port that no other process gets.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::thread::{self, JoinHandle};
@@ -16,7 +16,7 @@ pub const SHORT: Duration = Duration::from_millis(1500);
 
 pub const KEY: &str = "correct horse battery staple";
 
-/// A port of the system's choice, held bound so that nobody else gets it.
+/// A port chosen by the system, kept bound so that no other process gets it.
 pub struct Port(Socket);
 
 impl Port {
@@ -42,7 +42,7 @@ impl Port {
     }
 }
 
-/// Runs `body` as a rank on a thread of its own.
+/// Runs `body` as a rank on its own thread.
 pub fn rank<T: Send + 'static>(
     identity: Identity,
     body: impl FnOnce(&Identity, Rendezvous) -> Result<T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Cases in which operations end early: canceled, left behind, or with the transport.
+//! Cases in which operations end early: canceled, left behind, or ended by the transport.
 
 use std::mem::forget;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,12 +15,12 @@ use super::{block, envelope, meet, pattern, turn};
 const A: Rank = Rank(0);
 const B: Rank = Rank(1);
 
-/// What receive buffers hold before anything is received.
+/// The contents of receive buffers before anything is received.
 const UNTOUCHED: u8 = 0xa5;
 
 const LENGTHS: [usize; 3] = [16, 10_000, 1 << 20];
 
-/// B asks A to go on; both have then left what was before.
+/// B asks A to continue; both have then left the earlier operations.
 fn go_on(port: &Arc<Port>, round: u32) {
     block(port, async |comm| {
         if port.rank() == A {
@@ -36,7 +36,7 @@ pub fn canceled_recv(port: &Arc<Port>) {
         if port.rank() == B {
             block(port, async |comm| {
                 drop(comm.recv(A, envelope(A, 1, 0), vec![0u8; length]));
-                // A shorter one: if it were still there, the message would end it with an error.
+                // A shorter one: if it still existed, the message would end it with an error.
                 drop(comm.recv(A, envelope(A, 1, 0), vec![0u8; 1]));
             });
         }
@@ -52,7 +52,7 @@ pub fn canceled_recv(port: &Arc<Port>) {
     }
 }
 
-/// The peer gets the whole message or none of it, although its memory is used for something else.
+/// The peer gets the whole message or none of it, although the sender's memory is used for something else.
 pub fn canceled_send(port: &Arc<Port>) {
     const LAST: Mark = Mark(2);
     for (round, length) in LENGTHS.into_iter().enumerate() {
@@ -88,7 +88,7 @@ pub fn canceled_in_the_middle(port: &Arc<Port>) {
             block(port, async |comm| {
                 let send = comm.send(B, large, pattern(1, LENGTH));
                 comm.send(B, end, ()).await.unwrap();
-                // Nobody need ever receive it.
+                // It may never be received.
                 drop(send);
             });
             continue;
@@ -105,7 +105,7 @@ pub fn canceled_in_the_middle(port: &Arc<Port>) {
     }
 }
 
-/// A borrowed place is not written any more once the scope is left, however that happens.
+/// A borrowed buffer is no longer written once the scope is left, however that happens.
 pub fn left_in_a_scope(port: &Arc<Port>) {
     for (round, (way, length)) in (0..3).flat_map(|way| LENGTHS.map(|length| (way, length))).enumerate() {
         let mut place = vec![UNTOUCHED; length];
@@ -178,7 +178,7 @@ pub fn tasks(port: &Arc<Port>) {
     let mut context = Context::from_waker(Waker::noop());
     assert!(abandoned.poll(&mut context).is_pending());
     drop(abandoned);
-    // Nobody sends before all have dropped theirs.
+    // No rank sends before all have dropped theirs.
     meet(port);
     let mut tasks = vec![ring(1), ring(2), ring(3)];
     while !tasks.is_empty() {
@@ -196,7 +196,7 @@ pub fn tasks(port: &Arc<Port>) {
     }
 }
 
-/// One lost wake-up makes this last for ever.
+/// One lost wake-up makes this hang.
 pub fn sleep(port: &Arc<Port>) {
     const LONGEST: Duration = Duration::from_secs(100_000);
     let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
@@ -285,8 +285,8 @@ pub fn abort(port: &Arc<Port>) {
     assert_eq!(port.failure(), Some(Failure::Aborted(B)));
 }
 
-/// B has waited for as long as it may, for rank 0, which waits for rank 2, which is late: each names whom it
-/// waits for.
+/// B's deadline passes while it waits for rank 0, which waits for rank 2, which is late: each names the rank
+/// it waits for.
 pub fn time_over(port: &Arc<Port>) {
     const C: Rank = Rank(2);
     let awaited = if port.rank() == A { C } else { A };
@@ -294,7 +294,7 @@ pub fn time_over(port: &Arc<Port>) {
     block(port, async |comm| {
         if port.rank() == C {
             comm.recv(B, envelope(B, 2, 0), ()).await.unwrap();
-            // Late: it may have heard of it when it waits at last, or hears of it then.
+            // Late: it may have learned of it when it finally waits, or it learns of it then.
             thread::sleep(Duration::from_millis(100));
             let error = comm.recv(A, tag, vec![0u8; 8]).await.map(|_| ()).unwrap_err();
             assert!(matches!(error, Error::Timeout { rank: A, .. } | Error::Aborted { rank: B }), "{error}");

@@ -1,4 +1,4 @@
-//! Cases in which nothing goes wrong but the messages themselves.
+//! Cases in which only the messages themselves go wrong.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{block, envelope, pattern, peers};
 const A: Rank = Rank(0);
 const B: Rank = Rank(1);
 
-/// What an ordinary message of these parts arrives as.
+/// The arrival of an ordinary message with these parts.
 fn arrival(lengths: &[usize]) -> Arrival {
     Arrival { mark: Mark::NONE, lengths: lengths.iter().copied().collect() }
 }
@@ -176,7 +176,7 @@ pub fn forty_mebibytes(port: &Arc<Port>) {
     round_trip(port, 40 << 20);
 }
 
-/// There and back at the same time, into borrowed memory.
+/// Both directions at the same time, into borrowed memory.
 fn round_trip(port: &Arc<Port>, length: usize) {
     let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
     let outgoing = pattern(own.index(), length);
@@ -238,7 +238,7 @@ pub fn statistics(port: &Arc<Port>) {
     assert!(after.bytes_received - before.bytes_received >= 300_010, "{after:?}");
 }
 
-/// Tags that no message of the sender can have are refused where they are used, and the transport goes on.
+/// Tags that the sender can't use are refused by the call, and the transport goes on.
 pub fn foreign_tags(port: &Arc<Port>) {
     let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
     let tags =

@@ -1,4 +1,4 @@
-//! What every transport must do, as a battery of cases that each transport's tests run.
+//! The cases that every transport must pass, for the tests of each transport.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 mod endings;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use ucx_sys_wrap::buffer::{Comm, Port, scope};
 use ucx_sys_wrap::{Envelope, Mark, Rank, Signature, Tag, Transport};
 
-/// How long the ranks of one case may take together; generous, since it only has to tell slow from stuck.
-/// Where all is slow, as under a sanitizer, `BREVITY_TEST_PATIENCE` says how many times as long.
+/// The limit for all ranks of one case; generous, since it only has to distinguish slow from stuck.
+/// `BREVITY_TEST_PATIENCE` multiplies it for slow builds, for instance under a sanitizer.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The sequence number of the messages that end a case; cases use others.
@@ -28,7 +28,7 @@ pub type World = Vec<Box<dyn Transport>>;
 /// A name, the world sizes it runs with, and what every rank does.
 type Case = (&'static str, &'static [u32], fn(&Arc<Port>));
 
-/// After these the ranks meet once more, so the transport must still work.
+/// After these cases the ranks meet once more, so the transport must still work.
 const CASES: &[Case] = &[
     ("order within a tag", &[2], messages::order_within_a_tag),
     ("tags received out of order", &[2], messages::tags_out_of_order),
@@ -73,10 +73,10 @@ const CLOSING_CASES: &[Case] = &[
     ("scope left after an abort", &[2], endings::scope_after_abort),
 ];
 
-/// Runs all cases on worlds that `make` makes, of as many ranks as it is asked for; each rank gets a thread.
+/// Runs all cases on worlds from `make`, which is given the number of ranks. Each rank gets a thread.
 ///
 /// # Panics
-/// When a case fails, or does not end in time, with its name.
+/// With the case's name, if it fails or does not end in time.
 pub fn battery(name: &str, make: impl Fn(u32) -> World) {
     let cases = CASES.iter().map(|case| (case, true)).chain(CLOSING_CASES.iter().map(|case| (case, false)));
     for (&(case, world_sizes, body), meets) in cases {
@@ -94,18 +94,18 @@ pub fn battery(name: &str, make: impl Fn(u32) -> World) {
     }
 }
 
-/// Runs `body` for every rank in a thread of its own.
+/// Runs `body` for every rank in its own thread.
 ///
 /// # Panics
-/// When one of them panics, or does not end in time.
+/// If one of them panics, or does not end in time.
 pub fn run(title: &str, world: World, body: impl Fn(Arc<Port>) + Send + Sync + 'static) {
     run_for(title, DEADLINE, world, body);
 }
 
-/// As [`run`], with another deadline.
+/// Like [`run`], with another deadline.
 ///
 /// # Panics
-/// As [`run`].
+/// The same as for [`run`].
 pub fn run_for(
     title: &str,
     patience: Duration,
@@ -138,11 +138,11 @@ pub fn run_for(
             Err(RecvTimeoutError::Disconnected) => unreachable!("every rank reports"),
         }
     }
-    // All have reported; whatever the threads had is gone when they are.
+    // All have reported; joining makes sure that everything the threads owned is dropped.
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Runs `body` to its end, moving the transport in between.
+/// Runs `body` to its end, and progresses the transport in between.
 pub fn block<'env, R>(port: &Arc<Port>, body: impl AsyncFnOnce(&Comm<'env>) -> R) -> R {
     scope(port, |comm| turn(comm.port()), body)
 }
@@ -153,7 +153,7 @@ pub fn turn(port: &Port) {
     }
 }
 
-/// Every rank hears from every other.
+/// Every rank receives from every other.
 pub fn meet(port: &Arc<Port>) {
     let own = port.rank();
     block(port, async |comm| {

@@ -13,12 +13,12 @@ use super::{block, envelope, pattern, turn};
 const A: Rank = Rank(0);
 const B: Rank = Rank(1);
 
-/// What memory holds before anything is put there.
+/// The contents of memory before anything is put there.
 const UNTOUCHED: u8 = 0xa5;
 
 const LENGTHS: [usize; 9] = [0, 1, 8, 511, 4096, 4097, 100_000, (1 << 20) + 3, 5 << 20];
 
-/// B registers memory; A gets to know.
+/// B registers memory and tells A.
 fn share(port: &Arc<Port>, sequence: u32, memory: Vec<u8>) -> Result<Region<Vec<u8>>, RemoteRegion> {
     if port.rank() == B {
         let region = Region::register(port, memory).unwrap();
@@ -38,7 +38,7 @@ fn key(port: &Arc<Port>, sequence: u32) -> Vec<u8> {
     bytes
 }
 
-/// Each hears from the other that it has come so far; both make progress until then.
+/// Each learns that the other has come this far; both make progress until then.
 fn meet(port: &Arc<Port>, sequence: u32, round: u32) {
     let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
     block(port, async |comm| {
@@ -54,8 +54,8 @@ fn contents(region: &Region<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// A puts, flushes and sends a message: B then finds exactly those bytes. A gets them back, and what B has
-/// written.
+/// A puts, flushes and sends a message: B then finds exactly those bytes. A gets them back, and also what B
+/// has written.
 pub fn put_and_get(port: &Arc<Port>) {
     for (sequence, length) in (1..).zip(LENGTHS) {
         let offset = length % 13;
@@ -114,8 +114,8 @@ pub fn parts(port: &Arc<Port>) {
     }
 }
 
-/// The same on memory of a pool, and on memory that the transport has allocated; each is zero when it is used
-/// again.
+/// The same on memory of a pool, and on memory that the transport has allocated; both are zero when they are
+/// reused.
 pub fn allocated(port: &Arc<Port>) {
     let pool = Pool::new();
     for (round, length) in (0..).zip([0, 8, 5000, 5000, 1 << 20, 1 << 20]) {
@@ -154,7 +154,7 @@ pub fn allocated(port: &Arc<Port>) {
     }
 }
 
-/// Many at once, small and large, with messages in between and tags of their own.
+/// Many at once, small and large, with messages in between and different tags.
 pub fn many(port: &Arc<Port>) {
     const SIZE: usize = 70_000;
     let length = |index: usize| if index.is_multiple_of(4) { SIZE } else { 1 + index % 50 };
@@ -191,7 +191,7 @@ pub fn many(port: &Arc<Port>) {
     }
 }
 
-/// What does not lie inside the region is refused, and nothing of it is written.
+/// An access outside of the region is refused, and nothing of it is written.
 pub fn bounds(port: &Arc<Port>) {
     match share(port, 1, vec![UNTOUCHED; 100]) {
         Err(remote) => {
@@ -222,7 +222,7 @@ pub fn bounds(port: &Arc<Port>) {
     }
 }
 
-/// Keys that nobody has made open nothing: refused when they are opened, or by the peer.
+/// Forged keys give no access: they are refused when they are opened, or by the peer.
 pub fn forged_keys(port: &Arc<Port>) {
     match share(port, 1, vec![UNTOUCHED; 100]) {
         Ok(region) => {
@@ -258,12 +258,12 @@ pub fn forged_keys(port: &Arc<Port>) {
     }
 }
 
-/// After a region is gone its key names nothing, another region works, and the buffer is its owner's again:
-/// unless peers reach it by themselves, over `ucx`.
+/// After a region is gone its key is invalid, another region works, and the owner gets its buffer back,
+/// unless peers access it directly, over `ucx`.
 pub fn unregistered(port: &Arc<Port>) {
     for drops in [false, true] {
         let sequence = 1 + 10 * u32::from(drops);
-        // Whether a third region's memory is given back says whether peers have to ask.
+        // Whether a third region's memory is given back shows whether peers have to ask.
         let asks = gives_back(port, sequence + 3);
         assert!(asks || port.name() == "ucx");
         let (first, second) =
@@ -317,7 +317,7 @@ fn gives_back(port: &Arc<Port>, sequence: u32) -> bool {
     }
 }
 
-/// B takes its memory back while puts and gets are under way: it is not touched any more, and they end.
+/// B takes its memory back during puts and gets: the memory is no longer accessed, and they end.
 pub fn unregistered_in_flight(port: &Arc<Port>) {
     const LENGTH: usize = 4 << 20;
     for turns in [0, 1, 3, 10, 30] {
@@ -357,8 +357,8 @@ fn expect_ended(result: ucx_sys_wrap::Result<()>) {
     assert!(matches!(result, Ok(()) | Err(Error::NoSuchRegion { rank: B })), "{result:?}");
 }
 
-/// A borrowed place is not written any more once the scope is left, however that happens, nor is a source
-/// read.
+/// A borrowed buffer is no longer written once the scope is left, however that happens, and a source is no
+/// longer read.
 pub fn left_in_a_scope(port: &Arc<Port>) {
     for (round, (way, length)) in
         (0..3).flat_map(|way| [16, 10_000, 8 << 20].map(|length| (way, length))).enumerate()
@@ -397,7 +397,7 @@ pub fn left_in_a_scope(port: &Arc<Port>) {
     }
 }
 
-/// Whoever sleeps is woken by what comes of puts and gets.
+/// Puts and gets wake sleeping ranks.
 pub fn sleep(port: &Arc<Port>) {
     const LONGEST: Duration = Duration::from_secs(100_000);
     let mut region = share(port, 1, vec![0; 100_000]);
@@ -428,7 +428,7 @@ pub fn sleep(port: &Arc<Port>) {
     }
 }
 
-/// B leaves while A puts and gets: all of it ends, and A learns who has left.
+/// B leaves while A puts and gets: all operations end, and A learns which rank has left.
 pub fn peer_dropped(port: &Arc<Port>) {
     const LENGTH: usize = 8 << 20;
     let Err(remote) = share(port, 1, vec![1; LENGTH]) else { return };
@@ -439,7 +439,7 @@ pub fn peer_dropped(port: &Arc<Port>) {
             let get = comm.get(&remote, 0, vec![0u8; LENGTH]);
             let flush = comm.flush(B);
             for result in [put.await.map(|_| ()), get.await.map(|_| ()), flush.await] {
-                // Memory that peers reach by themselves is there for as long as its process.
+                // Memory that peers access directly exists as long as its process.
                 let is_gone =
                     matches!(result, Err(Error::PeerLost { rank: B } | Error::NoSuchRegion { rank: B }));
                 assert!(is_gone || result.is_ok(), "{result:?}");
@@ -453,7 +453,7 @@ pub fn peer_dropped(port: &Arc<Port>) {
     });
 }
 
-/// B closes the job while A puts and gets: all of it ends with that cause, or was done before.
+/// B closes the job while A puts and gets: all operations end with that cause, or were complete before.
 pub fn aborted(port: &Arc<Port>) {
     const LENGTH: usize = 8 << 20;
     let shared = share(port, 1, vec![1; LENGTH]);

@@ -1,4 +1,4 @@
-//! A case of futures that are polled only when they have woken their task.
+//! A case of futures that are polled only after they have woken their task.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,7 @@ use super::{block, envelope, pattern, turn};
 
 const LENGTH: usize = 3 << 20;
 
-/// Sends, receives, puts, gets and flushes end, and tasks too, for those who poll what has woken them.
+/// Sends, receives, puts, gets and flushes complete, and tasks too, if only woken futures are polled.
 pub fn every_operation(port: &Arc<Port>) {
     let (own, peer) = (port.rank(), Rank(1 - port.rank().0));
     let region = Region::register(port, vec![0u8; LENGTH]).unwrap();
@@ -33,7 +33,7 @@ pub fn every_operation(port: &Arc<Port>) {
     let mut task = Task::new(port, vec![0u8; LENGTH], move |comm, place| {
         Box::pin(async move {
             let send = comm.send(peer, envelope(own, 2, 0), pattern(own.index(), LENGTH));
-            // Dropped, it is canceled, and ended by the task.
+            // Dropped, so it is canceled, and the task ends it.
             drop(comm.recv(peer, envelope(peer, 3, 0), vec![0u8; 8]));
             let received = comm.recv(peer, envelope(peer, 2, 0), &mut place[..]).await;
             received.map(drop).and(send.await.map(drop))

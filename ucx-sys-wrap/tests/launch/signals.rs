@@ -1,14 +1,14 @@
-//! What signals to a launcher do to it and to its ranks.
+//! The effects of signals to a launcher on it and on its ranks.
 
 use super::*;
 
-/// The ranks' script, where this program plays "script".
+/// The ranks' script, if this program has the role "script".
 const SCRIPT: &str = "LAUNCH_TEST_SCRIPT";
 
-/// The ranks of a script, unless it has fewer.
+/// The number of ranks of a script, unless it has fewer.
 const RANKS: u32 = 3;
 
-/// Goes on until there is a file `end`.
+/// Runs until there is a file `end`.
 const GO_ON: &str = "touch $FOLDER/$BREVITY_RANK; until [ -e $FOLDER/end ]; do sleep 0.01; done; exit 0";
 
 /// What this program does as the launcher of a script: ends with its status.
@@ -25,8 +25,8 @@ struct Script {
 }
 
 impl Script {
-    /// Starts it, and waits until all ranks have made the file of their number. `before` is what a shell does
-    /// before it becomes the launcher.
+    /// Starts it, and waits until every rank has made a file named by its number. `before` is what a shell
+    /// does before it becomes the launcher.
     fn start(before: &str, script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (program, words) = playing_words();
@@ -93,7 +93,7 @@ fn what_was_ignored_at_the_start_stays_ignored_in_the_ranks_too() {
     }
     script.signal("HUP");
     script.signal("INT");
-    // What was sent later has arrived.
+    // A signal that was sent later has arrived.
     script.signal("USR1");
     script.await_file("told");
     assert!(ranks.iter().all(|rank| rank.is_running()));
@@ -122,7 +122,7 @@ fn a_message_reaches_every_rank_once_and_the_launcher_lives() {
 
 #[test]
 fn a_job_stops_and_goes_on_with_its_launcher() {
-    // A shell runs a trap when the program in its foreground has ended, so rank 1 runs none.
+    // A shell runs a trap only after the program in its foreground has ended, so rank 1 runs none.
     let own_ways = "case $BREVITY_RANK in 1) trap 'touch $FOLDER/handled; kill -STOP $$' TSTP; \
                     touch $FOLDER/1; until [ -e $FOLDER/end ]; do :; done; exit 0;; \
                     2) trap '' TSTP;; esac";

@@ -1,4 +1,4 @@
-//! What happens in a round of the stress test: both ranks draw the same.
+//! The plan of a round of the stress test; both ranks draw the same.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -9,8 +9,8 @@ pub enum Way {
     Drop,
     Forget,
     Panic,
-    /// Only when it has ended; a receive only waits for some turns, since its message may have been taken
-    /// back.
+    /// Only when it is complete. A receive is awaited for a limited number of turns, since its message may
+    /// have been canceled.
     Await,
 }
 
@@ -31,7 +31,7 @@ impl Message {
         (0..self.length).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ self.seed).collect()
     }
 
-    /// Whether `bytes` are those of the message, without making them.
+    /// Whether `bytes` are those of the message, without generating them.
     pub fn is(&self, bytes: &[u8]) -> bool {
         bytes.len() == self.length
             && bytes
@@ -49,7 +49,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another sequence every time.
+    /// A different sequence every time.
     pub fn fresh() -> Self {
         Self(RandomState::new().hash_one(std::process::id()) >> 1)
     }
@@ -78,7 +78,7 @@ impl Random {
         self.message_of(length)
     }
 
-    /// One of `length` bytes.
+    /// A message of `length` bytes.
     pub fn message_of(&mut self, length: usize) -> Message {
         Message {
             length,

@@ -1,5 +1,5 @@
-//! Puts and gets that are awaited, dropped, forgotten or left by a panic at random: no memory is touched
-//! after it was given back, nothing lands that was not put, and what is put last is what stays.
+//! Puts and gets that are awaited, dropped, forgotten or abandoned by a panic at random: no memory is
+//! accessed after it was given back, only data that was put arrives, and the last put stays.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use super::common::{World, block, run_for};
 use super::plan::{Message, Random, Way};
 use super::{REUSED, envelope, goes_on, leave, part, seconds_and_seed};
 
-/// The rank that puts and gets, and the one whose memory that is.
+/// The rank that puts and gets, and the owner of the memory.
 const VISITOR: Rank = Rank(0);
 const OWNER: Rank = Rank(1);
 
 /// No message of a plan is longer.
 const REGION_BYTES: usize = 3_000_001;
 
-/// Rounds of random puts and gets for as long as was asked for.
+/// Rounds of random puts and gets for the requested time.
 pub fn stress(name: &str, world: World) {
     let (seconds, seed) = seconds_and_seed(&format!("{name}, puts and gets"));
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -26,7 +26,7 @@ pub fn stress(name: &str, world: World) {
     run_for(&title.clone(), Duration::from_secs(seconds + 60), world, move |port| {
         let mut random = Random::new(seed);
         let mut memory = Memory::share(&port);
-        // What the region holds for sure before a round.
+        // The known contents of the region before a round.
         let mut last = vec![0; REGION_BYTES];
         let mut operations = 0;
         for round in 1.. {
@@ -52,7 +52,7 @@ enum Memory {
 }
 
 impl Memory {
-    /// The owner registers its memory, and the other gets to know.
+    /// The owner registers its memory and tells the other rank.
     fn share(port: &Arc<Port>) -> Self {
         if port.rank() == OWNER {
             let region = Region::register(port, vec![0; REGION_BYTES]).unwrap();
@@ -70,7 +70,7 @@ impl Memory {
     }
 }
 
-/// Of each group every other message is put, and the rest are places for gets; in the end all of the region
+/// In each group every other message is put, and the rest are buffers for gets; at the end all of the region
 /// is put.
 fn visit(
     port: &Arc<Port>,
@@ -103,7 +103,7 @@ fn visit(
                 }
             });
         });
-        // Nothing of this may be put any more, and nothing got may be written here.
+        // Nothing of this may be put any more, and no get may write here.
         memory.iter_mut().for_each(|bytes| bytes.fill(REUSED));
     }
     block(port, async |comm| {
@@ -118,7 +118,7 @@ fn visit(
     );
 }
 
-/// Serves its memory, and looks now and then at what is in it.
+/// Serves its memory, and checks its contents from time to time.
 fn host(
     port: &Arc<Port>,
     region: &mut Region<Vec<u8>>,
@@ -153,7 +153,7 @@ fn turns(message: &Message) -> u32 {
     if message.sent == Way::Await { u32::MAX } else { message.send_turns }
 }
 
-/// What may be in the region during a round, byte by byte.
+/// The possible contents of the region during a round, byte by byte.
 struct Possible<'a> {
     puts: Vec<Vec<u8>>,
     last: &'a [u8],
