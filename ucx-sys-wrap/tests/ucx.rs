@@ -1,5 +1,5 @@
-//! The transport over UCX between threads of this process: one context and worker a rank, over shared memory
-//! and over UCX's tcp. Skipped where there is no UCX, unless `BREVITY_REQUIRE_UCX` is 1.
+//! The transport over UCX between threads of this process: one context and worker for each rank, over shared
+//! memory and over UCX's tcp. Skipped without UCX, unless `BREVITY_REQUIRE_UCX` is 1.
 #![allow(clippy::unwrap_used)] // Nothing here but tests.
 
 #[path = "ucx/copies.rs"]
@@ -20,13 +20,13 @@ use ucx_sys_wrap::{Envelope, Error, Mark, Rank, Signature, Tag};
 
 const DEADLINE: Duration = Duration::from_secs(100);
 
-/// What is tested on UCX alone.
+/// The wires that use UCX alone.
 const OVER_UCX: [Wire; 2] = [Wire::UcxShared, Wire::UcxTcp];
 
-/// What everything else is tested on.
+/// The wires for everything else.
 const WIRES: [Wire; 4] = [Wire::UcxShared, Wire::UcxTcp, Wire::UcxNeighbours, Wire::Ucx];
 
-/// Ranks whose users have set different things all say so, and name the same rank.
+/// Ranks with different user settings all report it, and name the same rank.
 #[test]
 fn ranks_with_other_settings_are_refused_by_all() {
     if !ucx_is_here() {
@@ -60,7 +60,7 @@ fn ranks_with_other_settings_are_refused_by_all() {
     });
 }
 
-/// UCX reaches a peer's memory by itself through shared memory alone, here; elsewhere the owner is asked.
+/// Here UCX accesses a peer's memory directly only through shared memory; elsewhere the owner is asked.
 #[test]
 fn memory_comes_back_where_peers_have_to_ask_for_it() {
     for wire in WIRES.into_iter().filter(|_| ucx_is_here()) {
@@ -71,8 +71,8 @@ fn memory_comes_back_where_peers_have_to_ask_for_it() {
     }
 }
 
-/// Where nothing is gained by keeping registrations, UCX leaves the C library's functions alone: it writes
-/// over their first bytes, while other threads may be in them.
+/// If keeping registrations gains nothing, UCX must not patch the C library's functions: it overwrites their
+/// first bytes, while other threads may be in them.
 #[test]
 fn the_c_library_is_left_alone_until_registrations_are_kept() {
     unsafe extern "C" {
@@ -176,7 +176,7 @@ fn parts_come_to_their_places_in_order() {
             .collect();
         let mut received: Vec<_> =
             (0..MESSAGES).map(|message| [0, 1, 2].map(|part| vec![0u8; size(message, part)])).collect();
-        // One tag for all, receives posted before, after and between.
+        // One tag for all, with receives posted before, after and in between.
         run(port, async |comm| {
             let mut receives = Vec::new();
             let mut sends = Vec::new();
@@ -264,7 +264,7 @@ fn a_canceled_receive_leaves_its_place_in_the_line() {
 #[test]
 fn what_nobody_asks_for_is_bounded_and_blocks_no_other_tag() {
     const MESSAGES: u32 = 3000;
-    // Without credit these go as offers: one part, nothing, several small parts.
+    // Without credit these start with an RTS: one part, nothing, several small parts.
     let length = |message: u32| [1000, 1, 0, 700][message as usize % 4];
     ported_on(&OVER_UCX, 2, |port, rank| {
         let peer = Rank(1 - rank.0);
@@ -326,7 +326,7 @@ fn statistics_are_exact() {
         });
         let statistics = port.statistics();
         assert_eq!((statistics.messages_sent, statistics.messages_received), (2, 2));
-        // The second does not say the signature again.
+        // The second does not repeat the signature.
         assert_eq!((statistics.bytes_sent, statistics.bytes_received), (100_140, 100_140));
         assert_eq!((statistics.copies, statistics.bytes_copied), (1, 100), "received the small one");
     });

@@ -1,4 +1,4 @@
-//! Answers to what was offered between neighbours: when they are given, and to whom the message goes.
+//! Answers (CTS and NACK) to an RTS between local peers: when they are sent, and to whom the message goes.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ucx_sys_wrap::tcp::Tcp;
@@ -8,7 +8,7 @@ use super::world::*;
 
 const CELLS: usize = 64;
 
-/// Sends `count` messages that lie in their cells from rank 0 to rank 1, which takes them if it `receives`
+/// Sends `count` messages that fit their descriptors from rank 0 to rank 1, which takes them if it `receives`
 /// them.
 fn use_up(transports: &mut [Tcp], count: usize, receives: bool) {
     for round in 0..count as u32 {
@@ -22,7 +22,8 @@ fn use_up(transports: &mut [Tcp], count: usize, receives: bool) {
     }
 }
 
-/// Sends some KiB from rank 1 to rank 0, behind a message that is not received, so that they are offered.
+/// Sends some KiB from rank 1 to rank 0, behind a message that is not received, so that they start with an
+/// RTS.
 fn offer(transports: &mut [Tcp], bytes: &[u8]) -> Sending {
     Sending::post(&mut transports[1], 0, envelope(1, 2), &[&[0; 8]])
         .test(&mut transports[1])
@@ -31,28 +32,28 @@ fn offer(transports: &mut [Tcp], bytes: &[u8]) -> Sending {
     Sending::post(&mut transports[1], 0, envelope(1, 0), &[bytes])
 }
 
-/// Whoever has received a message may never turn again: that its sender's memory is read is said at once,
-/// also where all cells that were known to be free are used up.
+/// A rank that has received a message may never poll again. So it reports at once that the sender's memory
+/// has been read, even if all descriptors known to be free are used up.
 #[test]
 fn an_answer_does_not_wait_for_another_turn() {
     for earlier in CELLS - 2..=CELLS + 2 {
         let mut transports = neighbours(2, true);
         use_up(&mut transports, earlier, true);
         let bytes = pattern(1, 100_000);
-        // Something else is awaited, so that the link is looked at in every turn.
+        // Something else is awaited, so that every turn looks at the link.
         let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
         let mut sending = offer(&mut transports, &bytes);
         turn(&mut transports[..1], 1);
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes.len()]);
         receiving.test(&mut transports[0]).expect("it lies there to be read").unwrap();
-        // Rank 0 computes from here on.
+        // Rank 0 does not poll from here on.
         turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
         assert!(receiving.bytes() == [bytes], "after {earlier} messages");
     }
 }
 
-/// Two ranks, the first of which has refused what the second is sending, and has another receive posted;
-/// `use_up` says how many cells have been in use by then, and whether they have been taken.
+/// Two ranks, the first of which has refused what the second is sending and has posted another receive.
+/// `cells` is how many descriptors have been used by then, `are_taken` whether they have been taken.
 fn refused(cells: usize, are_taken: bool) -> (Vec<Tcp>, Sending, Receiving) {
     let mut transports = neighbours(2, true);
     use_up(&mut transports, cells, are_taken);
@@ -73,8 +74,8 @@ fn a_refusal_does_not_wait_for_another_turn() {
     }
 }
 
-/// Where there is no cell for a refusal it waits for a turn of the rank that refuses. That rank's receive has
-/// failed, after which it may take none: then it leaves, or it closes the transport, and either ends the
+/// If there is no descriptor for a NACK, it waits for a turn of the rank that refuses. That rank's receive
+/// has failed, and the rank may never poll again: it then leaves or closes the transport, and either ends the
 /// send.
 #[test]
 fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
@@ -92,8 +93,8 @@ fn a_refusal_that_could_not_be_told_is_no_end_to_wait_for() {
     }
 }
 
-/// Where the neighbour has taken none of the cells, nothing can be said now: the receive goes on until it
-/// was.
+/// If the local peer has taken none of the descriptors, nothing can be sent now: the receive goes on until it
+/// can.
 #[test]
 fn a_receive_ends_only_when_its_sender_was_told() {
     for is_late in [false, true] {
@@ -102,20 +103,20 @@ fn a_receive_ends_only_when_its_sender_was_told() {
         let bytes = pattern(1, 100_000);
         let _other = Receiving::post(&mut transports[0], 1, envelope(1, 1), &[8]);
         let mut sending = offer(&mut transports, &bytes);
-        // A message that nobody has asked for is read to the heap in a later turn.
+        // An unexpected message is read to the heap in a later turn.
         turn(&mut transports[..1], if is_late { 5 } else { 1 });
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[bytes.len()]);
         if receiving.test(&mut transports[0]).is_none() {
             receive(&mut transports, 0, &mut receiving).unwrap();
         }
-        // Rank 0 computes from here on.
+        // Rank 0 does not poll from here on.
         turn_until(&mut transports[1..], |ranks| sending.test(&mut ranks[0]).is_some());
         assert!(receiving.bytes() == [bytes]);
     }
 }
 
-/// What nobody asks for is read as soon as there is a cell for the answer, however many turns that takes, and
-/// also if both sleep meanwhile.
+/// An unexpected message is read as soon as there is a descriptor for the answer, however many turns that
+/// takes, and also if both ranks sleep meanwhile.
 #[test]
 fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
     let mut transports = neighbours(2, true);
@@ -132,7 +133,7 @@ fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
     turn_until(&mut transports, |ranks| sending.test(&mut ranks[1]).is_some());
 }
 
-/// What a receive was granted that is canceled then goes nowhere, least of all to the next one.
+/// If a receive is canceled after its CTS, its message goes nowhere, in particular not to the next receive.
 #[test]
 fn what_a_canceled_receive_was_granted_goes_to_no_other() {
     let mut transports = neighbours(2, false);

@@ -1,4 +1,4 @@
-//! Operations that end early leave their memory at once, and the stream whole.
+//! Operations that end early release their memory at once and keep the stream intact.
 
 use std::io::{Read, Write};
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES, SEGMENT_BYTES};
@@ -43,7 +43,7 @@ fn a_canceled_send_is_whole_or_never_was() {
     let mut transports = world(2);
     let size = MAX_EAGER_BYTES;
     let mut sends = stuff(&mut transports[0], 1);
-    // The kernel has taken the first ones, some of one, and nothing of the rest.
+    // The kernel has taken the first ones, part of one, and nothing of the rest.
     let first = sends.iter_mut().position(|sending| sending.test(&mut transports[0]).is_none()).unwrap();
     let last = sends.len() - 1;
     assert!(first < last - 1);
@@ -61,7 +61,7 @@ fn a_canceled_send_is_whole_or_never_was() {
     sends[last].test(&mut transports[0]).unwrap().unwrap();
 }
 
-/// More is withdrawn than may be sent without asking, and still the next message is sent so.
+/// More is canceled than may be sent eagerly, and the next message is still sent eagerly.
 #[test]
 fn what_is_withdrawn_takes_no_credit() {
     let mut transports = world(2);
@@ -74,7 +74,7 @@ fn what_is_withdrawn_takes_no_credit() {
         let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(2, size)]);
         assert!(matches!(sending.cancel(&mut transports[0]), Err(Error::Canceled)));
     }
-    // Nobody receives it: were it offered, its send would not end.
+    // It has no receive: with an RTS, its send would not complete.
     let mut last = Sending::post(&mut transports[0], 1, envelope(0, 2), &[&pattern(3, size)]);
     turn_until(&mut transports, |transports| last.test(&mut transports[0]).is_some());
     last.test(&mut transports[0]).unwrap().unwrap();
@@ -114,7 +114,7 @@ fn a_send_that_is_canceled_while_its_data_is_written_is_whole() {
     let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(1, size)]);
     let mut behind = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&pattern(2, size)]);
     let socket = strangers[0][0].as_mut().unwrap();
-    // Both are granted before anything of the second one's data is written.
+    // Both get a CTS before any data of the second one is written.
     socket.write_all(&[grant(1, 0), grant(1, 1)].concat()).unwrap();
     let before = transports[0].statistics().bytes_sent;
     turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > before + 1000);
@@ -173,7 +173,8 @@ fn a_canceled_receive_that_has_granted_discards_the_data() {
     }
 }
 
-/// Who waits for what a rank has offered, taken back and left behind is given what that rank has sent.
+/// A rank that waits for a message whose RTS was canceled by a rank that then left gets the next message that
+/// this rank has sent.
 #[test]
 fn what_was_taken_back_before_leaving_is_passed_over() {
     let makes = [|| world(2), || neighbours(2, false)];
@@ -195,7 +196,7 @@ fn what_was_taken_back_before_leaving_is_passed_over() {
             turn_until(&mut own, |own| sending.test(&mut own[0]).is_some());
             sending.test(&mut own[0]).unwrap().unwrap();
         }
-        // It has left before the other looks at anything.
+        // It has left before the other polls.
         drop(own);
         receives.push(Receiving::post(&mut transports[0], 0, tag, &[size]));
         for (receiving, text) in receives.iter_mut().zip([b"one", b"two", b"six"]) {
@@ -207,7 +208,7 @@ fn what_was_taken_back_before_leaving_is_passed_over() {
     }
 }
 
-/// The same for who has begun to read it from the memory of the rank that leaves.
+/// The same for a rank that has begun to read the message from the memory of the rank that leaves.
 #[test]
 fn what_was_taken_back_while_it_is_read_is_passed_over() {
     let (mut transports, size) = (neighbours(2, true), 8 << 20);
@@ -231,7 +232,7 @@ fn what_was_taken_back_while_it_is_read_is_passed_over() {
     assert_eq!(transports[0].statistics().messages_received, 1);
 }
 
-/// A receive that was posted later has had what came later: who was posted before gets nothing that came
+/// A receive that was posted later has got a later message: the receive posted before gets no message that is
 /// later still.
 #[test]
 fn nobody_is_passed_over_out_of_order() {

@@ -1,4 +1,4 @@
-//! What a world is made of: a connection to each other rank, encrypted or not.
+//! The connections of a world: one to each other rank, encrypted or not.
 
 use ucx_sys_wrap::tcp::{Tcp, Wire};
 use ucx_sys_wrap::{Error, Rank, Transport};
@@ -28,15 +28,14 @@ fn encryption_costs_a_copy_of_what_is_small_and_none_of_what_is_large() {
     turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
     assert!(receiving.bytes() == [pattern(1, size)]);
     let after = copied(&transports);
-    // A record that has the frame's header is gathered from two places; and what is left over at the end is
-    // small.
+    // A record with the frame's header is gathered from two places, and the remainder at the end is small.
     for (rank, (before, after)) in before.into_iter().zip(after).enumerate() {
         let copied = after - before;
         assert!(copied > 0 && copied < size as u64 / 3, "rank {rank} copied {copied} bytes");
     }
 }
 
-/// Bytes that each rank has copied.
+/// The bytes that each rank has copied.
 fn copied(transports: &[Tcp]) -> Vec<u64> {
     transports.iter().map(|transport| transport.statistics().bytes_copied).collect()
 }

@@ -1,5 +1,5 @@
-//! How often bytes are copied between the sender's memory and the receiver's: exactly, on every path of this
-//! transport.
+//! How often bytes are copied between the sender's memory and the receiver's: the exact numbers on every path
+//! of this transport.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use super::world::*;
 /// A header, indices and values.
 const SPARSE: [usize; 3] = [16, 400 << 10, 400 << 10];
 
-/// The most that is read on to the staging area with a header, in bytes.
+/// The most that is read into the staging area with a header, in bytes.
 const STAGED: u64 = 4096;
 
-/// Copies and bytes copied at the sender and at the receiver for a message of these parts, whose receive is
+/// Copies and copied bytes of the sender and the receiver for a message of these parts, whose receive is
 /// posted before or afterwards.
 fn copied(transports: &mut [Tcp], parts: &[usize], is_posted: bool) -> [(u64, u64); 2] {
     let before = [0, 1].map(|rank| transports[rank].statistics());
@@ -39,14 +39,14 @@ fn times(parts: &[usize], times: u64) -> u64 {
     times * parts.iter().sum::<usize>() as u64
 }
 
-/// Small messages are packed for one system call, and read before it is known where they belong.
+/// Small messages are packed for one system call, and read before their destination is known.
 #[test]
 fn over_sockets_small_messages_are_copied_once_on_each_side() {
     for parts in [&[8][..], &[16, 100, 100], &[4096]] {
         let count = parts.len() as u64;
         let whole = times(parts, 1);
         assert_eq!(copied(&mut world(2), parts, true), [(count, whole), (count, whole)], "{parts:?}");
-        // To the heap, at once, and then to their places.
+        // First to the heap, then to their places.
         assert_eq!(
             copied(&mut world(2), parts, false),
             [(count, whole), (count + 1, 2 * whole)],
@@ -59,12 +59,13 @@ fn over_sockets_small_messages_are_copied_once_on_each_side() {
 fn over_sockets_large_messages_are_not_copied() {
     for parts in [&[4097][..], &[400 << 10], &SPARSE] {
         assert_eq!(copied(&mut world(2), parts, true), [(0, 0), (0, 0)], "{parts:?}");
-        // What nobody has asked for lies on the heap; what comes with its header, in the staging area before.
+        // An unexpected message is on the heap; the part that comes with its header was in the staging area
+        // before.
         let [sender, (copies, bytes)] = copied(&mut world(2), parts, false);
         assert_eq!((sender, copies), ((0, 0), parts.len() as u64 + 1), "{parts:?}");
         assert!((times(parts, 1)..=times(parts, 1) + STAGED).contains(&bytes), "{parts:?}: {bytes}");
     }
-    // Offered: nothing comes before its receive is posted.
+    // Starts with an RTS: no payload comes before its receive is posted.
     for is_posted in [true, false] {
         let [sender, (copies, bytes)] = copied(&mut world(2), &[3 << 20], is_posted);
         assert_eq!(sender, (0, 0));
@@ -72,8 +73,8 @@ fn over_sockets_large_messages_are_not_copied() {
     }
 }
 
-/// With many messages on their way and two receives posted at any time, messages come to their receives and
-/// not to the heap, whether they are sent without asking, offered, or first the one and then the other.
+/// With many messages in transit and two receives posted at any time, messages go to their receives and not
+/// to the heap, whether they are sent eagerly, by RTS, or first one and then the other.
 #[test]
 fn over_sockets_a_stream_is_not_copied() {
     const ON_THEIR_WAY: usize = 64;
@@ -110,7 +111,7 @@ fn over_sockets_a_stream_is_not_copied() {
     }
 }
 
-/// What was read to the place of another message is staged again, and copied to its own place from there.
+/// A message that was read to the place of another is staged again, and copied to its own place from there.
 #[test]
 fn over_sockets_a_wrong_guess_costs_two_copies() {
     const BYTES: usize = 20_000;
@@ -135,8 +136,7 @@ fn over_sockets_a_wrong_guess_costs_two_copies() {
     assert!((BYTES as u64 + 1..=2 * BYTES as u64 + STAGED).contains(&copied), "{copied} bytes are copied");
 }
 
-/// A record that has a header or the ends of two parts is gathered; what is left over at the end of one is
-/// small.
+/// A record with a header or the ends of two parts is gathered; the remainder at the end of one is small.
 #[test]
 fn encryption_copies_little_of_a_header_indices_and_values() {
     let found = copied(&mut met_encrypted(2), &SPARSE, true);
@@ -145,7 +145,8 @@ fn encryption_copies_little_of_a_header_indices_and_values() {
     }
 }
 
-/// One copy in and one out, posted or not: a message in its cell or in the pocket, or piece after piece.
+/// One copy in and one out, posted or not: a message in its descriptor or in the fast box, or fragment by
+/// fragment.
 #[test]
 fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
     for is_posted in [true, false] {
@@ -159,8 +160,8 @@ fn through_shared_memory_every_byte_is_copied_once_on_each_side() {
     }
 }
 
-/// The receiver reads the sender's memory, all parts in one call. Up to 8 KiB go through the ring all the same,
-/// and up to 1 MiB while it has received all that came before.
+/// The receiver reads the sender's memory, all parts in one call. Messages up to 8 KiB still go through the
+/// ring, and so do messages up to 1 MiB while the receiver has received all earlier ones.
 #[test]
 fn what_may_be_read_is_copied_by_the_receiver_alone_unless_it_is_likely_to_be_expected() {
     for is_posted in [true, false] {
@@ -169,7 +170,7 @@ fn what_may_be_read_is_copied_by_the_receiver_alone_unless_it_is_likely_to_be_ex
             let ahead =
                 Sending::post(&mut transports[0], 1, envelope(0, 9), &[&[0; 8]]).test(&mut transports[0]);
             ahead.expect("it lies in its cell").unwrap();
-            // The receiver has kept the one ahead.
+            // The receiver has kept the previous one.
             assert_eq!(
                 copied(&mut transports, parts, is_posted),
                 [(0, 0), (2, times(parts, 1) + 8)],
@@ -178,7 +179,7 @@ fn what_may_be_read_is_copied_by_the_receiver_alone_unless_it_is_likely_to_be_ex
         }
         for bytes in [2049, 8 << 10, (8 << 10) + 1, 1 << 20] {
             let [(_, in_bytes), (_, out_bytes)] = copied(&mut neighbours(2, true), &[bytes], is_posted);
-            // What was not expected is copied once more, to where its receive is.
+            // An unexpected message is copied once more, to its receive's place.
             assert_eq!((in_bytes, out_bytes), (bytes as u64, bytes as u64), "{bytes}, posted {is_posted}");
         }
     }

@@ -1,4 +1,4 @@
-//! What a rank may send without asking, and what it must offer.
+//! What a rank may send eagerly, and what needs an RTS.
 
 use std::io::Write;
 use ucx_sys_wrap::tcp::{CREDIT_BYTES, MAX_EAGER_BYTES};
@@ -24,7 +24,7 @@ fn messages_that_nobody_receives_are_bounded_and_not_lost() {
     assert!(
         sends[0].test(&mut transports[0]).is_some() && sends[count - 1].test(&mut transports[0]).is_none()
     );
-    // None stands in the way of another.
+    // No message blocks another.
     let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 500), &[4]);
     receive(&mut transports, 1, &mut receiving).unwrap();
     assert_eq!(receiving.bytes(), [b"pass"]);
@@ -37,7 +37,7 @@ fn messages_that_nobody_receives_are_bounded_and_not_lost() {
     for sending in &mut sends {
         turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
     }
-    // The credit is back: a message is sent without asking again.
+    // The credit is back: a message is sent eagerly again.
     turn(&mut transports, 200);
     let sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"again"]);
     assert!(matches!(sending.posted, Posted::Done(_)));
@@ -130,7 +130,7 @@ fn who_sends_or_answers_without_being_asked_is_refused() {
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[8]);
         let socket = strangers[0][0].as_mut().unwrap();
         std::thread::scope(|scope| {
-            // Fails when the transport closes before it has read everything.
+            // Fails if the transport closes before it has read everything.
             scope.spawn(|| drop(socket.write_all(bytes)));
             let result = receive(&mut transports, 0, &mut receiving);
             assert!(matches!(result, Err(Error::Protocol { rank: Rank(1), .. })), "case {case}: {result:?}");

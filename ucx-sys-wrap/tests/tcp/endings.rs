@@ -1,4 +1,4 @@
-//! What every rank says when one sends garbage, dies, leaves or aborts.
+//! The errors of all ranks when one sends garbage, dies, leaves or aborts.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -144,7 +144,7 @@ fn what_was_sent_before_a_bye_still_arrives_and_the_others_go_on() {
     let _sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[b"on"]);
     let mut receiving = Receiving::post(&mut transports[1], 0, envelope(0, 0), &[2]);
     receive(&mut transports, 1, &mut receiving).unwrap();
-    // Who misses it says so to all.
+    // A rank that misses it tells all.
     let mut other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[2]);
     assert_lost(
         Receiving::post(&mut transports[0], 2, envelope(2, 0), &[5]).test(&mut transports[0]).unwrap(),
@@ -184,7 +184,7 @@ fn an_abort_is_told_to_all() {
     let mut receives: Vec<_> = (0..3)
         .map(|rank| Receiving::post(&mut transports[rank], (rank + 1) % 3, envelope((rank + 1) % 3, 0), &[8]))
         .collect();
-    // A message on its way is not cut: the cause follows it.
+    // A message in transit is not cut: the cause follows it.
     let _stuck = stuff(&mut transports[1], 0);
     transports[1].fail(Failure::Aborted(Rank(1)));
     transports[1].fail(Failure::PeerLost(Rank(0)));
@@ -195,7 +195,7 @@ fn an_abort_is_told_to_all() {
     }
 }
 
-/// Behind megabytes that the kernel still has to send, to a peer that goes on sending: a socket closed before
+/// Behind megabytes that the kernel still has to send, to a peer that keeps sending: a socket closed earlier
 /// would drop them.
 #[test]
 fn a_cause_is_told_behind_what_the_kernel_has_not_sent() {
@@ -211,7 +211,7 @@ fn a_cause_is_told_behind_what_the_kernel_has_not_sent() {
         scope.spawn(|| drop(own));
         let (mut last, mut piece) = (Vec::new(), vec![0; 64 << 10]);
         loop {
-            // Some of these come when nobody is there to read them any more.
+            // Some of these arrive when no rank is left to read them.
             let _ = socket.write_all(&[0]);
             match socket.read(&mut piece) {
                 Ok(0) => break,
@@ -243,13 +243,13 @@ fn an_abandoned_transport_holds_no_memory() {
 fn the_last_message_arrives_though_its_sender_has_gone() {
     let mut transports = world(2);
     let mut leaving = transports.pop().unwrap();
-    // So much that the kernel takes it, and can't send all of it while nobody reads.
+    // So much that the kernel takes it but can't send all of it while the peer does not read.
     let payload = pattern(3, MAX_EAGER_BYTES);
     let mut sending = Sending::post(&mut leaving, 0, envelope(1, 0), &[&payload]);
     turn_until(std::slice::from_mut(&mut leaving), |leaving| sending.test(&mut leaving[0]).is_some());
     sending.test(&mut leaving).unwrap().unwrap();
     let ending = std::thread::spawn(move || drop(leaving));
-    // What comes for one who has gone must not cost what it has sent.
+    // Data for a rank that has left must not destroy what that rank has sent.
     for i in 0..100 {
         let _ = Sending::post(&mut transports[0], 1, envelope(0, i), &[b"hello"]);
         std::thread::sleep(Duration::from_millis(3));

@@ -1,4 +1,4 @@
-//! Puts and gets with a peer that lies: it touches no memory, and gets the right error.
+//! Puts and gets with a peer that lies: it accesses no memory, and the rank gets the right error.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -29,7 +29,7 @@ fn turn(port: &Port) {
     }
 }
 
-/// A rank 0, and the socket of a stranger that is its rank 1.
+/// A rank 0, and the socket of a stranger that plays rank 1.
 fn with_stranger() -> (Arc<Port>, TcpStream) {
     let (mut transports, mut strangers) = world_with_strangers(1, 2);
     let socket = strangers[0][0].take().unwrap();
@@ -37,7 +37,7 @@ fn with_stranger() -> (Arc<Port>, TcpStream) {
     (Port::new(Box::new(transports.remove(0))), socket)
 }
 
-/// What a frame of puts and gets says.
+/// The content of a frame of puts and gets.
 #[derive(Clone, Copy, Default)]
 struct Place {
     region: u64,
@@ -79,7 +79,7 @@ fn place(region: &Region<Vec<u8>>) -> Place {
     }
 }
 
-/// A region that the stranger says it has.
+/// A region that the stranger claims to have.
 fn remote(port: &Arc<Port>) -> RemoteRegion {
     let key =
         [&b"brvk"[..], &1u32.to_le_bytes(), &1u32.to_le_bytes(), &[0; 4], &7u64.to_le_bytes(), &[9; 16]];
@@ -93,7 +93,7 @@ fn receive(socket: &mut TcpStream) -> [u8; HEADER_BYTES as usize] {
     header
 }
 
-/// What comes back for frames that the stranger sends, as outcomes by number.
+/// The answers to frames that the stranger sends, as outcomes by number.
 fn outcomes(port: &Port, socket: &mut TcpStream, frames: &[Vec<u8>], count: usize) -> Vec<(u32, u8)> {
     socket.write_all(&frames.concat()).unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -168,7 +168,7 @@ fn puts_and_gets_with_a_key_that_is_none_any_more_or_never_was_touch_nothing() {
     assert_eq!(port.failure(), None);
 }
 
-/// A region that goes away while a put is arriving gets no more of it, and who puts is told.
+/// A region that goes away while a put arrives gets no more of it, and the rank that puts is told.
 #[test]
 fn the_rest_of_a_put_into_a_region_that_is_gone_goes_nowhere() {
     let (port, mut socket) = with_stranger();
@@ -189,7 +189,7 @@ fn the_rest_of_a_put_into_a_region_that_is_gone_goes_nowhere() {
     assert_eq!(port.failure(), None);
 }
 
-/// What a get of 100 bytes ends with when the stranger answers it so, and the memory it was for.
+/// How a get of 100 bytes ends with this answer of the stranger, and the memory it was for.
 fn get(lie: impl FnOnce(u32) -> Vec<u8> + Send + 'static) -> (Result<(), Error>, Vec<u8>, Arc<Port>) {
     let (port, mut socket) = with_stranger();
     let remote = remote(&port);
@@ -199,7 +199,7 @@ fn get(lie: impl FnOnce(u32) -> Vec<u8> + Send + 'static) -> (Result<(), Error>,
         socket.write_all(&lie(u32::from_le_bytes(request[4..8].try_into().unwrap()))).unwrap();
         socket
     });
-    // The 100 bytes wanted, between others that nobody may touch.
+    // The 100 bytes wanted, between others that must not be written.
     let mut memory = vec![UNTOUCHED; 300];
     let result = block(&port, async |comm| comm.get(&remote, 0, &mut memory[100..200]).await.map(|_| ()));
     let socket = stranger.join().unwrap();
@@ -224,7 +224,7 @@ fn an_honest_answer_is_taken() {
 #[test]
 fn an_answer_that_was_not_asked_for_closes_the_transport() {
     let lies: [fn(u32) -> Vec<u8>; 6] = [
-        // More than was asked for, at once and after a part; of another get; the end of what has no such end.
+        // More than requested, at once and after a part; of another get; the end of what has no such end.
         |number| answer(number, &pattern(1, 101)),
         |number| [answer(number, &pattern(1, 60)), answer(number, &pattern(2, 41))].concat(),
         |number| answer(number + 1, &pattern(1, 100)),

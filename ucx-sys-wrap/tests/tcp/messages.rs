@@ -1,4 +1,4 @@
-//! What is sent arrives: parts, order, places, copies, and what does not fit.
+//! What is sent arrives: parts, order, places, copies, and messages that do not fit.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read};
@@ -54,7 +54,7 @@ fn parts_are_gathered_and_scattered() {
         [[3, 0, 5], [100_000, 1, 70_000], [0, 0, 0], [5000, 5000, 5000]].iter().enumerate()
     {
         let parts: Vec<_> = lengths.iter().enumerate().map(|(part, length)| pattern(part, *length)).collect();
-        // Larger places than needed: what follows in the stream must not land in them.
+        // Larger places than needed: what follows in the stream must not be written there.
         let capacities = lengths.map(|length| length + round * 1000);
         let mut first = Receiving::post(&mut transports[1], 0, envelope(0, 1), &capacities);
         let mut second = Receiving::post(&mut transports[1], 0, envelope(0, 1), &capacities);
@@ -136,7 +136,7 @@ fn a_large_message_is_received_in_place() {
         let copied = transports[1].statistics().bytes_copied - before[1].bytes_copied;
         assert!(copied <= 4096, "{copied} bytes of {parts:?} were copied");
         let payload_bytes = parts.iter().sum::<usize>();
-        // A large one is offered first, and comes in pieces.
+        // A large one starts with an RTS and comes in fragments.
         let is_offered = payload_bytes > MAX_EAGER_BYTES;
         let headers = if is_offered { 1 + payload_bytes.div_ceil(SEGMENT_BYTES) as u64 } else { 1 };
         let frame_bytes = headers * HEADER_BYTES + payload_bytes as u64;
@@ -224,7 +224,7 @@ fn is_readable(transport: &mut Tcp, milliseconds: i64) -> bool {
 fn a_sleeper_is_woken_by_bytes_room_and_deaths() {
     let (mut transports, mut strangers) = world_with_strangers(2, 3);
     assert!(!is_readable(&mut transports[0], 20));
-    // Bytes for which no receive is posted wake too, and are taken up in one turn.
+    // Bytes without a posted receive wake too, and are taken in one turn.
     let _sending = Sending::post(&mut transports[1], 0, envelope(1, 0), &[b"hello"]);
     assert!(is_readable(&mut transports[0], 5000));
     assert!(transports[0].progress());

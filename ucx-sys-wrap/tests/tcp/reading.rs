@@ -1,4 +1,4 @@
-//! Long messages that a neighbour reads from their sender's memory, in pieces of which each turn reads one.
+//! Long messages that a local peer reads from their sender's memory, one fragment in each turn.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use ucx_sys_wrap::tcp::Tcp;
@@ -10,7 +10,7 @@ const PIECE: usize = 4 << 20;
 const MIB: usize = 1 << 20;
 const CELLS: usize = 64;
 
-/// A message of six pieces from rank 0 to rank 1, which has a receive for it and has read `pieces` of it.
+/// A message of six fragments from rank 0 to rank 1, which has a receive for it and has read `pieces` of it.
 fn begun(pieces: usize) -> (Vec<Tcp>, Sending, Receiving, Vec<u8>) {
     let mut transports = neighbours(2, true);
     let bytes = pattern(1, 5 * PIECE + 77);
@@ -52,7 +52,8 @@ fn long_messages_on_huge_pages_are_copied_by_the_receiver_alone() {
     }
 }
 
-/// The kernel looks up ordinary pages one by one, so the ring is faster, unless the message is many rings long.
+/// The kernel looks up ordinary pages one by one, so the ring is faster, unless the message is many times as
+/// long as the ring.
 #[test]
 fn long_messages_on_ordinary_pages_come_through_the_ring_up_to_many_of_its_lengths() {
     for (bytes, is_read) in [(MIB + 1, false), (5 * MIB, false), (17 * MIB, true)] {
@@ -78,14 +79,14 @@ fn long_messages_on_ordinary_pages_come_through_the_ring_up_to_many_of_its_lengt
     }
 }
 
-/// A sender may take its memory back at any time: the message then comes whole by another way, whatever was
+/// A sender may take its memory back at any time: the message then arrives whole in another way, whatever was
 /// read before.
 #[test]
 fn what_is_withdrawn_while_it_is_read_arrives_whole() {
     for pieces in 0..=5 {
         let (mut transports, mut sending, mut receiving, bytes) = begun(pieces);
         assert!(matches!(sending.cancel(&mut transports[0]), Err(Error::Canceled)));
-        // Its memory is gone, or somebody else's.
+        // Its memory is gone or reused.
         drop(sending);
         let _other = Sending::post_pooled(&mut transports[0], 1, envelope(0, 1), &[&pattern(2, bytes.len())]);
         receive(&mut transports, 1, &mut receiving).unwrap();
@@ -93,7 +94,7 @@ fn what_is_withdrawn_while_it_is_read_arrives_whole() {
     }
 }
 
-/// The memory of a receive that was canceled is left alone, and its sender does not wait for ever.
+/// The memory of a canceled receive is no longer written, and its sender does not wait forever.
 #[test]
 fn a_receive_that_is_canceled_while_its_message_is_read_gets_no_more() {
     for pieces in 0..=5 {
@@ -115,7 +116,8 @@ fn a_receive_that_is_canceled_while_its_message_is_read_gets_no_more() {
     }
 }
 
-/// The rank has gone and its memory, which no test may free, has not: what is read there is right or nothing.
+/// The rank has left, and its memory, which no test may free, has not: what is read there is right or
+/// nothing.
 #[test]
 fn a_receive_whose_sender_leaves_in_between_ends() {
     for pieces in 0..=5 {
@@ -145,7 +147,7 @@ fn a_small_message_does_not_wait_until_a_long_one_is_read() {
     turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
 }
 
-/// Nothing ends before its sender can be told, and whoever sleeps until then is woken.
+/// A receive ends only when its sender can be told, and a rank that sleeps until then is woken.
 #[test]
 fn what_can_not_be_answered_is_read_when_it_can() {
     let (mut transports, mut sending, mut receiving, bytes) = begun(2);
@@ -163,6 +165,6 @@ fn what_can_not_be_answered_is_read_when_it_can() {
     assert!(rings(), "there are cells for the answer, and nobody says so");
     receive(&mut transports, 1, &mut receiving).unwrap();
     assert!(receiving.bytes() == [bytes]);
-    // Rank 1 computes from here on.
+    // Rank 1 does not poll from here on.
     turn_until(&mut transports[..1], |ranks| sending.test(&mut ranks[0]).is_some());
 }

@@ -1,4 +1,4 @@
-//! Ranks over loopback sockets, strangers that speak the wire format, and operations with the memory they
+//! Ranks over loopback sockets, strangers that use the wire format, and operations with the memory they
 //! borrow.
 
 use std::any::Any;
@@ -14,7 +14,7 @@ use ucx_sys_wrap::{
 };
 
 pub const HEADER_BYTES: u64 = 64;
-/// Only tells slow from stuck.
+/// Only distinguishes slow from stuck.
 pub const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Sockets between all ranks: `mesh[rank][peer]`.
@@ -22,7 +22,7 @@ pub fn mesh(world_size: usize) -> Vec<Row> {
     worlds::sockets(world_size as u32)
 }
 
-/// Ranks that have met as processes do and encrypt what they say.
+/// Ranks that have joined like processes and encrypt what they send.
 pub fn met_encrypted(world_size: usize) -> Vec<Tcp> {
     worlds::joined(world_size as u32, true)
 }
@@ -56,7 +56,7 @@ pub fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|i| (i.wrapping_mul(31) ^ (i >> 9) ^ seed.wrapping_mul(97)) as u8).collect()
 }
 
-/// A header as the wire format says, for strangers.
+/// A header in the wire format, for strangers.
 pub fn header(kind: u8, rank: u32, tag: Tag, signature: Signature, lengths: &[u64]) -> Vec<u8> {
     let mut bytes = vec![kind, lengths.len() as u8, 0, 0];
     bytes.extend(rank.to_le_bytes());
@@ -99,13 +99,13 @@ pub fn data(source: usize, number: u32, payload: &[u8]) -> Vec<u8> {
     [header, payload.to_vec()].concat()
 }
 
-/// More than the kernel takes for a peer that does not read, in messages that are sent without asking.
+/// More than the kernel takes for a peer that does not read, in eager messages.
 pub fn stuff(transport: &mut Tcp, to: usize) -> Vec<Sending> {
     stuff_with(transport, to, MAX_EAGER_BYTES)
 }
 
-/// The same in messages of `bytes` of payload: of 64 KiB and less they are sent without asking even beside an
-/// offer.
+/// The same in messages with `bytes` of payload: up to 64 KiB they are sent eagerly even while another
+/// message waits for its CTS.
 pub fn stuff_with(transport: &mut Tcp, to: usize, bytes: usize) -> Vec<Sending> {
     let from = transport.rank().index();
     let count = CREDIT_BYTES as usize / (bytes + 128);
@@ -122,12 +122,12 @@ impl Sending {
     pub fn post(transport: &mut Tcp, to: usize, envelope: Envelope, parts: &[&[u8]]) -> Self {
         let raw: Vec<_> = parts.iter().map(|part| part.to_vec().into_raw()).collect();
         let mut leases = SendParts::new();
-        // SAFETY: `raw` is kept until the leases were given back.
+        // SAFETY: `raw` is kept until the leases are returned.
         raw.iter().for_each(|part| unsafe { <Vec<u8> as SendBuffer>::lend(part, &mut leases) });
         Self { posted: transport.post_send(Rank(to as u32), envelope, leases), _memory: Box::new(raw) }
     }
 
-    /// The same out of buffers of a pool: of 2 MiB and more, they begin where a huge page does.
+    /// The same from buffers of a pool: of 2 MiB and more, they begin on a huge page.
     pub fn post_pooled(transport: &mut Tcp, to: usize, envelope: Envelope, parts: &[&[u8]]) -> Self {
         let pooled = |part: &&[u8]| {
             let mut buffer = Pool::new().take::<u8>(part.len()).unwrap();
@@ -136,7 +136,7 @@ impl Sending {
         };
         let raw: Vec<_> = parts.iter().map(pooled).collect();
         let mut leases = SendParts::new();
-        // SAFETY: `raw` is kept until the leases were given back.
+        // SAFETY: `raw` is kept until the leases are returned.
         raw.iter().for_each(|part| unsafe { <PoolBuffer<u8> as SendBuffer>::lend(part, &mut leases) });
         Self { posted: transport.post_send(Rank(to as u32), envelope, leases), _memory: Box::new(raw) }
     }
@@ -178,7 +178,7 @@ impl Receiving {
     pub fn post(transport: &mut Tcp, from: usize, envelope: Envelope, capacities: &[usize]) -> Self {
         let mut raw: Vec<_> = capacities.iter().map(|capacity| vec![0xAA; *capacity].into_raw()).collect();
         let mut leases = RecvParts::new();
-        // SAFETY: `raw` is kept until the leases were given back.
+        // SAFETY: `raw` is kept until the leases are returned.
         raw.iter_mut().for_each(|part| unsafe { <Vec<u8> as RecvBuffer>::lend(part, &mut leases) });
         Self { posted: transport.post_recv(Rank(from as u32), envelope, leases), _memory: Box::new(raw) }
     }
@@ -188,7 +188,7 @@ impl Receiving {
         let pooled = |capacity: &usize| Pool::new().take::<u8>(*capacity).unwrap().into_raw();
         let mut raw: Vec<_> = capacities.iter().map(pooled).collect();
         let mut leases = RecvParts::new();
-        // SAFETY: `raw` is kept until the leases were given back.
+        // SAFETY: `raw` is kept until the leases are returned.
         raw.iter_mut().for_each(|part| unsafe { <PoolBuffer<u8> as RecvBuffer>::lend(part, &mut leases) });
         Self { posted: transport.post_recv(Rank(from as u32), envelope, leases), _memory: Box::new(raw) }
     }
@@ -219,7 +219,7 @@ impl Receiving {
 }
 
 impl Drop for Receiving {
-    /// As for [`Sending`].
+    /// The same as for [`Sending`].
     fn drop(&mut self) {
         if matches!(self.posted, Posted::Pending(_)) {
             std::mem::forget(std::mem::replace(&mut self._memory, Box::new(())));
@@ -227,7 +227,7 @@ impl Drop for Receiving {
     }
 }
 
-/// Turns all transports until `done` says so.
+/// Polls all transports until `done` returns true.
 pub fn turn_until(transports: &mut [Tcp], mut done: impl FnMut(&mut [Tcp]) -> bool) {
     let start = Instant::now();
     while !done(transports) {

@@ -1,4 +1,4 @@
-//! Ranks that leave, fail, sleep and take back what they have sent.
+//! Ranks that leave, fail, sleep and cancel what they have sent.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ fn a_large_send_that_is_dropped_is_discarded_by_its_peer() {
     ported_on(&OVER_UCX, 2, |port, rank| {
         let start = Instant::now();
         if rank == Rank(0) {
-            // Behind a message that stays wanted, before one that is, and between other tags.
+            // Behind a message that is still wanted, before one that is, and between other tags.
             let (first, mut bytes) = (pattern(1, LENGTH), pattern(2, LENGTH));
             run(port, async |comm| {
                 let first = comm.send(Rank(1), envelope(rank, 0), &first[..]);
@@ -70,7 +70,7 @@ fn a_large_send_that_is_dropped_is_discarded_by_its_peer() {
                 port.progress();
             }
             assert!(!receive(0, &[1]));
-            // What was matched before it was withdrawn still comes, whole.
+            // A message that was matched before it was canceled still arrives whole.
             while !receive(0, &[2, 3]) {}
             while !receive(1, &[3]) {}
         }

@@ -12,7 +12,7 @@ use super::{DEADLINE, OVER_UCX, envelope, pattern, ported_on, run};
 
 const LENGTH: usize = 4 << 20;
 
-/// Bytes that are others once they are dropped, which they say.
+/// Bytes that change when they are dropped, and record it.
 struct Bytes(Vec<u8>, Arc<AtomicBool>);
 
 impl Drop for Bytes {
@@ -22,8 +22,8 @@ impl Drop for Bytes {
     }
 }
 
-/// Has rank 0 drop a task with a large message under way, which rank 1 has not received; gives what says
-/// whether its memory has gone.
+/// Has rank 0 drop a task with a large send in flight that rank 1 has not received. Returns a flag that says
+/// whether its memory has been freed.
 fn drop_task_with_a_large_send(port: &Arc<Port>) -> Arc<AtomicBool> {
     let is_freed = Arc::new(AtomicBool::new(false));
     let bytes = Bytes(pattern(1, LENGTH), Arc::clone(&is_freed));
@@ -65,7 +65,7 @@ fn what_is_fetched_from_a_task_whose_rank_has_gone_is_never_received() {
             assert!(start.elapsed() < DEADLINE, "hangs");
             std::thread::yield_now();
         }
-        // Mostly rank 0, which is not answered meanwhile, has gone after that.
+        // After this time rank 0, which gets no answer meanwhile, has usually left.
         std::thread::sleep(Duration::from_millis(2500));
         let result =
             run(port, async |comm| comm.recv(Rank(0), envelope(Rank(0), 1), vec![0u8; LENGTH]).await);
