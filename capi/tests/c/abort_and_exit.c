@@ -1,5 +1,5 @@
-/* Rank 1 aborts outside of calls and never calls again: it sleeps, or exits at once. Nobody takes it for lost.
- * `abort_and_exit WAY`: `sleeps`, `exits`. */
+/* Rank 1 aborts outside of calls and never calls again: it sleeps, or exits at once. No rank takes it for
+ * lost. `abort_and_exit WAY`: `sleeps`, `exits`. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* Rank 1 aborts in a signal handler that interrupts whatever its thread is doing, which is mostly a call on the group:
- * every rank gets an error that names it. `abort_in_handler MICROSECONDS` until the signal. */
+/* Rank 1 aborts in a signal handler that interrupts its thread anywhere, usually in a call on the group:
+ * every rank gets an error that names rank 1. `abort_in_handler MICROSECONDS` until the signal. */
 #define _XOPEN_SOURCE 700
 #include "check.h"
 #include <errno.h>

@@ -1,5 +1,4 @@
-/* Every argument that can be refused is refused, with a text that says what was expected, and nothing is
- * touched. */
+/* Every invalid argument is refused, with a text that says what was expected, and no memory is touched. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 #include <sys/mman.h>
@@ -50,7 +49,7 @@ static void arrays(brv_group *group)
     CHECK(values[0] == 1 && values[1] == 2 && values[2] == 3);
 }
 
-/* Where out is not in: not a byte of it is written. */
+/* If out is not in, not a byte of it is written. */
 static void untouched(brv_group *group)
 {
     int32_t in[4] = {1, 2, 3, 4};
@@ -81,7 +80,7 @@ static void untouched(brv_group *group)
     CHECK(memcmp(out, pattern, sizeof out) == 0);
 }
 
-/* A vector of which there can't be a second one: alone, none is needed. */
+/* A vector so large that memory can't hold a second one: a group of one needs none. */
 static void huge(brv_group *group)
 {
     const size_t bytes = (size_t)1 << 46;
@@ -95,7 +94,7 @@ static void huge(brv_group *group)
     CHECK(munmap(all, bytes) == 0);
 }
 
-/* Also a group of one is closed for good. */
+/* A group of one is closed for good, too. */
 static void closed(void)
 {
     float value = 1, out[4] = {9, 9, 9, 9};

@@ -1,5 +1,5 @@
-/* What the test programs share: checks that say where they fail, and random numbers that are the same
- * everywhere. */
+/* Shared by the test programs: checks that print where they fail, and random numbers that are the same on
+ * every rank. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -26,7 +26,7 @@
         CHECK(strstr(brv_last_error(), words) != NULL);                                                      \
     } while (0)
 
-/* A number from -limit to limit that any rank can work out for any other. */
+/* A number from -limit to limit that any rank can compute for any other. */
 static inline int number(uint32_t seed, int32_t rank, size_t index, int limit)
 {
     uint64_t x = ((uint64_t)seed << 48) ^ ((uint64_t)rank << 32) ^ (uint64_t)index;

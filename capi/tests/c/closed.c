@@ -1,4 +1,4 @@
-/* Rank 1 aborts, or dies: the others get an error that names it, at once and for ever. */
+/* Rank 1 aborts or dies: the others get an error that names it, at once and in every later call. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 #include <unistd.h>
@@ -31,7 +31,7 @@ int main(int argc, char **argv)
         before[i] = gradient[i] = (float)(i + 1);
     CHECK(brv_gtopk_all_reduce(group, feedback, gradient, 64, 0.1) == expected);
     CHECK(brv_last_error_rank() == 1);
-    /* Nothing handed in is lost. */
+    /* The gradients are in the residual. */
     CHECK(memcmp(before, gradient, sizeof before) == 0);
     CHECK(brv_feedback_residual(feedback, residual, 64) == BRV_OK);
     CHECK(memcmp(before, residual, sizeof before) == 0);

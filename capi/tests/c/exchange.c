@@ -1,5 +1,5 @@
-/* Exchanges: every tensor of a list as its own call would average it, what waits is saved and loaded, and a
- * wrong list is refused. */
+/* Exchanges: every tensor of a list gets the result of its own call, residuals are saved and loaded, and an
+ * invalid list is refused. */
 #include "check.h"
 
 enum { ROWS = 40, COLS = 30, MATRIX = ROWS * COLS, SPARSE = 500, BIAS = 7, TENSORS = 4, STEPS = 3 };
@@ -65,7 +65,7 @@ static int is_mean(brv_group *group, const float *values, size_t n, uint32_t see
     return 1;
 }
 
-/* The same bits as the calls for one tensor have, and the mean where nothing is left out. */
+/* The same bits as the calls for single tensors, and the mean if nothing is left out. */
 static void each_as_its_own_call(brv_group *group)
 {
     static struct gradients ours, theirs;
@@ -123,7 +123,7 @@ static void goes_on(brv_group *group)
         CHECK(average(exchange, &ours) == BRV_OK);
     }
     saved = save(exchange, &bytes);
-    /* What is refused changes nothing, whatever the exchange has already. */
+    /* A refused call changes nothing, whatever the exchange contains. */
     for (i = 0; i < 8 * bytes; i += i < 8 * 200 ? 7 : 997) {
         saved[i / 8] ^= (unsigned char)(1 << i % 8);
         CHECK_FAILS(brv_exchange_load(exchange, saved, bytes), BRV_ERR_ARGUMENT, "saved state");

@@ -1,8 +1,8 @@
-/* A process that exits while its group lives, and another thread uses or frees it, ends as it says that it
- * does: `exits WAY`.
+/* A process that exits while its group lives, and while another thread uses or frees it, ends with its own
+ * exit status: `exits WAY`.
  *
- * The C library writes what is left in its streams after all handlers and destructors: a stream that takes
- * its time leaves the other thread alone with what the destructors have left of the libraries. */
+ * The C library flushes its streams after all handlers and destructors. During a slow flush, the other thread
+ * runs on with libraries whose destructors have already run. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -26,7 +26,7 @@ static ssize_t write_slowly(void *cookie, const char *bytes, size_t count)
     return (ssize_t)count;
 }
 
-/* Until another rank has left, or this one. */
+/* Runs until another rank has left, or this one. */
 static void *call(void *unused)
 {
     float data[1000] = {0};
@@ -34,13 +34,13 @@ static void *call(void *unused)
     pthread_barrier_wait(&met);
     while (brv_all_reduce(group, data, data, 1000, BRV_F32, BRV_SUM) == BRV_OK)
         ;
-    /* What is called after that fails, whenever it is called. */
+    /* Every later call fails, too. */
     while (brv_barrier(group) != BRV_OK)
         ;
     return unused;
 }
 
-/* About when the process exits. */
+/* About the time at which the process exits. */
 static void *free_group(void *unused)
 {
     pthread_barrier_wait(&met);
@@ -49,7 +49,7 @@ static void *free_group(void *unused)
     return unused;
 }
 
-/* As the destructor of an object with static lifetime does. */
+/* Like the destructor of an object with static lifetime. */
 static void free_at_exit(void)
 {
     brv_group_free(group);

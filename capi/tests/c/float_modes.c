@@ -1,5 +1,5 @@
-/* Rank 1 rounds towards zero and, where there is SSE, flushes subnormal numbers: all ranks get the bits that a rank in the
-   standard mode computes, and rank 1 keeps its mode. */
+/* Rank 1 rounds towards zero and, with SSE, flushes subnormal numbers: all ranks get the bits that a rank in
+ * the standard mode computes, and rank 1 keeps its mode. */
 #include "check.h"
 #include <fenv.h>
 #ifdef __SSE__
@@ -26,7 +26,7 @@ static void set_other_mode(void)
 #endif
 }
 
-/* Moves bits alone: what this thread computes itself may be flushed. */
+/* Only moves bits, because this thread's own arithmetic may be flushed. */
 static void fill(float *values, int32_t rank, uint32_t exponent)
 {
     size_t i;

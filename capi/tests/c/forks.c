@@ -1,7 +1,7 @@
-/* Rank 1 forks a child, which has all that the rank has: `forks WAY`.
+/* Rank 1 forks a child, which inherits everything of the rank: `forks WAY`.
  *
- * `drops`: the child frees the group and exits; that is its copy, and the job goes on.
- * `dies`: the rank is killed while the child lives; the others find out all the same. */
+ * `drops`: the child frees its copy of the group and exits, and the job goes on.
+ * `dies`: the rank is killed while the child lives; the others still notice. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 #include <signal.h>
@@ -29,7 +29,7 @@ static void die(void)
 
     CHECK(child >= 0);
     if (child == 0) {
-        /* Longer than anybody waits. The launcher ends what it has left. */
+        /* Longer than any rank waits. The launcher ends the child. */
         sleep(100);
         _exit(0);
     }

@@ -1,4 +1,4 @@
-/* gTop-k: what came out and what waits in all residuals is what went in, also when the density changes. */
+/* gTop-k: the results and all residuals add up to the input, also when the density changes. */
 #include "check.h"
 
 enum { COUNT = 5000, STEPS = 6, LIMIT = 100 };

@@ -1,5 +1,4 @@
-/* Low rank: a mean of rank 1 comes out whole, and one of full rank comes out in time, by way of the
- * residuals. */
+/* Low rank: a mean of rank 1 is exact, and one of full rank is delivered over time through the residuals. */
 #include "check.h"
 
 enum { ROWS = 60, COLS = 45, COUNT = ROWS * COLS, STEPS = 400 };

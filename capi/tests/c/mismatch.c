@@ -22,12 +22,12 @@ int main(int argc, char **argv)
     else
         status = brv_gtopk_all_reduce(group, feedback, values, n, 0.01);
     CHECK(status != BRV_OK && brv_last_error_rank() == 1 - rank);
-    /* In gTop-k rank 0 receives first; rank 1 may learn no more than that rank 0 is gone. */
+    /* In gTop-k rank 0 receives first; rank 1 may only learn that rank 0 is gone. */
     if (rank == 0 || strcmp(argv[1], "gtopk") != 0) {
         CHECK(status == BRV_ERR_MISMATCH);
         CHECK(strstr(brv_last_error(), "same calls") != NULL);
     }
-    /* Ranks no longer agree on what comes next: the group is closed, whoever has noticed. */
+    /* Ranks no longer agree on the next call: the group is closed, whichever rank has noticed. */
     status = brv_barrier(group);
     CHECK(status == BRV_ERR_ABORTED || status == BRV_ERR_PEER_LOST);
     brv_feedback_free(feedback);

@@ -1,4 +1,5 @@
-/* A value that is not finite: the same error on every rank, the step is left out, and everything goes on. */
+/* A value that is not finite: the same error on every rank, the step is left out, and the group stays
+ * usable. */
 #include "check.h"
 
 enum { COUNT = 1024, ROWS = 32, COLS = 32 };
@@ -25,7 +26,7 @@ static void one_method(brv_group *group, int low_rank)
     CHECK(average(group, feedback, low_rank, gradient, densities[0]) == BRV_OK);
     CHECK(brv_feedback_residual(feedback, before, COUNT) == BRV_OK);
 
-    /* Also where the call changes the density. */
+    /* Also if the call changes the density. */
     for (culprit = 0; culprit < size; culprit++)
         for (which = 0; which < 2; which++) {
             for (i = 0; i < COUNT; i++)

@@ -1,5 +1,5 @@
-/* Saved feedbacks: what follows a load has the bits that it would have had, and what is not a saved state is
- * refused. */
+/* Saved feedbacks: results after a load have the same bits as without it, and bytes that are not a saved
+ * state are refused. */
 #include "check.h"
 
 enum { ROWS = 40, COLS = 30, COUNT = ROWS * COLS, STEPS = 3 };
@@ -7,10 +7,10 @@ enum { ROWS = 40, COLS = 30, COUNT = ROWS * COLS, STEPS = 3 };
 /* How a tensor is averaged. */
 enum method { GTOPK, LOW_RANK };
 
-/* What the last step gave. */
+/* The result of the last step. */
 static float average[COUNT];
 
-/* One step with gradients that only its number and the rank decide. */
+/* One step with gradients that depend only on its number and the rank. */
 static brv_status step(brv_group *group, brv_feedback *feedback, enum method method, uint32_t number_of_step)
 {
     static float gradient[COUNT];
@@ -78,7 +78,7 @@ static void goes_on(brv_group *group, enum method method)
     brv_feedback_free(again);
 }
 
-/* Every refusal leaves a used feedback as it was, and a new one new. */
+/* A refusal changes neither a used feedback nor a new one. */
 static void refused(brv_group *group, brv_feedback *used, const brv_feedback *witness,
                     const unsigned char *saved, size_t bytes, const char *words)
 {
@@ -103,7 +103,7 @@ static void damage(brv_group *group, enum method method)
     CHECK(step(group, feedback, method, 1) == BRV_OK);
     saved = save(feedback, &bytes);
     CHECK(brv_feedback_load(witness, group, saved, bytes) == BRV_OK);
-    /* Every bit of what is said before the residual, and some of it. */
+    /* Every bit before the residual, and some of its bits. */
     for (i = 0; i < 8 * bytes; i += i < 8 * 400 ? 1 : 977) {
         saved[i / 8] ^= (unsigned char)(1 << i % 8);
         refused(group, feedback, witness, saved, bytes, "saved state");
@@ -159,7 +159,7 @@ static void arguments(brv_group *group)
                 "rank 2 of a 40 x 30 matrix");
     CHECK_FAILS(brv_feedback_load(feedback, another, saved, bytes), BRV_ERR_ARGUMENT, "another group");
     brv_feedback_free(fresh);
-    /* What is loaded is used as what was saved. */
+    /* The loaded feedback continues like the saved one. */
     CHECK(brv_feedback_new(&fresh) == BRV_OK && brv_feedback_load(fresh, another, saved, bytes) == BRV_OK);
     CHECK_FAILS(brv_gtopk_all_reduce(another, fresh, gradient, 7, 0.5), BRV_ERR_ARGUMENT,
                 "gTop-k of 1200 elements");
@@ -169,7 +169,7 @@ static void arguments(brv_group *group)
     brv_group_free(another);
 }
 
-/* A rank refuses what another one has saved. */
+/* A rank refuses the state of another rank. */
 static void another_rank(brv_group *group)
 {
     brv_feedback *feedback = NULL, *witness = NULL;

@@ -1,4 +1,4 @@
-/* Errors are each thread's own, and a group may move between threads. */
+/* Errors are per thread, and a group may move between threads. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 #include <pthread.h>
