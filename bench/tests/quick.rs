@@ -1,4 +1,4 @@
-//! `bench/compare p2p --quick` with whoever is installed here.
+//! `bench/compare p2p --quick` with the peers that are installed here.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use std::fs;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use brevity_bench::peers::Perftest;
 use serde_json::Value;
 
-/// How long one run may take; generous, since it only has to tell slow from stuck.
+/// The limit for one run; generous, since it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A variable that only the processes of one run have.
 const MARK: &str = "BREVITY_BENCH_TEST_MARK";
 
-/// Runs the command to its end, which must be a good one and leave no process; its figures.
+/// Runs the command, which must succeed and leave no process; returns its figures.
 fn figures(arguments: &[&str], mark: &str) -> Value {
     let mark = format!("{mark}-{}", std::process::id());
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn every_row_is_measured_with_those_who_are_here() {
     let pairs = figures["pairs"].as_array().unwrap();
     pairs.iter().for_each(assert_pair);
     let has = |what: &str, peer: &str| pairs.iter().any(|pair| pair["what"] == what && pair["peer"] == peer);
-    // These need nothing but the system.
+    // These need only the system.
     assert!(has("latency", "bare sockets") && has("parts", "one contiguous message"), "{figures}");
     assert!(has("4 pairs", "bare sockets, yielding") && has("slowest pair", "its fastest pair"), "{figures}");
     assert!(has("killed", "allowed"), "{figures}");

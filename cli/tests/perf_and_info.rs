@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long one command may take; generous, since it only has to tell slow from stuck.
+/// The limit for one command; generous, since it only has to distinguish slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A variable that only the processes of one command have.
 const MARK: &str = "BREVITY_CLI_TEST_MARK";
 
-/// What a launcher would have set.
+/// The variables that a launcher sets.
 const LAUNCHED: [&str; 7] = [
     "BREVITY_RANK",
     "BREVITY_WORLD_SIZE",
@@ -40,7 +40,7 @@ fn command(line: &str) -> Command {
     command
 }
 
-/// Starts the command; the mark that its processes bear.
+/// Starts the command; returns the mark of its processes.
 fn start(line: &str) -> (Child, String) {
     static COMMANDS: AtomicU32 = AtomicU32::new(0);
     let mark = format!("{}-{}", std::process::id(), COMMANDS.fetch_add(1, Ordering::Relaxed));
@@ -88,7 +88,7 @@ fn marked(mark: &str) -> Vec<String> {
     fs::read_dir("/proc").unwrap().flatten().filter_map(bears_mark).collect()
 }
 
-/// Processes with the mark that are still there a moment later.
+/// Processes with the mark that still exist a moment later.
 fn left_behind(mark: &str) -> Vec<String> {
     for _ in 0..100 {
         if marked(mark).is_empty() {
@@ -229,7 +229,7 @@ fn kernels_of_compression_stand_beside_their_floors() {
     let rows = figures["rows"].as_array().unwrap();
     for row in rows {
         assert!(table.contains(row["kernel"].as_str().unwrap()), "{row}");
-        // A clock may stand still over so few elements: ratios need not be numbers.
+        // A clock may not advance over so few elements: ratios need not be numbers.
         let is_time = |name: &&str| row[*name].as_f64().is_some_and(|ms| ms >= 0.0);
         assert!(["ms", "median_ms", "floor_ms", "floor_median_ms"].iter().all(is_time), "{row}");
         assert_eq!(row["bar"].is_string(), row["met"].is_boolean(), "{row}");
@@ -237,7 +237,7 @@ fn kernels_of_compression_stand_beside_their_floors() {
     for group in ["drop", "rules", "sparse", "codec", "dense", "quantise", "low-rank", "feedback"] {
         assert!(rows.iter().any(|row| row["group"] == group), "{group}");
     }
-    // Where NumPy is missing it is said, and each that is there is named and measured.
+    // A missing NumPy is reported, and each one found is named and measured.
     let peers: Vec<&str> = figures["peers"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let versions = peers.iter().filter_map(|peer| peer.strip_prefix("numpy: ")?.split(' ').next());
     let expected: Vec<_> =
@@ -320,7 +320,7 @@ fn a_run_that_fails_leaves_files_as_they_were() {
     let folder = tempfile::tempdir().unwrap();
     let (json, plot) = (folder.path().join("figures.json"), folder.path().join("figures.svg"));
     fs::write(&json, "of an earlier run").unwrap();
-    // Both files can be opened, and no rank can join over such a transport.
+    // Both files can be opened, but no rank can join over such a transport.
     let line = format!("perf latency --transport ucx --json {} --plot {}", json.display(), plot.display());
     let mut command = command(&line);
     let ended = command.env("BREVITY_UCX_LIB", "/no/such/libucp.so").output().unwrap();

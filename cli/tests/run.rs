@@ -161,7 +161,7 @@ fn a_bad_variable_is_told_once_before_any_rank_is_started() {
     }
 }
 
-/// `brevity run` by a shell that limits open files first, and what ranks print of their own limit.
+/// `brevity run` in a shell that first limits open files, and the limits that ranks print.
 fn with_files(limit: &str, ranks: &str) -> Output {
     let script = format!("ulimit {limit} && exec \"$0\" run -n {ranks} -- sh -c 'ulimit -n'");
     Command::new("sh").args(["-c", &script, BREVITY]).output().unwrap()
@@ -179,7 +179,7 @@ fn more_ranks_than_open_files_are_refused_before_any_is_started() {
     }
 }
 
-/// Ranks have the limit that the launcher has had.
+/// Ranks have the limit that the launcher had.
 #[test]
 fn a_launcher_takes_as_many_open_files_as_it_may() {
     let output = with_files("-Sn 32", "20");
@@ -201,7 +201,7 @@ fn an_unknown_variable_is_told_once_by_the_launcher() {
     }
 }
 
-/// Waits for processes that were killed: they take a moment to end.
+/// Waits for killed processes, which take a moment to end.
 fn await_end(processes: &[Process]) {
     let start = Instant::now();
     while processes.iter().any(|process| process.is_running()) {

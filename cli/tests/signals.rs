@@ -1,4 +1,4 @@
-//! How the built command ends by signals, and where nobody reads what it prints.
+//! How the built command ends by signals, and when its output is closed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use brevity_testing::Process;
 
-/// Only tells slow from stuck.
+/// Only distinguishes slow from stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The command, and what it prints.
@@ -27,7 +27,7 @@ fn line(output: &mut BufReader<ChildStdout>) -> String {
     line
 }
 
-/// How the command ends, and what it has said on standard error.
+/// The command's exit status and its standard error.
 fn end(mut child: Child) -> (Option<i32>, String) {
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {

@@ -1,4 +1,4 @@
-//! Index codecs at random places. `brevity perf compress --only codec` says what they take over the entropy
+//! Index codecs at random places. `brevity perf compress --only codec` compares their bytes with the entropy
 //! bound.
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Dense sums and conversions beside their floors: `r += g`, and a copy.
+//! Dense sums and conversions compared with their floors: `r += g`, and a copy.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! PowerSGD's phases on a 4096 x 4096 matrix, beside their floors: adding, reading and writing as much
+//! PowerSGD's phases on a 4096 x 4096 matrix, compared with their floors: adding, reading and writing as much
 //! memory.
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Sums of sparse vectors. `brevity perf compress --only sparse` has them in turns with the plain way.
+//! Sums of sparse vectors. `brevity perf compress --only sparse` compares them with a plain implementation.
 
 use std::hint::black_box;
 
@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 const ELEMENTS: usize = 25_000_000;
 const K: usize = 250_000;
 
-/// Random entries, dealt out to so many vectors of `k` each: no two have an index in common.
+/// Random entries, divided into `count` vectors of `k` each: no two have an index in common.
 fn disjoint(count: usize, k: usize) -> Vec<SparseVec> {
     let mut generator = Generator::new(3);
     let mut indices: Vec<u32> = (0..2 * count * k).map(|_| generator.below(ELEMENTS as u64) as u32).collect();

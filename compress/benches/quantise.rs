@@ -1,4 +1,4 @@
-//! Quantisers beside their floor, `r += g`.
+//! Quantisers compared with their floor, `r += g`.
 
 use std::hint::black_box;
 

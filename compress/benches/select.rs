@@ -1,5 +1,5 @@
-//! Selection beside its floors: `r += g` over the same vectors for gradient dropping, a read for a fixed
-//! vector.
+//! Selection compared with its floors: `r += g` over the same vectors for gradient dropping, a read for a
+//! fixed vector.
 
 use std::hint::black_box;
 
@@ -17,8 +17,8 @@ fn normal(seed: u64) -> Vec<f32> {
     values
 }
 
-/// Gradient drops in a row: the gradient is taken away again in every second one, so that the residual keeps
-/// its size.
+/// Consecutive gradient drops: every second one subtracts the gradient again, so that the residual keeps its
+/// size.
 fn gradient_dropping(c: &mut Criterion) {
     let mut group = c.benchmark_group("gradient drop");
     group.sample_size(20);

@@ -1,4 +1,4 @@
-//! Rules of selection other than top k, beside one read of the same values.
+//! Selection rules other than top k, compared with one read of the same values.
 
 use std::hint::black_box;
 
@@ -34,7 +34,7 @@ fn rules(c: &mut Criterion) {
     group.bench_function("resampled_top_k", |b| {
         b.iter(|| resampled_top_k(black_box(&values), K, &mut generator, &mut out, &mut sampled));
     });
-    // Of a normal deviate, one in a thousand is larger.
+    // One in a thousand normal deviates is larger.
     group.bench_function("fixed_threshold", |b| {
         b.iter(|| fixed_threshold(black_box(&values), 3.29, &mut out))
     });

@@ -1,4 +1,4 @@
-//! Messages come back as they were, and hostile bytes as an error or as a sparse vector that is one.
+//! Messages are decoded as they were encoded, and hostile bytes give an error or a valid sparse vector.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -28,7 +28,7 @@ fn message(entries: &SparseVec, choice: Choice, quantiser: &mut dyn Quantiser) -
     message
 }
 
-/// Encodes and decodes with every codec that suits the length.
+/// Encodes and decodes with every codec that fits the length.
 fn check(entries: &SparseVec) {
     for choice in CHOICES {
         if choice == Choice::Only(IndexCodec::Bitmap) && entries.dim() > 1 << 24 {
@@ -80,7 +80,7 @@ proptest! {
     }
 }
 
-/// Decodes; what comes out without an error is a sparse vector of finite values.
+/// Decodes; without an error, the result is a sparse vector of finite values.
 fn check_hostile(bytes: &[u8], dim: usize, limit: usize) {
     let mut out = sparse(3, vec![1]);
     match decode(bytes, dim, limit, &mut out) {
@@ -104,7 +104,7 @@ fn none_one_all_and_the_ends_of_the_index_space_come_back() {
     for count in [127, 128, 129, 256, 1000] {
         check(&sparse(count, (0..count as u32).collect()));
         check(&sparse(1 << 32, (0..count as u32).map(|i| u32::MAX - (count as u32 - 1 - i)).collect()));
-        // Gaps of more than 24 bits everywhere, and one alone.
+        // Gaps of more than 24 bits everywhere, and a single one.
         let step = u32::MAX / count as u32;
         check(&sparse(1 << 32, (0..count as u32).map(|i| i * step + (i & 1) * (step - 1)).collect()));
         check(&sparse(1 << 32, (0..count as u32).map(|i| if i < 64 { i } else { (1 << 31) + i }).collect()));
@@ -149,7 +149,7 @@ fn a_message_is_held_to_what_was_agreed() {
     let last = bytes.len() - 4;
     infinite[last..].copy_from_slice(&f32::INFINITY.to_le_bytes());
     assert!(matches!(refused(&infinite, 300, 2), Error::NonFinite { index: 1, .. }));
-    // As many entries as can be, in a message of a few bytes.
+    // As many entries as possible, in a message of a few bytes.
     let mut greedy = bytes[..HEADER_BYTES].to_vec();
     greedy[8..16].copy_from_slice(&(1_u64 << 32).to_le_bytes());
     greedy[16..24].copy_from_slice(&(1_u64 << 32).to_le_bytes());

@@ -78,7 +78,7 @@ fn check_accumulation<E: Element>(oracle: &Oracle<E>, a: &[f32], addends: &[E]) 
     if bad.is_none() {
         assert_same(&r, &sums, |v| v);
     }
-    // Otherwise r is what it was but for two roundings.
+    // Otherwise r is unchanged up to two roundings.
     for (i, (after, before)) in r.iter().zip(&finite).enumerate().filter(|_| bad.is_some()) {
         let sum = f64::from(sums[i].abs().min(f32::MAX)) + f64::from(before.abs());
         let off = (f64::from(*after) - f64::from(*before)).abs();
@@ -111,7 +111,7 @@ fn check_all(a: &[f32], b: &[f32]) {
     check(&BF16, a, b);
 }
 
-/// Mostly moderate values, and some of any bits.
+/// Mostly moderate values, and some with arbitrary bits.
 fn value() -> impl Strategy<Value = f32> {
     prop_oneof![20 => -10.0_f32..10.0, 1 => any::<f32>()]
 }
@@ -158,8 +158,8 @@ fn lengths_must_agree() {
     assert_eq!(from_f32(&[1.0; 2], &mut [0.0_f64]), Err(expected));
 }
 
-/// The sum rounds down by half a unit, so that the exact difference would be too large by half a unit of the
-/// largest number.
+/// The sum rounds down by half a unit, so the exact difference would exceed the largest number by half a
+/// unit.
 #[test]
 fn what_is_taken_out_again_leaves_finite_numbers() {
     let mut g = [0.0; 5000];

@@ -1,4 +1,4 @@
-//! QSGD in Elias codes: nothing is lost, few bits where most levels are 0, and hostile bytes are refused.
+//! QSGD in Elias codes: nothing is lost, few bits if most levels are 0, and hostile bytes are refused.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -35,15 +35,14 @@ proptest! {
         let mut decoded = vec![9; 3];
         elias::decode(&bytes, values.len(), &mut decoded).unwrap();
         prop_assert_eq!(&decoded, &message);
-        // Every cut is noticed, and every byte more.
+        // Every truncation is noticed, and every extra byte.
         let cut = bytes.len() / 2;
         prop_assert!(elias::decode(&bytes[..cut], values.len(), &mut decoded).is_err());
         prop_assert!(decoded.is_empty());
         prop_assert!(elias::decode(&[&bytes[..], &[0]].concat(), values.len(), &mut decoded).is_err());
     }
 
-    /// Bytes that were damaged, or are of no encoder at all: what is taken is what an encoder would have
-    /// written.
+    /// Damaged or arbitrary bytes: what is accepted is what an encoder would have written.
     #[test]
     fn any_bytes_are_refused_or_canonical(
         count in 0_usize..1200,
@@ -75,7 +74,7 @@ proptest! {
     }
 }
 
-/// Head, one norm, and the bits written down by hand.
+/// Head, one norm, and the bits, written by hand.
 fn by_hand(levels: u32, bits: &str) -> Vec<u8> {
     let mut bytes = [512_u32.to_le_bytes(), levels.to_le_bytes(), 2.0_f32.to_le_bytes()].concat();
     let bits: Vec<u8> = bits.bytes().filter(|bit| *bit != b' ').map(|bit| bit - b'0').collect();
@@ -112,27 +111,27 @@ fn what_no_encoder_writes_is_refused() {
     odd[0] = 1;
     refused(&odd, 20, "values in a bucket");
     refused(&by_hand(3, "0")[..11], 20, "bytes of norms");
-    // A level of 4, where there are 3; a place behind the end; bits that end early.
+    // A level of 4, where there are 3; a place after the end; bits that end early.
     refused(&by_hand(3, "100 0 10 100 0"), 20, "magnitude of a level");
     refused(&by_hand(3, "10 100 11111 0"), 20, "values up to the end");
     refused(&by_hand(3, "100 0 110"), 20, "bits of Elias codes");
     refused(&by_hand(3, ""), 20, "bits of Elias codes");
     refused(&by_hand(3, "10 100 10101 0 00000 00000000"), 20, "bytes of Elias codes");
     refused(&by_hand(3, "10 100 10101 0 1"), 20, "after the last Elias code");
-    // Digits that would go on for ever.
+    // Digits that would go on forever.
     refused(&by_hand(3, &"1".repeat(400)), 20, "digits of an Elias code");
     let mut endless = by_hand(3, "10 100 10101 0");
     endless[8..12].copy_from_slice(&f32::INFINITY.to_le_bytes());
     let error = elias::decode(&endless, 20, &mut Vec::new()).unwrap_err();
     assert!(matches!(error, Error::NonFinite { .. }), "{error}");
     elias::decode(&by_hand(3, "10 100 10101 0"), 20, &mut Vec::new()).unwrap();
-    // A code that stands for no level: 3 of two bits, with one level.
+    // A code that is no level: 3 of two bits, with one level.
     let mut message = qsgd(&[0.0; 20], 1, 512, Norm::Euclidean);
     *message.last_mut().unwrap() = 0xff;
     assert!(matches!(elias::encode(&message, 20, &mut Vec::new()), Err(Error::Malformed { found: 2, .. })));
 }
 
-/// A length for which the norms of its buckets are not there takes no memory.
+/// For a length without the norms of its buckets, no memory is allocated.
 #[test]
 fn room_is_made_only_for_what_can_be_there() {
     let mut message = Vec::new();

@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use shapes::{shape, shaped, total_order};
 
-/// What selection from `r + g` must leave and select, and which sums are not finite.
+/// The expected residual and selection of `r + g`, and the sums that are not finite.
 fn expected(r: &[f32], g: &[f32], k: usize) -> (Vec<f32>, Vec<(u32, f32)>, Vec<usize>) {
     let mut rest: Vec<f32> = r.iter().zip(g).map(|(r, g)| r + g).collect();
     let left_out: Vec<usize> = (0..r.len()).filter(|&i| !rest[i].is_finite()).collect();
@@ -28,7 +28,7 @@ fn expected(r: &[f32], g: &[f32], k: usize) -> (Vec<f32>, Vec<(u32, f32)>, Vec<u
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
-    // Minus zero is zero here: what a tie of zeros leaves does not matter.
+    // Minus zero counts as zero here: what a tie of zeros leaves does not matter.
     values.iter().map(|v| (v + 0.0).to_bits()).collect()
 }
 
@@ -83,8 +83,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Several steps of one residual, large enough to be sampled, with all hints that come of it: gradients
-    /// change their shape and scale between steps. One scratch serves other lengths and other `k` in between.
+    /// Several steps of one residual, large enough to be sampled, with all hints that result: gradients
+    /// change their shape and scale between steps. One scratch is used for other lengths and other `k` in
+    /// between.
     #[test]
     fn steps_with_hints(
         shapes in prop::collection::vec((0_usize..10, -3_i32..3), 2..5),
@@ -103,7 +104,7 @@ proptest! {
         }
     }
 
-    /// One threshold for a list of tensors is that of one long tensor.
+    /// One threshold for a list of tensors gives the selection of one long tensor.
     #[test]
     fn of_all_is_of_their_concatenation(
         r in shaped(0..=20_000),
@@ -180,8 +181,8 @@ fn other_types_are_their_conversions() {
     }
 }
 
-/// Several shapes at a size that is shared among threads: the same for 1, 2 and 4 of them, and for a hint
-/// that is right, too low and too high.
+/// Several shapes at a size that is shared among threads: the same result for 1, 2 and 4 of them, and for a
+/// hint that is right, too low and too high.
 #[test]
 fn threads_and_hints_change_nothing() {
     let n = (1 << 21) + 5;
@@ -221,7 +222,7 @@ fn threads_and_hints_change_nothing() {
     }
 }
 
-/// Above 2^24 and to the last index.
+/// Above 2^24 and up to the last index.
 #[test]
 fn large_vectors_are_exact() {
     let n = (1 << 24) + 5;
@@ -236,7 +237,7 @@ fn large_vectors_are_exact() {
     }
 }
 
-/// Tensors that two threads share, one of them in the middle.
+/// Tensors that two threads share, with the boundary inside one of them.
 #[test]
 fn threads_share_lists_of_tensors() {
     let lengths = [0, 400_000, 3, 0, 500_001, 200_000, 0];
@@ -261,7 +262,7 @@ fn threads_share_lists_of_tensors() {
     }
 }
 
-/// Small integers: every sum is exact, so what was sent and what stays add up to what came in, bit for bit.
+/// Small integers: every sum is exact, so what was sent plus what stays is the input, bit for bit.
 #[test]
 fn mass_is_conserved_over_many_steps() {
     let (n, steps) = (30_000, 50);

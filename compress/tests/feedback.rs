@@ -1,4 +1,4 @@
-//! Nothing handed in is lost.
+//! No part of the input is lost.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -117,7 +117,7 @@ fn check_mass(steps: &[Vec<i16>], compressor: impl Compressor<Message = SparseVe
             feedback.put_back(&message).unwrap();
             continue;
         }
-        // Alone, a rank gets back what it sent.
+        // A single rank gets back what it sent.
         message.add_to(&mut received);
         if number % 2 == 0 {
             feedback.settle_sparse(message.view()).unwrap();
@@ -155,7 +155,7 @@ proptest! {
         }
     }
 
-    /// Blocks that are zero do not travel, and nothing stays but messages that were lost.
+    /// Zero blocks are not sent, and only lost messages stay.
     #[test]
     fn blocks_conserve_mass_by_either_rule(steps in block_steps()) {
         for rule in [Rule::Own, Rule::Global] {
@@ -180,8 +180,8 @@ proptest! {
         }
     }
 
-    /// Four ranks and a linear compressor: all keep the same places, a share of them in turn. With small
-    /// integers all is exact.
+    /// Four ranks and a linear compressor: all keep the same places, a different share in each step. With
+    /// small integers everything is exact.
     #[test]
     fn rules_have_the_same_mean_update(
         gradients in
@@ -225,7 +225,7 @@ proptest! {
         }
     }
 
-    /// A quantiser within: exact but for roundings.
+    /// With a quantiser inside: exact up to rounding.
     #[test]
     fn quantisers_lose_nothing(n in 1_usize..2000, seed: u64, lost_every in 2_usize..5) {
         for rule in [Rule::Own, Rule::Global] {
@@ -296,7 +296,7 @@ proptest! {
     }
 }
 
-/// A step whose message is under way when the state is saved counts as not delivered.
+/// A step whose message is in transit when the state is saved counts as not delivered.
 #[test]
 fn loaded_feedback_goes_on_as_it_would_have() {
     use brevity_compress::state::{from_bytes, to_bytes};

@@ -156,7 +156,7 @@ fn degenerate_matrices_give_neither_nan_nor_panic() {
                     let update = step(&mut state, &mut m);
                     assert!(m.iter().chain(&update).chain(state.q()).all(|v| v.is_finite()));
                     if rank > 0 {
-                        // All rows alike: of rank one, so nothing is left.
+                        // All rows are equal, so the rank is one and nothing is left.
                         assert!(m.iter().all(|v| v.abs() <= fill * 1e-5 + 2e-44), "{rows} x {cols}: {m:?}");
                     }
                 }

@@ -32,7 +32,7 @@ fn squared_distance(a: &[f32], b: &[f32]) -> f64 {
 
 const DRAWS: usize = 20_000;
 
-/// Of many draws of an unbiased estimate of `m`: the squared distance of their mean from `m`, and their mean
+/// For many draws of an unbiased estimate of `m`: the squared distance of their mean from `m`, and their mean
 /// squared distance from it.
 fn statistics(m: &[f32], mut draw: impl FnMut(&mut [f32])) -> (f64, f64) {
     let (mut sum, mut squares, mut estimate) = (vec![0.0_f64; m.len()], 0.0, vec![0.0; m.len()]);
@@ -46,7 +46,7 @@ fn statistics(m: &[f32], mut draw: impl FnMut(&mut [f32])) -> (f64, f64) {
 }
 
 /// Checks the mean and the variance of independent draws. The squared distance of the mean of `DRAWS` has the
-/// mean `variance / DRAWS`: nine times that is a distance three times the usual. A draw's squared error lies
+/// mean `variance / DRAWS`; nine times that is three times the usual distance. A draw's squared error is
 /// between 0 and `largest`, so its deviation is at most half of that, and four deviations of the mean of
 /// `DRAWS` are `2 * largest / sqrt(DRAWS)`.
 fn check(what: &str, (bias, squares): (f64, f64), variance: f64, largest: f64) {
@@ -97,7 +97,7 @@ fn ranks_draw_the_same_factor_and_each_step_another() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Eckart and Young: what is left has the singular values that were not taken.
+    /// Eckart and Young: the rest has the singular values that were not taken.
     #[test]
     fn best_rank_r_leaves_the_smallest_singular_values(
         rows in 1_usize..20,
@@ -114,8 +114,8 @@ proptest! {
         prop_assert!((left - best).abs() < 1e-5 * values[0], "left {}, best {}", left, best);
     }
 
-    /// Of all probabilities with that sum these leave the least variance: proportional to the singular values
-    /// where they are below one, and no smaller value is certain while a larger one is not.
+    /// Of all probabilities with that sum these give the least variance: proportional to the singular values
+    /// below one, and no smaller value is certain while a larger one is not.
     #[test]
     fn probabilities_are_those_of_least_variance(
         values in prop::collection::vec(0.0_f64..10.0, 0..20),
@@ -170,7 +170,7 @@ fn degenerate_matrices_give_neither_nan_nor_panic() {
                     spectral_atomo(&m, rows, cols, rank, &mut generator).unwrap(),
                 ] {
                     assert!(components.p().iter().chain(components.q()).all(|v| v.is_finite()));
-                    // All rows alike: of rank one, which one component holds.
+                    // All rows are equal: the rank is one, and one component represents it.
                     let off = reconstructed(&components, m.len())
                         .iter()
                         .any(|v| (v - fill).abs() > fill * 1e-5 + 2e-44);

@@ -9,7 +9,7 @@ use brevity_compress::{SparseVec, SparseView};
 use proptest::prelude::*;
 use shapes::{shaped, total_order};
 
-/// The entries of `dense` at random places, explicit zeros among them.
+/// The entries of `dense` at random places, including explicit zeros.
 fn thinned(dim: usize) -> impl Strategy<Value = SparseVec> {
     (shaped(dim..=dim), prop::collection::vec(any::<bool>(), dim)).prop_map(move |(dense, mask)| {
         let chosen = (0..).zip(dense).zip(mask).filter(|(_, chosen)| *chosen);
@@ -22,7 +22,7 @@ fn several() -> impl Strategy<Value = Vec<SparseVec>> {
     (1_usize..200).prop_flat_map(|dim| prop::collection::vec(thinned(dim), 1..9))
 }
 
-/// What is not zero of a dense sum in the order of `parts`.
+/// The non-zero elements of a dense sum in the order of `parts`.
 fn dense_sum(parts: &[SparseVec]) -> Vec<(u32, f32)> {
     let mut sum = vec![0.0; parts[0].dim()];
     for part in parts {
@@ -63,7 +63,7 @@ proptest! {
         prop_assert_eq!(entries(&dropped), last);
     }
 
-    /// Windows of the dense sum lie where the data lie: far apart, and across their edges.
+    /// Windows of the dense sum follow the data: far apart, and across their edges.
     #[test]
     fn sums_do_not_depend_on_where_the_entries_lie(
         parts in several(),

@@ -1,4 +1,4 @@
-//! Momentum around selections, against the papers' formulas element by element.
+//! Momentum around selections, compared with the papers' formulas element by element.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use shapes::{shape, shaped, total_order};
 
 fn bits(values: &[f32]) -> Vec<u32> {
-    // Minus zero is zero here.
+    // Minus zero counts as zero here.
     values.iter().map(|v| (v + 0.0).to_bits()).collect()
 }
 
@@ -30,7 +30,7 @@ fn largest(values: &[f32], k: usize) -> Vec<(u32, f32)> {
     entries
 }
 
-/// Momentum correction as it is written in the paper.
+/// Momentum correction as written in the paper.
 struct Naive {
     u: Vec<f32>,
     v: Vec<f32>,
@@ -56,7 +56,7 @@ impl Naive {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Some messages, or parts of them, are lost on the way.
+    /// Some messages, or parts of them, are lost.
     #[test]
     fn momentum_correction_is_the_papers(
         n in 0_usize..3000, kind in 0_usize..8, seed: u64, m in 0.0_f32..1.0, nesterov: bool, clip: bool,
@@ -160,8 +160,8 @@ proptest! {
         }
     }
 
-    /// With momentum 0.5 and integers all is exact: an entry that was sent as `u` and then is silent for `T`
-    /// steps carries `m u` plus its gradients.
+    /// With momentum 0.5 and integers everything is exact: an entry that was sent as `u` and then not sent
+    /// for `T` steps carries `m u` plus its gradients.
     #[test]
     fn silent_entries_carry_what_the_identity_says(
         n in 1_usize..300,
@@ -265,7 +265,7 @@ fn failed_steps_leave_every_bit() {
         assert!(matches!(found, Err(Error::NonFinite { index: i, .. }) if i == index), "{found:?}");
         assert_eq!((bits(ours.velocity()), bits(ours.accumulated())), (u.clone(), v.clone()));
     }
-    // What is large, but of the other sign, fits.
+    // A large value of the other sign fits.
     let mut g = vec![0.0; n];
     (g[4321], g[4322]) = (-2.0e38, 2.0e38);
     ours.compress(&g[..], &mut message).unwrap();
@@ -319,7 +319,7 @@ fn gradients_of_other_types_are_their_conversions() {
     }
 }
 
-/// Training that is stopped, saved and loaded goes on with the same bits.
+/// Training that is stopped, saved and loaded continues with the same bits.
 #[test]
 fn loaded_state_goes_on_as_it_would_have() {
     let n = 2000;

@@ -1,4 +1,4 @@
-//! Error feedback of PowerSGD: the subtraction that is put off, failed steps, many matrices, many ranks.
+//! Error feedback of PowerSGD: the deferred subtraction, failed steps, many matrices, many ranks.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -31,8 +31,7 @@ fn shapes() -> impl Strategy<Value = (usize, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Two steps whose errors are subtracted at once, or with the next gradient: the same bits in every
-    /// place.
+    /// Two steps whose errors are subtracted at once, or with the next gradient: the same bits everywhere.
     #[test]
     fn putting_the_subtraction_off_changes_no_bit((rows, cols) in shapes(), rank in 0_usize..20, seed: u64) {
         let state = LowRank::new(rows, cols, rank, seed).unwrap();
@@ -54,7 +53,7 @@ proptest! {
         prop_assert_eq!(bits(deferred.materialise(&state, &mut workspace)), bits(&at_once));
     }
 
-    /// On whole numbers nothing is rounded: what came in is what was delivered and what stays.
+    /// With whole numbers nothing is rounded: the input is what was delivered plus what stays.
     #[test]
     fn mass_is_conserved((rows, cols) in shapes(), rank in 0_usize..20, seed: u64) {
         let state = LowRank::new(rows, cols, rank, seed).unwrap();
@@ -77,7 +76,7 @@ proptest! {
         }
     }
 
-    /// Steps that are given up before or after a bad value somewhere: the residual is what it was.
+    /// Steps that are given up before or after a bad value: the residual is unchanged.
     #[test]
     fn a_step_that_is_given_up_leaves_the_residual(
         (rows, cols) in shapes(),
@@ -177,7 +176,7 @@ fn gradients_of_every_type_count_alike() {
 
 const SHAPES: [(usize, usize); 5] = [(20, 30), (0, 4), (1, 9), (7, 1), (33, 600)];
 
-/// Ranks that take steps together, their factors averaged in a fixed order.
+/// Ranks that take steps together, with factors averaged in a fixed order.
 fn world(ranks: usize, rule: ErrorRule) -> Vec<PowerSgd> {
     let batch =
         || Batch::new(SHAPES.iter().map(|&(rows, cols)| LowRank::new(rows, cols, 2, 5).unwrap()).collect());

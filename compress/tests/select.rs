@@ -1,4 +1,4 @@
-//! Selection against a full sort by the total order.
+//! Selection compared with a full sort by the total order.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 

@@ -1,4 +1,4 @@
-//! Rules of selection other than top k, each against its definition.
+//! Selection rules other than top k, each compared with its definition.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -33,7 +33,7 @@ fn first(mut all: Entries, k: usize) -> Entries {
     all
 }
 
-/// Whether nothing that is not selected is larger than what is, and values are as they were.
+/// Whether no unselected value is larger than a selected one, and values are unchanged.
 fn is_upper_part(selected: &Entries, values: &[f32]) -> bool {
     let least = selected.iter().fold(f32::INFINITY, |least, entry| least.min(entry.1.abs()));
     let largest_left = non_zero(values).into_iter().filter(|entry| !selected.contains(entry));
@@ -137,7 +137,7 @@ proptest! {
         let others: Vec<f32> = values.iter().map(|v| v + 1.0).collect();
         let places = |found: &Entries| found.iter().map(|entry| entry.0).collect::<Vec<_>>();
         prop_assert_eq!(places(&scattered), places(&drawn(&others, k, seed)));
-        // A row has one beginning at most, counted around.
+        // A row has at most one beginning, with wrap-around.
         let begins = places(&row)
             .iter()
             .filter(|&&i| !places(&row).contains(&((i + values.len() as u32 - 1) % values.len() as u32)))
@@ -187,8 +187,7 @@ proptest! {
         prop_assert!(out.add_scaled_to(1.0, &mut vec![0.0; values.len() + 1]).is_err());
     }
 
-    /// What is sent and what stays are what came in: exactly, where values are integers and so is what is
-    /// sent.
+    /// What is sent plus what stays is the input: exactly, if values are integers and so is what is sent.
     #[test]
     fn nothing_is_lost(
         integers in prop::collection::vec(-1000_i16..1000, 0..300),

@@ -1,4 +1,4 @@
-//! Saved state comes back, and comes back only whole.
+//! Saved state is loaded whole or not at all.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -19,7 +19,7 @@ fn residual(values: &[f32]) -> Residual {
     residual
 }
 
-/// Two parts and numbers of their own.
+/// Two parts and some numbers.
 #[derive(Debug, Clone)]
 struct Pair {
     residual: Residual,
@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(after.residual.values(), &values[..]);
         prop_assert_eq!((after.steps, after.norm), (steps, 0.5));
         prop_assert_eq!(after.generator.next_u64(), before.generator.next_u64());
-        // The residual is as good as the one that was saved: what overflows is still refused.
+        // The residual is as good as the saved one: an overflow is still refused.
         let mut after = after.residual;
         prop_assert_eq!(
             after.accumulate(&vec![f32::MAX; values.len()]),
@@ -122,7 +122,7 @@ fn what_does_not_fit_is_named() {
     assert_eq!(fault(state::from_bytes(&mut own, b"PK\x03\x04 and more bytes")), Fault::NoState);
 }
 
-/// An object whose contents no other takes.
+/// An object whose contents no other object accepts.
 struct Impostor(&'static [u8; 4], Vec<u64>, Vec<u8>);
 
 impl State for Impostor {

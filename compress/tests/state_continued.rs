@@ -1,5 +1,4 @@
-//! After a restart from saved state, low rank and quantisers go on with the bits that they would have had
-//! without one.
+//! After a restart from saved state, low rank and quantisers continue with the same bits as without it.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -36,9 +35,8 @@ fn powersgd(shapes: &Shapes, rule: ErrorRule, seed: u64) -> PowerSgd {
     PowerSgd::new(Batch::new(states.collect()), rule)
 }
 
-/// A step as one of two ranks has it, the other of which is not there: half of the factors are its own. In
-/// every third step gradients are zero, so that after a while columns are drawn anew. Returns the bits of all
-/// that came out.
+/// A step of one of two ranks, without the other: half of the factors are its own. In every third step
+/// gradients are zero, so that columns are eventually drawn again. Returns the bits of all results.
 fn step(powersgd: &mut PowerSgd, number: u64) -> Vec<u32> {
     let mut factors = Factors::default();
     let shapes: Vec<usize> =
@@ -87,7 +85,7 @@ proptest! {
         let mut saved = powersgd(&shapes, rule, seed);
         (0..before).for_each(|number| drop(step(&mut saved, number)));
         if is_amid {
-            // A step that was accumulated, and then given up.
+            // A step that was accumulated and then given up.
             let mut p = vec![0.0; saved.batch().p_len()];
             for (position, &(rows, cols, _)) in shapes.iter().enumerate() {
                 saved.accumulate(position, &normal(rows * cols, seed), &mut p).unwrap();
@@ -95,7 +93,7 @@ proptest! {
         }
         let mut twin = saved.clone();
         let bytes = state::to_bytes(&saved);
-        // What it is loaded into has another past, and something that is still to be subtracted.
+        // The object that loads it has another history, and a pending subtraction.
         let mut loaded = powersgd(&shapes, rule, !seed);
         step(&mut loaded, 7);
         state::from_bytes(&mut loaded, &bytes).unwrap();
@@ -141,7 +139,7 @@ fn low_rank_state_of_other_matrices_is_refused_and_changes_nothing() {
     assert_eq!(turned.to_string(), shown);
 }
 
-/// Ranks compare where their factors come from before they go on together.
+/// Ranks compare the origin of their factors before they continue together.
 #[test]
 fn the_origin_tells_steps_apart() {
     let shapes = vec![(8, 4, 2), (4, 8, 2)];
@@ -192,7 +190,7 @@ fn low_rank_state_with_a_nan_is_refused() {
 #[test]
 fn parts_of_low_rank_state_come_back_by_themselves() {
     let (mut workspace, m) = (Workspace::default(), normal(12, 1));
-    // The residual of one rank serves a memory of another.
+    // The residual of one rank can be loaded for another rank.
     let (one, two) = (LowRank::new(3, 4, 1, 1).unwrap(), LowRank::new(3, 4, 2, 1).unwrap());
     let (mut memory, mut p) = (ErrorMemory::new(&one), vec![0.0; one.p_len()]);
     memory.accumulate(&one, &m, &mut p, &mut workspace).unwrap();
@@ -215,7 +213,7 @@ fn parts_of_low_rank_state_come_back_by_themselves() {
 
 const N: usize = 1300;
 
-/// Steps before and after, each with the bytes it sends; `into` has another past.
+/// Steps before and after, each with the bytes it sends; `into` has another history.
 fn continues<F: State + Clone>(mut saved: F, mut into: F, mut step: impl FnMut(&mut F, &[f32]) -> Vec<u8>) {
     for before in 0..3 {
         let mut twin = saved.clone();
@@ -306,7 +304,7 @@ fn quantisers_that_remember_go_on_as_if_they_had_never_been_saved() {
     continues(both(1), both(2), |both, gradient| deferred(&mut both.feedback, gradient));
 }
 
-/// What rounding lost is the same thing, whichever feedback keeps it.
+/// Rounding errors are the same in every feedback.
 #[test]
 fn residuals_of_quantisers_serve_each_other() {
     let mut before = DeferredFeedback::new(N, Sign::new(Magnitude::Mean));

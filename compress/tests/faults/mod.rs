@@ -1,4 +1,4 @@
-//! What saved state is refused for.
+//! Why saved state is refused.
 
 use brevity_compress::Error;
 use brevity_compress::state::{self, Fault, State};
@@ -11,8 +11,7 @@ pub fn fault(result: Result<(), Error>) -> Fault {
     }
 }
 
-/// Makes sure that saved bytes with a flipped bit, and any beginning of them, are refused, and change
-/// nothing.
+/// Checks that saved bytes with a flipped bit, and any prefix of them, are refused and change nothing.
 pub fn check_damage(bytes: &[u8], into: &mut impl State) {
     let before = state::to_bytes(into);
     for bit in 0..8 * bytes.len() {

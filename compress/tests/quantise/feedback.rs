@@ -1,4 +1,4 @@
-//! Error feedback: mass is conserved, by every kind, and messages that are lost come back.
+//! Error feedback: every kind conserves mass, and lost messages come back.
 
 use brevity_compress::quantise::{
     BucketFeedback, Bucketed, DeferredFeedback, Encoded, Feedback, Format, HalfPrecision, Magnitude, MinMax,
@@ -45,7 +45,7 @@ impl<Q: OnePass + Clone> Kept for DeferredFeedback<Q> {
     }
 
     fn stays(&mut self) -> Vec<f32> {
-        // A copy is asked, so that the next step meets a message that is still in the residual.
+        // A copy is asked, so that the next step finds a message that is still in the residual.
         self.clone().residual().to_vec()
     }
 }
@@ -69,7 +69,7 @@ fn feedbacks(n: usize, seed: u64) -> Vec<Box<dyn Kept>> {
 }
 
 /// What was sent plus what stays is the sum of the gradients, within three roundings a step of the largest
-/// sum on the way.
+/// sum so far.
 fn check_conservation(kept: &mut dyn Kept, gradients: &[Vec<f32>], number: usize) {
     let n = gradients[0].len();
     let (mut sent, mut came, mut scale) = (vec![0.0_f64; n], vec![0.0_f64; n], vec![0.0_f64; n]);
@@ -166,7 +166,7 @@ fn integers_are_conserved_exactly() {
             kept.step(&gradient, &mut said).unwrap();
             sent.iter_mut().zip(&said).for_each(|(sent, said)| *sent += said);
         }
-        // Levels of norms that are no power of two round.
+        // Levels of norms that are not a power of two round.
         let exact =
             kept.stays().iter().zip(&sent).zip(&gradient).all(|((stays, sent), g)| stays + sent == 4.0 * g);
         assert!(exact || [10, 12, 13, 16, 17].contains(&number), "feedback {number}");

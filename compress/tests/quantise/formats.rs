@@ -1,4 +1,4 @@
-//! What each format says, and that other bytes are refused.
+//! The values of each format, and the refusal of other bytes.
 
 use brevity_compress::Error;
 use brevity_compress::quantise::{ColumnSign, Encoded, Format, Magnitude, MinMax, Quantiser, Sign, TwoBit};
@@ -112,7 +112,7 @@ fn formats_have_their_numbers() {
         assert_eq!((format.id(), Format::from_id(number)), (number, Some(format)));
     }
     assert_eq!(Format::from_id(10), None);
-    // Pinned: a change here separates ranks that run different builds.
+    // Fixed values: a change of these would make ranks of different builds diverge.
     let values: Vec<f32> = (0..600).map(|i| ((i * 7919) % 1201) as f32 - 600.0).collect();
     let sums: Vec<u32> = quantisers(5)
         .iter_mut()
@@ -145,7 +145,7 @@ proptest! {
         }
     }
 
-    /// Bytes that were good, some of them changed, or too few.
+    /// Valid bytes, some of them changed, or too few.
     #[test]
     fn damaged_bytes_are_refused_or_finite(
         values in shaped(0..=1100),

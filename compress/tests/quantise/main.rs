@@ -1,4 +1,4 @@
-//! Quantisers: what is sent and what stays is what came in; hostile bytes are refused; randomness has no
+//! Quantisers: what is sent plus what stays is the input; hostile bytes are refused; random rounding has no
 //! bias.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]

@@ -1,4 +1,4 @@
-//! Rounding at random has no bias, and the variance that it is known to have.
+//! Random rounding has no bias, and the expected variance.
 
 use brevity_compress::quantise::{Feedback, Norm, Qsgd, Quantiser, Ternary};
 
@@ -50,7 +50,7 @@ fn terngrad_is_unbiased_and_its_variance_known() {
     assert!((magnitude - 2.5).abs() < 0.03, "{magnitude}");
 }
 
-/// Values that are all alike, or nearly, are no outliers.
+/// Values that are equal, or nearly, are not outliers.
 #[test]
 fn clipping_delivers_what_does_not_vary() {
     for n in [1, 2, 700] {
@@ -73,8 +73,8 @@ fn level_variance(magnitude: f64, step: f64) -> f64 {
     fraction * (1.0 - fraction) * step * step
 }
 
-/// Means of `trials` are within 6 standard errors, which one of a billion passes; and their mean square is
-/// what it should be.
+/// Means of `trials` are within 6 standard errors, which one in a billion exceeds; and their mean square is
+/// as expected.
 fn check_means(means: &[f64], values: &[f32], variance: impl Fn(f64) -> f64, trials: u32, levels: u8) {
     let mut squares = 0.0;
     let mut counted = 0;

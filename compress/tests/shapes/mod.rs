@@ -1,4 +1,4 @@
-//! Shapes of data that selection and merging meet.
+//! Data distributions for the tests of selection and merging.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 

@@ -1,4 +1,4 @@
-//! Ranks of one host that share memory: what a neighbour may write, what is left of one that dies, sleeping.
+//! Ranks of one host that share memory: what a local peer may write, what is left of one that dies, sleeping.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use super::world::*;
 pub(crate) const CELLS_AT: usize = 4096;
 pub(crate) const CELL_BYTES: usize = 128;
 
-/// Rank 0 as a transport, and what rank 1, a stranger, writes for it.
+/// Rank 0 as a transport, and the memory through which rank 1, a stranger, writes to it.
 pub(crate) fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbourhood>>) {
     let (mut transports, strangers) = world_with_strangers(1, 2);
     let neighbourhoods = Neighbourhood::in_process(2).unwrap();
@@ -24,7 +24,7 @@ pub(crate) fn with_stranger() -> (Vec<Tcp>, Vec<Row>, OwnArea, Vec<Arc<Neighbour
     (transports, strangers, block, neighbourhoods)
 }
 
-/// Writes the first line of the cell at `position`, as the transport does.
+/// Writes the first line of the descriptor at `position`, like the transport.
 pub(crate) fn write_cell(block: &OwnArea, position: u64, kind: u64, parts: u64, extra: u64, words: [u64; 7]) {
     let line = block.line(CELLS_AT + (position % 64) as usize * CELL_BYTES);
     for (word, value) in line[1..].iter().zip(words) {
@@ -73,7 +73,7 @@ fn what_a_neighbour_must_not_write_closes_the_transport() {
         let (mut transports, _strangers, block, _world) = with_stranger();
         let mut receiving = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[1024]);
         write_cell(&block, 0, kind, parts, extra, line);
-        // Who looks sees it as early as a turn would, where it lies in the place of a short message.
+        // A caller that looks sees a short message as early as a turn would.
         let looked = match receiving.posted {
             Posted::Pending(id) if case >= cases.len() => transports[0].recv_outcome(id, 2),
             _ => None,
@@ -166,7 +166,7 @@ fn false_acknowledgements_close_the_transport() {
     for (at, value) in [(128, 1 << 40), (136, 64), (144, u64::MAX), (152, 1)] {
         let (mut transports, _strangers, block, _world) = with_stranger();
         block.word(at).store(value, Ordering::Release);
-        // More than the cells hold, so that the acknowledgements are looked at.
+        // More than there are descriptors, so that the acknowledgements are read.
         let mut sends: Vec<_> = (0..80)
             .map(|round| Sending::post(&mut transports[0], 1, envelope(0, round), &[b"12345678"]))
             .collect();
@@ -177,7 +177,7 @@ fn false_acknowledgements_close_the_transport() {
     }
 }
 
-/// Whatever the neighbour writes, and wherever: an error that names it, or nothing, and no byte outside the
+/// Whatever the local peer writes, and wherever: an error that names it, or nothing, and no byte outside the
 /// receive.
 #[test]
 fn garbage_of_a_neighbour_is_an_error_or_nothing() {
@@ -238,7 +238,7 @@ fn a_short_message_has_signature_and_mark_of_the_last_that_said_them() {
     assert_eq!(receives[1].bytes(), [&whole[..20]]);
     let result = receive(&mut transports, 0, &mut receives[2]);
     assert!(matches!(result, Err(Error::TooLong { sent: 21, capacity: 20, .. })), "{result:?}");
-    // And before anything was said, nothing but zeros.
+    // And before anything was sent, only zeros.
     let (mut transports, _strangers, block, _world) = with_stranger();
     let mut other = Receiving::post(&mut transports[0], 1, envelope(1, 0), &[20]);
     write_cell(&block, 0, 9, 1, 8, [tag, 1, 2, 3, 4, 5, 6]);
@@ -247,7 +247,7 @@ fn a_short_message_has_signature_and_mark_of_the_last_that_said_them() {
     assert!(matches!(result, Err(Error::Mismatch { found, .. }) if found == zeros), "{result:?}");
 }
 
-/// The ring holds as many bytes as the cell says, and those of the next message begin in a line of their own.
+/// The ring holds as many bytes as the descriptor says, and those of the next message begin on a new line.
 #[test]
 fn a_middling_message_lies_in_the_ring() {
     let (mut transports, _strangers, block, _world) = with_stranger();
@@ -267,7 +267,7 @@ fn a_middling_message_lies_in_the_ring() {
     assert_eq!([receives[1].bytes(), receives[2].bytes()].concat(), sent);
 }
 
-/// Whatever the messages before have said, each arrives as it was sent.
+/// Whatever the earlier messages contained, each arrives as it was sent.
 #[test]
 fn signatures_and_marks_arrive_in_any_order_of_lengths() {
     let sizes =
@@ -318,8 +318,8 @@ fn signatures_and_marks_arrive_in_any_order_of_lengths() {
     }
 }
 
-/// Who can't read gets everything without asking, as far as the credit goes: sends end though nothing is
-/// received.
+/// A rank that can't read the sender's memory gets everything eagerly, within the credit: sends complete
+/// though nothing is received.
 #[test]
 fn what_nobody_can_read_waits_for_no_receive() {
     for (may_read, bytes, count) in [(false, 100_000, 3), (true, 16 << 10, 100)] {
@@ -339,14 +339,15 @@ fn what_nobody_can_read_waits_for_no_receive() {
     }
 }
 
-/// A send of a message that may be read ends, whether or not its receive is ever posted, and whoever sleeps.
+/// A send of a message that may be read completes, whether or not its receive is ever posted, and whichever
+/// rank sleeps.
 #[test]
 fn what_nobody_asks_for_is_read_a_turn_later() {
     let mut transports = neighbours(2, true);
     let bytes = pattern(1, 100_000);
-    // Something else is awaited, so that the link is looked at in every turn.
+    // Something else is awaited, so that every turn looks at the link.
     let _other = Receiving::post(&mut transports[1], 0, envelope(0, 1), &[8]);
-    // Behind a message that is not received, it is offered.
+    // Behind a message that is not received, it starts with an RTS.
     let ahead = Sending::post(&mut transports[0], 1, envelope(0, 2), &[&[0; 8]]).test(&mut transports[0]);
     ahead.expect("it lies in its cell").unwrap();
     let mut sending = Sending::post(&mut transports[0], 1, envelope(0, 0), &[&bytes]);
@@ -384,10 +385,10 @@ fn what_a_dead_neighbour_has_sent_whole_arrives_and_the_rest_is_lost() {
 #[test]
 fn canceled_messages_are_whole_or_never_were() {
     for may_read in [true, false] {
-        // In a cell, through the ring, read from memory, offered.
+        // In a descriptor, through the ring, read from memory, by RTS.
         for size in [8, 3000, 100_000, 600_000, 3 << 20] {
             let mut transports = neighbours(2, may_read);
-            // Fills the ring and the cells, so that there is something to cancel.
+            // Fills the ring and the descriptors, so that there is something to cancel.
             let mut before: Vec<_> = (0..70)
                 .map(|_| Sending::post(&mut transports[0], 1, envelope(0, 1), &[&pattern(9, 7000)]))
                 .collect();
@@ -496,7 +497,7 @@ fn messages_of_all_sizes_arrive_in_order_and_whole() {
     }
 }
 
-/// Two ranks take turns and sleep whenever there is nothing to do; a wake-up that is lost hangs them.
+/// Two ranks alternate and sleep whenever there is nothing to do; a lost wake-up hangs them.
 #[test]
 fn no_wake_up_is_lost() {
     for may_read in [true, false] {

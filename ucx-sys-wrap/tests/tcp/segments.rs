@@ -1,4 +1,4 @@
-//! Large messages are sent in pieces, with other messages in between.
+//! Large messages are sent in fragments, with other messages in between.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,8 +7,7 @@ use crate::world::*;
 use ucx_sys_wrap::Transport;
 use ucx_sys_wrap::tcp::SEGMENT_BYTES;
 
-/// Reads frames until `count` have come; gives the header of each and the place in the stream where it
-/// begins.
+/// Reads frames until `count` have come. Returns the header of each and its position in the stream.
 fn frames(
     socket: &mut TcpStream,
     transports: &mut [ucx_sys_wrap::tcp::Tcp],
@@ -49,7 +48,7 @@ fn a_small_message_waits_for_one_piece_of_a_large_one() {
     socket.write_all(&grant(1, 0)).unwrap();
     turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > 1000);
     turn(&mut transports, 1000);
-    // The kernel has taken what it takes.
+    // The kernel has taken as much as it can.
     let taken = transports[0].statistics().bytes_sent as usize;
     assert!(taken < size / 2, "{taken} bytes were taken");
     let small = Sending::post(&mut transports[0], 1, envelope(0, 1), &[b"12345678"]);
@@ -85,13 +84,13 @@ fn puts_and_gets_do_not_wait_for_the_end_of_messages() {
     socket.write_all(&[grant(1, 0), grant(1, 1)].concat()).unwrap();
     turn_until(&mut transports, |transports| transports[0].statistics().bytes_sent > 1000);
     turn(&mut transports, 1000);
-    // A get from a region that there is not, which is answered by a frame of kind 13.
+    // A get from a region that does not exist, which is answered by a frame of kind 13.
     let taken = transports[0].statistics().bytes_sent as usize;
     socket.write_all(&control(11, 1, 7)).unwrap();
     let found = frames(socket, &mut transports, 2 + 1 + 2 * size / SEGMENT_BYTES);
     let (header, at) = *found.iter().find(|(header, _)| header[0] == 13).expect("the answer");
     assert_eq!(header[4], 7);
-    // One piece of each message is before it, and what the socket takes while it is read.
+    // One fragment of each message is before it, and what the socket takes while it is read.
     assert!(at <= taken + size / 2, "it begins at {at}, {taken} bytes were taken before");
 }
 
@@ -156,7 +155,7 @@ fn pieces_that_are_too_long_or_empty_are_refused() {
     }
 }
 
-/// The number of an offer is not used again before all its data is written.
+/// The number of an RTS is not reused before all its data is written.
 #[test]
 fn offers_have_numbers_of_their_own_while_their_data_is_under_way() {
     let (mut transports, mut strangers) = world_with_strangers(1, 2);

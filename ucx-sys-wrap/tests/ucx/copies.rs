@@ -8,8 +8,8 @@ use ucx_sys_wrap::{Rank, Statistics};
 
 use super::{OVER_UCX, envelope, pattern, ported_on, run};
 
-/// What of a message is copied: times and bytes at the sender, at a receiver whose receive is posted, and at
-/// one whose is not.
+/// The copies of a message: times and bytes at the sender, at a receiver whose receive is posted, and at one
+/// whose is not.
 struct Copies {
     parts: [usize; 3],
     at_the_sender: (u64, u64),
@@ -25,24 +25,24 @@ const ROOM: usize = PACKED_BYTES - 16;
 
 /// A header, indices and values.
 const SPARSE: [Copies; 5] = [
-    // Packed: one copy each, and one for what nobody has asked for.
+    // Packed: one copy on each side, and one more for an unexpected message.
     row([16, 100, 100], (1, 216), (1, 216), (2, 432)),
     row([16, ROOM - 100, 100], (1, 4096), (1, 4096), (2, 8192)),
-    // The header goes with UCX's, the rest out of its place: at once, and copied by the receiver, each on its
-    // own.
+    // The header is sent with UCX's, the rest from its own memory: eagerly, and the receiver copies each
+    // separately.
     row([16, ROOM, 100], (1, 116), (2, 4196), (4, 8392)),
     row([16, 3000, 2000], (1, 16), (3, 5016), (6, 10_032)),
     // The rest is fetched into its place.
     row([16, 400 << 10, 400 << 10], (1, 16), (1, 16), (2, 32)),
 ];
 
-/// One part: bytes, times that the receiver copies it, times that it does if it was not asked for. Of what
-/// lies between, up to what is sent at once, UCX decides whether it is fetched.
+/// One part: its bytes, how often the receiver copies it, and how often if it was unexpected. Between these
+/// sizes, up to the eager limit, UCX decides whether it fetches the data.
 const CONTIGUOUS: [(usize, u64, u64); 4] =
     [(8, 1, 2), (PACKED_BYTES, 1, 2), (MAX_EAGER_BYTES + 1, 0, 0), (3 << 20, 0, 0)];
 
-/// Sends a message from rank 0 to rank 1, whose receive is posted before, or after the message has come; what
-/// this rank has copied.
+/// Sends a message from rank 0 to rank 1, whose receive is posted before, or after the message has arrived.
+/// Returns what this rank has copied.
 fn copied<B>(port: &Arc<Port>, is_posted: bool, (message, places): (B, B)) -> (u64, u64)
 where
     B: SendBuffer + RecvBuffer + Clone + PartialEq + 'static,
@@ -70,7 +70,7 @@ where
         if is_posted {
             tell(1).await;
         }
-        // What comes unasked has come before this.
+        // The unexpected message has arrived before this.
         hear(2).await;
         let receiving = early.unwrap_or_else(post);
         assert!(receiving.await.unwrap().0 == message);
@@ -116,7 +116,8 @@ fn of_one_part() {
     }
 }
 
-/// UCX decides whether it fetches what lies between: then nothing is copied, and else as often as less is.
+/// UCX decides whether it fetches messages between these sizes: then nothing is copied, otherwise as often as
+/// for smaller ones.
 #[test]
 fn of_one_part_that_ucx_may_fetch() {
     for bytes in [PACKED_BYTES + 1, 16 << 10, MAX_EAGER_BYTES] {
