@@ -23,10 +23,10 @@ type Slot<T> = Arc<Mutex<Option<thread::Result<T>>>>;
 
 /// A non-blocking call: test it, wait for it, or await it from any runtime.
 ///
-/// Awaiting polls the engine and wakes itself again: as fast as blocking, and as busy. Dropping a handle
-/// detaches the call, since its peers still need it; it goes on whenever the engine turns. To await without
-/// being busy, ask for the progress thread and [`test`](Self::test) now and then, or sleep on
-/// [`Engine::prepare_sleep`].
+/// Each poll of a pending handle polls the engine once and wakes its task at once, so awaiting occupies a
+/// core. To avoid that, enable the progress thread and call [`test`](Self::test) from time to time, or sleep
+/// on [`Engine::prepare_sleep`]. Dropping a handle detaches the call, because its peers still need it: the
+/// call continues whenever the engine is polled.
 #[must_use = "a dropped handle loses the call's buffers and result"]
 pub struct Handle<T> {
     engine: Arc<Engine>,

@@ -25,13 +25,13 @@ use crate::host::Host;
 
 pub use settings::{DEFAULT_TIMEOUT, Settings};
 
-/// The ranks of a job, to call collectives on.
+/// The ranks of a job, for collective calls.
 ///
 /// All ranks make the same calls in the same order. A group can be shared between threads and cloned; clones
-/// are the same group. It is of the process that has made it: a child that is forked may drop its copy, and
-/// nothing else. After [`Error::PeerLost`], [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`],
-/// [`Error::Payload`] or an [`Error::Transport`] for want of memory or for a peer's wrong message it is
-/// closed on all ranks: calls that need a peer fail.
+/// are the same group. Do not use a group in a forked child, except to drop it. After [`Error::PeerLost`],
+/// [`Error::Aborted`], [`Error::Timeout`], [`Error::Mismatch`], [`Error::Payload`], or an
+/// [`Error::Transport`] that is due to lack of memory or a peer's invalid message, the group is closed on all
+/// ranks: calls that need a peer fail.
 #[derive(Clone)]
 pub struct Group(Arc<Inner>);
 
@@ -152,8 +152,8 @@ impl Group {
         &self.0.settings
     }
 
-    /// What moves this group's calls: for messages between two ranks without a call around each. Their tags
-    /// must be of a group number that no group of collectives has.
+    /// The progress engine of this group, for point-to-point messages. Their tags must have a group number
+    /// that no group of collectives uses.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.0.engine
