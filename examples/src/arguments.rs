@@ -50,8 +50,8 @@ pub struct Arguments {
     /// How many ranks to start on this host; under a launcher, its number counts.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 4)]
     pub ranks: usize,
-    /// How many seconds ranks that were started here may go on after one has failed or was told to end, before
-    /// they are killed.
+    /// How many seconds ranks that were started here may go on after one has failed or was told to end,
+    /// before they are killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, allow_negative_numbers = true)]
     pub grace: f64,
     /// The methods to compare, separated by commas.
