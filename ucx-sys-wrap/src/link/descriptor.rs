@@ -79,9 +79,10 @@ pub(super) struct Header {
     pub(super) lengths: [usize; 3],
 }
 
-/// The second cache line of an RTS: where its message lies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// An RTS: the header of a message, and where the message lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rts {
+    pub(super) header: Header,
     pub(super) number: u32,
     /// The guard word that holds `serial` while the memory may be read; [`NO_GUARD`](Self::NO_GUARD) if it
     /// may not.
@@ -218,21 +219,22 @@ impl Header {
 
 impl Rts {
     /// The addresses and lengths of bytes `range` of the message, part by part.
-    pub(super) fn spans(&self, header: &Header, range: Range<usize>) -> [(usize, usize); 3] {
+    pub(super) fn spans(&self, range: Range<usize>) -> [(usize, usize); 3] {
         let mut cursor = PartCursor::new(range);
         std::array::from_fn(|part| {
-            let bytes = cursor.next(header.lengths[part]);
+            let bytes = cursor.next(self.header.lengths[part]);
             // A false address, even if it wraps, is an address in the peer's memory.
             (self.addresses[part].wrapping_add(bytes.start), bytes.len())
         })
     }
 
+    /// The second cache line.
     pub(super) fn line(&self) -> Line {
         let [a, b, c] = self.addresses.map(|address| address as u64);
         [u64::from(self.number), self.guard as u64, self.serial, self.takes_credit.into(), a, b, c, 0]
     }
 
-    pub(super) fn decode(line: &Line) -> Result<Self, String> {
+    pub(super) fn decode(header: Header, line: &Line) -> Result<Self, String> {
         let [number, guard, serial, credit, a, b, c, _] = *line;
         let number =
             u32::try_from(number).map_err(|_| format!("RTS {number}, expected at most {}", u32::MAX))?;
@@ -240,7 +242,7 @@ impl Rts {
             return Err(format!("an RTS with guard word {guard}, expected at most {}", Self::NO_GUARD));
         }
         let addresses = [a, b, c].map(|address| address as usize);
-        Ok(Self { number, guard: guard as usize, serial, takes_credit: credit != 0, addresses })
+        Ok(Self { header, number, guard: guard as usize, serial, takes_credit: credit != 0, addresses })
     }
 }
 
@@ -248,6 +250,25 @@ impl Rts {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn header(lengths: &[usize]) -> Header {
+        let tag = Tag::new(Rank(0), 0, 0, 0);
+        Header::new(
+            Envelope { tag, signature: Signature::default(), mark: Mark::NONE },
+            lengths.iter().copied(),
+        )
+    }
+
+    fn rts(lengths: &[usize]) -> Rts {
+        Rts {
+            header: header(lengths),
+            number: 7,
+            guard: 63,
+            serial: 1 << 40,
+            takes_credit: true,
+            addresses: [1, 2, usize::MAX],
+        }
+    }
 
     proptest! {
         #[test]
@@ -281,26 +302,20 @@ mod tests {
                     prop_assert!(header.bytes() <= most && header.parts <= 3);
                 }
             }
-            let _ = (Rts::decode(&line), decode_stamp(line[3]));
+            let _ = (Rts::decode(header(&[]), &line), decode_stamp(line[3]));
         }
     }
 
     #[test]
     fn spans_are_the_bytes_of_their_range() {
         for lengths in [[0; 3], [5, 0, 0], [3, 0, 4], [0, 2, 9], [1, 6, 2]] {
-            let envelope = Envelope {
-                tag: Tag::new(Rank(0), 0, 0, 0),
-                signature: Signature::default(),
-                mark: Mark::NONE,
-            };
-            let header = Header::new(envelope, lengths.into_iter());
-            let rts = Rts { addresses: [100, 200, usize::MAX - 1], ..Rts::default() };
+            let rts = Rts { addresses: [100, 200, usize::MAX - 1], ..rts(&lengths) };
             let all: Vec<usize> = (0..3)
                 .flat_map(|part| (0..lengths[part]).map(move |byte| rts.addresses[part].wrapping_add(byte)))
                 .collect();
             for start in 0..=all.len() {
                 for end in start..=all.len() {
-                    let spans = rts.spans(&header, start..end);
+                    let spans = rts.spans(start..end);
                     let bytes = spans
                         .iter()
                         .flat_map(|(address, count)| (0..*count).map(|byte| address.wrapping_add(byte)));
@@ -312,10 +327,9 @@ mod tests {
 
     #[test]
     fn an_rts_decodes_to_itself() {
-        let rts =
-            Rts { number: 7, guard: 63, serial: 1 << 40, takes_credit: true, addresses: [1, 2, usize::MAX] };
+        let rts = rts(&[5, 6, 7]);
         for rts in [rts, Rts { takes_credit: false, ..rts }] {
-            assert_eq!(Rts::decode(&rts.line()), Ok(rts));
+            assert_eq!(Rts::decode(rts.header, &rts.line()), Ok(rts));
         }
     }
 

@@ -155,7 +155,7 @@ impl Harness {
             self.link.poll_short(2, &mut self.statistics).ok()?;
         }
         let moved = self.link.poll(quota + 1, &mut self.statistics);
-        let kept = self.link.receiver.kept_bytes();
+        let kept = self.link.receiver.receives.kept_bytes();
         assert!(kept as u64 <= CREDIT_BYTES, "{kept} bytes are kept");
         moved.ok().map(drop)
     }
@@ -195,8 +195,11 @@ impl Harness {
         if let Some((_, posted)) = self.receives.get_mut(number)
             && let Some(Posted::Pending(key)) = posted
         {
-            self.link.cancel_recv(*key);
-            assert!(self.link.receiver.test(*key).is_some(), "a canceled receive has not ended");
+            self.link.receiver.cancel(*key);
+            assert!(
+                self.link.receiver.receives.take_ended(*key).is_some(),
+                "a canceled receive has not ended"
+            );
             *posted = None;
         }
     }
@@ -205,7 +208,7 @@ impl Harness {
         if let Some((_, posted)) = self.sends.get_mut(number)
             && let Some(Posted::Pending(key)) = posted
         {
-            self.link.cancel_send(*key, &mut self.statistics);
+            self.link.sender.cancel(*key, &mut self.statistics);
             assert!(self.link.sender.test(*key).is_some(), "a canceled send has not ended");
             *posted = None;
         }
@@ -219,7 +222,9 @@ impl Harness {
         }
         for (_, posted) in &self.receives {
             if let Some(Posted::Pending(key)) = posted {
-                let Some(done) = self.link.receiver.test(*key) else { panic!("a receive has not ended") };
+                let Some(done) = self.link.receiver.receives.take_ended(*key) else {
+                    panic!("a receive has not ended")
+                };
                 if let Ok(arrival) = done.result {
                     assert_eq!(arrival.lengths.len(), done.parts.len());
                     assert!(
@@ -245,7 +250,7 @@ fn envelope(source: Rank, round: u8) -> Envelope {
 mod tests {
     use std::io::IoSliceMut;
 
-    use super::super::descriptor::{Kind, Rts};
+    use super::super::descriptor::{Header, Kind, Rts};
     use super::*;
     use crate::limits::{MAX_EAGER_BYTES, cost};
 
@@ -291,14 +296,15 @@ mod tests {
             let addresses = [memory.as_ptr().addr(), 0, 0];
             let span = [(addresses[0], 1), (0, 0), (0, 0)];
             let peer_can_read = harness._world[0].read_memory(1, span, &mut [IoSliceMut::new(&mut [0])]);
-            let rts = Rts { serial: 7, takes_credit, addresses, ..Rts::default() };
+            let header = Header::new(envelope(PEER, 0), std::iter::once(length));
+            let rts = Rts { header, number: 0, guard: 0, serial: 7, takes_credit, addresses };
             harness.write_rts(length, rts);
             for _ in 0..3 {
                 harness.link.poll(1 << 20, &mut harness.statistics).unwrap();
             }
             let is_kept = is_kept && peer_can_read;
-            assert_eq!(harness.link.receiver.kept_bytes(), if is_kept { length } else { 0 });
-            assert_eq!(harness.link.receiver.kept_rts(), usize::from(!is_kept), "{length} bytes");
+            assert_eq!(harness.link.receiver.receives.kept_bytes(), if is_kept { length } else { 0 });
+            assert_eq!(harness.link.receiver.receives.rts_count(), usize::from(!is_kept), "{length} bytes");
             let over = if takes_credit { (CREDIT_BYTES - cost(length)) / cost(MAX_EAGER_BYTES) } else { 0 };
             for _ in 0..over {
                 harness.write_rts(MAX_EAGER_BYTES, rts);

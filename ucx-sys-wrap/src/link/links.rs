@@ -74,7 +74,7 @@ impl Links {
     pub(crate) fn recv_outcome(&mut self, id: RecvId) -> Option<Option<Result<Arrival>>> {
         let (index, key) = split(id.0);
         let link = self.links.get_mut(index)?.as_mut()?;
-        Some(link.receiver.outcome(key))
+        Some(link.receiver.receives.take_outcome(key))
     }
 
     /// Looks up to `spins` times for a short message of `peer`, and takes it. Returns whether there was one.
@@ -160,20 +160,20 @@ impl Links {
     #[inline]
     pub(crate) fn test_recv(&mut self, id: RecvId) -> Option<RecvDone> {
         let (index, key) = split(id.0);
-        self.links.get_mut(index)?.as_mut()?.receiver.test(key)
+        self.links.get_mut(index)?.as_mut()?.receiver.receives.take_ended(key)
     }
 
     pub(crate) fn cancel_send(&mut self, id: SendId, counts: &mut Statistics) {
         let (index, key) = split(id.0);
         if let Some(Some(link)) = self.links.get_mut(index) {
-            link.cancel_send(key, counts);
+            link.sender.cancel(key, counts);
         }
     }
 
     pub(crate) fn cancel_recv(&mut self, id: RecvId) {
         let (index, key) = split(id.0);
         if let Some(Some(link)) = self.links.get_mut(index) {
-            link.cancel_recv(key);
+            link.receiver.cancel(key);
         }
     }
 

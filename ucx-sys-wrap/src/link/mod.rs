@@ -108,10 +108,8 @@ impl Link {
     /// the peer's memory where the kernel allows it.
     fn new(neighbourhood: &Arc<Neighbourhood>, place: usize, may_read: bool) -> Option<Self> {
         let peer = *neighbourhood.ranks().get(place)?;
-        let own = neighbourhood.own_channel(place)?;
-        let theirs = neighbourhood.peer_channel(place)?;
-        let receiver = Receiver::new(neighbourhood, place, peer, own.clone(), &theirs, may_read);
-        let sender = Sender::new(neighbourhood, place, peer, own, theirs);
+        let receiver = Receiver::new(neighbourhood, place, may_read)?;
+        let sender = Sender::new(neighbourhood, place)?;
         Some(Self { receiver, sender, is_open: true, is_listed: false, peer })
     }
 
@@ -143,14 +141,6 @@ impl Link {
         counts: &mut Statistics,
     ) -> Posted<usize, RecvDone> {
         self.receiver.post(envelope, parts, self.is_open, &mut self.sender, counts)
-    }
-
-    fn cancel_send(&mut self, key: usize, counts: &mut Statistics) {
-        self.sender.cancel(key, Error::Canceled, counts);
-    }
-
-    fn cancel_recv(&mut self, key: usize) {
-        self.receiver.cancel(key);
     }
 
     /// Takes what the peer has sent (about `quota` bytes, and one fragment read from its memory) and writes
@@ -202,7 +192,7 @@ impl Link {
 
     #[inline]
     fn has_operations(&self) -> bool {
-        self.receiver.has_operations() || self.sender.has_operations()
+        self.receiver.receives.has_operations() || self.sender.has_operations()
     }
 
     fn has_queued(&self) -> bool {

@@ -223,10 +223,10 @@ impl Receives {
         self.next_number
     }
 
-    pub(super) fn keep_rts(&mut self, header: Header, rts: Rts) {
+    pub(super) fn keep_rts(&mut self, rts: Rts) {
         self.rts_count += 1;
         self.new_rts += 1;
-        self.unexpected.push_back(Unexpected { header, body: Body::NewRts(rts) });
+        self.unexpected.push_back(Unexpected { header: rts.header, body: Body::NewRts(rts) });
     }
 
     #[inline]
@@ -238,12 +238,12 @@ impl Receives {
     /// where `fetch` breaks. Returns whether any was handled.
     pub(super) fn age_rts(
         &mut self,
-        mut fetch: impl FnMut(&Header, &Rts) -> ControlFlow<(), Option<Vec<u8>>>,
+        mut fetch: impl FnMut(&Rts) -> ControlFlow<(), Option<Vec<u8>>>,
     ) -> bool {
         let before = self.new_rts;
         for message in &mut self.unexpected {
             if let Body::NewRts(rts) = message.body {
-                let ControlFlow::Continue(bytes) = fetch(&message.header, &rts) else { break };
+                let ControlFlow::Continue(bytes) = fetch(&rts) else { break };
                 self.new_rts -= 1;
                 self.rts_count -= usize::from(bytes.is_some());
                 message.body = bytes.map_or(Body::Rts(rts), |bytes| Body::Bytes(NO_NUMBER, bytes));

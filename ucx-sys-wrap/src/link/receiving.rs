@@ -21,8 +21,7 @@ use super::{
 };
 use crate::limits::{CREDIT_BYTES, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
-use crate::transport::RecvDone;
-use crate::{Arrival, Error, Mark, Rank, Result, Signature, Statistics};
+use crate::{Error, Mark, Rank, Result, Signature, Statistics};
 use fragments::Stream;
 use reads::{PeerMemory, READ_BYTES, Reading};
 
@@ -52,7 +51,7 @@ pub(super) struct Receiver {
     reads: VecDeque<Reading>,
     /// Bytes that are read in one turn, at most.
     pub(super) read_bytes: usize,
-    receives: Receives,
+    pub(super) receives: Receives,
     /// Signature and mark of the last message that carried them; short messages repeat them.
     last: (Signature, Mark),
 }
@@ -74,29 +73,19 @@ enum Target {
 }
 
 impl Receiver {
-    pub(super) fn new(
-        neighbourhood: &Arc<Neighbourhood>,
-        place: usize,
-        peer: Rank,
-        own: OwnArea,
-        theirs: &PeerArea,
-        may_read: bool,
-    ) -> Self {
+    pub(super) fn new(neighbourhood: &Arc<Neighbourhood>, place: usize, may_read: bool) -> Option<Self> {
+        let peer = *neighbourhood.ranks().get(place)?;
+        let (own, theirs) = (neighbourhood.own_channel(place)?, neighbourhood.peer_channel(place)?);
         let is_open = may_read && neighbourhood.can_read(place);
         own.word(CAN_READ_AT).store(u64::from(is_open), Ordering::Release);
         let ring_bytes = neighbourhood.layout().ring_bytes();
-        Self {
+        Some(Self {
             peer,
             descriptors: theirs
                 .area(DESCRIPTORS_AT..DESCRIPTORS_AT + DESCRIPTORS as usize * DESCRIPTOR_BYTES),
             ring: theirs.area(theirs.bytes() - ring_bytes..theirs.bytes()),
             fast_box: theirs.area(FAST_BOX_AT..FAST_BOX_AT + FAST_BOX_BYTES),
-            memory: PeerMemory {
-                neighbourhood: Arc::clone(neighbourhood),
-                place,
-                theirs: theirs.clone(),
-                is_open,
-            },
+            memory: PeerMemory { neighbourhood: Arc::clone(neighbourhood), place, theirs, is_open },
             acknowledged: own,
             position: 0,
             ring_taken: 0,
@@ -109,26 +98,7 @@ impl Receiver {
             read_bytes: READ_BYTES,
             receives: Receives::new(peer),
             last: Default::default(),
-        }
-    }
-
-    pub(super) fn test(&mut self, key: usize) -> Option<RecvDone> {
-        self.receives.take_ended(key)
-    }
-
-    #[inline]
-    pub(super) fn outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
-        self.receives.take_outcome(key)
-    }
-
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn kept_bytes(&self) -> usize {
-        self.receives.kept_bytes()
-    }
-
-    #[cfg(test)]
-    pub(super) fn kept_rts(&self) -> usize {
-        self.receives.rts_count()
+        })
     }
 
     pub(super) fn cancel(&mut self, key: usize) {
@@ -145,11 +115,6 @@ impl Receiver {
             }
         }
         self.receives.cancel(key);
-    }
-
-    #[inline]
-    pub(super) fn has_operations(&self) -> bool {
-        self.receives.has_operations()
     }
 
     /// Whether an RTS has waited for a turn, or a message is being read.

@@ -91,15 +91,11 @@ struct Rendezvous {
 }
 
 impl Sender {
-    pub(super) fn new(
-        neighbourhood: &Arc<Neighbourhood>,
-        place: usize,
-        peer: Rank,
-        channel: OwnArea,
-        theirs: PeerArea,
-    ) -> Self {
+    pub(super) fn new(neighbourhood: &Arc<Neighbourhood>, place: usize) -> Option<Self> {
+        let peer = *neighbourhood.ranks().get(place)?;
+        let (channel, theirs) = (neighbourhood.own_channel(place)?, neighbourhood.peer_channel(place)?);
         let ring_bytes = neighbourhood.layout().ring_bytes();
-        Self {
+        Some(Self {
             peer,
             place,
             neighbourhood: Arc::clone(neighbourhood),
@@ -129,7 +125,7 @@ impl Sender {
             is_stalled: false,
             has_published: false,
             last: Default::default(),
-        }
+        })
     }
 
     /// Sends a message eagerly or by RTS. What finds room is written at once.
@@ -343,7 +339,8 @@ impl Sender {
                 *address = part.bytes().as_ptr().addr();
             }
         }
-        let rts = Rts { number, guard, serial, takes_credit: rendezvous.takes_credit, addresses };
+        let rts =
+            Rts { header: *header, number, guard, serial, takes_credit: rendezvous.takes_credit, addresses };
         counts.bytes_sent += LINE_BYTES as u64;
         let at = offset_of(self.position);
         for (word, value) in self.descriptors.line(at + LINE_BYTES).iter().zip(rts.line()) {

@@ -78,22 +78,22 @@ fn immediate_sends_arrive_in_order_and_failed_ones_leave_no_trace() {
     let receiver = &mut pair.links[0].receiver;
     for (number, (_, key)) in receives.iter().enumerate() {
         if number % 2 == 0 {
-            let mut done = receiver.test(*key).unwrap();
+            let mut done = receiver.receives.take_ended(*key).unwrap();
             assert_eq!(
                 (done.result.unwrap().lengths[0], done.parts[0].bytes_mut()),
                 (8, &mut [number as u8; 8][..])
             );
         } else {
-            assert_eq!(receiver.outcome(*key).unwrap().unwrap().lengths[0], 8);
+            assert_eq!(receiver.receives.take_outcome(*key).unwrap().unwrap().lengths[0], 8);
         }
-        assert!(receiver.outcome(*key).is_none(), "it was given back already");
+        assert!(receiver.receives.take_outcome(*key).is_none(), "it was given back already");
     }
     // There is room again, and keys are reused.
     assert!(pair.send_at_once(envelope(), &[7; 8]));
     let (_memory, key) = pair.receive(8);
     assert!(receives.iter().any(|(_, used)| *used == key));
     pair.poll(0);
-    assert_eq!(pair.links[0].receiver.test(key).unwrap().parts[0].bytes_mut(), [7; 8]);
+    assert_eq!(pair.links[0].receiver.receives.take_ended(key).unwrap().parts[0].bytes_mut(), [7; 8]);
 
     pair.links[1].close(&Error::Closed);
     let closed = pair.counts;
@@ -114,7 +114,8 @@ fn polling_for_a_short_message_leaves_others_to_a_turn() {
     }
     assert!(look(&mut pair) && look(&mut pair), "one in a descriptor, one in the fast box");
     assert!(!look(&mut pair), "one in the ring");
-    let ended = |pair: &mut Pair, number: usize| pair.links[0].receiver.test(receives[number].1);
+    let ended =
+        |pair: &mut Pair, number: usize| pair.links[0].receiver.receives.take_ended(receives[number].1);
     for (number, bytes) in sent.iter().enumerate() {
         if number == 2 {
             assert!(ended(&mut pair, number).is_none());
@@ -155,7 +156,7 @@ fn messages_that_find_the_fast_box_full_arrive_in_order() {
         let receives: Vec<_> = sent.iter().map(|length| pair.receive(*length)).collect();
         pair.poll(0);
         for (number, (_, key)) in receives.iter().enumerate() {
-            let mut done = pair.links[0].receiver.test(*key).unwrap();
+            let mut done = pair.links[0].receiver.receives.take_ended(*key).unwrap();
             assert_eq!(done.result.unwrap().lengths[0], sent[number]);
             assert!(done.parts[0].bytes_mut().iter().all(|byte| *byte == number as u8 ^ turn), "{number}");
         }
@@ -173,9 +174,9 @@ fn only_a_peer_that_left_in_good_order_has_canceled_a_cut_message() {
         let _whole = pair.send(vec![2; 8]);
         // The first gets RTS, CTS and some fragments; the second lies in a descriptor.
         [0, 1, 0].into_iter().for_each(|rank| pair.poll(rank));
-        assert!(pair.links[0].receiver.test(key).is_none(), "it is there already");
+        assert!(pair.links[0].receiver.receives.take_ended(key).is_none(), "it is there already");
         assert_eq!(pair.links[0].finish(has_left, &mut pair.counts), !has_left);
-        let mut done = pair.links[0].receiver.test(key).unwrap();
+        let mut done = pair.links[0].receiver.receives.take_ended(key).unwrap();
         match done.result {
             Ok(arrival) => {
                 assert!(has_left);
@@ -199,7 +200,7 @@ fn small_messages_without_end_let_a_large_one_through() {
     let most = 20 * fragments;
     let mut received = 0;
     let mut queued = None;
-    while pair.links[0].receiver.test(large).is_none() {
+    while pair.links[0].receiver.receives.take_ended(large).is_none() {
         assert!(received < most, "{received} small messages, and the large one is not through");
         while queued.is_none() {
             let memory = vec![2u8; 8].into_raw();
@@ -213,7 +214,7 @@ fn small_messages_without_end_let_a_large_one_through() {
         let mut parts = RecvParts::new();
         lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
         if let Posted::Pending(key) = pair.links[0].post_recv(small, parts, &mut pair.counts) {
-            while pair.links[0].receiver.outcome(key).is_none() {
+            while pair.links[0].receiver.receives.take_outcome(key).is_none() {
                 pair.links[0].poll(1, &mut pair.counts).unwrap();
                 pair.poll(1);
             }
@@ -268,7 +269,7 @@ fn the_credit_bounds_all_unexpected_bytes() {
             short += usize::from(pair.send_at_once(envelope(), &[2; MAX_FAST_BOX_BYTES]));
             pair.poll(0);
         }
-        let kept = pair.links[0].receiver.kept_bytes();
+        let kept = pair.links[0].receiver.receives.kept_bytes();
         let bounds = CREDIT_BYTES as usize - MAX_EAGER_BYTES..=CREDIT_BYTES as usize;
         assert!(bounds.contains(&kept), "{kept} bytes are kept");
         for number in 0..LONG + short {
@@ -279,7 +280,7 @@ fn the_credit_bounds_all_unexpected_bytes() {
                 Posted::Done(done) => done.result,
                 Posted::Pending(key) => loop {
                     [1, 0].into_iter().for_each(|rank| pair.poll(rank));
-                    if let Some(outcome) = pair.links[0].receiver.outcome(key) {
+                    if let Some(outcome) = pair.links[0].receiver.receives.take_outcome(key) {
                         break outcome;
                     }
                 },

@@ -38,19 +38,43 @@ unsafe impl Send for Area {}
 // SAFETY: as above; bytes are reached through atomics and copies that allow for races.
 unsafe impl Sync for Area {}
 
+macro_rules! impl_area {
+    ($area:ident) => {
+        impl $area {
+            /// Bytes of the area.
+            #[must_use]
+            pub fn bytes(&self) -> usize {
+                self.0.bytes
+            }
+
+            /// A part of it that begins at a multiple of [`LINE_BYTES`].
+            #[must_use]
+            pub fn area(&self, range: Range<usize>) -> Self {
+                Self(self.0.part(range))
+            }
+
+            /// Copies the bytes at `offset` to `into`. Each may be of any time since it was published.
+            #[inline]
+            pub fn read(&self, offset: usize, into: &mut [u8]) {
+                let from = self.0.pointer(offset, into.len());
+                // SAFETY: `pointer` has checked that this many bytes are there to read; `into` is private and
+                // exclusive.
+                unsafe { copying::copy(from, into.as_mut_ptr(), into.len()) };
+            }
+
+            /// The address of `offset`, for prefetching; it need not lie in the area.
+            #[inline]
+            pub(super) fn address(&self, offset: usize) -> *const u8 {
+                self.0.start.as_ptr().wrapping_add(offset)
+            }
+        }
+    };
+}
+
+impl_area!(OwnArea);
+impl_area!(PeerArea);
+
 impl OwnArea {
-    /// Bytes of the area.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.0.bytes
-    }
-
-    /// A part of it that begins at a multiple of [`LINE_BYTES`].
-    #[must_use]
-    pub fn area(&self, range: Range<usize>) -> Self {
-        Self(self.0.part(range))
-    }
-
     /// The word at `offset`, a multiple of eight.
     #[inline]
     #[must_use]
@@ -81,9 +105,8 @@ impl OwnArea {
     /// The bytes are ordered before every later store of this thread.
     #[inline]
     pub fn stream(&self, offset: usize, bytes: &[u8]) {
-        let to = self.0.pointer(offset, bytes.len());
-        // SAFETY: as in `write`.
-        unsafe { copying::stream(bytes.as_ptr(), to, bytes.len()) };
+        self.stream_unfenced(offset, bytes);
+        copying::fence();
     }
 
     /// Like [`write`](Self::write), for up to 32 KiB: a string instruction is slow to start.
@@ -101,33 +124,9 @@ impl OwnArea {
         // SAFETY: as in `write`.
         unsafe { copying::stream_unfenced(bytes.as_ptr(), to, bytes.len()) };
     }
-
-    /// The address of `offset`, for prefetching; it need not lie in the area.
-    #[inline]
-    pub(super) fn address(&self, offset: usize) -> *const u8 {
-        self.0.start.as_ptr().wrapping_add(offset)
-    }
-
-    /// Copies the bytes at `offset` to `into`.
-    #[inline]
-    pub fn read(&self, offset: usize, into: &mut [u8]) {
-        self.0.read(offset, into);
-    }
 }
 
 impl PeerArea {
-    /// Bytes of the area.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.0.bytes
-    }
-
-    /// A part of it that begins at a multiple of [`LINE_BYTES`].
-    #[must_use]
-    pub fn area(&self, range: Range<usize>) -> Self {
-        Self(self.0.part(range))
-    }
-
     /// The word at `offset`, a multiple of eight, with what its writer stored before it.
     #[inline]
     #[must_use]
@@ -141,12 +140,6 @@ impl PeerArea {
     pub fn line(&self, offset: usize) -> [u64; 8] {
         let words = self.0.line(offset);
         std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
-    }
-
-    /// Copies the bytes at `offset` to `into`. Each may be of any time since it was published.
-    #[inline]
-    pub fn read(&self, offset: usize, into: &mut [u8]) {
-        self.0.read(offset, into);
     }
 
     /// As [`read`](Self::read), for up to 32 KiB.
@@ -165,12 +158,6 @@ impl PeerArea {
         let from = self.0.pointer(offset, into.len());
         // SAFETY: as in `read_block`.
         unsafe { copying::stream_unfenced(from, into.as_mut_ptr(), into.len()) };
-    }
-
-    /// The address of `offset`, for prefetching; it need not lie in the area.
-    #[inline]
-    pub(super) fn address(&self, offset: usize) -> *const u8 {
-        self.0.start.as_ptr().wrapping_add(offset)
     }
 }
 
@@ -214,13 +201,5 @@ impl Area {
         let line = self.pointer(offset, LINE_BYTES).cast::<[AtomicU64; 8]>();
         // SAFETY: as in `word`.
         unsafe { &*line }
-    }
-
-    #[inline]
-    fn read(&self, offset: usize, into: &mut [u8]) {
-        let from = self.pointer(offset, into.len());
-        // SAFETY: `pointer` has checked that this many bytes are there to read; `into` is private and
-        // exclusive.
-        unsafe { copying::copy(from, into.as_mut_ptr(), into.len()) };
     }
 }

@@ -7,6 +7,8 @@
 use super::area::{LINE_BYTES, OwnArea, PeerArea};
 use super::copying;
 
+pub(crate) use super::copying::fence;
+
 /// Bytes that are copied between two prefetches: about as many lines as a processor core can wait for at
 /// once.
 pub(super) const BLOCK_BYTES: usize = 512;
@@ -75,10 +77,6 @@ pub(super) fn exchange(
     }
     write(own, to + both, more, streams);
     read(peer, from + both, rest);
-}
-
-pub(crate) fn fence() {
-    copying::fence();
 }
 
 /// Prefetches the first block of what will be read. It need not exist.

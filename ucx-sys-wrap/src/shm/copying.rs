@@ -76,6 +76,20 @@ mod machine {
         unsafe { copy_rest(from, to, bytes - done) };
     }
 
+    /// Copies what one register takes.
+    macro_rules! copy_through {
+        ($instruction:literal, $modifier:literal, $register:ident, $from:ident, $to:ident) => {
+            asm!(
+                concat!($instruction, " {a", $modifier, "}, [{from}]"),
+                concat!($instruction, " [{to}], {a", $modifier, "}"),
+                from = in(reg) $from,
+                to = in(reg) $to,
+                a = out($register) _,
+                options(nostack, preserves_flags)
+            )
+        };
+    }
+
     /// Copies less than 64 bytes; a string instruction takes longer to start than this takes.
     ///
     /// # Safety
@@ -85,16 +99,7 @@ mod machine {
         let mut left = bytes;
         while left >= 16 {
             // SAFETY: 16 bytes of the caller's ranges.
-            unsafe {
-                asm!(
-                    "movups {a}, [{from}]",
-                    "movups [{to}], {a}",
-                    from = in(reg) from,
-                    to = in(reg) to,
-                    a = out(xmm_reg) _,
-                    options(nostack, preserves_flags)
-                );
-            }
+            unsafe { copy_through!("movups", "", xmm_reg, from, to) };
             // SAFETY: as above.
             (from, to) = unsafe { (from.add(16), to.add(16)) };
             left -= 16;
@@ -103,66 +108,18 @@ mod machine {
         for step in [8, 4, 2, 1] {
             if left >= step {
                 // SAFETY: `step` bytes of the caller's ranges.
-                unsafe { copy_step(from, to, step) };
+                unsafe {
+                    match step {
+                        8 => copy_through!("mov", ":r", reg, from, to),
+                        4 => copy_through!("mov", ":e", reg, from, to),
+                        2 => copy_through!("mov", ":x", reg, from, to),
+                        _ => copy_through!("mov", "", reg_byte, from, to),
+                    }
+                }
                 // SAFETY: as above.
                 (from, to) = unsafe { (from.add(step), to.add(step)) };
                 left -= step;
             }
-        }
-    }
-
-    /// Copies 8, 4, 2 or 1 bytes.
-    ///
-    /// # Safety
-    /// As [`copy`].
-    #[inline]
-    unsafe fn copy_step(from: *const u8, to: *mut u8, step: usize) {
-        macro_rules! copy_through {
-            ($modifier:literal) => {
-                // SAFETY: the caller guarantees both ranges.
-                unsafe {
-                    asm!(
-                        concat!("mov {a:", $modifier, "}, [{from}]"),
-                        concat!("mov [{to}], {a:", $modifier, "}"),
-                        from = in(reg) from,
-                        to = in(reg) to,
-                        a = out(reg) _,
-                        options(nostack, preserves_flags)
-                    )
-                }
-            };
-        }
-        match step {
-            8 => copy_through!("r"),
-            4 => copy_through!("e"),
-            2 => copy_through!("x"),
-            _ => {
-                // SAFETY: the caller guarantees both ranges.
-                unsafe {
-                    asm!(
-                        "mov {a}, [{from}]",
-                        "mov [{to}], {a}",
-                        from = in(reg) from,
-                        to = in(reg) to,
-                        a = out(reg_byte) _,
-                        options(nostack, preserves_flags)
-                    )
-                }
-            }
-        }
-    }
-
-    /// Copies `lines` times 64 bytes past the caches; a fence must follow.
-    ///
-    /// # Safety
-    /// As [`copy`], and `to` is a multiple of 16.
-    unsafe fn stream_lines(from: *const u8, to: *mut u8, lines: usize) {
-        if lines == 0 {
-            return;
-        }
-        // SAFETY: the caller guarantees both ranges and the alignment.
-        unsafe {
-            copy_lines!("movntdq", from, to, lines);
         }
     }
 
@@ -172,9 +129,11 @@ mod machine {
     /// As [`copy`].
     pub(in super::super) unsafe fn stream_unfenced(from: *const u8, to: *mut u8, bytes: usize) {
         let lines = if to.addr().is_multiple_of(64) { bytes / 64 } else { 0 };
-        // SAFETY: a part of the caller's ranges, aligned as just checked.
-        unsafe { stream_lines(from, to, lines) };
         let done = lines * 64;
+        if lines > 0 {
+            // SAFETY: a part of the caller's ranges, aligned as just checked.
+            unsafe { copy_lines!("movntdq", from, to, lines) };
+        }
         // SAFETY: `done` is at most `bytes`.
         let (from, to) = unsafe { (from.add(done), to.add(done)) };
         // SAFETY: the rest of the caller's ranges.
@@ -182,7 +141,7 @@ mod machine {
     }
 
     #[inline]
-    pub(in super::super) fn fence() {
+    pub(crate) fn fence() {
         // SAFETY: a fence touches no memory. `Release` does not order stores past the caches, this does.
         unsafe { asm!("sfence", options(nostack, preserves_flags)) };
     }
@@ -237,27 +196,13 @@ mod portable {
         }
     }
 
-    /// Like [`copy`]: there is no portable way past the caches.
-    ///
-    /// # Safety
-    /// As [`copy`].
-    pub(in super::super) unsafe fn stream_unfenced(from: *const u8, to: *mut u8, bytes: usize) {
-        // SAFETY: the caller promises the same.
-        unsafe { copy(from, to, bytes) };
-    }
-
-    /// As [`copy`].
-    ///
-    /// # Safety
-    /// As [`copy`].
-    pub(in super::super) unsafe fn copy_block(from: *const u8, to: *mut u8, bytes: usize) {
-        // SAFETY: the caller promises the same.
-        unsafe { copy(from, to, bytes) };
-    }
+    // There is no portable way past the caches.
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    pub(in super::super) use self::{copy as copy_block, copy as stream_unfenced};
 
     /// Nothing was copied past the caches.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
-    pub(in super::super) fn fence() {}
+    pub(crate) fn fence() {}
 
     /// A full fence.
     #[cfg(any(miri, not(target_arch = "x86_64")))]
@@ -274,28 +219,13 @@ mod portable {
     pub(in super::super) fn prefetch_to_write(_: *const u8) {}
 }
 
-/// Copies `bytes` bytes past the caches, where `to` is a multiple of 64, and orders them before later stores.
-///
-/// # Safety
-/// As [`copy`].
-pub(super) unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller promises the same.
-    unsafe { stream_unfenced(from, to, bytes) };
-    fence();
-}
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use machine as selected;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+use portable as selected;
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use machine::copy;
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(super) use machine::{
-    copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
-};
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) use portable::copy;
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(super) use portable::{
-    copy_block, fence, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced,
-};
+pub(crate) use selected::{copy, fence};
+pub(super) use selected::{copy_block, full_fence, prefetch_to_read, prefetch_to_write, stream_unfenced};
 
 #[cfg(test)]
 mod tests {
@@ -327,9 +257,8 @@ mod tests {
     fn all_copies_copy_exactly_their_range() {
         check("copy", copy);
         check("copy of a block", copy_block);
-        check("stream", stream);
+        check("stream", stream_unfenced);
+        fence();
         check("portable copy", portable::copy);
-        check("portable copy of a block", portable::copy_block);
-        check("portable stream", portable::stream_unfenced);
     }
 }

@@ -10,7 +10,7 @@ use super::bell::{Bell, Cord};
 use super::copying;
 use super::layout::{Layout, MAX_NEIGHBOURS, SLEEP_AT};
 use super::process::{Process, why_unreadable};
-use super::segment::{OwnChannel, OwnSegment, PeerSegment, peer_channel};
+use super::segment::{OwnSegment, PeerSegment, peer_channel};
 use crate::{Error, Rank, Result};
 
 /// The local group: the ranks of this host, their segments, and the channels between this rank and each
@@ -54,7 +54,7 @@ pub(crate) struct Prepared {
     segment: OwnSegment,
     bell: Bell,
     /// By place; `None` at its own.
-    channels: Box<[Option<OwnChannel>]>,
+    channels: Box<[Option<OwnSegment>]>,
 }
 
 /// What a local peer has given to this rank.
@@ -78,7 +78,7 @@ impl Neighbourhood {
     /// As [`OwnSegment::new`] and [`Bell::new`].
     pub(crate) fn prepare(own: Rank, ranks: &[Rank]) -> Result<Prepared> {
         let layout = Layout::new(ranks.len());
-        let channel = |rank: &Rank| (*rank != own).then(|| OwnChannel::new(layout)).transpose();
+        let channel = |rank: &Rank| (*rank != own).then(|| OwnSegment::new_channel(layout)).transpose();
         let channels = ranks.iter().map(channel).collect::<Result<_>>()?;
         Ok(Prepared {
             own,
@@ -259,10 +259,11 @@ impl Neighbour {
         }
     }
 
-    fn new(rank: Rank, gift: Gift, channel: &OwnChannel, layout: Layout) -> Result<Self> {
+    fn new(rank: Rank, gift: Gift, channel: &OwnSegment, layout: Layout) -> Result<Self> {
         let [segment, theirs, cord] = gift.descriptors;
         let segment = PeerSegment::new(rank, &segment, layout)?;
-        let (own_channel, peer_channel) = (channel.area(), peer_channel(rank, &theirs, layout)?);
+        let (own_channel, peer_channel) =
+            (channel.area(0..layout.channel_bytes()), peer_channel(rank, &theirs, layout)?);
         let sleep = segment.area(SLEEP_AT..SLEEP_AT + LINE_BYTES);
         let process = gift.process.and_then(|number| Process::probe(number, &segment));
         if process.is_none() {

@@ -28,7 +28,7 @@ const CHANNEL_SEALS: SealFlags = SEALS.difference(SealFlags::FUTURE_WRITE);
 /// The file system of memfds of ordinary pages.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// The segment that this rank writes and its peers read.
+/// A segment that this rank writes and its peers read, or a channel from this rank to one peer.
 pub struct OwnSegment {
     descriptor: OwnedFd,
     mapping: Arc<Mapping>,
@@ -36,17 +36,6 @@ pub struct OwnSegment {
 
 /// The segment that a peer writes; nothing in it can be trusted.
 pub struct PeerSegment {
-    rank: Rank,
-    mapping: Arc<Mapping>,
-}
-
-/// The channel from this rank to one local peer.
-///
-/// The peer maps it writable, though it only reads: a processor takes a line exclusively when it reads it
-/// through a writable mapping, and then the next write here is cheaper. So only memory that no third rank has
-/// is shared like this, and its owner trusts nothing in it.
-pub(super) struct OwnChannel {
-    descriptor: OwnedFd,
     mapping: Arc<Mapping>,
 }
 
@@ -70,6 +59,16 @@ impl OwnSegment {
         cookie.store(u64::from_ne_bytes(random), Ordering::Relaxed);
         header.word(COOKIE_ADDRESS_AT).store(std::ptr::from_ref(cookie).addr() as u64, Ordering::Relaxed);
         Ok(segment)
+    }
+
+    /// Makes a channel, zeroed.
+    ///
+    /// The peer maps it writable, though it only reads: a processor takes a line exclusively when it reads it
+    /// through a writable mapping, and then the next write here is cheaper. So only memory that no third rank
+    /// has is shared like this, and its owner trusts nothing in it.
+    pub(super) fn new_channel(layout: Layout) -> Result<Self> {
+        let (descriptor, mapping) = make(layout.channel_bytes(), CHANNEL_SEALS)?;
+        Ok(Self { descriptor, mapping })
     }
 
     /// The descriptor, to be given to peers.
@@ -96,7 +95,7 @@ impl PeerSegment {
     /// header is another rank's. [`Error::System`] when it can't be mapped.
     pub fn new(rank: Rank, descriptor: &OwnedFd, layout: Layout) -> Result<Self> {
         let mapping = map_received(rank, descriptor, layout.bytes(), SEALS)?;
-        let segment = Self { rank, mapping };
+        let segment = Self { mapping };
         let header = segment.area(0..LINE_BYTES);
         for (offset, expected) in header_words(rank, layout) {
             let found = header.load(offset);
@@ -108,12 +107,6 @@ impl PeerSegment {
         Ok(segment)
     }
 
-    /// Whose segment it is.
-    #[must_use]
-    pub fn rank(&self) -> Rank {
-        self.rank
-    }
-
     /// An area of the segment that begins at a multiple of [`LINE_BYTES`].
     ///
     /// # Panics
@@ -121,26 +114,6 @@ impl PeerSegment {
     #[must_use]
     pub fn area(&self, range: Range<usize>) -> PeerArea {
         PeerArea(Area::new(&self.mapping, range))
-    }
-}
-
-impl OwnChannel {
-    /// Makes a channel, zeroed.
-    ///
-    /// # Errors
-    /// As [`OwnSegment::new`].
-    pub(super) fn new(layout: Layout) -> Result<Self> {
-        let (descriptor, mapping) = make(layout.channel_bytes(), CHANNEL_SEALS)?;
-        Ok(Self { descriptor, mapping })
-    }
-
-    /// The descriptor, to be given to the peer.
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
-    }
-
-    pub(super) fn area(&self) -> OwnArea {
-        OwnArea(Area::new(&self.mapping, 0..self.mapping.bytes()))
     }
 }
 
@@ -264,10 +237,10 @@ mod tests {
     #[test]
     fn a_channel_has_the_right_size_and_seals() {
         let layout = Layout::new(2);
-        let own = OwnChannel::new(layout).unwrap();
+        let own = OwnSegment::new_channel(layout).unwrap();
         let copy = own.descriptor().try_clone_to_owned().unwrap();
         let theirs = peer_channel(Rank(3), &copy, layout).unwrap();
-        own.area().word(8).store(7, Ordering::Release);
+        own.area(0..64).word(8).store(7, Ordering::Release);
         assert_eq!((theirs.load(8), theirs.bytes()), (7, layout.channel_bytes()));
         let refusal = |descriptor: &OwnedFd, layout| match peer_channel(Rank(3), descriptor, layout) {
             Err(error @ Error::Protocol { rank: Rank(3), .. }) => error.to_string(),

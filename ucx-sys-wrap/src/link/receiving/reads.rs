@@ -28,7 +28,6 @@ const MAX_RINGS: usize = 8;
 
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
-    pub(super) header: Header,
     pub(super) rts: Rts,
     pub(super) done: usize,
     /// `None` once its receive is canceled.
@@ -45,39 +44,32 @@ pub(super) struct PeerMemory {
 }
 
 impl PeerMemory {
-    fn peer_can_read(&self, rts: &Rts) -> bool {
+    fn is_readable(&self, rts: &Rts) -> bool {
         self.is_open && rts.guard < GUARDS
     }
 
     /// Reads `bytes` of a message after its RTS. Returns whether they were read and are valid.
-    pub(super) fn read(
-        &self,
-        header: &Header,
-        rts: &Rts,
-        bytes: Range<usize>,
-        into: &mut Slices<'_>,
-    ) -> bool {
-        if !self.peer_can_read(rts) {
+    pub(super) fn read(&self, rts: &Rts, bytes: Range<usize>, mut into: Slices<'_>) -> bool {
+        if !self.is_readable(rts) {
             return false;
         }
         let guard = GUARDS_AT + 8 * rts.guard;
         // The check below needs this word: prefetch it while the kernel copies.
         blocks::prefetch_to_read(&self.theirs, guard, 8);
-        let is_read = self.neighbourhood.read_memory(self.place, rts.spans(header, bytes), into);
+        let is_read = self.neighbourhood.read_memory(self.place, rts.spans(bytes), &mut into);
         // The sender clears the word before it releases the memory.
         fence(Ordering::SeqCst);
         is_read && self.theirs.load(guard) == rts.serial
     }
 
-    pub(super) fn fetch(&self, header: &Header, rts: &Rts) -> Option<Vec<u8>> {
-        if !self.peer_can_read(rts) {
+    /// Reads a message to the heap.
+    pub(super) fn fetch(&self, rts: &Rts) -> Option<Vec<u8>> {
+        if !self.is_readable(rts) {
             return None;
         }
-        let mut bytes = vec![0; header.bytes()];
-        let mut into = Slices::from_iter([IoSliceMut::new(&mut bytes)]);
-        let is_read = self.read(header, rts, 0..header.bytes(), &mut into);
-        drop(into);
-        is_read.then_some(bytes)
+        let mut bytes = vec![0; rts.header.bytes()];
+        let into = Slices::from_iter([IoSliceMut::new(&mut bytes)]);
+        self.read(rts, 0..rts.header.bytes(), into).then_some(bytes)
     }
 }
 
@@ -88,21 +80,16 @@ impl Receiver {
     }
 
     /// Starts to read a long message for the posted receive `key`, or asks for it.
-    pub(super) fn begin_read(
-        &mut self,
-        key: usize,
-        (header, rts): (Header, Rts),
-        sender: &mut Sender,
-        counts: &mut Statistics,
-    ) {
-        if self.memory.peer_can_read(&rts) && self.should_read(key, &header, &rts) {
-            self.reads.push_back(Reading { header, rts, done: 0, receive: Some(key) });
+    pub(super) fn begin_read(&mut self, key: usize, rts: &Rts, sender: &mut Sender, counts: &mut Statistics) {
+        if self.memory.is_readable(rts) && self.should_read(key, rts) {
+            self.reads.push_back(Reading { rts: *rts, done: 0, receive: Some(key) });
         } else {
-            self.reply_to_rts(false, key, (header, rts), sender, counts);
+            self.send_cts(key, rts, sender, counts);
         }
     }
 
-    fn should_read(&mut self, key: usize, header: &Header, rts: &Rts) -> bool {
+    fn should_read(&mut self, key: usize, rts: &Rts) -> bool {
+        let header = &rts.header;
         let bytes = header.bytes();
         let into = self.receives.slices(key, header, 0, bytes);
         let ours = on_small_pages(into.iter().map(|slice| (slice.as_ptr().addr(), slice.len())));
@@ -114,7 +101,7 @@ impl Receiver {
     /// anything moved.
     pub(in super::super) fn continue_read(&mut self, sender: &mut Sender, counts: &mut Statistics) -> bool {
         let Some(reading) = self.reads.front() else { return false };
-        let Reading { header, rts, done, receive } = *reading;
+        let Reading { rts, done, receive } = *reading;
         let Some(key) = receive else {
             self.reads.pop_front();
             sender.reply(Reply::Nack(rts.number), counts);
@@ -123,16 +110,18 @@ impl Receiver {
         if !sender.can_reply() {
             return false;
         }
-        let end = header.bytes().min(done + self.read_bytes);
-        let mut into = self.receives.slices(key, &header, done, end);
-        let is_read = self.memory.read(&header, &rts, done..end, &mut into);
-        drop(into);
+        let end = rts.header.bytes().min(done + self.read_bytes);
+        let into = self.receives.slices(key, &rts.header, done, end);
+        let is_read = self.memory.read(&rts, done..end, into);
         counts.bytes_received += if is_read { (end - done) as u64 } else { 0 };
         match self.reads.front_mut() {
-            Some(reading) if is_read && end < header.bytes() => reading.done = end,
+            Some(reading) if is_read && end < rts.header.bytes() => reading.done = end,
             _ => {
                 self.reads.pop_front();
-                self.reply_to_rts(is_read, key, (header, rts), sender, counts);
+                match is_read {
+                    true => self.finish_read(key, &rts, sender, counts),
+                    false => self.send_cts(key, &rts, sender, counts),
+                }
             }
         }
         true
@@ -142,9 +131,6 @@ impl Receiver {
 /// Bytes of these slices (address and length) that lie on ordinary pages. There is no cheap way to know: a
 /// slice that begins at the start of a huge page, as buffers of a [`Pool`](crate::buffer::Pool) do, is taken
 /// to lie on huge pages.
-fn on_small_pages(for_each_slice: impl Iterator<Item = (usize, usize)>) -> usize {
-    for_each_slice
-        .filter(|(address, _)| !address.is_multiple_of(HUGE_PAGE_BYTES))
-        .map(|(_, bytes)| bytes)
-        .sum()
+fn on_small_pages(slices: impl Iterator<Item = (usize, usize)>) -> usize {
+    slices.filter(|(address, _)| !address.is_multiple_of(HUGE_PAGE_BYTES)).map(|(_, bytes)| bytes).sum()
 }

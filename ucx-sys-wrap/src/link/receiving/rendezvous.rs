@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::super::Reply;
-use super::super::descriptor::{Header, Kind, Rts};
+use super::super::descriptor::{Kind, Rts};
 use super::super::receives::{Body, Slices, Unexpected, slices};
 use super::super::sending::Sender;
 use super::{Cleared, HEADER_BYTES, Receiver, Target, count_copy};
@@ -26,11 +26,49 @@ impl Receiver {
         match self.receives.take_unexpected(envelope.tag) {
             None if is_open => Posted::Pending(self.receives.post(envelope, parts)),
             None => Posted::Done(RecvDone { parts, result: Err(Error::PeerLost { rank: self.peer }) }),
-            Some(Unexpected { header, body: Body::Bytes(number, bytes) }) => {
-                self.post_unexpected(envelope, parts, (header, number, bytes), counts)
+            Some(message) => self.post_unexpected(envelope, parts, message, sender, counts),
+        }
+    }
+
+    /// Posts a receive for an unexpected message, which may have arrived only in part.
+    fn post_unexpected(
+        &mut self,
+        envelope: Envelope,
+        mut parts: RecvParts,
+        Unexpected { header, body }: Unexpected,
+        sender: &mut Sender,
+        counts: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        let checked =
+            check_message(self.peer, envelope.signature, &parts, header.signature, header.lengths());
+        match body {
+            Body::Bytes(number, bytes) => {
+                if checked.is_ok() {
+                    copy_unexpected(slices(&mut parts, &header, 0, bytes.len()), &bytes, counts);
+                }
+                let target = Target::Unexpected(number);
+                let Some(stream) = self.streams.iter_mut().find(|stream| stream.target == target) else {
+                    self.eager_taken += cost(header.bytes());
+                    self.acknowledge();
+                    counts.messages_received += u64::from(checked.is_ok());
+                    return Posted::Done(RecvDone { parts, result: checked.map(|()| header.arrival()) });
+                };
+                stream.target = Target::Discarded;
+                if let Err(error) = checked {
+                    return Posted::Done(RecvDone { parts, result: Err(error) });
+                }
+                let key = self.receives.post_matched(envelope, parts);
+                stream.target = Target::Posted(key);
+                Posted::Pending(key)
             }
-            Some(Unexpected { header, body: Body::Rts(rts) | Body::NewRts(rts) }) => {
-                self.post_with_rts(envelope, parts, (header, rts), sender, counts)
+            Body::Rts(rts) | Body::NewRts(rts) => {
+                if let Err(error) = checked {
+                    self.reject_rts(&rts, sender, counts);
+                    return Posted::Done(RecvDone { parts, result: Err(error) });
+                }
+                let key = self.receives.post_matched(envelope, parts);
+                self.accept_rts(key, &rts, sender, counts);
+                self.receives.take_ended(key).map_or(Posted::Pending(key), Posted::Done)
             }
         }
     }
@@ -44,8 +82,8 @@ impl Receiver {
         counts: &mut Statistics,
     ) -> Result<()> {
         let header = self.decode(at, stamp, Kind::Rts)?;
-        let rts =
-            Rts::decode(&self.descriptors.line(at + LINE_BYTES)).map_err(|what| self.protocol_error(what))?;
+        let line = self.descriptors.line(at + LINE_BYTES);
+        let rts = Rts::decode(header, &line).map_err(|what| self.protocol_error(what))?;
         if rts.takes_credit {
             if header.bytes() > MAX_EAGER_BYTES {
                 return Err(self.protocol_error(format!("an RTS of {} bytes with credit", header.bytes())));
@@ -54,47 +92,45 @@ impl Receiver {
         }
         counts.bytes_received += HEADER_BYTES;
         match self.match_receive(&header) {
-            Target::Posted(key) => self.accept_rts(key, (header, rts), sender, counts),
-            Target::Discarded => self.reject_rts((header, rts), sender, counts),
+            Target::Posted(key) => self.accept_rts(key, &rts, sender, counts),
+            Target::Discarded => self.reject_rts(&rts, sender, counts),
             Target::Unexpected(_) if self.receives.rts_count() >= MAX_OFFERS => {
                 return Err(self.protocol_error(format!("more than {MAX_OFFERS} RTS")));
             }
             // A rank that waits for its own send posts the receive when this turn has ended it, so most are
             // not kept long.
-            Target::Unexpected(_) => self.receives.keep_rts(header, rts),
+            Target::Unexpected(_) => self.receives.keep_rts(rts),
         }
         Ok(())
     }
 
     /// Reads the message for the posted receive `key`, or asks for it.
-    fn accept_rts(
-        &mut self,
-        key: usize,
-        (header, rts): (Header, Rts),
-        sender: &mut Sender,
-        counts: &mut Statistics,
-    ) {
-        self.return_credit(&header, &rts);
-        if self.is_long(&header) {
-            return self.begin_read(key, (header, rts), sender, counts);
+    fn accept_rts(&mut self, key: usize, rts: &Rts, sender: &mut Sender, counts: &mut Statistics) {
+        self.return_credit(rts);
+        let bytes = rts.header.bytes();
+        if self.is_long(&rts.header) {
+            return self.begin_read(key, rts, sender, counts);
         }
-        let mut into = self.receives.slices(key, &header, 0, header.bytes());
-        let is_read = sender.can_reply() && self.memory.read(&header, &rts, 0..header.bytes(), &mut into);
-        drop(into);
-        counts.bytes_received += if is_read { header.bytes() as u64 } else { 0 };
-        self.reply_to_rts(is_read, key, (header, rts), sender, counts);
+        let is_read = sender.can_reply()
+            && self.memory.read(rts, 0..bytes, self.receives.slices(key, &rts.header, 0, bytes));
+        if is_read {
+            counts.bytes_received += bytes as u64;
+            self.finish_read(key, rts, sender, counts);
+        } else {
+            self.send_cts(key, rts, sender, counts);
+        }
     }
 
-    fn reject_rts(&mut self, (header, rts): (Header, Rts), sender: &mut Sender, counts: &mut Statistics) {
-        self.return_credit(&header, &rts);
+    fn reject_rts(&mut self, rts: &Rts, sender: &mut Sender, counts: &mut Statistics) {
+        self.return_credit(rts);
         sender.reply(Reply::Nack(rts.number), counts);
     }
 
     /// Gives back the credit that an RTS has taken: its bytes are not kept any more. Before the reply, so
     /// that a sender that sees the reply sees the credit.
-    fn return_credit(&mut self, header: &Header, rts: &Rts) {
+    fn return_credit(&mut self, rts: &Rts) {
         if rts.takes_credit {
-            self.eager_taken += cost(header.bytes());
+            self.eager_taken += cost(rts.header.bytes());
             self.acknowledge();
         }
     }
@@ -106,94 +142,42 @@ impl Receiver {
         sender: &mut Sender,
         counts: &mut Statistics,
     ) -> bool {
-        self.receives.age_rts(|header, rts| {
+        self.receives.age_rts(|rts| {
             if !rts.takes_credit {
                 return ControlFlow::Continue(None);
             }
             if !sender.can_reply() {
                 return ControlFlow::Break(());
             }
-            let bytes = self.memory.fetch(header, rts);
-            if bytes.is_some() {
-                counts.bytes_received += header.bytes() as u64;
-                count_copy(header.bytes(), counts);
+            let bytes = self.memory.fetch(rts);
+            if let Some(bytes) = &bytes {
+                counts.bytes_received += bytes.len() as u64;
+                count_copy(bytes.len(), counts);
                 sender.reply(Reply::Fin(rts.number), counts);
             }
             ControlFlow::Continue(bytes)
         })
     }
 
-    /// Ends the receive of a message that was read with a FIN, or asks for the message with a CTS.
-    pub(super) fn reply_to_rts(
+    /// Ends the receive of a message that was read.
+    pub(super) fn finish_read(
         &mut self,
-        is_read: bool,
         key: usize,
-        (header, rts): (Header, Rts),
+        rts: &Rts,
         sender: &mut Sender,
         counts: &mut Statistics,
     ) {
-        if is_read {
-            counts.messages_received += 1;
-            // The only copy: from the sender's memory to the receiver's.
-            count_copy(header.bytes(), counts);
-            self.receives.end(key, Ok(header.arrival()));
-            sender.reply(Reply::Fin(rts.number), counts);
-        } else {
-            self.cleared.insert(rts.number, Cleared { header, receive: Some(key) });
-            sender.reply(Reply::Cts(rts.number), counts);
-        }
+        counts.messages_received += 1;
+        // The only copy: from the sender's memory to the receiver's.
+        count_copy(rts.header.bytes(), counts);
+        self.receives.end(key, Ok(rts.header.arrival()));
+        sender.reply(Reply::Fin(rts.number), counts);
     }
 
-    /// Posts a receive for an unexpected message, whole or not.
-    fn post_unexpected(
-        &mut self,
-        envelope: Envelope,
-        mut parts: RecvParts,
-        (header, number, bytes): (Header, u64, Vec<u8>),
-        counts: &mut Statistics,
-    ) -> Posted<usize, RecvDone> {
-        let checked =
-            check_message(self.peer, envelope.signature, &parts, header.signature, header.lengths());
-        if checked.is_ok() {
-            copy_unexpected(slices(&mut parts, &header, 0, bytes.len()), &bytes, counts);
-        }
-        if let Some(stream) =
-            self.streams.iter_mut().find(|stream| stream.target == Target::Unexpected(number))
-        {
-            stream.target = Target::Discarded;
-            if let Err(error) = checked {
-                return Posted::Done(RecvDone { parts, result: Err(error) });
-            }
-            let key = self.receives.post_matched(envelope, parts);
-            stream.target = Target::Posted(key);
-            return Posted::Pending(key);
-        }
-        self.eager_taken += cost(header.bytes());
-        self.acknowledge();
-        counts.messages_received += u64::from(checked.is_ok());
-        Posted::Done(RecvDone { parts, result: checked.map(|()| header.arrival()) })
-    }
-
-    fn post_with_rts(
-        &mut self,
-        envelope: Envelope,
-        parts: RecvParts,
-        (header, rts): (Header, Rts),
-        sender: &mut Sender,
-        counts: &mut Statistics,
-    ) -> Posted<usize, RecvDone> {
-        if let Err(error) =
-            check_message(self.peer, envelope.signature, &parts, header.signature, header.lengths())
-        {
-            self.reject_rts((header, rts), sender, counts);
-            return Posted::Done(RecvDone { parts, result: Err(error) });
-        }
-        let key = self.receives.post_matched(envelope, parts);
-        self.accept_rts(key, (header, rts), sender, counts);
-        match self.receives.take_ended(key) {
-            Some(done) => Posted::Done(done),
-            None => Posted::Pending(key),
-        }
+    /// Asks for a message through the ring.
+    pub(super) fn send_cts(&mut self, key: usize, rts: &Rts, sender: &mut Sender, counts: &mut Statistics) {
+        self.cleared.insert(rts.number, Cleared { header: rts.header, receive: Some(key) });
+        sender.reply(Reply::Cts(rts.number), counts);
     }
 }
 

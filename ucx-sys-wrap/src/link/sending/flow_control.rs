@@ -18,17 +18,15 @@ const DESCRIPTORS_UNTIL_RETRY: u64 = 16;
 impl Sender {
     #[inline]
     pub(super) fn has_descriptor(&mut self) -> bool {
-        let has = |sender: &Self| sender.position - sender.descriptors_taken < DESCRIPTORS;
-        has(self) || (self.read_acknowledgements().is_ok() && has(self))
+        self.has_after_update(|sender| sender.position - sender.descriptors_taken < DESCRIPTORS)
     }
 
     #[inline]
     pub(super) fn has_ring(&mut self, bytes: usize) -> bool {
-        let has = |sender: &Self| {
-            let used = sender.ring_written - sender.ring_taken;
-            used + bytes.next_multiple_of(LINE_BYTES) as u64 <= sender.ring.bytes() as u64
-        };
-        has(self) || (self.read_acknowledgements().is_ok() && has(self))
+        let bytes = bytes.next_multiple_of(LINE_BYTES) as u64;
+        self.has_after_update(|sender| {
+            sender.ring_written - sender.ring_taken + bytes <= sender.ring.bytes() as u64
+        })
     }
 
     /// Whether a message with a header finds room in its descriptor or in the fast box.
@@ -61,7 +59,7 @@ impl Sender {
     #[inline]
     pub(super) fn has_credit(&mut self, bytes: usize) -> bool {
         let has = |sender: &Self| sender.eager_sent - sender.eager_taken + cost(bytes) <= CREDIT_BYTES;
-        has(self) || (self.read_acknowledgements().is_ok() && has(self))
+        self.has_after_update(has)
     }
 
     /// Whether to send so many bytes eagerly: they are few, or likely to be expected, or can't be read in
@@ -81,7 +79,13 @@ impl Sender {
     fn peer_has_caught_up(&mut self) -> bool {
         let has = |sender: &Self| sender.eager_sent == sender.eager_taken;
         let is_idle = self.queue.is_empty() && self.streams.is_empty() && self.rendezvous.is_empty();
-        is_idle && (has(self) || (self.read_acknowledgements().is_ok() && has(self)))
+        is_idle && self.has_after_update(has)
+    }
+
+    /// Whether this rank has something by the acknowledgements read so far, or by new ones.
+    #[inline]
+    fn has_after_update(&mut self, has: impl Fn(&Self) -> bool) -> bool {
+        has(self) || (self.read_acknowledgements().is_ok() && has(self))
     }
 
     /// Reads and checks what the peer has acknowledged.
