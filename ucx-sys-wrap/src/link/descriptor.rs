@@ -2,7 +2,7 @@
 //!
 //! | word | Eager | EagerShort, EagerInRing | First | Rts | Fragment | Cts, Fin, Nack, Data |
 //! | --- | --- | --- | --- | --- | --- | --- |
-//! | 0 | stamp | stamp; extra: bytes | stamp; extra: cache lines of the first fragment, already in the ring | stamp | stamp | stamp |
+//! | 0 | stamp | stamp; extra: bytes | stamp; extra: lines of the first fragment | stamp | stamp | stamp |
 //! | 1 | tag | tag | tag | tag | bytes | number of the RTS |
 //! | 2, 3 | signature | payload | signature | signature | | |
 //! | 4 | mark | payload | mark | mark | | |
@@ -10,7 +10,7 @@
 //! | 6, 7 | payload | payload | lengths of parts 2, 3 | lengths of parts 2, 3 | | |
 //! | 8..16 | payload | payload | | [`Rts`] | | |
 //!
-//! The stamp has 32 bits of the descriptor's position plus one, 8 bits of [`Kind`], 8 bits of the number of
+//! The first fragment of a First is in the ring already. The stamp has 32 bits of the descriptor's position plus one, 8 bits of [`Kind`], 8 bits of the number of
 //! parts, and 16 bits called *extra*.
 //!
 //! The payload of an Eager or EagerShort message that does not fit its descriptor lies in the fast box.
@@ -272,13 +272,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_decodes_to_itself(round: u32, mark: u64, signature: [u8; 16], lengths in proptest::collection::vec(0usize..170, 0..4)) {
-            let envelope = Envelope { tag: Tag::new(Rank(3), 1, 2, round), signature: Signature(signature), mark: Mark(mark) };
+        fn a_header_decodes_to_itself(
+            round: u32,
+            mark: u64,
+            signature: [u8; 16],
+            lengths in proptest::collection::vec(0usize..170, 0..4),
+        ) {
+            let tag = Tag::new(Rank(3), 1, 2, round);
+            let envelope = Envelope { tag, signature: Signature(signature), mark: Mark(mark) };
             let header = Header::new(envelope, lengths.iter().copied());
             prop_assert_eq!(header.lengths(), &lengths[..]);
             let [tag, left, right, mark, packed] = header.eager_words();
             let message = [tag, left, right, mark, packed, 7, 7];
-            for (kind, words) in [(Kind::Eager, message), (Kind::First, header.wide_words()), (Kind::Rts, header.wide_words())] {
+            let wide = header.wide_words();
+            for (kind, words) in [(Kind::Eager, message), (Kind::First, wide), (Kind::Rts, wide)] {
                 let mut line = [stamp(9, kind, header.parts, 5); 8];
                 line[1..].copy_from_slice(&words);
                 prop_assert!(is_stamped(line[0], 9) && !is_stamped(line[0], 9 + DESCRIPTORS));
@@ -298,7 +305,8 @@ mod tests {
             }
             for kind in [Kind::Eager, Kind::First, Kind::Rts] {
                 if let Ok(header) = Header::decode(&line, kind, Rank(1)) {
-                    let most = if kind == Kind::Eager { MAX_FAST_BOX_BYTES } else { MAX_MESSAGE_BYTES as usize };
+                    let most =
+                        if kind == Kind::Eager { MAX_FAST_BOX_BYTES } else { MAX_MESSAGE_BYTES as usize };
                     prop_assert!(header.bytes() <= most && header.parts <= 3);
                 }
             }

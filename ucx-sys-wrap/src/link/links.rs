@@ -16,6 +16,9 @@ const QUOTA: usize = 1 << 20;
 /// The clock is read every so many turns.
 const TURNS_PER_LOOK: u32 = 4;
 
+/// Whether anything moved, or a violation of the protocol by this peer.
+pub(crate) type Turn = std::result::Result<bool, (Rank, Error)>;
+
 pub(crate) struct Links {
     neighbourhood: Arc<Neighbourhood>,
     links: Vec<Option<Link>>,
@@ -82,12 +85,7 @@ impl Links {
     /// # Errors
     /// As [`turn`](Self::turn).
     #[inline]
-    pub(crate) fn look_for(
-        &mut self,
-        peer: Rank,
-        spins: u32,
-        counts: &mut Statistics,
-    ) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn look_for(&mut self, peer: Rank, spins: u32, counts: &mut Statistics) -> Turn {
         let Some(Some(link)) = self.links.get_mut(peer.index()) else { return Ok(false) };
         link.poll_short(spins, counts).map_err(|error| (peer, error))
     }
@@ -183,7 +181,7 @@ impl Links {
     /// # Errors
     /// A violation of the protocol, with the peer.
     #[inline]
-    pub(crate) fn turn(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn turn(&mut self, counts: &mut Statistics) -> Turn {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_LOOK) {
             let now = tick();
@@ -210,7 +208,7 @@ impl Links {
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
-    pub(crate) fn sweep(&mut self, counts: &mut Statistics) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn sweep(&mut self, counts: &mut Statistics) -> Turn {
         let mut moved = false;
         for position in 0..self.peers.len() {
             let index = self.peers[position];
@@ -232,10 +230,7 @@ impl Links {
     ///
     /// # Errors
     /// As [`turn`](Self::turn).
-    pub(crate) fn begin_sleep(
-        &mut self,
-        counts: &mut Statistics,
-    ) -> std::result::Result<bool, (Rank, Error)> {
+    pub(crate) fn begin_sleep(&mut self, counts: &mut Statistics) -> Turn {
         for link in self.links.iter_mut().flatten() {
             link.sender.begin_sleep(link.receiver.has_rts());
         }
@@ -272,7 +267,7 @@ impl Links {
     }
 
     pub(crate) fn has_queued(&self) -> bool {
-        self.links.iter().flatten().any(Link::has_queued)
+        self.links.iter().flatten().any(|link| link.is_open && !link.sender.is_idle())
     }
 
     /// Lists a link for polling if anything waits for it.

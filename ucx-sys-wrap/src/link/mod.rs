@@ -7,8 +7,8 @@
 //! | --- | --- |
 //! | 0..8 | not zero while this rank sleeps and has something to send that finds no room |
 //! | 8..16 | not zero if this rank can read the peer's memory |
-//! | 128..160 | acknowledged since the start: descriptors, bytes of the ring, bytes sent eagerly, bytes of the fast box |
-//! | 256..768 | 64 guard words: the serial number of the message that may be read, or anything else if none may |
+//! | 128..160 | acknowledged so far: descriptors, bytes of the ring, eager bytes, bytes of the fast box |
+//! | 256..768 | 64 guard words: each has the serial number of a message that may be read, or zero |
 //! | 4096..12288 | 64 descriptors of 128 bytes, see `descriptor.rs` |
 //! | 12288..28672 | the fast box: a small ring for payload |
 //! | 28672.. | the ring for payload, a power of two |
@@ -193,10 +193,6 @@ impl Link {
     #[inline]
     fn has_operations(&self) -> bool {
         self.receiver.receives.has_operations() || self.sender.has_operations()
-    }
-
-    fn has_queued(&self) -> bool {
-        self.is_open && !self.sender.is_idle()
     }
 
     /// The peer is gone; `has_left` says whether it closed in good order. Ends what still waits for it, and

@@ -16,7 +16,7 @@ use super::descriptor::{
     stamp,
 };
 use super::payload::{Payload, RingWriter, write_ring_block};
-use super::{CAN_READ_AT, DESCRIPTORS_AT, FAST_BOX_AT, Reply, STALLED_AT};
+use super::{DESCRIPTORS_AT, FAST_BOX_AT, Reply, STALLED_AT};
 use crate::limits::{MAX_EAGER_BYTES, MAX_OFFERS, cost};
 use crate::shm::{LINE_BYTES, Neighbourhood, OwnArea, PeerArea};
 use crate::transport::{Posted, SendDone, SendParts};
@@ -237,7 +237,8 @@ impl Sender {
         counts: &mut Statistics,
     ) -> Posted<usize, SendDone> {
         let bytes = header.bytes();
-        let operation = self.begin();
+        self.pending += 1;
+        let operation = self.operations.insert(None);
         let message = Stream { payload: Payload::Leased(parts), bytes, sent: 0, operation: Some(operation) };
         if self.should_send_eagerly(bytes) {
             self.eager_sent += cost(bytes);
@@ -373,15 +374,6 @@ impl Sender {
         if std::mem::take(&mut self.has_published) {
             self.neighbourhood.wake(self.place);
         }
-    }
-
-    fn peer_can_read(&self) -> bool {
-        self.theirs.load(CAN_READ_AT) != 0
-    }
-
-    fn begin(&mut self) -> usize {
-        self.pending += 1;
-        self.operations.insert(None)
     }
 
     fn end(&mut self, message: Stream, result: Result<()>) {

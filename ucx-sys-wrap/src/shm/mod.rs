@@ -7,7 +7,7 @@
 //!
 //! | bytes of a segment | content |
 //! | --- | --- |
-//! | 0..4096 | header page: magic, version, rank, size of the segment, identification of its process, sleep word |
+//! | 0..4096 | header page: magic, version, rank, bytes of the segment, cookie and its address, sleep word |
 //! | 4096..4096 + [`SLOTS_BYTES`] | slots, for collectives inside the host |
 //!
 //! `link/mod.rs` has the layout of a channel.

@@ -269,7 +269,7 @@ impl Neighbour {
         if process.is_none() {
             let why =
                 why_unreadable().unwrap_or_else(|| "its process is not visible or not traceable".into());
-            tracing::debug!(%rank, why, "a local peer's memory can't be read: long messages are copied twice");
+            tracing::debug!(%rank, why, "can't read a local peer's memory: long messages are copied twice");
         }
         let cord = Cord::received(rank, cord)?;
         Ok(Self { segment, own_channel, peer_channel, cord, sleep, process, woken: AtomicU64::new(0) })

@@ -69,10 +69,10 @@ impl Receiver {
         self.take_repeating(at, bytes, source, counts)
     }
 
-    /// The source of a message that fits its descriptor up to `flow_control` bytes at `at`, else the fast box.
+    /// The source of a message that fits its descriptor up to `room` bytes at `at`, else the fast box.
     #[inline]
-    fn source(&mut self, at: usize, bytes: usize, flow_control: usize) -> Source {
-        if bytes <= flow_control {
+    fn source(&mut self, at: usize, bytes: usize, room: usize) -> Source {
+        if bytes <= room {
             return Source::Descriptor(at);
         }
         let position = self.fast_box_taken;

@@ -2,7 +2,7 @@
 
 use super::super::descriptor::{DESCRIPTORS, FAST_BOX_BYTES, INLINE_BYTES, MAX_FAST_BOX_BYTES};
 use super::super::{
-    DESCRIPTORS_TAKEN_AT, EAGER_TAKEN_AT, FAST_BOX_TAKEN_AT, MIN_READABLE_BYTES, RING_TAKEN_AT,
+    CAN_READ_AT, DESCRIPTORS_TAKEN_AT, EAGER_TAKEN_AT, FAST_BOX_TAKEN_AT, MIN_READABLE_BYTES, RING_TAKEN_AT,
 };
 use super::Sender;
 use crate::Result;
@@ -72,7 +72,7 @@ impl Sender {
 
     /// Whether the peer can read a message of so many bytes after an RTS.
     pub(super) fn is_readable(&self, bytes: usize) -> bool {
-        bytes >= MIN_READABLE_BYTES && self.guards != u64::MAX && self.peer_can_read()
+        bytes >= MIN_READABLE_BYTES && self.guards != u64::MAX && self.theirs.load(CAN_READ_AT) != 0
     }
 
     /// Whether the peer has received everything that was sent.
@@ -100,7 +100,7 @@ impl Sender {
             && (self.fast_box_taken..=self.fast_box_written).contains(&fast_box);
         if !is_true {
             let what = format!(
-                "acknowledgements of {descriptors} descriptors, {ring}, {fast_box} and {eager} bytes, of {}, {}, {} and {} sent",
+                "{descriptors} descriptors, {ring}, {fast_box} and {eager} bytes acknowledged, of {}, {}, {} and {}",
                 self.position, self.ring_written, self.fast_box_written, self.eager_sent
             );
             return Err(self.protocol_error(what));

@@ -42,8 +42,8 @@ impl Sender {
             .next_power_of_two()
             .clamp(MIN_FRAGMENT_BYTES, MAX_FRAGMENT_BYTES.min(self.ring.bytes() / 8));
         let count = wanted.min(stream.bytes - stream.sent);
-        let flow_control = self.ring.bytes() as u64 - (self.ring_written - self.ring_taken);
-        if count as u64 > flow_control {
+        let room = self.ring.bytes() as u64 - (self.ring_written - self.ring_taken);
+        if count as u64 > room {
             return None;
         }
         // A copy: through the ring.
