@@ -42,14 +42,14 @@ fn late_calls(groups: Vec<Group>) {
     let step = Arc::new(Barrier::new(3));
     let mut errors = on_groups(groups, move |group| {
         let rank = group.rank();
-        (0..rank).for_each(|_| drop(step.wait()));
+        (0..rank).for_each(|_| _ = step.wait());
         let result = if rank == 2 {
             group.start_all_reduce(vec![1.0f32; 4], Reduction::Sum).wait().1
         } else {
             group.all_reduce(&mut [1.0f32; 4], Reduction::Sum)
         };
         // No rank leaves before all have called.
-        (rank..3).for_each(|_| drop(step.wait()));
+        (rank..3).for_each(|_| _ = step.wait());
         result.unwrap_err()
     });
     for late in errors.drain(1..) {

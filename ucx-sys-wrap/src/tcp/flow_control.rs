@@ -43,15 +43,6 @@ impl FlowControl {
             && self.received - self.reported + cost(payload_bytes) <= CREDIT_BYTES
     }
 
-    /// Fails for an eager message that should have been announced by an RTS.
-    #[inline]
-    pub(super) fn check(&self, header: &Header) -> Result<()> {
-        if self.may_be_eager(header.payload_bytes()) {
-            return Ok(());
-        }
-        self.violated(format!("a message of {} bytes without credit", header.payload_bytes()))
-    }
-
     /// Counts an eager message that begins to arrive.
     #[inline]
     pub(super) fn receive(&mut self, payload_bytes: usize) {
@@ -122,7 +113,7 @@ impl FlowControl {
         self.transfers.drain().filter_map(|(_, transfer)| transfer?.receive).collect()
     }
 
-    fn violated<T>(&self, what: String) -> Result<T> {
+    pub(super) fn violated<T>(&self, what: String) -> Result<T> {
         Err(Error::Protocol { rank: self.peer, what })
     }
 }

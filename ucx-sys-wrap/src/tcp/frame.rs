@@ -14,8 +14,8 @@
 //! | 40..64 | bytes of each part, 8 bytes each | 0 for parts that are not there | 0 |
 //!
 //! A message is followed by its parts, one after another without padding; data by the next bytes of the parts
-//! of the message that the RTS has announced. Bye, lost, aborted and timed out are close frames: the last of a
-//! connection.
+//! of the message that the RTS has announced. Bye, lost, aborted and timed out are close frames: the last of
+//! a connection.
 
 mod decoding;
 

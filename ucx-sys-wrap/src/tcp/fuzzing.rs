@@ -9,7 +9,7 @@ use super::wire::Wire;
 use crate::buffer::testing::{lend_to_receive, lend_to_send};
 use crate::buffer::{Buffer, RawVec};
 use crate::fuzzing::Bytes;
-use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::transport::{Posted, RecvParts, SendParts};
 use crate::{Envelope, Error, Mark, Rank, Signature, Statistics, Tag};
 
 const WORLD_SIZE: u32 = 4;
@@ -18,16 +18,16 @@ const PEER: Rank = Rank(1);
 /// The most heap memory that a connection may hold beyond what has come: the steps in which it grows.
 const KEPT_BEYOND: usize = 1 << 20;
 
-/// Lent memory and its operation, until that is canceled.
-type Operation<Done> = (RawVec<u8>, Option<Posted<usize, Done>>);
+/// Lent memory and the key of its operation, until that has ended.
+type Operation = (RawVec<u8>, Option<usize>);
 
 /// A connection, the peer's end of its socket, and what was posted.
 struct Bench {
     connection: Connection,
     peer: TcpStream,
     statistics: Statistics,
-    receives: Vec<Operation<RecvDone>>,
-    sends: Vec<Operation<SendDone>>,
+    receives: Vec<Operation>,
+    sends: Vec<Operation>,
     written: usize,
 }
 
@@ -95,7 +95,7 @@ impl Bench {
     fn service(&mut self, quota: usize) -> Option<()> {
         let (_, status) = self.connection.service(quota + 1, &mut self.statistics);
         assert!(self.statistics.bytes_received <= self.written as u64);
-        let kept = self.connection.kept_capacity();
+        let kept = self.connection.incoming.receives.kept_capacity();
         assert!(kept <= self.written + KEPT_BEYOND, "{kept} bytes are kept of {}", self.written);
         matches!(status, Status::Open).then_some(())
     }
@@ -105,7 +105,7 @@ impl Bench {
         let mut parts = RecvParts::new();
         lend_to_receive::<Vec<u8>>(&mut memory, &mut parts);
         let posted = self.connection.post_recv(envelope(PEER, round), parts, &mut self.statistics);
-        self.receives.push((memory, Some(posted)));
+        self.receives.push((memory, pending(posted)));
     }
 
     fn post_send(&mut self, round: u8, length: usize) {
@@ -113,28 +113,24 @@ impl Bench {
         let mut parts = SendParts::new();
         lend_to_send::<Vec<u8>>(&memory, &mut parts);
         let posted = self.connection.post_send(envelope(Rank(0), round), parts, &mut self.statistics);
-        self.sends.push((memory, Some(posted)));
+        self.sends.push((memory, pending(posted)));
     }
 
     fn cancel_recv(&mut self, number: usize) {
-        if let Some((_, posted)) = self.receives.get_mut(number)
-            && let Some(Posted::Pending(key)) = posted
-        {
-            self.connection.cancel_recv(*key);
-            if self.connection.test_recv(*key).is_some() {
-                *posted = None;
-            }
+        if let Some((_, key)) = self.receives.get_mut(number) {
+            key.take_if(|key| {
+                self.connection.cancel_recv(*key);
+                self.connection.incoming.receives.take_ended(*key).is_some()
+            });
         }
     }
 
     fn cancel_send(&mut self, number: usize) {
-        if let Some((_, posted)) = self.sends.get_mut(number)
-            && let Some(Posted::Pending(key)) = posted
-        {
-            self.connection.cancel_send(*key, &mut self.statistics);
-            if self.connection.test_send(*key).is_some() {
-                *posted = None;
-            }
+        if let Some((_, key)) = self.sends.get_mut(number) {
+            key.take_if(|key| {
+                self.connection.outgoing.cancel(*key, Error::Canceled, &mut self.statistics);
+                self.connection.outgoing.take_ended(*key).is_some()
+            });
         }
     }
 
@@ -145,17 +141,17 @@ impl Bench {
         } else {
             self.connection.finish(&mut self.statistics);
         }
-        for (_, posted) in &self.receives {
-            if let Some(Posted::Pending(key)) = posted {
-                assert!(self.connection.test_recv(*key).is_some(), "a receive goes on");
-            }
+        for key in self.receives.iter().filter_map(|(_, key)| *key) {
+            assert!(self.connection.incoming.receives.take_ended(key).is_some(), "a receive goes on");
         }
-        for (_, posted) in &self.sends {
-            if let Some(Posted::Pending(key)) = posted {
-                assert!(self.connection.test_send(*key).is_some(), "a send goes on");
-            }
+        for key in self.sends.iter().filter_map(|(_, key)| *key) {
+            assert!(self.connection.outgoing.take_ended(key).is_some(), "a send goes on");
         }
     }
+}
+
+fn pending<Done>(posted: Posted<usize, Done>) -> Option<usize> {
+    if let Posted::Pending(key) = posted { Some(key) } else { None }
 }
 
 /// Two connected, non-blocking sockets.

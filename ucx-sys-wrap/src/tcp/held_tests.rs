@@ -80,11 +80,11 @@ impl Pair {
             start: Instant::now(),
         };
         [FIRST, SECOND, bytes].into_iter().for_each(|bytes| pair.send(bytes));
-        while pair.near.test_send(pair.keys[1]).is_none() {
-            let _ = pair.near.test_send(pair.keys[0]);
+        while pair.near.outgoing.take_ended(pair.keys[1]).is_none() {
+            let _ = pair.near.outgoing.take_ended(pair.keys[0]);
             pair.turn(2048);
         }
-        assert!(pair.near.test_send(pair.keys[2]).is_none());
+        assert!(pair.near.outgoing.take_ended(pair.keys[2]).is_none());
         pair
     }
 
@@ -103,8 +103,8 @@ impl Pair {
     }
 
     fn cancel_third(&mut self) {
-        self.near.cancel_send(self.keys[2], &mut self.counts);
-        let done = self.near.test_send(self.keys[2]).unwrap();
+        self.near.outgoing.cancel(self.keys[2], Error::Canceled, &mut self.counts);
+        let done = self.near.outgoing.take_ended(self.keys[2]).unwrap();
         assert!(matches!(done.result, Err(Error::Canceled)));
         drop(done);
         // Its memory is its owner's again, who writes something else there.
@@ -129,7 +129,7 @@ impl Pair {
                 Posted::Done(mut done) => {
                     return done.parts[0].bytes_mut()[..done.result.unwrap().lengths[0]].to_vec();
                 }
-                Posted::Pending(key) => match self.far.test_recv(key) {
+                Posted::Pending(key) => match self.far.incoming.receives.take_ended(key) {
                     Some(ended) => done = Posted::Done(ended),
                     None => {
                         self.turn(1 << 20);

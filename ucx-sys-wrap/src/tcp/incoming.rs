@@ -1,8 +1,9 @@
 //! Reading one connection: tells headers from payload, and sends the payload where it belongs.
 //!
 //! Between messages bytes are read into a small staging area, so that a small message costs one read and a
-//! small copy, or speculatively into the first posted receive, if that is large. Once a header is read and its
-//! receive is posted, the rest is read straight into the receiver's parts, with the staging area behind them.
+//! small copy, or speculatively into the first posted receive, if that is large. Once a header is read and
+//! its receive is posted, the rest is read straight into the receiver's parts, with the staging area behind
+//! them.
 
 use std::collections::VecDeque;
 
@@ -11,9 +12,8 @@ use rustix::io::Errno;
 use super::QUOTA;
 use super::flow_control::{FlowControl, Transfer};
 use super::frame::{self, Frame, HEADER_BYTES, Header};
-use super::guess::{Confidence, Guess, Guessed};
 use super::matching::{Body, Receives};
-use super::reading::{Arriving, Target, keep, read_in_place, read_kept, read_remote};
+use super::reading::{Arriving, Confidence, Guess, Target, read_in_place, read_kept};
 use super::remote::Accesses;
 use super::staging::{STAGED_PAYLOAD, Staging};
 use super::wire::Wire;
@@ -22,6 +22,7 @@ use crate::{Error, Failure, Rank, Result, Statistics, Tag};
 pub(super) struct Incoming {
     peer: Rank,
     world_size: u32,
+    pub(super) receives: Receives,
     staging: Staging,
     confidence: Confidence,
     arriving: Option<Arriving>,
@@ -66,6 +67,7 @@ impl Incoming {
         Self {
             peer,
             world_size,
+            receives: Receives::new(peer),
             staging: Staging::new(),
             confidence: Confidence::default(),
             arriving: None,
@@ -76,18 +78,16 @@ impl Incoming {
         }
     }
 
-    /// Reads at most about `quota` bytes.
     pub(super) fn read(
         &mut self,
         wire: &mut Wire,
-        receives: &mut Receives,
         quota: usize,
         statistics: &mut Statistics,
     ) -> Result<ReadOutcome> {
         let mut rest = quota;
         self.has_delivered = false;
         loop {
-            if let Some(frame) = self.process_staged(receives, statistics)? {
+            if let Some(frame) = self.process_staged(statistics)? {
                 return Ok(ReadOutcome::Closed(frame));
             }
             // A completed receive is reported before more is read, and the next one may be posted before its
@@ -97,13 +97,13 @@ impl Incoming {
             if rest == 0 || is_served {
                 return Ok(ReadOutcome::Stopped);
             }
-            match self.read_once(wire, receives, rest, statistics) {
+            match self.read_once(wire, rest, statistics) {
                 Ok((_, 0)) => return Ok(ReadOutcome::Broken),
                 Ok((asked, got)) => {
                     statistics.bytes_received += got as u64;
                     rest = rest.saturating_sub(got);
                     if got < asked {
-                        let frame = self.process_staged(receives, statistics)?;
+                        let frame = self.process_staged(statistics)?;
                         return Ok(frame.map_or(ReadOutcome::Drained, ReadOutcome::Closed));
                     }
                 }
@@ -123,27 +123,20 @@ impl Incoming {
         !self.responses.is_empty() || !self.flow_control.replies.is_empty()
     }
 
-    /// Takes the first unexpected message of `tag`. If it is still arriving, the caller must
-    /// [`redirect`](Self::redirect) or [`discard`](Self::discard) the rest; if it is an RTS, answer that.
-    pub(super) fn take_unexpected(&mut self, tag: Tag, receives: &mut Receives) -> Option<(Header, Body)> {
-        let (header, body) = receives.take_unexpected(tag)?;
+    /// Takes the first unexpected message of `tag`. The caller must [`redirect`](Self::redirect) the rest if
+    /// it is still arriving, and answer it if it is an RTS.
+    pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Body)> {
+        let (header, body) = self.receives.take_unexpected(tag)?;
         if let Body::Bytes(_) = body {
             self.flow_control.consume(header.payload_bytes());
         }
         Some((header, body))
     }
 
-    /// Sends the rest of the arriving message to a receive that is posted now.
-    pub(super) fn redirect(&mut self, receive: usize) {
+    /// Sends the rest of the arriving message elsewhere.
+    pub(super) fn redirect(&mut self, target: Target) {
         if let Some(arriving) = &mut self.arriving {
-            arriving.target = Target::Posted(receive);
-        }
-    }
-
-    /// Discards the rest of the arriving message.
-    pub(super) fn discard(&mut self) {
-        if let Some(arriving) = &mut self.arriving {
-            arriving.target = Target::Discarded;
+            arriving.target = target;
         }
     }
 
@@ -163,27 +156,40 @@ impl Incoming {
         wire.discard_input(statistics)
     }
 
-    /// One read, into the parts of the arriving message and the staging area. Gives the bytes asked for and the
-    /// bytes got.
+    /// One read, into the parts of the arriving message and the staging area. Gives the bytes asked for and
+    /// the bytes got.
     fn read_once(
         &mut self,
         wire: &mut Wire,
-        receives: &mut Receives,
         limit: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<(usize, usize)> {
         match &mut self.arriving {
-            None => match self.confidence.guess(&self.staging, receives) {
-                Some(guess) => self.read_guessed(&guess, wire, receives, limit, statistics),
+            None => match self.confidence.guess(&self.staging, &self.receives) {
+                Some(guess) => self.read_guessed(&guess, wire, limit, statistics),
                 None => self.staging.fill(wire, statistics),
             },
             Some(arriving) => match arriving.target {
-                Target::Posted(key) => {
-                    read_in_place(wire, key, arriving, &mut self.staging, receives, limit, statistics)
-                }
-                Target::Kept => read_kept(wire, arriving, receives, limit, statistics),
+                Target::Posted(key) => read_in_place(
+                    wire,
+                    key,
+                    arriving,
+                    &mut self.staging,
+                    &mut self.receives,
+                    limit,
+                    statistics,
+                ),
+                Target::Kept => read_kept(wire, arriving, &mut self.receives, limit, statistics),
                 Target::Remote => {
-                    read_remote(wire, arriving, &mut self.accesses, &mut self.staging, limit, statistics)
+                    let asked = (arriving.end - arriving.received).min(limit);
+                    match self.accesses.read(wire, arriving.received, asked, statistics) {
+                        None => self.staging.fill(wire, statistics),
+                        Some(got) => {
+                            let got = got?;
+                            arriving.received += got;
+                            Ok((asked, got))
+                        }
+                    }
                 }
                 Target::Discarded => self.staging.fill(wire, statistics),
             },
@@ -195,29 +201,28 @@ impl Incoming {
         &mut self,
         guess: &Guess,
         wire: &mut Wire,
-        receives: &mut Receives,
         limit: usize,
         statistics: &mut Statistics,
     ) -> rustix::io::Result<(usize, usize)> {
-        let Guessed { asked, got, in_place } =
-            guess.read(wire, &mut self.staging, receives, limit, statistics)?;
+        let (asked, got, in_place) =
+            guess.read(wire, &mut self.staging, &mut self.receives, limit, statistics)?;
         let Some(header) = self.staging.staged().first_chunk() else { return Ok((asked, got)) };
         let payload = got - HEADER_BYTES;
         match frame::decode(header, self.peer, self.world_size) {
             Ok(Frame::Message(header))
                 if header.tag == guess.tag
-                    && receives.check(guess.key, &header).is_ok()
+                    && self.receives.check(guess.key, &header).is_ok()
                     && guess.is_in_place(&header.lengths, payload)
                     && self.flow_control.may_be_eager(header.payload_bytes()) =>
             {
                 self.staging.take_header();
-                let begun = self.begin(header, receives);
+                let begun = self.begin(header);
                 self.arriving = Some(Arriving { received: in_place, ..begun });
                 self.confidence.learn(true);
             }
             // What is wrong with the frame is found when it is processed.
             _ if in_place > 0 => {
-                guess.take_back(in_place, &mut self.staging, receives, statistics);
+                guess.take_back(in_place, &mut self.staging, &mut self.receives, statistics);
                 self.confidence.learn(false);
             }
             _ => {}
@@ -227,36 +232,28 @@ impl Incoming {
 
     /// Processes staged bytes, up to an incomplete frame or the close frame.
     #[inline]
-    fn process_staged(
-        &mut self,
-        receives: &mut Receives,
-        statistics: &mut Statistics,
-    ) -> Result<Option<CloseFrame>> {
-        while self.arriving.is_none() && self.deliver_small(receives, statistics) {}
+    fn process_staged(&mut self, statistics: &mut Statistics) -> Result<Option<CloseFrame>> {
+        while self.arriving.is_none() && self.deliver_small(statistics) {}
         if self.arriving.is_none() && self.staging.staged().len() < HEADER_BYTES {
             return Ok(None);
         }
-        self.process_any(receives, statistics)
+        self.process_any(statistics)
     }
 
     /// Like [`process_staged`](Self::process_staged), for all kinds of frames.
     #[inline(never)]
-    fn process_any(
-        &mut self,
-        receives: &mut Receives,
-        statistics: &mut Statistics,
-    ) -> Result<Option<CloseFrame>> {
+    fn process_any(&mut self, statistics: &mut Statistics) -> Result<Option<CloseFrame>> {
         loop {
             if self.arriving.is_none() {
-                if self.deliver_small(receives, statistics) {
+                if self.deliver_small(statistics) {
                     continue;
                 }
                 let Some(header) = self.staging.take_header() else { return Ok(None) };
-                if let Some(frame) = self.handle_frame(&header, receives)? {
+                if let Some(frame) = self.handle_frame(&header)? {
                     return Ok(Some(frame));
                 }
             }
-            if self.arriving.is_some() && !self.place_staged(receives, statistics) {
+            if self.arriving.is_some() && !self.place_staged(statistics) {
                 return Ok(None);
             }
         }
@@ -265,7 +262,7 @@ impl Incoming {
     /// Delivers a whole staged message to the receive that was posted first, if it matches and nothing is
     /// wrong with it.
     #[inline]
-    fn deliver_small(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
+    fn deliver_small(&mut self, statistics: &mut Statistics) -> bool {
         let Some((header, rest)) = self.staging.staged().split_first_chunk() else { return false };
         let Some(header) = frame::decode_small(header, self.peer, STAGED_PAYLOAD as u64) else {
             return false;
@@ -273,7 +270,7 @@ impl Incoming {
         let payload_bytes = header.payload_bytes();
         let Some(payload) = rest.get(..payload_bytes) else { return false };
         if !self.flow_control.may_be_eager(payload_bytes)
-            || !receives.deliver_first(&header, payload, statistics)
+            || !self.receives.deliver_first(&header, payload, statistics)
         {
             return false;
         }
@@ -285,20 +282,19 @@ impl Incoming {
     }
 
     /// Handles a frame; gives the close frame.
-    fn handle_frame(
-        &mut self,
-        header: &[u8; HEADER_BYTES],
-        receives: &mut Receives,
-    ) -> Result<Option<CloseFrame>> {
+    fn handle_frame(&mut self, header: &[u8; HEADER_BYTES]) -> Result<Option<CloseFrame>> {
         match frame::decode(header, self.peer, self.world_size)? {
             Frame::Message(header) => {
-                self.flow_control.check(&header)?;
-                self.arriving = Some(self.begin(header, receives));
+                let bytes = header.payload_bytes();
+                if !self.flow_control.may_be_eager(bytes) {
+                    return self.flow_control.violated(format!("a message of {bytes} bytes without credit"));
+                }
+                self.arriving = Some(self.begin(header));
             }
             Frame::Rts(number, header) => {
                 self.flow_control.announce(number)?;
-                match self.matched(&header, receives) {
-                    Target::Kept => receives.keep(header, Body::Rts(number)),
+                match self.matched(&header) {
+                    Target::Kept => self.receives.keep(header, Body::Rts(number)),
                     Target::Posted(key) => self.flow_control.answer(number, header, Some(key)),
                     Target::Remote | Target::Discarded => self.flow_control.answer(number, header, None),
                 }
@@ -324,13 +320,12 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Begins an eager message.
-    fn begin(&mut self, header: Header, receives: &mut Receives) -> Arriving {
+    fn begin(&mut self, header: Header) -> Arriving {
         let payload_bytes = header.payload_bytes();
-        let target = self.matched(&header, receives);
+        let target = self.matched(&header);
         self.flow_control.receive(payload_bytes);
         if target == Target::Kept {
-            receives.keep(header, Body::Bytes(Vec::new()));
+            self.receives.keep(header, Body::Bytes(Vec::new()));
         } else {
             self.flow_control.consume(payload_bytes);
         }
@@ -338,26 +333,33 @@ impl Incoming {
     }
 
     /// Matches a message whose header has just been read.
-    fn matched(&self, header: &Header, receives: &mut Receives) -> Target {
-        let Some(key) = receives.take_waiting(header.tag) else { return Target::Kept };
-        match receives.check(key, header) {
+    fn matched(&mut self, header: &Header) -> Target {
+        let Some(key) = self.receives.take_waiting(header.tag) else { return Target::Kept };
+        match self.receives.check(key, header) {
             Ok(()) => Target::Posted(key),
             Err(error) => {
-                receives.end(key, Err(error));
+                self.receives.end(key, Err(error));
                 Target::Discarded
             }
         }
     }
 
     /// Moves staged bytes to where the arriving message belongs; says whether the frame is complete.
-    fn place_staged(&mut self, receives: &mut Receives, statistics: &mut Statistics) -> bool {
+    fn place_staged(&mut self, statistics: &mut Statistics) -> bool {
         let Some(arriving) = &mut self.arriving else { return false };
         let bytes = self.staging.take(arriving.end - arriving.received);
         match arriving.target {
             Target::Posted(key) => {
-                receives.scatter(key, &arriving.header, arriving.received, bytes, statistics)
+                self.receives.scatter(key, &arriving.header, arriving.received, bytes, statistics)
             }
-            Target::Kept => keep(bytes, receives, statistics),
+            Target::Kept => {
+                if let Some(kept) = self.receives.arriving_bytes() {
+                    // A copy: the staging area is needed for what follows.
+                    kept.extend_from_slice(bytes);
+                    statistics.copies += u64::from(!bytes.is_empty());
+                    statistics.bytes_copied += bytes.len() as u64;
+                }
+            }
             Target::Remote => self.accesses.deposit(arriving.received, bytes, statistics),
             Target::Discarded => {}
         }
@@ -374,7 +376,7 @@ impl Incoming {
             }
             Some(Arriving { header, target: Target::Posted(key), .. }) => {
                 statistics.messages_received += 1;
-                receives.end(key, Ok((header.mark, header.lengths)));
+                self.receives.end(key, Ok((header.mark, header.lengths)));
                 self.has_delivered = true;
             }
             Some(Arriving { target: Target::Remote, .. }) => self.accesses.landed(),

@@ -91,7 +91,6 @@ impl Receives {
         true
     }
 
-    /// Whether there is no unexpected message.
     #[inline]
     pub(super) fn has_nothing_kept(&self) -> bool {
         self.unexpected.is_empty()
@@ -111,17 +110,14 @@ impl Receives {
         self.operations.insert(Receive { number: self.posted, envelope, parts, outcome: None })
     }
 
-    /// Takes the first waiting receive of `tag`.
     pub(super) fn take_waiting(&mut self, tag: Tag) -> Option<usize> {
         take_first(&mut self.waiting, tag)
     }
 
-    /// Whether any receive has not ended.
     pub(super) fn has_operations(&self) -> bool {
         self.pending > 0
     }
 
-    /// The first waiting receive.
     pub(super) fn first_waiting(&self) -> Option<(Tag, usize)> {
         self.waiting.front().copied()
     }
@@ -155,7 +151,6 @@ impl Receives {
         }
     }
 
-    /// Takes a receive that has ended.
     #[inline]
     pub(super) fn take_ended(&mut self, key: usize) -> Option<RecvDone> {
         self.operations.get(key)?.outcome.as_ref()?;
@@ -178,7 +173,6 @@ impl Receives {
         self.end(key, Err(Error::Canceled));
     }
 
-    /// Ends every receive that has not ended.
     pub(super) fn end_all(&mut self, error: &Error) {
         self.waiting.clear();
         for (_, receive) in &mut self.operations {
@@ -198,13 +192,12 @@ impl Receives {
         may_have_later(cut, pending.map(posted), self.posted)
     }
 
-    /// Drops all unexpected messages.
     pub(super) fn forget_unexpected(&mut self) {
         self.unexpected = VecDeque::new();
     }
 
-    /// The places in the receive's parts for at most `limit` bytes of a message of `lengths`, behind its first
-    /// `received` bytes.
+    /// The places in the receive's parts for at most `limit` bytes of a message of `lengths`, behind its
+    /// first `received` bytes.
     pub(super) fn places(
         &mut self,
         key: usize,
@@ -244,7 +237,6 @@ impl Receives {
         }
     }
 
-    /// Takes the first unexpected message of `tag`.
     pub(super) fn take_unexpected(&mut self, tag: Tag) -> Option<(Header, Body)> {
         let position = self.unexpected.iter().position(|(header, _)| header.tag == tag)?;
         self.unexpected.remove(position)

@@ -4,35 +4,34 @@
 //! carries frames of [`WIRE_VERSION`](crate::bootstrap::WIRE_VERSION): `frame.rs` defines their header of 64
 //! bytes, `one_sided/frame.rs` the frames of puts and gets.
 //!
-//! **Order and memory.** Messages are matched in the order they were posted. A message whose receive is posted
-//! is read into its place, another is kept on the heap. A rank may have sent [`CREDIT_BYTES`] eagerly to a peer
-//! that the peer has not received. It announces a message by an RTS (rendezvous) when the credit is used up,
-//! when the message is larger than [`MAX_EAGER_BYTES`], or, unless it is small, while another announced message
-//! waits. The peer answers with CTS when a receive is posted, and the message goes out in fragments of at most
-//! [`SEGMENT_BYTES`] with other messages in between. So kept messages are bounded, none blocks another, and a
-//! small message waits for at most a fragment or an eager message, and for what the kernel has already taken.
+//! **Order and memory.** Messages are matched in the order they were posted. A message whose receive is
+//! posted is read into its place, another is kept on the heap. A rank may have sent [`CREDIT_BYTES`] eagerly
+//! to a peer that the peer has not received. It announces a message by an RTS (rendezvous) when the credit is
+//! used up, when the message is larger than [`MAX_EAGER_BYTES`], or, unless it is small, while another
+//! announced message waits. The peer answers with CTS when a receive is posted, and the message goes out in
+//! fragments of at most [`SEGMENT_BYTES`] with other messages in between. So kept messages are bounded, none
+//! blocks another, and a small message waits for at most a fragment or an eager message, and for what the
+//! kernel has already taken.
 //!
-//! **Failure.** A connection that ends without a close frame means that its peer has died: the transport fails
-//! and sends the cause to all peers, which pass it on, so that every rank names the rank that died. After a bye
-//! what the peer sent can still be received, and the others go on; an operation that waits for the peer, or a
-//! new send to it, fails with [`Error::PeerLost`] and tells all. An invalid frame closes the transport with
-//! [`Error::Protocol`]; the others are told that its sender is lost.
+//! **Failure.** A connection that ends without a close frame means that its peer has died: the transport
+//! fails and sends the cause to all peers, which pass it on, so that every rank names the rank that died.
+//! After a bye what the peer sent can still be received, and the others go on; an operation that waits for
+//! the peer, or a new send to it, fails with [`Error::PeerLost`] and tells all. An invalid frame closes the
+//! transport with [`Error::Protocol`]; the others are told that its sender is lost.
 //!
 //! **Local peers.** Messages between ranks of one host that share memory go through that memory, see `link`;
 //! their socket carries puts and gets, and its end tells that one of them has died.
 //!
-//! Both sides of a socket have proven to hold the job's key before it comes here. Only encryption detects bytes
-//! that are changed on their way.
+//! Both sides of a socket have proven to hold the job's key before it comes here. Only encryption detects
+//! bytes that are changed on their way.
 #![forbid(unsafe_code)]
 
-mod connecting;
 mod connection;
 mod failures;
 mod flow_control;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
-mod guess;
 #[cfg(test)]
 mod held_tests;
 mod incoming;
@@ -44,7 +43,6 @@ mod one_sided;
 mod operations;
 mod outgoing;
 mod poller;
-mod processes;
 mod queued;
 mod reading;
 mod remote;
@@ -71,10 +69,9 @@ use crate::link::Links;
 use crate::one_sided::Regions;
 use crate::transport::{Statistics, check_peer};
 use crate::{Error, Failure, Owner, Rank, Result};
-use connecting::connect;
 use connection::{Connection, Status};
+use failures::Ended;
 use poller::Poller;
-use processes::Ended;
 
 /// The most that a turn reads from and writes to one connection, in bytes.
 const QUOTA: usize = 1 << 20;
@@ -85,8 +82,8 @@ const SWEEP_EVERY: u32 = 64;
 /// Likewise where all peers share memory with this rank: only the first put or get comes unexpected there.
 const SWEEP_LINKED_EVERY: u32 = 1024;
 
-/// Where all peers share memory, a turn in so many asks whether a tick has passed since the last look at their
-/// sockets.
+/// Where all peers share memory, a turn in so many asks whether a tick has passed since the last look at
+/// their sockets.
 const TURNS_PER_LOOK: u32 = 4;
 const _: () =
     assert!(SWEEP_EVERY.is_multiple_of(TURNS_PER_LOOK) && SWEEP_LINKED_EVERY.is_multiple_of(TURNS_PER_LOOK));
@@ -96,10 +93,10 @@ const MANY: usize = 8;
 
 /// The transport over TCP.
 ///
-/// A drop writes what is queued for at most a second and sends a close frame. It then waits, for ten seconds at
-/// most, until the kernel has sent everything: a socket that is closed earlier loses what is left when its peer
-/// sends something. So a message whose send has ended arrives, unless the peer reads nothing for so long. After
-/// a failure a drop waits a second at most. A drop in a forked child does none of this.
+/// A drop writes what is queued for at most a second and sends a close frame. It then waits, for ten seconds
+/// at most, until the kernel has sent everything: a socket that is closed earlier loses what is left when its
+/// peer sends something. So a message whose send has ended arrives, unless the peer reads nothing for so
+/// long. After a failure a drop waits a second at most. A drop in a forked child does none of this.
 pub struct Tcp {
     owner: Owner,
     rank: Rank,
@@ -164,11 +161,17 @@ impl Tcp {
             return Err(Error::Unavailable { name: "tcp", why });
         }
         let poller = Poller::new()?;
-        let regions = Arc::default();
+        let regions = Arc::<Mutex<Regions>>::default();
         let connections = Rank::all(world_size).zip(wires);
         let connections = connections
             .map(|(peer, wire)| {
-                wire.map(|wire| connect((rank, peer, world_size), wire, &poller, &regions)).transpose()
+                let Some(wire) = wire else { return Ok(None) };
+                wire.set_up().map_err(|error| {
+                    Error::system(format!("can't set up the connection to rank {peer}"), error)
+                })?;
+                let mut connection = Connection::new(rank, peer, world_size, wire, Arc::clone(&regions));
+                poller.add(peer.index(), &mut connection)?;
+                Ok(Some(connection))
             })
             .collect::<Result<Vec<_>>>()?;
         Ok(Self {
@@ -206,7 +209,7 @@ impl Tcp {
             let Some(Some(connection)) = self.connections.get_mut(index) else { break };
             connection.end_turn();
             let has_own = connection.has_queued() || connection.has_unread() || !connection.is_awaited();
-            if is_many && !has_own && !self.poller.is_unwatched(index) {
+            if is_many && !has_own && !self.poller.unwatched.contains(&index) {
                 position += 1;
                 continue;
             }
@@ -248,40 +251,29 @@ impl Tcp {
         moved
     }
 
-    /// Serves connections that are not awaited, if it is time.
+    /// Serves connections and channels that are ready but not awaited, if it is time.
     fn look_about(&mut self, is_many: bool) -> bool {
-        let moved = if self.sweep_next || is_many || self.is_sweep_due() {
-            self.sweep()
-        } else {
-            self.is_look_due() && self.sweep_sockets()
-        };
-        if self.turns.is_multiple_of(SWEEP_EVERY) {
-            self.unwatch_awaited();
-        }
-        moved
-    }
-
-    /// Serves every connection and channel that is ready, awaited or not.
-    fn sweep(&mut self) -> bool {
-        self.sweep_next = false;
         let mut moved = false;
-        if let Some(links) = &mut self.links {
-            let sweep = links.sweep(&mut self.statistics);
-            moved |= self.handle_link_result(sweep);
+        let is_due = self.sweep_next || is_many || self.is_sweep_due();
+        if is_due {
+            self.sweep_next = false;
+            if let Some(links) = &mut self.links {
+                let sweep = links.sweep(&mut self.statistics);
+                moved |= self.handle_link_result(sweep);
+            }
         }
-        moved | self.sweep_sockets()
-    }
-
-    /// Serves every connection that is ready, awaited or not.
-    fn sweep_sockets(&mut self) -> bool {
-        let mut moved = false;
-        for index in self.poller.wait(Duration::ZERO) {
-            moved |= self.service(index, QUOTA);
-        }
-        for index in self.poller.unwatched() {
-            if !self.is_listed(index) {
+        if is_due || self.is_look_due() {
+            for index in self.poller.wait(Duration::ZERO) {
                 moved |= self.service(index, QUOTA);
             }
+            for index in self.poller.unwatched.clone() {
+                if !self.is_listed(index) {
+                    moved |= self.service(index, QUOTA);
+                }
+            }
+        }
+        if self.turns.is_multiple_of(SWEEP_EVERY) {
+            self.unwatch_awaited();
         }
         moved
     }

@@ -10,8 +10,8 @@ use crate::told::later;
 use crate::{Error, Failure, Rank, Result};
 
 impl Tcp {
-    /// Sends messages to the local peers through shared memory; their sockets stay for failure detection, puts
-    /// and gets. All ranks of the local group must call this before anything is posted.
+    /// Sends messages to the local peers through shared memory; their sockets stay for failure detection,
+    /// puts and gets. All ranks of the local group must call this before anything is posted.
     ///
     /// With `may_read`, messages are read from the memory of the sending process where the system allows it;
     /// that is faster for long messages and for unexpected ones.
@@ -33,7 +33,7 @@ impl Tcp {
     pub(super) fn is_sweep_due(&self) -> bool {
         let is_all_seen = self.awaited.len() + 1 >= self.connections.len();
         let every = match &self.links {
-            None if is_all_seen && !self.poller.has_processes() => return false,
+            None if is_all_seen && self.poller.processes.is_empty() => return false,
             // Only the ends of processes are not seen by every turn.
             None if is_all_seen => SWEEP_LINKED_EVERY,
             Some(links) if links.count() + 1 >= self.connections.len() && self.awaited.is_empty() => {
@@ -44,8 +44,8 @@ impl Tcp {
         self.turns.is_multiple_of(every)
     }
 
-    /// Whether a tick has passed since the sockets of local peers were served. A count of turns would not do: a
-    /// turn may take milliseconds where processors are scarce.
+    /// Whether a tick has passed since the sockets of local peers were served. A count of turns would not do:
+    /// a turn may take milliseconds where processors are scarce.
     #[inline]
     pub(super) fn is_look_due(&mut self) -> bool {
         let is_linked = self.links.as_ref().is_some_and(|links| links.count() + 1 >= self.connections.len());
@@ -80,20 +80,20 @@ impl Tcp {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpStream;
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::one_sided::frame::Place;
     use crate::one_sided::frame::RemoteFrame;
     use crate::tcp::frame::HEADER_BYTES;
+    use crate::tcp::fuzzing::loopback_pair;
     use crate::transport::Transport;
 
     /// A rank that shares memory with a stranger, and the stranger's end of their socket.
     fn with_stranger() -> (Tcp, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let stranger = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut transport = Tcp::new(Rank(0), 2, vec![None, Some(listener.accept().unwrap().0)]).unwrap();
+        let (own, stranger) = loopback_pair().unwrap();
+        let mut transport = Tcp::new(Rank(0), 2, vec![None, Some(own)]).unwrap();
         transport.share_memory(&Neighbourhood::in_process(2).unwrap()[0], true).unwrap();
         (transport, stranger)
     }

@@ -83,7 +83,7 @@ impl Transport for Tcp {
         let (index, key) = split(id.0);
         match self.links_of(index) {
             Some(links) => links.test_send(id),
-            None => self.connections.get_mut(index)?.as_mut()?.test_send(key),
+            None => self.connections.get_mut(index)?.as_mut()?.outgoing.take_ended(key),
         }
     }
 
@@ -91,7 +91,7 @@ impl Transport for Tcp {
         let (index, key) = split(id.0);
         match self.links_of(index) {
             Some(links) => links.test_recv(id),
-            None => self.connections.get_mut(index)?.as_mut()?.test_recv(key),
+            None => self.connections.get_mut(index)?.as_mut()?.incoming.receives.take_ended(key),
         }
     }
 
@@ -111,7 +111,7 @@ impl Transport for Tcp {
             return self.links.as_mut()?.recv_outcome(id)?;
         }
         let (index, key) = split(id.0);
-        self.connections.get_mut(index)?.as_mut()?.recv_outcome(key)
+        self.connections.get_mut(index)?.as_mut()?.incoming.receives.take_outcome(key)
     }
 
     fn cancel_send(&mut self, id: SendId) {
@@ -119,7 +119,7 @@ impl Transport for Tcp {
         if let Some(links) = self.links.as_mut().filter(|links| links.has(Rank(index as u32))) {
             links.cancel_send(id, &mut self.statistics);
         } else if let Some(Some(connection)) = self.connections.get_mut(index) {
-            connection.cancel_send(key, &mut self.statistics);
+            connection.outgoing.cancel(key, Error::Canceled, &mut self.statistics);
         }
     }
 
@@ -156,13 +156,14 @@ impl Transport for Tcp {
             }
         }
         self.watch_all();
-        Some(Arc::clone(self.poller.descriptor()))
+        Some(Arc::clone(&self.poller.epoll))
     }
 
-    /// Nothing to start: every sweep and every sleep looks at the connection, which shows the death of the peer.
+    /// Nothing to start: every sweep and every sleep looks at the connection, which shows the death of the
+    /// peer.
     fn watch(&mut self, peer: Rank) -> bool {
         let connection = self.connections.get(peer.index()).and_then(Option::as_ref);
-        self.closed.is_none() && connection.is_some_and(|connection| connection.is_finished())
+        self.closed.is_none() && connection.is_some_and(|connection| connection.wire.is_none())
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -226,7 +227,6 @@ impl Tcp {
         }
     }
 
-    /// Handles a posted operation of a link.
     fn posted_on_link<D, Id, T>(
         &mut self,
         posted: Posted<Id, D>,

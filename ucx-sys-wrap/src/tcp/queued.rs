@@ -46,7 +46,6 @@ impl Queued {
         Self { header, payload, start: 0, end, operation, credit: 0, rts, data, is_one_sided: false }
     }
 
-    /// Bytes of this frame, header included.
     pub(super) fn frame_bytes(&self) -> usize {
         HEADER_BYTES + self.end - self.start
     }

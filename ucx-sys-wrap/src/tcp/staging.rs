@@ -36,8 +36,8 @@ impl Staging {
         Ok((asked, got))
     }
 
-    /// The free room. Moves the staged bytes to the front first: they are less than a header, because all else
-    /// is processed.
+    /// The free room. Moves the staged bytes to the front first: they are less than a header, because all
+    /// else is processed.
     pub(super) fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -51,20 +51,14 @@ impl Staging {
         &mut self.bytes[self.end..]
     }
 
-    /// Counts bytes that were read into the room.
     pub(super) fn filled(&mut self, count: usize) {
         self.end += count;
     }
 
-    /// Replaces what is staged.
     pub(super) fn replace(&mut self, mut bytes: Vec<u8>) {
         (self.start, self.end) = (0, bytes.len());
         bytes.resize(bytes.len().max(STAGING_BYTES), 0);
         self.bytes = bytes;
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.start == self.end
     }
 
     pub(super) fn staged(&self) -> &[u8] {
@@ -84,7 +78,6 @@ impl Staging {
         Some(header)
     }
 
-    /// Takes at most `count` staged bytes.
     pub(super) fn take(&mut self, count: usize) -> &[u8] {
         let start = self.start;
         self.start += count.min(self.end - start);

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 
 use proptest::prelude::*;
 
 use super::connection::{Connection, Status};
 use super::frame::{HEADER_BYTES, Header};
+use super::fuzzing::loopback_pair;
 use super::wire::Wire;
 use crate::buffer::testing::lend_to_receive;
 use crate::buffer::{Buffer, RawVec};
@@ -22,11 +23,8 @@ const SIZES: [usize; 8] = [0, 1, 63, 64, 100, 4096, 5000, 20_000];
 
 /// A connection from [`PEER`] and the peer's end of it.
 fn connection() -> (Connection, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let own = listener.accept().unwrap().0;
-    own.set_nonblocking(true).unwrap();
-    peer.set_nodelay(true).unwrap();
+    let (own, peer) = loopback_pair().unwrap();
+    peer.set_nonblocking(false).unwrap();
     let wire = Wire::from(own);
     (Connection::new(Rank(0), PEER, WORLD_SIZE, wire, std::sync::Arc::default()), peer)
 }
@@ -71,7 +69,7 @@ impl Receiving {
     fn finish(self, connection: &mut Connection) -> Option<Result<Vec<Vec<u8>>>> {
         let mut done = match self.posted {
             Posted::Done(done) => done,
-            Posted::Pending(key) => connection.test_recv(key)?,
+            Posted::Pending(key) => connection.incoming.receives.take_ended(key)?,
         };
         Some(done.result.map(|arrival| {
             let parts = done.parts.iter_mut().zip(arrival.lengths);
@@ -188,6 +186,6 @@ fn memory_is_taken_as_bytes_come_and_not_as_announced() {
     while statistics.bytes_received < (HEADER_BYTES + 10_000) as u64 {
         connection.service(1 << 20, &mut statistics);
     }
-    let held = connection.kept_capacity();
+    let held = connection.incoming.receives.kept_capacity();
     assert!((10_000..200_000).contains(&held), "{held} bytes are held for 10,000");
 }

@@ -127,7 +127,7 @@ fn what_could_not_be_answered_at_first_is_read_to_the_heap_later() {
     let bell = (0..100).find_map(|_| transports[0].arm()).expect("nothing moves: it can sleep");
     let rings = || poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;
     assert!(!rings(), "nothing has happened");
-    // Rank 1 takes what was sent to it.
+    // Rank 1 receives what was sent to it.
     turn(&mut transports[1..], 10);
     assert!(rings(), "there are cells for the answer, and nobody says so");
     turn_until(&mut transports, |ranks| sending.test(&mut ranks[1]).is_some());

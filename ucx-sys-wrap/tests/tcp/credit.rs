@@ -52,7 +52,7 @@ fn credit_is_given_seldom() {
         let _sending = Sending::post(&mut transports[0], 1, envelope(0, i), &[&pattern(i as usize, size)]);
         receive(&mut transports, 1, &mut receiving).unwrap();
     }
-    // Every quarter of the credit.
+    // The credit is returned by quarters.
     assert_eq!(
         transports[1].statistics().bytes_sent,
         200 / (CREDIT_BYTES / 4).div_ceil(size as u64 + 128) * HEADER_BYTES

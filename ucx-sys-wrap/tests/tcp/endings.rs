@@ -201,7 +201,7 @@ fn an_abort_is_told_to_all() {
 fn a_cause_is_told_behind_what_the_kernel_has_not_sent() {
     let mut rows = mesh(2);
     let mut socket = rows[1][0].take().unwrap();
-    // Enough that something is left, and little to read in the second that is waited.
+    // Enough that something is left, and little to read in the second that the drop waits.
     SockRef::from(&socket).set_recv_buffer_size(32 << 10).unwrap();
     SockRef::from(rows[0][1].as_ref().unwrap()).set_send_buffer_size(1 << 20).unwrap();
     let mut own = Tcp::new(Rank(0), 2, rows.remove(0)).unwrap();

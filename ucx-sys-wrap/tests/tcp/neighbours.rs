@@ -230,7 +230,7 @@ fn a_short_message_has_signature_and_mark_of_the_last_that_said_them() {
     write_cell(&block, 0, 1, 1, 0, said);
     let tag = said[0];
     write_cell(&block, 1, 9, 1, 20, [tag, 1, 2, 3, 4, 5, 6]);
-    // Longer than its place.
+    // Longer than the receive.
     write_cell(&block, 2, 9, 1, 21, [tag, 1, 2, 3, 4, 5, 6]);
     assert_eq!(receive(&mut transports, 0, &mut receives[0]).unwrap().mark, Mark(5));
     assert_eq!(receive(&mut transports, 0, &mut receives[1]).unwrap().mark, Mark(5));

@@ -21,7 +21,7 @@ fn begun(pieces: usize) -> (Vec<Tcp>, Sending, Receiving, Vec<u8>) {
     (transports, sending, receiving, bytes)
 }
 
-/// All parts, posted before and afterwards; each byte is copied once, by the receiver.
+/// All parts, posted before and afterwards: the receiver copies each byte once.
 #[test]
 fn long_messages_on_huge_pages_are_copied_by_the_receiver_alone() {
     for is_posted in [true, false] {
@@ -101,7 +101,7 @@ fn a_receive_that_is_canceled_while_its_message_is_read_gets_no_more() {
         let (mut transports, mut sending, mut first, bytes) = begun(pieces);
         assert!(matches!(first.cancel(&mut transports[1]), Err(Error::Canceled)));
         let mut second = Receiving::post_pooled(&mut transports[1], 0, envelope(0, 1), &[bytes.len()]);
-        // A message that was not matched yet belongs to the next receive of its tag.
+        // A message that is not matched yet belongs to the next receive of its tag.
         let third = Receiving::post_pooled(&mut transports[1], 0, envelope(0, 0), &[bytes.len()]);
         turn_until(&mut transports, |transports| sending.test(&mut transports[0]).is_some());
         turn(&mut transports, 10);
@@ -160,7 +160,7 @@ fn what_can_not_be_answered_is_read_when_it_can() {
     let rings = || poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0;
     assert!(!rings(), "nothing has happened");
     assert!(receiving.test(&mut transports[1]).is_none(), "its sender could not be told");
-    // Rank 0 takes what was sent to it.
+    // Rank 0 receives what was sent to it.
     turn(&mut transports[..1], 10);
     assert!(rings(), "there are cells for the answer, and nobody says so");
     receive(&mut transports, 1, &mut receiving).unwrap();

@@ -170,7 +170,7 @@ fn offers_have_numbers_of_their_own_while_their_data_is_under_way() {
         |kind: u8| found.iter().filter(move |(header, _)| header[0] == kind).map(|(header, _)| header[4]);
     assert_eq!(numbers(6).collect::<Vec<_>>(), [0, 1]);
     assert!(numbers(9).all(|number| number == 0));
-    // Then it is.
+    // Then it is used again.
     let _third = Sending::post(&mut transports[0], 1, envelope(0, 2), &[&pattern(2, 2 << 20)]);
     let found = frames(socket, &mut transports, 1);
     assert_eq!(found[0].0[4], 0);

@@ -160,7 +160,7 @@ impl Sending {
 }
 
 impl Drop for Sending {
-    /// Memory that a transport still has is never freed.
+    /// Memory that a transport still uses is never freed.
     fn drop(&mut self) {
         if matches!(self.posted, Posted::Pending(_)) {
             std::mem::forget(std::mem::replace(&mut self._memory, Box::new(())));

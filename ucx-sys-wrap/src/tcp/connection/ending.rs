@@ -4,6 +4,7 @@ use super::Connection;
 use crate::tag::Posted;
 use crate::tcp::frame::Frame;
 use crate::tcp::matching::Body;
+use crate::tcp::reading::Target;
 use crate::{Error, Failure, Rank, Statistics};
 
 impl Connection {
@@ -14,22 +15,21 @@ impl Connection {
     /// tag, unless a receive that was posted later may have had that.
     pub(in crate::tcp) fn finish(&mut self, statistics: &mut Statistics) -> bool {
         let error = self.lost();
-        self.receives.forget_announced();
+        self.incoming.receives.forget_announced();
         let cut = self.incoming.flow_control.forget_transfers();
-        for Posted { key, tag, .. } in self.receives.may_have_later(&cut) {
+        for Posted { key, tag, .. } in self.incoming.receives.may_have_later(&cut) {
             // No message is arriving: bye is a frame of its own.
-            if let Some((header, Body::Bytes(bytes))) = self.incoming.take_unexpected(tag, &mut self.receives)
-            {
-                let checked = self.receives.check(key, &header);
+            if let Some((header, Body::Bytes(bytes))) = self.incoming.take_unexpected(tag) {
+                let checked = self.incoming.receives.check(key, &header);
                 if checked.is_ok() {
-                    self.receives.scatter(key, &header, 0, &bytes, statistics);
+                    self.incoming.receives.scatter(key, &header, 0, &bytes, statistics);
                     statistics.messages_received += 1;
                 }
-                self.receives.end(key, checked.map(|()| (header.mark, header.lengths)));
+                self.incoming.receives.end(key, checked.map(|()| (header.mark, header.lengths)));
             }
         }
         let is_missed = self.has_operations();
-        self.receives.end_all(&error);
+        self.incoming.receives.end_all(&error);
         self.outgoing.drop_all(&error);
         self.incoming.accesses.end_all(&error, &mut self.outgoing);
         self.wire = None;
@@ -85,8 +85,8 @@ impl Connection {
 
     /// Ends every receive with `error` and drops the messages that came before their receive.
     fn forget_received(&mut self, error: &Error) {
-        self.incoming.discard();
-        self.receives.end_all(error);
-        self.receives.forget_unexpected();
+        self.incoming.redirect(Target::Discarded);
+        self.incoming.receives.end_all(error);
+        self.incoming.receives.forget_unexpected();
     }
 }

@@ -1,20 +1,20 @@
 //! One peer: its socket, what is read and written, and the operations with it.
 
 mod ending;
-mod receiving;
 
 use std::sync::Arc;
 
 use super::QUOTA;
 use super::frame::Header;
 use super::incoming::{CloseFrame, Incoming, ReadOutcome, Response};
-use super::matching::Receives;
+use super::matching::{Body, scatter};
 use super::outgoing::Outgoing;
+use super::reading::Target;
 use super::remote::Accesses;
 use super::wire::Wire;
 use crate::buffer::ReadLease;
 use crate::one_sided::Regions;
-use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts};
+use crate::transport::{Posted, RecvDone, RecvParts, SendDone, SendParts, check_message};
 use crate::{Arrival, Envelope, Error, Rank, RegionKey, Result, Statistics};
 use parking_lot::Mutex;
 
@@ -23,11 +23,10 @@ const READS_SKIPPED: u32 = 3;
 
 pub(super) struct Connection {
     peer: Rank,
-    /// `None` once nothing more can come or go.
-    wire: Option<Wire>,
-    incoming: Incoming,
-    outgoing: Outgoing,
-    receives: Receives,
+    /// `None` once the peer has said bye or the connection was closed here.
+    pub(super) wire: Option<Wire>,
+    pub(super) incoming: Incoming,
+    pub(super) outgoing: Outgoing,
     write_broken: bool,
     /// Whether what was read may have queued or released something to write.
     has_answers: bool,
@@ -64,22 +63,11 @@ impl Connection {
             wire: Some(wire),
             incoming: Incoming::new(peer, world_size, accesses),
             outgoing: Outgoing::new(own, peer),
-            receives: Receives::new(peer),
             write_broken: false,
             has_answers: false,
             reads_to_skip: 0,
             is_listed: false,
         }
-    }
-
-    /// The wire, while the connection is open.
-    pub(super) fn wire(&self) -> Option<&Wire> {
-        self.wire.as_ref()
-    }
-
-    /// Like [`wire`](Self::wire).
-    pub(super) fn wire_mut(&mut self) -> Option<&mut Wire> {
-        self.wire.as_mut()
     }
 
     #[inline]
@@ -109,6 +97,63 @@ impl Connection {
         let Some(wire) = &mut self.wire else { return Posted::Done(Err(self.lost())) };
         statistics.messages_sent += 1;
         self.outgoing.post_one(wire, envelope, part, statistics)
+    }
+
+    #[inline]
+    pub(super) fn post_recv(
+        &mut self,
+        envelope: Envelope,
+        parts: RecvParts,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        if self.incoming.receives.has_nothing_kept() && self.wire.is_some() {
+            return Posted::Pending(self.incoming.receives.post(envelope, parts));
+        }
+        let posted = match self.incoming.take_unexpected(envelope.tag) {
+            Some((header, body)) => self.post_matched(envelope, parts, header, body, statistics),
+            None if self.wire.is_some() => Posted::Pending(self.incoming.receives.post(envelope, parts)),
+            None => Posted::Done(RecvDone { parts, result: Err(self.lost()) }),
+        };
+        self.reply(statistics);
+        posted
+    }
+
+    /// Posts a receive whose message is there, is arriving, or is announced.
+    fn post_matched(
+        &mut self,
+        envelope: Envelope,
+        mut parts: RecvParts,
+        header: Header,
+        body: Body,
+        statistics: &mut Statistics,
+    ) -> Posted<usize, RecvDone> {
+        let is_arriving = matches!(&body, Body::Bytes(bytes) if bytes.len() < header.payload_bytes());
+        if let Err(error) =
+            check_message(self.peer, envelope.signature, &parts, header.signature, &header.lengths)
+        {
+            match body {
+                Body::Rts(number) => self.incoming.flow_control.answer(number, header, None),
+                Body::Bytes(_) if is_arriving => self.incoming.redirect(Target::Discarded),
+                Body::Bytes(_) => {}
+            }
+            return Posted::Done(RecvDone { parts, result: Err(error) });
+        }
+        match body {
+            Body::Rts(number) => {
+                let key = self.incoming.receives.post_matched(envelope, parts);
+                self.incoming.flow_control.answer(number, header, Some(key));
+                return Posted::Pending(key);
+            }
+            Body::Bytes(bytes) => scatter(&mut parts, &header.lengths, 0, &bytes, statistics),
+        }
+        if is_arriving {
+            let key = self.incoming.receives.post_matched(envelope, parts);
+            self.incoming.redirect(Target::Posted(key));
+            return Posted::Pending(key);
+        }
+        statistics.messages_received += 1;
+        let arrival = Arrival { mark: header.mark, lengths: header.lengths.into() };
+        Posted::Done(RecvDone { parts, result: Ok(arrival) })
     }
 
     pub(super) fn post_put(
@@ -161,29 +206,9 @@ impl Connection {
         self.incoming.accesses.conceal(region);
     }
 
-    #[inline]
-    pub(super) fn test_send(&mut self, key: usize) -> Option<SendDone> {
-        self.outgoing.take_ended(key)
-    }
-
-    #[inline]
-    pub(super) fn test_recv(&mut self, key: usize) -> Option<RecvDone> {
-        self.receives.take_ended(key)
-    }
-
-    /// Like [`test_recv`](Self::test_recv), but drops the leases.
-    #[inline]
-    pub(super) fn recv_outcome(&mut self, key: usize) -> Option<Result<Arrival>> {
-        self.receives.take_outcome(key)
-    }
-
-    pub(super) fn cancel_send(&mut self, key: usize, statistics: &mut Statistics) {
-        self.outgoing.cancel(key, Error::Canceled, statistics);
-    }
-
     pub(super) fn cancel_recv(&mut self, key: usize) {
         self.incoming.divert(key);
-        self.receives.cancel(key);
+        self.incoming.receives.cancel(key);
     }
 
     /// Whether each turn must serve this connection: an operation waits here, or a put or get at the peer.
@@ -200,10 +225,9 @@ impl Connection {
         self.incoming.accesses.end_turn();
     }
 
-    /// Whether any operation has not ended.
     #[inline]
     pub(super) fn has_operations(&self) -> bool {
-        self.receives.has_operations()
+        self.incoming.receives.has_operations()
             || self.outgoing.has_operations()
             || self.incoming.accesses.has_operations()
     }
@@ -230,7 +254,7 @@ impl Connection {
                 return (statistics.bytes_sent != before.0, Status::Open);
             }
         }
-        let turn = self.incoming.read(wire, &mut self.receives, quota, statistics);
+        let turn = self.incoming.read(wire, quota, statistics);
         self.reads_to_skip = if statistics.bytes_received == before.1 { READS_SKIPPED } else { 0 };
         if self.incoming.has_responses()
             && let Err(error) = self.handle_responses()
@@ -248,20 +272,9 @@ impl Connection {
         ((statistics.bytes_sent, statistics.bytes_received) != before, status)
     }
 
-    /// Whether the peer has said bye, or the connection was closed here.
-    pub(super) fn is_finished(&self) -> bool {
-        self.wire.is_none()
-    }
-
     /// Whether an open connection has something to write.
     pub(super) fn has_queued(&self) -> bool {
         self.wire.is_some() && self.has_unsent()
-    }
-
-    /// Bytes of memory that unexpected messages hold.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(super) fn kept_capacity(&self) -> usize {
-        self.receives.kept_capacity()
     }
 
     fn handle_responses(&mut self) -> Result<()> {

@@ -125,7 +125,10 @@ impl Outgoing {
         statistics: &mut Statistics,
     ) -> Eager {
         let payload_bytes = header.payload_bytes();
-        if !self.may_be_eager(payload_bytes) {
+        let has_credit = self.eager_sent - self.eager_received + cost(payload_bytes) <= CREDIT_BYTES;
+        // A message behind a rendezvous message of its tag comes before it can be received.
+        let is_behind = payload_bytes > MAX_KEPT_BYTES && !self.rendezvous.is_empty();
+        if payload_bytes > MAX_EAGER_BYTES || !has_credit || is_behind {
             return Eager::NotAllowed;
         }
         self.eager_sent += cost(payload_bytes);
@@ -135,15 +138,6 @@ impl Outgoing {
             return Eager::Sent;
         }
         Eager::Queue(header)
-    }
-
-    /// Whether a message of this size may be sent eagerly.
-    #[inline]
-    fn may_be_eager(&self, payload_bytes: usize) -> bool {
-        let has_credit = self.eager_sent - self.eager_received + cost(payload_bytes) <= CREDIT_BYTES;
-        // A message behind a rendezvous message of its tag comes before it can be received.
-        let is_behind = payload_bytes > MAX_KEPT_BYTES && !self.rendezvous.is_empty();
-        payload_bytes <= MAX_EAGER_BYTES && has_credit && !is_behind
     }
 
     /// Queues an eager message of which nothing, or the beginning, is written.
@@ -199,7 +193,6 @@ impl Outgoing {
         self.one_sided
     }
 
-    /// Queues a frame without payload.
     pub(super) fn push_control(&mut self, frame: &Frame) {
         self.queue.push_back(Queued::new(encode(frame, self.own), Payload::Leased(SendParts::new())));
     }
@@ -220,12 +213,10 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether any send has not ended.
     pub(super) fn has_operations(&self) -> bool {
         self.pending > 0
     }
 
-    /// Whether nothing waits to be written.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
@@ -251,7 +242,6 @@ impl Outgoing {
         true
     }
 
-    /// Takes a send that has ended.
     pub(super) fn take_ended(&mut self, key: usize) -> Option<SendDone> {
         self.operations.get(key)?.as_ref()?;
         self.operations.remove(key)
@@ -357,7 +347,6 @@ impl Outgoing {
         end
     }
 
-    /// The slices to write next.
     fn slices(&self) -> Slices<'_> {
         let mut slices = Slices::new();
         let mut skip = self.front_written;
@@ -372,7 +361,6 @@ impl Outgoing {
         slices
     }
 
-    /// Counts `count` more written bytes.
     fn advance(&mut self, count: usize) {
         self.front_written += count;
         while let Some(front) = self.queue.front()

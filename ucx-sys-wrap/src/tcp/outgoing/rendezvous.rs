@@ -33,7 +33,6 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Announces a message by an RTS.
     pub(super) fn send_rts(
         &mut self,
         wire: &mut Wire,
@@ -74,7 +73,10 @@ impl Outgoing {
     /// Cancels the send `key` if it waits for a CTS: withdraws the RTS if that is not written, else copies
     /// the message, which is sent when the CTS comes.
     pub(super) fn cancel_rendezvous(&mut self, key: usize, error: Error, statistics: &mut Statistics) {
-        let is_it = |waiting: &Rendezvous| matches!(waiting, Rendezvous::Waiting(message) if message.operation == Some(key));
+        let is_it = |rendezvous: &Rendezvous| match rendezvous {
+            Rendezvous::Waiting(message) => message.operation == Some(key),
+            Rendezvous::Cleared => false,
+        };
         let Some((number, _)) = self.rendezvous.iter().find(|(_, waiting)| is_it(waiting)) else { return };
         let position = self.queue.iter().position(|frame| frame.rts == Some(number as u32));
         let message = match position.filter(|position| self.is_unwritten(*position)) {

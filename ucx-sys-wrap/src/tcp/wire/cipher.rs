@@ -34,14 +34,14 @@ pub(super) struct Cipher {
     record_written: usize,
     record_end: usize,
     /// Whether the last byte of that record does not count as written.
-    is_held: bool,
+    pub(super) is_held: bool,
     /// Bytes from several slices, before they are sealed.
     gathered: Vec<u8>,
     /// Bytes that have come and are not opened.
     arrived: Bytes,
     /// Bytes that are opened and not read.
     open: Bytes,
-    is_forged: bool,
+    pub(super) is_forged: bool,
 }
 
 /// The bytes `start..end` of a buffer.
@@ -139,15 +139,6 @@ impl Cipher {
     pub(super) fn has_unread(&self) -> bool {
         !self.open.get().is_empty()
             || matches!(self.record_length(), Some(length) if self.arrived.get().len() >= LENGTH_BYTES + length)
-    }
-
-    /// See [`Wire::holds_a_byte`](super::Wire::holds_a_byte).
-    pub(super) fn holds_a_byte(&self) -> bool {
-        self.is_held
-    }
-
-    pub(super) fn is_forged(&self) -> bool {
-        self.is_forged
     }
 
     /// Writes the rest of the record.

@@ -12,13 +12,14 @@ mod tests;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, readv};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::Statistics;
 use crate::noise::Session;
@@ -26,6 +27,18 @@ use cipher::Cipher;
 
 /// The most input that is discarded in one turn, in bytes.
 const MAX_DISCARDED: usize = 4 << 20;
+
+/// The kernel probes a peer that is silent for `IDLE`, every `INTERVAL`, and gives the connection up after
+/// `RETRIES` probes without an answer. A rank that only computes is alive: its kernel answers. A host that
+/// has restarted refuses the probe.
+///
+/// A connection that was given up is lost for good, so a temporary network failure must not cost one: the
+/// deadlines of calls end what waits. An idle connection is given up after some 15 minutes, like one with
+/// unacknowledged bytes by the kernel's `tcp_retries2`. `TCP_USER_TIMEOUT` does not serve: before Linux 5.11
+/// it also gives up peers that answer and read nothing.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 90;
 
 /// A socket to an authenticated peer, and its encryption, if any.
 pub struct Wire {
@@ -60,6 +73,17 @@ impl Wire {
         self.cipher.is_some()
     }
 
+    /// Makes the socket send small messages at once, and the kernel notice that a host has vanished.
+    pub(super) fn set_up(&self) -> std::io::Result<()> {
+        self.socket.set_nonblocking(true)?;
+        self.socket.set_nodelay(true)?;
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_RETRIES);
+        SockRef::from(&self.socket).set_tcp_keepalive(&keepalive)
+    }
+
     /// Reads into the places in order; gives the number of bytes: fewer than asked for when there is nothing
     /// more for now, and none at the end of the stream.
     #[inline]
@@ -87,11 +111,11 @@ impl Wire {
         }
     }
 
-    /// Whether the next byte to write is already part of a record that the kernel may have in part. It must be
-    /// written again, and writing must go on until it counts.
+    /// Whether the next byte to write is already part of a record that the kernel may have in part. It must
+    /// be written again, and writing must go on until it counts.
     #[inline]
     pub(super) fn holds_a_byte(&self) -> bool {
-        self.cipher.as_ref().is_some_and(|cipher| cipher.holds_a_byte())
+        self.cipher.as_ref().is_some_and(|cipher| cipher.is_held)
     }
 
     /// Whether bytes can be read that the kernel no longer has.
@@ -102,7 +126,7 @@ impl Wire {
 
     /// What the peer has sent against the protocol, if anything.
     pub(super) fn violation(&self) -> Option<&'static str> {
-        self.cipher.as_ref().is_some_and(|cipher| cipher.is_forged()).then_some(
+        self.cipher.as_ref().is_some_and(|cipher| cipher.is_forged).then_some(
             "bytes that do not decrypt, so that they were changed, repeated or left out on their way",
         )
     }

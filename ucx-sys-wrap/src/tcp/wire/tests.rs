@@ -2,28 +2,23 @@
 //! encrypted.
 
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use rustix::io::Errno;
+use socket2::SockRef;
 
 use super::Wire;
 use crate::Statistics;
 use crate::noise::testing::sessions;
+use crate::tcp::fuzzing::loopback_pair;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Both ends of a connection, non-blocking.
 fn sockets() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let far = listener.accept().unwrap().0;
-    for socket in [&near, &far] {
-        socket.set_nonblocking(true).unwrap();
-        socket.set_nodelay(true).unwrap();
-    }
-    (near, far)
+    loopback_pair().unwrap()
 }
 
 fn over(near: TcpStream, far: TcpStream, encrypt: bool) -> (Wire, Wire) {
@@ -269,4 +264,15 @@ fn bytes_count_as_written_when_the_kernel_has_their_record() {
         }
     }
     assert_eq!(last, message.len());
+}
+
+/// Of a call of 300 s, the default, and of one of twice that.
+#[test]
+fn a_link_that_is_cut_costs_no_connection_before_calls_have_ended_by_their_deadline() {
+    let wire = wires(false).0;
+    wire.set_up().unwrap();
+    let socket = SockRef::from(wire.socket());
+    let retries = socket.tcp_keepalive_retries().unwrap();
+    let silence = socket.tcp_keepalive_time().unwrap() + retries * socket.tcp_keepalive_interval().unwrap();
+    assert!(socket.keepalive().unwrap() && silence > Duration::from_secs(600), "{silence:?}");
 }
